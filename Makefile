@@ -1,0 +1,80 @@
+# The one door: `make help` lists what is behind it. GNU make 3.81 and bash 3.2 are enough.
+#
+# Every target first brings .venv up to date (tools/setup.sh); when nothing changed, that takes about a second.
+
+SHELL := bash
+# Where rustup puts cargo, for shells that were open before it was installed.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+PY := .venv/bin/python
+# Arguments that go to the runner: make test-python ARGS="-k lookup".
+ARGS ?=
+# Where `make demo` puts its store; a temporary folder unless given.
+STORE ?=
+# The parts of `make test`, in this order.
+PARTS ?= lint types rust python spark interop
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-rust test-python test-spark test-interop lint types bench bench-compare fuzz soak docs clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo '  PYTHON=python3.12  another interpreter      ARGS="-k lookup"   arguments for the test runner'
+	@echo '  STORE=folder       where the demo writes    PARTS="lint rust"  parts of make test'
+
+setup: ## Check the machine, make .venv, build and install mqstore with all extras
+	@bash tools/setup.sh $(if $(filter setup,$(MAKECMDGOALS)),--report)
+
+build: setup ## Build the wheel and the source archive into dist/
+	@rm -rf dist
+	@.venv/bin/maturin sdist --out dist
+	@.venv/bin/maturin build --release --locked --out dist --interpreter $(PY)
+	@ls dist/*
+
+demo: setup ## A tour of a small store, from the first append to a compaction on Spark (STORE=folder keeps it)
+	@JAVA_HOME="$$(tools/java_home)" $(PY) examples/demo.py $(STORE)
+
+test: setup ## All parts below, each timed; fails if one fails
+	@bash tools/run_tests.sh $(PARTS)
+
+test-rust: setup ## Rust unit tests and the suites in tests/rust
+	@bash tools/run_tests.sh rust
+
+test-python: setup ## The Python tests that need neither Spark nor Maven
+	@bash tools/run_tests.sh python
+
+test-spark: setup ## The Python tests on a local Spark
+	@bash tools/run_tests.sh spark
+
+test-interop: setup ## Stores exchanged with RocketMQ's own library, both ways (needs a JDK and Maven)
+	@bash tools/run_tests.sh interop
+
+lint: setup ## Formatting and lints, Rust and Python
+	@bash tools/run_tests.sh lint
+
+types: setup ## Static types, and the native module against its stub
+	@bash tools/run_tests.sh types
+
+bench: setup ## The Rust benchmarks (ARGS=filter)
+	@exec cargo bench --locked -p mqstore-bench $(if $(ARGS),-- $(ARGS))
+
+bench-compare: setup ## mqstore beside RocketMQ's Java store and the machine's limits (ARGS="--list"; needs a JDK and Maven)
+	@exec $(PY) -m benches.compare $(ARGS)
+
+fuzz: setup ## The fuzz targets, a minute each (ARGS="SECONDS [TARGET]")
+	@sh tests/fuzz/run.sh $(if $(ARGS),$(ARGS),60)
+
+soak: setup ## The Rust and Python suites with many more seeds and rounds, and threads under valgrind if it is installed
+	@bash tools/thread_checks.sh
+	@MQSTORE_SOAK=1 bash tools/run_tests.sh rust python
+
+docs: setup ## The documentation site into site/, and the Rust documentation; any broken link fails
+	@bash tools/setup.sh --docs
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --workspace --no-deps --exclude mqstore-python
+	@echo "site/index.html"
+
+clean: ## Remove everything that was built; .venv stays
+	@rm -rf target site dist spark-warehouse .pytest_cache .mypy_cache .ruff_cache
+	@rm -rf tests/interop/target tests/fuzz/target benches/compare/target benches/compare/results

@@ -1,0 +1,192 @@
+"""Takes the turns of a row: both sides alternate, each on a folder of its own that is gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+from .machine import device_bytes_written
+from .rows import JAVA_WARM_UP, Contender, Row, Spec
+from .sides import Driver, MeasureError, Programs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Result = dict[str, Any]
+Results = dict[str, list[Result]]
+
+MOST_SECONDS = 900
+QUICK_PART = 20
+"""A quick run does one part in so many of the work, and proves nothing but that everything runs."""
+
+DEFAULTS: Spec = {
+    "op": "append",
+    "durability": "async",
+    "options": {},
+    "body_bytes": 1024,
+    "warm_up": 0,
+    "threads": 1,
+    "queues": 1,
+    "batch": 1,
+    "latency": False,
+    "until": "appended",
+    "burst": 0,
+    "pause_ms": 0,
+    "settle_ms": 0,
+}
+
+
+class Bench:
+    """Runs rows in a scratch folder."""
+
+    def __init__(self, programs: Programs, scratch: Path, *, quick: bool, rest: float) -> None:
+        """With `quick` the work is small; `rest` are seconds of quiet before each measurement."""
+        self._programs = programs
+        self._scratch = scratch
+        self._quick = quick
+        self._rest = rest
+        self.problems: list[str] = []
+
+    def run(self, row: Row, contenders: tuple[Contender, ...], rounds: int, say: Callable[[str], None]) -> Results:
+        """Return what each contender measured in each round; one that cannot take part has a note instead."""
+        if row.kind == "restart":
+            return self._restarts(row, contenders, rounds, say)
+        results: Results = {contender.name: [] for contender in contenders}
+        with contextlib.ExitStack() as open_drivers:
+            ready: list[tuple[Contender, Driver]] = []
+            for contender in contenders:
+                try:
+                    driver = open_drivers.enter_context(self._programs.start(contender.driver))
+                    self._warm(row, contender, driver)
+                    ready.append((contender, driver))
+                except MeasureError as error:
+                    self._problem(row, contender, error, say)
+            for turn in range(rounds):
+                first = turn % max(len(ready), 1)
+                for contender, driver in list(ready[first:] + ready[:first]):
+                    try:
+                        result = self._once(row, contender, driver)
+                    except MeasureError as error:
+                        self._problem(row, contender, error, say)
+                        ready.remove((contender, driver))
+                        continue
+                    results[contender.name].append(result)
+                    say(f"  {turn + 1}/{rounds} {contender.name}: {result['messages'] / result['seconds']:,.0f}/s")
+        return results
+
+    def spec(self, row: Row, contender: Contender) -> Spec:
+        """Return what the contender is told to do."""
+        spec = DEFAULTS | row.spec | contender.spec
+        if self._quick:
+            for name in ("messages", "unflushed"):
+                if name in spec:
+                    spec[name] = max(spec[name] // QUICK_PART, 10 * spec["batch"])
+            spec["burst"] //= QUICK_PART
+            spec["settle_ms"] = min(spec["settle_ms"], 200)
+            spec["warm_up"] //= 10
+        if contender.driver == "java":
+            spec.pop("side", None)
+        return spec | {"path": str(self._scratch / "store")}
+
+    def _warm(self, row: Row, contender: Contender, driver: Driver) -> None:
+        """Give a JVM compiled code: many messages from one thread, then the row itself where it does more."""
+        if contender.driver != "java":
+            return
+        spec = self.spec(row, contender)
+        usual = spec | {"durability": "async", "threads": 1, "batch": 1, "burst": 0, "settle_ms": 0}
+        self._bare(driver, usual | {"messages": JAVA_WARM_UP // (QUICK_PART if self._quick else 1)})
+        if spec["durability"] != "async" or spec["threads"] > 1 or spec["batch"] > 1:
+            self._bare(driver, spec | {"messages": spec["messages"] // 2})
+
+    def _once(self, row: Row, contender: Contender, driver: Driver) -> Result:
+        spec = self.spec(row, contender)
+        # What the turn before left behind, among it the discards of its deleted files, is no part of this one.
+        os.sync()
+        time.sleep(self._rest)
+        before = device_bytes_written(self._scratch)
+        result = self._bare(driver, spec)
+        if before is not None and (after := result.pop("device_bytes_after", None)) is not None:
+            result["device_bytes"] = after - before
+        result["log_bytes"] = (spec["messages"] + spec["warm_up"]) * result["record_bytes"]
+        if result["refused"] or result["stored"] != result["messages"]:
+            reason = f"{result['refused']} refused, {result['stored']} of {result['messages']} stored"
+            raise MeasureError(reason)
+        return result
+
+    def _bare(self, driver: Driver, spec: Spec) -> Result:
+        try:
+            result = driver.measure(spec, MOST_SECONDS)
+            os.sync()
+            result["device_bytes_after"] = device_bytes_written(self._scratch)
+            return result
+        finally:
+            shutil.rmtree(spec["path"], ignore_errors=True)
+
+    def _problem(self, row: Row, contender: Contender, error: MeasureError, say: Callable[[str], None]) -> None:
+        said = str(error).replace(str(self._scratch), "the scratch folder")
+        self.problems.append(f"{row.name}, {contender.name}: {said}")
+        say(f"  {contender.name} takes no part: {error}")
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Restarts
+
+    def _restarts(
+        self, row: Row, contenders: tuple[Contender, ...], rounds: int, say: Callable[[str], None]
+    ) -> Results:
+        results: Results = {contender.name: [] for contender in contenders}
+        folders = {contender.name: self._scratch / f"store-{at}" for at, contender in enumerate(contenders)}
+        try:
+            ready = list(contenders)
+            for contender in contenders:
+                spec = self.spec(row, contender) | {"path": str(folders[contender.name])}
+                try:
+                    self._open_and_kill(contender, spec)
+                except MeasureError as error:
+                    self._problem(row, contender, error, say)
+                    ready.remove(contender)
+            for turn in range(rounds):
+                for contender in list(ready if turn % 2 == 0 else reversed(ready)):
+                    spec = self.spec(row, contender) | {"path": str(folders[contender.name])}
+                    try:
+                        result = self._restart(contender, spec)
+                    except MeasureError as error:
+                        self._problem(row, contender, error, say)
+                        ready.remove(contender)
+                        continue
+                    results[contender.name].append(result)
+                    say(
+                        f"  {turn + 1}/{rounds} {contender.name}: {result['after_kill_ms']:,.1f} ms after a kill, "
+                        f"{result['after_close_ms']:,.1f} ms after a close"
+                    )
+        finally:
+            for folder in folders.values():
+                shutil.rmtree(folder, ignore_errors=True)
+        return results
+
+    def _restart(self, contender: Contender, spec: Spec) -> Result:
+        """One open after a kill, with a close; one after the close, which ends in the next round's kill."""
+        os.sync()
+        time.sleep(self._rest)
+        with self._programs.start(contender.driver) as driver:
+            dirty = driver.measure(spec | {"messages": 0, "unflushed": 0, "close": True}, MOST_SECONDS)
+        clean = self._open_and_kill(contender, spec | {"messages": spec["unflushed"]})
+        if dirty["was_clean"] or not clean["was_clean"]:
+            reason = "the store was not found as it was left: closed after a kill, or killed after a close"
+            raise MeasureError(reason)
+        return {
+            "after_kill_ms": dirty["seconds"] * 1e3,
+            "after_close_ms": clean["seconds"] * 1e3,
+            "log_bytes": dirty["log_end"],
+            "messages_lost": 0,
+        }
+
+    def _open_and_kill(self, contender: Contender, spec: Spec) -> Result:
+        driver = self._programs.start(contender.driver)
+        try:
+            return driver.measure(spec | {"close": False}, MOST_SECONDS)
+        finally:
+            driver.kill()

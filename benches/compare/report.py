@@ -1,0 +1,145 @@
+"""Medians, spreads and ratios of a run, as a table for people and as data."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from .rows import Limit, Ratio, Row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .measure import Result, Results
+
+BEGIN, END = "<!-- bench-compare: begin -->", "<!-- bench-compare: end -->"
+"""Where the tables stand in the documentation."""
+
+LATENCIES = {"p50_us": "p50_ns", "p99_us": "p99_ns", "p999_us": "p999_ns", "p9999_us": "p9999_ns", "max_us": "max_ns"}
+HEADINGS = {
+    "rate": "messages/s",
+    "p50_us": "p50, µs",
+    "p99_us": "p99, µs",
+    "p999_us": "p99.9, µs",
+    "p9999_us": "p99.99, µs",
+    "max_us": "max, µs",
+    "device_bytes_per_log_byte": "disk bytes per log byte",
+    "after_kill_ms": "after a kill, ms",
+    "after_close_ms": "after a close, ms",
+}
+
+
+def figure(name: str, result: Result) -> float | None:
+    """Return one figure of one measurement; None when it does not have it."""
+    value: float | None
+    if name == "rate":
+        value = result["messages"] / result["seconds"] if "messages" in result and "seconds" in result else None
+    elif name in LATENCIES:
+        nanos = result.get("latency", {}).get(LATENCIES[name])
+        value = None if nanos is None else nanos / 1e3
+    elif name == "device_bytes_per_log_byte":
+        value = result["device_bytes"] / result["log_bytes"] if "device_bytes" in result else None
+    else:
+        value = result.get(name)
+    return value
+
+
+def _values(name: str, results: list[Result]) -> list[float]:
+    return [value for result in results if (value := figure(name, result)) is not None]
+
+
+def median(name: str, results: list[Result]) -> float | None:
+    """Return the median of a figure over the rounds."""
+    values = _values(name, results)
+    return statistics.median(values) if values else None
+
+
+def summary(row: Row, results: Results) -> dict[str, Any]:
+    """Return the row's medians and spreads by contender, and what was asked with what came out."""
+    sides = {}
+    for contender, measured in results.items():
+        figures = {}
+        for name in row.figures:
+            values = _values(name, measured)
+            if values:
+                figures[name] = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+        sides[contender] = figures
+    return {"title": row.title, "sides": sides, "asked": [_asked(asked, results) for asked in row.asked]}
+
+
+def _asked(asked: Ratio | Limit, results: Results) -> dict[str, Any]:
+    if isinstance(asked, Limit):
+        value = median(asked.figure, results.get(asked.of, []))
+        sign = "<=" if asked.at_most else ">="
+        return {
+            "text": f"{asked.of}, {HEADINGS[asked.figure]} {sign} {asked.bound:g}",
+            "found": value,
+            "met": None if value is None else asked.met(value),
+        }
+    over = median(asked.figure, results.get(asked.over, []))
+    under = median(asked.figure, results.get(asked.under, []))
+    what = "" if asked.figure == "rate" else f", {HEADINGS[asked.figure]}"
+    if asked.plus:
+        text = f"{asked.over} <= {asked.under} + {asked.plus:g}{what}"
+        found = None if over is None or under is None else over - under
+    else:
+        text = f"{asked.over} {'<=' if asked.at_most else '>='} {asked.bound:g} * {asked.under}{what}"
+        found = None if over is None or not under else over / under
+    return {"text": text, "found": found, "met": None if found is None else asked.met(over or 0, under or 0)}
+
+
+def _number(value: float) -> str:
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _verdict(asked: dict[str, Any]) -> str:
+    if asked["met"] is None:
+        return f"{asked['text']}: not measured"
+    return f"{asked['text']}: {_number(asked['found'])}, {'met' if asked['met'] else 'MISSED'}"
+
+
+def _cell(figures: dict[str, dict[str, float]], name: str) -> str:
+    if name not in figures:
+        return "-"
+    one = figures[name]
+    return f"{_number(one['median'])} ({_number(one['min'])} to {_number(one['max'])})"
+
+
+def text(row: Row, found: dict[str, Any]) -> str:
+    """Return the row for a terminal."""
+    lines = [f"{row.name}: {found['title']}"]
+    width = max(len(contender) for contender in found["sides"])
+    for contender, figures in found["sides"].items():
+        cells = "  ".join(f"{HEADINGS[name]} {_cell(figures, name)}" for name in row.figures if name in figures)
+        lines.append(f"  {contender:<{width}}  {cells or 'not measured'}")
+    lines += [f"  {_verdict(asked)}" for asked in found["asked"]]
+    return "\n".join(lines)
+
+
+def into_page(page: Path, tables: str) -> None:
+    """Replace what stands between the two marks of a page."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        reason = f"{page} has no {BEGIN} with {END} behind it"
+        raise ValueError(reason)
+    page.write_text(f"{before}{BEGIN}\n\n{tables.strip()}\n\n{END}{after}")
+
+
+def markdown(rows: list[Row], found: dict[str, dict[str, Any]], facts: dict[str, str], note: str) -> str:
+    """Return the whole run as a piece of Markdown."""
+    lines = ["; ".join(f"{name}: {value}" for name, value in facts.items()) + ".", "", note, ""]
+    for row in rows:
+        if row.name not in found:
+            continue
+        lines += [f"**`{row.name}`**: {row.title}", ""]
+        lines.append("| Side | " + " | ".join(HEADINGS[name] for name in row.figures) + " |")
+        lines.append("|---|" + "---|" * len(row.figures))
+        for contender, figures in found[row.name]["sides"].items():
+            lines.append(f"| {contender} | " + " | ".join(_cell(figures, name) for name in row.figures) + " |")
+        lines.append("")
+        lines += [f"- {_verdict(asked)}" for asked in found[row.name]["asked"]]
+        lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,272 @@
+"""What is compared: the rows, who takes part in each, and what ratio is asked of it.
+
+A row is data; adding one needs no code unless it measures in a new way. The fields of a specification are described
+in README.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Spec = dict[str, Any]
+
+JAVA_WARM_UP = 300_000
+"""Messages that a JVM appends before the first round of a row, so that it runs compiled code."""
+
+SPIN = {"useReentrantLockWhenPutMessage": "false"}
+"""RocketMQ's advice for one machine with few threads: spin for the put lock."""
+WARMED = SPIN | {"warmMapedFileEnable": "true"}
+"""The same, and each log file made present and locked in memory before its first use."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One side of a row: its name in the table, the program that runs it, and what differs from the row's own."""
+
+    name: str
+    driver: str
+    """``rust`` (mqstore and the limits) or ``java``."""
+    spec: Spec = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """What is asked: the median of one side over the median of another, in one figure."""
+
+    over: str
+    under: str
+    bound: float
+    at_most: bool = False
+    figure: str = "rate"
+    plus: float = 0.0
+    """Added to the other side instead of multiplying it: ``over <= under + plus``; then `bound` is not used."""
+
+    def met(self, over: float, under: float) -> bool:
+        """Tell whether these medians do what is asked."""
+        if self.plus:
+            return over <= under + self.plus
+        return over <= self.bound * under if self.at_most else over >= self.bound * under
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What is asked of one side alone."""
+
+    of: str
+    figure: str
+    bound: float
+    at_most: bool = True
+
+    def met(self, value: float) -> bool:
+        """Tell whether this median does what is asked."""
+        return value <= self.bound if self.at_most else value >= self.bound
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the comparison."""
+
+    name: str
+    title: str
+    spec: Spec
+    contenders: tuple[Contender, ...]
+    asked: tuple[Ratio | Limit, ...]
+    figures: tuple[str, ...] = ("rate",)
+    kind: str = "measure"
+    """``measure``: one specification a turn; ``restart``: opens after a kill and after a close."""
+
+
+OURS, JAVA, TUNED = "mqstore", "java", "java tuned"
+LIMIT, COLD_LIMIT = "limit", "limit, absent pages"
+
+
+def ours(name: str = OURS, **spec: Any) -> Contender:
+    """Return mqstore as a side."""
+    return Contender(name, "rust", {"side": "ours"} | spec)
+
+
+def java(name: str = JAVA, options: dict[str, str] | None = None, **spec: Any) -> Contender:
+    """Return RocketMQ as a side, with these settings of its `MessageStoreConfig`."""
+    return Contender(name, "java", {"options": options or {}} | spec)
+
+
+def limit(name: str, side: str, **spec: Any) -> Contender:
+    """Return one of the machine's limits as a side."""
+    return Contender(name, "rust", {"op": "limit", "side": side} | spec)
+
+
+def against_java(bound: float, *, figure: str = "rate") -> tuple[Ratio, ...]:
+    """Ask for the same factor over RocketMQ as it comes and as it is best."""
+    return Ratio(OURS, JAVA, bound, figure=figure), Ratio(OURS, TUNED, bound, figure=figure)
+
+
+def _append(name: str, body_bytes: int, messages: int, asked: tuple[Ratio, ...], **more: int) -> Row:
+    short = f", bursts of {more['burst']:,}" if more else ""
+    return Row(
+        f"burst-{name}" if more else f"append-{name}",
+        f"append {_size(body_bytes)}, async, one thread{short}",
+        {"body_bytes": body_bytes, "messages": messages, "warm_up": 20_000, "settle_ms": 3_000} | more,
+        (
+            ours(),
+            java(),
+            java(TUNED, WARMED),
+            limit(LIMIT, "map", prefaulted=True),
+            limit(COLD_LIMIT, "map"),
+        ),
+        asked,
+    )
+
+
+def _burst(name: str, body_bytes: int, burst: int, asked: tuple[Ratio, ...]) -> Row:
+    """Appends of some 28 MB with a rest after each, in which pages are made ready and queues are built.
+
+    That is less than mqstore has ready at any time. Long runs are bound by how fast the system hands out memory for
+    the log, on both sides alike; bursts show what an append costs.
+    """
+    return _append(name, body_bytes, 30 * burst, asked, burst=burst, pause_ms=250)
+
+
+def _size(body_bytes: int) -> str:
+    return f"{body_bytes} B" if body_bytes < 1024 else f"{body_bytes // 1024} KiB"
+
+
+def _sustained(name: str, body_bytes: int, messages: int, factor: float) -> Row:
+    return Row(
+        f"sustained-{name}",
+        f"append {_size(body_bytes)}, async, until queues and index are built",
+        {
+            "body_bytes": body_bytes,
+            "messages": messages,
+            "warm_up": 20_000,
+            "settle_ms": 3_000,
+            "until": "drained",
+        },
+        (ours(), java(), java(TUNED, WARMED)),
+        against_java(factor),
+    )
+
+
+def _threads(name: str, body_bytes: int, messages: int, two: float) -> Row:
+    return Row(
+        f"threads-{name}",
+        f"append {_size(body_bytes)}, async, several threads",
+        {"body_bytes": body_bytes, "messages": messages, "warm_up": 20_000, "settle_ms": 3_000, "queues": 8},
+        (
+            ours(threads=1),
+            ours("mqstore, 2 threads", threads=2),
+            ours("mqstore, 8 threads", threads=8),
+            java("java, 4 threads", threads=4),
+            java("java tuned, 4 threads", WARMED, threads=4),
+        ),
+        (Ratio("mqstore, 2 threads", OURS, two), Ratio("mqstore, 8 threads", OURS, 0.9)),
+    )
+
+
+def _sync(name: str, title: str, threads: int, messages: int, asked: tuple[Ratio, ...]) -> Row:
+    return Row(
+        name,
+        title,
+        {
+            "durability": "sync",
+            "threads": threads,
+            "messages": messages,
+            "warm_up": 200,
+            # Files that are warmed or written ahead are ready by then.
+            "settle_ms": 3_000,
+            "latency": True,
+            "queues": min(threads, 8),
+        },
+        (
+            ours(),
+            java(),
+            java(TUNED, WARMED),
+            limit(LIMIT, "sync"),
+        ),
+        asked,
+        figures=("rate", "p50_us", "p99_us"),
+    )
+
+
+OPEN_LOOP = Row(
+    "open-loop",
+    "1,000,000 messages of 1 KiB a second over 8 GiB, async; latency from when each was due",
+    {"op": "open_loop", "rate": 1_000_000, "messages": 8 << 20, "warm_up": 20_000, "settle_ms": 1_000},
+    (
+        ours(),
+        Contender("bare map, sync each 500 ms", "rust", {"side": "bare"}),
+        java("java, closed loop", op="append", messages=1 << 20, latency=True),
+    ),
+    (
+        Limit(OURS, "p999_us", 10),
+        Ratio(OURS, "bare map, sync each 500 ms", 3, at_most=True, figure="p9999_us"),
+        Ratio(OURS, "bare map, sync each 500 ms", 1, at_most=True, figure="max_us", plus=5_000),
+        Limit(OURS, "device_bytes_per_log_byte", 1.1),
+    ),
+    figures=("rate", "p50_us", "p999_us", "p9999_us", "max_us", "device_bytes_per_log_byte"),
+)
+
+RESTART = Row(
+    "restart",
+    "start with 3.56 GB of log, queues and index: after a kill, and after a close",
+    # 2.92 million records of 1,218 bytes; the last 40 MB are not synced when the kill comes.
+    {"op": "open", "messages": 2_922_800, "unflushed": 33_000},
+    (ours(options={"flush_interval_ms": 3_600_000}), java()),
+    (
+        Ratio(OURS, JAVA, 0.1, at_most=True, figure="after_kill_ms"),
+        Limit(OURS, "after_close_ms", 20),
+    ),
+    figures=("after_kill_ms", "after_close_ms"),
+    kind="restart",
+)
+
+ROWS: tuple[Row, ...] = (
+    _burst("1k", 1024, 24_000, (*against_java(7), Ratio(OURS, LIMIT, 0.4))),
+    _burst("100b", 100, 95_000, against_java(8)),
+    _burst("4k", 4096, 6_600, against_java(6)),
+    _append("1k", 1024, 1_000_000, (*against_java(7), Ratio(OURS, LIMIT, 0.4))),
+    _append("100b", 100, 2_500_000, against_java(8)),
+    _append("4k", 4096, 400_000, against_java(6)),
+    _sustained("1k", 1024, 1_000_000, 5),
+    _sustained("100b", 100, 2_500_000, 7),
+    _threads("1k", 1024, 1_000_000, 1.2),
+    _threads("4k", 4096, 400_000, 1.5),
+    _sync("sync-1", "append 1 KiB, sync, one thread", 1, 4_000, (Ratio(OURS, LIMIT, 0.9),)),
+    _sync(
+        "sync-16",
+        "append 1 KiB, sync, 16 threads that wait",
+        16,
+        30_000,
+        (*against_java(5), Ratio(OURS, LIMIT, 0.9)),
+    ),
+    _sync(
+        "sync-64",
+        "append 1 KiB, sync, 64 threads that wait",
+        64,
+        60_000,
+        (*against_java(5), Ratio(OURS, LIMIT, 0.9)),
+    ),
+    Row(
+        "inflight-64",
+        "append 1 KiB, sync, 64 messages under way",
+        {"durability": "sync", "messages": 64_000, "warm_up": 640, "settle_ms": 3_000, "batch": 64, "queues": 2},
+        (
+            ours(),
+            ours("mqstore, 2 threads of 32", threads=2, batch=32),
+            java(),
+            java(TUNED, WARMED),
+            limit(LIMIT, "sync"),
+        ),
+        (*against_java(10), Ratio("mqstore, 2 threads of 32", JAVA, 10)),
+    ),
+    Row(
+        "pooled-1k",
+        "append 1 KiB, pooled, one thread",
+        {"durability": "pooled", "messages": 1_000_000, "warm_up": 20_000, "settle_ms": 3_000},
+        # Three buffers of a segment each are more than the run uses; five are RocketMQ's default.
+        (ours(), java(options={"transientStorePoolSize": "3"}), java(TUNED, SPIN | {"transientStorePoolSize": "3"})),
+        against_java(5),
+    ),
+    OPEN_LOOP,
+    RESTART,
+)

@@ -1,0 +1,172 @@
+"""The two programs that measure: one for mqstore and the limits, one for RocketMQ; both read the same lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+# The interoperability tests know how to find Maven and a JDK, and when a build is stale.
+sys.path.insert(0, str(ROOT / "tests"))
+
+from interop import java_build  # noqa: E402
+
+VERSION = "5.5.0"
+"""The RocketMQ that is measured."""
+
+JVM_OPTIONS = (
+    # As RocketMQ's own start script chooses, but for sizes.
+    "-server",
+    "-XX:+UseG1GC",
+    "-Xms2g",
+    "-Xmx2g",
+    "-XX:MaxDirectMemorySize=6g",
+    "-XX:-OmitStackTraceInFastThrow",
+    "-XX:-UseLargePages",
+    # Unique ids of 32 digits, as mqstore makes; on IPv6 they are longer, and so are the records.
+    "-Djava.net.preferIPv4Stack=true",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "-Drmq.logback.configurationFile=compare-logback.xml",
+    "-Dfile.encoding=UTF-8",
+)
+
+
+class MeasureError(RuntimeError):
+    """A measurement failed; the message says what the program said."""
+
+
+class Driver:
+    """One running program that measures. Use as a context manager."""
+
+    def __init__(self, command: list[str], errors: Path) -> None:
+        """Start it; what it prints besides results goes to `errors`."""
+        self._errors_path = errors
+        self._errors = errors.open("ab")
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def measure(self, spec: dict[str, Any], limit_seconds: float) -> dict[str, Any]:
+        """Run one measurement and return its result."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        timer = threading.Timer(limit_seconds, self.process.kill)
+        timer.start()
+        try:
+            self.process.stdin.write(json.dumps(spec) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            timer.cancel()
+        if not line:
+            said = self._errors_path.read_text(errors="replace")[-2000:]
+            reason = f"the program ended, or took longer than {limit_seconds:.0f} s; it said:\n{said}"
+            raise MeasureError(reason)
+        result: dict[str, Any] = json.loads(line)
+        if "error" in result:
+            raise MeasureError(result["error"])
+        return result
+
+    def kill(self) -> None:
+        """End it as a crash would, without any shutdown."""
+        self.process.kill()
+        self._reap()
+
+    def end(self) -> None:
+        """Let it end by itself; at the end of its input it does."""
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self._reap()
+
+    def _reap(self) -> None:
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self._errors):
+            if pipe is not None and not pipe.closed:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+
+
+class Programs:
+    """Builds both programs and starts them."""
+
+    def __init__(self, scratch: Path, *, java: bool, rust: Path | None = None) -> None:
+        """Build what is stale; without `java`, RocketMQ's side is left out; `rust` is a program that is built already.
+
+        Raises `MeasureError` when something needed is not on this machine.
+        """
+        self._scratch = scratch
+        self._rust = rust or build_rust()
+        try:
+            self._class_path = java_build.build(VERSION, HERE) if java else ""
+        except (java_build.JavaMissingError, java_build.JavaBuildError) as error:
+            raise MeasureError(str(error)) from error
+
+    def start(self, driver: str) -> Driver:
+        """Start ``rust`` or ``java``."""
+        if driver == "rust":
+            return Driver([str(self._rust)], self._scratch / "rust.txt")
+        home = self._scratch / "home"
+        (home / "tmp").mkdir(parents=True, exist_ok=True)
+        command = [
+            java_executable(),
+            *JVM_OPTIONS,
+            # RocketMQ writes logs below the user's home and unpacks libraries; here that is a scratch folder.
+            f"-Duser.home={home}",
+            f"-Drocketmq.home.dir={home}",
+            f"-Djava.io.tmpdir={home / 'tmp'}",
+            f"-Dcompare.log={home / 'compare.log'}",
+            "-cp",
+            self._class_path,
+            "org.mqstore.compare.Compare",
+        ]
+        return Driver(command, self._scratch / "java.txt")
+
+
+def java_executable() -> str:
+    """Return the Java launcher that `tools/java_home` finds."""
+    done = subprocess.run([ROOT / "tools" / "java_home"], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = "there is no Java 17 or newer on this machine: install a JDK and maven"
+        raise MeasureError(reason)
+    return str(Path(done.stdout.strip()) / "bin" / "java")
+
+
+def build_rust() -> Path:
+    """Build the measuring program as the wheel is built, and return its path."""
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        reason = "there is no cargo on the PATH"
+        raise MeasureError(reason)
+    command = [cargo, "build", "--release", "--locked", "-p", "mqstore-bench", "--bin", "mqstore-compare"]
+    subprocess.run([*command, "--quiet"], check=True, cwd=ROOT)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return target / "release" / "mqstore-compare"

@@ -1,0 +1,115 @@
+package org.mqstore.compare;
+
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import java.io.File;
+import java.io.IOException;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentMap;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.exception.ConsumeQueueException;
+import org.apache.rocketmq.store.stats.BrokerStatsManager;
+
+/** A RocketMQ store as a broker would open it, on a folder of the benchmark's. */
+final class BenchStore {
+    static final String TOPIC = "bench";
+
+    /** What every measured store differs in from the defaults: nothing of it touches the path of a message but the CRC. */
+    private static final Map<String, String> ALWAYS = Map.of(
+        // The record that mqstore writes: both checksums.
+        "enabledAppendPropCRC", "true",
+        "haListenPort", "0",
+        // Nothing is deleted behind the measurement's back, and a pause of the disk is no reason to refuse a put.
+        "fileReservedTime", "100000",
+        "diskMaxUsedSpaceRatio", "95",
+        "cleanFileForciblyEnable", "false",
+        "osPageCacheBusyTimeOutMills", "60000",
+        "putMessageTimeout", "60000",
+        "syncFlushTimeout", "60000");
+
+    /** After that long, messages that are not in a queue are lost. */
+    private static final long PATIENCE_NANOS = 60_000_000_000L;
+
+    private final DefaultMessageStore store;
+    private final int queues;
+
+    /** Prepares the store of {@code spec}: {@code path}, {@code queues}, {@code options}. */
+    BenchStore(JsonObject spec) throws IOException {
+        queues = spec.get("queues").getAsInt();
+        BrokerConfig broker = new BrokerConfig();
+        broker.setBrokerName("compare");
+        broker.setBrokerIP1("127.0.0.1");
+        ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
+        topics.put(TOPIC, new TopicConfig(TOPIC, queues, queues));
+        store = new DefaultMessageStore(config(spec), new BrokerStatsManager(broker), null, broker, topics);
+    }
+
+    DefaultMessageStore store() {
+        return store;
+    }
+
+    /** Loads, recovers and starts the store. */
+    void open() throws Exception {
+        if (!store.load()) {
+            throw new IllegalStateException("the store did not load");
+        }
+        store.start();
+    }
+
+    /** Waits until queues and index are built up to the end of the log. */
+    void awaitDispatch() throws InterruptedException {
+        while (store.dispatchBehindBytes() > 0) {
+            Thread.sleep(1);
+        }
+    }
+
+    /**
+     * Waits until queues and index are built and the queues hold so many messages. With pooled buffers what is not
+     * committed to the file yet does not count as behind, so the messages are counted as well.
+     */
+    void awaitMessages(long messages) throws InterruptedException, ConsumeQueueException {
+        long deadline = System.nanoTime() + PATIENCE_NANOS;
+        while (messages() < messages && System.nanoTime() < deadline) {
+            Thread.sleep(1);
+        }
+        awaitDispatch();
+    }
+
+    /** Messages in all queues of the topic. */
+    long messages() throws ConsumeQueueException {
+        long sum = 0;
+        for (int queue = 0; queue < queues; queue++) {
+            sum += store.getMaxOffsetInQueue(TOPIC, queue);
+        }
+        return sum;
+    }
+
+    void close() {
+        store.shutdown();
+    }
+
+    private static MessageStoreConfig config(JsonObject spec) {
+        String path = spec.get("path").getAsString();
+        Properties properties = new Properties();
+        properties.putAll(ALWAYS);
+        String durability = spec.get("durability").getAsString();
+        properties.put("flushDiskType", durability.equals("sync") ? "SYNC_FLUSH" : "ASYNC_FLUSH");
+        if (durability.equals("pooled")) {
+            properties.put("transientStorePoolEnable", "true");
+        }
+        for (Map.Entry<String, JsonElement> option : spec.getAsJsonObject("options").entrySet()) {
+            properties.put(option.getKey(), option.getValue().getAsString());
+        }
+        properties.put("storePathRootDir", path);
+        properties.put("storePathCommitLog", path + File.separator + "commitlog");
+        MessageStoreConfig config = new MessageStoreConfig();
+        MixAll.properties2Object(properties, config);
+        return config;
+    }
+}

@@ -1,0 +1,43 @@
+package org.mqstore.compare;
+
+import com.google.gson.JsonObject;
+import java.io.File;
+
+/** Opens the store of a specification, takes the time, and appends some messages, with or without a close after it. */
+final class Opens {
+    private Opens() {
+    }
+
+    static JsonObject measure(JsonObject spec) throws Exception {
+        boolean clean = !new File(spec.get("path").getAsString(), "abort").exists();
+        long begin = System.nanoTime();
+        BenchStore bench = new BenchStore(spec);
+        bench.open();
+        double seconds = (System.nanoTime() - begin) / 1e9;
+        JsonObject result = new JsonObject();
+        result.addProperty("seconds", seconds);
+        result.addProperty("was_clean", clean);
+        result.addProperty("log_end", bench.store().getMaxPhyOffset());
+        fill(bench, spec);
+        result.addProperty("end_after", bench.store().getMaxPhyOffset());
+        if (spec.get("close").getAsBoolean()) {
+            bench.close();
+        }
+        return result;
+    }
+
+    private static void fill(BenchStore bench, JsonObject spec) throws Exception {
+        Messages messages = new Messages(spec.get("body_bytes").getAsInt(), 0);
+        long wanted = spec.get("messages").getAsLong();
+        // What a kill may take from the device's point of view is what was not flushed yet.
+        long unflushed = spec.get("unflushed").getAsLong();
+        for (long i = 0; i < wanted; i++) {
+            if (i == wanted - unflushed) {
+                bench.awaitDispatch();
+                bench.store().flush();
+            }
+            bench.store().putMessage(messages.next());
+        }
+        bench.awaitDispatch();
+    }
+}

@@ -1,0 +1,57 @@
+//! Building queues and index from a log that is there, one worker.
+#![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use mqstore_bench::{BODY_BYTES, Bench, limit_pass};
+use mqstore_core::commit_log::SegmentList;
+use mqstore_core::consume_queue::QueueSet;
+use mqstore_core::dispatch::{DispatchRules, Dispatcher};
+use mqstore_core::index::IndexSet;
+use mqstore_core::{Durability, StoreFiles, StoreOptions};
+use mqstore_format::IndexGeometry;
+use mqstore_io::{Access, OsVfs, SystemClock};
+
+const MESSAGES: u64 = 50_000;
+
+fn dispatch(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("dispatch");
+    group.sample_size(10);
+    for body_bytes in BODY_BYTES {
+        let options = StoreOptions { durability: Durability::Manual, ..StoreOptions::default() };
+        let bench = Bench::new(&options);
+        let end = bench.fill(body_bytes, MESSAGES);
+        bench.store.flush().unwrap();
+        let source = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &bench.path());
+        let list = Arc::new(SegmentList::load(&source).unwrap());
+        group.throughput(Throughput::Elements(MESSAGES));
+        let record = vec![b'x'; (end / MESSAGES) as usize];
+        group.bench_function(BenchmarkId::new("limit", body_bytes), |bencher| {
+            let mut target = vec![1; 64 << 20];
+            bencher.iter(|| limit_pass(&mut target, &record, body_bytes, MESSAGES));
+        });
+        group.bench_function(BenchmarkId::new("queues-and-index", body_bytes), |bencher| {
+            bencher.iter_custom(|rounds| (0..rounds).map(|_| one_round(&list, end)).sum());
+        });
+    }
+    group.finish();
+}
+
+/// Dispatches the whole log into fresh derived files; only the dispatch is timed.
+fn one_round(list: &Arc<SegmentList>, end: u64) -> Duration {
+    let folder = tempfile::tempdir().unwrap();
+    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), folder.path());
+    files.ensure_folder(&files.staging()).unwrap();
+    let geometry = IndexGeometry { slots: 500_000, entries: 2_000_000 };
+    let queues = Arc::new(QueueSet::load(&files, 6_000_000, Access::ReadWrite).unwrap());
+    let index = Arc::new(IndexSet::load(&files, None, geometry, Access::ReadWrite).unwrap());
+    let dispatcher = Dispatcher::new(&files, Arc::clone(list), queues, index, DispatchRules::default(), 0, 0);
+    let start = Instant::now();
+    assert_eq!(dispatcher.run_to(list, end).unwrap(), end);
+    start.elapsed()
+}
+
+criterion_group!(benches, dispatch);
+criterion_main!(benches);

@@ -1,0 +1,168 @@
+//! Opening a store for writing: after a clean close, and after a kill with so many bytes above the mark.
+//!
+//! The row `limit` reads the same bytes by position, a mebibyte at a time, and takes their CRC, in one
+//! thread. Everything is in the page cache, so that it is the work of recovery that is measured.
+#![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use mqstore_bench::{message, open, properties};
+use mqstore_core::{Durability, OpenMode, Store, StoreOptions};
+use mqstore_io::{Access, OsVfs, Vfs};
+
+/// Bytes of log below the marks: with the longest tail, four segments.
+const BASE_BYTES: u64 = 3300 << 20;
+
+/// Bytes above the mark, in mebibytes, the longest first.
+const TAIL_MIB: [u64; 5] = [256, 64, 16, 1, 0];
+
+/// Bytes ahead of the tail that a writer keeps ready.
+const WARM_BYTES: usize = 64 << 20;
+
+/// Bytes of a message's body.
+const BODY_BYTES: usize = 1024;
+
+/// Queues of the topic.
+const QUEUES: i32 = 4;
+
+/// One store, and what it looks like after a kill at several distances from its durable mark.
+struct Killed {
+    folder: tempfile::TempDir,
+    options: StoreOptions,
+    end: u64,
+    /// Where the last record ends.
+    real_end: u64,
+}
+
+impl Killed {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options = StoreOptions {
+            durability: Durability::Manual,
+            disk_refuse_ratio: 1.0,
+            ..StoreOptions::default()
+        };
+        let root = folder.path().join("store");
+        let store = open(&root, OpenMode::Create, &options);
+        store.create_topic("bench", QUEUES as u32, &[]).unwrap();
+        let end = BASE_BYTES + (TAIL_MIB[0] << 20);
+        for mib in TAIL_MIB {
+            fill(&store, end - (mib << 20));
+            store.flush().unwrap();
+            copy_state(&root, &folder.path().join(format!("mark-{mib}")));
+        }
+        let real_end = store.stats().unwrap().log_max_offset;
+        store.close().unwrap();
+        copy_state(&root, &folder.path().join("clean"));
+        Self { folder, options, end, real_end }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("store")
+    }
+
+    /// Makes the directory look as it did when `state` was kept.
+    fn restore(&self, state: &str, killed: bool) {
+        copy_files(&self.folder.path().join(state), &self.root().join("mqstore"));
+        self.reset_tail();
+        let abort = self.root().join("abort");
+        if killed {
+            std::fs::write(abort, "1").unwrap();
+        } else {
+            let _ = std::fs::remove_file(abort);
+        }
+    }
+
+    /// Gives the last segment's unused room back to the state in which a writer leaves it: a window of
+    /// zeros ahead of the tail, then nothing. What earlier rounds read there would count as data.
+    fn reset_tail(&self) {
+        let base = self.end >> 30 << 30;
+        let file =
+            OsVfs::new().open(&self.root().join(format!("commitlog/{base:020}")), Access::ReadWrite).unwrap();
+        let used = self.real_end - base;
+        file.set_len(used).unwrap();
+        file.allocate(1 << 30).unwrap();
+        file.write_all_at(&vec![0; WARM_BYTES], used).unwrap();
+        file.sync_data().unwrap();
+    }
+
+    fn time_open(&self, state: &str, killed: bool) -> Duration {
+        self.restore(state, killed);
+        let start = Instant::now();
+        let store = open(&self.root(), OpenMode::ReadWrite, &self.options);
+        let took = start.elapsed();
+        assert_eq!(store.notes(), Vec::<String>::new());
+        store.close().unwrap();
+        took
+    }
+
+    fn time_limit(&self, mib: u64) -> Duration {
+        use std::os::unix::fs::FileExt;
+        let start = Instant::now();
+        let mut at = self.end - (mib << 20);
+        let mut buffer = vec![0; 1 << 20];
+        let mut hash = crc32fast::Hasher::new();
+        while at < self.end {
+            let base = at >> 30 << 30;
+            let file = std::fs::File::open(self.root().join(format!("commitlog/{base:020}"))).unwrap();
+            while at < self.end.min(base + (1 << 30)) {
+                let read = file.read_at(&mut buffer, at - base).unwrap();
+                hash.update(buffer.get(..read).unwrap());
+                at += read as u64;
+            }
+        }
+        assert!(mib == 0 || hash.finalize() != 0);
+        start.elapsed()
+    }
+}
+
+fn fill(store: &Store, end: u64) {
+    let body = vec![b'x'; BODY_BYTES];
+    let properties = properties();
+    let batch: Vec<_> = (0..256)
+        .map(|n| mqstore_core::NewMessage { queue_id: Some(n % QUEUES), ..message(&body, &properties) })
+        .collect();
+    while store.stats().unwrap().log_max_offset < end {
+        store.append_many(&batch).unwrap();
+    }
+}
+
+/// The durable mark, the queue manifest and the live page.
+fn copy_state(root: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    copy_files(&root.join("mqstore"), to);
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    for name in ["state.a", "state.b", "queues", "live"] {
+        // A store that was closed has no live page.
+        if from.join(name).exists() {
+            std::fs::copy(from.join(name), to.join(name)).unwrap();
+        }
+    }
+}
+
+fn recovery(criterion: &mut Criterion) {
+    let killed = Killed::new();
+    let mut group = criterion.benchmark_group("recovery");
+    group.sample_size(10);
+    group.bench_function("clean-open", |bencher| {
+        bencher.iter_custom(|rounds| (0..rounds).map(|_| killed.time_open("clean", false)).sum());
+    });
+    for mib in TAIL_MIB.into_iter().rev() {
+        group.throughput(Throughput::Bytes((mib << 20).max(1)));
+        group.bench_function(BenchmarkId::new("limit", mib), |bencher| {
+            bencher.iter_custom(|rounds| (0..rounds).map(|_| killed.time_limit(mib)).sum());
+        });
+        let state = format!("mark-{mib}");
+        group.bench_function(BenchmarkId::new("killed", mib), |bencher| {
+            bencher.iter_custom(|rounds| (0..rounds).map(|_| killed.time_open(&state, true)).sum());
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, recovery);
+criterion_main!(benches);

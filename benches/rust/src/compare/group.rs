@@ -1,0 +1,82 @@
+//! The bare loop of a group commit: what a sync that covers many threads costs with no store around it.
+//!
+//! Each thread takes a place under a mutex, writes its own record there and joins the open group. The
+//! first of a group that finds nobody syncing closes the group and syncs for all of it; whoever joins
+//! meanwhile belongs to the next one.
+//!
+//! ```text
+//! group  g     joined ........ closed | fdatasync | all of g wake
+//! group  g + 1                          joined ... | one of g + 1 wakes and closes it
+//! ```
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// A file that threads append synced records to.
+pub(crate) struct Group {
+    file: File,
+    state: Mutex<State>,
+    /// For groups of even and of odd number, so that a finished sync wakes only those it was for.
+    turns: [Condvar; 2],
+}
+
+struct State {
+    /// Where the next record goes.
+    position: u64,
+    /// The group that a writer joins now; those before the open one are synced or being synced.
+    open: u64,
+    synced: u64,
+    syncing: bool,
+}
+
+impl Group {
+    /// Records go to `file` from `position` on.
+    pub(crate) fn new(file: File, position: u64) -> Self {
+        let state = State { position, open: 1, synced: 0, syncing: false };
+        Self { file, state: Mutex::new(state), turns: [Condvar::new(), Condvar::new()] }
+    }
+
+    /// Writes `record` at the end and returns when a sync has covered it.
+    pub(crate) fn append(&self, record: &[u8]) -> io::Result<()> {
+        let at = {
+            let mut state = self.lock();
+            let at = state.position;
+            state.position += record.len() as u64;
+            at
+        };
+        self.file.write_all_at(record, at)?;
+        let mut state = self.lock();
+        let mine = state.open;
+        loop {
+            if state.synced >= mine {
+                return Ok(());
+            }
+            if !state.syncing {
+                break;
+            }
+            state = self.turn(mine).wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.syncing = true;
+        state.open = mine + 1;
+        drop(state);
+        let outcome = self.file.sync_data();
+        let mut state = self.lock();
+        state.synced = mine;
+        state.syncing = false;
+        drop(state);
+        self.turn(mine).notify_all();
+        self.turn(mine + 1).notify_one();
+        outcome
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self, group: u64) -> &Condvar {
+        let [even, odd] = &self.turns;
+        if group.is_multiple_of(2) { even } else { odd }
+    }
+}

@@ -1,0 +1,151 @@
+//! The machine's limits: the same bytes as a store writes, with no store around them.
+
+use std::fs::OpenOptions;
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mqstore_bench::{open, properties};
+use mqstore_core::{Durability, OpenMode, StoreOptions};
+use mqstore_io::{Advice, MapAccess, OsVfs, Region, Vfs, VfsFile};
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::group::Group;
+use crate::latency::Latencies;
+use crate::spec::Spec;
+
+/// Bytes written at once where a file is filled before the time is taken.
+const FILL_BYTES: usize = 1 << 20;
+
+/// A record of the store with bodies of `body_bytes`: what a limit copies and writes.
+///
+/// It is taken from a small store, so that it has the size of the records it stands beside.
+pub(crate) fn record(spec: &Spec) -> Result<Vec<u8>, Failure> {
+    let folder = tempfile::tempdir_in(spec.path.parent().unwrap_or(&spec.path))?;
+    let options = StoreOptions {
+        segment_bytes: 16 << 20,
+        index_slots: 1_000,
+        index_entries: 1_000,
+        durability: Durability::Manual,
+        ..Spec::default().store_options()?
+    };
+    let store = open(&folder.path().join("store"), OpenMode::Create, &options);
+    let body = vec![b'x'; spec.body_bytes];
+    let appended = store.append(&crate::ours::message(&body, &properties(), 0))?;
+    let bytes = store.get_at(appended.commit_log_offset)?.bytes().to_vec();
+    store.close()?;
+    Ok(bytes)
+}
+
+/// One copy of `record` to `at`, the CRC of its body and that of all of it.
+#[inline]
+pub(crate) fn place(region: &Region, at: usize, record: &[u8], body_bytes: usize) -> Result<(), Failure> {
+    let (body, _) = record.split_at(body_bytes.min(record.len()));
+    let crc = crc32fast::hash(black_box(body)) ^ crc32fast::hash(black_box(record));
+    region.write(at, record)?;
+    region.write_u32_be(at, crc)?;
+    Ok(())
+}
+
+/// A file of `len` bytes that has its room on the disk, and its map.
+pub(crate) fn mapped_file(
+    spec: &Spec,
+    name: &str,
+    len: usize,
+) -> Result<(Arc<dyn VfsFile>, Region), Failure> {
+    let vfs = OsVfs::new();
+    vfs.create_dir_all(&spec.path)?;
+    let file = vfs.create_new(&spec.path.join(name))?;
+    file.allocate(len as u64)?;
+    file.sync_all()?;
+    let region = file.map(0, len, MapAccess::ReadWrite)?;
+    Ok((file, region))
+}
+
+/// Records into a map, one thread: present pages or absent ones.
+pub(crate) fn map(spec: &Spec) -> Result<Value, Failure> {
+    let record = record(spec)?;
+    let len = record.len() * spec.messages as usize;
+    let (_file, region) = mapped_file(spec, "limit", len)?;
+    if spec.prefaulted {
+        region.advise(0..len, Advice::PopulateWrite)?;
+        thread::sleep(Duration::from_millis(spec.settle_ms));
+    }
+    let begin = Instant::now();
+    for at in (0..len).step_by(record.len()) {
+        place(&region, at, &record, spec.body_bytes)?;
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    Ok(json!({
+        "seconds": seconds, "messages": spec.messages, "stored": spec.messages, "refused": 0,
+        "record_bytes": record.len(),
+    }))
+}
+
+/// Records written and synced before the next one of their thread, into a file that was written and
+/// synced before from end to end. With several threads one of them syncs for all who wait; with a
+/// batch that many records are one write.
+pub(crate) fn sync(spec: &Spec) -> Result<Value, Failure> {
+    let one = record(spec)?;
+    let record = one.repeat(spec.batch as usize);
+    let rounds = spec.messages / spec.batch;
+    let warm_up = spec.warm_up / spec.batch;
+    std::fs::create_dir_all(&spec.path)?;
+    let path = spec.path.join("limit");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+    let len = record.len() as u64 * (rounds + warm_up);
+    let zeros = vec![0; FILL_BYTES];
+    for at in (0..len).step_by(FILL_BYTES) {
+        file.write_all_at(&zeros, at)?;
+    }
+    file.sync_all()?;
+    for round in 0..warm_up {
+        file.write_all_at(&record, round * record.len() as u64)?;
+        file.sync_data()?;
+    }
+    let group = Group::new(file, record.len() as u64 * warm_up);
+    let (seconds, latencies) = in_threads(spec.threads, rounds, |_, share| {
+        let mut latencies = Latencies::default();
+        for _ in 0..share {
+            let begin = Instant::now();
+            group.append(&record)?;
+            latencies.record(begin.elapsed().as_nanos() as u64);
+        }
+        Ok(latencies)
+    })?;
+    Ok(json!({
+        "seconds": seconds, "messages": rounds * spec.batch, "stored": rounds * spec.batch, "refused": 0,
+        "record_bytes": one.len(), "latency": latencies.to_json(),
+    }))
+}
+
+/// Runs `work(thread, share of total)` in `threads` threads and returns how long they took together.
+pub(crate) fn in_threads(
+    threads: u64,
+    total: u64,
+    work: impl Fn(u64, u64) -> Result<Latencies, Failure> + Sync,
+) -> Result<(f64, Latencies), Failure> {
+    let start = Barrier::new(threads as usize + 1);
+    thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads)
+            .map(|number| {
+                let (start, work) = (&start, &work);
+                let share = total / threads + u64::from(number < total % threads);
+                scope.spawn(move || {
+                    start.wait();
+                    work(number, share)
+                })
+            })
+            .collect();
+        start.wait();
+        let begin = Instant::now();
+        let mut all = Latencies::default();
+        for handle in handles {
+            all.add(&handle.join().map_err(|_| "a measuring thread panicked")??);
+        }
+        Ok((begin.elapsed().as_secs_f64(), all))
+    })
+}

@@ -1,0 +1,51 @@
+//! Measures mqstore and the machine's own limits, for `make bench-compare`.
+//!
+//! One JSON specification a line on standard input, one JSON line with the result for each; what a
+//! specification holds is described in `benches/compare/README.md`, and the Java driver reads the
+//! same ones. A measurement's store lies in a folder that the caller made and removes.
+//!
+//! ```text
+//! append     ours         some threads append, the time from the first to the last is taken
+//! open       ours         an open is timed, then some messages follow; the caller may kill us then
+//! open_loop  ours, bare   messages at a fixed rate; latencies count from when each was due
+//! limit      map, sync    one copy and the checksums into a map; written and synced records
+//! ```
+
+mod group;
+mod latency;
+mod limits;
+mod open_loop;
+mod ours;
+mod spec;
+
+use std::io::{self, BufRead, Write};
+
+use serde_json::{Value, json};
+use spec::Spec;
+
+/// What went wrong, in words; a benchmark has no use for more.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    for line in io::stdin().lock().lines() {
+        let result = run(&line?).unwrap_or_else(|failure| json!({ "error": failure.to_string() }));
+        writeln!(out, "{result}")?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn run(line: &str) -> Result<Value, Failure> {
+    let spec: Spec = serde_json::from_str(line)?;
+    match (spec.op.as_str(), spec.side.as_str()) {
+        ("version", _) => Ok(json!({ "version": env!("CARGO_PKG_VERSION") })),
+        ("append", "ours") => ours::append(&spec),
+        ("open", "ours") => ours::open(&spec),
+        ("open_loop", "ours") => open_loop::ours(&spec),
+        ("open_loop", "bare") => open_loop::bare(&spec),
+        ("limit", "map") => limits::map(&spec),
+        ("limit", "sync") => limits::sync(&spec),
+        (op, side) => Err(format!("unknown measurement {op} of {side}").into()),
+    }
+}

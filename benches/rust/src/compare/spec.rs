@@ -1,0 +1,158 @@
+//! What one measurement is to do, as the caller writes it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mqstore_core::PutLockKind;
+use mqstore_core::options::Visibility;
+use mqstore_core::{Durability, StoreOptions};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::Failure;
+
+const PATIENCE_MS: u64 = 60_000;
+
+/// One measurement. Fields that an operation does not use may be left out.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Spec {
+    pub(crate) op: String,
+    pub(crate) side: String,
+    /// The store's folder, or that of the limit's files; does not exist yet, but for `open`.
+    pub(crate) path: PathBuf,
+    pub(crate) durability: String,
+    /// Options of mqstore by the names of `StoreOptions`.
+    pub(crate) options: Map<String, Value>,
+    pub(crate) body_bytes: usize,
+    pub(crate) messages: u64,
+    /// Messages before the time is taken.
+    pub(crate) warm_up: u64,
+    pub(crate) threads: u64,
+    pub(crate) queues: u32,
+    /// Messages a call, and so under way at the same time.
+    pub(crate) batch: u64,
+    /// Whether each call is timed by itself.
+    pub(crate) latency: bool,
+    /// `appended` or `drained`: with queues and index built up to the end of the log.
+    pub(crate) until: String,
+    /// Messages that follow each other without a rest, 0 for all of them; only the bursts are timed.
+    pub(crate) burst: u64,
+    /// Milliseconds between two bursts.
+    pub(crate) pause_ms: u64,
+    /// Milliseconds of rest between warm-up and measurement, for what is prepared behind an append.
+    pub(crate) settle_ms: u64,
+    /// Limits: whether the pages are present and writable before the time is taken.
+    pub(crate) prefaulted: bool,
+    /// Open loop: messages a second.
+    pub(crate) rate: u64,
+    /// Open: messages at the end that are not synced explicitly.
+    pub(crate) unflushed: u64,
+    /// Open: whether the store is closed afterwards; else it stays open until the process is killed.
+    pub(crate) close: bool,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self {
+            op: String::new(),
+            side: "ours".into(),
+            path: PathBuf::new(),
+            durability: "async".into(),
+            options: Map::new(),
+            body_bytes: 1024,
+            messages: 0,
+            warm_up: 0,
+            threads: 1,
+            queues: 1,
+            batch: 1,
+            latency: false,
+            until: "appended".into(),
+            burst: 0,
+            pause_ms: 0,
+            settle_ms: 0,
+            prefaulted: false,
+            rate: 1,
+            unflushed: 0,
+            close: true,
+        }
+    }
+}
+
+impl Spec {
+    /// The bursts that the messages come in.
+    pub(crate) fn bursts(&self) -> impl Iterator<Item = u64> {
+        let size = if self.burst == 0 { self.messages.max(1) } else { self.burst };
+        let whole = std::iter::repeat_n(size, (self.messages / size) as usize);
+        let rest = self.messages % size;
+        whole.chain((rest > 0).then_some(rest))
+    }
+
+    /// The rest between two bursts.
+    pub(crate) fn pause(&self) -> Duration {
+        Duration::from_millis(self.pause_ms)
+    }
+
+    /// The store's options: mqstore's defaults, and what the specification says.
+    pub(crate) fn store_options(&self) -> Result<StoreOptions, Failure> {
+        let mut options = StoreOptions {
+            durability: durability(&self.durability)?,
+            default_queues: self.queues,
+            // As on the Java side: a pause of a busy disk is measured and no reason to refuse a message, nor
+            // is a disk that others have filled.
+            disk_refuse_ratio: 1.0,
+            busy_after_ms: PATIENCE_MS,
+            queue_wait_limit_ms: PATIENCE_MS,
+            ..StoreOptions::default()
+        };
+        for (name, value) in &self.options {
+            set(&mut options, name, value)?;
+        }
+        Ok(options)
+    }
+}
+
+fn durability(name: &str) -> Result<Durability, Failure> {
+    Ok(match name {
+        "sync" => Durability::Sync,
+        "async" => Durability::Async,
+        "manual" => Durability::Manual,
+        "pooled" => Durability::Pooled,
+        _ => return Err(format!("mqstore has no durability {name:?}").into()),
+    })
+}
+
+fn set(options: &mut StoreOptions, name: &str, value: &Value) -> Result<(), Failure> {
+    let number = || value.as_u64().ok_or_else(|| format!("{name} needs a number, not {value}"));
+    let small = || number().and_then(|number| u32::try_from(number).map_err(|error| error.to_string()));
+    let flag = || value.as_bool().ok_or_else(|| format!("{name} needs true or false, not {value}"));
+    match name {
+        "segment_bytes" => options.segment_bytes = number()?,
+        "dispatch_threads" => options.dispatch_threads = small()?,
+        "flush_interval_ms" => options.flush_interval_ms = number()?,
+        "index_slots" => options.index_slots = small()?,
+        "index_entries" => options.index_entries = small()?,
+        "pool_bytes" => options.pool_bytes = number()?,
+        "commit_interval_ms" => options.commit_interval_ms = number()?,
+        "prewarm" => options.prewarm = flag()?,
+        "lock_memory" => options.lock_memory = flag()?,
+        "put_lock" => {
+            options.put_lock = match value.as_str() {
+                Some("adaptive") => PutLockKind::Adaptive,
+                Some("spin") => PutLockKind::Spin,
+                Some("mutex") => PutLockKind::Mutex,
+                _ => return Err(format!("put_lock is adaptive, spin or mutex, not {value}").into()),
+            }
+        }
+        "visibility" => {
+            options.visibility = match value.as_str() {
+                Some("appended") => Visibility::Appended,
+                Some("durable") => Visibility::Durable,
+                _ => return Err(format!("visibility is appended or durable, not {value}").into()),
+            }
+        }
+        "record_crc" => options.record_crc = flag()?,
+        _ => return Err(format!("the driver does not know the option {name:?}").into()),
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Shared pieces of the benchmarks: a store in a scratch folder, messages, and the limit loop.
+//!
+//! Every group has a row called `limit`: the same bytes through a copy and the checksums that the
+//! format asks for, in the same process, with no store around it. Ratios against it are what counts;
+//! absolute figures change with the machine and its neighbours.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mqstore_core::{NewMessage, OpenMode, Store, StoreOptions, encode_properties};
+use mqstore_io::{OsVfs, SystemClock};
+
+/// Body sizes of the groups, in bytes.
+pub const BODY_BYTES: [usize; 3] = [100, 1024, 4096];
+
+/// A store of one topic in a folder that is removed with it.
+pub struct Bench {
+    /// The store.
+    pub store: Store,
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    /// An empty store with `options`.
+    ///
+    /// # Panics
+    /// When the scratch folder cannot be used.
+    #[expect(clippy::expect_used, reason = "a benchmark without its folder has nothing to measure")]
+    pub fn new(options: &StoreOptions) -> Self {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let store = open(&folder.path().join("store"), OpenMode::Create, options);
+        Self { store, folder }
+    }
+
+    /// Appends `messages` bodies of `body_bytes` and returns where the log ends.
+    ///
+    /// # Panics
+    /// When the store refuses them.
+    #[expect(clippy::expect_used, reason = "a benchmark without its messages has nothing to measure")]
+    pub fn fill(&self, body_bytes: usize, messages: u64) -> u64 {
+        let body = vec![b'x'; body_bytes];
+        let properties = properties();
+        for _ in 0..messages {
+            self.store.append(&message(&body, &properties)).expect("an append");
+        }
+        self.store.stats().expect("figures").log_max_offset
+    }
+
+    /// Where the store lies.
+    pub fn path(&self) -> std::path::PathBuf {
+        self.folder.path().join("store")
+    }
+}
+
+/// Opens the store at `path`.
+///
+/// # Panics
+/// When it cannot be opened.
+#[expect(clippy::expect_used, reason = "a benchmark without its store has nothing to measure")]
+pub fn open(path: &Path, mode: OpenMode, options: &StoreOptions) -> Store {
+    let clock = Arc::new(SystemClock::new());
+    Store::open(Arc::new(OsVfs::new()), clock, path, mode, options).expect("a store")
+}
+
+/// Properties as an application sets them: one key, one tag, one of its own.
+///
+/// # Panics
+/// Never: they follow the rules.
+#[expect(clippy::expect_used, reason = "constant input")]
+pub fn properties() -> Vec<u8> {
+    encode_properties(["order-4711"], Some("paid"), None, [("region", "eu")]).expect("good properties")
+}
+
+/// A message of the benchmark's topic.
+pub fn message<'a>(body: &'a [u8], properties: &'a [u8]) -> NewMessage<'a> {
+    NewMessage {
+        topic: "bench",
+        body,
+        properties,
+        unique_key: None,
+        queue_id: Some(0),
+        flag: 0,
+        born_timestamp_ms: Some(1_700_000_000_000),
+        durable: false,
+    }
+}
+
+/// [`limit_step`] for `messages` records, one after the other.
+pub fn limit_pass(target: &mut [u8], record: &[u8], body: usize, messages: u64) {
+    let mut at = 0;
+    for _ in 0..messages {
+        at = limit_step(target, at, record, body);
+    }
+}
+
+/// The machine's limit for one record of `record` bytes with a body of `body` bytes: one copy, the
+/// body's CRC, the record's CRC. Returns where the next record goes.
+pub fn limit_step(target: &mut [u8], at: usize, record: &[u8], body: usize) -> usize {
+    let at = if at + record.len() > target.len() { 0 } else { at };
+    let crc = crc32fast::hash(record.get(..body).unwrap_or(record)) ^ crc32fast::hash(record);
+    if let Some(place) = target.get_mut(at..at + record.len()) {
+        place.copy_from_slice(record);
+        if let Some((first, _)) = place.split_first_chunk_mut::<4>() {
+            *first = crc.to_be_bytes();
+        }
+    }
+    at + record.len()
+}

@@ -1,0 +1,103 @@
+"""An embeddable message store that reads and writes Apache RocketMQ's store directory.
+
+::
+
+    import mqstore
+
+    with mqstore.open("data", mode="create") as store:
+        result = store.append("orders", b"hello", keys=["A-1"], tags="paid")
+        for message in store.read("orders", filter="paid || shipped"):
+            print(message.queue_offset, message.body)
+
+Importing starts no thread and opens nothing; what is heavy is imported where it is used.
+"""
+
+from mqstore import errors, types
+from mqstore._directories import compact, info, verify
+from mqstore._message import Message
+from mqstore._native import AppendResult, StoredMessage, __version__
+from mqstore._options import StoreOptions
+from mqstore._reports import (
+    CompactionReport,
+    ExpiredFile,
+    ExpireReport,
+    Problem,
+    Progress,
+    QueueInfo,
+    QueueRange,
+    StoreEvent,
+    StoreInfo,
+    StoreStats,
+    TopicInfo,
+    VerifyReport,
+)
+from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
+from mqstore.errors import (
+    CorruptionError,
+    DiskFullError,
+    ForkedProcessError,
+    InvalidMessageError,
+    InvalidOptionError,
+    MessageTooLargeError,
+    MQStoreError,
+    NotAStoreError,
+    OffsetOutOfRangeError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreIOError,
+    StoreLockedError,
+    StorePermissionError,
+    StorePoisonedError,
+    StoreReadOnlyError,
+    StoreTimeoutError,
+    StoreWarning,
+    TopicNotFoundError,
+    UnsupportedFormatError,
+)
+
+__all__ = [
+    "AppendResult",
+    "CompactionReport",
+    "CorruptionError",
+    "DiskFullError",
+    "ExpireReport",
+    "ExpiredFile",
+    "ForkedProcessError",
+    "InvalidMessageError",
+    "InvalidOptionError",
+    "MQStoreError",
+    "Message",
+    "MessageTooLargeError",
+    "NotAStoreError",
+    "OffsetOutOfRangeError",
+    "Problem",
+    "Progress",
+    "QueueInfo",
+    "QueueRange",
+    "Store",
+    "StoreBusyError",
+    "StoreClosedError",
+    "StoreEvent",
+    "StoreIOError",
+    "StoreInfo",
+    "StoreLockedError",
+    "StoreOptions",
+    "StorePermissionError",
+    "StorePoisonedError",
+    "StoreReadOnlyError",
+    "StoreStats",
+    "StoreTimeoutError",
+    "StoreWarning",
+    "StoredMessage",
+    "TopicInfo",
+    "TopicNotFoundError",
+    "UnsupportedFormatError",
+    "VerifyReport",
+    "__version__",
+    "compact",
+    "errors",
+    "info",
+    "open",
+    "types",
+    "verify",
+]

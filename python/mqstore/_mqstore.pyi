@@ -1,0 +1,375 @@
+"""The native part of mqstore; use the package `mqstore`, not this module."""
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import Any, Final, Literal, Self, final
+
+from typing_extensions import disjoint_base
+
+from mqstore._message import Message
+from mqstore.types import BytesLike, Duration, Keys, Properties, Time
+
+__all__ = [
+    "AppendResult",
+    "MessageIterator",
+    "NativeStore",
+    "StoredMessage",
+    "__version__",
+    "_after_fork_in_child",
+    "_restore_message",
+    "compaction_abandon",
+    "compaction_plan",
+    "compaction_preview",
+    "compaction_publish",
+    "compaction_read",
+    "compaction_report",
+    "compaction_run",
+    "compaction_run_task",
+    "info",
+    "verify",
+]
+
+__version__: Final[str]
+
+@disjoint_base
+class NativeStore:
+    """The native part of `mqstore.Store`."""
+
+    def __new__(
+        cls,
+        path: str,
+        mode: str,
+        options: dict[str, Any],
+        progress: Callable[[str, int, int], object] | None = None,
+    ) -> Self: ...
+    @property
+    def path(self) -> str:
+        """The directory, as it was given to `open`."""
+    @property
+    def mode(self) -> str:
+        """`"r"`, `"rw"` or `"create"`; `"r"` also where `recovery="read-only"` met damage."""
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` was called."""
+    @property
+    def _forked(self) -> bool: ...
+    def _check(self) -> None: ...
+    def _stats(self) -> dict[str, int]: ...
+    def _queues(self, topic: str) -> list[tuple[int, int, int, int | None, int | None]]: ...
+    def _expire(self, dry_run: bool) -> dict[str, Any]: ...
+    def _scan_log(self, start: int | None = None) -> MessageIterator: ...
+    @property
+    def confirm_offset(self) -> int | None:
+        """The log offset at which reads and dispatch stop, or None; see `set_confirm_offset`."""
+    def set_confirm_offset(self, offset: int | None) -> None:
+        """Shows readers nothing at or behind this offset of the commit log from now on.
+
+        For replication, where a message counts once others have it too. The limit is not stored: the
+        next writer sees all of the log.
+
+        Args:
+            offset: where a record starts, or the end of the log; None lifts the limit.
+
+        Raises:
+            InvalidOptionError: no record starts there, or readers may have seen what lies behind it.
+            StoreReadOnlyError: the store is open for reading.
+        """
+    def create_topic(self, topic: str, queues: int | None = None, *, attributes: Properties | None = None) -> None:
+        """Makes a topic, or gives it more queues when it has fewer than `queues`.
+
+        Args:
+            topic: 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
+            queues: 1 to 65,536; None takes the option `default_queues`.
+            attributes: RocketMQ's topic attributes by name, for a new topic only.
+
+        Raises:
+            InvalidMessageError: the name cannot be a topic's.
+            StoreReadOnlyError: the store is open for reading.
+        """
+    def append(
+        self,
+        topic: str,
+        body: BytesLike,
+        *,
+        keys: Keys = (),
+        tags: str | None = None,
+        properties: Properties | None = None,
+        queue_id: int | None = None,
+        flag: int = 0,
+        born_timestamp: Time | None = None,
+        durable: bool = False,
+    ) -> AppendResult:
+        """Appends one message and says where it went.
+
+        Args:
+            topic: made with `default_queues` queues if it does not exist.
+            body: any bytes-like object.
+            keys: one key or several, by which `lookup` finds the message; a key holds no space.
+            tags: the tag that filters go by.
+            properties: the message's own; reserved names are refused, except `UNIQ_KEY`, which
+                replaces the unique id that would be made.
+            queue_id: the queue; None takes the topic's queues in turn.
+            flag: a number of the application's own, 32 bits.
+            born_timestamp: when the message was made; None is now.
+            durable: whether to wait for a sync whatever the store's durability.
+
+        Raises:
+            InvalidMessageError: text or a number that the format cannot hold; nothing was written.
+            MessageTooLargeError: more than `max_message_size`, or than a segment holds.
+            StoreReadOnlyError: the store is open for reading.
+            StorePoisonedError: an earlier write or sync failed.
+            TopicNotFoundError: no such queue, or no such topic and `auto_create_topics` is off.
+        """
+    def append_many(
+        self,
+        topic: str,
+        messages: Iterable[BytesLike | Message],
+        *,
+        queue_id: int | None = None,
+        durable: bool = False,
+    ) -> list[AppendResult]:
+        """Appends messages under one lock, with one sync where one is due; results in the order given.
+
+        Everything is checked before anything is written. After a crash a prefix of them may be there.
+
+        Args:
+            topic: as for `append`.
+            messages: bodies or `Message`s.
+            queue_id: the queue of all; None takes the topic's queues in turn.
+            durable: as for `append`.
+        """
+    def flush(self) -> None:
+        """Makes everything appended before the call durable."""
+    def close(self) -> None:
+        """Makes everything durable and lets go of the directory; a second call does nothing."""
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+    def read(
+        self,
+        topic: str,
+        queue_id: int = 0,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        filter: str | None = None,
+        follow: bool = False,
+        timeout: Duration | None = None,
+    ) -> Iterator[StoredMessage]:
+        """Messages of one queue in ascending offset.
+
+        Args:
+            topic: the topic.
+            queue_id: the queue.
+            start: the first offset; None is the smallest that can be read.
+            end: the offset to stop before; None is the largest at the time of the call.
+            filter: a tag expression such as `"paid || shipped"`.
+            follow: whether to wait at the end for more instead of stopping.
+            timeout: how long `follow` waits for one message before the iterator ends; None is for ever.
+
+        Raises:
+            TopicNotFoundError: no such topic or queue.
+            OffsetOutOfRangeError: `start` is below the smallest or above the largest offset.
+        """
+    def get(self, id: str) -> StoredMessage | None:
+        """The message with this `message_id` or `unique_id`, or None."""
+    def get_at(self, commit_log_offset: int) -> StoredMessage:
+        """The message whose record starts at this offset of the commit log.
+
+        Raises:
+            CorruptionError: no record starts there.
+        """
+    def lookup(
+        self,
+        topic: str,
+        key: str,
+        *,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        limit: int | None = None,
+    ) -> Iterator[StoredMessage]:
+        """Messages of `topic` that carry `key`, or have it as unique id, oldest first.
+
+        Args:
+            topic: the topic; an unknown one has no messages.
+            key: the key.
+            start_time: only messages stored at or after it.
+            end_time: only messages stored at or before it.
+            limit: at most so many.
+        """
+    def offset_for_time(
+        self, topic: str, queue_id: int, time: Time, *, boundary: Literal["lower", "upper"] = "lower"
+    ) -> int:
+        """The offset for a store time.
+
+        Args:
+            topic: the topic.
+            queue_id: the queue.
+            time: the time.
+            boundary: `"lower"`: the first message stored at or after `time`, else the largest offset;
+                `"upper"`: the last one stored at or before it, else the smallest offset.
+        """
+    def wait(self, topic: str, queue_id: int, offset: int, timeout: Duration | None = None) -> bool:
+        """Waits until `offset` of a queue can be read; False when `timeout` passes first.
+
+        Raises:
+            StoreClosedError: the store was closed meanwhile.
+        """
+
+@final
+class StoredMessage:
+    """A message as it is stored.
+
+    Frozen, equal by value, picklable. Integers are signed as in Java, timestamps are epoch milliseconds.
+    """
+
+    @property
+    def topic(self) -> str:
+        """The record's topic."""
+    @property
+    def queue_id(self) -> int:
+        """The record's queue."""
+    @property
+    def queue_offset(self) -> int:
+        """The offset in the queue that was read, else the record's own."""
+    @property
+    def commit_log_offset(self) -> int:
+        """The record's position in the commit log, in bytes."""
+    @property
+    def size(self) -> int:
+        """Bytes of the record."""
+    @property
+    def message_id(self) -> str:
+        """The offset id: store host and log position, in upper-case hex."""
+    @property
+    def unique_id(self) -> str | None:
+        """The `UNIQ_KEY` property, or None."""
+    @property
+    def body(self) -> bytes:
+        """The body, decompressed when the sender compressed it.
+
+        Raises `CorruptionError` when it does not unpack; `body_view` has the stored bytes.
+        """
+    @property
+    def body_view(self) -> memoryview:
+        """The stored bytes of the body, as they are on disk: a read-only memoryview, without a copy."""
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, in the order in which they were given."""
+    @property
+    def tags(self) -> str | None:
+        """The tag, or None."""
+    @property
+    def properties(self) -> dict[str, str]:
+        """The complete stored map, reserved names included; a new dict each time."""
+    @property
+    def flag(self) -> int:
+        """The application's own number."""
+    @property
+    def sys_flag(self) -> int:
+        """RocketMQ's bits: compression, transaction state, address families."""
+    @property
+    def born_timestamp(self) -> int:
+        """When the message was made, in epoch milliseconds."""
+    @property
+    def born_host(self) -> str:
+        """Where the message was made: `ip:port` or `[v6]:port`."""
+    @property
+    def store_timestamp(self) -> int:
+        """When the record was stored, in epoch milliseconds."""
+    @property
+    def store_host(self) -> str:
+        """Where the record was stored: `ip:port` or `[v6]:port`."""
+    @property
+    def reconsume_times(self) -> int:
+        """How often a consumer group has sent the message back."""
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """Where the transaction's half message lies in the log; 0 outside transactions."""
+    @property
+    def body_crc(self) -> int:
+        """The CRC of the stored body."""
+    @property
+    def born_time(self) -> datetime:
+        """`born_timestamp` as an aware UTC datetime."""
+    @property
+    def store_time(self) -> datetime:
+        """`store_timestamp` as an aware UTC datetime."""
+    def text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """The body as text."""
+    def json(self) -> Any:
+        """The body parsed as JSON."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+@final
+class AppendResult:
+    """Where a message went: its queue, its place in queue and log, its ids.
+
+    Frozen, equal by value, picklable.
+    """
+
+    def __new__(
+        cls,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        commit_log_offset: int,
+        size: int,
+        message_id: str,
+        unique_id: str,
+        store_timestamp: int,
+        durable: bool,
+    ) -> Self: ...
+    @property
+    def topic(self) -> str:
+        """The topic."""
+    @property
+    def queue_id(self) -> int:
+        """The queue."""
+    @property
+    def queue_offset(self) -> int:
+        """The message's offset in its queue."""
+    @property
+    def commit_log_offset(self) -> int:
+        """The record's position in the commit log, in bytes."""
+    @property
+    def size(self) -> int:
+        """Bytes of the record."""
+    @property
+    def message_id(self) -> str:
+        """The offset id: store host and log position, in upper-case hex."""
+    @property
+    def unique_id(self) -> str:
+        """The message's own id: its `UNIQ_KEY` property."""
+    @property
+    def store_timestamp(self) -> int:
+        """When the record was stored, in epoch milliseconds."""
+    @property
+    def durable(self) -> bool:
+        """Whether a sync covers the record already."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+@final
+class MessageIterator(Iterator[StoredMessage]):
+    """Messages in order; made by `read` and `lookup`. Threads that share one take turns."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> StoredMessage: ...
+
+def _restore_message(record: bytes, commit_log_offset: int, queue_offset: int) -> StoredMessage: ...
+def _after_fork_in_child() -> None: ...
+def verify(path: str, progress: Callable[[int, int], object] | None) -> dict[str, Any]: ...
+def info(path: str) -> dict[str, Any]: ...
+def compaction_plan(path: str, topics: list[str] | None, options: str) -> str: ...
+def compaction_preview(path: str, topics: list[str] | None, options: str) -> str: ...
+def compaction_run_task(task: str, staging: str) -> str: ...
+def compaction_publish(path: str, plan: str, results: str) -> str: ...
+def compaction_abandon(path: str, job_id: str) -> None: ...
+def compaction_report(path: str, job_id: str) -> str | None: ...
+def compaction_run(path: str, topics: list[str] | None, options: str, threads: int) -> str: ...
+def compaction_read(
+    path: str, topic: str, queue_id: int, from_offset: int, limit: int
+) -> tuple[int, int, list[tuple[int, str | None, bytes, bytes]]] | None: ...

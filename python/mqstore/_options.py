@@ -1,0 +1,485 @@
+"""How a store behaves: every option with its default, its bounds and RocketMQ's name of it.
+
+The bounds themselves are checked in one place, the core; here durations and sizes get their types.
+`from_broker_conf` reads the file a RocketMQ broker is started with, whose silence on an option means
+RocketMQ's default and not ours.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from mqstore._times import seconds_from
+from mqstore.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mqstore._reports import ExpiredFile, StoreEvent
+    from mqstore.types import Durability, Duration, PutLock, Recovery, StorePath, Visibility
+
+_INTEGERS = (
+    "segment_size",
+    "queue_file_entries",
+    "index_slots",
+    "index_entries",
+    "flush_least_pages",
+    "max_message_size",
+    "default_queues",
+    "dispatch_threads",
+    "pool_size",
+)
+_DURATIONS = (
+    "flush_interval",
+    "flush_thorough_interval",
+    "commit_interval",
+    "busy_after",
+    "queue_wait_limit",
+    "delete_interval",
+    "held_limit",
+)
+_OPTIONAL_INTEGERS = ("retention_bytes",)
+_OPTIONAL_DURATIONS = ("retention",)
+_RATIOS = ("disk_clean_ratio", "disk_force_ratio", "disk_refuse_ratio")
+_PATHS = ("commit_log_paths", "read_only_commit_log_paths")
+_CALLS = ("on_event", "before_delete")
+_SWITCHES = ("record_crc", "index_tags", "auto_create_topics", "flush_timed", "prewarm", "lock_memory", "secure_wipe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Options of one `mqstore.open`.
+
+    A directory's own geometry always wins over the sizes given here; they count for new files only.
+    Durations are seconds as `float`, or `timedelta`, and are kept as seconds. Out of bounds is
+    `InvalidOptionError`, when the store is opened.
+    """
+
+    recovery: Recovery = "strict"
+    """What an open for writing does about damage that is no torn tail. `"strict"`: refuses the store
+    (`CorruptionError`) and changes nothing. `"salvage"`: goes on behind it; what is damaged is passed
+    over, said as a `StoreWarning`, and stays where it is. `"read-only"`: opens the store for reading
+    instead; `Store.mode` is `"r"` then. RocketMQ has no such choice: it cuts the log there."""
+
+    segment_size: int = 1 << 30
+    """Bytes of a commit-log segment: 4 KiB to 2 GiB - 1. RocketMQ: `mappedFileSizeCommitLog`."""
+
+    queue_file_entries: int = 300_000
+    """Entries of a consume-queue file: 1 to 50,000,000. RocketMQ: `mappedFileSizeConsumeQueue` / 20."""
+
+    index_slots: int = 5_000_000
+    """Hash slots of a key index file: 1 to 400,000,000. RocketMQ: `maxHashSlotNum`."""
+
+    index_entries: int = 20_000_000
+    """Entries of a key index file: 2 to 80,000,000. RocketMQ: `maxIndexNum`."""
+
+    durability: Durability = "async"
+    """When an append returns. `"sync"`: after a sync that covers it, one sync for all who wait.
+    `"async"`: once copied into the mapping, which a kill of the process survives; synced every
+    `flush_interval`. `"manual"`: as async, but synced by `flush()` and `close()` only. `"pooled"`: once
+    copied into a pool of memory, which is written to the file in the background and then synced; a kill
+    of the process loses what was not written yet, at most `commit_interval` of it.
+    RocketMQ: `flushDiskType`, `transientStorePoolEnable`."""
+
+    visibility: Visibility = "appended"
+    """What readers may see, in this process and in others. `"appended"`: each append that returned.
+    `"durable"`: only what a loss of power cannot take back; always so with `durability="sync"`."""
+
+    flush_interval: Duration = 0.5
+    """Time between background syncs: 1 ms to 1 h. RocketMQ: `flushIntervalCommitLog` (ms)."""
+
+    flush_least_pages: int = 4
+    """Dirty pages of 4 KiB that make a background sync worth while: 0 to 1,048,576.
+    RocketMQ: `flushCommitLogLeastPages`."""
+
+    flush_thorough_interval: Duration = 10.0
+    """Time after which everything dirty is synced: 1 ms to 24 h.
+    RocketMQ: `flushCommitLogThoroughInterval` (ms)."""
+
+    flush_timed: bool = True
+    """Whether the background syncs at fixed times only. False: also as soon as `flush_least_pages` are
+    dirty. RocketMQ: `flushCommitLogTimed`."""
+
+    commit_interval: Duration = 0.2
+    """With `durability="pooled"`: time after which pooled records are written to the file, 1 ms to 1 h;
+    sooner when an eighth of the pool is full. RocketMQ: `commitIntervalCommitLog` (ms)."""
+
+    pool_size: int = 16 << 20
+    """Bytes of memory that records pass through with `durability="sync"` and `"pooled"`: 64 KiB to
+    16 GiB. RocketMQ: `transientStorePoolSize` times the size of a segment."""
+
+    put_lock: PutLock = "adaptive"
+    """How a thread waits for its turn to append: `"adaptive"` spins briefly and then sleeps, `"mutex"`
+    sleeps, `"spin"` tries until it succeeds. RocketMQ: `useReentrantLockWhenPutMessage`."""
+
+    busy_after: Duration = 1.0
+    """Time that one append may hold the lock before others fail with `StoreBusyError`: 1 ms to 1 h.
+    RocketMQ: `osPageCacheBusyTimeOutMills`."""
+
+    queue_wait_limit: Duration = 0.2
+    """Time that an append waits for its turn before it fails with `StoreBusyError`: 1 ms to 1 h.
+    RocketMQ: `waitTimeMillsInSendQueue`."""
+
+    prewarm: bool = True
+    """Whether the next segment and the pages ahead of the writer are made ready in the background, so
+    that appends wait for neither. RocketMQ: `warmMapedFileEnable`."""
+
+    lock_memory: bool = False
+    """Whether the pages ahead of the writer are locked in memory (needs `prewarm`). Where the system's
+    limit on locked memory forbids it, the open fails and says so. RocketMQ locks what it warms."""
+
+    dispatch_threads: int = 1
+    """Threads that build queues and index: 0 to 8; 0 builds them in the appending thread."""
+
+    record_crc: bool = True
+    """Whether new records carry RocketMQ's checksum of the whole record.
+    RocketMQ: `enabledAppendPropCRC` (there off by default)."""
+
+    index_tags: bool = False
+    """Whether tags get entries in the key index, as RocketMQ 5.5.0 writes them."""
+
+    max_message_size: int = 4 << 20
+    """Largest body in bytes: 10 to 1 GiB. RocketMQ: `maxMessageSize`."""
+
+    default_queues: int = 1
+    """Queues of a topic that an append makes: 1 to 65,536.
+    RocketMQ: `defaultTopicQueueNums` (there 8 by default)."""
+
+    auto_create_topics: bool = True
+    """Whether an append to an unknown topic makes it. RocketMQ: `autoCreateTopicEnable`."""
+
+    retention: Duration | None = None
+    """Age at which a commit-log segment is deleted, counted from its last message's store time: 1 ms on.
+    None, the default, keeps everything. RocketMQ: `fileReservedTime` (hours, 72 there by default)."""
+
+    retention_bytes: int | None = None
+    """Bytes of commit-log segments, the active one included, above which the oldest are deleted: 1 on.
+    None, the default, for no limit. RocketMQ has none."""
+
+    delete_when: str = "04"
+    """Hours of the local day in which segments are deleted by age: `"04"`, `"04;16"`, `"*"` for all.
+    RocketMQ: `deleteWhen`."""
+
+    delete_interval: Duration = 0.1
+    """Pause between two deletions: 0 to 1 h. RocketMQ: `deleteCommitLogFilesInterval` (ms)."""
+
+    held_limit: Duration = 120.0
+    """Time after which a segment is deleted although readers of this process use it, who keep its bytes:
+    0 to 24 h. RocketMQ: `destroyMapedFileIntervalForcibly` (ms)."""
+
+    disk_clean_ratio: float = 0.75
+    """Used part of a disk above which segments are deleted by age at any hour: 0 to 1. Only where a
+    retention is set. RocketMQ: `diskMaxUsedSpaceRatio` (percent)."""
+
+    disk_force_ratio: float = 0.85
+    """Used part of a disk above which the oldest segments are deleted whatever their age: 0 to 1. Only
+    where a retention is set. RocketMQ: `diskSpaceCleanForciblyRatio` (percent)."""
+
+    disk_refuse_ratio: float = 0.90
+    """Used part of a disk above which appends fail with `DiskFullError` until there is room again: 0 to
+    1, where 1 never refuses. RocketMQ: `diskSpaceWarningLevelRatio` (percent)."""
+
+    secure_wipe: bool = False
+    """Whether a segment is overwritten with zeros before its room is given back."""
+
+    commit_log_paths: StorePath | Iterable[StorePath] = ()
+    """Folders that new segments go to in turn, one path or several; a relative one counts from the
+    store's directory. A store remembers them: empty, the default, stands for what it remembers, else for
+    its `commitlog`. RocketMQ: `storePathCommitLog` (separated by commas)."""
+
+    read_only_commit_log_paths: StorePath | Iterable[StorePath] = ()
+    """Folders with older segments, to which none is added; needs `commit_log_paths`.
+    RocketMQ: `readOnlyCommitLogStorePaths`."""
+
+    on_event: Callable[[StoreEvent], object] | None = None
+    """Called with each `StoreEvent`: files deleted, appends refused and taken again. From a thread of the
+    store's; what it raises goes to `sys.unraisablehook`."""
+
+    before_delete: Callable[[ExpiredFile], bool | Duration | None] | None = None
+    """Called before a segment is deleted, to archive it, say. None or True lets it go, False keeps it
+    until the next pass, a span of time puts it off that long; the segments behind it wait too. What it
+    raises goes to `sys.unraisablehook` and keeps the segment."""
+
+    store_host: str = "127.0.0.1:10911"
+    """The address written into records as store and born host: `ip:port` or `[v6]:port`.
+    RocketMQ: `brokerIP1` and `listenPort`."""
+
+    def __post_init__(self) -> None:
+        for name in _INTEGERS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InvalidOptionError(name, f"must be an int, not {type(value).__name__}")
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidOptionError(name, f"must be a bool, not {type(getattr(self, name)).__name__}")
+        for name in ("durability", "visibility", "put_lock", "recovery", "store_host"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidOptionError(name, f"must be a str, not {type(getattr(self, name)).__name__}")
+        for name in _DURATIONS:
+            object.__setattr__(self, name, _duration(name, getattr(self, name)))
+        self._settle_retention()
+
+    def _settle_retention(self) -> None:
+        for name in _OPTIONAL_INTEGERS:
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise InvalidOptionError(name, f"must be an int or None, not {type(value).__name__}")
+        for name in _OPTIONAL_DURATIONS:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _duration(name, getattr(self, name)))
+        for name in _RATIOS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InvalidOptionError(name, f"must be a number from 0 to 1, not {type(value).__name__}")
+            object.__setattr__(self, name, float(value))
+        for name in _PATHS:
+            object.__setattr__(self, name, _paths(name, getattr(self, name)))
+        for name in _CALLS:
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise InvalidOptionError(name, f"must be callable or None, not {type(getattr(self, name)).__name__}")
+        if not isinstance(self.delete_when, str):
+            raise InvalidOptionError("delete_when", f"must be a str, not {type(self.delete_when).__name__}")
+
+    @classmethod
+    def from_broker_conf(cls, path: StorePath) -> StoreOptions:
+        """Reads a RocketMQ broker's properties file (`broker.conf`).
+
+        Args:
+            path: the file, in Java's properties syntax.
+
+        Returns:
+            Options under which this store writes as that broker would. An option that the file does not
+            name has RocketMQ's default (8 queues, no record checksum); settings without a meaning for a
+            store are passed over.
+
+        Raises:
+            OSError: the file cannot be read.
+            InvalidOptionError: a value is not what RocketMQ would take.
+        """
+        from pathlib import Path
+
+        text = Path(path).read_text(encoding="latin-1")
+        return cls(**_from_properties(_parse_properties(text)))
+
+
+def normalise(options: StoreOptions | None, overrides: Mapping[str, Any]) -> StoreOptions:
+    """Lays `overrides` over `options`; an unknown name is an error with a suggestion."""
+    if options is None:
+        options = StoreOptions()
+    elif not isinstance(options, StoreOptions):
+        msg = f"options must be a StoreOptions, not {type(options).__name__}"
+        raise TypeError(msg)
+    if not overrides:
+        return options
+    known = {field.name for field in fields(StoreOptions)}
+    for name in overrides:
+        if name not in known:
+            raise InvalidOptionError(name, _unknown(name, known))
+    return replace(options, **overrides)
+
+
+def native_form(options: StoreOptions) -> dict[str, Any]:
+    """The options as the core takes them: sizes in bytes, durations in milliseconds."""
+    form: dict[str, Any] = {}
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value is not None and field.name in (*_DURATIONS, *_OPTIONAL_DURATIONS):
+            form[field.name] = _milliseconds(field.name, value)
+        else:
+            form[field.name] = value
+    return form
+
+
+def _unknown(name: str, known: set[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"no such option; did you mean {close[0]}?" if close else "no such option"
+
+
+def _duration(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
+        raise InvalidOptionError(name, f"must be seconds or a timedelta, not {type(value).__name__}")
+    seconds = seconds_from(value)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise InvalidOptionError(name, f"{value} is not a span of time")
+    return seconds
+
+
+def _paths(name: str, value: object) -> tuple[str, ...]:
+    given = (value,) if isinstance(value, str | os.PathLike) else value
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise InvalidOptionError(name, f"must be a path or an iterable of paths, not {type(value).__name__}")
+    found = tuple(os.fspath(path) if isinstance(path, str | os.PathLike) else path for path in given)
+    for path in found:
+        if not isinstance(path, str) or not path:
+            raise InvalidOptionError(name, f"{path!r} is not a path")
+    return found
+
+
+def _milliseconds(name: str, seconds: float) -> int:
+    # Rounded up, so that a tiny positive span never becomes "at once".
+    milliseconds = math.ceil(round(seconds * 1000, 6))
+    if milliseconds >= 1 << 63:
+        raise InvalidOptionError(name, f"{seconds} s is too long")
+    return milliseconds
+
+
+def _from_properties(conf: Mapping[str, str]) -> dict[str, Any]:
+    options: dict[str, Any] = {"record_crc": False, "default_queues": 8, **_retention_from(conf)}
+    for key, option in (
+        ("mappedFileSizeCommitLog", "segment_size"),
+        ("maxHashSlotNum", "index_slots"),
+        ("maxIndexNum", "index_entries"),
+        ("maxMessageSize", "max_message_size"),
+        ("defaultTopicQueueNums", "default_queues"),
+        ("flushCommitLogLeastPages", "flush_least_pages"),
+    ):
+        if key in conf:
+            options[option] = _whole(key, conf[key])
+    if "mappedFileSizeConsumeQueue" in conf:
+        # RocketMQ rounds the file up to whole entries of 20 bytes.
+        size = _whole("mappedFileSizeConsumeQueue", conf["mappedFileSizeConsumeQueue"])
+        options["queue_file_entries"] = -(-size // 20)
+    for key, option in (
+        ("flushIntervalCommitLog", "flush_interval"),
+        ("flushCommitLogThoroughInterval", "flush_thorough_interval"),
+        ("commitIntervalCommitLog", "commit_interval"),
+        ("osPageCacheBusyTimeOutMills", "busy_after"),
+        ("waitTimeMillsInSendQueue", "queue_wait_limit"),
+    ):
+        if key in conf:
+            options[option] = _whole(key, conf[key]) / 1000
+    for key, option in (
+        ("enabledAppendPropCRC", "record_crc"),
+        ("autoCreateTopicEnable", "auto_create_topics"),
+        ("flushCommitLogTimed", "flush_timed"),
+    ):
+        if key in conf:
+            options[option] = conf[key].strip().lower() == "true"
+    if "flushDiskType" in conf:
+        kinds = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
+        kind = conf["flushDiskType"].strip()
+        if kind not in kinds:
+            raise InvalidOptionError("flushDiskType", f"{kind!r} is neither SYNC_FLUSH nor ASYNC_FLUSH")
+        options["durability"] = kinds[kind]
+    if conf.get("transientStorePoolEnable", "").strip().lower() == "true" and options.get("durability") != "sync":
+        # RocketMQ ignores the pool of a broker that syncs.
+        options["durability"] = "pooled"
+    if "brokerIP1" in conf or "listenPort" in conf:
+        address = conf.get("brokerIP1", "127.0.0.1").strip()
+        port = _whole("listenPort", conf.get("listenPort", "10911"))
+        options["store_host"] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return options
+
+
+def _retention_from(conf: Mapping[str, str]) -> dict[str, Any]:
+    """What a broker deletes, and where its log lies."""
+    # A broker that is told nothing keeps three days; one that is told 0 deletes at the first chance.
+    hours = _whole("fileReservedTime", conf.get("fileReservedTime", "72"))
+    options: dict[str, Any] = {"retention": max(hours * 3600.0, 0.001)}
+    if "deleteWhen" in conf:
+        options["delete_when"] = conf["deleteWhen"].strip()
+    for key, option in (
+        ("deleteCommitLogFilesInterval", "delete_interval"),
+        ("destroyMapedFileIntervalForcibly", "held_limit"),
+    ):
+        if key in conf:
+            options[option] = _whole(key, conf[key]) / 1000
+    for key, option, low, high in (
+        ("diskMaxUsedSpaceRatio", "disk_clean_ratio", 10, 95),
+        ("diskSpaceCleanForciblyRatio", "disk_force_ratio", 30, 85),
+        ("diskSpaceWarningLevelRatio", "disk_refuse_ratio", 35, 90),
+    ):
+        if key in conf:
+            options[option] = min(max(_whole(key, conf[key]), low), high) / 100
+    if conf.get("cleanFileForciblyEnable", "").strip().lower() == "false":
+        options["disk_force_ratio"] = 1.0
+    paths = [path.strip() for path in conf.get("storePathCommitLog", "").split(",") if path.strip()]
+    root = conf.get("storePathRootDir", "").strip().rstrip("/")
+    # Where a store has its log anyway is nothing to say, and would be wrong for a copy of it.
+    if paths and [path.rstrip("/") for path in paths] != [f"{root}/commitlog"]:
+        options["commit_log_paths"] = tuple(paths)
+        if len(paths) > 1:
+            older = conf.get("readOnlyCommitLogStorePaths", "").split(",")
+            options["read_only_commit_log_paths"] = tuple(path.strip() for path in older if path.strip())
+    return options
+
+
+def _whole(key: str, text: str) -> int:
+    try:
+        return int(text.strip())
+    except ValueError:
+        raise InvalidOptionError(key, f"{text.strip()!r} is not a whole number") from None
+
+
+def _parse_properties(text: str) -> dict[str, str]:
+    """Java's properties syntax: `=`, `:` or blanks between name and value, `#` and `!` comments."""
+    found: dict[str, str] = {}
+    pending = ""
+    for raw in text.splitlines():
+        line = raw.lstrip(" \t\f")
+        if not pending and line[:1] in ("", "#", "!"):
+            continue
+        line = pending + line
+        if (len(line) - len(line.rstrip("\\"))) % 2 == 1:
+            pending = line[:-1]
+            continue
+        pending = ""
+        name, value = _split_property(line)
+        found[name] = value
+    if pending:
+        name, value = _split_property(pending)
+        found[name] = value
+    return found
+
+
+def _split_property(line: str) -> tuple[str, str]:
+    end = 0
+    while end < len(line) and line[end] not in "=: \t\f":
+        end += 2 if line[end] == "\\" else 1
+    rest = line[end:].lstrip(" \t\f")
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(" \t\f")
+    return _unescape(line[:end]), _unescape(rest)
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
+        if char != "\\" or position == len(text):
+            out.append(char)
+            continue
+        char = text[position]
+        position += 1
+        if char == "u":
+            digits = text[position : position + 4]
+            if len(digits) != 4 or not set(digits) <= set("0123456789abcdefABCDEF"):
+                raise InvalidOptionError("\\u" + digits, "not a character escape")
+            out.append(chr(int(digits, 16)))
+            position += 4
+        else:
+            out.append({"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(char, char))
+    return "".join(out)
+
+
+def home_of(path: StorePath) -> str:
+    """A store's path as text."""
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        msg = f"path must be str or os.PathLike[str], not {type(path).__name__}"
+        raise TypeError(msg)
+    return text
+
+
+StoreOptions.__module__ = "mqstore"

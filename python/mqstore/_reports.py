@@ -1,0 +1,314 @@
+"""What the verbs on whole directories answer: frozen dataclasses whose `to_dict` is the JSON form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class _Report:
+    """Conversion to and from the JSON form, whose names are the fields' names."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON would have it: plain dicts, lists, strings and numbers."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
+
+    @classmethod
+    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
+        return cls(**values)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _Report):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(_Report):
+    """How far a long call has come; what `progress=` callbacks get."""
+
+    done: int
+    """Bytes done."""
+    total: int
+    """Bytes in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo(_Report):
+    """One queue: offsets that can be read, and when its first and last messages were stored."""
+
+    queue_id: int
+    min_offset: int
+    """The first offset that can be read."""
+    max_offset: int
+    """One past the last offset that can be read."""
+    min_store_timestamp: int | None = None
+    """When the first message was stored, in epoch milliseconds; None for an empty queue."""
+    max_store_timestamp: int | None = None
+    """When the last message was stored, in epoch milliseconds; None for an empty queue."""
+
+    @property
+    def count(self) -> int:
+        """Offsets between the two ends; fewer messages where the queue has gaps."""
+        return self.max_offset - self.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(_Report):
+    """Something wrong in a store."""
+
+    kind: str
+    """A stable word for it."""
+    path: str
+    """The file or folder."""
+    offset: int | None
+    """The byte in the file, where there is one."""
+    detail: str
+    """What is wrong."""
+    consequence: str
+    """What it means for a user of the store."""
+    repair: str
+    """What to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport(_Report):
+    """What `mqstore.verify` found."""
+
+    ok: bool
+    """Whether there is no problem."""
+    messages: int
+    """Messages in the log that hold together."""
+    bytes: int
+    """Bytes that were checked."""
+    problems: tuple[Problem, ...] = ()
+    """What is wrong, in the order in which it was found."""
+
+    @classmethod
+    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
+        problems = [Problem(**problem) for problem in values["problems"]]
+        if values["more"]:
+            problems.append(
+                Problem(
+                    kind="more",
+                    path="",
+                    offset=None,
+                    detail=f"{values['more']} further problems were found and not listed",
+                    consequence="as of those above",
+                    repair="repair what is listed, then verify again",
+                )
+            )
+        return cls(values["ok"], values["messages"], values["bytes"], tuple(problems))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange(_Report):
+    """The offsets of one queue that can be read: `min_offset` to before `max_offset`."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo(_Report):
+    """A topic of `StoreInfo`."""
+
+    topic: str
+    queues: tuple[QueueRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo(_Report):
+    """What `mqstore.info` sees."""
+
+    layout: str
+    """How queues are kept: `file-queues`, `rocksdb-queues` or `log-only`."""
+    written_by: str
+    """Who wrote the directory last, as far as it shows: `mqstore`, `rocketmq`, `rocketmq-5.5`."""
+    clean: bool
+    """Whether the last writer closed it, and nobody writes now."""
+    segment_size: int
+    """Bytes of a commit-log segment; 0 when there is none."""
+    log_min_offset: int
+    """The first byte of the commit log."""
+    log_max_offset: int
+    """One past its last byte."""
+    messages: int
+    """Messages that can be read by queue."""
+    topics: tuple[TopicInfo, ...]
+    """The topics in order of their names."""
+    parts: tuple[str, ...]
+    """Folders and files of a store that are there."""
+    rocksdb: bool
+    """Whether RocksDB holds a part of it."""
+    locked: bool
+    """Whether a process has it open for writing."""
+    writer_pid: int | None
+    """That process, where the system tells."""
+    notes: tuple[str, ...]
+    """What a person should know."""
+
+    @classmethod
+    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
+        topics = tuple(
+            TopicInfo(topic, tuple(QueueRange(*queue) for queue in queues)) for topic, queues in values["topics"]
+        )
+        lists = {"topics": topics, "parts": tuple(values["parts"]), "notes": tuple(values["notes"])}
+        return cls(**{**values, **lists})
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats(_Report):
+    """Where an open store stands; offsets are bytes of the commit log."""
+
+    appends: int
+    """Messages appended since the open."""
+    appended_bytes: int
+    """Bytes of their records."""
+    log_min_offset: int
+    """The first byte of the log."""
+    log_max_offset: int
+    """One past the last byte that can be read."""
+    durable_offset: int
+    """One past the last byte that a sync covers."""
+    dispatched_offset: int
+    """How far queues and index are built."""
+    segments: int
+    """Segments of the log."""
+    segment_size: int
+    """Bytes of a segment."""
+    expired_segments: int = 0
+    """Segments deleted since the open."""
+    expired_bytes: int = 0
+    """Bytes of files deleted since the open, queue and index files included."""
+    refused_appends: int = 0
+    """Appends refused since the open: the store was busy, or the disk nearly full."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredFile(_Report):
+    """A file that was deleted because it is old, or would be."""
+
+    path: str
+    """Where it is, or was."""
+    kind: str
+    """`"segment"` of the commit log, `"queue"` file or `"index"` file."""
+    bytes: int
+    """Its length."""
+    first_offset: int
+    """The first offset in it: a byte of the commit log, an entry of a queue, or for an index file the log
+    offset of its first message."""
+    last_offset: int
+    """The last one."""
+    first_store_timestamp: int | None
+    """When a segment's first message was stored, in epoch milliseconds; None where it cannot be read."""
+    last_store_timestamp: int | None
+    """When its last message was stored."""
+    reason: str
+    """Why it goes, in words that start with `age`, `size`, `disk` or `log` (its part of the log is gone)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireReport(_Report):
+    """What `Store.expire` deleted, or would delete."""
+
+    dry_run: bool
+    """Whether nothing was changed."""
+    files: tuple[ExpiredFile, ...]
+    """The files: segments, then queue files, then index files, each oldest first."""
+    segments: int
+    """How many of them are segments."""
+    bytes: int
+    """Bytes of all of them."""
+    log_min_offset: int
+    """The first byte of the commit log afterwards."""
+    kept: tuple[str, ...] = ()
+    """What was due and stays for now, each with its reason."""
+
+    @classmethod
+    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
+        files = tuple(ExpiredFile(**file) for file in values["files"])
+        return cls(**{**values, "files": files, "kept": tuple(values["kept"])})
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEvent(_Report):
+    """Something that happened in a store; what the option `on_event` is called with."""
+
+    kind: str
+    """`segment_deleted`, `segment_kept`, `segment_wiped`, `queue_file_deleted`, `index_file_deleted`,
+    `appends_refused`, `appends_resumed`."""
+    file: ExpiredFile | None
+    """The file, where it is about one."""
+    detail: str
+    """In words."""
+
+    @classmethod
+    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
+        file = values["file"]
+        return cls(values["kind"], None if file is None else ExpiredFile(**file), values["detail"])
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionReport(_Report):
+    """What `mqstore.compact` did."""
+
+    messages_before: int
+    """Messages that were read."""
+    messages_after: int
+    """Messages that were kept."""
+    keys: int
+    """Different keys that were seen."""
+    rounds: int
+    """Passes that the queue with the most of them needed."""
+    bytes_before: int
+    """Bytes of the records that were read."""
+    bytes_after: int
+    """Bytes of the records that were kept."""
+    seconds: float
+    """From the plan to the publication."""
+    skipped: tuple[str, ...] = ()
+    """What was left out, each with its reason."""
+    keyless: int = 0
+    """Messages without a key, which were dropped."""
+    tombstones: int = 0
+    """Messages that delete their key, which were dropped."""
+    job_id: str = ""
+    """The job; one that was published before does nothing."""
+
+    @classmethod
+    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """From the report of a job as the core gives it."""
+        names = ("messages_before", "messages_after", "keys", "rounds", "bytes_before", "bytes_after",
+                 "keyless", "tombstones", "job_id")  # fmt: skip
+        counts = {name: values[name] for name in names}
+        return cls(**counts, seconds=values["elapsed_ms"] / 1000, skipped=tuple(values["skipped"]))
+
+
+for _class in (
+    Progress,
+    QueueInfo,
+    Problem,
+    VerifyReport,
+    QueueRange,
+    TopicInfo,
+    StoreInfo,
+    StoreStats,
+    ExpiredFile,
+    ExpireReport,
+    StoreEvent,
+    CompactionReport,
+):
+    _class.__module__ = "mqstore"
+del _class

@@ -1,0 +1,161 @@
+"""`open` and `Store`: what the native store lacks and needs no speed for.
+
+The verbs that move messages (append, read, lookup and so on) are inherited from the native class, so
+that a call costs no Python frame. Here are life and death: opening, `with`, forgetting, forking,
+pickling; and the verbs that answer with dataclasses.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from mqstore import _native
+from mqstore._options import StoreOptions, home_of, native_form, normalise
+from mqstore._reports import ExpireReport, QueueInfo, StoreStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from mqstore._reports import Progress, VerifyReport
+    from mqstore.types import Mode, StorePath
+
+# A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
+_fork_hook: list[bool] = []
+
+
+def open(  # noqa: A001 - the name that gzip, dbm and shelve use
+    path: StorePath,
+    mode: Mode = "r",
+    *,
+    options: StoreOptions | None = None,
+    **overrides: Any,
+) -> Store:
+    """Opens the store in the directory `path`.
+
+    Args:
+        path: the directory.
+        mode: `"r"` reads, takes no lock and changes no byte; `"rw"` writes a store that exists;
+            `"create"` makes it when it is missing.
+        options: how the store behaves; see `StoreOptions`.
+        overrides: single options by name, laid over `options`; and `progress`, called about once a mebibyte
+            when an open for writing has much to recover (64 MiB, or one second of it): an exception
+            that it raises ends the open, and the next one recovers.
+
+    Returns:
+        The store, to be closed, best by `with`.
+
+    Raises:
+        NotAStoreError: there is no store at `path` (and `mode` does not make one).
+        StoreLockedError: another process writes to it.
+        CorruptionError: damage that is no torn tail, and nothing was changed; what to do about it is
+            the option `recovery`.
+        InvalidOptionError: an option is unknown or out of bounds.
+    """
+    home = home_of(path)
+    if not isinstance(mode, str):
+        msg = f"mode must be a str, not {type(mode).__name__}"
+        raise TypeError(msg)
+    if not _fork_hook and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_native._after_fork_in_child)
+        _fork_hook.append(True)
+    progress = overrides.pop("progress", None)
+    return Store._open(home, mode, normalise(options, overrides), progress)
+
+
+class Store(_native.NativeStore):
+    """A message store in a directory; made by `mqstore.open`.
+
+    Thread-safe. Close it, best by `with`: a store that is forgotten warns and closes itself. It does
+    not survive a fork and cannot be pickled; open the path again where it is needed.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
+        msg = "open a store with mqstore.open(path, mode)"
+        raise TypeError(msg)
+
+    @classmethod
+    def _open(
+        cls,
+        path: str,
+        mode: str,
+        options: StoreOptions,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> Self:
+        tell = None
+        if progress is not None:
+            from mqstore._reports import Progress
+
+            def tell(_stage: str, done: int, total: int) -> None:
+                progress(Progress(done, total))
+
+        return _native.NativeStore.__new__(cls, path, mode, native_form(options), tell)
+
+    def queues(self, topic: str) -> list[QueueInfo]:
+        """The queues of `topic` in order of their ids, each with its offsets and store times.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+        """
+        return [QueueInfo(*row) for row in self._queues(topic)]
+
+    def stats(self) -> StoreStats:
+        """Counters since the open, and where log, durability and dispatch stand."""
+        return StoreStats(**self._stats())
+
+    def expire(self, *, dry_run: bool = True) -> ExpireReport:
+        """Deletes the oldest segments as far as the retention options let them go, whatever the hour.
+
+        Queue and index files that lead nowhere then go too. Without a retention nothing is due.
+
+        Args:
+            dry_run: only tells what would go, which a store open for reading can do too.
+
+        Returns:
+            What went, or would go, file by file and why; and what stays for now although it is due.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading and `dry_run` is false.
+            StoreBusyError: the call comes from inside of a hook.
+        """
+        return ExpireReport._from_dict(self._expire(dry_run))
+
+    def verify(self, *, progress: Callable[[Progress], object] | None = None) -> VerifyReport:
+        """Checks the directory, as `mqstore.verify` does; nothing is changed."""
+        from mqstore._directories import verify
+
+        self._check()
+        return verify(self.path, progress=progress)
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = " (closed)" if self.closed else ""
+        return f"<mqstore.Store {self.path!r} mode={self.mode!r}{state}>"
+
+    def __reduce__(self) -> NoReturn:
+        msg = (
+            f"cannot pickle the store {self.path!r}: it belongs to this process; "
+            "send its path and open it there with mqstore.open(path)"
+        )
+        raise TypeError(msg)
+
+    def __del__(self) -> None:
+        if not self.closed:
+            warnings.warn(f"store {self.path!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+            self.close()
+
+
+Store.__module__ = "mqstore"
+open.__module__ = "mqstore"

@@ -1,0 +1,43 @@
+"""Times and durations: what callers may give, and what the core takes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mqstore.types import Duration, Time
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def milliseconds_of(name: str, value: Time) -> int:
+    """Epoch milliseconds of `value`, rounded down.
+
+    Raises:
+        TypeError: `value` is neither an int nor a datetime.
+        ValueError: it is a datetime without a time zone.
+    """
+    if isinstance(value, datetime):
+        if value.tzinfo is None or value.utcoffset() is None:
+            msg = (
+                f"{name} is a datetime without a time zone, which does not say when: give it one, "
+                "for example datetime.now(datetime.UTC)"
+            )
+            raise ValueError(msg)
+        return (value - _EPOCH) // _MILLISECOND
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"{name} must be epoch milliseconds (int) or an aware datetime, not {type(value).__name__}"
+        raise TypeError(msg)
+    return value
+
+
+def time_of(milliseconds: int) -> datetime:
+    """The aware UTC datetime of epoch milliseconds; OverflowError outside the years 1 to 9999."""
+    return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def seconds_from(value: Duration) -> float:
+    """A duration in seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)

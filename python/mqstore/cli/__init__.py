@@ -1,0 +1,89 @@
+"""The command line: `mqstore VERB DIR ...`, also `python -m mqstore`.
+
+Data goes to stdout, notes and errors to stderr. Exit statuses, for every verb:
+
+::
+
+    0    done, nothing wrong
+    1    problems found, or `get` found no such message
+    2    the command line is wrong
+    3    could not run: not a store, locked, damaged beyond reading, an error of the system
+    130  Ctrl-C
+
+Machine formats (`json`, `jsonl`) are stable, pure ASCII and never pass through a terminal library. This
+module imports nothing heavy, so that `mqstore --version` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+CLEAN, PROBLEMS, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def main() -> NoReturn:
+    """Runs the command line and leaves the process with its exit status."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs the command line with `arguments` and returns the exit status."""
+    if arguments == ["--version"]:
+        from mqstore import __version__
+
+        return _guard(lambda: print(f"mqstore {__version__}"))
+    return _guard(lambda: _application(arguments))
+
+
+def _application(arguments: list[str]) -> None:
+    try:
+        from mqstore.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("rich", "typer"):
+            raise
+        message = f"the command line needs {error.name}: pip install 'mqstore[cli]'"
+        print(f"mqstore: {message}", file=sys.stderr)
+        sys.exit(FAILED)
+    app(args=arguments, prog_name="mqstore")
+
+
+def _guard(work: object) -> int:
+    """Runs `work` and turns whatever it raises into an exit status; flushes what it printed."""
+    assert callable(work)
+    status = CLEAN
+    try:
+        try:
+            work()
+        except SystemExit as left:
+            status = left.code if isinstance(left.code, int) else CLEAN if left.code is None else FAILED
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except BrokenPipeError:
+        # The reader has seen enough, as in `mqstore cat | head`.
+        _abandon_stdout()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an exit status
+        status = _failure(error)
+    return status
+
+
+def _failure(error: Exception) -> int:
+    from mqstore.errors import MQStoreError
+
+    if isinstance(error, MQStoreError | OSError):
+        print(f"mqstore: {error}", file=sys.stderr)
+    else:
+        import traceback
+
+        traceback.print_exception(error)
+        print("mqstore: internal error, please report it", file=sys.stderr)
+    return FAILED
+
+
+def _abandon_stdout() -> None:
+    # Otherwise the interpreter's own flush at exit would complain.
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)

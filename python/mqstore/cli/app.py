@@ -1,0 +1,334 @@
+"""The verbs. Each opens the directory to read it and never changes a byte, but for `expire`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain, islice
+from pathlib import Path
+from typing import Annotated, ParamSpec
+
+import typer
+
+import mqstore
+from mqstore import StoredMessage
+from mqstore._times import milliseconds_of
+from mqstore.cli import CLEAN, PROBLEMS, USAGE, _abandon_stdout, render
+from mqstore.cli.render import Body, Format
+
+P = ParamSpec("P")
+
+app = typer.Typer(
+    name="mqstore",
+    help="Look into, check and query message stores in the format of Apache RocketMQ.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The store's directory.", show_default=False)]
+Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)]
+Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.", show_default=False)]
+Limit = Annotated[int | None, typer.Option("--limit", min=0, help="At most so many messages.", show_default=False)]
+BodyForm = Annotated[Body, typer.Option("--body", help="How bodies are printed.")]
+ReportForm = Annotated[Format, typer.Option("--format", help="How the answer is printed.")]
+MessageForm = Annotated[
+    Format | None,
+    typer.Option("--format", help="How messages are printed; off a terminal jsonl.", show_default=False),
+]
+Moment = Annotated[str | None, typer.Option(metavar="TIME", help="ISO 8601 with offset, or epoch ms.")]
+
+
+def _verb(work: Callable[P, int]) -> Callable[P, None]:
+    """Makes a command of `work`, which returns the exit status."""
+
+    @functools.wraps(work)
+    def command(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            status = work(*args, **kwargs)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _abandon_stdout()
+            status = CLEAN
+        raise typer.Exit(status)
+
+    return command
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        sys.stdout.write(f"mqstore {mqstore.__version__}\n")
+        raise typer.Exit
+    warnings.simplefilter("always", mqstore.StoreWarning)
+    warnings.showwarning = lambda message, *_rest, **_more: render.note(str(message))
+
+
+@app.command()
+@_verb
+def info(directory: Directory, form: ReportForm = Format.TABLE) -> int:
+    """What the directory is: layout, writer, offsets, topics, parts."""
+    report = mqstore.info(directory)
+    if form is Format.JSONL:
+        render.lines([report.to_dict()])
+    elif form is Format.JSON:
+        render.document(report.to_dict())
+    else:
+        facts = report.to_dict()
+        topics = facts.pop("topics")
+        render.pairs([(name, _fact(value)) for name, value in facts.items()])
+        _topic_table(topics)
+    return CLEAN
+
+
+@app.command()
+@_verb
+def topics(directory: Directory, form: ReportForm = Format.TABLE) -> int:
+    """The topics and their queues with the offsets that can be read."""
+    with mqstore.open(directory) as store:
+        found: list[dict[str, object]] = [
+            {"topic": topic, "queues": [queue.to_dict() for queue in store.queues(topic)]} for topic in store.topics()
+        ]
+    if form is Format.JSON:
+        render.document(found)
+    elif form is Format.JSONL:
+        render.lines(found)
+    else:
+        _topic_table(found)
+    return CLEAN
+
+
+@app.command()
+@_verb
+def cat(
+    directory: Directory,
+    topic: Topic = None,
+    queue: Queue = None,
+    start: Annotated[int | None, typer.Option(help="First queue offset.", show_default=False)] = None,
+    end: Annotated[int | None, typer.Option(help="Queue offset to stop before.", show_default=False)] = None,
+    log: Annotated[bool, typer.Option("--log", help="In the order of the commit log, without any index.")] = False,
+    filter_: Annotated[
+        str | None, typer.Option("--filter", metavar="TAGS", help='Tags, as "a || b".', show_default=False)
+    ] = None,
+    limit: Limit = None,
+    body: BodyForm = Body.BASE64,
+    form: MessageForm = None,
+) -> int:
+    """Prints messages, queue by queue or in the order of the log."""
+    if topic is None and (queue is not None or start is not None or end is not None):
+        raise typer.BadParameter("--queue, --start and --end need --topic")
+    if log and (start is not None or end is not None):
+        raise typer.BadParameter("--start and --end count in a queue; they do not go with --log")
+    with mqstore.open(directory) as store:
+        if log:
+            found = _in_log_order(store, topic, queue, filter_)
+        else:
+            names = store.topics() if topic is None else [topic]
+            found = chain.from_iterable(_of_topic(store, name, queue, start, end, filter_) for name in names)
+        render.messages(islice(found, limit), _message_form(form), body)
+    return CLEAN
+
+
+@app.command()
+@_verb
+def get(
+    directory: Directory,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="An offset id or a unique id.")],
+    body: BodyForm = Body.BASE64,
+    form: MessageForm = None,
+) -> int:
+    """Prints the message with this id; exit status 1 when there is none."""
+    with mqstore.open(directory) as store:
+        found = store.get(message_id)
+        if found is None:
+            render.note(f"no message has the id {message_id}")
+            return PROBLEMS
+        render.messages([found], _message_form(form), body)
+    return CLEAN
+
+
+@app.command()
+@_verb
+def lookup(
+    directory: Directory,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    key: Annotated[str, typer.Argument(metavar="KEY")],
+    start_time: Moment = None,
+    end_time: Moment = None,
+    limit: Limit = None,
+    body: BodyForm = Body.BASE64,
+    form: MessageForm = None,
+) -> int:
+    """Prints the messages of a topic that carry a key, oldest first."""
+    since = _moment("--start-time", start_time)
+    until = _moment("--end-time", end_time)
+    with mqstore.open(directory) as store:
+        found = store.lookup(topic, key, start_time=since, end_time=until, limit=limit)
+        render.messages(found, _message_form(form), body)
+    return CLEAN
+
+
+@app.command()
+@_verb
+def expire(
+    directory: Directory,
+    retention: Annotated[
+        str | None, typer.Option(metavar="AGE", help='Keep so much: "72h", "7d", seconds.', show_default=False)
+    ] = None,
+    retention_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Keep so many bytes of log segments.", show_default=False)
+    ] = None,
+    conf: Annotated[
+        Path | None, typer.Option(help="Keep what a broker with this properties file would.", show_default=False)
+    ] = None,
+    secure_wipe: Annotated[bool, typer.Option("--secure-wipe", help="Overwrite segments with zeros.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Deletes the oldest segments of the log, and the queue and index files that lead nowhere then."""
+    if retention is None and retention_bytes is None and conf is None:
+        raise typer.BadParameter("nothing goes without a rule: give --retention, --retention-bytes or --conf")
+    options = mqstore.StoreOptions() if conf is None else mqstore.StoreOptions.from_broker_conf(conf)
+    options = replace(options, secure_wipe=secure_wipe)
+    if retention is not None:
+        options = replace(options, retention=_age("--retention", retention))
+    if retention_bytes is not None:
+        options = replace(options, retention_bytes=retention_bytes)
+    with mqstore.open(directory, options=options) as store:
+        plan = store.expire(dry_run=True)
+    if dry_run or not plan.files:
+        _expire_report(plan, form)
+        return CLEAN
+    if form is Format.TABLE:
+        _expire_report(plan, form)
+    if not yes:
+        if not sys.stdin.isatty():
+            render.note(f"{len(plan.files)} files would be deleted; say --yes to do it, or --dry-run to see them")
+            return USAGE
+        typer.confirm(f"Delete these {len(plan.files)} files?", abort=True, err=True)
+    with render.progress("recovering the store") as bar:
+        opened = mqstore.open(directory, "rw", options=options, progress=bar)
+    with opened as store:
+        done = store.expire(dry_run=False)
+    for reason in done.kept:
+        render.note(f"kept for now: {reason}")
+    if form is Format.TABLE:
+        render.note(f"deleted {len(done.files)} files with {done.bytes} bytes")
+    else:
+        _expire_report(done, form)
+    return CLEAN
+
+
+@app.command()
+@_verb
+def verify(directory: Directory, form: ReportForm = Format.TABLE) -> int:
+    """Checks everything in the directory; exit status 1 when something is wrong."""
+    with render.progress() as bar:
+        report = mqstore.verify(directory, progress=bar)
+    if form is Format.JSON:
+        render.document(report.to_dict())
+    elif form is Format.JSONL:
+        render.lines([report.to_dict()])
+    else:
+        render.pairs([("ok", "yes" if report.ok else "no"), ("messages", report.messages), ("bytes", report.bytes)])
+        if report.problems:
+            rows = [(p.kind, p.path, p.offset, p.detail, p.consequence, p.repair) for p in report.problems]
+            render.table(("kind", "path", "offset", "detail", "consequence", "repair"), rows)
+    return CLEAN if report.ok else PROBLEMS
+
+
+def _of_topic(
+    store: mqstore.Store, topic: str, queue: int | None, start: int | None, end: int | None, filter_: str | None
+) -> Iterator[StoredMessage]:
+    if queue is not None:
+        yield from store.read(topic, queue, start, end, filter=filter_)
+        return
+    for one in store.queues(topic):
+        # Each queue has its own range; an offset asked of all of them is cut to it.
+        first = start if start is None else min(max(start, one.min_offset), one.max_offset)
+        yield from store.read(topic, one.queue_id, first, end, filter=filter_)
+
+
+def _in_log_order(
+    store: mqstore.Store, topic: str | None, queue: int | None, filter_: str | None
+) -> Iterator[StoredMessage]:
+    tags = None if filter_ is None else {tag.strip() for tag in filter_.split("||")}
+    if tags is not None and (tags <= {""} or "*" in tags):
+        tags = None
+    for message in store._scan_log():
+        if topic is not None and message.topic != topic:
+            continue
+        if queue is not None and message.queue_id != queue:
+            continue
+        if tags is None or message.tags in tags:
+            yield message
+
+
+def _message_form(form: Format | None) -> Format:
+    if form is not None:
+        return form
+    return Format.TABLE if sys.stdout.isatty() else Format.JSONL
+
+
+def _moment(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return milliseconds_of(option, datetime.fromisoformat(text))
+    except ValueError:
+        message = f"{option} {text!r} is neither epoch milliseconds nor ISO 8601 with an offset"
+        raise typer.BadParameter(message) from None
+
+
+def _age(option: str, text: str) -> float:
+    """Seconds of "90", "1.5h", "7d"."""
+    units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+    number = text.rstrip("".join(units))
+    try:
+        return float(number) * units[text.removeprefix(number) or "s"]
+    except (ValueError, KeyError):
+        raise typer.BadParameter(f'{option} {text!r} is no age such as "90", "30m", "72h" or "7d"') from None
+
+
+def _expire_report(report: mqstore.ExpireReport, form: Format) -> None:
+    if form is Format.JSON:
+        render.document(report.to_dict())
+    elif form is Format.JSONL:
+        render.lines([report.to_dict()])
+    else:
+        rows = [
+            (file.kind, file.path, file.bytes, file.first_offset, file.last_offset, file.reason)
+            for file in report.files
+        ]
+        render.table(("kind", "path", "bytes", "first offset", "last offset", "reason"), rows)
+        render.pairs(
+            [("files", len(rows)), ("bytes", report.bytes), ("log starts at", report.log_min_offset)],
+        )
+
+
+def _fact(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict | list):
+        return render.dump(value)
+    return "-" if value is None else value
+
+
+def _topic_table(found: list[dict[str, object]]) -> None:
+    rows: list[tuple[object, ...]] = []
+    for entry in found:
+        queues = entry["queues"]
+        assert isinstance(queues, list)
+        rows.extend((entry["topic"], queue["queue_id"], queue["min_offset"], queue["max_offset"]) for queue in queues)
+    render.table(("topic", "queue", "min offset", "max offset"), rows)

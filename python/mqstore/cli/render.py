@@ -1,0 +1,192 @@
+"""From values to text: the stable machine forms, and what people read."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from mqstore import Progress, StoredMessage
+
+
+class Format(StrEnum):
+    """How an answer is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+class Body(StrEnum):
+    """How the machine forms print a body."""
+
+    BASE64 = "base64"
+    TEXT = "text"
+    NONE = "none"
+
+
+# The names of the machine form before the body, in their order.
+_FIELDS = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "commit_log_offset",
+    "size",
+    "message_id",
+    "unique_id",
+    "keys",
+    "tags",
+    "properties",
+    "flag",
+    "sys_flag",
+    "born_timestamp",
+    "born_host",
+    "store_timestamp",
+    "store_host",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "body_crc",
+)
+
+# What a line for people shows of a body.
+_PREVIEW_BYTES = 60
+
+
+def note(text: str) -> None:
+    """Says something about the work, not of its result."""
+    print(f"mqstore: {text}", file=sys.stderr)
+
+
+def dump(value: object, *, indent: int | None = None) -> str:
+    """JSON in pure ASCII."""
+    return json.dumps(value, ensure_ascii=True, indent=indent, allow_nan=False)
+
+
+def message_object(message: StoredMessage, body: Body) -> dict[str, Any]:
+    """A message as the verbs print it: every name always, `null` where there is nothing.
+
+    The body is the decompressed one; when it does not decompress, the stored bytes and `body_error`.
+    """
+    found: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS}
+    error = None
+    try:
+        content: bytes = message.body
+    except ValueError as failure:
+        content, error = bytes(message.body_view), str(failure)
+    found["body_size"] = len(content)
+    if body is Body.BASE64:
+        found["body_base64"] = base64.b64encode(content).decode("ascii")
+    elif body is Body.TEXT:
+        found["body_text"] = content.decode("utf-8", "replace")
+    if error is not None:
+        found["body_error"] = error
+    return found
+
+
+def message_line(message: StoredMessage, body: Body) -> str:
+    """A message as one line for people."""
+    parts = [
+        _moment(message.store_timestamp),
+        f"{plain(message.topic)}/{message.queue_id}",
+        str(message.queue_offset),
+        f"tags={plain(message.tags or '-')}",
+        f"keys={plain(' '.join(message.keys) or '-')}",
+    ]
+    if body is not Body.NONE:
+        try:
+            content = message.body
+        except ValueError:
+            content = bytes(message.body_view)
+        shown = plain(content[:_PREVIEW_BYTES].decode("utf-8", "replace"))
+        parts.append(shown if len(content) <= _PREVIEW_BYTES else f"{shown}... ({len(content)} bytes)")
+    return "  ".join(parts)
+
+
+def messages(found: Iterable[StoredMessage], form: Format, body: Body) -> None:
+    """Prints messages as they come."""
+    if form is Format.JSON:
+        _array(found, body)
+        return
+    write = sys.stdout.write
+    for message in found:
+        line = message_line(message, body) if form is Format.TABLE else dump(message_object(message, body))
+        write(line + "\n")
+
+
+def _array(found: Iterable[StoredMessage], body: Body) -> None:
+    write = sys.stdout.write
+    before = "[\n"
+    for message in found:
+        write(before + dump(message_object(message, body)))
+        before = ",\n"
+    write("[]\n" if before == "[\n" else "\n]\n")
+
+
+def document(value: object) -> None:
+    """Prints one JSON document."""
+    sys.stdout.write(dump(value, indent=2) + "\n")
+
+
+def lines(values: Iterable[object]) -> None:
+    """Prints one JSON object a line."""
+    for value in values:
+        sys.stdout.write(dump(value) + "\n")
+
+
+def pairs(values: Sequence[tuple[str, object]]) -> None:
+    """Prints names and values in two columns."""
+    width = max(len(name) for name, _ in values)
+    for name, value in values:
+        sys.stdout.write(f"{name:<{width}}  {plain(str(value))}\n")
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints a table; off a terminal nothing is cut or wrapped."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        grid.add_column(heading, overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(plain(str(cell)), justify="right" if isinstance(cell, int) else "left") for cell in row))
+    console = Console() if sys.stdout.isatty() else Console(width=1 << 16, color_system=None, legacy_windows=False)
+    console.print(grid)
+
+
+@contextmanager
+def progress(what: str = "reading the log") -> Iterator[Callable[[Progress], None] | None]:
+    """A progress bar on stderr that says `what` is done, when that is a terminal; else None."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda step: bar.update(task, completed=step.done, total=step.total)
+
+
+def plain(text: str) -> str:
+    """Text without anything that a terminal would act upon."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _moment(milliseconds: int) -> str:
+    from mqstore._times import time_of
+
+    try:
+        return time_of(milliseconds).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return str(milliseconds)

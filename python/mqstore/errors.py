@@ -1,0 +1,383 @@
+"""The errors of mqstore: one tree, and each class is also a built-in that people already catch.
+
+::
+
+    MQStoreError
+        StoreLockedError        BlockingIOError         another process has the store open for writing
+        StoreClosedError        ValueError              used after close(), or closed during the call
+        ForkedProcessError      RuntimeError            opened before a fork, used in the child
+        StoreReadOnlyError      io.UnsupportedOperation a write to a store that is open for reading
+        StorePoisonedError      OSError                 an earlier write or sync failed
+        StoreIOError            OSError                 another answer of the operating system
+            StorePermissionError    PermissionError
+        DiskFullError           OSError                 no space left
+        NotAStoreError          FileNotFoundError       the directory holds no store
+        CorruptionError         ValueError              bytes on disk break the format
+        UnsupportedFormatError  NotImplementedError     a layout that this version does not read
+        MessageTooLargeError    ValueError
+        InvalidMessageError     ValueError
+        InvalidOptionError      ValueError
+        TopicNotFoundError      KeyError
+        OffsetOutOfRangeError   IndexError
+        StoreTimeoutError       TimeoutError
+        StoreBusyError          BlockingIOError         the store cannot take the request now: try again
+
+Every error is frozen, equal by value and picklable; its arguments are attributes of the same name, and
+its text names the file, the place in it and what to do. Warnings are `StoreWarning`.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+from typing import Any, ClassVar
+
+__all__ = [
+    "CorruptionError",
+    "DiskFullError",
+    "ForkedProcessError",
+    "InvalidMessageError",
+    "InvalidOptionError",
+    "MQStoreError",
+    "MessageTooLargeError",
+    "NotAStoreError",
+    "OffsetOutOfRangeError",
+    "StoreBusyError",
+    "StoreClosedError",
+    "StoreIOError",
+    "StoreLockedError",
+    "StorePermissionError",
+    "StorePoisonedError",
+    "StoreReadOnlyError",
+    "StoreTimeoutError",
+    "StoreWarning",
+    "TopicNotFoundError",
+    "UnsupportedFormatError",
+]
+
+
+class MQStoreError(Exception):
+    """Base of every error that mqstore raises on its own account.
+
+    Caught alone it means "the store said no"; wrong argument types are `TypeError` as everywhere.
+    """
+
+    # The constructor's parameters, in order: what equality, repr and pickling go by.
+    _fields: ClassVar[tuple[str, ...]] = ("message",)
+    # What OSError needs to be told besides the text.
+    _errno: ClassVar[int] = errno.EIO
+
+    def __init__(self, message: str) -> None:
+        self._settle(message)
+
+    def _settle(self, text: str, /, **fields: Any) -> None:
+        # Goes below the frozen surface, once, from the constructor.
+        if isinstance(self, OSError):
+            OSError.__init__(self, self._errno, text, fields.get("path"))
+        else:
+            Exception.__init__(self, text)
+        self.__dict__.update(fields, _text=text)
+
+    @property
+    def message(self) -> str:
+        """The text for people, as `str()` gives it."""
+        return str(self)
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self._fields)
+
+    def __str__(self) -> str:
+        return str(self.__dict__.get("_text", ""))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self._values(), strict=True))
+        return f"{type(self).__name__}({fields})"
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._values()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        notes = self.__dict__.get("__notes__")
+        return (type(self), self._values(), {"__notes__": list(notes)} if notes else None)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Tracebacks, causes and notes belong to whoever raises; the rest says what happened.
+        if not name.startswith("__"):
+            msg = f"cannot assign to field {name!r} of {type(self).__name__}: errors are frozen"
+            raise AttributeError(msg)
+        super().__setattr__(name, value)
+
+
+class StoreLockedError(MQStoreError, BlockingIOError):
+    """Another process has the store open for writing.
+
+    `pid` is the holder's process id, or None where the system does not tell.
+    """
+
+    _fields = ("path", "pid")
+    _errno = errno.EAGAIN
+
+    path: str
+    pid: int | None
+
+    def __init__(self, path: str, pid: int | None = None) -> None:
+        holder = "a process that the system does not name" if pid is None else f"process {pid}"
+        text = f'{path}: locked by {holder}: close it there, or open the store with mode "r"'
+        self._settle(text, path=path, pid=pid)
+
+
+class StoreClosedError(MQStoreError, ValueError):
+    """The store was closed, before the call or during it."""
+
+    _fields = ("path",)
+
+    path: str
+
+    def __init__(self, path: str) -> None:
+        self._settle(f"{path}: the store is closed: open it again with mqstore.open()", path=path)
+
+
+class ForkedProcessError(MQStoreError, RuntimeError):
+    """The store was opened before a fork and is used in the child.
+
+    The threads of a store do not survive a fork and its lock stays with the parent, so that a child
+    has to open the directory itself.
+    """
+
+    _fields = ("path",)
+
+    path: str
+
+    def __init__(self, path: str) -> None:
+        text = (
+            f"{path}: opened in the parent of this process, and a store does not survive a fork: "
+            'open the path again in the child (with mode "r" while the parent writes)'
+        )
+        self._settle(text, path=path)
+
+
+class StoreReadOnlyError(MQStoreError, io.UnsupportedOperation):
+    """A write was asked of a store that is open for reading."""
+
+    _fields = ("path", "action")
+    _errno = errno.EBADF
+
+    path: str
+    action: str
+
+    def __init__(self, path: str, action: str) -> None:
+        text = f'{path}: opened read-only: open it with mode "rw" to {action}'
+        self._settle(text, path=path, action=action)
+
+
+class StorePoisonedError(MQStoreError, OSError):
+    """An earlier write or sync failed, so that memory and disk may disagree.
+
+    `stage` is the step that failed first and `cause` its error. Nothing is acknowledged any more;
+    opening the store again recovers it.
+    """
+
+    _fields = ("path", "stage", "cause")
+
+    path: str
+    stage: str
+    cause: str
+
+    def __init__(self, path: str, stage: str, cause: str) -> None:
+        text = f"{path}: stopped after {stage} failed ({cause}): close it and open it again, which recovers it"
+        self._settle(text, path=path, stage=stage, cause=cause)
+
+
+class StoreIOError(MQStoreError, OSError):
+    """The operating system refused a step; `errno`, `strerror` and `filename` are set."""
+
+    _fields = ("path", "action", "errno", "strerror")
+
+    path: str
+    action: str
+
+    def __init__(self, path: str, action: str, errno: int, strerror: str) -> None:
+        self._settle(f"{path}: {action}: {strerror}", path=path, action=action)
+        OSError.__init__(self, errno, strerror, path)
+
+
+class StorePermissionError(StoreIOError, PermissionError):
+    """The operating system denied access to a file or folder of the store."""
+
+
+class DiskFullError(MQStoreError, OSError):
+    """The disk, or the user's share of it, is full, or fuller than `disk_refuse_ratio` allows.
+
+    What was being done has not happened.
+    """
+
+    _fields = ("path", "action", "reason")
+    _errno = errno.ENOSPC
+
+    path: str
+    action: str
+    reason: str
+
+    def __init__(self, path: str, action: str, reason: str = "no space left on the device") -> None:
+        text = f"{path}: {reason} while {action}: free some, then try again"
+        self._settle(text, path=path, action=action, reason=reason)
+
+
+class NotAStoreError(MQStoreError, FileNotFoundError):
+    """The path holds no store; `reason` says what is missing or in the way."""
+
+    _fields = ("path", "reason")
+    _errno = errno.ENOENT
+
+    path: str
+    reason: str
+
+    def __init__(self, path: str, reason: str) -> None:
+        self._settle(f"{path}: not a store: {reason}", path=path, reason=reason)
+
+
+class CorruptionError(MQStoreError, ValueError):
+    """Bytes on disk break the format where they must not.
+
+    `path` is the damaged file and `offset` the byte in it.
+    """
+
+    _fields = ("path", "offset", "reason")
+
+    path: str
+    offset: int
+    reason: str
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        text = f"{path} at offset {offset}: {reason}"
+        self._settle(text, path=path, offset=offset, reason=reason)
+
+
+class UnsupportedFormatError(MQStoreError, NotImplementedError):
+    """A file or folder has a layout that this version does not read."""
+
+    _fields = ("path", "reason")
+
+    path: str
+    reason: str
+
+    def __init__(self, path: str, reason: str) -> None:
+        self._settle(f"{path}: {reason}", path=path, reason=reason)
+
+
+class MessageTooLargeError(MQStoreError, ValueError):
+    """A body, a record or the properties exceed a limit; sizes are in bytes."""
+
+    _fields = ("what", "size", "limit")
+
+    what: str
+    size: int
+    limit: int
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        text = f"{what} is {size} bytes; the limit is {limit}"
+        self._settle(text, what=what, size=size, limit=limit)
+
+
+class InvalidMessageError(MQStoreError, ValueError):
+    """The format cannot hold the message: its topic, keys, tags, properties or numbers."""
+
+    _fields = ("reason",)
+
+    reason: str
+
+    def __init__(self, reason: str) -> None:
+        self._settle(reason, reason=reason)
+
+
+class InvalidOptionError(MQStoreError, ValueError):
+    """An option is unknown or out of its bounds."""
+
+    _fields = ("option", "reason")
+
+    option: str
+    reason: str
+
+    def __init__(self, option: str, reason: str) -> None:
+        self._settle(f"option {option}: {reason}", option=option, reason=reason)
+
+
+class TopicNotFoundError(MQStoreError, KeyError):
+    """The store has no such topic, or the topic no such queue (then `queue_id` is set)."""
+
+    _fields = ("topic", "queue_id")
+
+    topic: str
+    queue_id: int | None
+
+    def __init__(self, topic: str, queue_id: int | None = None) -> None:
+        text = f"no topic {topic}" if queue_id is None else f"topic {topic} has no queue {queue_id}"
+        self._settle(text, topic=topic, queue_id=queue_id)
+
+
+class OffsetOutOfRangeError(MQStoreError, IndexError):
+    """A queue offset lies outside the queue, which holds `min_offset` to `max_offset` (exclusive)."""
+
+    _fields = ("topic", "queue_id", "offset", "min_offset", "max_offset")
+
+    topic: str
+    queue_id: int
+    offset: int
+    min_offset: int
+    max_offset: int
+
+    def __init__(self, topic: str, queue_id: int, offset: int, min_offset: int, max_offset: int) -> None:
+        text = (
+            f"offset {offset} is outside queue {topic}/{queue_id}, which holds {min_offset} to {max_offset} (exclusive)"
+        )
+        self._settle(
+            text,
+            topic=topic,
+            queue_id=queue_id,
+            offset=offset,
+            min_offset=min_offset,
+            max_offset=max_offset,
+        )
+
+
+class StoreTimeoutError(MQStoreError, TimeoutError):
+    """A wait ended without what it waited for; `waited` is in seconds."""
+
+    _fields = ("what", "waited")
+    _errno = errno.ETIMEDOUT
+
+    what: str
+    waited: float
+
+    def __init__(self, what: str, waited: float) -> None:
+        self._settle(f"timed out after {waited:g} s: {what}", what=what, waited=waited)
+
+
+class StoreBusyError(MQStoreError, BlockingIOError):
+    """The store cannot take the request now; nothing was written, try again a little later."""
+
+    _fields = ("reason",)
+    _errno = errno.EAGAIN
+
+    reason: str
+
+    def __init__(self, reason: str) -> None:
+        self._settle(reason, reason=reason)
+
+
+class StoreWarning(UserWarning):
+    """Something about a store that its user should know and that stops nothing.
+
+    For example that its queues were missing and are derived from the log in memory.
+    """
+
+
+# The name under which people import a class is the one that tracebacks and pickles show.
+for _name in __all__:
+    globals()[_name].__module__ = "mqstore"
+del _name

@@ -1,0 +1,22 @@
+"""Spark jobs on store directories: native code in the tasks, no message body through Spark.
+
+::
+
+    from pyspark.sql import SparkSession
+    import mqstore.spark
+
+    spark = SparkSession.builder.master("local[*]").getOrCreate()
+    report = mqstore.spark.compact(spark, "/data/store", topics=["prices"])
+
+Needs ``pip install "mqstore[spark]"``. Driver and executors have to see the store's directory under the same path, and
+executors need mqstore: installed there, or sent by :func:`ship`. The driver alone changes the store, in one step and
+under the store's lock; whatever becomes of its tasks (retries, second copies, lost executors), a job is published once
+or not at all.
+"""
+
+from __future__ import annotations
+
+from mqstore.spark._compact import compact, job_details
+from mqstore.spark._ship import ship
+
+__all__ = ["compact", "job_details", "ship"]

@@ -1,0 +1,66 @@
+"""Names for the types that mqstore's functions take, for use in annotations of your own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    if sys.version_info >= (3, 12):
+        from collections.abc import Buffer
+    else:
+        from typing_extensions import Buffer
+
+__all__ = [
+    "Boundary",
+    "BytesLike",
+    "Durability",
+    "Duration",
+    "Keys",
+    "Mode",
+    "Properties",
+    "PutLock",
+    "Recovery",
+    "StorePath",
+    "Time",
+    "Visibility",
+]
+
+StorePath: TypeAlias = "str | os.PathLike[str]"
+"""Where a store lies."""
+
+Mode: TypeAlias = Literal["r", "rw", "create"]
+"""How a store is opened: to read, to write what exists, to write and make what is missing."""
+
+BytesLike: TypeAlias = "Buffer"
+"""A body: `bytes`, `bytearray`, `memoryview`, an array, anything with the buffer protocol."""
+
+Keys: TypeAlias = str | Iterable[str]
+"""One key or several."""
+
+Properties: TypeAlias = Mapping[str, str]
+"""A message's own properties by name."""
+
+Time: TypeAlias = int | datetime
+"""A point in time: epoch milliseconds, or a `datetime` with a time zone."""
+
+Duration: TypeAlias = float | timedelta
+"""A span of time: seconds, or a `timedelta`."""
+
+Boundary: TypeAlias = Literal["lower", "upper"]
+"""Which of several messages stored at one time a look-up by time answers: the first or the last."""
+
+Durability: TypeAlias = Literal["sync", "async", "manual", "pooled"]
+"""When an append returns: see `StoreOptions.durability`."""
+
+Recovery: TypeAlias = Literal["strict", "salvage", "read-only"]
+"""What an open for writing does about damage: see `StoreOptions.recovery`."""
+
+Visibility: TypeAlias = Literal["appended", "durable"]
+"""What readers may see: see `StoreOptions.visibility`."""
+
+PutLock: TypeAlias = Literal["adaptive", "spin", "mutex"]
+"""How a thread waits for its turn to append: see `StoreOptions.put_lock`."""

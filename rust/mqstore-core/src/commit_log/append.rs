@@ -1,0 +1,537 @@
+//! Appending: reserve under the put lock, copy outside it, publish in order.
+//!
+//! ```text
+//! caller   encode, check     | put lock: queue offset, position, time | patch, sum, copy | publish
+//! another                    |                    wait                | put lock ...     | copy ...
+//! ```
+//!
+//! Everything that can fail comes before the reservation: the caller has encoded and checked the
+//! record, and a full segment is followed by the next one only once that one exists. What remains is
+//! patching three fields, one checksum and one copy; a failure there stops the log for good
+//! ([`StoreError::Poisoned`]) and wakes all who wait. A call returns once its records are published, so
+//! that a kill of the process finds no gap before them.
+//!
+//! | durability | bytes go to | in the file |
+//! |---|---|---|
+//! | `async`, `manual` | the mapped segment | at once |
+//! | `async`, `manual` with `durable` | the file, by a positional write | at once |
+//! | `sync` | the pool | when the leader of a group commit writes it |
+//! | `pooled` | the pool | when the background writes it, or a reader asks |
+//!
+//! Source: `CommitLog#asyncPutMessage`, `DefaultAppendMessageCallback#doAppend`.
+
+use std::sync::Arc;
+
+use mqstore_format::{BLANK_HEADER_BYTES, RecordParts};
+use mqstore_io::sync::{AtomicBool, AtomicI64, AtomicU64, Mutex, Ordering, RwLock};
+use mqstore_io::{MappedFile, MappedFileQueue, Region};
+
+use super::ahead::{Ahead, AheadOptions};
+use super::group_commit::GroupCommit;
+use super::pool::Pool;
+use super::put_lock::{PutBusy, PutGuard, PutLimits, PutLock};
+use super::ring::PublishRing;
+use super::roll::activate;
+use super::segments::{Segment, SegmentList};
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+use crate::live::LivePage;
+use crate::message::RecordBytes;
+use crate::options::{Durability, PutLockKind, StoreOptions};
+
+/// One encoded record on its way into the log.
+#[derive(Debug)]
+pub struct Pending<'a> {
+    /// The encoded record; queue offset, position, store time and property CRC are filled in.
+    pub parts: RecordParts<'a>,
+    /// The next offset of the record's queue.
+    pub next_queue_offset: &'a AtomicI64,
+    /// Where it went, once it is appended.
+    pub placed: Placed,
+}
+
+/// Where a record went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    /// The offset in its queue.
+    pub queue_offset: i64,
+    /// The offset in the log.
+    pub commit_log_offset: u64,
+    /// When it was stored, in epoch milliseconds.
+    pub store_timestamp_ms: i64,
+}
+
+/// A position that a sync covers, and the last record below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SyncPoint {
+    /// The log is durable up to here.
+    pub position: u64,
+    /// The last record that ends at or before it; its size is 0 when there is none.
+    pub last_offset: u64,
+    /// That record's size in bytes.
+    pub last_size: u32,
+    /// The newest store timestamp at or below it, in epoch milliseconds.
+    pub store_timestamp_ms: i64,
+}
+
+/// How a log is written.
+#[derive(Clone, Copy, Debug)]
+pub struct LogOptions {
+    /// Bytes of the pool that records go through; `None` copies them to the mapped segment.
+    pub pool_bytes: Option<u64>,
+    /// Who waits for the put lock, and how.
+    pub put_lock: PutLockKind,
+    /// How long.
+    pub limits: PutLimits,
+    /// What is prepared ahead of the writer.
+    pub ahead: AheadOptions,
+}
+
+/// Bytes ahead of the tail that are kept present: some 50 ms of the fastest appends.
+const WARM_WINDOW_BYTES: u64 = 64 << 20;
+
+impl LogOptions {
+    /// How `options` want the log written.
+    pub fn of(options: &StoreOptions) -> Self {
+        let through_file = matches!(options.durability, Durability::Sync | Durability::Pooled);
+        Self {
+            pool_bytes: through_file.then_some(options.pool_bytes),
+            put_lock: options.put_lock,
+            limits: PutLimits {
+                busy_after_ms: options.busy_after_ms,
+                queue_wait_ms: options.queue_wait_limit_ms,
+            },
+            ahead: AheadOptions {
+                enabled: options.prewarm,
+                window_bytes: if through_file { 0 } else { WARM_WINDOW_BYTES },
+                prewrite: through_file,
+                lock_memory: options.lock_memory,
+            },
+        }
+    }
+}
+
+/// The log of a store that is open for writing.
+#[derive(Debug)]
+pub struct CommitLog {
+    pub(super) files: StoreFiles,
+    pub(super) row: MappedFileQueue,
+    pub(super) list: RwLock<Arc<SegmentList>>,
+    pub(super) put: PutLock<PutState>,
+    /// Where the next record goes, for those who do not hold the put lock.
+    pub(super) reserved: AtomicU64,
+    pub(super) ring: PublishRing,
+    pub(super) pool: Option<Pool>,
+    pub(super) ahead: Ahead,
+    /// The segment that is written, for readers that want its newest records.
+    pub(super) active: RwLock<Option<Active>>,
+    /// Whether a segment got its name since the folder was synced.
+    pub(super) names_pending: Mutex<bool>,
+    pub(super) commit: GroupCommit,
+    pub(super) synced: Mutex<SyncPoint>,
+    pub(super) live: Arc<LivePage>,
+    pub(super) stopped: AtomicBool,
+    pub(super) cause: Mutex<Option<(&'static str, String)>>,
+    pub(super) refused: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(super) struct PutState {
+    pub(super) active: Option<Active>,
+    /// Where the next record goes, and the last one before it.
+    pub(super) point: SyncPoint,
+    pub(super) ticket: u64,
+    /// Whether nothing may be appended any more.
+    sealed: bool,
+}
+
+/// The segment that is written, and its map, which every append would have to ask for otherwise.
+#[derive(Clone, Debug)]
+pub(super) struct Active {
+    pub(super) segment: Arc<Segment>,
+    pub(super) region: Region,
+}
+
+/// What an append holds after it left the put lock.
+struct Reservation {
+    ticket: u64,
+    end: u64,
+    /// The segment of the first record.
+    active: Active,
+    /// How many records have their place; the others met `failure`.
+    count: usize,
+    failure: Option<StoreError>,
+    /// Whether they are written already.
+    written: bool,
+}
+
+impl CommitLog {
+    /// The log as recovery found it: `row` holds its segments, everything up to `point` is synced.
+    pub fn open(
+        files: &StoreFiles,
+        options: &LogOptions,
+        row: MappedFileQueue,
+        point: SyncPoint,
+        live: Arc<LivePage>,
+    ) -> Result<Self, StoreError> {
+        let end = point.position;
+        let active = row.find(end).map(activate).transpose()?;
+        live.publish(&|| end);
+        live.make_durable(end);
+        let pool_bytes = options.pool_bytes;
+        let log = Self {
+            files: files.clone(),
+            list: RwLock::new(Arc::new(SegmentList::of(&row))),
+            row,
+            put: PutLock::new(
+                options.put_lock,
+                options.limits,
+                PutState { active: active.clone(), point, ticket: 0, sealed: false },
+            ),
+            reserved: AtomicU64::new(end),
+            ring: PublishRing::new(end),
+            pool: pool_bytes.map(|bytes| Pool::new(files, bytes, end)).transpose()?,
+            ahead: Ahead::new(options.ahead, end),
+            active: RwLock::new(active),
+            names_pending: Mutex::new(false),
+            commit: GroupCommit::new(end),
+            synced: Mutex::new(point),
+            live,
+            stopped: AtomicBool::new(false),
+            cause: Mutex::new(None),
+            refused: AtomicU64::new(0),
+        };
+        log.lock_first_pages()?;
+        Ok(log)
+    }
+
+    /// The segments as they are now.
+    pub fn list(&self) -> Arc<SegmentList> {
+        Arc::clone(&self.list.read())
+    }
+
+    /// One past the last byte that belongs to a record, copied or not.
+    pub fn reserved(&self) -> u64 {
+        self.reserved.load(Ordering::Acquire)
+    }
+
+    /// One past the last byte of the log that an append has returned for; pooled bytes included.
+    pub fn appended(&self) -> u64 {
+        self.ring.published()
+    }
+
+    /// One past the last byte that can be read from the segments.
+    pub fn readable(&self) -> u64 {
+        self.pool.as_ref().map_or_else(|| self.ring.published(), Pool::drained)
+    }
+
+    /// Brings everything appended into the segments and returns where it ends.
+    pub fn make_readable(&self) -> Result<u64, StoreError> {
+        let appended = self.appended();
+        self.drain_to(appended)?;
+        Ok(appended)
+    }
+
+    /// One past the last byte that a sync covers.
+    pub fn durable(&self) -> u64 {
+        self.commit.durable()
+    }
+
+    /// What the last sync covered.
+    pub fn sync_point(&self) -> SyncPoint {
+        *self.synced.lock()
+    }
+
+    /// Bytes of a segment.
+    pub fn segment_bytes(&self) -> u64 {
+        self.row.file_bytes()
+    }
+
+    /// Bytes a record may have at most.
+    pub fn max_record_bytes(&self) -> u64 {
+        self.row.file_bytes() - BLANK_HEADER_BYTES as u64
+    }
+
+    /// Appends that were refused because the store was busy.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Refuses every append from now on; those that have their place already go on.
+    pub fn seal(&self) {
+        self.put.lock_patiently().sealed = true;
+    }
+
+    /// Gives back maps and descriptors, but for those that somebody uses; for a log that is sealed.
+    pub fn release(&self) {
+        self.put.lock_patiently().active = None;
+        *self.active.write() = None;
+        for segment in self.row.snapshot().iter() {
+            segment.unmap();
+            segment.close_file();
+        }
+    }
+
+    /// The segment that is written.
+    pub(super) fn active(&self) -> Option<Active> {
+        self.active.read().clone()
+    }
+
+    /// Takes the oldest segment, which starts at `base`, out of the log, unless it is the one that is
+    /// written; see [`MappedFileQueue::retire_oldest`].
+    pub fn retire_oldest(
+        &self,
+        base: u64,
+        take_name: impl FnOnce(&MappedFile) -> std::io::Result<()>,
+    ) -> std::io::Result<bool> {
+        let outcome = self.row.retire_oldest(base, take_name);
+        self.renew_list();
+        outcome
+    }
+
+    /// Takes note that the row gained or lost a segment.
+    pub(super) fn renew_list(&self) {
+        // The row is asked under the lock: of two who changed it, the later one leaves the newer list.
+        let mut list = self.list.write();
+        *list = Arc::new(SegmentList::of(&self.row));
+    }
+
+    /// Appends records at consecutive places, fills in where they went, and returns where they end.
+    ///
+    /// They become visible together, once all of them are placed; when a batch larger than a segment
+    /// meets a full disk, those before it stay. With `through_file` they are written by a positional
+    /// write, which a sync makes durable cheaply; a log with a pool does so in any case.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] when the lock was held or waited for too long, [`StoreError::TooLarge`],
+    /// [`StoreError::DiskFull`] and other errors of making a segment: nothing was appended then.
+    /// [`StoreError::Poisoned`] when the log was stopped.
+    pub fn append(
+        &self,
+        records: &mut [Pending<'_>],
+        now_ms: i64,
+        through_file: bool,
+    ) -> Result<u64, StoreError> {
+        self.check()?;
+        let Some(reservation) = self.reserve(records, now_ms)? else { return Ok(self.appended()) };
+        let placed = records.get_mut(..reservation.count).unwrap_or_default();
+        if !reservation.written {
+            let copied = self.copy(placed, reservation.active, through_file);
+            copied.map_err(|error| self.poison("appending", &error.to_string()))?;
+        }
+        self.complete(reservation.ticket, reservation.end);
+        if !self.ring.wait_published(reservation.end, || self.stopped.load(Ordering::Acquire)) {
+            return Err(self.poison("appending", "an append before this one failed"));
+        }
+        reservation.failure.map_or(Ok(reservation.end), Err)
+    }
+
+    pub(super) fn complete(&self, ticket: u64, end: u64) {
+        if self.ring.complete(ticket, end) && self.pool.is_none() {
+            self.live.publish(&|| self.ring.published());
+        }
+    }
+
+    /// Draws offsets, positions and the time; `None` when there is nothing to append.
+    fn reserve(&self, records: &mut [Pending<'_>], now_ms: i64) -> Result<Option<Reservation>, StoreError> {
+        let total: u64 = records.iter().map(|record| record.parts.len() as u64).sum();
+        loop {
+            let mut put = self.lock_put(now_ms)?;
+            if put.sealed {
+                return Err(StoreError::Closed { path: self.files.root.clone() });
+            }
+            // The clock may step back; stored times never do.
+            put.point.store_timestamp_ms = put.point.store_timestamp_ms.max(now_ms);
+            let fits_a_segment = total <= self.max_record_bytes();
+            if fits_a_segment {
+                self.make_room(&mut put, total, true)?;
+            }
+            match &self.pool {
+                Some(pool) if total > pool.capacity() / 4 || !fits_a_segment => {
+                    return self.append_through_pool(&mut put, pool, records).map(Some);
+                }
+                Some(pool) if !pool.has_room_to(put.point.position + total) => {
+                    drop(put);
+                    self.make_readable()?;
+                }
+                _ => return self.draw(&mut put, records),
+            }
+        }
+    }
+
+    fn lock_put(&self, now_ms: i64) -> Result<PutGuard<'_, PutState>, StoreError> {
+        self.put.lock(now_ms, &*self.files.clock).map_err(|busy| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            let reason = match busy {
+                PutBusy::HeldFor(ms) => format!(
+                    "another append has held the store's lock for {ms} ms (busy_after): the disk or the memory does not keep up; try again later"
+                ),
+                PutBusy::WaitedFor(ms) => format!(
+                    "the append waited {ms} ms for its turn (queue_wait_limit): more is appended than the store can take; try again later"
+                ),
+            };
+            StoreError::Busy { reason }
+        })
+    }
+
+    fn draw(
+        &self,
+        put: &mut PutState,
+        records: &mut [Pending<'_>],
+    ) -> Result<Option<Reservation>, StoreError> {
+        let mut count = 0;
+        let mut active = None;
+        let mut failure = None;
+        for record in records.iter_mut() {
+            if let Err(error) = self.make_room(put, record.parts.len() as u64, count == 0) {
+                failure = Some(error);
+                break;
+            }
+            active = active.or_else(|| put.active.clone());
+            assign(put, record);
+            count += 1;
+        }
+        let Some(active) = active else { return failure.map_or(Ok(None), Err) };
+        let ticket = self.take_ticket(put);
+        Ok(Some(Reservation { ticket, end: put.point.position, active, count, failure, written: false }))
+    }
+
+    pub(super) fn take_ticket(&self, put: &mut PutState) -> u64 {
+        let ticket = put.ticket;
+        self.ring.wait_for_slot(ticket);
+        put.ticket += 1;
+        let end = put.point.position;
+        self.reserved.store(end, Ordering::Release);
+        self.ahead.notice(end);
+        ticket
+    }
+
+    /// Copies records to their places, from the segment of `active` on.
+    fn copy(
+        &self,
+        records: &mut [Pending<'_>],
+        mut active: Active,
+        through_file: bool,
+    ) -> Result<(), StoreError> {
+        for record in records {
+            let at = record.placed.commit_log_offset;
+            if at >= active.segment.end_offset() {
+                active = activate(self.segment_at(at)?)?;
+            }
+            let segment = &active.segment;
+            seal(record)?;
+            let slices = record.parts.slices();
+            if let Some(pool) = &self.pool {
+                let mut position = at;
+                for slice in slices {
+                    pool.write(position, slice)
+                        .map_err(std::io::Error::from)
+                        .at_file(|| segment.path(), "appending")?;
+                    position += slice.len() as u64;
+                }
+            } else {
+                let at = at - segment.base_offset();
+                let outcome = if through_file {
+                    segment.file().and_then(|file| file.write_all_at(&slices.concat(), at))
+                } else {
+                    copy_to_map(&active.region, at, slices)
+                };
+                outcome.at_file(|| segment.path(), "appending")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends records that the pool has no room for, straight to the file, while others wait.
+    fn append_through_pool(
+        &self,
+        put: &mut PutState,
+        pool: &Pool,
+        records: &mut [Pending<'_>],
+    ) -> Result<Reservation, StoreError> {
+        let mut failure = None;
+        let mut count = 0;
+        for record in records.iter_mut() {
+            if let Err(error) = self.make_room(put, record.parts.len() as u64, count == 0) {
+                failure = Some(error);
+                break;
+            }
+            self.drain_locked(put)?;
+            assign(put, record);
+            let written = seal(record).and_then(|()| self.write_to_file(record));
+            written.map_err(|error| self.poison("appending", &error.to_string()))?;
+            pool.skip_to(put.point.position);
+            count += 1;
+        }
+        let Some(active) = put.active.clone().filter(|_| count > 0) else {
+            return Err(failure.unwrap_or_else(|| self.poison("appending", "there is no active segment")));
+        };
+        let ticket = self.take_ticket(put);
+        Ok(Reservation { ticket, end: put.point.position, active, count, failure, written: true })
+    }
+
+    fn write_to_file(&self, record: &Pending<'_>) -> Result<(), StoreError> {
+        let at = record.placed.commit_log_offset;
+        let segment = self.segment_at(at)?;
+        let mut from = at - segment.base_offset();
+        for slice in record.parts.slices() {
+            let written = segment.file().and_then(|file| file.write_all_at(slice, from));
+            written.at_file(|| segment.path(), "appending")?;
+            from += slice.len() as u64;
+        }
+        segment.advance_wrote(from);
+        Ok(())
+    }
+
+    fn segment_at(&self, offset: u64) -> Result<Arc<Segment>, StoreError> {
+        self.row.find(offset).ok_or_else(|| self.poison("appending", "its segment is gone"))
+    }
+
+    /// The bytes of the record at `offset` when it lies in the active segment and can be read there.
+    pub fn mapped_record(&self, offset: u64, size: u32) -> Option<RecordBytes> {
+        if offset.checked_add(u64::from(size))? > self.readable() {
+            return None;
+        }
+        let active = self.active()?;
+        let at = usize::try_from(offset.checked_sub(active.segment.base_offset())?).ok()?;
+        active.region.view(at, size as usize).ok().map(RecordBytes::Mapped)
+    }
+}
+
+/// Gives `record` the next place; the caller has made room.
+fn assign(put: &mut PutState, record: &mut Pending<'_>) {
+    let size = record.parts.len();
+    let queue_offset = record.next_queue_offset.load(Ordering::Relaxed);
+    record.placed = Placed {
+        queue_offset,
+        commit_log_offset: put.point.position,
+        store_timestamp_ms: put.point.store_timestamp_ms,
+    };
+    record.next_queue_offset.store(queue_offset + 1, Ordering::Release);
+    put.point.last_offset = put.point.position;
+    put.point.last_size = size as u32;
+    put.point.position += size as u64;
+}
+
+/// Writes the numbers of its place into the record, and its checksum.
+fn seal(record: &mut Pending<'_>) -> Result<(), StoreError> {
+    let Placed { queue_offset, commit_log_offset, store_timestamp_ms } = record.placed;
+    record
+        .parts
+        .place(queue_offset, commit_log_offset as i64, store_timestamp_ms)
+        .map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })
+}
+
+/// Copies a record to position `at` of a mapped segment, its size last: another process that looks for
+/// it there finds all of it, or nothing.
+fn copy_to_map(region: &Region, at: u64, [head, body, tail]: [&[u8]; 3]) -> std::io::Result<()> {
+    let at = at as usize;
+    let Some((size, rest)) = head.split_first_chunk::<4>() else {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    };
+    region.write(at + 4, rest)?;
+    region.write(at + head.len(), body)?;
+    region.write(at + head.len() + body.len(), tail)?;
+    region.store_u32_be_release(at, u32::from_be_bytes(*size))?;
+    Ok(())
+}

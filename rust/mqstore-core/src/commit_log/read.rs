@@ -1,0 +1,122 @@
+//! Reading single records, and many that lie close together.
+//!
+//! Every record that leaves this module has been decoded, lies where it says that it lies, and its
+//! checksums hold. Reads are positional; neighbours are served from one buffer that they share.
+
+use std::sync::Arc;
+
+use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
+use mqstore_io::MappedFileGuard;
+
+use super::scan::{ScanChecks, check_record, read_up_to};
+use super::segments::{Segment, SegmentList};
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+use crate::message::RecordBytes;
+
+/// Bytes that are read ahead once reads turn out to follow one another.
+const AHEAD_BYTES: u64 = 256 << 10;
+
+/// Reads the record at `offset`, which must hold together; `size_hint` is its size where known.
+pub fn read_record(
+    files: &StoreFiles,
+    list: &SegmentList,
+    offset: u64,
+    size_hint: usize,
+) -> Result<RecordBytes, StoreError> {
+    let segment = list.find(offset).ok_or_else(|| {
+        StoreError::corrupt(&files.commit_log(), offset, "no segment holds this log offset")
+    })?;
+    let at = offset - segment.base_offset();
+    let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
+    let available = segment.end_offset() - offset;
+    let mut buffer = vec![0; (size_hint.max(512) as u64).min(available) as usize];
+    let read = read_up_to(file.as_ref(), &mut buffer, at).at_file(|| segment.path(), "reading a record")?;
+    buffer.truncate(read);
+    let size = match buffer.get(..BLANK_HEADER_BYTES).map(peek) {
+        Some(Ok(Peek::Record { size, .. })) if u64::from(size) <= available => size as usize,
+        _ => return Err(StoreError::corrupt(&segment.path(), at, "no record starts here")),
+    };
+    if size > buffer.len() {
+        let done = buffer.len();
+        buffer.resize(size, 0);
+        let rest = buffer.get_mut(done..).unwrap_or_default();
+        file.read_exact_at(rest, at + done as u64).at_file(|| segment.path(), "reading a record")?;
+    }
+    buffer.truncate(size);
+    check_record(&buffer, offset, ScanChecks { crc: true })
+        .map_err(|reason| StoreError::corrupt(&segment.path(), at, reason))?;
+    Ok(RecordBytes::Read(Arc::new(buffer), 0..size))
+}
+
+/// Reads records one by one; those that follow one another share a buffer.
+#[derive(Debug)]
+pub struct RecordReader {
+    files: StoreFiles,
+    list: Arc<SegmentList>,
+    limit: u64,
+    buffer: Arc<Vec<u8>>,
+    start: u64,
+    last_end: u64,
+    /// Keeps the segment that was read last from being deleted for a while.
+    held: Option<MappedFileGuard>,
+}
+
+impl RecordReader {
+    /// A reader of the log below `limit`.
+    pub fn new(files: &StoreFiles, list: Arc<SegmentList>, limit: u64) -> Self {
+        Self { files: files.clone(), list, limit, buffer: Arc::default(), start: 0, last_end: 0, held: None }
+    }
+
+    /// The record of `size` bytes at `offset`.
+    pub fn record(&mut self, offset: u64, size: u32) -> Result<RecordBytes, StoreError> {
+        let ahead =
+            offset.checked_sub(self.last_end).is_some_and(|gap| gap < AHEAD_BYTES) && self.last_end > 0;
+        self.last_end = offset + u64::from(size);
+        self.hold(offset);
+        if !ahead || u64::from(size) > AHEAD_BYTES {
+            return read_record(&self.files, &self.list, offset, size as usize);
+        }
+        if let Some(bytes) = self.buffered(offset, size) {
+            return bytes;
+        }
+        let Some(segment) = self.list.find(offset) else {
+            return read_record(&self.files, &self.list, offset, size as usize);
+        };
+        let end = segment.end_offset().min(self.limit).min(offset + AHEAD_BYTES);
+        let mut buffer = vec![0; end.saturating_sub(offset) as usize];
+        let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
+        let read = read_up_to(file.as_ref(), &mut buffer, offset - segment.base_offset())
+            .at_file(|| segment.path(), "reading records")?;
+        buffer.truncate(read);
+        self.buffer = Arc::new(buffer);
+        self.start = offset;
+        self.buffered(offset, size)
+            .unwrap_or_else(|| read_record(&self.files, &self.list, offset, size as usize))
+    }
+
+    /// Lets go of the segment that was read last.
+    pub fn release(&mut self) {
+        self.held = None;
+    }
+
+    fn hold(&mut self, offset: u64) {
+        let holds = |guard: &MappedFileGuard| (guard.base_offset()..guard.end_offset()).contains(&offset);
+        if !self.held.as_ref().is_some_and(holds) {
+            self.held = self.list.find(offset).and_then(Segment::hold);
+        }
+    }
+
+    fn buffered(&self, offset: u64, size: u32) -> Option<Result<RecordBytes, StoreError>> {
+        let at = usize::try_from(offset.checked_sub(self.start)?).ok()?;
+        let range = at..at.checked_add(size as usize)?;
+        let bytes = self.buffer.get(range.clone())?;
+        Some(match check_record(bytes, offset, ScanChecks { crc: true }) {
+            Ok(_) => Ok(RecordBytes::Read(Arc::clone(&self.buffer), range)),
+            Err(reason) => {
+                let segment = self.list.find(offset)?;
+                Err(StoreError::corrupt(&segment.path(), offset - segment.base_offset(), reason))
+            }
+        })
+    }
+}

@@ -1,0 +1,248 @@
+//! Publication in order, of records that are copied in any order.
+//!
+//! Who reserves a stretch of the log gets the next *ticket* with it, under the put lock; who has copied
+//! it completes the ticket. The published position is the end of the longest run of completed tickets:
+//!
+//! ```text
+//! ticket     7      8      9      10     11
+//!          done   done   copying  done  reserved
+//!                        ^ head: published up to here, whatever lies behind
+//! ```
+//!
+//! Across threads: any number complete at once, without a lock. A slot belongs to the one holder of its
+//! ticket until that is completed, and then to whoever moves the head past it; a ticket whose slot is
+//! still in use is not given out. Two marks in different slots and two reads crosswise decide who moves
+//! the head, so a sequentially consistent fence stands between: a run that is complete is always
+//! published by the last of those who completed it.
+//!
+//! Nothing here reaches a disk.
+
+#[cfg(not(loom))]
+use mqstore_io::sync::{AtomicU64, Ordering, fence};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+use mqstore_io::EventCount;
+
+/// Tickets that may be open at once: more than any machine has threads that append.
+#[cfg(not(loom))]
+const SLOTS: u64 = 1024;
+#[cfg(loom)]
+const SLOTS: u64 = 2;
+
+/// The order of publication; see the module's text.
+#[derive(Debug)]
+pub(super) struct PublishRing {
+    slots: Box<[Slot]>,
+    /// The ticket that is published next.
+    head: AtomicU64,
+    published: AtomicU64,
+    moved: EventCount,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Where the stretch ends.
+    end: AtomicU64,
+    /// One more than the ticket that was completed here last.
+    done: AtomicU64,
+}
+
+impl PublishRing {
+    /// A ring whose first ticket, 0, follows what is published up to `position`.
+    pub(super) fn new(position: u64) -> Self {
+        let slots = (0..SLOTS).map(|_| Slot { end: AtomicU64::new(0), done: AtomicU64::new(0) });
+        Self {
+            slots: slots.collect(),
+            head: AtomicU64::new(0),
+            published: AtomicU64::new(position),
+            moved: EventCount::new(),
+        }
+    }
+
+    /// One past the last published byte.
+    #[inline]
+    pub(super) fn published(&self) -> u64 {
+        self.published.load(Ordering::Acquire)
+    }
+
+    /// Returns once `ticket` may be used. Its holder must be the only one who asks.
+    pub(super) fn wait_for_slot(&self, ticket: u64) {
+        if ticket - self.head.load(Ordering::Acquire) >= SLOTS {
+            self.moved.wait_until(None, || ticket - self.head.load(Ordering::Acquire) < SLOTS);
+        }
+    }
+
+    /// Says that everything up to `end` which belongs to `ticket` is written, and publishes what can be.
+    /// Returns whether this call moved the published position.
+    #[inline]
+    pub(super) fn complete(&self, ticket: u64, end: u64) -> bool {
+        // Nobody is before this one, and nobody else moves the head past a ticket that is not marked: no
+        // mark is needed. Whoever moved the head here may be late with an older end.
+        if self.head.load(Ordering::Acquire) == ticket {
+            self.published.fetch_max(end, Ordering::AcqRel);
+            self.head.store(ticket + 1, Ordering::Release);
+            fence(Ordering::SeqCst);
+            self.publish();
+            self.moved.notify_all_after_fence();
+            return true;
+        }
+        let slot = self.slot(ticket);
+        slot.end.store(end, Ordering::Relaxed);
+        slot.done.store(ticket + 1, Ordering::Release);
+        // Either this sees the tickets that were completed meanwhile, or their holders see this one.
+        fence(Ordering::SeqCst);
+        self.publish()
+    }
+
+    fn publish(&self) -> bool {
+        let mut moved = false;
+        loop {
+            let head = self.head.load(Ordering::Acquire);
+            let slot = self.slot(head);
+            match slot.done.load(Ordering::Acquire).cmp(&(head + 1)) {
+                std::cmp::Ordering::Less => break,
+                // The head that was read is an old one: the slot has its next holder already.
+                std::cmp::Ordering::Greater => continue,
+                std::cmp::Ordering::Equal => {}
+            }
+            let end = slot.end.load(Ordering::Relaxed);
+            // Somebody else may have moved it, and the slot may even have the next holder by now.
+            if self.head.compare_exchange(head, head + 1, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                // Those who moved the head further may be here first.
+                self.published.fetch_max(end, Ordering::AcqRel);
+                moved = true;
+            }
+        }
+        if moved {
+            self.moved.notify_all();
+        }
+        moved
+    }
+
+    /// Returns once everything up to `position` is published, or `given_up` holds; whether it is.
+    /// Whoever makes `given_up` true calls [`Self::wake`].
+    pub(super) fn wait_published(&self, position: u64, given_up: impl Fn() -> bool) -> bool {
+        if self.published() < position {
+            self.moved.wait_until(None, || self.published() >= position || given_up());
+        }
+        self.published() >= position
+    }
+
+    /// Lets those who wait look again.
+    pub(super) fn wake(&self) {
+        self.moved.notify_all();
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "there are SLOTS slots, and SLOTS is not 0")]
+    fn slot(&self, ticket: u64) -> &Slot {
+        &self.slots[(ticket % SLOTS) as usize]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Mutex;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_gap_holds_back_what_follows() {
+        let ring = PublishRing::new(100);
+        assert!(!ring.complete(1, 30 + 100));
+        assert_eq!(ring.published(), 100);
+        assert!(ring.complete(0, 10 + 100));
+        assert_eq!(ring.published(), 130);
+        assert!(!ring.wait_published(131, || true));
+    }
+
+    #[test]
+    fn many_threads_publish_everything_in_order() {
+        let ring = PublishRing::new(0);
+        let next = Mutex::new((0_u64, 0_u64));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut seen = 0;
+                    for _ in 0..20_000 {
+                        let (ticket, end) = {
+                            let mut next = next.lock().unwrap();
+                            ring.wait_for_slot(next.0);
+                            let ticket = next.0;
+                            *next = (ticket + 1, next.1 + 7);
+                            (ticket, next.1)
+                        };
+                        ring.complete(ticket, end);
+                        assert!(ring.wait_published(end, || false));
+                        assert!(ring.published() >= seen);
+                        seen = ring.published();
+                    }
+                });
+            }
+        });
+        assert_eq!(ring.published(), 4 * 20_000 * 7);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    /// All interleavings with up to two preemptions: what lock-free code gets wrong shows up in those.
+    fn check(model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(model);
+    }
+
+    /// Two threads complete two tickets: whatever the order, both are published in the end, the
+    /// position never covers a stretch that is not complete, and each one's wait ends.
+    #[test]
+    fn every_complete_run_is_published() {
+        check(|| {
+            let ring = Arc::new(PublishRing::new(0));
+            let written = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+            let workers: Vec<_> = (0..2_u64)
+                .map(|ticket| {
+                    let (ring, written) = (Arc::clone(&ring), Arc::clone(&written));
+                    thread::spawn(move || {
+                        written[ticket as usize].store(1, Ordering::Relaxed);
+                        ring.complete(ticket, (ticket + 1) * 10);
+                        ring.wait_published((ticket + 1) * 10, || false);
+                        for below in 0..=ticket {
+                            assert_eq!(written[below as usize].load(Ordering::Relaxed), 1);
+                        }
+                    })
+                })
+                .collect();
+            for worker in workers {
+                worker.join().unwrap();
+            }
+            assert_eq!(ring.published(), 20);
+        });
+    }
+
+    /// A third ticket takes the slot of the first one only after that was published.
+    #[test]
+    fn a_slot_is_used_again_only_when_it_is_free() {
+        check(|| {
+            let ring = Arc::new(PublishRing::new(0));
+            let first = {
+                let ring = Arc::clone(&ring);
+                thread::spawn(move || {
+                    ring.complete(0, 10);
+                })
+            };
+            ring.complete(1, 20);
+            ring.wait_for_slot(2);
+            ring.complete(2, 30);
+            first.join().unwrap();
+            assert_eq!(ring.published(), 30);
+        });
+    }
+}

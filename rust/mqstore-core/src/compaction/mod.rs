@@ -1,0 +1,62 @@
+//! Compaction: of every key the newest record, in RocketMQ's own compaction folders.
+//!
+//! Owns `compaction/` (what RocketMQ keeps of compaction topics) and `mqstore/jobs/`. A job has three
+//! steps, plain functions on plain values, so that they can run in one process, in many threads, or on
+//! as many machines as see the directory:
+//!
+//! ```text
+//! plan      driver, store locked      what to compact, from which generation of the files
+//! run_task  workers, no lock          one queue's new generation, in a folder of the attempt
+//! publish   driver, store locked      checks, then one exchange of folders for all queues
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `plan`, `task`, `publish` | the three steps; `local` runs them in this process |
+//! | `model`, `options`, `json` | what they hand to each other |
+//! | `job`, `tree`, `state` | a job's folder and record, the next folder, "has it moved?" |
+//! | `source`, `digests`, `writer` | a task's input, its memory, its output |
+//! | `folder`, `cursor`, `reader`, `positions`, `geometry` | RocketMQ's files |
+//!
+//! Across a crash: each queue is wholly in its old or wholly in its new generation, log and queue
+//! together; see `publish`. Across threads and processes: one driver a job (the job's lock), one
+//! publication at a time (the store's lock), any number of workers and readers.
+//!
+//! Source: `CompactionStore`, `CompactionLog`, `SparseConsumeQueue`; what is done better, and why, is
+//! in each module's text.
+
+mod cursor;
+mod digests;
+mod folder;
+mod geometry;
+mod job;
+mod json;
+mod local;
+mod model;
+mod options;
+mod plan;
+mod positions;
+mod publish;
+mod reader;
+mod source;
+mod state;
+mod task;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod writer;
+
+pub use geometry::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
+pub use job::{Job, published_report};
+pub use local::{compact, compact_locked};
+pub use model::{
+    CompactionPlan, CompactionReport, Counts, LogPart, LogTail, OutputFile, OutputPair, QueueTask,
+    TaskResult, Worker,
+};
+pub use options::CompactionOptions;
+pub use plan::{Planned, plan, plan_locked, preview};
+pub use publish::{publish, publish_locked};
+pub use reader::{CompactedQueue, CompactedRecords};
+pub use task::{Stop, run_task};

@@ -1,0 +1,368 @@
+//! Deciding what a compaction job does.
+//!
+//! Owns [`plan`] and [`plan_locked`]: which queues, which records of each, which lengths, and from
+//! which generation of the files. The store's lock is held while a plan is made, so that the end of
+//! the log, of the queues and of the compaction files belong together; it is not held while the tasks
+//! run. Writes nothing but the job's own folder, and not even that for [`preview`].
+//!
+//! The snapshot of a queue ends where the log ends. What the compaction files hold comes from there;
+//! what follows comes from the commit log, by way of the consume queue where that can be trusted: the
+//! store was closed cleanly and nothing is known against the queue. Otherwise the log is walked.
+//!
+//! Source of what a compaction topic is: `CleanupPolicyUtils#getDeletePolicy`, `CompactionStore#load`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use mqstore_format::json::{TopicConfig, TopicTable};
+use mqstore_io::{Access, StoreLock};
+
+use super::folder::{check_names, queue_ids, topics as topics_with_files};
+use super::geometry::CompactionGeometry;
+use super::job::{Begun, Job, fresh_token};
+use super::model::{CompactionPlan, LogPart, QueueTask};
+use super::options::CompactionOptions;
+use super::publish::lock_store;
+use super::state::GenerationState;
+use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
+use crate::consume_queue::{ConsumeQueue, QueueSet};
+use crate::error::StoreError;
+use crate::files::StoreFiles;
+
+const TOPIC_TABLE_LIMIT_BYTES: u64 = 256 << 20;
+
+/// A plan, and the job that it belongs to.
+#[derive(Debug)]
+pub struct Planned {
+    /// What to do.
+    pub plan: CompactionPlan,
+    /// To be kept until the plan is published or abandoned; `None` when it was published before.
+    pub job: Option<Job>,
+}
+
+/// Plans the compaction of `topics` (`None`: all compaction topics) and starts the job.
+///
+/// # Errors
+/// [`StoreError::Locked`] while anybody has the store open for writing,
+/// [`StoreError::TopicNotFound`], [`StoreError::InvalidOption`] for a topic that is no compaction
+/// topic (without `force`), [`StoreError::Busy`] when another driver runs a job of the same id.
+pub fn plan(
+    files: &StoreFiles,
+    topics: Option<&[String]>,
+    options: &CompactionOptions,
+) -> Result<Planned, StoreError> {
+    require_store(files)?;
+    let held = lock_store(files)?;
+    plan_locked(files, held.as_ref(), topics, options)
+}
+
+/// As [`plan`], for a caller that holds the store's lock.
+pub fn plan_locked(
+    files: &StoreFiles,
+    held: &dyn StoreLock,
+    topics: Option<&[String]>,
+    options: &CompactionOptions,
+) -> Result<Planned, StoreError> {
+    let planner = Planner::new(files, options)?;
+    let topics = planner.choose(topics)?;
+    let id = options.job_id.clone().unwrap_or_else(|| format!("compact-{}", fresh_token(files)));
+    let job = match Job::begin(files, held, &id)? {
+        Begun::Running(job) => job,
+        Begun::Published(report) => {
+            let plan = CompactionPlan {
+                job_id: id,
+                root: files.root.clone(),
+                tasks: Vec::new(),
+                skipped: Vec::new(),
+                published: Some(report),
+            };
+            return Ok(Planned { plan, job: None });
+        }
+    };
+    match planner.plan(topics, &id, job.nonce()) {
+        Ok(plan) => Ok(Planned { plan, job: Some(job) }),
+        Err(error) => {
+            // The first error is the one to report; the next job sweeps what this leaves.
+            let _ = job.abandon(files);
+            Err(error)
+        }
+    }
+}
+
+/// What [`plan`] would decide; takes no lock and writes nothing. Its tasks cannot be run.
+///
+/// # Errors
+/// As [`plan`], but for the lock.
+pub fn preview(
+    files: &StoreFiles,
+    topics: Option<&[String]>,
+    options: &CompactionOptions,
+) -> Result<CompactionPlan, StoreError> {
+    require_store(files)?;
+    let planner = Planner::new(files, options)?;
+    let topics = planner.choose(topics)?;
+    planner.plan(topics, options.job_id.as_deref().unwrap_or("preview"), "")
+}
+
+/// Refuses a directory that is no store before anything is written to it.
+fn require_store(files: &StoreFiles) -> Result<(), StoreError> {
+    let mut folders = files.log_folders()?.all();
+    folders.push(files.compaction());
+    if folders.iter().any(|folder| files.vfs.stat(folder).is_ok()) {
+        return Ok(());
+    }
+    Err(StoreError::NotAStore {
+        path: files.root.clone(),
+        reason: "it has neither a commitlog nor a compaction folder".to_owned(),
+    })
+}
+
+/// What a plan is made from.
+struct Planner<'a> {
+    files: &'a StoreFiles,
+    options: &'a CompactionOptions,
+    table: TopicTable,
+    with_files: Vec<String>,
+    list: Arc<SegmentList>,
+    queues: QueueSet,
+    /// Whether consume queues may be followed.
+    trusted: bool,
+    /// No consume queue points behind this log position.
+    covered: u64,
+}
+
+/// The topics that are to be compacted, and what was left out.
+struct Chosen {
+    topics: BTreeSet<String>,
+    skipped: Vec<String>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(files: &'a StoreFiles, options: &'a CompactionOptions) -> Result<Self, StoreError> {
+        options.geometry()?;
+        let list = SegmentList::load_if_any(files)?;
+        let queues = QueueSet::load(files, 0, Access::Read)?;
+        queues.recover_bounds()?;
+        let ends = queues.all().iter().map(|queue| queue.max_physical_end()).max();
+        let covered = ends.and_then(|end| u64::try_from(end).ok()).unwrap_or(0).max(list.min_offset());
+        let clean = files.vfs.stat(&files.abort()).is_err();
+        Ok(Self {
+            table: topic_table(files)?,
+            with_files: topics_with_files(files, &files.compaction())?,
+            trusted: clean && covered <= list.end_offset(),
+            covered,
+            list: Arc::new(list),
+            queues,
+            files,
+            options,
+        })
+    }
+
+    /// Whether RocketMQ serves this topic from compaction files.
+    fn is_compaction_topic(&self, topic: &str) -> bool {
+        match self.table.topics.get(topic) {
+            Some(config) => config
+                .attributes
+                .get(TopicConfig::CLEANUP_POLICY)
+                .is_some_and(|policy| policy == "COMPACTION"),
+            // A lost topic table: only a compaction topic has such files.
+            None => self.with_files.iter().any(|with_files| with_files == topic),
+        }
+    }
+
+    fn exists(&self, topic: &str) -> bool {
+        self.table.topics.contains_key(topic)
+            || self.with_files.iter().any(|with_files| with_files == topic)
+            || self.queues.topics().contains_key(topic)
+    }
+
+    fn choose(&self, topics: Option<&[String]>) -> Result<Chosen, StoreError> {
+        let mut skipped = Vec::new();
+        let mut chosen = BTreeSet::new();
+        match topics {
+            Some(topics) => {
+                for topic in topics {
+                    self.require_compactable(topic)?;
+                    chosen.insert(topic.clone());
+                }
+            }
+            None => {
+                for topic in self.table.topics.keys().chain(&self.with_files) {
+                    if self.is_compaction_topic(topic) && check_names(topic, 0).is_ok() {
+                        chosen.insert(topic.clone());
+                    } else if self.with_files.contains(topic) {
+                        skipped.push(format!("{topic}: has compaction files, but is no compaction topic"));
+                    }
+                }
+            }
+        }
+        Ok(Chosen { topics: chosen, skipped })
+    }
+
+    fn require_compactable(&self, topic: &str) -> Result<(), StoreError> {
+        check_names(topic, 0)?;
+        if !self.exists(topic) {
+            return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
+        }
+        if self.options.force || self.is_compaction_topic(topic) {
+            return Ok(());
+        }
+        Err(StoreError::InvalidOption {
+            option: "topics",
+            reason: format!(
+                "{topic} is no compaction topic, so that RocketMQ would not serve what is compacted: create it with the \
+                 attribute cleanup.policy=COMPACTION (it cannot be changed later), or force it"
+            ),
+        })
+    }
+
+    /// Every queue of `topics` that may hold a record, and where the log ends.
+    fn queues_of(&self, topics: &BTreeSet<String>) -> Result<(Vec<(String, i32)>, u64), StoreError> {
+        let known = self.queues.topics();
+        let mut found: BTreeMap<&str, BTreeSet<i32>> = BTreeMap::new();
+        let mut unknown = false;
+        for topic in topics {
+            let ids = found.entry(topic).or_default();
+            ids.extend(queue_ids(self.files, &self.files.compaction(), topic)?);
+            let in_queues = known.get(topic).filter(|_| self.trusted);
+            unknown |= in_queues.is_none();
+            ids.extend(in_queues.into_iter().flatten());
+        }
+        // Without a consume queue to trust, only the log knows which queues there are.
+        let from = if unknown { self.list.min_offset() } else { self.covered };
+        let log_end = self.look_through(from, |topic, queue_id| {
+            if let Some(ids) = found.get_mut(topic) {
+                ids.insert(queue_id);
+            }
+        })?;
+        let queues = found
+            .into_iter()
+            .flat_map(|(topic, ids)| ids.into_iter().map(move |id| (topic.to_owned(), id)))
+            .filter(|(topic, id)| check_names(topic, *id).is_ok())
+            .collect();
+        Ok((queues, log_end))
+    }
+
+    /// Calls `visit` for each record from log position `from` on; where the log ends.
+    fn look_through(&self, from: u64, mut visit: impl FnMut(&str, i32)) -> Result<u64, StoreError> {
+        let list = Arc::clone(&self.list);
+        let mut scanner = LogScanner::new(list, from, u64::MAX >> 1, ScanChecks { crc: true });
+        loop {
+            match scanner.next_item()? {
+                ScanItem::Record(record) => visit(record.topic, record.queue_id),
+                ScanItem::Filler { .. } => {}
+                ScanItem::End { offset } => return Ok(offset),
+                // A torn tail ends the log. Other damage makes the tasks that meet it fail.
+                ScanItem::Damaged(damage) => match scanner.resync(damage.offset.saturating_add(1))? {
+                    Some(next) => scanner.seek(next),
+                    None => return Ok(damage.offset),
+                },
+            }
+        }
+    }
+
+    fn plan(&self, chosen: Chosen, job_id: &str, nonce: &str) -> Result<CompactionPlan, StoreError> {
+        let mut plan = CompactionPlan {
+            job_id: job_id.to_owned(),
+            root: self.files.root.clone(),
+            tasks: Vec::new(),
+            skipped: chosen.skipped,
+            published: None,
+        };
+        let (queues, log_end) = self.queues_of(&chosen.topics)?;
+        let mut geometry = None;
+        let mut states = Vec::new();
+        for (topic, queue_id) in queues {
+            match GenerationState::load(self.files, &topic, queue_id) {
+                Ok(state) => {
+                    geometry = geometry.or(state.geometry);
+                    states.push((topic, queue_id, state));
+                }
+                Err(error @ StoreError::Corrupt { .. }) => {
+                    plan.skipped.push(format!("{topic}/{queue_id}: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let geometry = match geometry {
+            Some(geometry) => geometry,
+            None => self.options.geometry()?,
+        };
+        for (topic, queue_id, state) in states {
+            if !state.blocked.is_empty() {
+                plan.skipped.push(format!("{topic}/{queue_id}: {}", state.blocked.join("; ")));
+                continue;
+            }
+            let log = self.log_part(&topic, queue_id, state.end, log_end);
+            if state.end == 0 && log.queue_from >= log.queue_to && log.scan_from >= log.log_end {
+                continue;
+            }
+            plan.tasks.push(self.task(topic, queue_id, state, geometry, log, (job_id, nonce)));
+        }
+        Ok(plan)
+    }
+
+    fn task(
+        &self,
+        topic: String,
+        queue_id: i32,
+        state: GenerationState,
+        geometry: CompactionGeometry,
+        log: LogPart,
+        (job_id, nonce): (&str, &str),
+    ) -> QueueTask {
+        QueueTask {
+            job_id: job_id.to_owned(),
+            nonce: nonce.to_owned(),
+            root: self.files.root.clone(),
+            topic,
+            queue_id,
+            geometry: state.geometry.unwrap_or(geometry),
+            memory_bytes: self.options.memory_bytes,
+            generation: state.token,
+            previous_end: state.end,
+            log,
+        }
+    }
+
+    fn log_part(&self, topic: &str, queue_id: i32, previous_end: i64, log_end: u64) -> LogPart {
+        let queue = self.queues.get(topic, queue_id).filter(|queue| self.trusted && usable(queue));
+        let queue_file_bytes = self.queues.file_bytes();
+        // A queue that has no files while its sisters have is a queue without a message.
+        let sisters = self.trusted && self.queues.topics().contains_key(topic);
+        let (queue_from, queue_to, scan_from) = match queue {
+            Some(queue) => (queue.min_offset().max(previous_end), queue.max_offset(), self.covered),
+            None if sisters && self.queues.get(topic, queue_id).is_none() => (0, 0, self.covered),
+            None => (0, 0, self.list.min_offset()),
+        };
+        LogPart {
+            queue_from,
+            queue_to: queue_to.max(queue_from),
+            queue_file_bytes,
+            scan_from: scan_from.min(log_end),
+            log_end,
+        }
+    }
+}
+
+fn usable(queue: &ConsumeQueue) -> bool {
+    queue.damaged().is_none()
+}
+
+/// `config/topics.json` or its backup; an empty table when neither can be read.
+fn topic_table(files: &StoreFiles) -> Result<TopicTable, StoreError> {
+    let main = files.topics_json();
+    for path in [main.clone(), main.with_extension("json.bak")] {
+        match files.vfs.read_file(&path, TOPIC_TABLE_LIMIT_BYTES) {
+            Ok(bytes) => {
+                if let Ok(table) = TopicTable::parse(&bytes) {
+                    return Ok(table);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(StoreError::io(&path, "reading the topic table", error)),
+        }
+    }
+    Ok(TopicTable::default())
+}

@@ -1,0 +1,6 @@
+//! What a compaction must do, seen from outside: see each file.
+
+mod broker;
+mod crash;
+mod job;
+mod model;

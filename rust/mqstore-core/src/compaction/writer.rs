@@ -1,0 +1,209 @@
+//! Writing one generation of a queue: the survivors, in files that a broker goes on appending to.
+//!
+//! Owns the output of one task attempt, in a staging folder that nobody else writes to. Pairs of files
+//! start at position 0 and follow each other without a gap:
+//!
+//! ```text
+//! log/00000000000000000000  record record ... [free:4 0xCBD43194]  zeros   closed
+//! cq/00000000000000000000   entry  entry  ... [end marker]         zeros
+//! log/00000000000000002208  record ...        zeros                        the last pair: open
+//! cq/00000000000000002208   entry  ...        zeros
+//! ```
+//!
+//! Every pair but the last is closed as RocketMQ's rolling closes one. The last has no marker: a
+//! broker that loads it sets its positions behind the last valid entry and its record, and appends
+//! there. A compaction of RocketMQ's leaves old bytes behind that place when it reuses files of a
+//! killed run; these files are new, so that zeros follow.
+//!
+//! A record keeps its bytes but PHYSICALOFFSET, and its property CRC where it has one, which is
+//! sealed anew. Nothing counts before [`GenerationWriter::finish`] returns: it syncs files and
+//! folders. Memory: one buffer a file.
+//!
+//! Source: `CompactionLog.CompactionAppendMessageCallback#doAppend`, `CompactionAppendEndMsgCallback`,
+//! `SparseConsumeQueue#putBatchMessagePositionInfo`, `#putEndPositionInfo`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::{
+    BatchCqUnit, Crc31, DelayLevels, END_MARKER, RecordView, encode_blank, offset_file_name, patch_position,
+    seal_property_crc,
+};
+use mqstore_io::VfsFile;
+use mqstore_io::switch;
+
+use super::geometry::{CompactionGeometry, UNIT_BYTES};
+use super::model::{OutputFile, OutputPair};
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+
+/// Folder of the logs in a staging folder.
+pub(crate) const STAGED_LOGS: &str = "log";
+
+/// Folder of the queues in a staging folder.
+pub(crate) const STAGED_QUEUES: &str = "cq";
+
+/// Bytes that are gathered before they are written.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// A file that is written from its start to its end.
+#[derive(Debug)]
+struct Output {
+    path: PathBuf,
+    file: Arc<dyn VfsFile>,
+    buffer: Vec<u8>,
+    written: u64,
+    crc: Crc31,
+}
+
+impl Output {
+    fn create(files: &StoreFiles, path: PathBuf, len: u64) -> Result<Self, StoreError> {
+        let file = files.vfs.create_new(&path).at(&path, "creating a compaction file")?;
+        file.set_len(len).at(&path, "setting the length of a compaction file")?;
+        Ok(Self { path, file, buffer: Vec::new(), written: 0, crc: Crc31::new() })
+    }
+
+    fn position(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= BUFFER_BYTES { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> Result<(), StoreError> {
+        self.file.write_all_at(&self.buffer, self.written).at(&self.path, "writing a compaction file")?;
+        self.crc.update(&self.buffer);
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<OutputFile, StoreError> {
+        self.write()?;
+        switch::step("compaction.sync_file", || self.file.sync_all())
+            .at(&self.path, "syncing a compaction file")?;
+        Ok(OutputFile { used_bytes: self.written, crc: self.crc.finish() })
+    }
+}
+
+/// Writes the files of one generation; see the module's text.
+#[derive(Debug)]
+pub(crate) struct GenerationWriter<'a> {
+    files: &'a StoreFiles,
+    staging: PathBuf,
+    geometry: CompactionGeometry,
+    open: Option<(Output, Output)>,
+    pairs: Vec<OutputPair>,
+    base: u64,
+    scratch: Vec<u8>,
+}
+
+impl<'a> GenerationWriter<'a> {
+    /// Writes below `staging`, which exists and is empty but for other files of the same attempt.
+    pub(crate) fn create(
+        files: &'a StoreFiles,
+        staging: &Path,
+        geometry: CompactionGeometry,
+    ) -> Result<Self, StoreError> {
+        for name in [STAGED_LOGS, STAGED_QUEUES] {
+            let dir = staging.join(name);
+            files.vfs.create_dir(&dir).at(&dir, "creating a staging folder")?;
+        }
+        Ok(Self {
+            files,
+            staging: staging.to_path_buf(),
+            geometry,
+            open: None,
+            pairs: Vec::new(),
+            base: 0,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Appends a survivor; the caller gives them in ascending queue offset.
+    pub(crate) fn append(&mut self, record: &RecordView<'_>) -> Result<(), StoreError> {
+        let size = u64::from(record.size);
+        if size > self.geometry.largest_record() {
+            return Err(StoreError::TooLarge {
+                what: "a record of a compacted topic",
+                size,
+                limit: self.geometry.largest_record(),
+            });
+        }
+        if let Some((log, queue)) = &self.open
+            && !self.geometry.has_room(log.position(), queue.position(), size)
+        {
+            self.close(true)?;
+        }
+        if self.open.is_none() {
+            self.open_pair()?;
+        }
+        let Some((log, queue)) = &mut self.open else {
+            return Ok(());
+        };
+        let position = (self.base + log.position()) as i64;
+        move_record(record, position, &mut self.scratch)
+            .map_err(|error| StoreError::format(&log.path, log.position(), &error))?;
+        log.append(&self.scratch)?;
+        let tags_code = record.tags_code(&DelayLevels::default());
+        let (stored, offset) = (record.store_timestamp, record.queue_offset);
+        let unit = BatchCqUnit::new(position, record.size as i32, tags_code, stored, offset, 1);
+        queue.append(&unit.encode())?;
+        Ok(())
+    }
+
+    fn open_pair(&mut self) -> Result<(), StoreError> {
+        let name = offset_file_name(self.base);
+        let log = self.staging.join(STAGED_LOGS).join(&name);
+        let queue = self.staging.join(STAGED_QUEUES).join(&name);
+        self.open = Some((
+            Output::create(self.files, log, self.geometry.log_file_bytes)?,
+            Output::create(self.files, queue, self.geometry.queue_file_bytes)?,
+        ));
+        Ok(())
+    }
+
+    /// Ends the open pair; with markers when another one follows.
+    fn close(&mut self, another_follows: bool) -> Result<(), StoreError> {
+        let Some((mut log, mut queue)) = self.open.take() else {
+            return Ok(());
+        };
+        let units = queue.position() / UNIT_BYTES;
+        if another_follows {
+            let free = self.geometry.log_file_bytes - log.position();
+            log.append(&encode_blank(free as u32))?;
+            queue.append(&END_MARKER.encode())?;
+        }
+        self.pairs.push(OutputPair { base: self.base, units, log: log.finish()?, queue: queue.finish()? });
+        self.base += self.geometry.log_file_bytes;
+        Ok(())
+    }
+
+    /// Closes and syncs everything; the pairs in ascending base.
+    pub(crate) fn finish(mut self) -> Result<Vec<OutputPair>, StoreError> {
+        self.close(false)?;
+        for name in [STAGED_LOGS, STAGED_QUEUES] {
+            let dir = self.staging.join(name);
+            switch::step("compaction.sync_staged_names", || self.files.vfs.sync_dir(&dir))
+                .at(&dir, "syncing a staging folder")?;
+        }
+        Ok(self.pairs)
+    }
+}
+
+/// Copies `record` to `out` with `position` as its PHYSICALOFFSET.
+fn move_record(
+    record: &RecordView<'_>,
+    position: i64,
+    out: &mut Vec<u8>,
+) -> Result<(), mqstore_format::FormatError> {
+    out.clear();
+    out.extend_from_slice(record.bytes);
+    patch_position(out, record.queue_offset, position, record.store_timestamp)?;
+    if record.has_property_crc() {
+        seal_property_crc(out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Which slots were written and not committed yet.
+//!
+//! Owns a short ordered list of stretches of queue offsets, so that the commit step can tell a slot
+//! that no record claimed from one whose record was written out of order. Memory only; empty for an
+//! idle queue, one stretch for a queue that is written in order.
+
+use std::ops::Range;
+
+/// Neighbouring slots that all hold a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    /// First offset.
+    pub(super) start: i64,
+    /// One past the last offset.
+    pub(super) end: i64,
+    /// Log position of the first unit's record.
+    pub(super) first_physical: i64,
+    /// End of the last unit's record in the log.
+    pub(super) physical_end: i64,
+}
+
+/// Stretches by ascending offset; never empty ones, never two that touch.
+#[derive(Debug, Default)]
+pub(super) struct Covered {
+    stretches: Vec<Stretch>,
+}
+
+impl Covered {
+    /// The lowest stretch.
+    pub(super) fn first(&self) -> Option<&Stretch> {
+        self.stretches.first()
+    }
+
+    /// The highest stretch.
+    pub(super) fn last(&self) -> Option<&Stretch> {
+        self.stretches.last()
+    }
+
+    /// Adds a stretch; where it overlaps another one, the slots were written twice.
+    pub(super) fn insert(&mut self, mut new: Stretch) {
+        if new.start >= new.end {
+            return;
+        }
+        let from = self.stretches.partition_point(|old| old.end < new.start);
+        let to = self.stretches.partition_point(|old| old.start <= new.end);
+        for old in self.stretches.drain(from..to) {
+            if old.start < new.start {
+                new.start = old.start;
+                new.first_physical = old.first_physical;
+            }
+            if old.end > new.end {
+                new.end = old.end;
+                new.physical_end = old.physical_end;
+            }
+        }
+        self.stretches.insert(from, new);
+    }
+
+    /// The slots of `range` that are not covered.
+    pub(super) fn holes(&self, range: Range<i64>) -> Vec<Range<i64>> {
+        let mut holes = Vec::new();
+        let mut next = range.start;
+        for stretch in &self.stretches {
+            let end = stretch.start.min(range.end);
+            if next < end {
+                holes.push(next..end);
+            }
+            next = next.max(stretch.end);
+        }
+        if next < range.end {
+            holes.push(next..range.end);
+        }
+        holes
+    }
+
+    /// The log position at which the record of unit `end - 1` ends, when it is known without reading.
+    pub(super) fn physical_end(&self, end: i64) -> Option<i64> {
+        self.stretches.iter().find(|stretch| stretch.end == end).map(|stretch| stretch.physical_end)
+    }
+
+    /// Forgets all slots below `offset`.
+    pub(super) fn drop_below(&mut self, offset: i64) {
+        self.stretches.retain_mut(|stretch| {
+            stretch.start = stretch.start.max(offset);
+            stretch.start < stretch.end
+        });
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.stretches = Vec::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stretch(start: i64, end: i64) -> Stretch {
+        Stretch { start, end, first_physical: start * 100, physical_end: end * 100 }
+    }
+
+    fn covered(parts: &[(i64, i64)]) -> Covered {
+        let mut covered = Covered::default();
+        for &(start, end) in parts {
+            covered.insert(stretch(start, end));
+        }
+        covered
+    }
+
+    #[test]
+    fn neighbours_and_overlaps_merge() {
+        for parts in [
+            &[(0, 5), (5, 9)][..],
+            &[(5, 9), (0, 5)],
+            &[(0, 6), (3, 9)],
+            &[(2, 3), (6, 7), (0, 9)],
+            &[(0, 9), (2, 3), (4, 4)],
+            &[(0, 2), (7, 9), (2, 7)],
+        ] {
+            assert_eq!(covered(parts).stretches, [stretch(0, 9)], "{parts:?}");
+        }
+        assert_eq!(covered(&[(6, 8), (0, 5)]).stretches, [stretch(0, 5), stretch(6, 8)]);
+    }
+
+    #[test]
+    fn holes_are_what_is_missing() {
+        let covered = covered(&[(2, 4), (6, 8)]);
+        assert_eq!(covered.holes(0..10), [0..2, 4..6, 8..10]);
+        assert_eq!(covered.holes(3..7), [Range { start: 4, end: 6 }]);
+        assert_eq!(covered.holes(2..4), []);
+        assert_eq!(covered.holes(9..9), []);
+    }
+
+    #[test]
+    fn dropping_keeps_the_rest() {
+        let mut covered = covered(&[(2, 4), (6, 8)]);
+        covered.drop_below(7);
+        assert_eq!(covered.first().map(|left| (left.start, left.end)), Some((7, 8)));
+        assert_eq!(covered.physical_end(8), Some(800));
+        assert_eq!(covered.physical_end(7), None);
+        covered.drop_below(8);
+        assert!(covered.last().is_none());
+    }
+}

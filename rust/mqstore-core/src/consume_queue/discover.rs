@@ -1,0 +1,217 @@
+//! What lies in `consumequeue/`: topics, queues, files, and things that are none of these.
+//!
+//! Owns the classification of every name below the folder. Reads folders only: no file is opened
+//! here, so that a pipe cannot stop it and a link is not followed. Names, kinds and lengths decide:
+//!
+//! ```text
+//! consumequeue/<topic>/<queue id>/<20 digits>      a queue file, all of one length
+//! consumequeue/[.../]CURRENT, MANIFEST-000001      a RocksDB instance: another kind of queue
+//! ```
+//!
+//! Source: `ConsumeQueueStore#load`, `MappedFileQueue#doLoad`, `RocksDBConsumeQueueStore`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
+
+use mqstore_format::{parse_offset_file_name, parse_queue_dir_name, validate_stored_topic};
+use mqstore_io::{DirEntry, FileKind, Vfs};
+
+use super::layout::QueueLayout;
+use crate::error::{IoContext, StoreError, Stray};
+
+/// A folder that is named like a queue.
+#[derive(Debug)]
+pub(super) struct FoundQueue {
+    pub(super) topic: String,
+    pub(super) queue_id: i32,
+    pub(super) entries: Vec<DirEntry>,
+}
+
+/// Everything below `consumequeue/`.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) queues: Vec<FoundQueue>,
+    pub(super) strays: Vec<Stray>,
+}
+
+/// The files of one queue.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    /// Files of the right length, ascending.
+    pub(super) bases: Vec<u64>,
+    /// A last file of length 0, which a new one may replace.
+    pub(super) empty_last: Option<u64>,
+    /// Everything else.
+    pub(super) strays: Vec<Stray>,
+    /// Why units may be missing.
+    pub(super) damaged: Option<String>,
+}
+
+/// Lists all queues; a missing folder is an empty one.
+pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<Found, StoreError> {
+    let mut found = Found::default();
+    match vfs.stat(root) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
+        Err(error) => return Err(StoreError::io(root, "looking at the queue folder", error)),
+        Ok(stat) if stat.kind != FileKind::Directory => {
+            found.strays.push(stray(root, format!("{}, not a folder of queues", kind_name(stat.kind))));
+            return Ok(found);
+        }
+        Ok(_) => {}
+    }
+    let topics = list(vfs, root)?;
+    let rocksdb = is_rocksdb(&topics);
+    if rocksdb {
+        found.strays.push(stray(root, ROCKSDB.to_owned()));
+    }
+    for entry in &topics {
+        let path = root.join(&entry.name);
+        if entry.stat.kind != FileKind::Directory {
+            if !rocksdb {
+                found
+                    .strays
+                    .push(stray(&path, format!("{}, not the folder of a topic", kind_name(entry.stat.kind))));
+            }
+            continue;
+        }
+        match entry.name.to_str().filter(|name| validate_stored_topic(name).is_ok()) {
+            Some(topic) => scan_topic(vfs, &path, topic, &mut found)?,
+            None => found.strays.push(stray(&path, "its name cannot be a topic".to_owned())),
+        }
+    }
+    Ok(found)
+}
+
+fn scan_topic(vfs: &dyn Vfs, folder: &Path, topic: &str, found: &mut Found) -> Result<(), StoreError> {
+    let entries = list(vfs, folder)?;
+    if is_rocksdb(&entries) {
+        found.strays.push(stray(folder, ROCKSDB.to_owned()));
+        return Ok(());
+    }
+    for entry in entries {
+        let path = folder.join(&entry.name);
+        if entry.stat.kind != FileKind::Directory {
+            found
+                .strays
+                .push(stray(&path, format!("{}, not the folder of a queue", kind_name(entry.stat.kind))));
+            continue;
+        }
+        let Some(queue_id) = entry.name.to_str().and_then(parse_queue_dir_name) else {
+            found.strays.push(stray(&path, "its name is no queue id".to_owned()));
+            continue;
+        };
+        let entries = list(vfs, &path)?;
+        found.queues.push(FoundQueue { topic: topic.to_owned(), queue_id, entries });
+    }
+    Ok(())
+}
+
+/// Lists the folder of one queue; a missing folder is an empty one.
+pub(super) fn list_queue(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<DirEntry>, StoreError> {
+    match vfs.stat(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(StoreError::io(folder, "looking at a queue", error)),
+        // What is no folder was reported when the store was loaded.
+        Ok(stat) if stat.kind != FileKind::Directory => Ok(Vec::new()),
+        Ok(_) => list(vfs, folder),
+    }
+}
+
+fn list(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<DirEntry>, StoreError> {
+    match vfs.list(folder) {
+        // Deleted by its owner since it was seen.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        result => result.at(folder, "listing queues"),
+    }
+}
+
+/// The length that most queue files have; `configured` when there is none, and where two lengths
+/// are equally frequent.
+pub(super) fn common_len(queues: &[FoundQueue], configured: u64) -> u64 {
+    let mut counts = BTreeMap::new();
+    for entry in queues.iter().flat_map(|queue| &queue.entries) {
+        let len = entry.stat.len;
+        let plain = entry.stat.kind == FileKind::File && len > 0;
+        if plain && QueueLayout::new(len).file_bytes() == len && base_of(&entry.name).is_some() {
+            *counts.entry(len).or_insert(0_u64) += 1;
+        }
+    }
+    let best = counts.into_iter().max_by_key(|&(len, count)| (count, len == configured, len));
+    best.map_or(configured, |(len, _)| len)
+}
+
+/// Sorts the entries of the folder of one queue into files and others.
+pub(super) fn classify(folder: &Path, entries: &[DirEntry], layout: QueueLayout) -> Listing {
+    let mut listing = Listing::default();
+    if is_rocksdb(entries) {
+        listing.strays.push(stray(folder, ROCKSDB.to_owned()));
+        listing.damaged = Some(format!("{}: {ROCKSDB}", folder.display()));
+        return listing;
+    }
+    let last = entries.iter().filter_map(|entry| base_of(&entry.name)).max();
+    for entry in entries {
+        let base = base_of(&entry.name);
+        let Some(reason) = why_not_a_file(entry, base, layout) else {
+            listing.bases.extend(base);
+            continue;
+        };
+        let path = folder.join(&entry.name);
+        let empty_last = entry.stat.kind == FileKind::File && entry.stat.len == 0 && base == last;
+        if empty_last && base.is_some_and(|base| layout.is_base(base)) {
+            listing.empty_last = base;
+        } else if base.is_some() {
+            listing.damaged.get_or_insert_with(|| format!("{}: {reason}", path.display()));
+        }
+        listing.strays.push(stray(&path, reason));
+    }
+    listing.bases.sort_unstable();
+    let missing = listing.bases.windows(2).find_map(|pair| match *pair {
+        [left, right] if left + layout.file_bytes() != right => Some((left, right)),
+        _ => None,
+    });
+    if let Some((left, right)) = missing {
+        let text = format!("{}: no file between {left:020} and {right:020}", folder.display());
+        listing.damaged.get_or_insert(text);
+    }
+    listing
+}
+
+fn why_not_a_file(entry: &DirEntry, base: Option<u64>, layout: QueueLayout) -> Option<String> {
+    if entry.stat.kind != FileKind::File {
+        return Some(format!("{}, not a queue file", kind_name(entry.stat.kind)));
+    }
+    let Some(base) = base else {
+        return Some("its name is not the 20 digits of a queue file".to_owned());
+    };
+    if entry.stat.len != layout.file_bytes() {
+        return Some(format!("{} bytes long; queue files here have {}", entry.stat.len, layout.file_bytes()));
+    }
+    (!layout.is_base(base)).then(|| format!("its name is no multiple of {}", layout.file_bytes()))
+}
+
+fn base_of(name: &OsStr) -> Option<u64> {
+    name.to_str().and_then(parse_offset_file_name)
+}
+
+const ROCKSDB: &str = "holds a RocksDB database; queues of that kind are rebuilt from the log";
+
+fn is_rocksdb(entries: &[DirEntry]) -> bool {
+    entries.iter().filter(|entry| entry.stat.kind == FileKind::File).any(|entry| {
+        let name = entry.name.as_encoded_bytes();
+        name == b"CURRENT" || name.starts_with(b"MANIFEST-")
+    })
+}
+
+fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::File => "a file",
+        FileKind::Directory => "a folder",
+        FileKind::Symlink => "a symbolic link, which is not followed",
+        FileKind::Other => "a pipe, socket or device",
+    }
+}
+
+fn stray(path: &Path, reason: String) -> Stray {
+    Stray { path: path.to_path_buf(), reason }
+}

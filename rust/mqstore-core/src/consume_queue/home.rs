@@ -1,0 +1,136 @@
+//! What all queues of a store share: files, descriptors, geometry, and what is to be synced.
+//!
+//! Source: none of RocketMQ's; it keeps a descriptor and a map for every file of every queue.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::path::{Path, PathBuf};
+
+use mqstore_io::switch;
+use mqstore_io::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
+use mqstore_io::{Access, FileCache, VfsFile};
+
+use super::layout::QueueLayout;
+use super::queue::ConsumeQueue;
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+
+/// How many names are tried for a staged file before giving up; each failed try is a file that an
+/// earlier process left.
+const STAGING_TRIES: u32 = 10_000;
+
+/// The part of a [`super::QueueSet`] that its queues use.
+#[derive(Debug)]
+pub(super) struct Home {
+    pub(super) files: StoreFiles,
+    pub(super) cache: Arc<FileCache>,
+    pub(super) layout: QueueLayout,
+    pub(super) access: Access,
+    dirty_queues: Mutex<Vec<Weak<ConsumeQueue>>>,
+    dirty_folders: Mutex<BTreeSet<PathBuf>>,
+    staged: AtomicU64,
+}
+
+impl Home {
+    pub(super) fn new(
+        files: &StoreFiles,
+        cache: Arc<FileCache>,
+        layout: QueueLayout,
+        access: Access,
+    ) -> Self {
+        Self {
+            files: files.clone(),
+            cache,
+            layout,
+            access,
+            dirty_queues: Mutex::new(Vec::new()),
+            dirty_folders: Mutex::new(BTreeSet::new()),
+            staged: AtomicU64::new(0),
+        }
+    }
+
+    /// Fails unless the queues may be changed.
+    pub(super) fn writable(&self, action: &'static str) -> Result<(), StoreError> {
+        match self.access {
+            Access::ReadWrite => Ok(()),
+            Access::Read => Err(StoreError::ReadOnly { path: self.files.root.clone(), action }),
+        }
+    }
+
+    /// Makes a sparse queue file without a name.
+    pub(super) fn stage(&self) -> Result<(PathBuf, Arc<dyn VfsFile>), StoreError> {
+        let folder = self.files.staging();
+        let mut failure = None;
+        for _ in 0..STAGING_TRIES {
+            let number = self.staged.fetch_add(1, Ordering::Relaxed);
+            let path = folder.join(format!("queue-{number}"));
+            let error = match self.files.vfs.create_new(&path) {
+                Ok(file) => {
+                    file.set_len(self.layout.file_bytes()).at(&path, "sizing a queue file")?;
+                    return Ok((path, file));
+                }
+                Err(error) => error,
+            };
+            match error.kind() {
+                std::io::ErrorKind::AlreadyExists => {}
+                std::io::ErrorKind::NotFound if failure.is_none() => {
+                    self.files.vfs.create_dir_all(&folder).at(&folder, "making the staging folder")?;
+                }
+                _ => return Err(StoreError::io(&path, "making a queue file", error)),
+            }
+            failure = Some(StoreError::io(&path, "making a queue file", error));
+        }
+        Err(failure
+            .unwrap_or_else(|| StoreError::Busy { reason: "no name is free for a queue file".to_owned() }))
+    }
+
+    /// Puts `queue` on the list of queues to sync; called once until it is taken off again.
+    pub(super) fn mark_dirty(&self, queue: Weak<ConsumeQueue>) {
+        self.dirty_queues.lock().push(queue);
+    }
+
+    /// Has the names in `folder` synced by the next flush.
+    pub(super) fn mark_folder(&self, folder: &Path) {
+        let mut folders = self.dirty_folders.lock();
+        if !folders.contains(folder) {
+            folders.insert(folder.to_path_buf());
+        }
+    }
+
+    /// Makes the folder of a queue, and has it and what is above it synced by the next flush.
+    pub(super) fn make_folder(&self, folder: &Path) -> Result<(), StoreError> {
+        self.files.vfs.create_dir_all(folder).at(folder, "making the folder of a queue")?;
+        for above in folder.ancestors().take_while(|above| above.starts_with(&self.files.root)) {
+            self.mark_folder(above);
+        }
+        Ok(())
+    }
+
+    /// Syncs every dirty file, then every folder with new or removed names. What could not be synced
+    /// stays on the list.
+    pub(super) fn flush(&self) -> Result<(), StoreError> {
+        let mut queues = mem::take(&mut *self.dirty_queues.lock()).into_iter();
+        while let Some(queue) = queues.next() {
+            let Some(queue) = queue.upgrade() else { continue };
+            if let Err(error) = queue.flush_files() {
+                self.dirty_queues.lock().extend(queues);
+                return Err(error);
+            }
+        }
+        let mut folders = mem::take(&mut *self.dirty_folders.lock());
+        while let Some(folder) = folders.pop_last() {
+            match switch::step("consume_queue.sync_folder", || self.files.vfs.sync_dir(&folder)) {
+                // Set aside or removed by its owner: there is no name in it to keep.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    let failed = StoreError::io(&folder, "syncing a queue's folder", error);
+                    folders.insert(folder);
+                    self.dirty_folders.lock().append(&mut folders);
+                    return Err(failed);
+                }
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! One queue: its bounds, its files and how units are read.
+//!
+//! Owns `consumequeue/<topic>/<queue id>/`. Readers see the units from the minimum to the commit
+//! position, which is published with release order after the units are in their files; they take no
+//! lock but for a look at the list of files, and read by position, so that a writer never waits for
+//! them.
+//!
+//! Source: `ConsumeQueue`, `ConsumeQueueInterface`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use mqstore_format::{CqUnit, offset_file_name};
+use mqstore_io::VfsFile;
+use mqstore_io::sync::{Arc, AtomicBool, AtomicI64, Mutex, Ordering, RwLock, Weak};
+
+use super::covered::Covered;
+use super::home::Home;
+use super::layout::{Part, QueueLayout, UNIT_BYTES};
+use super::slots;
+use crate::error::{IoContext, StoreError};
+
+/// Bytes that one call of [`ConsumeQueue::read`] reads at once, at most.
+const READ_BYTES: u64 = 52_428 * UNIT_BYTES;
+
+/// The entries of one queue of one topic: where in the log its messages lie.
+#[derive(Debug)]
+pub struct ConsumeQueue {
+    pub(super) home: Arc<Home>,
+    pub(super) this: Weak<Self>,
+    topic: Box<str>,
+    queue_id: i32,
+    /// Files that have their name, ascending; the last one holds the last unit.
+    pub(super) bases: RwLock<Vec<u64>>,
+    pub(super) min: AtomicI64,
+    /// The commit position: one past the last unit that readers may see.
+    pub(super) committed: AtomicI64,
+    pub(super) physical_end: AtomicI64,
+    pub(super) damage: Mutex<Damage>,
+    pub(super) writing: Mutex<Writing>,
+    /// Whether the queue is on its home's list of queues to sync.
+    pub(super) dirty: AtomicBool,
+}
+
+/// What is known against a queue.
+#[derive(Debug, Default)]
+pub(super) struct Damage {
+    /// Files that are missing, or not as they should be.
+    pub(super) files: Option<String>,
+    /// Slots near the end that hold no unit, or one out of order.
+    pub(super) units: Option<String>,
+}
+
+/// What only writers touch.
+#[derive(Debug, Default)]
+pub(super) struct Writing {
+    /// Slots at or above the commit position that this process wrote.
+    pub(super) covered: Covered,
+    /// Files that have no name yet, and where they are meanwhile.
+    pub(super) staged: BTreeMap<u64, PathBuf>,
+    /// Files with a name and without a unit, which a new file of that name may replace.
+    pub(super) vacant: BTreeSet<u64>,
+    /// No slot at or above this offset holds anything.
+    pub(super) used_end: i64,
+    /// Named files with unsynced bytes.
+    pub(super) dirty_files: BTreeSet<u64>,
+    /// The file of the last write, as long as the cache of descriptors keeps it open.
+    pub(super) recent: Option<(u64, Weak<dyn VfsFile>)>,
+}
+
+impl ConsumeQueue {
+    pub(super) fn new(home: &Arc<Home>, topic: &str, queue_id: i32) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            home: Arc::clone(home),
+            this: Weak::clone(this),
+            topic: topic.into(),
+            queue_id,
+            bases: RwLock::new(Vec::new()),
+            min: AtomicI64::new(0),
+            committed: AtomicI64::new(0),
+            physical_end: AtomicI64::new(0),
+            damage: Mutex::default(),
+            writing: Mutex::new(Writing::default()),
+            dirty: AtomicBool::new(false),
+        })
+    }
+
+    /// The topic.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The number of the queue in its topic.
+    pub fn queue_id(&self) -> i32 {
+        self.queue_id
+    }
+
+    /// The smallest queue offset that can be read; equal to [`Self::max_offset`] when there is none.
+    /// Source: `ConsumeQueue#getMinOffsetInQueue`.
+    pub fn min_offset(&self) -> i64 {
+        self.min.load(Ordering::Acquire).min(self.max_offset())
+    }
+
+    /// One past the largest queue offset that can be read: the commit position. 0 for an empty queue
+    /// and before [`Self::recover_bounds`]. Source: `ConsumeQueue#getMaxOffsetInQueue`.
+    pub fn max_offset(&self) -> i64 {
+        self.committed.load(Ordering::Acquire)
+    }
+
+    /// The log position at which the record of the last committed unit ends; 0 when there is none.
+    /// Placeholders do not count. Source: `ConsumeQueue#getMaxPhysicOffset`.
+    pub fn max_physical_end(&self) -> i64 {
+        self.physical_end.load(Ordering::Acquire)
+    }
+
+    /// Why units may be missing or wrong, in words; `None` when nothing is known against the files.
+    /// Renewed by [`Self::recover_bounds`], and by [`Self::truncate`] for what it cut away.
+    pub fn damaged(&self) -> Option<String> {
+        let damage = self.damage.lock();
+        damage.files.clone().or_else(|| damage.units.clone())
+    }
+
+    /// Whether [`super::QueueSet::flush`] would sync something of this queue.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// Appends the committed units from `from` on to `out`, at most `max_units`, one per offset and
+    /// as they are on disk: a unit that [`CqUnit::is_blank`], or of size 0, stands for an offset
+    /// without a message. `from` at the maximum gives none; outside of the queue it is
+    /// [`StoreError::OffsetOutOfRange`]. After an error `out` may hold the units before it.
+    pub fn read(&self, from: i64, max_units: usize, out: &mut Vec<CqUnit>) -> Result<(), StoreError> {
+        self.check_range(from)?;
+        let outcome = self.read_files(from, max_units, out);
+        if outcome.is_err() {
+            // The file may have gone with the oldest part of the log since the look at the minimum.
+            self.check_range(from)?;
+        }
+        outcome
+    }
+
+    fn check_range(&self, offset: i64) -> Result<(), StoreError> {
+        let (min_offset, max_offset) = (self.min_offset(), self.max_offset());
+        if (min_offset..=max_offset).contains(&offset) {
+            return Ok(());
+        }
+        let (topic, queue_id) = (self.topic.to_string(), self.queue_id);
+        Err(StoreError::OffsetOutOfRange { topic, queue_id, offset, min_offset, max_offset })
+    }
+
+    fn read_files(&self, from: i64, max_units: usize, out: &mut Vec<CqUnit>) -> Result<(), StoreError> {
+        let wanted = i64::try_from(max_units).unwrap_or(i64::MAX).min(self.max_offset() - from);
+        let mut buffer = Vec::new();
+        for part in self.layout().parts(from..from + wanted) {
+            let file = self.named_file(&part)?;
+            let mut position = part.position;
+            while position < part.end_position() {
+                let end = part.end_position().min(position + READ_BYTES);
+                let units = slots::read_units(&*file, position..end, &mut buffer)
+                    .map_err(|source| self.io(part.base, "reading queue entries", source))?;
+                out.extend(units.iter().map(CqUnit::decode));
+                position = end;
+            }
+        }
+        Ok(())
+    }
+
+    fn named_file(&self, part: &Part) -> Result<Arc<dyn VfsFile>, StoreError> {
+        if self.bases.read().binary_search(&part.base).is_err() {
+            let reason = format!(
+                "the queue file with offsets {} to {} is missing; rebuild the queues from the log",
+                part.offsets.start, part.offsets.end
+            );
+            return Err(StoreError::corrupt(&self.path(part.base), 0, reason));
+        }
+        self.file(part.base)
+    }
+
+    pub(super) fn layout(&self) -> QueueLayout {
+        self.home.layout
+    }
+
+    /// The folder of the queue's files.
+    pub(super) fn folder(&self) -> PathBuf {
+        let mut folder = self.home.files.consume_queue();
+        folder.push(&*self.topic);
+        folder.push(self.queue_id.to_string());
+        folder
+    }
+
+    /// Where the file `base` lies once it has its name.
+    pub(super) fn path(&self, base: u64) -> PathBuf {
+        self.folder().join(offset_file_name(base))
+    }
+
+    /// The file `base`, which has its name.
+    pub(super) fn file(&self, base: u64) -> Result<Arc<dyn VfsFile>, StoreError> {
+        let path = self.path(base);
+        self.home.cache.get(&path, self.home.access).at(&path, "opening a queue file")
+    }
+
+    pub(super) fn io(&self, base: u64, action: &'static str, source: std::io::Error) -> StoreError {
+        StoreError::io(&self.path(base), action, source)
+    }
+}

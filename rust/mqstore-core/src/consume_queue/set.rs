@@ -1,0 +1,187 @@
+//! All queues of a store.
+//!
+//! Owns the table from topic and queue id to queue, and what lay in `consumequeue/` without being a
+//! queue. Loading reads folders only. A queue is an entry in a table and a few words; descriptors come
+//! from one bounded cache, so that tens of thousands of queues need no more of them than a few.
+//!
+//! Source: `ConsumeQueueStore`, `AbstractConsumeQueueStore`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use mqstore_format::validate_stored_topic;
+use mqstore_io::sync::{Arc, Mutex, RwLock};
+use mqstore_io::{Access, FileCache};
+
+use super::discover;
+use super::home::Home;
+use super::layout::QueueLayout;
+use super::queue::ConsumeQueue;
+use crate::error::{IoContext, StoreError, Stray};
+use crate::files::StoreFiles;
+
+/// Descriptors that [`QueueSet::load`] keeps open at most.
+pub const OPEN_QUEUE_FILES: usize = 512;
+
+/// The queues of one topic, by id.
+type TopicQueues = BTreeMap<i32, Arc<ConsumeQueue>>;
+
+/// The consume queues of one store.
+#[derive(Debug)]
+pub struct QueueSet {
+    home: Arc<Home>,
+    queues: RwLock<BTreeMap<Box<str>, TopicQueues>>,
+    strays: Mutex<Vec<Stray>>,
+}
+
+impl QueueSet {
+    /// Lists the queues of a store, with at most [`OPEN_QUEUE_FILES`] descriptors. Never writes.
+    ///
+    /// The length of queue files is the one that most files here have; `configured_file_bytes`
+    /// (default 6,000,000, rounded up to a multiple of 20) counts where there is none. The queues are
+    /// empty until [`ConsumeQueue::recover_bounds`].
+    pub fn load(files: &StoreFiles, configured_file_bytes: u64, access: Access) -> Result<Self, StoreError> {
+        let cache = Arc::new(FileCache::new(Arc::clone(&files.vfs), OPEN_QUEUE_FILES));
+        Self::load_with(files, configured_file_bytes, access, cache)
+    }
+
+    /// As [`Self::load`], with the descriptors of `cache`.
+    pub fn load_with(
+        files: &StoreFiles,
+        configured_file_bytes: u64,
+        access: Access,
+        cache: Arc<FileCache>,
+    ) -> Result<Self, StoreError> {
+        let found = discover::scan(&*files.vfs, &files.consume_queue())?;
+        let configured = QueueLayout::new(configured_file_bytes).file_bytes();
+        let layout = QueueLayout::new(discover::common_len(&found.queues, configured));
+        let home = Arc::new(Home::new(files, cache, layout, access));
+        let set = Self { home, queues: RwLock::default(), strays: Mutex::default() };
+        set.add(found);
+        Ok(set)
+    }
+
+    /// Looks for queues that appeared since; for readers that follow another process. Known queues
+    /// stay as they are: [`ConsumeQueue::recover_bounds`] renews one of them.
+    pub fn refresh(&self) -> Result<(), StoreError> {
+        let found = discover::scan(&*self.home.files.vfs, &self.home.files.consume_queue())?;
+        self.add(found);
+        Ok(())
+    }
+
+    fn add(&self, found: discover::Found) {
+        let mut strays = found.strays;
+        let mut queues = self.queues.write();
+        for found in found.queues {
+            let known = queues.entry(found.topic.as_str().into()).or_default();
+            let queue = known
+                .entry(found.queue_id)
+                .or_insert_with(|| ConsumeQueue::new(&self.home, &found.topic, found.queue_id));
+            let listing = discover::classify(&queue.folder(), &found.entries, self.home.layout);
+            queue.damage.lock().files = listing.damaged;
+            strays.extend(listing.strays);
+        }
+        *self.strays.lock() = strays;
+    }
+
+    /// Finds the bounds of all queues; see [`ConsumeQueue::recover_bounds`].
+    pub fn recover_bounds(&self) -> Result<(), StoreError> {
+        self.all().iter().try_for_each(|queue| queue.recover_bounds())
+    }
+
+    /// Gives back the descriptors; for a set that is done.
+    pub fn release(&self) {
+        self.home.cache.forget_dir(&self.home.files.root);
+    }
+
+    /// Length of every queue file in bytes: a multiple of 20.
+    pub fn file_bytes(&self) -> u64 {
+        self.home.layout.file_bytes()
+    }
+
+    /// What lies in the queues' folders and is no queue file, as of the load or the last refresh.
+    pub fn strays(&self) -> Vec<Stray> {
+        self.strays.lock().clone()
+    }
+
+    /// The queue, if it is known.
+    pub fn get(&self, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
+        self.queues.read().get(topic)?.get(&queue_id).cloned()
+    }
+
+    /// The queue; a new one has no files before its first commit. Fails on a read-only set, and on a
+    /// name that cannot be a folder's.
+    pub fn get_or_create(&self, topic: &str, queue_id: i32) -> Result<Arc<ConsumeQueue>, StoreError> {
+        if let Some(queue) = self.get(topic, queue_id) {
+            return Ok(queue);
+        }
+        self.home.writable("add a queue")?;
+        validate_stored_topic(topic)
+            .map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?;
+        if queue_id < 0 {
+            return Err(StoreError::InvalidMessage { reason: format!("queue id {queue_id} is negative") });
+        }
+        let mut queues = self.queues.write();
+        let topic_queues = queues.entry(topic.into()).or_default();
+        let queue =
+            topic_queues.entry(queue_id).or_insert_with(|| ConsumeQueue::new(&self.home, topic, queue_id));
+        Ok(Arc::clone(queue))
+    }
+
+    /// All queues, by topic and id.
+    pub fn all(&self) -> Vec<Arc<ConsumeQueue>> {
+        self.queues.read().values().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// Number of queues.
+    pub fn count(&self) -> usize {
+        self.queues.read().values().map(BTreeMap::len).sum()
+    }
+
+    /// The ids of the queues of each topic, ascending.
+    pub fn topics(&self) -> BTreeMap<String, Vec<i32>> {
+        let queues = self.queues.read();
+        queues.iter().map(|(topic, queues)| (topic.to_string(), queues.keys().copied().collect())).collect()
+    }
+
+    /// Syncs what changed since the last flush: files with new units, then folders with new or
+    /// removed names. After an error the rest is still to be synced.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        self.home.flush()
+    }
+
+    /// Moves the folder of a queue to `lost+found/`, so that the queue can be derived from the log
+    /// anew; it is empty then. One rename: a crash leaves the old queue or none. Answers where the
+    /// folder went, `None` when there was none.
+    pub fn set_aside(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
+        self.home.writable("set a queue aside")?;
+        let queue = self.get_or_create(topic, queue_id)?;
+        let vfs = &self.home.files.vfs;
+        let from = queue.folder();
+        let number = self.home.files.clock.now_ms();
+        let target = self.home.files.lost_and_found().join(format!("consumequeue.{number}")).join(topic);
+        vfs.create_dir_all(&target).at(&target, "making a folder for a damaged queue")?;
+        let mut to = target.join(queue_id.to_string());
+        let mut copy = 0;
+        let moved = loop {
+            match vfs.rename_noreplace(&from, &to) {
+                Ok(()) => break Some(to),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => break None,
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && copy < 1000 => {
+                    copy += 1;
+                    to = target.join(format!("{queue_id}.{copy}"));
+                }
+                Err(error) => return Err(StoreError::io(&from, "setting a damaged queue aside", error)),
+            }
+        };
+        queue.forget_files();
+        if moved.is_some() {
+            for folder in from.parent().into_iter().chain(target.ancestors()) {
+                if folder.starts_with(&self.home.files.root) {
+                    self.home.mark_folder(folder);
+                }
+            }
+        }
+        Ok(moved)
+    }
+}

@@ -1,0 +1,131 @@
+//! Reading the slots of one queue file, in both directions, and judging what they hold.
+//!
+//! Owns the only place where bytes of a queue file become units. Never trusts them: whatever is not
+//! a unit is [`Slot::Empty`], [`Slot::Blank`] or [`Slot::Invalid`]. All reads are positional, at most
+//! [`CHUNK_BYTES`] each, and no longer than the range that was asked for.
+//!
+//! ```text
+//! 0        8     12             20
+//! | record | size | tags code   |     all zero: empty     (0, 0x7fffffff, 0): blank
+//! ```
+//!
+//! Source: `ConsumeQueue#recover` (a unit counts when its offset is not negative and its size is
+//! positive), `ConsumeQueue#fillPreBlank`.
+
+use std::io;
+use std::ops::{ControlFlow, Range};
+
+use mqstore_format::{CQ_UNIT_BYTES, CqUnit};
+use mqstore_io::VfsFile;
+
+use super::layout::UNIT_BYTES;
+
+/// Bytes read at once: 819 units.
+pub(super) const CHUNK_BYTES: u64 = 819 * UNIT_BYTES;
+
+/// What one slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// Zeros: never written.
+    Empty,
+    /// The placeholder of an offset that no record has.
+    Blank,
+    /// A unit that names a possible place in the log.
+    Unit(CqUnit),
+    /// Anything else.
+    Invalid,
+}
+
+impl Slot {
+    /// Judges 20 bytes.
+    pub(super) fn decode(bytes: &[u8; CQ_UNIT_BYTES]) -> Self {
+        if *bytes == [0; CQ_UNIT_BYTES] {
+            return Self::Empty;
+        }
+        let unit = CqUnit::decode(bytes);
+        if unit.is_blank() {
+            Self::Blank
+        } else if physical_end(&unit).is_some() {
+            Self::Unit(unit)
+        } else {
+            Self::Invalid
+        }
+    }
+}
+
+/// Where the record of `unit` ends in the log; `None` when the unit names no possible place.
+pub(super) fn physical_end(unit: &CqUnit) -> Option<i64> {
+    if unit.is_blank() || unit.physical_offset < 0 || unit.size <= 0 {
+        return None;
+    }
+    unit.physical_offset.checked_add(i64::from(unit.size))
+}
+
+/// Shows `visit` the slots of `range` (file positions, whole units), first to last, until it breaks.
+pub(super) fn forwards(
+    file: &dyn VfsFile,
+    range: Range<u64>,
+    mut visit: impl FnMut(u64, Slot) -> ControlFlow<()>,
+) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    let mut position = range.start;
+    while position < range.end {
+        let end = range.end.min(position + CHUNK_BYTES);
+        for (index, bytes) in read_units(file, position..end, &mut buffer)?.iter().enumerate() {
+            if visit(position + index as u64 * UNIT_BYTES, Slot::decode(bytes)).is_break() {
+                return Ok(());
+            }
+        }
+        position = end;
+    }
+    Ok(())
+}
+
+/// Shows `visit` the slots below `end` (a file position), last to first, until it breaks.
+pub(super) fn backwards(
+    file: &dyn VfsFile,
+    end: u64,
+    mut visit: impl FnMut(u64, Slot) -> ControlFlow<()>,
+) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    let mut end = end;
+    while end > 0 {
+        let start = end.saturating_sub(CHUNK_BYTES);
+        for (index, bytes) in read_units(file, start..end, &mut buffer)?.iter().enumerate().rev() {
+            if visit(start + index as u64 * UNIT_BYTES, Slot::decode(bytes)).is_break() {
+                return Ok(());
+            }
+        }
+        end = start;
+    }
+    Ok(())
+}
+
+/// Reads the slots of `range`, which spans at most what the caller is ready to hold in memory.
+pub(super) fn read_units<'a>(
+    file: &dyn VfsFile,
+    range: Range<u64>,
+    buffer: &'a mut Vec<u8>,
+) -> io::Result<&'a [[u8; CQ_UNIT_BYTES]]> {
+    buffer.resize(range.end.saturating_sub(range.start) as usize, 0);
+    file.read_exact_at(buffer, range.start)?;
+    Ok(buffer.as_chunks().0)
+}
+
+/// One past the last unit of a file of `len` bytes that may hold something: what lies behind is a
+/// hole. Exact to [`CHUNK_BYTES`]; `len` where the file system has no holes.
+pub(super) fn data_end(file: &dyn VfsFile, len: u64) -> io::Result<u64> {
+    // Whether data follows a position is true up to some point and false behind it.
+    let (mut low, mut high) = (0, len);
+    if file.next_data(0)?.is_none() {
+        return Ok(0);
+    }
+    while high - low > CHUNK_BYTES {
+        let middle = low + (high - low) / 2;
+        match file.next_data(middle)?.filter(|data| *data < high) {
+            Some(data) => low = data.max(middle),
+            None => high = middle,
+        }
+    }
+    Ok((high.div_ceil(UNIT_BYTES) * UNIT_BYTES).min(len))
+}

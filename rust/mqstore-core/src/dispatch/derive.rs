@@ -1,0 +1,114 @@
+//! Queue entries made in memory, for readers whose queue files cannot be used.
+//!
+//! The same rules as the dispatcher's, without the files: a record yields one entry at the offset that
+//! it names; of two records for one place the first in the log wins. An inner batch is one entry that
+//! takes as many offsets as it has messages.
+
+use std::collections::BTreeMap;
+
+use mqstore_format::{CqUnit, DelayLevels, RecordView, validate_stored_topic};
+
+/// Derived entries of one queue, by ascending offset; offsets may have gaps.
+#[derive(Clone, Debug, Default)]
+pub struct DerivedQueue {
+    units: Vec<(i64, CqUnit)>,
+    end: i64,
+}
+
+impl DerivedQueue {
+    /// The first entry's offset.
+    pub fn min_offset(&self) -> Option<i64> {
+        self.units.first().map(|(offset, _)| *offset)
+    }
+
+    /// One past the last offset that an entry takes.
+    pub fn max_offset(&self) -> i64 {
+        self.end
+    }
+
+    /// Entries at or after `from`.
+    pub fn from(&self, from: i64) -> &[(i64, CqUnit)] {
+        let start = self.units.partition_point(|(offset, _)| *offset < from);
+        self.units.get(start..).unwrap_or_default()
+    }
+
+    fn drop_below(&mut self, log_min: u64) {
+        let gone = self
+            .units
+            .partition_point(|(_, unit)| u64::try_from(unit.physical_offset).is_ok_and(|at| at < log_min));
+        self.units.drain(..gone);
+    }
+
+    fn add(&mut self, offset: i64, messages: i64, unit: CqUnit) {
+        self.end = self.end.max(offset.saturating_add(messages));
+        match self.units.last() {
+            Some((last, _)) if *last >= offset => {
+                if let Err(place) = self.units.binary_search_by_key(&offset, |(offset, _)| *offset) {
+                    self.units.insert(place, (offset, unit));
+                }
+            }
+            _ => self.units.push((offset, unit)),
+        }
+    }
+}
+
+/// Derived entries of many queues.
+#[derive(Clone, Debug, Default)]
+pub struct DerivedQueues {
+    delay_levels: DelayLevels,
+    queues: BTreeMap<String, BTreeMap<i32, DerivedQueue>>,
+}
+
+impl DerivedQueues {
+    /// Adds the entry of `record`, which lies at log offset `offset`, if it yields one.
+    pub fn add(&mut self, record: &RecordView<'_>, offset: u64) {
+        if !record.dispatches_to_queue()
+            || record.queue_id < 0
+            || record.queue_offset < 0
+            || validate_stored_topic(record.topic).is_err()
+        {
+            return;
+        }
+        let unit = CqUnit {
+            physical_offset: offset as i64,
+            size: record.size as i32,
+            tags_code: record.tags_code(&self.delay_levels),
+        };
+        let messages = record.inner_batch().map_or(1, |(_, messages)| i64::from(messages.max(1)));
+        if !self.queues.contains_key(record.topic) {
+            self.queues.insert(record.topic.to_owned(), BTreeMap::new());
+        }
+        if let Some(queues) = self.queues.get_mut(record.topic) {
+            queues.entry(record.queue_id).or_default().add(record.queue_offset, messages, unit);
+        }
+    }
+
+    /// The entries of one queue.
+    pub fn get(&self, topic: &str, queue_id: i32) -> Option<&DerivedQueue> {
+        self.queues.get(topic)?.get(&queue_id)
+    }
+
+    /// Takes one queue's entries over from `other`; none there means an empty queue.
+    pub fn adopt(&mut self, other: &mut Self, topic: &str, queue_id: i32) {
+        let queue =
+            other.queues.get_mut(topic).and_then(|queues| queues.remove(&queue_id)).unwrap_or_default();
+        self.queues.entry(topic.to_owned()).or_default().insert(queue_id, queue);
+    }
+
+    /// Forgets the entries of records before log position `log_min`; each queue keeps its maximum.
+    pub fn drop_below(&mut self, log_min: u64) {
+        for queue in self.queues.values_mut().flat_map(BTreeMap::values_mut) {
+            queue.drop_below(log_min);
+        }
+    }
+
+    /// Topics that have a queue here.
+    pub fn topics(&self) -> impl Iterator<Item = &str> {
+        self.queues.keys().map(String::as_str)
+    }
+
+    /// The queues of `topic` that are here.
+    pub fn queue_ids(&self, topic: &str) -> impl Iterator<Item = i32> + '_ {
+        self.queues.get(topic).into_iter().flat_map(|queues| queues.keys().copied())
+    }
+}

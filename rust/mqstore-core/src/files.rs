@@ -1,0 +1,177 @@
+//! Where a store's own folders and files lie.
+//!
+//! Owns the names of everything directly under the root, RocketMQ's and ours, so that no other
+//! module joins paths by hand. Ours are all inside `mqstore/`, which RocketMQ ignores:
+//!
+//! ```text
+//! <root>/commitlog/  consumequeue/  index/  compaction/  config/    RocketMQ's folders
+//! <root>/checkpoint  abort  lock                                    RocketMQ's files
+//! <root>/mqstore/tmp/            files that do not have their name yet
+//! <root>/mqstore/lost+found/     copies of every byte that recovery cut
+//! <root>/mqstore/state.a|b       the durable mark, two slots
+//! <root>/mqstore/live            the writer's published positions
+//! <root>/mqstore/paths           the folders of the log, when they are others than commitlog/
+//! <root>/mqstore/wipe/           segments that are being overwritten before they go
+//! <root>/mqstore/jobs/           staged compactions
+//! ```
+//!
+//! Source: `StorePathConfigHelper`, `BrokerPathConfigHelper`.
+
+mod log_paths;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_io::switch;
+use mqstore_io::{Clock, FileKind, Vfs};
+
+pub use log_paths::LogFolders;
+
+use crate::error::{IoContext, StoreError};
+
+/// A derived file that leads to nothing any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// The first offset that it is about: of its queue, or for an index file of the log.
+    pub first_offset: i64,
+    /// The last one.
+    pub last_offset: i64,
+}
+
+/// The file system, the clock and the root of one store.
+#[derive(Clone, Debug)]
+pub struct StoreFiles {
+    /// The file system that the store lives on.
+    pub vfs: Arc<dyn Vfs>,
+    /// The clock that timestamps and intervals come from.
+    pub clock: Arc<dyn Clock>,
+    /// The store's root folder.
+    pub root: PathBuf,
+    /// The folders of the log, once they are settled.
+    logs: Option<Arc<LogFolders>>,
+}
+
+impl StoreFiles {
+    /// A store at `root`.
+    pub fn new(vfs: Arc<dyn Vfs>, clock: Arc<dyn Clock>, root: &Path) -> Self {
+        Self { vfs, clock, root: root.to_path_buf(), logs: None }
+    }
+
+    /// `commitlog/`: the segments, unless they lie elsewhere: see [`Self::log_folders`].
+    pub fn commit_log(&self) -> PathBuf {
+        self.root.join("commitlog")
+    }
+
+    /// `consumequeue/`: one folder a topic, in it one a queue.
+    pub fn consume_queue(&self) -> PathBuf {
+        self.root.join("consumequeue")
+    }
+
+    /// `index/`: the key index files.
+    pub fn index(&self) -> PathBuf {
+        self.root.join("index")
+    }
+
+    /// `compaction/`: logs and sparse queues of compacted topics.
+    pub fn compaction(&self) -> PathBuf {
+        self.root.join("compaction")
+    }
+
+    /// `config/`: RocketMQ's JSON files.
+    pub fn config(&self) -> PathBuf {
+        self.root.join("config")
+    }
+
+    /// `config/topics.json`: the topic table.
+    pub fn topics_json(&self) -> PathBuf {
+        self.config().join("topics.json")
+    }
+
+    /// `checkpoint`: times and positions up to which derived files are durable.
+    pub fn checkpoint(&self) -> PathBuf {
+        self.root.join("checkpoint")
+    }
+
+    /// `abort`: present while a writer runs and after one that died.
+    pub fn abort(&self) -> PathBuf {
+        self.root.join("abort")
+    }
+
+    /// `lock`: the file whose first byte the writer locks.
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+
+    /// `mqstore/`: everything that is ours alone.
+    pub fn side(&self) -> PathBuf {
+        self.root.join("mqstore")
+    }
+
+    /// `mqstore/tmp/`: files get their final name from here by a rename.
+    pub fn staging(&self) -> PathBuf {
+        self.side().join("tmp")
+    }
+
+    /// `mqstore/lost+found/`: what recovery cut, byte for byte.
+    pub fn lost_and_found(&self) -> PathBuf {
+        self.side().join("lost+found")
+    }
+
+    /// `mqstore/jobs/`: staged output of compaction jobs.
+    pub fn jobs(&self) -> PathBuf {
+        self.side().join("jobs")
+    }
+
+    /// `mqstore/live`: the running writer's positions.
+    pub fn live(&self) -> PathBuf {
+        self.side().join("live")
+    }
+
+    /// Fails unless the root is a folder with a `commitlog` folder in it.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`] that says what is missing.
+    pub fn must_be_a_store(&self) -> Result<(), StoreError> {
+        let refuse =
+            |reason: &str| Err(StoreError::NotAStore { path: self.root.clone(), reason: reason.to_owned() });
+        match self.vfs.list(&self.root) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return refuse("it does not exist"),
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+                return refuse("it is a file, not a directory");
+            }
+            Err(error) => return Err(StoreError::io(&self.root, "opening the store's folder", error)),
+            Ok(_) => {}
+        }
+        match self.vfs.stat(&self.commit_log()) {
+            Ok(stat) if stat.kind == FileKind::Directory => Ok(()),
+            Ok(_) => refuse("its commitlog is not a folder"),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                if self.has_listed_logs()? {
+                    Ok(())
+                } else {
+                    refuse("it has no commitlog folder")
+                }
+            }
+            Err(error) => Err(StoreError::io(&self.commit_log(), "looking for the log", error)),
+        }
+    }
+
+    /// Makes `folder`, one of the store's own, when it is missing; its name is durable then.
+    pub fn ensure_folder(&self, folder: &Path) -> Result<(), StoreError> {
+        if self.vfs.stat(folder).is_ok_and(|stat| stat.kind == FileKind::Directory) {
+            return Ok(());
+        }
+        self.vfs.create_dir_all(folder).at(folder, "making a folder")?;
+        let mut parent = folder.parent();
+        while let Some(above) = parent.filter(|above| above.starts_with(&self.root)) {
+            switch::step("files.sync_folder_name", || self.vfs.sync_dir(above))
+                .at(above, "syncing a folder")?;
+            parent = above.parent();
+        }
+        Ok(())
+    }
+}

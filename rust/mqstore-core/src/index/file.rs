@@ -1,0 +1,235 @@
+//! One index file: its header, its slots and its entries.
+//!
+//! Owns the two ways to reach its bytes. A file that is being written is mapped, after its room was
+//! allocated, and its header is kept in memory; any other file is read by position. Nobody but the
+//! writer, which holds the set's lock, changes a byte.
+//!
+//! Source: `IndexFile`, `IndexHeader`.
+
+use std::io;
+use std::path::PathBuf;
+
+use mqstore_format::index::{INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES};
+use mqstore_format::{IndexEntry, IndexGeometry, IndexHeader};
+use mqstore_io::switch;
+use mqstore_io::sync::{Arc, AtomicBool, Ordering, RwLock};
+use mqstore_io::{Access, FileCache, MapAccess, Region, RegionError, VfsFile};
+
+use super::put::IndexPut;
+use crate::error::{IoContext, StoreError};
+
+/// Positions of the header's fields.
+const BEGIN_TIMESTAMP: usize = 0;
+const END_TIMESTAMP: usize = 8;
+const BEGIN_PHYSICAL: usize = 16;
+const END_PHYSICAL: usize = 24;
+const SLOT_COUNT: usize = 32;
+const INDEX_COUNT: usize = 36;
+
+/// One file of the index.
+#[derive(Debug)]
+pub(super) struct IndexFile {
+    pub(super) path: PathBuf,
+    pub(super) geometry: IndexGeometry,
+    cache: Arc<FileCache>,
+    access: Access,
+    state: RwLock<State>,
+    dirty: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    header: IndexHeader,
+    map: Option<WriteMap>,
+}
+
+/// The bytes of a file that is written.
+#[derive(Clone, Debug)]
+pub(super) struct WriteMap {
+    file: Arc<dyn VfsFile>,
+    region: Region,
+}
+
+/// The bytes of a file that is read.
+#[derive(Debug)]
+pub(super) enum Source {
+    Map(Region),
+    File(Arc<dyn VfsFile>),
+}
+
+impl IndexFile {
+    pub(super) fn new(
+        path: PathBuf,
+        geometry: IndexGeometry,
+        cache: &Arc<FileCache>,
+        access: Access,
+        header: IndexHeader,
+    ) -> Self {
+        let state = RwLock::new(State { header, map: None });
+        // Whether an earlier process synced what it wrote is not known; asking again is cheap.
+        let dirty = AtomicBool::new(access == Access::ReadWrite);
+        Self { path, geometry, cache: Arc::clone(cache), access, state, dirty }
+    }
+
+    /// The header: in memory where this process is the writer, else as it is on disk now.
+    pub(super) fn header(&self) -> Result<IndexHeader, StoreError> {
+        if self.access == Access::ReadWrite {
+            return Ok(self.state.read().header);
+        }
+        read_header(&*self.open()?).at(&self.path, "reading an index header")
+    }
+
+    /// The header as it was when the file was loaded, or written since.
+    pub(super) fn known_header(&self) -> IndexHeader {
+        self.state.read().header
+    }
+
+    /// Whether no entry fits any more.
+    pub(super) fn is_full(&self) -> bool {
+        self.known_header().next_entry() >= self.geometry.entries
+    }
+
+    fn open(&self) -> Result<Arc<dyn VfsFile>, StoreError> {
+        self.cache.get(&self.path, Access::Read).at(&self.path, "opening an index file")
+    }
+
+    /// The bytes, for a look-up.
+    pub(super) fn source(&self) -> Result<Source, StoreError> {
+        match &self.state.read().map {
+            Some(map) => Ok(Source::Map(map.region.clone())),
+            None => self.open().map(Source::File),
+        }
+    }
+
+    /// The bytes, for the writer: takes the file's room on disk and maps it.
+    pub(super) fn map(&self) -> Result<WriteMap, StoreError> {
+        let mut state = self.state.write();
+        if let Some(map) = &state.map {
+            return Ok(map.clone());
+        }
+        let file = self
+            .cache
+            .get(&self.path, Access::ReadWrite)
+            .and_then(|file| file.allocate(self.geometry.file_len()).map(|()| file))
+            .at(&self.path, "allocating an index file")?;
+        let region = usize::try_from(self.geometry.file_len())
+            .map_err(|_| io::ErrorKind::FileTooLarge.into())
+            .and_then(|len| file.map(0, len, MapAccess::ReadWrite))
+            .at(&self.path, "mapping an index file")?;
+        let map = WriteMap { file, region };
+        state.map = Some(map.clone());
+        Ok(map)
+    }
+
+    /// Gives the map back until it is written to again.
+    pub(super) fn unmap(&self) {
+        self.state.write().map = None;
+    }
+
+    /// Adds one entry; the caller has seen that there is room, and holds the writer's lock.
+    pub(super) fn put(&self, map: &WriteMap, new: &IndexPut) -> Result<(), StoreError> {
+        let mut header = self.known_header();
+        let written = self.put_key(&map.region, &mut header, new);
+        self.dirty.store(true, Ordering::Release);
+        written.map_err(io::Error::from).at(&self.path, "writing an index entry")?;
+        self.state.write().header = header;
+        Ok(())
+    }
+
+    /// The steps of `IndexFile#putKey`; the entry comes first, the slot that makes it reachable last.
+    fn put_key(&self, region: &Region, header: &mut IndexHeader, new: &IndexPut) -> Result<(), RegionError> {
+        let number = header.next_entry();
+        let slot_position = self.geometry.slot_position(self.geometry.slot_of(new.hash)) as usize;
+        let newest = region.load_u32_be_acquire(slot_position)?;
+        // A slot that points ahead is a leftover; RocketMQ, too, begins its chain anew.
+        let previous = if newest < number { newest } else { 0 };
+        let entry = IndexEntry {
+            hash: new.hash,
+            physical_offset: new.physical_offset,
+            time_diff_s: header.time_diff_s(new.store_timestamp),
+            previous: previous.cast_signed(),
+        };
+        region.write(self.geometry.entry_position(number) as usize, &entry.encode())?;
+        if number <= 1 {
+            header.begin_physical = new.physical_offset;
+            header.begin_timestamp = new.store_timestamp;
+            region.store_i64_be_release(BEGIN_PHYSICAL, header.begin_physical)?;
+            region.store_i64_be_release(BEGIN_TIMESTAMP, header.begin_timestamp)?;
+        }
+        header.slot_count = header.slot_count.saturating_add(i32::from(previous == 0));
+        header.index_count = (number + 1).cast_signed();
+        header.end_physical = new.physical_offset;
+        header.end_timestamp = new.store_timestamp;
+        region.store_u32_be_release(SLOT_COUNT, header.slot_count.cast_unsigned())?;
+        region.store_u32_be_release(INDEX_COUNT, header.index_count.cast_unsigned())?;
+        region.store_i64_be_release(END_PHYSICAL, header.end_physical)?;
+        region.store_i64_be_release(END_TIMESTAMP, header.end_timestamp)?;
+        region.store_u32_be_release(slot_position, number)
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// Syncs what changed; a full file then gives its map back.
+    pub(super) fn flush(&self) -> Result<(), StoreError> {
+        if self.access == Access::Read || !self.dirty.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let mapped = self.state.read().map.clone();
+        let file = match mapped {
+            Some(map) => Ok(map.file),
+            None => self.cache.get(&self.path, Access::ReadWrite),
+        };
+        let synced = file.and_then(|file| switch::step("index.sync_file", || file.sync_data()));
+        if synced.is_err() {
+            self.dirty.store(true, Ordering::Release);
+        } else if self.is_full() {
+            self.state.write().map = None;
+        }
+        synced.at(&self.path, "syncing an index file")
+    }
+}
+
+impl Source {
+    /// The number of the newest entry in the chain of `slot`.
+    pub(super) fn slot(&self, geometry: IndexGeometry, slot: u32) -> io::Result<u32> {
+        let position = geometry.slot_position(slot);
+        match self {
+            Self::Map(region) => Ok(region.load_u32_be_acquire(position as usize)?),
+            Self::File(file) => {
+                let mut bytes = [0; 4];
+                file.read_exact_at(&mut bytes, position)?;
+                Ok(u32::from_be_bytes(bytes))
+            }
+        }
+    }
+
+    /// Entry `number`, which the header counts.
+    pub(super) fn entry(&self, geometry: IndexGeometry, number: u32) -> io::Result<IndexEntry> {
+        let position = geometry.entry_position(number);
+        let mut bytes = [0; INDEX_ENTRY_BYTES];
+        match self {
+            Self::Map(region) => region.read(position as usize, &mut bytes)?,
+            Self::File(file) => file.read_exact_at(&mut bytes, position)?,
+        }
+        Ok(IndexEntry::decode(&bytes))
+    }
+}
+
+/// Reads the header of a file that is not written by this process.
+pub(super) fn read_header(file: &dyn VfsFile) -> io::Result<IndexHeader> {
+    let mut bytes = [0; INDEX_HEADER_BYTES];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(IndexHeader::decode(&bytes))
+}
+
+/// Why `header` cannot be that of a file with `geometry`.
+pub(super) fn header_damage(header: &IndexHeader, geometry: IndexGeometry) -> Option<String> {
+    if header.index_count < 0 || header.next_entry() > geometry.entries {
+        let text = format!("its header counts {} entries of {}", header.index_count, geometry.entries);
+        return Some(text);
+    }
+    let physical = header.begin_physical < 0 || header.end_physical < 0;
+    physical.then(|| "its header names a place before the start of the log".to_owned())
+}

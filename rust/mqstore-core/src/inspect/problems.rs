@@ -1,0 +1,149 @@
+//! What verification finds, as values.
+
+use std::path::{Path, PathBuf};
+
+/// How far a long look has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the log that were looked at.
+    pub done_bytes: u64,
+    /// Bytes of the log in all.
+    pub total_bytes: u64,
+}
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Its class, a stable word such as `record_damaged`.
+    pub kind: &'static str,
+    /// The file or folder.
+    pub path: PathBuf,
+    /// The byte offset in it, where there is one.
+    pub offset: Option<u64>,
+    /// What is wrong.
+    pub detail: String,
+    /// What that means for somebody who reads messages.
+    pub consequence: &'static str,
+    /// What a repair would do about it.
+    pub repair: &'static str,
+}
+
+/// The answer of [`super::verify`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Whether nothing was found.
+    pub ok: bool,
+    /// Whole records in the log.
+    pub messages: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// What was found, in the order of the checks; at most [`VerifyReport::LIMIT`].
+    pub problems: Vec<Problem>,
+    /// Problems beyond the limit.
+    pub more: u64,
+}
+
+impl VerifyReport {
+    /// Problems that are kept one by one; the rest is counted.
+    pub const LIMIT: usize = 10_000;
+
+    pub(super) fn add(&mut self, kind: Kind, path: &Path, offset: Option<u64>, detail: impl Into<String>) {
+        if self.problems.len() >= Self::LIMIT {
+            self.more += 1;
+            return;
+        }
+        let (kind, consequence, repair) = kind.words();
+        self.problems.push(Problem {
+            kind,
+            path: path.to_path_buf(),
+            offset,
+            detail: detail.into(),
+            consequence,
+            repair,
+        });
+    }
+}
+
+/// Classes of problems.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    SegmentStray,
+    SegmentGap,
+    RecordDamaged,
+    TornTail,
+    QueueStray,
+    QueueMissing,
+    QueueEntryWrong,
+    QueueEntryDangling,
+    QueueBehind,
+    QueueGap,
+    IndexStray,
+    IndexMissing,
+    IndexAnswer,
+    CheckpointAhead,
+    CompactionDamaged,
+}
+
+impl Kind {
+    fn words(self) -> (&'static str, &'static str, &'static str) {
+        let rebuild = "rebuild the queue from the log";
+        let reindex = "rebuild the index from the log";
+        match self {
+            Self::SegmentStray => (
+                "segment_stray",
+                "RocketMQ refuses to start; the file's records are not read",
+                "move the file away",
+            ),
+            Self::SegmentGap => (
+                "segment_gap",
+                "the records of the missing segments are gone",
+                "keep what is there on both sides",
+            ),
+            Self::RecordDamaged => (
+                "record_damaged",
+                "the records in this stretch cannot be read; those behind it can",
+                "set the stretch aside and go on behind it",
+            ),
+            Self::TornTail => (
+                "torn_tail",
+                "a record that was being written when the writer stopped is not there",
+                "cut the tail off, after a copy",
+            ),
+            Self::QueueStray => {
+                ("queue_stray", "RocketMQ may refuse to start; the file is not read", rebuild)
+            }
+            Self::QueueMissing => {
+                ("queue_missing", "consumers of RocketMQ do not see the queue's messages", rebuild)
+            }
+            Self::QueueEntryWrong => (
+                "queue_entry_wrong",
+                "consumers of RocketMQ get another message, or none, at this offset",
+                rebuild,
+            ),
+            Self::QueueEntryDangling => {
+                ("queue_entry_dangling", "consumers of RocketMQ are led to no message", rebuild)
+            }
+            Self::QueueBehind => {
+                ("queue_behind", "consumers of RocketMQ do not see the queue's newest messages yet", rebuild)
+            }
+            Self::QueueGap => {
+                ("queue_gap", "no message has these offsets", "nothing: the log has none for them")
+            }
+            Self::IndexStray => {
+                ("index_stray", "RocketMQ may misread the file; look-ups walk the log", reindex)
+            }
+            Self::IndexMissing => ("index_missing", "RocketMQ finds no message by key", reindex),
+            Self::IndexAnswer => ("index_answer", "RocketMQ does not find this message by its key", reindex),
+            Self::CheckpointAhead => (
+                "checkpoint_ahead",
+                "after a crash RocketMQ may skip records that its queues lack",
+                "write the checkpoint anew",
+            ),
+            Self::CompactionDamaged => (
+                "compaction_damaged",
+                "the compacted queue cannot be read here",
+                "compact the topic again from the log",
+            ),
+        }
+    }
+}

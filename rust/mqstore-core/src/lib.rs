@@ -1,0 +1,43 @@
+//! The store engine: commit log, consume queues, index, dispatch, flush, recovery, and the façade.
+//!
+//! Floors, from below: the families `commit_log`, `consume_queue`, `index` and `checkpoint` own their
+//! files and do not know one another; `dispatch`, `flush`, `recovery`, `compaction` and `inspect` join
+//! them; [`store`] is what programs use. Files, maps, clocks and locks come from `mqstore_io` alone.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests lay real files, links and pipes beside the engine"
+    )
+)]
+
+pub mod checkpoint;
+pub mod commit_log;
+pub mod compaction;
+pub mod consume_queue;
+pub mod dispatch;
+pub mod error;
+pub mod events;
+pub mod files;
+pub mod flush;
+pub mod index;
+pub mod inspect;
+pub mod live;
+pub mod mark;
+pub mod message;
+pub mod options;
+pub mod recovery;
+pub mod retention;
+pub mod store;
+
+pub use error::{StoreError, Stray};
+pub use events::{ExpiredFile, ExpiredKind, Hooks, StoreEvent, Verdict};
+pub use files::StoreFiles;
+pub use inspect::{Problem, Progress, VerifyReport, verify};
+pub use message::{Appended, NewMessage, RecordBytes, StoredRecord, TagFilter, UniqueKey, encode_properties};
+pub use options::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions, Visibility};
+pub use recovery::{RecoveryProgress, RecoveryStage};
+pub use retention::ExpireReport;
+pub use store::{Boundary, InfoReport, LogCursor, LookupCursor, QueueCursor, QueueInfo, Stats, Store, info};

@@ -1,0 +1,201 @@
+//! What a running writer tells readers in other processes.
+//!
+//! Owns `mqstore/live`, one page that the writer maps and that readers read positionally:
+//!
+//! ```text
+//!   0  8  "MQSLIVE1"      8  8  process id       16 16  boot id      32  8  writer token
+//!  40  8  1 when readers may see durable records only
+//!  64  8  counter, odd while a write is on      72  8  published log position
+//! 128  8  counter, odd while a write is on     136  8  durable log position
+//! 192  8  counter, odd while a write is on     200  8  dispatched log position
+//! 256  8  counter, odd while a write is on     264  8  confirm position + 1, 0 for none
+//! 320  8  1 once a write or a sync failed
+//! ```
+//!
+//! The page counts only while its owner holds the store's lock; a reader checks that first. Across a
+//! crash it promises nothing; after a kill recovery asks it whether a sync had failed. Each position has one writer at a time: one of those who publish, the
+//! leader of a group commit, the holder of the dispatcher's lock.
+
+use mqstore_io::switch;
+use mqstore_io::sync::{AtomicBool, Ordering, fence};
+use mqstore_io::{MapAccess, Region};
+
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+
+const MAGIC: &[u8; 8] = b"MQSLIVE1";
+const PAGE_BYTES: usize = 4096;
+const PUBLISHED_AT: usize = 64;
+const DURABLE_AT: usize = 128;
+const DISPATCHED_AT: usize = 192;
+const CONFIRMED_AT: usize = 256;
+const FAILED_AT: usize = 320;
+const READ_TRIES: usize = 1000;
+
+/// The writer's side of the page.
+#[derive(Debug)]
+pub struct LivePage {
+    region: Region,
+    /// Whether somebody writes the published position now.
+    publishing: AtomicBool,
+}
+
+impl LivePage {
+    /// Makes the page anew for this process.
+    pub fn create(files: &StoreFiles, token: u64, durable_only: bool) -> Result<Self, StoreError> {
+        let path = files.live();
+        let staged = files.staging().join("live");
+        let environment = files.vfs.environment();
+        let mut page = Vec::with_capacity(PAGE_BYTES);
+        page.extend_from_slice(MAGIC);
+        page.extend_from_slice(&u64::from(environment.pid).to_be_bytes());
+        page.extend_from_slice(&environment.boot_id);
+        page.extend_from_slice(&token.to_be_bytes());
+        page.extend_from_slice(&u64::from(durable_only).to_be_bytes());
+        page.resize(PAGE_BYTES, 0);
+        // A fresh file under a fresh inode: readers of the last writer's page keep what they have.
+        let _ = files.vfs.remove_file(&staged);
+        let file = files.vfs.create_new(&staged).at(&staged, "making the live page")?;
+        file.allocate(PAGE_BYTES as u64).at(&staged, "making the live page")?;
+        file.write_all_at(&page, 0).at(&staged, "making the live page")?;
+        files.vfs.rename(&staged, &path).at(&path, "naming the live page")?;
+        let region = file.map(0, PAGE_BYTES, MapAccess::ReadWrite).at(&path, "mapping the live page")?;
+        Ok(Self { region, publishing: AtomicBool::new(false) })
+    }
+
+    /// Publishes the log up to what `newest` returns, which never goes back. Any number of callers: one
+    /// of them writes, and looks again for those who found it writing.
+    pub fn publish(&self, newest: &impl Fn() -> u64) {
+        while !self.publishing.swap(true, Ordering::SeqCst) {
+            let position = newest();
+            self.set(PUBLISHED_AT, position);
+            self.publishing.store(false, Ordering::Release);
+            // Either this sees what came meanwhile, or whoever brought it sees that nobody is writing.
+            fence(Ordering::SeqCst);
+            if newest() == position {
+                break;
+            }
+        }
+    }
+
+    /// Says that the log is durable up to `position`. One caller at a time.
+    pub fn make_durable(&self, position: u64) {
+        self.set(DURABLE_AT, position);
+    }
+
+    /// Says that queues and index are complete up to `position`. One caller at a time.
+    pub fn dispatch(&self, position: u64) {
+        self.set(DISPATCHED_AT, position);
+    }
+
+    /// Says that readers are to stop at `position`, whatever is published; `u64::MAX` for no limit. One
+    /// caller at a time.
+    pub fn confirm(&self, position: u64) {
+        self.set(CONFIRMED_AT, position.wrapping_add(1));
+    }
+
+    /// Says that a write or a sync failed: what the page cache holds may never reach the device.
+    pub fn fail(&self) {
+        if switch::on("live.note_failure") {
+            // As in `set`, this cannot fail.
+            let _ = self.region.store_i64_be_release(FAILED_AT, 1);
+        }
+    }
+
+    fn set(&self, at: usize, position: u64) {
+        // The page is 4 KiB and the places are constants, so that these stores cannot fail. The counter
+        // is odd while the position may be half written for a reader that does not load it at once.
+        let counter = self.region.load_i64_be_acquire(at).unwrap_or(0);
+        let _ = self.region.store_i64_be_release(at, counter.wrapping_add(1));
+        let _ = self.region.store_i64_be_release(at + 8, position as i64);
+        let _ = self.region.store_i64_be_release(at, counter.wrapping_add(2));
+    }
+}
+
+/// What a reader finds on the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveState {
+    /// The writer's process id.
+    pub pid: u32,
+    /// The writer's token; another one means another writer.
+    pub token: u64,
+    /// How far a reader may look.
+    pub visible: u64,
+    /// How far queues and index are complete.
+    pub dispatched: u64,
+}
+
+/// The process that writes the store now, where it can be known: a lock of ours carries no process id,
+/// so that ours stands on the live page.
+pub fn writer_pid(files: &StoreFiles) -> Option<i32> {
+    let holder = files.vfs.lock_holder(&files.lock()).ok().flatten()?;
+    holder.pid.or_else(|| read_live(files).and_then(|live| i32::try_from(live.pid).ok()))
+}
+
+/// Reads the page of a writer that holds the lock now; `None` when there is none of ours.
+pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
+    files.vfs.lock_holder(&files.lock()).ok().flatten()?;
+    let environment = files.vfs.environment();
+    let mut last = None;
+    for _ in 0..READ_TRIES {
+        let page = files.vfs.read_file(&files.live(), PAGE_BYTES as u64).ok()?;
+        match decode(&page, environment.boot_id) {
+            Look::State(state) => {
+                // The counters bracket each position; a second look shows that no write fell between.
+                if last == Some(state) {
+                    return Some(state);
+                }
+                last = Some(state);
+            }
+            Look::InTheMiddle => {}
+            Look::Foreign => return None,
+        }
+    }
+    last
+}
+
+/// Whether the last writer ran in this boot of the machine and none of its syncs failed. To be asked
+/// before a new page takes the place of its own.
+pub fn no_sync_failed(files: &StoreFiles) -> bool {
+    let Ok(page) = files.vfs.read_file(&files.live(), PAGE_BYTES as u64) else { return false };
+    page.get(..8) == Some(MAGIC)
+        && page.get(16..32) == Some(&files.vfs.environment().boot_id)
+        && page.get(FAILED_AT..FAILED_AT + 8) == Some(&[0; 8])
+}
+
+enum Look {
+    State(LiveState),
+    /// A position is being written.
+    InTheMiddle,
+    /// No page of ours, or of an earlier boot.
+    Foreign,
+}
+
+fn decode(page: &[u8], boot_id: [u8; 16]) -> Look {
+    match decode_state(page, boot_id) {
+        Some((state, true)) => Look::State(state),
+        Some((_, false)) => Look::InTheMiddle,
+        None => Look::Foreign,
+    }
+}
+
+/// The state and whether it is whole; `None` when the page is not a live writer's.
+fn decode_state(page: &[u8], boot_id: [u8; 16]) -> Option<(LiveState, bool)> {
+    if page.get(..8)? != MAGIC || page.get(16..32)? != boot_id {
+        return None;
+    }
+    let word =
+        |at: usize| page.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
+    let half = if word(40)? == 1 { DURABLE_AT } else { PUBLISHED_AT };
+    let whole =
+        [half, DISPATCHED_AT, CONFIRMED_AT].iter().all(|at| word(*at).is_some_and(|it| it.is_multiple_of(2)));
+    // Zero, for no limit, becomes the largest number.
+    let confirmed = word(CONFIRMED_AT + 8)?.wrapping_sub(1);
+    let state = LiveState {
+        pid: word(8)? as u32,
+        token: word(32)?,
+        visible: word(half + 8)?.min(confirmed),
+        dispatched: word(DISPATCHED_AT + 8)?,
+    };
+    Some((state, whole))
+}

@@ -1,0 +1,233 @@
+//! The durable mark: how far the log is known to be on the device.
+//!
+//! Owns `mqstore/state.a` and `mqstore/state.b`, two slots. A write goes to the slot that does not hold
+//! the newest synced mark, so that a torn one leaves that. The mark is what tells a torn tail (above it) from corruption (below
+//! it); it is written after the sync that it speaks of and never before.
+//!
+//! ```text
+//!   0  8  "MQSSTATE"           8  4  version 1         12  4  flags (1 = closed cleanly)
+//!  16  8  sequence            24  8  log position that is synced
+//!  32  8  offset of the last record below it           40  4  its size     44  4  CRC of its bytes
+//!  48  8  log position up to which queues and index are synced
+//!  56  8  segment length      64  8  queue file length
+//!  72  4  index slots         76  4  index entries     80 16  boot id      96  8  newest store time
+//! 104  8  offset of the newest record in the index   112  4  index files   116  4  CRC of the bytes before
+//! ```
+//!
+//! Across threads: one writer at a time (the flush step or close). RocketMQ ignores the folder.
+
+use std::path::PathBuf;
+
+use mqstore_format::{IndexGeometry, crc31};
+use mqstore_io::Access;
+use mqstore_io::switch;
+
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+
+const MAGIC: &[u8; 8] = b"MQSSTATE";
+const VERSION: u32 = 1;
+const SLOT_BYTES: usize = 120;
+const FLAG_CLEAN: u32 = 1;
+
+/// The content of one slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// Grows with each write; the slot with the larger one counts.
+    pub sequence: u64,
+    /// Whether the store was closed cleanly at this mark.
+    pub clean: bool,
+    /// The log is synced up to here.
+    pub position: u64,
+    /// The last record that ends at or before `position`: where it starts; 0 with size 0 for none.
+    pub last_offset: u64,
+    /// Its size in bytes.
+    pub last_size: u32,
+    /// The CRC of its bytes.
+    pub last_crc: u32,
+    /// Queues and index are complete and synced up to here.
+    pub dispatched: u64,
+    /// Length of a log segment.
+    pub segment_bytes: u64,
+    /// Length of a consume-queue file.
+    pub queue_file_bytes: u64,
+    /// Hash slots of an index file.
+    pub index_slots: u32,
+    /// Entries of an index file.
+    pub index_entries: u32,
+    /// The boot of the machine in which the mark was written.
+    pub boot_id: [u8; 16],
+    /// The newest store timestamp handed out.
+    pub store_timestamp_ms: i64,
+    /// The newest record that the index knew: its offset in the log.
+    pub index_end: i64,
+    /// How many index files there were.
+    pub index_files: u32,
+}
+
+impl Mark {
+    /// The index geometry of the store.
+    pub fn index_geometry(&self) -> IndexGeometry {
+        IndexGeometry { slots: self.index_slots, entries: self.index_entries }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(SLOT_BYTES);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_be_bytes());
+        bytes.extend_from_slice(&(if self.clean { FLAG_CLEAN } else { 0 }).to_be_bytes());
+        for value in [self.sequence, self.position, self.last_offset] {
+            bytes.extend_from_slice(&value.to_be_bytes());
+        }
+        bytes.extend_from_slice(&self.last_size.to_be_bytes());
+        bytes.extend_from_slice(&self.last_crc.to_be_bytes());
+        for value in [self.dispatched, self.segment_bytes, self.queue_file_bytes] {
+            bytes.extend_from_slice(&value.to_be_bytes());
+        }
+        bytes.extend_from_slice(&self.index_slots.to_be_bytes());
+        bytes.extend_from_slice(&self.index_entries.to_be_bytes());
+        bytes.extend_from_slice(&self.boot_id);
+        bytes.extend_from_slice(&self.store_timestamp_ms.to_be_bytes());
+        bytes.extend_from_slice(&self.index_end.to_be_bytes());
+        bytes.extend_from_slice(&self.index_files.to_be_bytes());
+        let crc = crc31(&bytes);
+        bytes.extend_from_slice(&crc.to_be_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (body, crc) = bytes.get(..SLOT_BYTES)?.split_at(SLOT_BYTES - 4);
+        let mut cursor = Fields(body);
+        if cursor.take::<8>()? != *MAGIC || cursor.u32()? != VERSION {
+            return None;
+        }
+        if switch::on("mark.slot_crc") && crc != crc31(body).to_be_bytes() {
+            return None;
+        }
+        Some(Self {
+            clean: cursor.u32()? & FLAG_CLEAN != 0,
+            sequence: cursor.u64()?,
+            position: cursor.u64()?,
+            last_offset: cursor.u64()?,
+            last_size: cursor.u32()?,
+            last_crc: cursor.u32()?,
+            dispatched: cursor.u64()?,
+            segment_bytes: cursor.u64()?,
+            queue_file_bytes: cursor.u64()?,
+            index_slots: cursor.u32()?,
+            index_entries: cursor.u32()?,
+            boot_id: cursor.take()?,
+            store_timestamp_ms: i64::from_be_bytes(cursor.take()?),
+            index_end: i64::from_be_bytes(cursor.take()?),
+            index_files: cursor.u32()?,
+        })
+    }
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+}
+
+/// The two slots.
+#[derive(Clone, Debug)]
+pub struct MarkFile {
+    files: StoreFiles,
+}
+
+impl MarkFile {
+    /// The slots of a store; nothing is opened yet.
+    pub fn new(files: &StoreFiles) -> Self {
+        Self { files: files.clone() }
+    }
+
+    fn slot(&self, sequence: u64) -> PathBuf {
+        let second = switch::on("mark.two_slots") && !sequence.is_multiple_of(2);
+        self.files.side().join(if second { "state.b" } else { "state.a" })
+    }
+
+    /// The newest mark whose checksum holds. Missing and damaged slots count as absent.
+    pub fn load(&self) -> Option<Mark> {
+        [0, 1]
+            .into_iter()
+            .filter_map(|slot| self.files.vfs.read_file(&self.slot(slot), 1 << 16).ok())
+            .filter_map(|bytes| Mark::decode(&bytes))
+            .max_by_key(|mark| mark.sequence)
+    }
+
+    /// Writes `mark` to the slot of its sequence, even or odd; `durable` syncs it too.
+    pub fn store(&self, mark: &Mark, durable: bool) -> Result<(), StoreError> {
+        let path = self.slot(mark.sequence);
+        let file = match self.files.vfs.open(&path, Access::ReadWrite) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let file = self.files.vfs.create_new(&path).at(&path, "making a state slot")?;
+                switch::step("mark.sync_slot_name", || self.files.vfs.sync_dir(&self.files.side()))
+                    .at(&path, "syncing the side folder")?;
+                file
+            }
+            Err(error) => return Err(StoreError::io(&path, "opening a state slot", error)),
+        };
+        file.write_all_at(&mark.encode(), 0).at(&path, "writing the durable mark")?;
+        if durable {
+            switch::step("mark.sync_slot", || file.sync_data()).at(&path, "syncing the durable mark")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark() -> Mark {
+        Mark {
+            sequence: 7,
+            clean: true,
+            position: 1 << 40,
+            last_offset: 12,
+            last_size: 100,
+            last_crc: 5,
+            dispatched: 9,
+            segment_bytes: 4096,
+            queue_file_bytes: 400,
+            index_slots: 3,
+            index_entries: 8,
+            boot_id: [3; 16],
+            store_timestamp_ms: -1,
+            index_end: 12,
+            index_files: 1,
+        }
+    }
+
+    #[test]
+    fn slot_round_trips() {
+        let bytes = mark().encode();
+        assert_eq!(bytes.len(), SLOT_BYTES);
+        assert_eq!(Mark::decode(&bytes), Some(mark()));
+    }
+
+    #[test]
+    fn any_flipped_bit_voids_a_slot() {
+        let bytes = mark().encode();
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Mark::decode(&damaged), None, "bit {bit}");
+        }
+        assert_eq!(Mark::decode(&bytes[..SLOT_BYTES - 1]), None);
+    }
+}

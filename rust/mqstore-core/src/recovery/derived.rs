@@ -1,0 +1,276 @@
+//! Bringing queues and index up to the log.
+//!
+//! Both are functions of the log. What is missing, short or damaged is made again from it; what lies
+//! beyond its end is cut. The mark and the queue manifest say from where on that is needed, so that a
+//! store which was closed well costs nothing here.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use mqstore_format::parse_index_file_name;
+use mqstore_io::{Access, switch};
+
+use super::progress::{RecoveryStage, Watch};
+use super::{QueueManifest, RecoveredLog};
+use crate::commit_log::read_record;
+use crate::consume_queue::QueueSet;
+use crate::dispatch::{DispatchRules, Dispatcher};
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+use crate::index::IndexSet;
+use crate::live::no_sync_failed;
+use crate::mark::{Mark, MarkFile};
+use crate::options::StoreOptions;
+
+/// Queues and index that agree with the log.
+#[derive(Debug)]
+pub struct Derived {
+    /// The queues.
+    pub queues: Arc<QueueSet>,
+    /// The index.
+    pub index: Arc<IndexSet>,
+    /// What keeps them so.
+    pub dispatcher: Dispatcher,
+    /// What a person should know, in plain words.
+    pub notes: Vec<String>,
+}
+
+/// Loads queues and index, repairs them from the log and dispatches the rest of it.
+pub fn recover_derived(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    log: &RecoveredLog,
+    rules: DispatchRules,
+    watch: &mut Watch<'_>,
+) -> Result<Derived, StoreError> {
+    let mut notes = Vec::new();
+    let log_min = log.list.min_offset();
+    let (queues, queues_from) = recover_queues(files, options, log, &mut notes)?;
+    if log.aborted {
+        sync_names(files, &queues)?;
+    }
+    let (index, index_from) = recover_index(files, options, log, &mut notes)?;
+    let start = queues_from.min(index_from).clamp(log_min, log.end);
+    // What is made anew lies below what the mark vouches for and is not synced yet: should this recovery
+    // be cut short, the next one must not take it for what was.
+    if let Some(mark) = log.mark.filter(|mark| start < mark.dispatched) {
+        let lower = Mark { sequence: mark.sequence + 2, clean: false, dispatched: start, ..mark };
+        if switch::on("recovery.lower_mark") {
+            MarkFile::new(files).store(&lower, true)?;
+        }
+    }
+    let list = Arc::clone(&log.list);
+    let dispatcher = Dispatcher::new(
+        files,
+        Arc::clone(&list),
+        Arc::clone(&queues),
+        Arc::clone(&index),
+        rules,
+        start,
+        index_from,
+    );
+    while dispatcher.step(&list, log.end)? {
+        let done = dispatcher.position().saturating_sub(start);
+        watch.step(RecoveryStage::Queues, done, log.end - start)?;
+    }
+    notes.extend(dispatcher.take_skipped());
+    if dispatcher.refused_units() > 0 {
+        notes.push(format!(
+            "{} records name queue offsets that no queue can hold; they are read by log position and key only",
+            dispatcher.refused_units()
+        ));
+    }
+    for queue in queues.all() {
+        queue.correct_min_offset(log_min)?;
+    }
+    Ok(Derived { queues, index, dispatcher, notes })
+}
+
+/// Makes names durable that a writer gave and did not live to sync: of index files, and of the folders
+/// of queues of which nothing is left. What is left of the others was named before the mark was made.
+fn sync_names(files: &StoreFiles, queues: &QueueSet) -> Result<(), StoreError> {
+    let mut folders = BTreeSet::from([files.root.clone(), files.index(), files.consume_queue()]);
+    for queue in queues.all().iter().filter(|queue| queue.max_offset() == 0) {
+        let topic = files.consume_queue().join(queue.topic());
+        folders.extend([topic.join(queue.queue_id().to_string()), topic]);
+    }
+    for folder in folders {
+        match switch::step("recovery.sync_names", || files.vfs.sync_dir(&folder)) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            outcome => outcome.at(&folder, "syncing a folder")?,
+        }
+    }
+    Ok(())
+}
+
+fn recover_queues(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    log: &RecoveredLog,
+    notes: &mut Vec<String>,
+) -> Result<(Arc<QueueSet>, u64), StoreError> {
+    let load = || QueueSet::load(files, options.queue_file_bytes(), Access::ReadWrite);
+    let mut queues = load()?;
+    let mut trusted = log.mark.is_some();
+    let strays = queues.strays();
+    if !strays.is_empty() {
+        for stray in &strays {
+            set_aside(files, &stray.path, &stray.reason, notes)?;
+        }
+        queues = load()?;
+        trusted = false;
+    }
+    // After a kill the entries behind the last sync are there, but nobody would sync them: they are cut
+    // and written again, like those that a power loss may have torn.
+    let trusted_to = if log.aborted { synced_to(log) } else { log.end };
+    for queue in queues.all() {
+        queue.recover_bounds()?;
+        queue.truncate(trusted_to)?;
+        queue.correct_min_offset(log.list.min_offset())?;
+        if let Some(reason) = queue.damaged() {
+            make_anew(&queues, queue.topic(), queue.queue_id(), &reason, notes)?;
+            trusted = false;
+        }
+    }
+    if let Some(mark) = log.mark {
+        let Some(manifest) = QueueManifest::load(files) else {
+            // A new store that was stopped before its first queue was synced has none.
+            if mark.dispatched > log.list.min_offset() {
+                notes.push("nothing says which queues there were; all of the log is dispatched again".into());
+            }
+            return Ok((Arc::new(queues), log.list.min_offset()));
+        };
+        let complete_to = mark.dispatched.min(trusted_to);
+        for (topic, queue_id) in manifest.missing_from(&queues, log.list.min_offset(), complete_to) {
+            make_anew(&queues, topic, queue_id, "it is not as it was left", notes)?;
+            trusted = false;
+        }
+    }
+    let from = log.mark.filter(|_| trusted).map_or(log.list.min_offset(), |mark| mark.dispatched);
+    Ok((Arc::new(queues), from))
+}
+
+/// Moves a queue aside, so that all of it is derived from the log.
+fn make_anew(
+    queues: &QueueSet,
+    topic: &str,
+    queue_id: i32,
+    reason: &str,
+    notes: &mut Vec<String>,
+) -> Result<(), StoreError> {
+    let kept = queues.set_aside(topic, queue_id)?;
+    let kept = kept.map_or(String::new(), |kept| format!(", kept as {}", kept.display()));
+    notes.push(format!("queue {topic}/{queue_id}: {reason}; made anew{kept}"));
+    Ok(())
+}
+
+/// Whether everything that was written is there, and what is not synced yet will be by the next sync:
+/// the machine has not stopped since the mark, and no sync has failed. After a power loss any subset of
+/// a file's pages may be there; after a failed sync they may be so any time, and count as clean.
+fn cache_is_whole(files: &StoreFiles, log: &RecoveredLog) -> bool {
+    log.mark.is_some_and(|mark| mark.boot_id == files.vfs.environment().boot_id) && no_sync_failed(files)
+}
+
+/// The log position up to which derived files are known to be synced; nothing in a store of somebody
+/// else.
+fn synced_to(log: &RecoveredLog) -> u64 {
+    log.mark.map_or(0, |mark| mark.dispatched).min(log.end)
+}
+
+fn recover_index(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    log: &RecoveredLog,
+    notes: &mut Vec<String>,
+) -> Result<(Arc<IndexSet>, u64), StoreError> {
+    let known = log.mark.map(|mark| mark.index_geometry());
+    let configured =
+        mqstore_format::IndexGeometry { slots: options.index_slots, entries: options.index_entries };
+    let load = || IndexSet::load(files, known, configured, Access::ReadWrite);
+    let mut index = load()?;
+    let mut in_the_way = Vec::new();
+    for stray in index.strays() {
+        if names_an_index_file(&stray.path) {
+            in_the_way.push(stray.clone());
+        } else {
+            notes.push(format!("{}: ignored, {}", stray.path.display(), stray.reason));
+        }
+    }
+    if !in_the_way.is_empty() {
+        for stray in &in_the_way {
+            set_aside(files, &stray.path, &stray.reason, notes)?;
+        }
+        index = load()?;
+        // Files are named by age: what goes at the end is indexed again, a hole needs all of it.
+        let newest = index.newest_path();
+        if in_the_way.iter().any(|stray| newest.as_ref().is_some_and(|newest| stray.path < *newest)) {
+            index.remove_all()?;
+        }
+    }
+    if log.aborted && !cache_is_whole(files, log) {
+        index.drop_from(synced_to(log))?;
+    }
+    let missing = index.file_count() < log.mark.map_or(0, |mark| mark.index_files as usize) && !log.aborted;
+    if missing {
+        index.remove_all()?;
+    }
+    // Entries of records that were cut would pass for those of the records that come in their place.
+    if index.end_physical() >= log.end as i64 {
+        index.drop_from(log.end)?;
+    }
+    let mut from = index_start(log.mark.as_ref(), index.file_count(), index.end_physical());
+    if !leads_to_a_record(files, log, from)? {
+        notes.push("the newest entry of the index leads to no record; the index is made anew".to_owned());
+        index.remove_all()?;
+        from = 0;
+    }
+    Ok((Arc::new(index), from))
+}
+
+/// Whether the log can be dispatched from `from` on: a damaged header of an index file names any place.
+fn leads_to_a_record(files: &StoreFiles, log: &RecoveredLog, from: u64) -> Result<bool, StoreError> {
+    let vouched = log.mark.is_some_and(|mark| mark.dispatched == from);
+    if vouched || from <= log.list.min_offset() || from >= log.end {
+        return Ok(true);
+    }
+    match read_record(files, &log.list, from, 0) {
+        Ok(_) => Ok(true),
+        Err(StoreError::Corrupt { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn names_an_index_file(path: &std::path::Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| parse_index_file_name(name).is_some())
+}
+
+/// From which log position on the index wants entries, when its newest one is for the record at
+/// `end_physical`.
+///
+/// That record itself is wanted again unless the index is just as the mark knew it: its other keys
+/// may have been in a file that is gone.
+fn index_start(mark: Option<&Mark>, files: usize, end_physical: i64) -> u64 {
+    match mark {
+        _ if files == 0 => 0,
+        Some(mark) if mark.index_files as usize == files && mark.index_end == end_physical => mark.dispatched,
+        _ => end_physical.max(0) as u64,
+    }
+}
+
+/// Moves something that is no part of the store, but in its way, to `lost+found`.
+fn set_aside(
+    files: &StoreFiles,
+    path: &std::path::Path,
+    reason: &str,
+    notes: &mut Vec<String>,
+) -> Result<(), StoreError> {
+    let folder = files.lost_and_found();
+    files.ensure_folder(&folder)?;
+    let relative = path.strip_prefix(&files.root).unwrap_or(path);
+    let name = relative.to_string_lossy().replace('/', "_");
+    let stamp = files.clock.now_ms();
+    let kept = folder.join(format!("{name}.{stamp}"));
+    files.vfs.rename(path, &kept).at(path, "moving a stray file to lost+found")?;
+    notes.push(format!("{}: {reason}; kept as {}", path.display(), kept.display()));
+    Ok(())
+}

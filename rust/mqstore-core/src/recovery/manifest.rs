@@ -1,0 +1,163 @@
+//! Which queues there were when everything was last synced.
+//!
+//! Owns `mqstore/queues`, replaced in one step at each thorough flush that follows a new queue and at a
+//! clean close. A queue that is missing from the folder, ends before what is written here, or begins behind
+//! it although the log still begins where it did, was lost: nothing in RocketMQ's own files would tell.
+//!
+//! ```text
+//! "MQSQUEU2" log minimum:8 dispatched:8 count:4 { topic length:2 topic queue:4 min offset:8 max offset:8 }* CRC:4
+//! ```
+
+use std::sync::Arc;
+
+use mqstore_format::crc31;
+
+use crate::consume_queue::{ConsumeQueue, QueueSet};
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+
+/// The queues and how long they were.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueManifest {
+    log_min: u64,
+    /// The log position up to which the queues were complete.
+    dispatched: u64,
+    queues: Vec<Listed>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Listed {
+    topic: String,
+    queue_id: i32,
+    min_offset: i64,
+    max_offset: i64,
+}
+
+const MANIFEST_MAGIC: &[u8; 8] = b"MQSQUEU2";
+const MANIFEST_LIMIT_BYTES: u64 = 64 << 20;
+
+impl QueueManifest {
+    /// The queues as they are now, of a log that begins at `log_min`, complete up to `dispatched`.
+    pub fn of(queues: &QueueSet, log_min: u64, dispatched: u64) -> Self {
+        let listed = |queue: &Arc<ConsumeQueue>| Listed {
+            topic: queue.topic().to_owned(),
+            queue_id: queue.queue_id(),
+            min_offset: queue.min_offset(),
+            max_offset: queue.max_offset(),
+        };
+        Self { log_min, dispatched, queues: queues.all().iter().map(listed).collect() }
+    }
+
+    /// How many queues it names.
+    pub fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Whether it names none.
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// The queues of `queues`, which are to be complete up to log position `dispatched`, that lost something
+    /// since, by topic and id. Their minimum offsets must have been corrected for a log that begins at
+    /// `log_min`. A manifest that is ahead, because a stop fell behind it, says nothing about ends.
+    pub fn missing_from(&self, queues: &QueueSet, log_min: u64, dispatched: u64) -> Vec<(&str, i32)> {
+        let ahead = self.dispatched > dispatched;
+        let whole = |listed: &&Listed| {
+            queues.get(&listed.topic, listed.queue_id).map_or(ahead || listed.max_offset == 0, |queue| {
+                let begins = log_min != self.log_min
+                    || queue.min_offset() <= listed.min_offset
+                    || queue.max_offset() == 0 && ahead;
+                begins && (ahead || queue.max_offset() >= listed.max_offset)
+            })
+        };
+        let lost = self.queues.iter().filter(|listed| !whole(listed));
+        lost.map(|listed| (listed.topic.as_str(), listed.queue_id)).collect()
+    }
+
+    /// Reads it; `None` when it is missing or its checksum does not hold.
+    pub fn load(files: &StoreFiles) -> Option<Self> {
+        let bytes = files.vfs.read_file(&files.side().join("queues"), MANIFEST_LIMIT_BYTES).ok()?;
+        Self::decode(&bytes)
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (body, crc) = bytes.split_last_chunk::<4>()?;
+        if *crc != crc31(body).to_be_bytes() {
+            return None;
+        }
+        let mut rest = body.strip_prefix(MANIFEST_MAGIC)?;
+        let log_min = u64::from_be_bytes(take(&mut rest)?);
+        let dispatched = u64::from_be_bytes(take(&mut rest)?);
+        let count = u32::from_be_bytes(take(&mut rest)?);
+        let mut queues = Vec::new();
+        for _ in 0..count {
+            let length = usize::from(u16::from_be_bytes(take(&mut rest)?));
+            let (topic, after) = rest.split_at_checked(length)?;
+            rest = after;
+            let topic = std::str::from_utf8(topic).ok()?.to_owned();
+            queues.push(Listed {
+                topic,
+                queue_id: i32::from_be_bytes(take(&mut rest)?),
+                min_offset: i64::from_be_bytes(take(&mut rest)?),
+                max_offset: i64::from_be_bytes(take(&mut rest)?),
+            });
+        }
+        rest.is_empty().then_some(Self { log_min, dispatched, queues })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = MANIFEST_MAGIC.to_vec();
+        bytes.extend_from_slice(&self.log_min.to_be_bytes());
+        bytes.extend_from_slice(&self.dispatched.to_be_bytes());
+        bytes.extend_from_slice(&(self.queues.len() as u32).to_be_bytes());
+        for listed in &self.queues {
+            bytes.extend_from_slice(&(listed.topic.len() as u16).to_be_bytes());
+            bytes.extend_from_slice(listed.topic.as_bytes());
+            bytes.extend_from_slice(&listed.queue_id.to_be_bytes());
+            bytes.extend_from_slice(&listed.min_offset.to_be_bytes());
+            bytes.extend_from_slice(&listed.max_offset.to_be_bytes());
+        }
+        let crc = crc31(&bytes);
+        bytes.extend_from_slice(&crc.to_be_bytes());
+        bytes
+    }
+
+    /// Writes it atomically and durably.
+    pub fn store(&self, files: &StoreFiles) -> Result<(), StoreError> {
+        let path = files.side().join("queues");
+        let staged = files.staging().join("queues");
+        files.vfs.write_atomic(&path, &staged, &self.encode()).at(&path, "writing the queue manifest")
+    }
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifest_round_trips_and_refuses_damage() {
+        let listed = |topic: &str, queue_id, max_offset| Listed {
+            topic: topic.to_owned(),
+            queue_id,
+            min_offset: 7,
+            max_offset,
+        };
+        let queues = vec![listed("orders", 3, 99), listed("%RETRY%g", 0, i64::MAX)];
+        let manifest = QueueManifest { log_min: 1 << 40, dispatched: 1 << 41, queues };
+        let bytes = manifest.encode();
+        assert_eq!(QueueManifest::decode(&bytes), Some(manifest));
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert_eq!(QueueManifest::decode(&damaged), None, "byte {at}");
+            assert_eq!(QueueManifest::decode(&bytes[..at]), None, "cut at {at}");
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Iteration: over a queue, over the log, over the answers of a key.
+//!
+//! A cursor holds the store's view alive and fetches in batches, so that a binding can hand out many
+//! records for one call. Each record that leaves has been checked against the queue entry that led to
+//! it; where they disagree the queue is derived from the log anew, or the damage is named.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mqstore_format::{CqUnit, RecordView};
+use mqstore_io::MappedFileGuard;
+
+use super::view::View;
+use crate::commit_log::{Damage, LogScanner, RecordReader, ScanChecks, ScanItem, Segment, read_record};
+use crate::compaction::{CompactedQueue, CompactedRecords};
+use crate::error::StoreError;
+use crate::message::{RecordBytes, StoredRecord, TagFilter};
+
+/// Entries fetched at once.
+const UNITS_AT_ONCE: usize = 512;
+
+/// Bytes read for a record whose size is not known.
+const RECORD_GUESS_BYTES: usize = 4096;
+
+/// Records of one queue in ascending offset.
+pub struct QueueCursor {
+    view: Arc<dyn View>,
+    topic: String,
+    queue_id: i32,
+    next: i64,
+    end: i64,
+    filter: Option<TagFilter>,
+    reader: RecordReader,
+    units: Vec<(i64, CqUnit)>,
+    used: usize,
+    /// Records that a compaction left, and the offset behind them; they come before the queue's own.
+    compacted: Option<(CompactedRecords, i64)>,
+    /// Whether offsets may be missing, because a compaction dropped them.
+    sparse: bool,
+}
+
+impl QueueCursor {
+    pub(crate) fn new(
+        view: Arc<dyn View>,
+        topic: &str,
+        queue_id: i32,
+        range: (i64, i64),
+        filter: Option<TagFilter>,
+        limit: u64,
+    ) -> Self {
+        let reader = RecordReader::new(view.files(), view.list(), limit);
+        let (next, end) = range;
+        Self {
+            view,
+            topic: topic.to_owned(),
+            queue_id,
+            next,
+            end,
+            filter,
+            reader,
+            units: Vec::new(),
+            used: 0,
+            compacted: None,
+            sparse: false,
+        }
+    }
+
+    /// The offset that the next record has at least.
+    pub fn position(&self) -> i64 {
+        self.next
+    }
+
+    /// Serves what a compaction left below its end instead of the queue's own entries.
+    pub(crate) fn with_compacted(mut self, compacted: &CompactedQueue) -> Self {
+        if self.next < compacted.max_offset() {
+            self.compacted = Some((compacted.read(self.next), compacted.max_offset()));
+            self.sparse = true;
+        }
+        self
+    }
+
+    fn next_compacted(&mut self) -> Result<Option<StoredRecord>, StoreError> {
+        let Some((records, end)) = &mut self.compacted else { return Ok(None) };
+        let end = *end;
+        while let Some(record) = records.next().transpose()? {
+            if record.queue_offset >= end.min(self.end) {
+                break;
+            }
+            self.next = record.queue_offset + 1;
+            let tags_match = |filter: &TagFilter| record.view().is_ok_and(|view| filter.matches(view.tags()));
+            if self.filter.as_ref().is_none_or(tags_match) {
+                return Ok(Some(record));
+            }
+        }
+        self.compacted = None;
+        self.next = self.next.max(end);
+        Ok(None)
+    }
+
+    /// Up to `max` records; an empty answer is the end.
+    pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
+        self.view.check()?;
+        let mut records = Vec::new();
+        while records.len() < max {
+            let Some(record) = self.next_compacted()? else { break };
+            records.push(record);
+        }
+        while records.len() < max {
+            let Some((queue_offset, unit)) = self.next_unit()? else { break };
+            let wanted = self.filter.as_ref().is_none_or(|filter| filter.may_match_code(unit.tags_code));
+            if !wanted {
+                self.advance(queue_offset);
+                continue;
+            }
+            match self.load(queue_offset, unit) {
+                Ok(record) => {
+                    self.advance(queue_offset);
+                    records.extend(record);
+                }
+                Err(error) if self.view.passes_over(&error) => self.advance(queue_offset),
+                // What was read before counts; the next call meets the error again.
+                Err(_) if !records.is_empty() => break,
+                Err(error) => {
+                    self.still_there()?;
+                    self.distrust(error)?;
+                }
+            }
+        }
+        if records.is_empty() {
+            // Whoever waits for more is in nobody's way.
+            self.reader.release();
+        }
+        Ok(records)
+    }
+
+    /// Fails when the log has lost the place where this cursor stands.
+    fn still_there(&self) -> Result<(), StoreError> {
+        self.view.catch_up()?;
+        let Some((min_offset, max_offset)) = self.view.bounds(&self.topic, self.queue_id)? else {
+            return Ok(());
+        };
+        if self.sparse || self.next >= min_offset {
+            return Ok(());
+        }
+        Err(StoreError::OffsetOutOfRange {
+            topic: self.topic.clone(),
+            queue_id: self.queue_id,
+            offset: self.next,
+            min_offset,
+            max_offset,
+        })
+    }
+
+    fn next_unit(&mut self) -> Result<Option<(i64, CqUnit)>, StoreError> {
+        if self.used >= self.units.len() {
+            self.units.clear();
+            self.used = 0;
+            if self.next >= self.end {
+                return Ok(None);
+            }
+            match self.view.units(&self.topic, self.queue_id, self.next, UNITS_AT_ONCE, &mut self.units) {
+                Err(error) if error.is_gone() => {
+                    self.still_there()?;
+                    return Err(error);
+                }
+                fetched => fetched?,
+            }
+            if self.units.first().is_none_or(|(offset, _)| *offset > self.next) {
+                self.still_there()?;
+            }
+        }
+        Ok(self.units.get(self.used).copied().filter(|(offset, _)| *offset < self.end))
+    }
+
+    fn advance(&mut self, queue_offset: i64) {
+        self.used += 1;
+        self.next = queue_offset + 1;
+    }
+
+    /// The record of an entry; `None` when its tags do not match after all.
+    fn load(&mut self, queue_offset: i64, unit: CqUnit) -> Result<Option<StoredRecord>, StoreError> {
+        let bad = |reason: String| {
+            StoreError::corrupt(
+                &self.view.files().consume_queue().join(&self.topic).join(self.queue_id.to_string()),
+                queue_offset.max(0) as u64 * 20,
+                reason,
+            )
+        };
+        let offset = u64::try_from(unit.physical_offset).map_err(|_| bad("a negative log offset".into()))?;
+        let size = u32::try_from(unit.size).map_err(|_| bad("a negative record size".into()))?;
+        let bytes = match self.view.record_in_memory(offset, size) {
+            Some(bytes) => bytes,
+            None => self.reader.record(offset, size)?,
+        };
+        let record =
+            StoredRecord::new(bytes, offset, Some(queue_offset)).map_err(|error| bad(error.to_string()))?;
+        let view = record.view().map_err(|error| bad(error.to_string()))?;
+        if !belongs(&view, &self.topic, self.queue_id, queue_offset) {
+            return Err(bad(format!(
+                "the entry for offset {queue_offset} leads to the record of queue {}/{} offset {}",
+                view.topic, view.queue_id, view.queue_offset
+            )));
+        }
+        let matches = self.filter.as_ref().is_none_or(|filter| filter.matches(view.tags()));
+        Ok(matches.then_some(record))
+    }
+
+    fn distrust(&mut self, error: StoreError) -> Result<(), StoreError> {
+        if !matches!(error, StoreError::Corrupt { .. }) {
+            return Err(error);
+        }
+        if !self.view.distrust(&self.topic, self.queue_id, &error.to_string())? {
+            return Err(error);
+        }
+        self.units.clear();
+        self.used = 0;
+        Ok(())
+    }
+}
+
+/// Whether a record is what an entry of that queue may lead to; light queues hold entries of records
+/// that name them in a property.
+fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue_offset: i64) -> bool {
+    if record.topic == topic {
+        return record.queue_id == queue_id && record.queue_offset == queue_offset;
+    }
+    let names = record.properties.get("INNER_MULTI_DISPATCH").unwrap_or_default();
+    names.split(',').any(|name| name == topic)
+}
+
+/// Every record of the log in its order, whatever the state of queues and index.
+pub struct LogCursor {
+    scanner: LogScanner,
+    view: Arc<dyn View>,
+    pub(crate) on_damage: Box<dyn FnMut(String) + Send>,
+    /// Keeps the segment where the cursor stands from being deleted for a while.
+    held: Option<MappedFileGuard>,
+    limit: u64,
+}
+
+impl LogCursor {
+    pub(crate) fn new(
+        view: Arc<dyn View>,
+        start: u64,
+        limit: u64,
+        on_damage: Box<dyn FnMut(String) + Send>,
+    ) -> Self {
+        let scanner = LogScanner::new(view.list(), start, limit, ScanChecks { crc: true });
+        Self { scanner, view, on_damage, held: None, limit }
+    }
+
+    /// Up to `max` records; an empty answer is the end. Damaged stretches are skipped and reported.
+    pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
+        self.view.check()?;
+        let mut records = Vec::new();
+        self.held = self.view.list().find(self.scanner.position()).and_then(Segment::hold);
+        while records.len() < max {
+            match next_record(&*self.view, &mut self.scanner, self.limit, |_| true)? {
+                Found::Record(offset, bytes) => {
+                    let record = StoredRecord::new(bytes, offset, None);
+                    records.push(record.map_err(|error| {
+                        StoreError::format(&self.view.files().commit_log(), offset, &error)
+                    })?);
+                }
+                Found::Skipped(text) => (self.on_damage)(text),
+                Found::End => break,
+            }
+        }
+        if records.is_empty() {
+            self.held = None;
+        }
+        Ok(records)
+    }
+}
+
+/// What [`next_record`] came upon.
+pub(crate) enum Found {
+    /// A record and its offset.
+    Record(u64, RecordBytes),
+    /// Damage that was skipped, in words.
+    Skipped(String),
+    /// The end of the log.
+    End,
+}
+
+/// The next wanted record of a scan that goes around damage; others are passed without a copy.
+fn next_in(scanner: &mut LogScanner, wanted: impl Fn(&RecordView<'_>) -> bool) -> Result<Found, StoreError> {
+    loop {
+        let offset = scanner.position();
+        match scanner.next_item()? {
+            ScanItem::Record(record) if !wanted(&record) => {}
+            ScanItem::Record(record) => {
+                let bytes = Arc::new(record.bytes.to_vec());
+                let range = 0..bytes.len();
+                return Ok(Found::Record(offset, RecordBytes::Read(bytes, range)));
+            }
+            ScanItem::Filler { .. } => {}
+            ScanItem::End { .. } => return Ok(Found::End),
+            ScanItem::Damaged(damage) => return skip(scanner, &damage),
+        }
+    }
+}
+
+/// As [`next_in`], for a scan up to `limit`; goes on at the log's new start when the place where the
+/// scan stands was deleted meanwhile, by this process or by the writer beside it.
+pub(crate) fn next_record(
+    view: &dyn View,
+    scanner: &mut LogScanner,
+    limit: u64,
+    wanted: impl Fn(&RecordView<'_>) -> bool,
+) -> Result<Found, StoreError> {
+    let error = match next_in(scanner, wanted) {
+        Err(error) if error.is_gone() => error,
+        found => return found,
+    };
+    view.catch_up()?;
+    let list = view.list();
+    let (position, min) = (scanner.position(), list.min_offset());
+    if position >= min {
+        return Err(error);
+    }
+    scanner.extend(list, limit.max(min));
+    scanner.seek(min);
+    Ok(Found::Skipped(format!("the log from offset {position} to {min} was deleted while it was read")))
+}
+
+fn skip(scanner: &mut LogScanner, damage: &Damage) -> Result<Found, StoreError> {
+    let place = format!("{} at offset {}: {}", damage.path.display(), damage.file_offset, damage.reason);
+    if let Some(next) = scanner.resync(damage.offset + 1)? {
+        scanner.seek(next);
+        return Ok(Found::Skipped(format!("{place}; skipped {} bytes", next - damage.offset)));
+    }
+    // Nothing valid follows: this is where the log ends, torn.
+    scanner.end_at(damage.offset);
+    Ok(Found::Skipped(format!("{place}; no record follows, the log ends there")))
+}
+
+/// The records that carry a key, oldest first.
+pub struct LookupCursor {
+    pub(crate) view: Arc<dyn View>,
+    pub(crate) wanted: KeyQuery,
+    pub(crate) remaining: usize,
+    pub(crate) offsets: VecDeque<u64>,
+    pub(crate) scanner: Option<LogScanner>,
+    /// Where the scan ends.
+    pub(crate) limit: u64,
+}
+
+impl LookupCursor {
+    /// Up to `max` records; an empty answer is the end.
+    pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
+        self.view.check()?;
+        let mut records = Vec::new();
+        while records.len() < max && self.remaining > 0 {
+            let Some((offset, bytes)) = self.next_candidate()? else { break };
+            let record = StoredRecord::new(bytes, offset, None)
+                .map_err(|error| StoreError::format(&self.view.files().commit_log(), offset, &error))?;
+            if record.view().is_ok_and(|view| self.wanted.matches(&view)) {
+                self.remaining -= 1;
+                records.push(record);
+            }
+        }
+        Ok(records)
+    }
+
+    fn next_candidate(&mut self) -> Result<Option<(u64, RecordBytes)>, StoreError> {
+        while let Some(offset) = self.offsets.pop_front() {
+            match read_record(self.view.files(), &self.view.list(), offset, RECORD_GUESS_BYTES) {
+                Ok(bytes) => return Ok(Some((offset, bytes))),
+                // The index may dangle: the record was cut or expired, or the entry is damaged.
+                Err(StoreError::Corrupt { .. }) => {}
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let Some(scanner) = &mut self.scanner else { return Ok(None) };
+        loop {
+            match next_record(&*self.view, scanner, self.limit, |record| self.wanted.matches(record))? {
+                Found::Record(offset, bytes) => return Ok(Some((offset, bytes))),
+                Found::Skipped(_) => {}
+                Found::End => return Ok(None),
+            }
+        }
+    }
+}
+
+/// What a look-up asks of a record.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyQuery {
+    pub(crate) topic: String,
+    pub(crate) key: String,
+    pub(crate) start_ms: i64,
+    pub(crate) end_ms: i64,
+}
+
+impl KeyQuery {
+    fn matches(&self, record: &RecordView<'_>) -> bool {
+        record.topic == self.topic
+            && record.indexed()
+            && has_key(record, &self.key)
+            && (self.start_ms..=self.end_ms).contains(&record.store_timestamp)
+    }
+}
+
+/// Whether a record carries `key` among its keys or as its unique key.
+pub(crate) fn has_key(record: &RecordView<'_>, key: &str) -> bool {
+    record.unique_key() == Some(key)
+        || record.keys().is_some_and(|keys| keys.split(' ').any(|own| own == key))
+}

@@ -1,0 +1,394 @@
+//! The store: one handle for everything that a program does with a directory.
+//!
+//! A [`Store`] is cheap to clone and safe to share between threads. Opened for writing it holds the
+//! lock that RocketMQ takes and runs two services (dispatch, flush); opened for reading it holds
+//! nothing. Every call answers [`StoreError::Closed`] after [`Store::close`].
+
+mod cursor;
+mod expire;
+mod info;
+mod open;
+mod query;
+mod reader;
+mod services;
+mod topics;
+mod view;
+mod writer;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mqstore_format::CqUnit;
+use mqstore_io::{Clock, Vfs};
+
+pub use cursor::{LogCursor, LookupCursor, QueueCursor};
+pub use info::{InfoReport, info};
+pub use query::Boundary;
+
+use crate::consume_queue::ConsumeQueue;
+use crate::error::StoreError;
+use crate::events::in_hook;
+use crate::files::StoreFiles;
+use crate::message::{Appended, NewMessage};
+use crate::options::{OpenMode, RecoveryMode, StoreOptions};
+use crate::recovery::{RecoveryWatcher, Watch};
+use reader::Reader;
+use services::Services;
+use view::View;
+use writer::Writer;
+
+/// An open store.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    files: StoreFiles,
+    mode: OpenMode,
+    side: Side,
+    closed: AtomicBool,
+}
+
+enum Side {
+    Writer(Arc<Writer>, Services),
+    Reader(Arc<Reader>),
+}
+
+/// One queue of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueInfo {
+    /// The queue.
+    pub queue_id: i32,
+    /// The smallest offset that can be read.
+    pub min_offset: i64,
+    /// One past the largest.
+    pub max_offset: i64,
+    /// Store time of the first message, in epoch milliseconds.
+    pub min_store_timestamp_ms: Option<i64>,
+    /// Store time of the last message, in epoch milliseconds.
+    pub max_store_timestamp_ms: Option<i64>,
+}
+
+/// What an open store has done and where it stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Messages appended since the open.
+    pub appends: u64,
+    /// Bytes of their records.
+    pub appended_bytes: u64,
+    /// The first byte of the log.
+    pub log_min_offset: u64,
+    /// One past the last visible byte.
+    pub log_max_offset: u64,
+    /// One past the last byte that a sync covers.
+    pub durable_offset: u64,
+    /// How far queues and index are built.
+    pub dispatched_offset: u64,
+    /// Segments of the log.
+    pub segments: u64,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Segments deleted since the open.
+    pub expired_segments: u64,
+    /// Bytes of deleted files since the open, queue and index files included.
+    pub expired_bytes: u64,
+    /// Appends refused since the open: the store was busy, or the disk nearly full.
+    pub refused_appends: u64,
+}
+
+impl Store {
+    /// Opens the store at `path`.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`], [`StoreError::Locked`], [`StoreError::Corrupt`] (nothing was changed
+    /// then), [`StoreError::InvalidOption`], [`StoreError::DiskFull`], [`StoreError::Io`].
+    pub fn open(
+        vfs: Arc<dyn Vfs>,
+        clock: Arc<dyn Clock>,
+        path: &Path,
+        mode: OpenMode,
+        options: &StoreOptions,
+    ) -> Result<Self, StoreError> {
+        Self::open_watched(vfs, clock, path, mode, options, &mut |_| Ok(()))
+    }
+
+    /// As [`Self::open`]; a recovery says to `watcher` where it stands, about once a mebibyte. An error
+    /// as its answer ends the open with that error, and the next open recovers the store.
+    ///
+    /// With [`RecoveryMode::ReadOnly`] a damaged store is opened for reading: see [`Self::mode`].
+    pub fn open_watched(
+        vfs: Arc<dyn Vfs>,
+        clock: Arc<dyn Clock>,
+        path: &Path,
+        mode: OpenMode,
+        options: &StoreOptions,
+        watcher: RecoveryWatcher<'_>,
+    ) -> Result<Self, StoreError> {
+        options.validate()?;
+        let mut files = StoreFiles::new(vfs, clock, path);
+        let mut mode = mode;
+        let side = if mode.writes() {
+            if mode == OpenMode::Create {
+                open::create(&files)?;
+            }
+            files = files.with_logs(options)?;
+            if mode == OpenMode::Create {
+                files.make_log_folders()?;
+            }
+            let mut watch = Watch::new(&files.clock, watcher);
+            match open::open_writer(&files, options, &mut watch) {
+                Ok(writer) => {
+                    let services = Services::start(&writer)?;
+                    Side::Writer(writer, services)
+                }
+                Err(error @ StoreError::Corrupt { .. }) if options.recovery == RecoveryMode::ReadOnly => {
+                    mode = OpenMode::Read;
+                    let reader = Reader::open(&files, options)?;
+                    reader.note(format!("opened for reading only, because it is damaged: {error}"));
+                    Side::Reader(Arc::new(reader))
+                }
+                Err(error) => return Err(error),
+            }
+        } else {
+            files = files.with_logs(options)?;
+            Side::Reader(Arc::new(Reader::open(&files, options)?))
+        };
+        Ok(Self { inner: Arc::new(Inner { files, mode, side, closed: AtomicBool::new(false) }) })
+    }
+
+    /// The store's root.
+    pub fn path(&self) -> &Path {
+        &self.inner.files.root
+    }
+
+    /// How it was opened; [`OpenMode::Read`] also where damage kept it from being opened for writing and
+    /// [`RecoveryMode::ReadOnly`] was asked for.
+    pub fn mode(&self) -> OpenMode {
+        self.inner.mode
+    }
+
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.inner.closed.load(Ordering::Acquire)
+    }
+
+    /// Makes everything durable and releases the store. Closing twice is no error; a close that could
+    /// not make everything durable leaves `abort` behind and says why.
+    pub fn close(&self) -> Result<(), StoreError> {
+        if in_hook() {
+            let reason = "a hook that runs during an expiry cannot close the store: it would wait for itself";
+            return Err(StoreError::Busy { reason: reason.into() });
+        }
+        self.inner.close()
+    }
+
+    /// In a child process after a fork: lets go of the lock's descriptor without releasing the lock.
+    pub fn disown_in_child(&self) {
+        self.inner.closed.store(true, Ordering::Release);
+        if let Side::Writer(writer, _) = &self.inner.side {
+            writer.closed.store(true, Ordering::Release);
+            if let Some(lock) = writer.lock.try_lock().as_deref().and_then(Option::as_ref) {
+                lock.disown_in_child();
+            }
+        }
+    }
+
+    /// Things that a person should know about this store, in plain words, each once.
+    pub fn notes(&self) -> Vec<String> {
+        match &self.inner.side {
+            Side::Writer(writer, _) => writer.notes.read().clone(),
+            Side::Reader(reader) => reader.notes(),
+        }
+    }
+
+    /// Makes a topic with `queues` queues (1 to 65,536), or gives it more queues when it has fewer.
+    /// Durable when it returns. Attributes count for a new topic only.
+    pub fn create_topic(
+        &self,
+        topic: &str,
+        queues: u32,
+        attributes: &[(String, String)],
+    ) -> Result<(), StoreError> {
+        let writer = self.writer("make topics")?;
+        writer.topics.create(topic, queues, attributes)?;
+        writer.topics.store()
+    }
+
+    /// The attributes of `topic`, as RocketMQ's topic table has them.
+    pub fn topic_attributes(&self, topic: &str) -> Result<Vec<(String, String)>, StoreError> {
+        self.check()?;
+        Ok(match &self.inner.side {
+            Side::Writer(writer, _) => writer.topics.attributes(topic),
+            Side::Reader(reader) => reader.attributes(topic),
+        })
+    }
+
+    /// Appends one message.
+    pub fn append(&self, message: &NewMessage<'_>) -> Result<Appended, StoreError> {
+        self.writer("append")?.append(message)
+    }
+
+    /// Appends messages at consecutive places: one lock, one sync. A crash may keep a prefix.
+    pub fn append_many(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
+        self.writer("append")?.append_many(messages)
+    }
+
+    /// Makes everything appended so far durable.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        self.writer("flush")?.flush()
+    }
+
+    /// Does in this thread what the store's threads would do now: dispatch, and syncs that are due. They
+    /// do it on their own unless the file system's [`mqstore_io::Environment::threads`] forbids them.
+    pub fn step(&self) -> Result<(), StoreError> {
+        services::step(self.writer("step")?)
+    }
+
+    /// Where the store stands.
+    pub fn stats(&self) -> Result<Stats, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let visible = view.catch_up()?;
+        let list = view.list();
+        let mut stats = Stats {
+            log_min_offset: list.min_offset(),
+            log_max_offset: visible,
+            durable_offset: visible,
+            dispatched_offset: visible,
+            segments: list.segments().len() as u64,
+            segment_bytes: list.segment_bytes().unwrap_or(0),
+            ..Stats::default()
+        };
+        if let Side::Writer(writer, _) = &self.inner.side {
+            stats.appends = writer.counters.appends.load(Ordering::Relaxed);
+            stats.appended_bytes = writer.counters.appended_bytes.load(Ordering::Relaxed);
+            stats.durable_offset = writer.log.durable();
+            stats.dispatched_offset = writer.dispatcher.position();
+            stats.segment_bytes = writer.log.segment_bytes();
+            let counters = &writer.cleaner.counters;
+            stats.expired_segments = counters.expired_segments.load(Ordering::Relaxed);
+            stats.expired_bytes = counters.expired_bytes.load(Ordering::Relaxed);
+            stats.refused_appends = counters.refused_appends.load(Ordering::Relaxed) + writer.log.refused();
+        }
+        Ok(stats)
+    }
+
+    /// Waits until a message at `offset` can be read, at most `timeout`; whether it can.
+    pub fn wait(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offset: i64,
+        timeout: Duration,
+    ) -> Result<bool, StoreError> {
+        let clock = &self.inner.files.clock;
+        let deadline = clock.monotonic().saturating_add(timeout);
+        loop {
+            self.check()?;
+            let view = self.view();
+            let seen = view.catch_up()?;
+            let max = view.bounds(topic, queue_id)?.map_or(0, |(_, max)| max);
+            if max > offset {
+                return Ok(true);
+            }
+            let now = clock.monotonic();
+            if now >= deadline {
+                return Ok(false);
+            }
+            let left = deadline.saturating_sub(now).as_millis().clamp(1, 1000) as u64;
+            view.wait_for_more(seen, left);
+        }
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        if self.is_closed() {
+            return Err(StoreError::Closed { path: self.inner.files.root.clone() });
+        }
+        self.view().check()
+    }
+
+    fn view(&self) -> Arc<dyn View> {
+        match &self.inner.side {
+            Side::Writer(writer, _) => Arc::clone(writer) as Arc<dyn View>,
+            Side::Reader(reader) => Arc::clone(reader) as Arc<dyn View>,
+        }
+    }
+
+    fn writer(&self, action: &'static str) -> Result<&Arc<Writer>, StoreError> {
+        if self.is_closed() {
+            return Err(StoreError::Closed { path: self.inner.files.root.clone() });
+        }
+        match &self.inner.side {
+            Side::Writer(writer, _) => Ok(writer),
+            Side::Reader(_) => Err(StoreError::ReadOnly { path: self.inner.files.root.clone(), action }),
+        }
+    }
+}
+
+impl Inner {
+    fn close(&self) -> Result<(), StoreError> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let (writer, services) = match &self.side {
+            Side::Writer(writer, services) => (writer, services),
+            Side::Reader(reader) => {
+                reader.release();
+                return Ok(());
+            }
+        };
+        writer.closed.store(true, Ordering::Release);
+        writer.arrived.notify_all();
+        services.stop(writer);
+        writer.finish()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A store that was forgotten is closed; there is nobody to tell if that fails, and `abort`
+        // stays then.
+        let _ = self.close();
+    }
+}
+
+/// Entries of `queue` in `from..end` with their offsets, fillers left out.
+fn read_units(
+    queue: &ConsumeQueue,
+    from: i64,
+    end: i64,
+    max: usize,
+    units: &mut Vec<(i64, CqUnit)>,
+) -> Result<(), StoreError> {
+    let mut from = from;
+    let mut raw = Vec::new();
+    while from < end && units.is_empty() {
+        raw.clear();
+        let wanted = usize::try_from(end - from).unwrap_or(max).min(max);
+        queue.read(from, wanted, &mut raw)?;
+        if raw.is_empty() {
+            break;
+        }
+        units.extend((from..).zip(raw.iter().copied()).filter(|(_, unit)| !unit.is_blank()));
+        from += raw.len() as i64;
+    }
+    Ok(())
+}
+
+/// Candidates inside the log, oldest first, each once.
+fn sorted_offsets(offsets: Vec<i64>, min: u64, end: u64) -> Vec<u64> {
+    let mut offsets: Vec<u64> = offsets
+        .into_iter()
+        .filter_map(|offset| u64::try_from(offset).ok())
+        .filter(|offset| (min..end).contains(offset))
+        .collect();
+    offsets.sort_unstable();
+    offsets.dedup();
+    offsets
+}

@@ -1,0 +1,260 @@
+//! Opening: making a store, taking its lock, recovering it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::UniqueKeyGenerator;
+use mqstore_io::switch;
+use mqstore_io::{EventCount, FileKind, LockError, StoreLock};
+
+use super::topics::{Topics, batch_topics, load_table};
+use super::writer::{Counters, Writer};
+use crate::commit_log::{CommitLog, LogOptions, SyncPoint};
+use crate::dispatch::DispatchRules;
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+use crate::flush::{FlushPolicy, Flusher};
+use crate::live::{LivePage, writer_pid};
+use crate::mark::MarkFile;
+use crate::options::{Durability, RecoveryMode, StoreOptions};
+use crate::recovery::{RecoveredLog, RecoveryInput, Watch, recover_derived, recover_log};
+use crate::retention::Cleaner;
+
+/// Opens the store at `files` for writing: lock, recovery, ready.
+pub(super) fn open_writer(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    watch: &mut Watch<'_>,
+) -> Result<Arc<Writer>, StoreError> {
+    files.must_be_a_store()?;
+    refuse_rocksdb(files)?;
+    let lock = take_lock(files)?;
+    let input = RecoveryInput {
+        mark: MarkFile::new(files).load(),
+        aborted: files.vfs.stat(&files.abort()).is_ok(),
+        mode: options.recovery,
+    };
+    let begin = || {
+        if input.mark.is_none() {
+            sync_store_name(files)?;
+        }
+        prepare_side_folder(files)?;
+        mark_running(files)
+    };
+    let recovered = recover_log(files, options.segment_bytes, &input, begin, watch)?;
+    start(files, options, lock, recovered, &input, watch)
+}
+
+fn start(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    lock: Box<dyn StoreLock>,
+    recovered: RecoveredLog,
+    input: &RecoveryInput,
+    watch: &mut Watch<'_>,
+) -> Result<Arc<Writer>, StoreError> {
+    let mut notes = recovered.notes.clone();
+    let table = load_table(files, &mut notes);
+    let batch = batch_topics(files, &table);
+    let rules = DispatchRules {
+        index_tags: options.index_tags,
+        batch_topics: batch.clone(),
+        skip_damage: options.recovery == RecoveryMode::Salvage,
+        ..DispatchRules::default()
+    };
+    let derived = recover_derived(files, options, &recovered, rules, watch)?;
+    notes.extend(derived.notes);
+    let environment = files.vfs.environment();
+    let token = (files.clock.now_ms() as u64) << 20 ^ u64::from(environment.pid);
+    let live = Arc::new(LivePage::create(files, token, options.durable_only())?);
+    let (last_offset, last_size) = recovered.last.unwrap_or_default();
+    let point = SyncPoint {
+        position: recovered.end,
+        last_offset,
+        last_size,
+        store_timestamp_ms: recovered.store_timestamp_ms,
+    };
+    let log =
+        Arc::new(CommitLog::open(files, &LogOptions::of(options), recovered.row, point, Arc::clone(&live))?);
+    let dispatcher = Arc::new(derived.dispatcher);
+    dispatcher.attach(&live);
+    let policy = FlushPolicy {
+        interval_ms: options.flush_interval_ms,
+        least_pages: options.flush_least_pages,
+        thorough_interval_ms: options.flush_thorough_interval_ms,
+        background: options.durability != Durability::Manual,
+        timed: options.flush_timed,
+    };
+    let mark = input.mark.unwrap_or_default();
+    let flusher = Arc::new(Flusher::new(
+        files,
+        policy,
+        Arc::clone(&log),
+        Arc::clone(&derived.queues),
+        Arc::clone(&derived.index),
+        Arc::clone(&dispatcher),
+        mark,
+    ));
+    // The new mark is not clean: from here on the directory is in use, whatever `abort` says.
+    flusher.flush_all(false)?;
+    let topics = Topics::new(files, table, &batch, &derived.queues);
+    let (queues, index) = (Arc::clone(&derived.queues), Arc::clone(&derived.index));
+    let cleaner = Cleaner::new(files, options, Arc::clone(&log), queues, index, Arc::clone(&flusher));
+    cleaner.look_at_disks()?;
+    Ok(Arc::new(Writer {
+        files: files.clone(),
+        options: options.clone(),
+        lock: Some(lock).into(),
+        log,
+        queues: derived.queues,
+        index: derived.index,
+        dispatcher,
+        flusher,
+        topics,
+        cleaner,
+        token: super::writer::next_token(),
+        ids: UniqueKeyGenerator::new(options.store_host.ip, environment.pid, token as u32)
+            .with_utc_offset_ms(files.clock.utc_offset_ms(files.clock.now_ms())),
+        appended: EventCount::new(),
+        arrived: EventCount::new(),
+        flush_due: EventCount::new(),
+        commit_due: EventCount::new(),
+        expire_due: EventCount::new(),
+        notes: notes.into(),
+        counters: Counters::default(),
+        closed: false.into(),
+    }))
+}
+
+fn take_lock(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {
+    let path = files.lock();
+    files.vfs.lock(&path).map_err(|error| match error {
+        LockError::Held { pid } => {
+            StoreError::Locked { path: path.clone(), pid: pid.or_else(|| writer_pid(files)) }
+        }
+        LockError::Io(error) => StoreError::io(&path, "taking the store's lock", error),
+    })
+}
+
+/// Makes the store's own name durable: whoever made it may have been stopped before that.
+fn sync_store_name(files: &StoreFiles) -> Result<(), StoreError> {
+    let parent = parent(&files.root);
+    match switch::step("open.sync_store_name", || files.vfs.sync_dir(&parent)) {
+        // Who may not list the folder above has not made the store.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        outcome => outcome.at(&parent, "syncing the parent folder"),
+    }
+}
+
+/// Makes `mqstore/` and empties its staging folder.
+fn prepare_side_folder(files: &StoreFiles) -> Result<(), StoreError> {
+    let staging = files.staging();
+    files.ensure_folder(&staging)?;
+    for entry in files.vfs.list(&staging).at(&staging, "listing the staging folder")? {
+        let path = staging.join(&entry.name);
+        let outcome = match entry.stat.kind {
+            FileKind::Directory => files.vfs.remove_dir_all(&path),
+            _ => files.vfs.remove_file(&path),
+        };
+        outcome.at(&path, "removing what a stop left in staging")?;
+    }
+    files.prepare_logs()
+}
+
+/// Makes `abort` durable before the first change.
+fn mark_running(files: &StoreFiles) -> Result<(), StoreError> {
+    let path = files.abort();
+    let pid = files.vfs.environment().pid.to_string();
+    files.vfs.write_atomic(&path, &files.staging().join("abort"), pid.as_bytes()).at(&path, "writing abort")
+}
+
+fn refuse_rocksdb(files: &StoreFiles) -> Result<(), StoreError> {
+    let queues = files.consume_queue();
+    if files.vfs.stat(&queues.join("CURRENT")).is_ok() {
+        return Err(StoreError::Unsupported {
+            path: queues,
+            reason: "its queues are kept in RocksDB, which is read (mode \"r\" derives them from the log) but not written"
+                .into(),
+        });
+    }
+    Ok(())
+}
+
+/// Makes an empty store at `files`, unless there is one.
+///
+/// A new folder is made aside and gets its name when it is whole; an empty one becomes a store by its
+/// `commitlog` folder alone. So a stop at any moment leaves no folder, the empty one, or a store.
+pub(super) fn create(files: &StoreFiles) -> Result<(), StoreError> {
+    match files.vfs.list(&files.root) {
+        Ok(entries) if entries.iter().any(|entry| entry.name == "commitlog") => Ok(()),
+        Ok(entries) if entries.iter().all(|entry| is_ours(&entry.name.to_string_lossy())) => {
+            make_log_folder(files, &files.root)
+        }
+        Ok(entries) => {
+            let found = entries.iter().find(|entry| !is_ours(&entry.name.to_string_lossy()));
+            let name = found.map(|entry| entry.name.to_string_lossy().into_owned()).unwrap_or_default();
+            Err(StoreError::NotAStore {
+                path: files.root.clone(),
+                reason: format!(
+                    "it is not empty (it has {name:?}) and has no commitlog folder; give an empty or a new directory"
+                ),
+            })
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => create_aside(files),
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => Err(StoreError::NotAStore {
+            path: files.root.clone(),
+            reason: "it is a file, not a directory".into(),
+        }),
+        Err(error) => Err(StoreError::io(&files.root, "opening the store's folder", error)),
+    }
+}
+
+/// Names that a stopped creation may have left in an otherwise empty store.
+fn is_ours(name: &str) -> bool {
+    matches!(
+        name,
+        "mqstore" | "lock" | "abort" | "checkpoint" | "config" | "consumequeue" | "index" | "lost+found"
+    )
+}
+
+fn make_log_folder(files: &StoreFiles, root: &Path) -> Result<(), StoreError> {
+    let folder = root.join("commitlog");
+    match files.vfs.create_dir(&folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(StoreError::io(&folder, "making the log's folder", error));
+        }
+        _ => {}
+    }
+    switch::step("open.sync_log_folder_name", || files.vfs.sync_dir(root))
+        .at(root, "syncing the store's folder")
+}
+
+fn create_aside(files: &StoreFiles) -> Result<(), StoreError> {
+    let parent = parent(&files.root);
+    files.vfs.create_dir_all(&parent).at(&parent, "making the parent folder")?;
+    let name = files.root.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let staged = parent.join(format!(".{name}.mqstore-{}", files.vfs.environment().pid));
+    let _ = files.vfs.remove_dir_all(&staged);
+    files.vfs.create_dir(&staged).at(&staged, "making the store")?;
+    make_log_folder(files, &staged)?;
+    match files.vfs.rename_noreplace(&staged, &files.root) {
+        // The open that follows finds no mark and makes the name durable.
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            // Somebody else made it in the meantime.
+            let _ = files.vfs.remove_dir_all(&staged);
+            create(files)
+        }
+        Err(error) => {
+            let _ = files.vfs.remove_dir_all(&staged);
+            Err(StoreError::io(&files.root, "naming the store", error))
+        }
+    }
+}
+
+fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}

@@ -1,0 +1,364 @@
+//! Finding messages: by queue, log position, id, key and time.
+
+use std::sync::Arc;
+
+use mqstore_format::json::TopicConfig;
+use mqstore_format::{CqUnit, index_key_hash, parse_offset_message_id};
+
+use super::cursor::{Found, KeyQuery, LogCursor, LookupCursor, QueueCursor, next_record};
+use super::view::View;
+use super::{QueueInfo, Side, Store};
+use crate::commit_log::{LogScanner, RecordReader, ScanChecks, read_record};
+use crate::compaction::CompactedQueue;
+use crate::error::StoreError;
+use crate::message::{StoredRecord, TagFilter};
+
+/// Which of several offsets a time look-up answers with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Boundary {
+    /// The first offset whose store time is not before the time.
+    Lower,
+    /// The last offset whose store time is not after the time.
+    Upper,
+}
+
+impl Store {
+    /// Every topic's name, sorted.
+    pub fn topics(&self) -> Result<Vec<String>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        view.catch_up()?;
+        view.topics()
+    }
+
+    /// The queues of `topic` with their bounds.
+    pub fn queues(&self, topic: &str) -> Result<Vec<QueueInfo>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let ids = view.queue_ids(topic)?;
+        if ids.is_empty() {
+            return Err(no_queue(topic, None));
+        }
+        let mut infos = Vec::with_capacity(ids.len());
+        for queue_id in ids {
+            let (mut min_offset, max_offset) = view.bounds(topic, queue_id)?.unwrap_or((0, 0));
+            if let Some(compacted) = self.compacted(topic, queue_id)? {
+                min_offset = min_offset.min(compacted.min_offset());
+            }
+            let mut times = TimeSearch::new(&view, topic, queue_id, limit);
+            infos.push(QueueInfo {
+                queue_id,
+                min_offset,
+                max_offset,
+                min_store_timestamp_ms: times.at_or_after(min_offset)?.map(|(_, time)| time),
+                max_store_timestamp_ms: times.last(min_offset, max_offset)?,
+            });
+        }
+        Ok(infos)
+    }
+
+    /// The messages of a queue from `start` (default: the minimum) to before `end` (default: the
+    /// maximum now) whose tags match `filter`.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] when `start` lies below the
+    /// minimum or above the maximum.
+    pub fn read(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        start: Option<i64>,
+        end: Option<i64>,
+        filter: Option<&TagFilter>,
+    ) -> Result<QueueCursor, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let (mut min_offset, max_offset) = bounds(&view, topic, queue_id)?;
+        let compacted = self.compacted(topic, queue_id)?;
+        if let Some(compacted) = &compacted {
+            min_offset = min_offset.min(compacted.min_offset());
+        }
+        let first = start.unwrap_or(min_offset);
+        if first < min_offset || first > max_offset {
+            return Err(StoreError::OffsetOutOfRange {
+                topic: topic.to_owned(),
+                queue_id,
+                offset: first,
+                min_offset,
+                max_offset,
+            });
+        }
+        let end = end.unwrap_or(max_offset).min(max_offset);
+        let cursor = QueueCursor::new(view, topic, queue_id, (first, end), filter.cloned(), limit);
+        Ok(match &compacted {
+            Some(compacted) => cursor.with_compacted(compacted),
+            None => cursor,
+        })
+    }
+
+    /// What a compaction left of a queue, for topics that keep the newest message of each key.
+    fn compacted(&self, topic: &str, queue_id: i32) -> Result<Option<CompactedQueue>, StoreError> {
+        let attributes = self.topic_attributes(topic)?;
+        let policy = attributes.iter().find(|(name, _)| name == TopicConfig::CLEANUP_POLICY);
+        if policy.is_none_or(|(_, policy)| policy != "COMPACTION") {
+            return Ok(None);
+        }
+        CompactedQueue::open(&self.inner.files, topic, queue_id)
+    }
+
+    /// Every record of the log from `start` (default: its beginning) in log order; needs no queue.
+    pub fn scan_log(&self, start: Option<u64>) -> Result<LogCursor, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let first = start.unwrap_or_else(|| view.list().min_offset());
+        let on_damage: Box<dyn FnMut(String) + Send> = match &self.inner.side {
+            Side::Reader(reader) => {
+                let reader = Arc::clone(reader);
+                Box::new(move |text| reader.note(text))
+            }
+            Side::Writer(writer, _) => {
+                let writer = Arc::clone(writer);
+                Box::new(move |text| writer.notes.write().push(text))
+            }
+        };
+        Ok(LogCursor::new(view, first, limit, on_damage))
+    }
+
+    /// The record at a log position.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when no record starts there.
+    pub fn get_at(&self, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let place = || view.files().commit_log();
+        if commit_log_offset >= limit {
+            let reason = format!("no record starts here; the log ends at {limit}");
+            return Err(StoreError::corrupt(&place(), commit_log_offset, reason));
+        }
+        let deleted = |min: u64| {
+            let reason =
+                format!("no record starts here; the log begins at {min}, what lay before was deleted");
+            StoreError::corrupt(&place(), commit_log_offset, reason)
+        };
+        let list = view.list();
+        if commit_log_offset < list.min_offset() {
+            return Err(deleted(list.min_offset()));
+        }
+        let bytes = match read_record(view.files(), &list, commit_log_offset, 4096) {
+            Err(error) if error.is_gone() => {
+                view.catch_up()?;
+                let min = view.list().min_offset();
+                return Err(if commit_log_offset < min { deleted(min) } else { error });
+            }
+            read => read?,
+        };
+        StoredRecord::new(bytes, commit_log_offset, None)
+            .map_err(|error| StoreError::format(&place(), commit_log_offset, &error))
+    }
+
+    /// The message with an offset message id or a unique key; `None` when there is none.
+    pub fn get(&self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+        self.check()?;
+        if let Ok((host, offset)) = parse_offset_message_id(id) {
+            let record = u64::try_from(offset).ok().and_then(|offset| self.get_at(offset).ok());
+            let own = |record: &StoredRecord| record.view().is_ok_and(|view| view.store_host == host);
+            if let Some(record) = record.filter(own) {
+                return Ok(Some(record));
+            }
+        }
+        self.get_by_unique_key(id)
+    }
+
+    fn get_by_unique_key(&self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let mut scan_from = limit;
+        for topic in view.topics()? {
+            let Some((offsets, complete_to)) = view.candidates(index_key_hash(&topic, id))? else {
+                scan_from = view.list().min_offset();
+                break;
+            };
+            scan_from = scan_from.min(complete_to);
+            for offset in offsets {
+                let Ok(bytes) = read_record(view.files(), &view.list(), offset, 4096) else { continue };
+                let Ok(record) = StoredRecord::new(bytes, offset, None) else { continue };
+                if record.view().is_ok_and(|view| view.unique_key() == Some(id)) {
+                    return Ok(Some(record));
+                }
+            }
+        }
+        let mut scanner = LogScanner::new(view.list(), scan_from, limit, ScanChecks { crc: true });
+        loop {
+            match next_record(&*view, &mut scanner, limit, |record| record.unique_key() == Some(id))? {
+                Found::Record(offset, bytes) => {
+                    return StoredRecord::new(bytes, offset, None)
+                        .map(Some)
+                        .map_err(|error| StoreError::format(&view.files().commit_log(), offset, &error));
+                }
+                Found::Skipped(_) => {}
+                Found::End => return Ok(None),
+            }
+        }
+    }
+
+    /// The messages of `topic` that carry `key` as one of their keys or as their unique key, oldest
+    /// first, stored in `start_ms..=end_ms`, at most `limit`.
+    pub fn lookup(
+        &self,
+        topic: &str,
+        key: &str,
+        start_ms: Option<i64>,
+        end_ms: Option<i64>,
+        limit: Option<usize>,
+    ) -> Result<LookupCursor, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let end = view.catch_up()?;
+        let (offsets, scan_from) = match view.candidates(index_key_hash(topic, key))? {
+            Some((offsets, complete_to)) => (offsets, complete_to),
+            None => (Vec::new(), view.list().min_offset()),
+        };
+        let scanner =
+            (scan_from < end).then(|| LogScanner::new(view.list(), scan_from, end, ScanChecks { crc: true }));
+        Ok(LookupCursor {
+            view,
+            wanted: KeyQuery {
+                topic: topic.to_owned(),
+                key: key.to_owned(),
+                start_ms: start_ms.unwrap_or(i64::MIN),
+                end_ms: end_ms.unwrap_or(i64::MAX),
+            },
+            remaining: limit.unwrap_or(usize::MAX),
+            offsets: offsets.into(),
+            scanner,
+            limit: end,
+        })
+    }
+
+    /// The offset in a queue for a store time; see [`Boundary`]. Before the first message the minimum
+    /// is answered; after the last, the maximum for [`Boundary::Lower`] and the last offset for
+    /// [`Boundary::Upper`], as RocketMQ does.
+    pub fn offset_for_time(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        time_ms: i64,
+        boundary: Boundary,
+    ) -> Result<i64, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let (min, max) = bounds(&view, topic, queue_id)?;
+        let mut search = TimeSearch::new(&view, topic, queue_id, limit);
+        // The first offset whose time is at or after (Lower) or after (Upper) the time.
+        let (mut low, mut high) = (min, max);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let Some((offset, time)) = search.at_or_after(middle)?.filter(|(offset, _)| *offset < high)
+            else {
+                high = middle;
+                continue;
+            };
+            let before = match boundary {
+                Boundary::Lower => time < time_ms,
+                Boundary::Upper => time <= time_ms,
+            };
+            if before {
+                low = offset + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(match boundary {
+            Boundary::Lower => search.at_or_after(low)?.map_or(max, |(offset, _)| offset),
+            Boundary::Upper => search.at_or_before(low - 1, min)?.unwrap_or(min),
+        })
+    }
+}
+
+fn no_queue(topic: &str, queue_id: Option<i32>) -> StoreError {
+    StoreError::TopicNotFound { topic: topic.to_owned(), queue_id }
+}
+
+fn bounds(view: &Arc<dyn View>, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
+    if let Some(bounds) = view.bounds(topic, queue_id)? {
+        return Ok(bounds);
+    }
+    let known = !view.queue_ids(topic)?.is_empty();
+    Err(no_queue(topic, known.then_some(queue_id)))
+}
+
+/// Store times of a queue's messages, read from their records.
+struct TimeSearch<'a> {
+    view: &'a Arc<dyn View>,
+    topic: &'a str,
+    queue_id: i32,
+    reader: RecordReader,
+}
+
+impl<'a> TimeSearch<'a> {
+    fn new(view: &'a Arc<dyn View>, topic: &'a str, queue_id: i32, limit: u64) -> Self {
+        let reader = RecordReader::new(view.files(), view.list(), limit);
+        Self { view, topic, queue_id, reader }
+    }
+
+    /// The first message at or after `offset` that can be read: its offset and store time.
+    fn at_or_after(&mut self, offset: i64) -> Result<Option<(i64, i64)>, StoreError> {
+        let mut from = offset;
+        loop {
+            let mut units = Vec::new();
+            self.view.units(self.topic, self.queue_id, from, 1, &mut units)?;
+            let Some((offset, unit)) = units.first().copied() else { return Ok(None) };
+            let place = u64::try_from(unit.physical_offset).ok().zip(u32::try_from(unit.size).ok());
+            let time = place.and_then(|(position, size)| {
+                let bytes = match self.view.record_in_memory(position, size) {
+                    Some(bytes) => bytes,
+                    None => self.reader.record(position, size).ok()?,
+                };
+                let record = StoredRecord::new(bytes, position, None).ok()?;
+                record.view().ok().map(|view| view.store_timestamp)
+            });
+            match time {
+                Some(time) => return Ok(Some((offset, time))),
+                None => from = self.past(offset, unit)?,
+            }
+        }
+    }
+
+    /// Where to go on when the record of an entry cannot be read; at the same offset when the queue was
+    /// derived anew because of it.
+    fn past(&self, offset: i64, unit: CqUnit) -> Result<i64, StoreError> {
+        self.view.catch_up()?;
+        if u64::try_from(unit.physical_offset).is_ok_and(|at| at < self.view.list().min_offset()) {
+            // Deleted since the entry was read, perhaps by the writer beside this process: the queue is right.
+            let bounds = self.view.bounds(self.topic, self.queue_id)?;
+            return Ok(bounds.map_or(0, |(min, _)| min).max(offset + 1));
+        }
+        let again = self.view.distrust(self.topic, self.queue_id, "an entry leads to no record")?;
+        Ok(if again { offset } else { offset + 1 })
+    }
+
+    /// The last readable offset in `min..=offset`.
+    fn at_or_before(&mut self, offset: i64, min: i64) -> Result<Option<i64>, StoreError> {
+        let mut step = 0;
+        while offset - step >= min {
+            if let Some((found, _)) = self.at_or_after(offset - step)?.filter(|(found, _)| *found <= offset) {
+                return Ok(Some(found));
+            }
+            step = step * 2 + 1;
+        }
+        Ok(None)
+    }
+
+    fn last(&mut self, min: i64, max: i64) -> Result<Option<i64>, StoreError> {
+        match self.at_or_before(max - 1, min)? {
+            Some(offset) => Ok(self.at_or_after(offset)?.map(|(_, time)| time)),
+            None => Ok(None),
+        }
+    }
+}

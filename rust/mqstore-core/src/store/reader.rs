@@ -1,0 +1,597 @@
+//! A store that is open for reading only.
+//!
+//! Takes no lock and changes no byte. Beside a writer of ours it stops at the position that the writer
+//! publishes; otherwise at the end of the last record that holds together. Queue files are used where
+//! they can be shown to be complete; what is missing, behind or damaged is derived from the log in
+//! memory and said once in [`Reader::notes`].
+//!
+//! How completeness is known: from the writer's live page; else from the durable mark together with
+//! the queue manifest; else, for a log of at most [`FULL_WALK_BYTES`], by walking it; else the files
+//! are taken up to the furthest entry and each entry is checked when it is used.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use mqstore_format::json::TopicTable;
+use mqstore_format::{CqUnit, IndexGeometry, crc31};
+use mqstore_io::Access;
+use mqstore_io::sync::Mutex;
+
+use super::topics::{batch_topics, load_table};
+use super::view::View;
+use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList, read_record};
+use crate::consume_queue::{ConsumeQueue, QueueSet};
+use crate::dispatch::{DerivedQueue, DerivedQueues};
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+use crate::index::IndexSet;
+use crate::live::{LiveState, read_live};
+use crate::mark::{Mark, MarkFile};
+use crate::message::RecordBytes;
+use crate::options::StoreOptions;
+use crate::recovery::{QueueManifest, mark_fits};
+
+/// Up to this many bytes a log is walked to derive queues that nothing vouches for.
+const FULL_WALK_BYTES: u64 = 2 << 30;
+
+/// Up to this many bytes a look-up walks the log instead of trusting the index.
+const SMALL_LOG_BYTES: u64 = 64 << 20;
+
+/// How often a look is made again after a file was gone; a folder that is missing is so each time.
+const GONE_TRIES: u32 = 20;
+
+/// Derived entries that cover more than this are dropped once the files hold them.
+const OVERLAY_BYTES: u64 = 64 << 20;
+
+/// See the module's text.
+pub(crate) struct Reader {
+    files: StoreFiles,
+    options: StoreOptions,
+    table: TopicTable,
+    batch: BTreeSet<String>,
+    index: IndexSet,
+    mark: Option<Mark>,
+    state: Mutex<State>,
+    notes: Mutex<Vec<String>>,
+}
+
+struct State {
+    list: Arc<SegmentList>,
+    /// Where the visible log ends.
+    end: u64,
+    queues: Arc<QueueSet>,
+    /// Entries of records in `overlay_from..end`; the files are used for what comes before, since after
+    /// a stop anything behind it may be torn.
+    overlay: DerivedQueues,
+    overlay_from: u64,
+    /// Queues whose files are not used at all.
+    replaced: DerivedQueues,
+    replaced_ids: BTreeSet<(String, i32)>,
+    /// Whether `replaced` holds every queue.
+    all_replaced: bool,
+    index_complete_to: u64,
+}
+
+impl Reader {
+    /// Opens the store at `files` without changing it.
+    pub(crate) fn open(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
+        again(|| Self::open_once(files, options))
+    }
+
+    fn open_once(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
+        files.must_be_a_store()?;
+        let mut notes = Vec::new();
+        let list = SegmentList::load(files)?;
+        for stray in &list.strays {
+            notes.push(format!("{}: ignored, {}", stray.path.display(), stray.reason));
+        }
+        for (from, to) in &list.gaps {
+            notes.push(format!("the segments from offset {from} to {to} are missing"));
+        }
+        let mark = MarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
+        let table = load_table(files, &mut notes);
+        let batch = batch_topics(files, &table);
+        let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
+        let known = mark.map(|mark| mark.index_geometry());
+        let index = IndexSet::load(files, known, configured, Access::Read)?;
+        let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?;
+        for stray in queues.strays().iter().chain(index.strays()) {
+            notes.push(format!("{}: not used, {}", stray.path.display(), stray.reason));
+        }
+        let state = State {
+            end: list.min_offset(),
+            list: Arc::new(list),
+            queues: Arc::new(queues),
+            overlay: DerivedQueues::default(),
+            overlay_from: 0,
+            replaced: DerivedQueues::default(),
+            replaced_ids: BTreeSet::new(),
+            all_replaced: false,
+            index_complete_to: 0,
+        };
+        let reader = Self {
+            files: files.clone(),
+            options: options.clone(),
+            table,
+            batch,
+            index,
+            mark,
+            state: Mutex::new(state),
+            notes: Mutex::new(notes),
+        };
+        reader.first_look()?;
+        Ok(reader)
+    }
+
+    /// As it was opened.
+    pub(crate) fn options(&self) -> &StoreOptions {
+        &self.options
+    }
+
+    /// Gives back maps and descriptors, but for those that somebody uses.
+    pub(crate) fn release(&self) {
+        let state = self.state.lock();
+        for segment in state.list.segments() {
+            segment.unmap();
+            segment.close_file();
+        }
+        state.queues.release();
+        self.index.release();
+    }
+
+    /// Things a person should know, each once.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.notes.lock().clone()
+    }
+
+    pub(crate) fn note(&self, text: String) {
+        let mut notes = self.notes.lock();
+        if !notes.contains(&text) {
+            notes.push(text);
+        }
+    }
+
+    /// Attributes of `topic` as the topic table has them.
+    pub(crate) fn attributes(&self, topic: &str) -> Vec<(String, String)> {
+        let topic = self.table.topics.get(topic);
+        topic.map(|topic| topic.attributes.clone()).unwrap_or_default().into_iter().collect()
+    }
+
+    fn first_look(&self) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        let live = read_live(&self.files);
+        self.find_end(&mut state, live)?;
+        for queue in state.queues.all() {
+            queue.recover_bounds()?;
+        }
+        let log_bytes = state.end - state.list.min_offset();
+        match self.vouched(&state, live) {
+            Some(complete_to) => self.trust(&mut state, complete_to)?,
+            None if log_bytes <= FULL_WALK_BYTES => self.walk_all(&mut state)?,
+            None => {
+                let furthest = state.queues.all().iter().map(|queue| queue.max_physical_end()).max();
+                let complete_to = u64::try_from(furthest.unwrap_or(0)).unwrap_or(0).min(state.end);
+                let complete_to = complete_to.max(state.list.min_offset());
+                self.trust(&mut state, complete_to)?;
+                state.index_complete_to = self.index.end_physical().max(0) as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Up to where queue and index files are known to be complete, if anything says so.
+    fn vouched(&self, state: &State, live: Option<LiveState>) -> Option<u64> {
+        if !self.batch.is_empty() {
+            return None;
+        }
+        if let Some(live) = live {
+            return Some(live.dispatched.min(state.end));
+        }
+        let mark = self.mark?;
+        QueueManifest::load(&self.files)?;
+        Some(mark.dispatched.min(state.end))
+    }
+
+    /// Uses the queue files up to `complete_to` and derives the rest; single queues that are short or
+    /// damaged are derived whole.
+    fn trust(&self, state: &mut State, complete_to: u64) -> Result<(), StoreError> {
+        state.overlay_from = complete_to;
+        state.overlay = DerivedQueues::default();
+        let end = state.end;
+        self.walk_into_overlay(state, complete_to, end)?;
+        state.index_complete_to = match self.mark {
+            Some(mark) if self.index.end_physical() < mark.index_end => 0,
+            _ => complete_to,
+        };
+        let mut suspects: BTreeSet<(String, i32)> = BTreeSet::new();
+        for queue in state.queues.all() {
+            if queue.damaged().is_some() {
+                suspects.insert((queue.topic().to_owned(), queue.queue_id()));
+            }
+        }
+        if let Some(manifest) = QueueManifest::load(&self.files) {
+            let log_min = state.list.min_offset();
+            for queue in state.queues.all() {
+                queue.correct_min_offset(log_min)?;
+            }
+            let missing = manifest.missing_from(&state.queues, log_min, complete_to);
+            suspects.extend(missing.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
+        }
+        for (topic, queue_id) in suspects {
+            self.replace(state, &topic, queue_id, "its files are not as they were left")?;
+        }
+        Ok(())
+    }
+
+    /// Derives every queue from the log.
+    fn walk_all(&self, state: &mut State) -> Result<(), StoreError> {
+        let (from, end) = (state.list.min_offset(), state.end);
+        let mut all = DerivedQueues::default();
+        self.walk(state, from, end, |record, offset| all.add(record, offset))?;
+        if state.queues.all().is_empty() && end > from {
+            self.note(
+                "the store has no queue files; its queues are derived from the log in memory".to_owned(),
+            );
+        }
+        state.replaced = all;
+        state.all_replaced = true;
+        state.overlay_from = end;
+        state.index_complete_to = self.index.end_physical().max(0) as u64;
+        Ok(())
+    }
+
+    fn walk_into_overlay(&self, state: &mut State, from: u64, end: u64) -> Result<(), StoreError> {
+        let mut overlay = std::mem::take(&mut state.overlay);
+        let outcome = self.walk(state, from, end, |record, offset| overlay.add(record, offset));
+        state.overlay = overlay;
+        outcome
+    }
+
+    fn walk(
+        &self,
+        state: &State,
+        from: u64,
+        end: u64,
+        mut visit: impl FnMut(&mqstore_format::RecordView<'_>, u64),
+    ) -> Result<(), StoreError> {
+        let from = from.max(state.list.min_offset());
+        let mut scanner = LogScanner::new(Arc::clone(&state.list), from, end, ScanChecks { crc: false });
+        loop {
+            let offset = scanner.position();
+            let item = match scanner.next_item() {
+                // What a writer deletes while it is walked needs no entries.
+                Err(error) if error.is_gone() => {
+                    let list = SegmentList::load(&self.files)?;
+                    let min = list.min_offset();
+                    if min <= offset {
+                        return Err(error);
+                    }
+                    scanner.renew(Arc::new(list));
+                    scanner.seek(min);
+                    continue;
+                }
+                item => item?,
+            };
+            match item {
+                ScanItem::Record(record) => visit(&record, offset),
+                ScanItem::Filler { .. } => {}
+                ScanItem::End { .. } => return Ok(()),
+                ScanItem::Damaged(damage) => {
+                    let text = format!(
+                        "{} at offset {}: {}",
+                        damage.path.display(),
+                        damage.file_offset,
+                        damage.reason
+                    );
+                    match scanner.resync(damage.offset + 1)? {
+                        Some(next) => {
+                            self.note(format!("{text}; skipped {} bytes", next - damage.offset));
+                            scanner.seek(next);
+                        }
+                        None => return Ok(()),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves `state.end` to where the visible log ends now.
+    fn find_end(&self, state: &mut State, live: Option<LiveState>) -> Result<(), StoreError> {
+        if let Some(live) = live {
+            let known = state.list.end_offset();
+            if live.visible > known {
+                state.list = Arc::new(SegmentList::load(&self.files)?);
+            }
+            state.end = state.end.max(live.visible);
+            return Ok(());
+        }
+        let start = self.scan_start(state)?;
+        let foreign = self.files.vfs.lock_holder(&self.files.lock()).ok().flatten().is_some();
+        let mut scanner = LogScanner::new(Arc::clone(&state.list), start, u64::MAX, ScanChecks { crc: true });
+        let mut last = None;
+        loop {
+            let offset = scanner.position();
+            match scanner.next_item()? {
+                ScanItem::Record(record) if foreign => last = Some((offset, crc31(record.bytes))),
+                ScanItem::Record(_) | ScanItem::Filler { .. } => {}
+                ScanItem::End { offset } => {
+                    state.end = self.confirmed(state, last, offset);
+                    return Ok(());
+                }
+                ScanItem::Damaged(damage) => {
+                    // Above the mark a stop may have torn anything: recovery will end the log there.
+                    let torn = self.mark.is_some_and(|mark| damage.offset >= mark.position);
+                    if !torn && let Some(next) = scanner.resync(damage.offset + 1)? {
+                        scanner.seek(next);
+                        continue;
+                    }
+                    state.end = self.confirmed(state, last, damage.offset);
+                    if !foreign {
+                        self.note(format!(
+                            "{} at offset {}: {}; the log ends there",
+                            damage.path.display(),
+                            damage.file_offset,
+                            damage.reason
+                        ));
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Beside a writer that publishes nothing, the newest record may have been half written when it was
+    /// read: it counts when a second look finds the same bytes.
+    fn confirmed(&self, state: &State, last: Option<(u64, u32)>, end: u64) -> u64 {
+        let Some((offset, crc)) = last else { return end };
+        let again = read_record(&self.files, &state.list, offset, 4096);
+        if again.is_ok_and(|bytes| crc31(bytes.as_slice()) == crc) { end } else { offset }
+    }
+
+    /// A place of the log that is before its end and not far from it.
+    fn scan_start(&self, state: &State) -> Result<u64, StoreError> {
+        let mut start = state.list.min_offset().max(state.end);
+        if let Some(mark) = self.mark.filter(|mark| mark.position >= start) {
+            start = mark.position;
+        }
+        for segment in state.list.segments().iter().rev() {
+            if segment.base_offset() <= start {
+                break;
+            }
+            let mut head = [0; 8];
+            segment
+                .file()
+                .at_file(|| segment.path(), "opening a log segment")?
+                .read_exact_at(&mut head, 0)
+                .at(&segment.path(), "reading a segment's start")?;
+            if head != [0; 8] {
+                return Ok(segment.base_offset());
+            }
+        }
+        Ok(start)
+    }
+
+    /// Derives one queue from the log and stops using its files.
+    fn replace(&self, state: &mut State, topic: &str, queue_id: i32, reason: &str) -> Result<(), StoreError> {
+        self.note(format!("queue {topic}/{queue_id}: {reason}; derived from the log in memory"));
+        let mut wanted = DerivedQueues::default();
+        self.walk(state, state.list.min_offset(), state.end, |record, offset| {
+            if record.topic == topic && record.queue_id == queue_id {
+                wanted.add(record, offset);
+            }
+        })?;
+        state.replaced.adopt(&mut wanted, topic, queue_id);
+        state.replaced_ids.insert((topic.to_owned(), queue_id));
+        Ok(())
+    }
+
+    fn is_replaced(state: &State, topic: &str, queue_id: i32) -> bool {
+        state.all_replaced || state.replaced_ids.contains(&(topic.to_owned(), queue_id))
+    }
+
+    /// Takes note that a writer deleted the oldest segments, if it did.
+    fn follow_expiry(&self, state: &mut State) -> Result<(), StoreError> {
+        let Some(first) = state.list.segments().first() else { return Ok(()) };
+        match self.files.vfs.stat(&first.path()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            // Whatever else is wrong with it, whoever reads it meets.
+            _ => return Ok(()),
+        }
+        state.list = Arc::new(SegmentList::load(&self.files)?);
+        let min = state.list.min_offset();
+        state.overlay.drop_below(min);
+        state.replaced.drop_below(min);
+        state.end = state.end.max(min);
+        self.index.forget_below(min);
+        again(|| state.queues.recover_bounds())
+    }
+
+    /// The files' queue, when it is used: its maximum clamped to the visible log.
+    fn file_queue(state: &State, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
+        if Self::is_replaced(state, topic, queue_id) { None } else { state.queues.get(topic, queue_id) }
+    }
+}
+
+/// What `look` answers, when a writer that deletes files does not come between it at each try.
+fn again<T>(mut look: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    for _ in 0..GONE_TRIES {
+        match look() {
+            Err(error) if error.is_gone() => {}
+            outcome => return outcome,
+        }
+    }
+    look()
+}
+
+/// What `look` answers; once more when a writer deleted one of the queue's files meanwhile.
+fn renewed<T>(
+    queue: &ConsumeQueue,
+    mut look: impl FnMut() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    match look() {
+        Err(error) if error.is_gone() => {
+            queue.recover_bounds()?;
+            look()
+        }
+        outcome => outcome,
+    }
+}
+
+impl View for Reader {
+    fn files(&self) -> &StoreFiles {
+        &self.files
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn catch_up(&self) -> Result<u64, StoreError> {
+        let mut state = self.state.lock();
+        self.follow_expiry(&mut state)?;
+        let before = state.end;
+        let live = read_live(&self.files);
+        let at_segment_end = state.list.find(before).is_none();
+        if at_segment_end {
+            state.list = Arc::new(SegmentList::load(&self.files)?);
+        }
+        self.find_end(&mut state, live)?;
+        let end = state.end;
+        if end > before {
+            if state.all_replaced {
+                let mut all = std::mem::take(&mut state.replaced);
+                let outcome = self.walk(&state, before, end, |record, offset| all.add(record, offset));
+                state.replaced = all;
+                outcome?;
+            } else {
+                if end - state.overlay_from > OVERLAY_BYTES
+                    && live.is_some_and(|live| live.dispatched > before)
+                {
+                    state.queues =
+                        Arc::new(QueueSet::load(&self.files, self.options.queue_file_bytes(), Access::Read)?);
+                    for queue in state.queues.all() {
+                        queue.recover_bounds()?;
+                    }
+                    self.trust(&mut state, live.map_or(before, |live| live.dispatched.min(end)))?;
+                } else {
+                    self.walk_into_overlay(&mut state, before, end)?;
+                }
+                for (topic, queue_id) in state.replaced_ids.clone() {
+                    self.replace(&mut state, &topic, queue_id, "its files are not used")?;
+                }
+            }
+        }
+        Ok(end)
+    }
+
+    fn list(&self) -> Arc<SegmentList> {
+        Arc::clone(&self.state.lock().list)
+    }
+
+    fn topics(&self) -> Result<Vec<String>, StoreError> {
+        let state = self.state.lock();
+        let mut names: BTreeSet<String> = self.table.topics.keys().cloned().collect();
+        names.extend(state.queues.topics().into_keys());
+        names.extend(state.overlay.topics().map(str::to_owned));
+        names.extend(state.replaced.topics().map(str::to_owned));
+        Ok(names.into_iter().collect())
+    }
+
+    fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
+        let state = self.state.lock();
+        let listed = self
+            .table
+            .topics
+            .get(topic)
+            .map_or(0, |topic| topic.read_queues.max(topic.write_queues).clamp(0, 65_536));
+        let mut ids: BTreeSet<i32> = (0..listed).collect();
+        ids.extend(state.queues.topics().remove(topic).unwrap_or_default());
+        ids.extend(state.overlay.queue_ids(topic));
+        ids.extend(state.replaced.queue_ids(topic));
+        Ok(ids.into_iter().collect())
+    }
+
+    fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
+        if !self.queue_ids(topic)?.contains(&queue_id) {
+            return Ok(None);
+        }
+        let state = self.state.lock();
+        if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
+            let file_max = renewed(&queue, || {
+                queue.correct_min_offset(state.list.min_offset())?;
+                queue.max_offset_for(state.overlay_from)
+            })?;
+            let overlay = state.overlay.get(topic, queue_id).map_or(0, DerivedQueue::max_offset);
+            let min = queue.min_offset().min(file_max);
+            return Ok(Some((min, file_max.max(overlay))));
+        }
+        let source =
+            if Self::is_replaced(&state, topic, queue_id) { &state.replaced } else { &state.overlay };
+        let bounds = source
+            .get(topic, queue_id)
+            .map_or((0, 0), |queue| (queue.min_offset().unwrap_or(queue.max_offset()), queue.max_offset()));
+        Ok(Some(bounds))
+    }
+
+    fn units(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        from: i64,
+        max: usize,
+        units: &mut Vec<(i64, CqUnit)>,
+    ) -> Result<(), StoreError> {
+        let state = self.state.lock();
+        let mut from = from;
+        let had = units.len();
+        if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
+            let file_max = renewed(&queue, || {
+                let file_max = queue.max_offset_for(state.overlay_from)?;
+                units.truncate(had);
+                super::read_units(&queue, from.max(queue.min_offset()), file_max, max, units)?;
+                Ok(file_max)
+            })?;
+            from = from.max(file_max);
+        }
+        let source =
+            if Self::is_replaced(&state, topic, queue_id) { &state.replaced } else { &state.overlay };
+        if let Some(queue) = source.get(topic, queue_id) {
+            let room = max.saturating_sub(units.len());
+            units.extend(queue.from(from).iter().take(room).copied());
+        }
+        Ok(())
+    }
+
+    fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError> {
+        let mut state = self.state.lock();
+        if Self::is_replaced(&state, topic, queue_id) {
+            return Ok(false);
+        }
+        self.replace(&mut state, topic, queue_id, reason)?;
+        Ok(true)
+    }
+
+    fn record_in_memory(&self, _offset: u64, _size: u32) -> Option<RecordBytes> {
+        None
+    }
+
+    fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError> {
+        let (min, end, complete_to) = {
+            let state = self.state.lock();
+            (state.list.min_offset(), state.end, state.index_complete_to)
+        };
+        if end - min <= SMALL_LOG_BYTES || complete_to <= min {
+            return Ok(None);
+        }
+        let found = self.index.candidates(hash, i64::MIN, i64::MAX)?;
+        if let Some(damage) = found.damaged {
+            self.note(format!("{damage}; the index is not used, look-ups walk the log"));
+            return Ok(None);
+        }
+        Ok(Some((super::sorted_offsets(found.offsets, min, complete_to), complete_to)))
+    }
+
+    fn wait_for_more(&self, _seen: u64, timeout_ms: u64) {
+        self.files.clock.sleep(std::time::Duration::from_millis(timeout_ms.min(10)));
+    }
+}

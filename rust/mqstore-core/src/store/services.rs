@@ -1,0 +1,171 @@
+//! The one place that starts threads.
+//!
+//! A service calls a `step` of a plain struct over and over; the same steps are called by hand in
+//! tests. Services hold the writer weakly, so that a store which is dropped without a close ends them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use mqstore_io::sync::{JoinHandle, Mutex, spawn};
+
+use super::writer::Writer;
+use crate::commit_log::LogOptions;
+use crate::error::{IoContext, StoreError};
+use crate::options::Durability;
+
+/// How long a service sleeps at most before it looks whether it should end.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How long dispatch lets records come together under load when no reader waits for them.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// The running services of one store.
+#[derive(Debug)]
+pub(crate) struct Services {
+    stop: Arc<AtomicBool>,
+    handles: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Services {
+    /// Starts what `writer`'s options ask for.
+    pub(crate) fn start(writer: &Arc<Writer>) -> Result<Self, StoreError> {
+        let services = Self { stop: Arc::new(AtomicBool::new(false)), handles: Mutex::default() };
+        if !writer.files.vfs.environment().threads {
+            return Ok(services);
+        }
+        if writer.options.dispatch_threads > 0 {
+            services.spawn(writer, "mq-dispatch", dispatch_round)?;
+        }
+        services.spawn(writer, "mq-flush", flush_round)?;
+        services.spawn(writer, "mq-expire", expire_round)?;
+        if writer.options.prewarm {
+            services.spawn(writer, "mq-prepare", prepare_round)?;
+        }
+        if writer.options.durability == Durability::Pooled {
+            services.spawn(writer, "mq-commit", commit_round)?;
+        }
+        Ok(services)
+    }
+
+    fn spawn(
+        &self,
+        writer: &Arc<Writer>,
+        name: &str,
+        round: fn(&Writer, &AtomicBool),
+    ) -> Result<(), StoreError> {
+        let weak: Weak<Writer> = Arc::downgrade(writer);
+        let stop = Arc::clone(&self.stop);
+        let handle = spawn(name, move || {
+            while !stop.load(Ordering::Acquire) {
+                let Some(writer) = weak.upgrade() else { return };
+                if writer.log.check().is_err() {
+                    return;
+                }
+                round(&writer, &stop);
+            }
+        })
+        .at(&writer.files.root, "starting a thread")?;
+        self.handles.lock().push(handle);
+        Ok(())
+    }
+
+    /// Ends the services and waits for them.
+    pub(crate) fn stop(&self, writer: &Writer) {
+        self.stop.store(true, Ordering::Release);
+        writer.appended.notify_all();
+        writer.flush_due.notify_all();
+        writer.commit_due.notify_all();
+        writer.expire_due.notify_all();
+        writer.log.stop_preparing();
+        for handle in self.handles.lock().drain(..) {
+            // A service that panicked has poisoned nothing by itself; the close that follows syncs.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// What one round of every service would do now, in this thread.
+pub(crate) fn step(writer: &Writer) -> Result<(), StoreError> {
+    writer.log.prepare()?;
+    writer.log.make_readable()?;
+    writer.dispatch()?;
+    writer.topics.store()?;
+    writer.flusher.step(writer.files.clock.now_ms())?;
+    writer.cleaner.step()
+}
+
+fn dispatch_round(writer: &Writer, stop: &AtomicBool) {
+    let behind = || writer.dispatcher.position() < writer.visible() || stop.load(Ordering::Acquire);
+    if !writer.appended.wait_until(Some(LOOK), behind) {
+        return;
+    }
+    // A failure has poisoned the log, which ends this service; a full disk is waited out.
+    if writer.dispatch().is_err() {
+        writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
+    } else if !writer.arrived.has_waiters() {
+        // Nobody is in a hurry: while this thread sleeps here, appends need no system call to wake it.
+        writer.flush_due.wait_until(Some(GATHER), || stop.load(Ordering::Acquire));
+    }
+}
+
+fn flush_round(writer: &Writer, stop: &AtomicBool) {
+    let due = || stop.load(Ordering::Acquire) || writer.log.appended() >= writer.flusher.wake_at();
+    let interval = Duration::from_millis(writer.flusher.interval_ms());
+    if writer.flush_due.wait_until(Some(interval), due) && stop.load(Ordering::Acquire) {
+        return;
+    }
+    let step = writer.topics.store().and_then(|()| writer.flusher.step(writer.files.clock.now_ms()));
+    // A failed sync has poisoned the log; anything else (a full disk) is tried again next time.
+    let _ = step;
+    if writer.options.durable_only() {
+        // More may be visible now.
+        writer.appended.notify_all();
+    }
+}
+
+fn expire_round(writer: &Writer, stop: &AtomicBool) {
+    // First the rest: an open looks at the disks itself, and leaves time for somebody who expires by hand.
+    let rest = writer.cleaner.rest().max(Duration::from_millis(1));
+    if writer.expire_due.wait_until(Some(rest), || stop.load(Ordering::Acquire)) {
+        return;
+    }
+    if let Err(error) = writer.cleaner.step() {
+        writer.note(&format!("deleting what is due failed ({error}); it is tried again"));
+    }
+}
+
+fn prepare_round(writer: &Writer, stop: &AtomicBool) {
+    if !writer.log.wait_to_prepare(LOOK) {
+        return;
+    }
+    while !stop.load(Ordering::Acquire) {
+        let begun = writer.files.clock.monotonic();
+        match writer.log.prepare() {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                writer.note(&format!(
+                    "preparing the log ahead of the writer failed ({error}); appends go on without"
+                ));
+                writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
+                return;
+            }
+        }
+        // The disk belongs to those who wait for a sync: rest as long as the step took.
+        if LogOptions::of(&writer.options).ahead.prewrite {
+            let took = writer.files.clock.monotonic().saturating_sub(begun);
+            writer
+                .flush_due
+                .wait_until(Some(took.min(Duration::from_secs(1))), || stop.load(Ordering::Acquire));
+        }
+    }
+}
+
+fn commit_round(writer: &Writer, stop: &AtomicBool) {
+    let due = || writer.commit_is_due() || stop.load(Ordering::Acquire);
+    writer.commit_due.wait_until(Some(Duration::from_millis(writer.options.commit_interval_ms)), due);
+    // A failure has poisoned the log, which ends this service.
+    let _ = writer.log.make_readable();
+    writer.appended.notify_all();
+}

@@ -1,0 +1,64 @@
+//! What reads need of a store, whether it is open for writing or for reading only.
+
+use std::sync::Arc;
+
+use mqstore_format::CqUnit;
+
+use crate::commit_log::SegmentList;
+use crate::error::StoreError;
+use crate::files::StoreFiles;
+use crate::message::RecordBytes;
+
+/// One side of a store's read path.
+pub(crate) trait View: Send + Sync {
+    /// The store's files.
+    fn files(&self) -> &StoreFiles;
+
+    /// Fails when the store was closed or is poisoned for readers.
+    fn check(&self) -> Result<(), StoreError>;
+
+    /// Brings queues and index up to what is visible now, and returns where the visible log ends.
+    fn catch_up(&self) -> Result<u64, StoreError>;
+
+    /// The segments.
+    fn list(&self) -> Arc<SegmentList>;
+
+    /// Every topic's name, sorted.
+    fn topics(&self) -> Result<Vec<String>, StoreError>;
+
+    /// The queues of `topic`, sorted; empty when there is no such topic.
+    fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError>;
+
+    /// Minimum and maximum offset of a queue; `None` when there is no such queue.
+    fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError>;
+
+    /// Appends up to `max` entries with offsets at or after `from` and below the maximum to `units`,
+    /// each with its queue offset. Fillers are left out.
+    fn units(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        from: i64,
+        max: usize,
+        units: &mut Vec<(i64, CqUnit)>,
+    ) -> Result<(), StoreError>;
+
+    /// Stops trusting a queue's files and derives its entries from the log. `false` when this view
+    /// cannot do that (then the damage is an error).
+    fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError>;
+
+    /// Whether an entry whose record cannot be read is passed over instead of ending the read; says so.
+    fn passes_over(&self, _error: &StoreError) -> bool {
+        false
+    }
+
+    /// The record of `size` bytes at `offset`, from memory where it is; `None` to read the file.
+    fn record_in_memory(&self, offset: u64, size: u32) -> Option<RecordBytes>;
+
+    /// Log offsets that the index knows for a key hash, and the position from which on the log must
+    /// be searched itself; `None` when the index cannot be used at all.
+    fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError>;
+
+    /// Blocks until more may be visible than `seen`, or `timeout_ms` passed.
+    fn wait_for_more(&self, seen: u64, timeout_ms: u64);
+}

@@ -1,0 +1,540 @@
+//! A store that is open for writing.
+//!
+//! Holds the lock for as long as it lives. Opening: lock, then recovery, then `abort` away only at a
+//! clean close. A message is encoded and checked by the caller's thread, placed under the put lock,
+//! made durable as the mode says, and dispatched to queues and index behind the append; reads wait
+//! until dispatch has passed what was visible when they began.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use mqstore_format::properties::{KEYS, UNIQ_KEY};
+use mqstore_format::{CqUnit, Properties, RecordParts, RecordSpec, SysFlag, UniqueKeyGenerator, java_hash};
+use mqstore_io::sync::{Mutex, RwLock};
+use mqstore_io::{EventCount, StoreLock, switch};
+
+use super::topics::{TopicState, Topics};
+use super::view::View;
+use crate::commit_log::{CommitLog, Pending, Placed, SegmentList};
+use crate::consume_queue::QueueSet;
+use crate::dispatch::Dispatcher;
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+use crate::flush::Flusher;
+use crate::index::IndexSet;
+use crate::message::{Appended, NewMessage, RecordBytes, UniqueKey};
+use crate::options::{Durability, RecoveryMode, StoreOptions};
+use crate::retention::Cleaner;
+
+/// Segments that dispatch, with its syncs, may be behind before appends wait for it.
+const MAX_SEGMENTS_BEHIND: u64 = 8;
+
+/// See the module's text.
+pub(crate) struct Writer {
+    pub(super) files: StoreFiles,
+    pub(super) options: StoreOptions,
+    pub(super) lock: Mutex<Option<Box<dyn StoreLock>>>,
+    pub(super) log: Arc<CommitLog>,
+    pub(super) queues: Arc<QueueSet>,
+    pub(super) index: Arc<IndexSet>,
+    pub(super) dispatcher: Arc<Dispatcher>,
+    pub(super) flusher: Arc<Flusher>,
+    pub(super) cleaner: Cleaner,
+    pub(super) topics: Topics,
+    pub(super) ids: UniqueKeyGenerator,
+    /// Tells this writer from others in this process.
+    pub(super) token: u64,
+    /// Raised when the log grows; the dispatch service waits on it.
+    pub(super) appended: EventCount,
+    /// Raised when more became visible; readers that follow wait on it.
+    pub(super) arrived: EventCount,
+    /// Raised when the store closes or a sync is due; the flush service waits on it.
+    pub(super) flush_due: EventCount,
+    /// Raised when much is pooled; the service that writes it to the file waits on it.
+    pub(super) commit_due: EventCount,
+    /// Raised when the store closes; the service that expires waits on it.
+    pub(super) expire_due: EventCount,
+    pub(super) notes: RwLock<Vec<String>>,
+    pub(super) counters: Counters,
+    pub(super) closed: AtomicBool,
+}
+
+/// Counts since the store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(super) appends: AtomicU64,
+    pub(super) appended_bytes: AtomicU64,
+}
+
+/// What a thread keeps between appends: buffers, and the topic it appended to last.
+#[derive(Default)]
+struct Scratch {
+    heads: Vec<u8>,
+    tails: Vec<u8>,
+    properties: Vec<u8>,
+    key: String,
+    /// The writer's token, the topic's name and its state, which lives as long as the store.
+    last: Option<(u64, Box<str>, Arc<TopicState>)>,
+}
+
+/// Up to this many bytes of body a record is put together in the scratch buffer: one checksum over one
+/// piece costs less than three, and the copy stays in the nearest cache.
+const WHOLE_BYTES: usize = 4096;
+
+/// Tells writers of one process apart.
+static TOKENS: AtomicU64 = AtomicU64::new(0);
+
+/// A token that no writer of this process had before.
+pub(super) fn next_token() -> u64 {
+    TOKENS.fetch_add(1, Ordering::Relaxed)
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// A message that is encoded in the scratch buffers.
+struct Encoded {
+    queue_id: i32,
+    next_queue_offset: Arc<AtomicI64>,
+    /// Where its head and its tail end; without a tail the head is all of it.
+    head_end: usize,
+    tail_end: usize,
+    unique_id: UniqueKey,
+}
+
+impl Writer {
+    /// Appends one message; allocates nothing once the thread's buffers have their size.
+    pub(crate) fn append(&self, message: &NewMessage<'_>) -> Result<Appended, StoreError> {
+        self.before_append()?;
+        let now_ms = self.files.clock.now_ms();
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.clear();
+            let encoded = self.encode(message, now_ms, scratch)?;
+            let mut pending = [Pending {
+                parts: RecordParts {
+                    head: &mut scratch.heads,
+                    body: apart(message.body),
+                    tail: &mut scratch.tails,
+                    property_crc: self.options.record_crc,
+                },
+                next_queue_offset: &encoded.next_queue_offset,
+                placed: Placed::default(),
+            }];
+            let durable = self.append_pending(&mut pending, now_ms, message.durable)?;
+            let [pending] = &pending;
+            Ok(appended(encoded.queue_id, encoded.unique_id, pending, durable))
+        })
+    }
+
+    /// Appends `messages` at consecutive places; one lock, one sync.
+    pub(crate) fn append_many(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
+        self.before_append()?;
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let now_ms = self.files.clock.now_ms();
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.clear();
+            let encoded: Vec<Encoded> = messages
+                .iter()
+                .map(|message| self.encode(message, now_ms, scratch))
+                .collect::<Result<_, _>>()?;
+            let mut heads = scratch.heads.as_mut_slice();
+            let mut tails = scratch.tails.as_mut_slice();
+            let mut ends = (0, 0);
+            let mut pending = Vec::with_capacity(messages.len());
+            for (message, encoded) in messages.iter().zip(&encoded) {
+                let (head, more_heads) = heads.split_at_mut(encoded.head_end - ends.0);
+                let (tail, more_tails) = tails.split_at_mut(encoded.tail_end - ends.1);
+                ends = (encoded.head_end, encoded.tail_end);
+                (heads, tails) = (more_heads, more_tails);
+                let property_crc = self.options.record_crc;
+                pending.push(Pending {
+                    parts: RecordParts { head, body: apart(message.body), tail, property_crc },
+                    next_queue_offset: &encoded.next_queue_offset,
+                    placed: Placed::default(),
+                });
+            }
+            let wants_sync = messages.iter().any(|message| message.durable);
+            let durable = self.append_pending(&mut pending, now_ms, wants_sync)?;
+            let results = encoded.iter().zip(&pending).map(|(encoded, pending)| {
+                appended(encoded.queue_id, encoded.unique_id.clone(), pending, durable)
+            });
+            Ok(results.collect())
+        })
+    }
+
+    fn before_append(&self) -> Result<(), StoreError> {
+        self.check()?;
+        self.cleaner.admit()?;
+        // RocketMQ 5.5.0 would not build queues over more than so many segments.
+        let target = self.log.appended().min(self.dispatcher.limit());
+        let behind = target.saturating_sub(self.flusher.dispatched());
+        if behind > MAX_SEGMENTS_BEHIND * self.log.segment_bytes() {
+            self.flusher.flush_all(false)?;
+        }
+        Ok(())
+    }
+
+    /// Appends, waits for the sync where one is asked for, and returns whether one covers the records.
+    fn append_pending(
+        &self,
+        pending: &mut [Pending<'_>],
+        now_ms: i64,
+        wants_sync: bool,
+    ) -> Result<bool, StoreError> {
+        let end = self.log.append(pending, now_ms, wants_sync)?;
+        let bytes: usize = pending.iter().map(|pending| pending.parts.len()).sum();
+        self.counters.appends.fetch_add(pending.len() as u64, Ordering::Relaxed);
+        self.counters.appended_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        if wants_sync || self.options.durability == Durability::Sync {
+            self.log.wait_durable(end)?;
+        }
+        self.after_append(end)?;
+        Ok(self.log.durable() >= end)
+    }
+
+    /// The topic's state and the queue for `message`, making the topic where that is allowed.
+    fn route(
+        &self,
+        message: &NewMessage<'_>,
+        last: &mut Option<(u64, Box<str>, Arc<TopicState>)>,
+    ) -> Result<(Arc<TopicState>, i32), StoreError> {
+        let topic = match last {
+            Some((token, name, topic)) if *token == self.token && **name == *message.topic => {
+                Arc::clone(topic)
+            }
+            _ => {
+                let topic = match self.topics.get(message.topic) {
+                    Some(topic) => topic,
+                    None => self.make_topic(message)?,
+                };
+                *last = Some((self.token, message.topic.into(), Arc::clone(&topic)));
+                topic
+            }
+        };
+        if topic.batch {
+            return Err(StoreError::Unsupported {
+                path: self.files.root.clone(),
+                reason: format!(
+                    "topic {} keeps batch queues, which are read but not appended to",
+                    message.topic
+                ),
+            });
+        }
+        let queue_id = match message.queue_id {
+            None => by_key(&topic, message).unwrap_or_else(|| topic.turn()),
+            Some(queue_id) if (0..65_536).contains(&queue_id) => {
+                if queue_id as u32 >= topic.write_queues() {
+                    return Err(StoreError::TopicNotFound {
+                        topic: message.topic.to_owned(),
+                        queue_id: Some(queue_id),
+                    });
+                }
+                queue_id
+            }
+            Some(queue_id) => {
+                return Err(StoreError::InvalidMessage {
+                    reason: format!("queue id {queue_id} is not between 0 and 65535"),
+                });
+            }
+        };
+        Ok((topic, queue_id))
+    }
+
+    fn make_topic(&self, message: &NewMessage<'_>) -> Result<Arc<TopicState>, StoreError> {
+        if !self.options.auto_create_topics {
+            return Err(StoreError::TopicNotFound { topic: message.topic.to_owned(), queue_id: None });
+        }
+        let queues =
+            self.options.default_queues.max(message.queue_id.map_or(0, |id| id.clamp(0, 65_535) as u32 + 1));
+        self.topics.create(message.topic, queues, &[])
+    }
+
+    /// Finds the queue of `message` and encodes it at the end of the scratch buffers.
+    fn encode(
+        &self,
+        message: &NewMessage<'_>,
+        now_ms: i64,
+        scratch: &mut Scratch,
+    ) -> Result<Encoded, StoreError> {
+        let limit = u64::from(self.options.max_message_bytes);
+        if message.body.len() as u64 > limit {
+            return Err(StoreError::TooLarge { what: "the body", size: message.body.len() as u64, limit });
+        }
+        let (topic, queue_id) = self.route(message, &mut scratch.last)?;
+        scratch.properties.clear();
+        scratch.properties.extend_from_slice(message.properties);
+        let unique_id = match message.unique_key {
+            Some(key) => UniqueKey::Given(key.into()),
+            None => self.make_key(now_ms, scratch),
+        };
+        let host = self.options.store_host;
+        let spec = RecordSpec {
+            topic: message.topic,
+            queue_id,
+            flag: message.flag,
+            queue_offset: 0,
+            physical_offset: 0,
+            sys_flag: SysFlag(0),
+            born_timestamp: message.born_timestamp_ms.unwrap_or(now_ms),
+            born_host: host,
+            store_timestamp: now_ms,
+            store_host: host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: message.body,
+            properties: &scratch.properties,
+            property_crc: self.options.record_crc,
+        };
+        let size = if apart(message.body).is_empty() {
+            spec.encode_unsealed(&mut scratch.heads)
+        } else {
+            spec.encode_parts(&mut scratch.heads, &mut scratch.tails)
+        };
+        let size = size.map_err(|error| invalid_record(&error))?;
+        let limit = self.log.max_record_bytes();
+        if size as u64 > limit {
+            return Err(StoreError::TooLarge { what: "the record", size: size as u64, limit });
+        }
+        let (head_end, tail_end) = (scratch.heads.len(), scratch.tails.len());
+        Ok(Encoded {
+            queue_id,
+            next_queue_offset: topic.next_offset(queue_id),
+            head_end,
+            tail_end,
+            unique_id,
+        })
+    }
+
+    /// Makes a unique key and adds it to the properties.
+    fn make_key(&self, now_ms: i64, scratch: &mut Scratch) -> UniqueKey {
+        scratch.key.clear();
+        self.ids.next_into(now_ms, &mut scratch.key);
+        for part in [UNIQ_KEY.as_bytes(), b"\x01", scratch.key.as_bytes(), b"\x02"] {
+            scratch.properties.extend_from_slice(part);
+        }
+        UniqueKey::made(&scratch.key)
+    }
+
+    /// Dispatches in this thread, or tells the services what there is to do.
+    fn after_append(&self, end: u64) -> Result<(), StoreError> {
+        if self.options.dispatch_threads == 0 {
+            match self.dispatch() {
+                // The message is in the log and stays there; whoever reads is told.
+                Ok(_) | Err(StoreError::DiskFull { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        } else if self.dispatcher.position() < self.visible() {
+            self.appended.notify_all();
+        }
+        if end >= self.flusher.wake_at() {
+            self.flush_due.notify_all();
+        }
+        if self.commit_is_due() {
+            self.commit_due.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Whether enough is pooled to be written without waiting for the time.
+    pub(super) fn commit_is_due(&self) -> bool {
+        self.options.durability == Durability::Pooled
+            && self.log.appended().saturating_sub(self.log.readable()) > self.options.pool_bytes / 8
+    }
+
+    /// How far readers may look: what is durable where that was asked for, else what can be read.
+    pub(super) fn visible(&self) -> u64 {
+        let end = if self.options.durable_only() { self.log.durable() } else { self.log.readable() };
+        end.min(self.dispatcher.limit())
+    }
+
+    /// Dispatches everything visible; a failure other than a full disk stops the store.
+    pub(super) fn dispatch(&self) -> Result<u64, StoreError> {
+        let visible = self.visible();
+        if self.dispatcher.position() >= visible {
+            return Ok(visible);
+        }
+        let reached = self.dispatcher.run_to(&self.log.list(), visible).map_err(|error| match error {
+            // The log has everything; the entries follow when there is room again.
+            StoreError::DiskFull { .. } => error,
+            error => self.log.poison("dispatching", &error.to_string()),
+        })?;
+        self.arrived.notify_all();
+        Ok(reached)
+    }
+
+    /// Keeps `note` for the person who opened the store, once.
+    pub(super) fn note(&self, note: &str) {
+        let mut notes = self.notes.write();
+        if !notes.iter().any(|known| known == note) {
+            notes.push(note.to_owned());
+        }
+    }
+
+    /// Makes everything appended so far durable, derived files and topics included.
+    pub(crate) fn flush(&self) -> Result<(), StoreError> {
+        self.check()?;
+        self.topics.store()?;
+        let outcome = self.flusher.flush_all(false);
+        self.arrived.notify_all();
+        outcome
+    }
+
+    /// The last step of a close: everything durable, the mark clean, `abort` away, the lock free.
+    pub(super) fn finish(&self) -> Result<(), StoreError> {
+        self.log.stop_preparing();
+        self.log.seal();
+        // What was held back is in the log and counts from here on.
+        let lifted = self.limit_to(u64::MAX);
+        let outcome =
+            lifted.and_then(|()| self.log.check()).and_then(|()| self.topics.store()).and_then(|()| {
+                self.flusher.flush_all(true)?;
+                let abort = self.files.abort();
+                self.files.vfs.remove_file(&abort).at(&abort, "removing abort")?;
+                switch::step("close.sync_abort_removal", || self.files.vfs.sync_dir(&self.files.root))
+                    .at(&self.files.root, "syncing the store's folder")
+            });
+        // Readers must not trust the page of a writer that is gone.
+        let _ = self.files.vfs.remove_file(&self.files.live());
+        // Whoever keeps the closed store, or its object, keeps no file open by it.
+        self.log.release();
+        self.queues.release();
+        self.index.release();
+        self.lock.lock().take();
+        outcome
+    }
+}
+
+/// The queue of a message that replaces others by its key: the same key always goes to the same one.
+/// The hash is that of Java's strings over the whole `KEYS` property, its absolute value modulo the
+/// number of queues, as RocketMQ's own examples do.
+fn by_key(topic: &TopicState, message: &NewMessage<'_>) -> Option<i32> {
+    if !topic.compaction {
+        return None;
+    }
+    let hash = java_hash(Properties::new(message.properties).get(KEYS)?).checked_abs().unwrap_or(0);
+    Some(hash % topic.write_queues().max(1) as i32)
+}
+
+fn invalid_record(error: &mqstore_format::FormatError) -> StoreError {
+    StoreError::InvalidMessage { reason: error.to_string() }
+}
+
+impl Scratch {
+    fn clear(&mut self) {
+        self.heads.clear();
+        self.tails.clear();
+    }
+}
+
+/// The part of a body that is copied straight from the caller's memory: all of it, or none.
+fn apart(body: &[u8]) -> &[u8] {
+    if body.len() > WHOLE_BYTES { body } else { &[] }
+}
+
+fn appended(queue_id: i32, unique_id: UniqueKey, pending: &Pending<'_>, durable: bool) -> Appended {
+    Appended {
+        queue_id,
+        queue_offset: pending.placed.queue_offset,
+        commit_log_offset: pending.placed.commit_log_offset,
+        size: pending.parts.len() as u32,
+        store_timestamp_ms: pending.placed.store_timestamp_ms,
+        durable,
+        unique_id,
+    }
+}
+
+impl View for Writer {
+    fn files(&self) -> &StoreFiles {
+        &self.files
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(StoreError::Closed { path: self.files.root.clone() });
+        }
+        Ok(())
+    }
+
+    fn catch_up(&self) -> Result<u64, StoreError> {
+        if !self.options.durable_only() {
+            // Pooled records become readable by being written to the file, which loses nothing.
+            self.log.make_readable()?;
+        }
+        self.dispatch()
+    }
+
+    fn list(&self) -> Arc<SegmentList> {
+        self.log.list()
+    }
+
+    fn topics(&self) -> Result<Vec<String>, StoreError> {
+        Ok(self.topics.names())
+    }
+
+    fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
+        Ok((0..self.topics.queue_count(topic) as i32).collect())
+    }
+
+    fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
+        if queue_id < 0 || queue_id as u32 >= self.topics.queue_count(topic) {
+            return Ok(None);
+        }
+        let queue = self.queues.get(topic, queue_id);
+        Ok(Some(queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()))))
+    }
+
+    fn units(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        from: i64,
+        max: usize,
+        units: &mut Vec<(i64, CqUnit)>,
+    ) -> Result<(), StoreError> {
+        match self.queues.get(topic, queue_id) {
+            Some(queue) => {
+                super::read_units(&queue, from.max(queue.min_offset()), queue.max_offset(), max, units)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn passes_over(&self, error: &StoreError) -> bool {
+        let passes =
+            self.options.recovery == RecoveryMode::Salvage && matches!(error, StoreError::Corrupt { .. });
+        if passes {
+            self.note(&format!("{error}; passed over"));
+        }
+        passes
+    }
+
+    fn distrust(&self, _topic: &str, _queue_id: i32, _reason: &str) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    fn record_in_memory(&self, offset: u64, size: u32) -> Option<RecordBytes> {
+        self.log.mapped_record(offset, size)
+    }
+
+    fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError> {
+        let complete_to = self.dispatcher.position();
+        let found = self.index.candidates(hash, i64::MIN, i64::MAX)?;
+        if let Some(damage) = found.damaged {
+            let note = format!("{damage}; look-ups walk the log until the index is rebuilt");
+            self.note(&note);
+            return Ok(None);
+        }
+        let min = self.log.list().min_offset();
+        Ok(Some((super::sorted_offsets(found.offsets, min, complete_to), complete_to)))
+    }
+
+    fn wait_for_more(&self, seen: u64, timeout_ms: u64) {
+        let arrived = || self.dispatcher.position() > seen || self.closed.load(Ordering::Acquire);
+        self.arrived.wait_until(Some(Duration::from_millis(timeout_ms)), arrived);
+    }
+}

@@ -1,0 +1,135 @@
+//! Checked big-endian reading: the only place where this crate turns untrusted bytes into integers.
+//!
+//! All integers of the format are big-endian and signed (Java's `ByteBuffer` order). [`Reader`] walks over a
+//! slice and answers [`FormatError::Truncated`] instead of reading beyond it.
+
+use crate::error::FormatError;
+
+/// Defines the checked big-endian readers of fixed width.
+macro_rules! big_endian {
+    ($($name:ident: $type:ty, $width:literal;)*) => {$(
+        #[doc = concat!("The next ", $width, " bytes as `", stringify!($type), "`.")]
+        pub(crate) fn $name(&mut self) -> Result<$type, FormatError> {
+            match self.rest.split_first_chunk::<$width>() {
+                Some((head, rest)) => {
+                    self.rest = rest;
+                    Ok(<$type>::from_be_bytes(*head))
+                }
+                None => Err(self.truncated($width)),
+            }
+        }
+    )*};
+}
+
+/// A position in a slice that only moves forward.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+    what: &'static str,
+}
+
+impl<'a> Reader<'a> {
+    /// Starts at the front of `bytes`; `what` names the value in errors.
+    pub(crate) fn new(bytes: &'a [u8], what: &'static str) -> Self {
+        Self { rest: bytes, what }
+    }
+
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    #[cold]
+    fn truncated(&self, needed: usize) -> FormatError {
+        FormatError::Truncated { what: self.what, needed, available: self.rest.len() }
+    }
+
+    big_endian! {
+        i8: i8, 1;
+        i16: i16, 2;
+        i32: i32, 4;
+        u32: u32, 4;
+        i64: i64, 8;
+    }
+
+    /// The next `N` bytes.
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
+        let Some((head, rest)) = self.rest.split_first_chunk::<N>() else { return Err(self.truncated(N)) };
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    /// The next `len` bytes, borrowed.
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], FormatError> {
+        let Some((head, rest)) = self.rest.split_at_checked(len) else { return Err(self.truncated(len)) };
+        self.rest = rest;
+        Ok(head)
+    }
+
+    /// The next bytes, as many as a signed length field `what` says; it must be from 0 to what is left.
+    pub(crate) fn take_length(&mut self, what: &'static str, len: i64) -> Result<&'a [u8], FormatError> {
+        let fits = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
+        let Some((head, rest)) = fits else {
+            return Err(FormatError::BadLength { what, value: len, limit: self.rest.len() as i64 });
+        };
+        self.rest = rest;
+        Ok(head)
+    }
+}
+
+/// `N` bytes of a fixed-size unit from position `at`; positions are constants of the layouts, so a miss is
+/// a slip in this crate and reads as zeros rather than as a panic.
+#[inline]
+pub(crate) fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    if let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<N>()) {
+        *chunk
+    } else {
+        debug_assert!(false, "field at {at} outside of {} bytes", bytes.len());
+        [0; N]
+    }
+}
+
+/// Writes the bytes of a field of a fixed-size unit; the twin of [`field`].
+#[inline]
+pub(crate) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
+    if let Some(chunk) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<N>()) {
+        *chunk = value;
+    } else {
+        debug_assert!(false, "field at {at} outside of the unit");
+    }
+}
+
+/// The position of the first byte that is `a` or `b`.
+///
+/// Properties are walked once for every record dispatched, so eight bytes are looked at in one step.
+pub(crate) fn find_either(bytes: &[u8], a: u8, b: u8) -> Option<usize> {
+    const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    // The top bit of each byte that is zero, and no other bit: no carry passes from byte to byte.
+    let zeros = |x: u64| !(((x & LOW_BITS) + LOW_BITS) | x | LOW_BITS);
+    let (eights, rest) = bytes.as_chunks::<8>();
+    let (all_a, all_b) = (u64::from_be_bytes([a; 8]), u64::from_be_bytes([b; 8]));
+    for (chunk, eight) in eights.iter().enumerate() {
+        let eight = u64::from_be_bytes(*eight);
+        let found = zeros(eight ^ all_a) | zeros(eight ^ all_b);
+        if found != 0 {
+            return Some(8 * chunk + found.leading_zeros() as usize / 8);
+        }
+    }
+    let at = rest.iter().position(|byte| *byte == a || *byte == b)?;
+    Some(8 * eights.len() + at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn first_of_either(bytes in proptest::collection::vec(prop_oneof![0u8..4, 0x80u8..0x84, any::<u8>()], 0..40)) {
+            for (a, b) in [(1, 2), (2, 2), (0, 0x80), (0x81, 1), (0xff, 0xff)] {
+                let plain = bytes.iter().position(|byte| *byte == a || *byte == b);
+                prop_assert_eq!(find_either(&bytes, a, b), plain);
+            }
+        }
+    }
+}

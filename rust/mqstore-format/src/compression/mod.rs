@@ -1,0 +1,156 @@
+//! Bodies that the sender compressed: zlib, LZ4 frames, Zstandard.
+//!
+//! The flag of the record says which ([`crate::SysFlag::compression`]). Every decompression has a limit
+//! that the output may not exceed, and memory grows with the output, not with what a header claims. Each
+//! thread keeps its zlib and Zstandard decoder (some 200 KiB) for the next body: making one takes longer
+//! than opening a small body.
+//! Source: `ZlibCompressor`, `Lz4Compressor` (lz4-java's `LZ4FrameOutputStream`), `ZstdCompressor`.
+
+mod lz4_frame;
+
+use std::cell::Cell;
+use std::io::Write;
+use std::thread::LocalKey;
+
+use flate2::{Decompress, FlushDecompress, Status};
+use zstd::zstd_safe::{self, DCtx};
+
+use crate::error::FormatError;
+use crate::sys_flag::Compression;
+
+/// The level RocketMQ's client uses unless told otherwise (`compressLevel`).
+pub const DEFAULT_COMPRESSION_LEVEL: i32 = 5;
+
+/// Decompresses a body of at most `limit_bytes`; more is [`FormatError::TooLarge`].
+///
+/// As in the reference, bytes behind a zlib stream are ignored, and LZ4 and Zstandard frames may follow each
+/// other, and no bytes at all are an empty body to zlib and Zstandard.
+pub fn decompress(kind: Compression, bytes: &[u8], limit_bytes: usize) -> Result<Vec<u8>, FormatError> {
+    match kind {
+        Compression::Zlib => inflate(bytes, limit_bytes),
+        Compression::Lz4 => lz4_frame::decompress(bytes, limit_bytes),
+        Compression::Zstd => unzstd(bytes, limit_bytes),
+    }
+}
+
+/// Compresses a body. `level` is 0 to 9 for zlib and 1 to 22 for Zstandard (others are clamped); LZ4 has none.
+///
+/// The bytes are not those a Java writer would make, but every reader understands them.
+pub fn compress(kind: Compression, bytes: &[u8], level: i32) -> Result<Vec<u8>, FormatError> {
+    match kind {
+        Compression::Zlib => {
+            let level = flate2::Compression::new(level.clamp(0, 9).unsigned_abs());
+            let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), level);
+            encoder
+                .write_all(bytes)
+                .and_then(|()| encoder.finish())
+                .map_err(|error| FormatError::compression(kind.name(), error))
+        }
+        Compression::Lz4 => lz4_frame::compress(bytes),
+        Compression::Zstd => zstd::bulk::compress(bytes, level.clamp(1, 22))
+            .map_err(|error| FormatError::compression(kind.name(), error)),
+    }
+}
+
+fn too_large(limit_bytes: usize) -> FormatError {
+    let limit = limit_bytes as u64;
+    FormatError::TooLarge { what: "decompressed body", value: limit.saturating_add(1), limit }
+}
+
+/// A first guess at the size of the output.
+fn first_capacity(compressed: usize, limit_bytes: usize) -> usize {
+    compressed.saturating_mul(4).clamp(512, 1 << 20).min(limit_bytes)
+}
+
+thread_local! {
+    static ZLIB: Cell<Option<Decompress>> = const { Cell::new(None) };
+    static ZSTD: Cell<Option<DCtx<'static>>> = const { Cell::new(None) };
+}
+
+/// Runs `work` with this thread's decoder, or with a new one where there is none (the first time, and while a
+/// thread ends).
+fn with_decoder<T, R>(
+    kept: &'static LocalKey<Cell<Option<T>>>,
+    make: impl FnOnce() -> Option<T>,
+    work: impl FnOnce(&mut T) -> R,
+) -> Option<R> {
+    let mut decoder = kept.try_with(Cell::take).ok().flatten().or_else(make)?;
+    let result = work(&mut decoder);
+    // A thread that ends has no place for it any more; then it is dropped.
+    let _ = kept.try_with(|kept| kept.set(Some(decoder)));
+    Some(result)
+}
+
+fn inflate(bytes: &[u8], limit_bytes: usize) -> Result<Vec<u8>, FormatError> {
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let opened = with_decoder(
+        &ZLIB,
+        || Some(Decompress::new(true)),
+        |stream| {
+            stream.reset(true);
+            inflate_with(stream, bytes, limit_bytes)
+        },
+    );
+    opened.unwrap_or_else(|| Err(FormatError::compression("zlib", "no memory")))
+}
+
+fn inflate_with(stream: &mut Decompress, bytes: &[u8], limit_bytes: usize) -> Result<Vec<u8>, FormatError> {
+    let failed = |reason: &dyn std::fmt::Display| FormatError::compression("zlib", reason);
+    let mut out = Vec::with_capacity(first_capacity(bytes.len(), limit_bytes));
+    loop {
+        if out.len() == out.capacity() {
+            // One byte beyond the limit shows that there is more.
+            let more = out.len().max(512).min(limit_bytes.saturating_add(1).saturating_sub(out.len()));
+            out.reserve_exact(more);
+        }
+        let consumed = stream.total_in();
+        let produced = out.len();
+        let rest = usize::try_from(consumed).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
+        let status = stream.decompress_vec(rest, &mut out, FlushDecompress::None).map_err(|e| failed(&e))?;
+        if out.len() > limit_bytes {
+            return Err(too_large(limit_bytes));
+        }
+        if status == Status::StreamEnd {
+            return Ok(out);
+        }
+        let moved = stream.total_in() != consumed || out.len() != produced;
+        if !moved && out.len() < out.capacity() {
+            return Err(failed(&"the stream ends early"));
+        }
+    }
+}
+
+/// libzstd's code for an output buffer that is too small, as its functions return it.
+const ZSTD_DESTINATION_TOO_SMALL: usize = 70usize.wrapping_neg();
+
+fn unzstd(bytes: &[u8], limit_bytes: usize) -> Result<Vec<u8>, FormatError> {
+    let opened = with_decoder(&ZSTD, DCtx::try_create, |decoder| unzstd_with(decoder, bytes, limit_bytes));
+    opened.unwrap_or_else(|| Err(FormatError::compression("zstd", "no memory")))
+}
+
+fn unzstd_with(decoder: &mut DCtx<'_>, bytes: &[u8], limit_bytes: usize) -> Result<Vec<u8>, FormatError> {
+    let claimed = zstd_safe::get_frame_content_size(bytes).ok().flatten();
+    if claimed.is_some_and(|size| size > limit_bytes as u64) {
+        return Err(too_large(limit_bytes));
+    }
+    // A claimed size is a hint to start from. Whole-buffer decompression needs no window, whatever the
+    // frame's header asks for, so memory is bounded by the limit alone.
+    let hint = claimed.map_or(0, |size| (size as usize).min(1 << 22));
+    let mut capacity = first_capacity(bytes.len(), limit_bytes).max(hint);
+    let mut out = Vec::new();
+    loop {
+        out.reserve_exact(capacity);
+        match decoder.decompress(&mut out, bytes) {
+            Ok(_) if out.len() <= limit_bytes => return Ok(out),
+            Ok(_) => return Err(too_large(limit_bytes)),
+            Err(ZSTD_DESTINATION_TOO_SMALL) if capacity >= limit_bytes => return Err(too_large(limit_bytes)),
+            Err(ZSTD_DESTINATION_TOO_SMALL) => capacity = capacity.saturating_mul(4).min(limit_bytes),
+            Err(code) => return Err(FormatError::compression("zstd", zstd_safe::get_error_name(code))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

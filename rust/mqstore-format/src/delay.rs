@@ -1,0 +1,124 @@
+//! Delay levels: a number in the `DELAY` property stands for a waiting time.
+//!
+//! A delayed record lies in [`SCHEDULE_TOPIC`], queue level - 1, and its queue unit holds the time of
+//! delivery instead of a tags code. Source: `ScheduleMessageService#parseDelayLevel`,
+//! `DefaultMessageStore#computeDeliverTimestamp`.
+
+use crate::error::FormatError;
+
+/// The topic of delayed records.
+pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
+/// The levels of an unchanged configuration (`messageDelayLevel`), level 1 first.
+pub const DEFAULT_DELAY_LEVELS: &str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h";
+/// What a level that is not in the table waits, in milliseconds.
+const UNKNOWN_LEVEL_DELAY_MS: i64 = 1_000;
+
+/// The table of delays, level 1 first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DelayLevels {
+    delays_ms: Vec<i64>,
+}
+
+impl DelayLevels {
+    /// Reads a table as it stands in a configuration: numbers with the units `s`, `m`, `h`, `d`, separated by
+    /// single spaces.
+    pub fn parse(text: &str) -> Result<Self, FormatError> {
+        let bad = || FormatError::bad_name("a table of delay levels such as \"1s 5s 1m 2h\"", text);
+        let parsed = |level: &str| {
+            let unit_ms = match level.as_bytes().last()? {
+                b's' => 1_000,
+                b'm' => 60_000,
+                b'h' => 3_600_000,
+                b'd' => 86_400_000,
+                _ => return None,
+            };
+            level.get(..level.len() - 1)?.parse::<i64>().ok().filter(|n| *n >= 0)?.checked_mul(unit_ms)
+        };
+        let delays_ms = text.split(' ').map(parsed).collect::<Option<Vec<_>>>().ok_or_else(bad)?;
+        Ok(Self { delays_ms })
+    }
+
+    /// The highest level, 18 by default.
+    pub fn max_level(&self) -> i32 {
+        i32::try_from(self.delays_ms.len()).unwrap_or(i32::MAX)
+    }
+
+    /// The delay of a level in milliseconds, or `None` for levels below 1 and above the highest.
+    pub fn delay_ms(&self, level: i32) -> Option<i64> {
+        let at = usize::try_from(level).ok()?.checked_sub(1)?;
+        self.delays_ms.get(at).copied()
+    }
+
+    /// When a record of this level, stored at `store_timestamp`, is due, in epoch milliseconds; one second
+    /// later for a level that is not in the table.
+    pub fn delivery_time(&self, level: i32, store_timestamp: i64) -> i64 {
+        store_timestamp.wrapping_add(self.delay_ms(level).unwrap_or(UNKNOWN_LEVEL_DELAY_MS))
+    }
+
+    /// The queue of [`SCHEDULE_TOPIC`] that holds a level.
+    pub const fn queue_id(level: i32) -> i32 {
+        level.saturating_sub(1)
+    }
+}
+
+impl Default for DelayLevels {
+    /// The levels of [`DEFAULT_DELAY_LEVELS`].
+    fn default() -> Self {
+        const S: i64 = 1_000;
+        const M: i64 = 60 * S;
+        const H: i64 = 60 * M;
+        let minutes = [M, 2 * M, 3 * M, 4 * M, 5 * M, 6 * M, 7 * M, 8 * M, 9 * M, 10 * M, 20 * M, 30 * M];
+        let delays_ms = [S, 5 * S, 10 * S, 30 * S].into_iter().chain(minutes).chain([H, 2 * H]).collect();
+        Self { delays_ms }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_default_table() {
+        let levels = DelayLevels::parse(DEFAULT_DELAY_LEVELS).unwrap();
+        assert_eq!(levels, DelayLevels::default());
+        let expected = [
+            1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000, 360_000, 420_000,
+            480_000, 540_000, 600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000,
+        ];
+        assert_eq!(levels.delays_ms, expected);
+        assert_eq!(levels.max_level(), 18);
+        assert_eq!((levels.delay_ms(0), levels.delay_ms(-1), levels.delay_ms(19)), (None, None, None));
+        assert_eq!(levels.delivery_time(3, 1_700_000_000_123), 1_700_000_010_123);
+        assert_eq!(levels.delivery_time(99, 1_700_000_000_123), 1_700_000_001_123);
+        assert_eq!(DelayLevels::queue_id(3), 2);
+    }
+
+    #[test]
+    fn other_tables() {
+        assert_eq!(DelayLevels::parse("2d").unwrap().delay_ms(1), Some(172_800_000));
+        for bad in [
+            "",
+            " ",
+            "1s  5s",
+            "1",
+            "s",
+            "1x",
+            "-1s",
+            "1s 5é",
+            "99999999999999999999s",
+            "9223372036854775807d",
+        ] {
+            assert!(DelayLevels::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_table_or_an_error(text in "[0-9smhd é-]{0,40}", level in any::<i32>(), at in any::<i64>()) {
+            if let Ok(levels) = DelayLevels::parse(&text) {
+                let _ = levels.delivery_time(level, at);
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! `config/consumerOffset.json`, `config/delayOffset.json` and `compaction/position-checkpoint`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::tables::DataVersion;
+use super::value::{counted, numbered, numbered_table, parse_object};
+use super::write::{Dialect, Node};
+use crate::error::FormatError;
+
+/// Offsets of one topic and group by queue id: the next offset to consume.
+pub type QueueOffsets = BTreeMap<i32, i64>;
+
+/// `config/consumerOffset.json`. Source: `ConsumerOffsetManager`.
+///
+/// Keys are `topic@group`. The member `groupTopicMap` says nothing new: it is not read, and written from the
+/// keys.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ConsumerOffsets {
+    /// `dataVersion`.
+    pub data_version: DataVersion,
+    /// `offsetTable`.
+    pub table: BTreeMap<String, QueueOffsets>,
+    /// `pullOffsetTable`, since 5.5: what consumers asked for last. `None` where the file has none; the 5.5
+    /// dialect writes it always.
+    pub pull_table: Option<BTreeMap<String, QueueOffsets>>,
+    /// Members this crate does not know.
+    pub unknown: Map<String, Value>,
+}
+
+impl ConsumerOffsets {
+    /// The key of a topic and group.
+    pub fn key(topic: &str, group: &str) -> String {
+        format!("{topic}@{group}")
+    }
+
+    /// Topic and group of a key; `None` unless there is exactly one `@`, and then RocketMQ ignores the entry.
+    pub fn split_key(key: &str) -> Option<(&str, &str)> {
+        key.split_once('@').filter(|(_, group)| !group.contains('@'))
+    }
+
+    /// The next offset a group consumes from a queue.
+    pub fn get(&self, topic: &str, group: &str, queue_id: i32) -> Option<i64> {
+        self.table.get(&Self::key(topic, group))?.get(&queue_id).copied()
+    }
+
+    /// Sets the next offset a group consumes from a queue.
+    pub fn set(&mut self, topic: &str, group: &str, queue_id: i32, offset: i64) {
+        self.table.entry(Self::key(topic, group)).or_default().insert(queue_id, offset);
+    }
+
+    /// Reads the file.
+    pub fn parse(text: &[u8]) -> Result<Self, FormatError> {
+        let mut members = parse_object(text)?;
+        members.take("groupTopicMap");
+        Ok(Self {
+            data_version: DataVersion::take(&mut members)?,
+            table: members.take_table("offsetTable", numbered_table)?.unwrap_or_default(),
+            pull_table: members.take_table("pullOffsetTable", numbered_table)?,
+            unknown: members.rest(),
+        })
+    }
+
+    /// The file's text.
+    pub fn to_json(&self, dialect: Dialect) -> String {
+        let mut topics_of_group: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (topic, group) in self.table.keys().filter_map(|key| Self::split_key(key)) {
+            topics_of_group.entry(group).or_default().insert(topic);
+        }
+        let groups = topics_of_group
+            .into_iter()
+            .map(|(group, topics)| (group, Node::Set(topics.into_iter().map(str::to_owned).collect())));
+        let mut known = vec![
+            ("dataVersion", self.data_version.node()),
+            ("groupTopicMap", Node::object(groups)),
+            ("offsetTable", table_node(&self.table)),
+        ];
+        let none_asked = (dialect == Dialect::Rocketmq55).then(BTreeMap::new);
+        if let Some(table) = self.pull_table.as_ref().or(none_asked.as_ref()) {
+            known.push(("pullOffsetTable", table_node(table)));
+        }
+        dialect.write(&Node::bean(known, &self.unknown))
+    }
+}
+
+fn table_node(table: &BTreeMap<String, QueueOffsets>) -> Node {
+    Node::object(table.iter().map(|(key, offsets)| (key.clone(), Node::numbered(offsets))))
+}
+
+/// `config/delayOffset.json`: the next offset of each delay level. Source: `ScheduleMessageService`,
+/// `DelayOffsetSerializeWrapper`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DelayOffsets {
+    /// `dataVersion`.
+    pub data_version: DataVersion,
+    /// `offsetTable`: level, next queue offset.
+    pub table: BTreeMap<i32, i64>,
+    /// Members this crate does not know.
+    pub unknown: Map<String, Value>,
+}
+
+impl DelayOffsets {
+    /// Reads the file.
+    pub fn parse(text: &[u8]) -> Result<Self, FormatError> {
+        let mut members = parse_object(text)?;
+        Ok(Self {
+            data_version: DataVersion::take(&mut members)?,
+            table: members.take_table("offsetTable", numbered)?.unwrap_or_default(),
+            unknown: members.rest(),
+        })
+    }
+
+    /// The file's text.
+    pub fn to_json(&self, dialect: Dialect) -> String {
+        let known =
+            vec![("dataVersion", self.data_version.node()), ("offsetTable", Node::numbered(&self.table))];
+        dialect.write(&Node::bean(known, &self.unknown))
+    }
+}
+
+/// `compaction/position-checkpoint`: up to which queue offset each compacted queue is compacted. Source:
+/// `CompactionPositionMgr`.
+///
+/// Keys are `topic_queueId`; the queue id is what follows the last underscore. The member `empty` is not
+/// read, and written from the table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CompactionPositions {
+    /// `queueOffsetMap`.
+    pub table: BTreeMap<String, i64>,
+    /// Members this crate does not know.
+    pub unknown: Map<String, Value>,
+}
+
+impl CompactionPositions {
+    /// The key of a queue.
+    pub fn key(topic: &str, queue_id: i32) -> String {
+        format!("{topic}_{queue_id}")
+    }
+
+    /// Topic and queue id of a key.
+    pub fn split_key(key: &str) -> Option<(&str, i32)> {
+        let (topic, queue_id) = key.rsplit_once('_')?;
+        Some((topic, queue_id.parse().ok()?))
+    }
+
+    /// The last queue offset a compaction of this queue has seen.
+    pub fn get(&self, topic: &str, queue_id: i32) -> Option<i64> {
+        self.table.get(&Self::key(topic, queue_id)).copied()
+    }
+
+    /// Reads the file.
+    pub fn parse(text: &[u8]) -> Result<Self, FormatError> {
+        let mut members = parse_object(text)?;
+        members.take("empty");
+        Ok(Self {
+            table: members.take_table("queueOffsetMap", counted)?.unwrap_or_default(),
+            unknown: members.rest(),
+        })
+    }
+
+    /// The file's text.
+    pub fn to_json(&self, dialect: Dialect) -> String {
+        let table = self.table.iter().map(|(key, offset)| (key.clone(), Node::from(*offset)));
+        let known = vec![("empty", self.table.is_empty().into()), ("queueOffsetMap", Node::object(table))];
+        dialect.write(&Node::bean(known, &self.unknown))
+    }
+}

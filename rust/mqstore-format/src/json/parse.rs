@@ -1,0 +1,228 @@
+//! Text in the dialect of RocketMQ's side files to values.
+//!
+//! Recursive descent with a depth limit. Nothing is allocated ahead: values grow with the text that was
+//! read, so memory and time are linear in it.
+
+use serde_json::{Map, Number, Value};
+
+use crate::error::FormatError;
+
+/// How deep objects and arrays may be nested. RocketMQ's own files need 6.
+pub const MAX_JSON_DEPTH: usize = 64;
+
+/// Reads a text in the dialect that the [module](super) describes.
+///
+/// Of two members with one name the later counts. Integers that fit 64 bits stay integers; larger ones
+/// become floating point, as do those with a fraction.
+pub fn parse(text: &[u8]) -> Result<Value, FormatError> {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let text = std::str::from_utf8(text).map_err(|_| FormatError::BadUtf8 { what: "JSON" })?;
+    let mut parser = Parser { text, at: 0 };
+    let value = parser.value(MAX_JSON_DEPTH)?;
+    parser.skip_space()?;
+    match parser.peek() {
+        None => Ok(value),
+        Some(_) => Err(parser.error("text behind the value")),
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    /// Always at a character boundary.
+    at: usize,
+}
+
+impl<'a> Parser<'a> {
+    #[cold]
+    fn error(&self, reason: impl Into<String>) -> FormatError {
+        FormatError::json(self.at, reason)
+    }
+
+    fn rest(&self) -> &'a str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    /// Goes over `byte`, which must be ASCII, if it is next.
+    fn eat(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        if found {
+            self.at += 1;
+        }
+        found
+    }
+
+    /// The longest run of characters that `belongs` accepts.
+    fn run(&mut self, belongs: impl Fn(char) -> bool) -> &'a str {
+        let rest = self.rest();
+        let end = rest.find(|c| !belongs(c)).unwrap_or(rest.len());
+        self.at += end;
+        rest.get(..end).unwrap_or_default()
+    }
+
+    fn skip_space(&mut self) -> Result<(), FormatError> {
+        loop {
+            self.run(|c| matches!(c, ' ' | '\t' | '\n' | '\r' | '\u{c}' | '\u{8}'));
+            if !self.rest().starts_with("/*") {
+                return Ok(());
+            }
+            let comment = self.rest().get(2..).and_then(|body| body.find("*/"));
+            let Some(len) = comment else { return Err(self.error("a comment without end")) };
+            self.at += 2 + len + 2;
+        }
+    }
+
+    fn value(&mut self, depth: usize) -> Result<Value, FormatError> {
+        self.skip_space()?;
+        let Some(deeper) = depth.checked_sub(1) else { return Err(self.error("nested too deeply")) };
+        match self.peek() {
+            None => Err(self.error("a value is missing")),
+            Some(b'{') => self.object(deeper),
+            Some(b'[') => self.array(deeper),
+            Some(quote @ (b'"' | b'\'')) => self.string(quote).map(Value::String),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(_) => self.word(),
+        }
+    }
+
+    fn word(&mut self) -> Result<Value, FormatError> {
+        let start = self.at;
+        match self.run(|c| c.is_ascii_alphanumeric() || c == '_') {
+            "true" => Ok(Value::Bool(true)),
+            "false" => Ok(Value::Bool(false)),
+            "null" => Ok(Value::Null),
+            _ => Err(FormatError::json(start, "not a value")),
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Result<Value, FormatError> {
+        let mut members = Map::new();
+        self.at += 1;
+        loop {
+            self.skip_space()?;
+            if self.eat(b'}') {
+                return Ok(Value::Object(members));
+            }
+            let name = self.name()?;
+            self.skip_space()?;
+            if !self.eat(b':') {
+                return Err(self.error("a colon is missing"));
+            }
+            let value = self.value(depth)?;
+            members.insert(name, value);
+            self.separator(b'}')?;
+        }
+    }
+
+    fn array(&mut self, depth: usize) -> Result<Value, FormatError> {
+        let mut items = Vec::new();
+        self.at += 1;
+        loop {
+            self.skip_space()?;
+            if self.eat(b']') {
+                return Ok(Value::Array(items));
+            }
+            items.push(self.value(depth)?);
+            self.separator(b']')?;
+        }
+    }
+
+    /// A comma, or nothing before the closing bracket.
+    fn separator(&mut self, closing: u8) -> Result<(), FormatError> {
+        self.skip_space()?;
+        if self.eat(b',') || self.peek() == Some(closing) {
+            Ok(())
+        } else {
+            Err(self.error("a comma or a closing bracket is missing"))
+        }
+    }
+
+    /// A member's name: in quotes, or an integer or identifier without.
+    fn name(&mut self) -> Result<String, FormatError> {
+        if let Some(quote @ (b'"' | b'\'')) = self.peek() {
+            return self.string(quote);
+        }
+        let start = self.at;
+        self.eat(b'-');
+        let word = self.run(|c| c.is_alphanumeric() || matches!(c, '_' | '$'));
+        let name = self.text.get(start..self.at).unwrap_or_default();
+        if word.is_empty() { Err(self.error("a name is missing")) } else { Ok(name.to_owned()) }
+    }
+
+    fn string(&mut self, quote: u8) -> Result<String, FormatError> {
+        let mut text = String::new();
+        self.at += 1;
+        loop {
+            text.push_str(self.run(|c| c != char::from(quote) && c != '\\'));
+            if self.eat(quote) {
+                return Ok(text);
+            }
+            if !self.eat(b'\\') {
+                return Err(self.error("a text without end"));
+            }
+            text.push(self.escape()?);
+        }
+    }
+
+    fn escape(&mut self) -> Result<char, FormatError> {
+        let Some(kind) = self.rest().chars().next() else { return Err(self.error("a text without end")) };
+        self.at += kind.len_utf8();
+        Ok(match kind {
+            '"' | '\'' | '\\' | '/' => kind,
+            'b' => '\u{8}',
+            'f' | 'F' => '\u{c}',
+            'n' => '\n',
+            'r' => '\r',
+            't' => '\t',
+            'v' => '\u{b}',
+            'x' => char::from_u32(self.hex_digits(2)?).unwrap_or(char::REPLACEMENT_CHARACTER),
+            'u' => self.unicode_escape()?,
+            _ => return Err(self.error("an unknown escape")),
+        })
+    }
+
+    /// What follows `\u`, with the second half of a surrogate pair; halves alone become U+FFFD.
+    fn unicode_escape(&mut self) -> Result<char, FormatError> {
+        let unit = self.hex_digits(4)?;
+        if (0xd800..0xdc00).contains(&unit) && self.rest().starts_with("\\u") {
+            let after_first = self.at;
+            self.at += 2;
+            let low = self.hex_digits(4)?;
+            if (0xdc00..0xe000).contains(&low) {
+                let point = 0x1_0000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
+                return Ok(char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER));
+            }
+            self.at = after_first;
+        }
+        Ok(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER))
+    }
+
+    fn hex_digits(&mut self, count: usize) -> Result<u32, FormatError> {
+        let digits = self.rest().get(..count).filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
+        let value = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        let Some(value) = value else { return Err(self.error("an escape needs hex digits")) };
+        self.at += count;
+        Ok(value)
+    }
+
+    /// A number, with the type suffix Java's library may put behind it.
+    fn number(&mut self) -> Result<Value, FormatError> {
+        let start = self.at;
+        self.eat(b'-');
+        self.run(|c| c.is_ascii_digit() || matches!(c, '.' | '+' | '-' | 'e' | 'E'));
+        let digits = self.text.get(start..self.at).unwrap_or_default();
+        if matches!(self.peek(), Some(b'L' | b'S' | b'B' | b'F' | b'D')) {
+            self.at += 1;
+        }
+        let whole =
+            || digits.parse::<i64>().map(Number::from).or_else(|_| digits.parse::<u64>().map(Number::from));
+        let real = || digits.parse::<f64>().ok().and_then(Number::from_f64);
+        match whole().ok().or_else(real) {
+            Some(number) => Ok(Value::Number(number)),
+            None => Err(FormatError::json(start, "not a number")),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Taking typed members out of parsed objects.
+//!
+//! As tolerant as RocketMQ's library: a number may be text, an integer may have a zero fraction, and `null`
+//! is the same as absent. Everything else of the wrong kind is an error that names the member.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::parse::parse;
+use crate::error::FormatError;
+
+/// The members of an object that are not taken yet.
+pub(super) struct Members(Map<String, Value>);
+
+fn wrong(name: &str, wanted: &str) -> FormatError {
+    FormatError::json(0, format!("{} is not {wanted}", crate::error::shortened(name)))
+}
+
+fn object(name: &str, value: Value) -> Result<Map<String, Value>, FormatError> {
+    match value {
+        Value::Object(map) => Ok(map),
+        _ => Err(wrong(name, "an object")),
+    }
+}
+
+fn whole(name: &str, value: &Value) -> Result<i64, FormatError> {
+    let number = match value {
+        Value::Number(number) => number.as_i64().or_else(|| number.as_f64().and_then(whole_of_real)),
+        Value::String(text) => text.trim().parse().ok(),
+        _ => None,
+    };
+    number.ok_or_else(|| wrong(name, "an integer"))
+}
+
+fn whole_of_real(real: f64) -> Option<i64> {
+    // 2^63 itself is not an i64; the comparison keeps the conversion exact.
+    let in_range = real.fract() == 0.0 && real.abs() < 9_223_372_036_854_775_808.0;
+    in_range.then_some(real as i64)
+}
+
+/// The whole file as an object.
+pub(super) fn parse_object(text: &[u8]) -> Result<Members, FormatError> {
+    object("the text", parse(text)?).map(Members)
+}
+
+impl Members {
+    pub(super) fn of(name: &str, value: Value) -> Result<Self, FormatError> {
+        object(name, value).map(Self)
+    }
+
+    /// Takes a member; `null` counts as absent.
+    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
+        self.0.remove(name).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn take_i64(&mut self, name: &str) -> Result<Option<i64>, FormatError> {
+        self.take(name).map(|value| whole(name, &value)).transpose()
+    }
+
+    pub(super) fn take_i32(&mut self, name: &str) -> Result<Option<i32>, FormatError> {
+        let value = self.take_i64(name)?;
+        value.map(|n| i32::try_from(n).map_err(|_| wrong(name, "a 32-bit integer"))).transpose()
+    }
+
+    pub(super) fn take_bool(&mut self, name: &str) -> Result<Option<bool>, FormatError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(value)) => Ok(Some(value)),
+            Some(Value::String(text)) if text == "true" || text == "false" => Ok(Some(text == "true")),
+            Some(_) => Err(wrong(name, "true or false")),
+        }
+    }
+
+    pub(super) fn take_text(&mut self, name: &str) -> Result<Option<String>, FormatError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(Value::Number(number)) => Ok(Some(number.to_string())),
+            Some(_) => Err(wrong(name, "text")),
+        }
+    }
+
+    /// Takes a member whose own members all have the same form.
+    pub(super) fn take_table<K: Ord, V>(
+        &mut self,
+        name: &str,
+        entry: impl Fn(String, Value) -> Result<(K, V), FormatError>,
+    ) -> Result<Option<BTreeMap<K, V>>, FormatError> {
+        let table = self.take(name).map(|value| object(name, value)).transpose()?;
+        let entries = table.map(|table| table.into_iter().filter(|(_, value)| !value.is_null()));
+        entries.map(|entries| entries.map(|(key, value)| entry(key, value)).collect()).transpose()
+    }
+
+    /// What nobody took.
+    pub(super) fn rest(self) -> Map<String, Value> {
+        self.0
+    }
+}
+
+/// An entry with an integer key and an integer value, such as queue id and offset.
+#[expect(clippy::needless_pass_by_value, reason = "one signature for all kinds of entries")]
+pub(super) fn numbered(key: String, value: Value) -> Result<(i32, i64), FormatError> {
+    let id = key.trim().parse().map_err(|_| wrong(&key, "an integer key"))?;
+    Ok((id, whole(&key, &value)?))
+}
+
+/// An entry with an integer value.
+#[expect(clippy::needless_pass_by_value, reason = "one signature for all kinds of entries")]
+pub(super) fn counted(key: String, value: Value) -> Result<(String, i64), FormatError> {
+    let number = whole(&key, &value)?;
+    Ok((key, number))
+}
+
+/// An entry that is a text.
+pub(super) fn text(key: String, value: Value) -> Result<(String, String), FormatError> {
+    match value {
+        Value::String(text) => Ok((key, text)),
+        _ => Err(wrong(&key, "text")),
+    }
+}
+
+/// An entry that is a table of integers by integers.
+pub(super) fn numbered_table(key: String, value: Value) -> Result<(String, BTreeMap<i32, i64>), FormatError> {
+    let table = object(&key, value)?.into_iter().filter(|(_, value)| !value.is_null());
+    let table = table.map(|(id, value)| numbered(id, value)).collect::<Result<_, _>>()?;
+    Ok((key, table))
+}
+
+/// An entry that is a table of integers by text.
+pub(super) fn counted_table(
+    key: String,
+    value: Value,
+) -> Result<(String, BTreeMap<String, i64>), FormatError> {
+    let table = object(&key, value)?.into_iter().filter(|(_, value)| !value.is_null());
+    let table = table.map(|(name, value)| counted(name, value)).collect::<Result<_, _>>()?;
+    Ok((key, table))
+}

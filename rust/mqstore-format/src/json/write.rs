@@ -1,0 +1,225 @@
+//! Values to text, laid out as RocketMQ's library lays it out.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+/// Whose layout is written. Every RocketMQ reads both.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// RocketMQ up to 5.3 (fastjson 1): entries with integer keys and sets on one line.
+    #[default]
+    Rocketmq53,
+    /// RocketMQ 5.5 (fastjson 2): one entry a line always.
+    Rocketmq55,
+}
+
+/// A tree to be written.
+pub(super) enum Node {
+    /// Anything of JSON.
+    Plain(Value),
+    /// An object; members in the order given.
+    Object(Vec<(String, Node)>),
+    /// An object whose keys are integers, which get no quotes.
+    Numbered(Vec<(i32, Node)>),
+    /// An array made of a Java set.
+    Set(Vec<String>),
+}
+
+impl Node {
+    /// An object whose members, known and unknown, stand in alphabetical order, as those of a Java bean.
+    pub(super) fn bean(known: Vec<(&str, Self)>, unknown: &Map<String, Value>) -> Self {
+        let mut members: Vec<(String, Self)> =
+            known.into_iter().map(|(name, node)| (name.to_owned(), node)).collect();
+        for (name, value) in unknown {
+            members.push((name.clone(), Self::Plain(value.clone())));
+        }
+        members.sort_by(|a, b| a.0.cmp(&b.0));
+        Self::Object(members)
+    }
+
+    pub(super) fn object<K: Into<String>>(entries: impl Iterator<Item = (K, Self)>) -> Self {
+        Self::Object(entries.map(|(name, node)| (name.into(), node)).collect())
+    }
+
+    pub(super) fn numbered<'a>(entries: impl IntoIterator<Item = (&'a i32, &'a i64)>) -> Self {
+        Self::Numbered(entries.into_iter().map(|(id, value)| (*id, Self::from(*value))).collect())
+    }
+}
+
+impl From<i64> for Node {
+    fn from(number: i64) -> Self {
+        Self::Plain(number.into())
+    }
+}
+
+impl From<i32> for Node {
+    fn from(number: i32) -> Self {
+        Self::Plain(number.into())
+    }
+}
+
+impl From<bool> for Node {
+    fn from(value: bool) -> Self {
+        Self::Plain(value.into())
+    }
+}
+
+impl From<&String> for Node {
+    fn from(text: &String) -> Self {
+        Self::Plain(text.clone().into())
+    }
+}
+
+impl Dialect {
+    /// The whole text.
+    pub(super) fn write(self, node: &Node) -> String {
+        let mut writer = Writer { dialect: self, out: String::new(), indent: 0 };
+        writer.node(node);
+        writer.out
+    }
+}
+
+struct Writer {
+    dialect: Dialect,
+    out: String,
+    indent: usize,
+}
+
+impl Writer {
+    fn node(&mut self, node: &Node) {
+        match node {
+            Node::Plain(value) => self.value(value),
+            Node::Object(members) => {
+                let members = members.iter().map(|(name, node)| (name.as_str(), node));
+                self.block('{', members, '}', |writer, (name, node)| {
+                    writer.text(name);
+                    writer.out.push(':');
+                    writer.node(node);
+                });
+            }
+            Node::Numbered(entries) if self.dialect == Dialect::Rocketmq55 => {
+                self.block('{', entries.iter(), '}', Self::numbered_entry);
+            }
+            Node::Numbered(entries) if entries.is_empty() => self.out.push_str("{}"),
+            Node::Numbered(entries) => {
+                self.out.push('{');
+                self.indent += 1;
+                self.one_line(entries.iter(), Self::numbered_entry);
+                self.indent -= 1;
+                self.line_break();
+                self.out.push('}');
+            }
+            Node::Set(items) if self.dialect == Dialect::Rocketmq55 => {
+                self.block('[', items.iter(), ']', |writer, item| writer.text(item));
+            }
+            Node::Set(items) => {
+                self.out.push('[');
+                self.one_line(items.iter(), |writer, item| writer.text(item));
+                self.out.push(']');
+            }
+        }
+    }
+
+    fn value(&mut self, value: &Value) {
+        match value {
+            Value::Null => self.out.push_str("null"),
+            Value::Bool(value) => self.out.push_str(if *value { "true" } else { "false" }),
+            Value::Number(number) => self.out.push_str(&number.to_string()),
+            Value::String(text) => self.text(text),
+            Value::Array(items) => self.block('[', items.iter(), ']', Self::value),
+            // Java leaves members without a value out.
+            Value::Object(members) => {
+                let present = members.iter().filter(|(_, value)| !value.is_null());
+                self.block('{', present, '}', |writer, (name, value)| {
+                    writer.text(name);
+                    writer.out.push(':');
+                    writer.value(value);
+                });
+            }
+        }
+    }
+
+    fn numbered_entry(&mut self, (id, node): &(i32, Node)) {
+        self.out.push_str(&id.to_string());
+        self.out.push(':');
+        self.node(node);
+    }
+
+    /// One item a line, between brackets that stand alone; no items, no lines.
+    fn block<T>(
+        &mut self,
+        open: char,
+        items: impl Iterator<Item = T>,
+        close: char,
+        each: impl Fn(&mut Self, T),
+    ) {
+        self.out.push(open);
+        self.indent += 1;
+        let mut empty = true;
+        for item in items {
+            if !empty {
+                self.out.push(',');
+            }
+            empty = false;
+            self.line_break();
+            each(self, item);
+        }
+        self.indent -= 1;
+        if !empty {
+            self.line_break();
+        }
+        self.out.push(close);
+    }
+
+    fn one_line<T>(&mut self, items: impl Iterator<Item = T>, each: impl Fn(&mut Self, T)) {
+        for (at, item) in items.enumerate() {
+            if at > 0 {
+                self.out.push(',');
+            }
+            each(self, item);
+        }
+    }
+
+    fn line_break(&mut self) {
+        self.out.push('\n');
+        self.out.extend(std::iter::repeat_n('\t', self.indent));
+    }
+
+    fn text(&mut self, text: &str) {
+        self.out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => self.out.push_str("\\\""),
+                '\\' => self.out.push_str("\\\\"),
+                '\u{8}' => self.out.push_str("\\b"),
+                '\u{c}' => self.out.push_str("\\f"),
+                '\n' => self.out.push_str("\\n"),
+                '\r' => self.out.push_str("\\r"),
+                '\t' => self.out.push_str("\\t"),
+                _ if self.is_escaped(c) => self.unicode_escape(c),
+                _ => self.out.push(c),
+            }
+        }
+        self.out.push('"');
+    }
+
+    fn is_escaped(&self, c: char) -> bool {
+        match self.dialect {
+            Dialect::Rocketmq53 => {
+                matches!(c, '\0'..'\u{20}' | '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}')
+            }
+            Dialect::Rocketmq55 => c < '\u{20}',
+        }
+    }
+
+    /// The older library has upper-case digits, the newer one lower-case.
+    fn unicode_escape(&mut self, c: char) {
+        let unit = u32::from(c);
+        let written = match self.dialect {
+            Dialect::Rocketmq53 => write!(self.out, "\\u{unit:04X}"),
+            Dialect::Rocketmq55 => write!(self.out, "\\u{unit:04x}"),
+        };
+        debug_assert!(written.is_ok(), "writing to a string does not fail");
+    }
+}

@@ -1,0 +1,86 @@
+//! The formats of an Apache RocketMQ store directory: bytes to values and back.
+//!
+//! No I/O, no clock, no threads, no `unsafe`. Every decoder takes any bytes and ends in a value or in a
+//! [`FormatError`]; none panics, none allocates more than its input or its limit justifies. Encoders append
+//! to what they are given.
+//!
+//! | part of a directory | here |
+//! | --- | --- |
+//! | `commitlog/` | [`record`]: [`RecordView`], [`RecordSpec`], [`peek`]; [`properties`], [`batch`], [`compression`] |
+//! | `consumequeue/` | [`CqUnit`]; [`CqExtUnit`] for `consumequeue_ext/` |
+//! | `batchconsumequeue/`, `compaction/compactionCq/` | [`BatchCqUnit`] |
+//! | `index/` | [`IndexHeader`], [`IndexEntry`], [`IndexGeometry`], [`index_key_hash`] |
+//! | `checkpoint` | [`Checkpoint`] |
+//! | `config/*.json`, `compaction/position-checkpoint` | [`json`] |
+//! | names of files and folders | [`names`] |
+//! | ids, topic names, delay levels | [`ids`], [`topic`], [`delay`] |
+//!
+//! All integers of the format are big-endian and signed. Numbers here have the type of their field (offsets
+//! are `i64`, sizes `i32`), because what a file says may be negative; times are epoch milliseconds.
+//!
+//! ```
+//! use mqstore_format::{CrcCheck, Host, PropertiesBuilder, RecordSpec, RecordView, properties::TAGS};
+//!
+//! let mut properties = PropertiesBuilder::new();
+//! properties.push_reserved(TAGS, "paid")?;
+//! let host = Host::new([127, 0, 0, 1], 10911);
+//! let spec = RecordSpec {
+//!     properties: properties.as_bytes(),
+//!     property_crc: true,
+//!     ..RecordSpec::new("orders", b"Hello", host, host)
+//! };
+//! let mut log = Vec::new();
+//! spec.encode_into(&mut log)?;
+//!
+//! let record = RecordView::decode(&log)?;
+//! record.check_crc(CrcCheck::ALL)?;
+//! assert_eq!((record.topic, record.body, record.tags()), ("orders", &b"Hello"[..], Some("paid")));
+//! # Ok::<(), mqstore_format::FormatError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod batch_cq;
+mod bytes;
+pub mod checkpoint;
+pub mod compression;
+pub mod cq;
+pub mod cq_ext;
+pub mod delay;
+mod error;
+pub mod hash;
+pub mod ids;
+pub mod index;
+pub mod json;
+pub mod names;
+pub mod properties;
+pub mod record;
+pub mod sys_flag;
+pub mod topic;
+
+#[cfg(test)]
+mod testing;
+
+pub use batch::{BatchItem, BatchItems, decode_batch, encode_batch, split_batch};
+pub use batch_cq::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER};
+pub use checkpoint::Checkpoint;
+pub use compression::{compress, decompress};
+pub use cq::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};
+pub use cq_ext::{CqExtUnit, ext_address, ext_offset};
+pub use delay::{DEFAULT_DELAY_LEVELS, DelayLevels, SCHEDULE_TOPIC};
+pub use error::FormatError;
+pub use hash::{Crc31, crc31, index_key_hash, index_tag_hash, java_hash, key_digest, tags_code};
+pub use ids::{UniqueKeyGenerator, offset_message_id, parse_offset_message_id};
+pub use index::{IndexEntry, IndexGeometry, IndexHeader, geometries_for_len};
+pub use names::{
+    IndexFileTime, index_file_name, offset_file_name, parse_index_file_name, parse_offset_file_name,
+    parse_queue_dir_name,
+};
+pub use properties::{Properties, PropertiesBuilder, is_reserved, without_property};
+pub use record::{
+    BLANK_HEADER_BYTES, CrcCheck, Host, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES,
+    PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES, Peek, QUEUE_OFFSET_POSITION, RecordParts, RecordSpec,
+    RecordView, Version, encode_blank, patch_position, peek, seal_property_crc,
+};
+pub use sys_flag::{Compression, SysFlag, TransactionType};
+pub use topic::{validate_stored_topic, validate_topic};

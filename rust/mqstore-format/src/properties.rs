@@ -1,0 +1,386 @@
+//! The properties of a record: text, `name 0x01 value 0x02` repeated, the last `0x02` included.
+//!
+//! ```text
+//! 54 41 47 53 01 54 61 67 41 02    T A G S 01 T a g A 02
+//! ```
+//!
+//! There is no escaping, so a name or value with either byte cannot be stored; the builder refuses it.
+//! Reading follows Java: the last `0x02` may be missing, an entry without a name, without `0x01` or with an
+//! empty value does not exist, a value may contain further `0x01`, and of two entries with one name the
+//! later counts. Source: `MessageDecoder#messageProperties2String`, `#string2messageProperties`.
+
+use std::borrow::Cow;
+
+use crate::bytes::find_either;
+use crate::error::FormatError;
+use crate::record::{MAX_PROPERTIES_BYTES, PROPERTY_CRC_BYTES};
+
+/// Stands between name and value.
+pub const NAME_VALUE_SEPARATOR: u8 = 0x01;
+/// Ends an entry.
+pub const SEPARATOR: u8 = 0x02;
+
+/// Defines names as constants and collects them in a list.
+macro_rules! names {
+    ($list:ident: $($(#[$doc:meta])* $constant:ident = $name:literal;)*) => {
+        $($(#[$doc])* pub const $constant: &str = $name;)*
+        const $list: &[&str] = &[$($constant),*];
+    };
+}
+
+names! {
+    RESERVED:
+    /// Index keys, separated by single spaces.
+    KEYS = "KEYS";
+    /// Tags; their hash is the third field of the queue unit.
+    TAGS = "TAGS";
+    /// The id a producer gave; indexed.
+    UNIQ_KEY = "UNIQ_KEY";
+    /// `false`: do not wait for the disk.
+    WAIT = "WAIT";
+    /// Delay level, from 1.
+    DELAY = "DELAY";
+    /// The topic a retried message came from.
+    RETRY_TOPIC = "RETRY_TOPIC";
+    /// The topic a delayed or half message is meant for.
+    REAL_TOPIC = "REAL_TOPIC";
+    /// The queue a delayed or half message is meant for.
+    REAL_QID = "REAL_QID";
+    /// `true` on half messages.
+    TRAN_MSG = "TRAN_MSG";
+    /// Producer group.
+    PGROUP = "PGROUP";
+    /// The id of the first try of a retried message.
+    ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID";
+    /// How often a message was retried.
+    RECONSUME_TIME = "RECONSUME_TIME";
+    /// How often a message may be retried.
+    MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES";
+    /// Messages in an inner batch.
+    INNER_NUM = "INNER_NUM";
+    /// Base queue offset of an inner batch.
+    INNER_BASE = "INNER_BASE";
+    /// Names of the light queues a record also goes to, comma-separated.
+    INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH";
+    /// Offsets in those queues, comma-separated.
+    INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET";
+    /// Replication marker of duplication mode.
+    DUP_INFO = "DUP_INFO";
+    /// Checksum of the whole record; always the last property.
+    PROPERTY_CRC = "__CRC32#";
+    /// Cluster that received the message.
+    CLUSTER = "CLUSTER";
+    /// Region that received the message.
+    MSG_REGION = "MSG_REGION";
+    /// Tracing switch.
+    TRACE_ON = "TRACE_ON";
+    /// Queue minimum, added for consumers.
+    MIN_OFFSET = "MIN_OFFSET";
+    /// Queue maximum, added for consumers.
+    MAX_OFFSET = "MAX_OFFSET";
+    /// Historic.
+    BUYER_ID = "BUYER_ID";
+    /// Historic.
+    TRANSFER_FLAG = "TRANSFER_FLAG";
+    /// Historic.
+    CORRECTION_FLAG = "CORRECTION_FLAG";
+    /// Historic.
+    MQ2_FLAG = "MQ2_FLAG";
+    /// Further producer information.
+    EXTEND_UNIQ_INFO = "EXTEND_UNIQ_INFO";
+    /// When a consumer began.
+    CONSUME_START_TIME = "CONSUME_START_TIME";
+    /// Queue offset of a half message.
+    TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET";
+    /// Name space.
+    INSTANCE_ID = "INSTANCE_ID";
+    /// Request-reply.
+    CORRELATION_ID = "CORRELATION_ID";
+    /// Request-reply.
+    REPLY_TO_CLIENT = "REPLY_TO_CLIENT";
+    /// Request-reply.
+    TTL = "TTL";
+    /// Request-reply.
+    ARRIVE_TIME = "ARRIVE_TIME";
+    /// Request-reply.
+    PUSH_REPLY_TIME = "PUSH_REPLY_TIME";
+    /// Message type.
+    MSG_TYPE = "MSG_TYPE";
+    /// Handle of a popped message.
+    POP_CK = "POP_CK";
+    /// Handle of a popped message.
+    POP_CK_OFFSET = "POP_CK_OFFSET";
+    /// When a message was first popped.
+    FIRST_POP_TIME = "1ST_POP_TIME";
+    /// The producer's address, written by gateways.
+    BORN_HOST = "__BORNHOST";
+    /// The producer's time, written by gateways.
+    BORN_TIMESTAMP = "BORN_TIMESTAMP";
+    /// Timer messages: deliver at this time.
+    TIMER_DELIVER_MS = "TIMER_DELIVER_MS";
+    /// Timer messages: deliver after this many seconds.
+    TIMER_DELAY_SEC = "TIMER_DELAY_SEC";
+    /// Timer messages: deliver after this many milliseconds.
+    TIMER_DELAY_MS = "TIMER_DELAY_MS";
+    /// Timer messages: the time they are due.
+    TIMER_OUT_MS = "TIMER_OUT_MS";
+    /// Timer messages: when they entered the wheel.
+    TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS";
+    /// Timer messages: when they left the wheel.
+    TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS";
+    /// Timer messages: rounds in the wheel.
+    TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES";
+    /// Timer messages: deletes the one with this key.
+    TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY";
+    /// Timer messages made of a delay level.
+    TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL";
+    /// Dead letters: the topic they came from.
+    DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC";
+    /// Dead letters: the id they had.
+    DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID";
+    /// Priority of a message, since 5.5.
+    SYS_MSG_PRIORITY = "_SYS_MSG_PRIORITY_";
+    /// Light topic of a message, since 5.5.
+    LITE_TOPIC = "__LITE_TOPIC";
+    /// Group a retried message came from, since 5.5.
+    ORIGIN_GROUP = "ORIGIN_GROUP";
+}
+
+// Names with a meaning that applications may set themselves.
+/// Tracing context.
+pub const TRACE_CONTEXT: &str = "TRACE_CONTEXT";
+/// Seconds in which a half message is not checked.
+pub const CHECK_IMMUNITY_TIME_IN_SECONDS: &str = "CHECK_IMMUNITY_TIME_IN_SECONDS";
+/// Transaction id.
+pub const TRANSACTION_ID: &str = "__transactionId__";
+/// How often a half message was checked.
+pub const TRANSACTION_CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
+/// What an ordered producer chose the queue by.
+pub const SHARDING_KEY: &str = "__SHARDINGKEY";
+/// Static topics.
+pub const FORWARD_QUEUE_ID: &str = "PROPERTY_FORWARD_QUEUE_ID";
+/// Static topics.
+pub const REDIRECT: &str = "REDIRECT";
+/// Timer messages: why the last round ended.
+pub const TIMER_ROLL_LABEL: &str = "TIMER_ROLL_LABEL";
+
+/// Properties that start so are for one hop and are never stored.
+pub const TRANSIENT_PREFIX: &str = "__RMQ.TRANSIENT.";
+
+/// Whether an application must not use `name` for a property of its own: the names RocketMQ 5.5 refuses
+/// (`MessageConst.STRING_HASH_SET`), those of inner batches and light queues, which the store interprets,
+/// and those for one hop.
+pub fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name) || name.starts_with(TRANSIENT_PREFIX)
+}
+
+/// The properties text of a record, split on demand.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Properties<'a> {
+    raw: &'a [u8],
+}
+
+impl<'a> Properties<'a> {
+    /// Wraps the text form; any bytes are accepted.
+    pub fn new(raw: &'a [u8]) -> Self {
+        Self { raw }
+    }
+
+    /// The text form as stored.
+    pub fn raw(&self) -> &'a [u8] {
+        self.raw
+    }
+
+    /// No bytes at all; there may be bytes without any entry that counts.
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    /// The entries in stored order, duplicates included. Entries that are not UTF-8 are left out; see
+    /// [`iter_lossy`](Self::iter_lossy).
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        self.iter_raw().filter_map(|(name, value)| Some((utf8(name)?, utf8(value)?)))
+    }
+
+    /// The entries with Java's view of bytes that are not UTF-8: replacement characters.
+    pub fn iter_lossy(&self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> + use<'a> {
+        self.iter_raw().map(|(name, value)| (String::from_utf8_lossy(name), String::from_utf8_lossy(value)))
+    }
+
+    /// The entries as bytes.
+    pub fn iter_raw(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        Entries { rest: self.raw }
+    }
+
+    /// The value of `name`; the later one if it occurs twice. `None` also for a value that is not UTF-8.
+    pub fn get(&self, name: &str) -> Option<&'a str> {
+        self.get_raw(name).and_then(utf8)
+    }
+
+    /// The value of `name` as bytes.
+    pub fn get_raw(&self, name: &str) -> Option<&'a [u8]> {
+        let mut found = None;
+        for (entry, value) in self.iter_raw() {
+            if entry == name.as_bytes() {
+                found = Some(value);
+            }
+        }
+        found
+    }
+
+    /// The values of several names in one walk.
+    pub fn get_many<const N: usize>(&self, names: [&str; N]) -> [Option<&'a str>; N] {
+        let mut found = [None; N];
+        for (entry, value) in self.iter_raw() {
+            for (slot, name) in found.iter_mut().zip(names) {
+                if entry == name.as_bytes() {
+                    *slot = utf8(value);
+                }
+            }
+        }
+        found
+    }
+
+    /// The entries as [`iter`](Self::iter) gives them.
+    pub fn to_vec(&self) -> Vec<(&'a str, &'a str)> {
+        self.iter().collect()
+    }
+}
+
+fn utf8(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok()
+}
+
+/// Walks over entries; each byte is looked at once.
+struct Entries<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let at = find_either(self.rest, NAME_VALUE_SEPARATOR, SEPARATOR).unwrap_or(self.rest.len());
+            let (name, rest) = self.rest.split_at_checked(at)?;
+            let (first, rest) = rest.split_first()?;
+            self.rest = rest;
+            if *first == SEPARATOR {
+                // The entry ends before any 0x01: it has no value.
+                continue;
+            }
+            let end = find_either(rest, SEPARATOR, SEPARATOR).unwrap_or(rest.len());
+            let (value, rest) = rest.split_at_checked(end)?;
+            self.rest = rest.get(1..).unwrap_or_default();
+            if !name.is_empty() && !value.is_empty() {
+                return Some((name, value));
+            }
+        }
+    }
+}
+
+/// The text without the entries called `name`, borrowed if there is none.
+///
+/// An appender removes a `__CRC32#` that came with the message before it adds its own
+/// (`MessageUtils#deleteProperty`). All other bytes stay as they are.
+pub fn without_property<'a>(properties: &'a [u8], name: &str) -> Cow<'a, [u8]> {
+    let is_named = |entry: &[u8]| {
+        entry.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&NAME_VALUE_SEPARATOR))
+    };
+    if !properties.split(|byte| *byte == SEPARATOR).any(is_named) {
+        return Cow::Borrowed(properties);
+    }
+    let kept = properties.split_inclusive(|byte| *byte == SEPARATOR).filter(|entry| !is_named(entry));
+    Cow::Owned(kept.flatten().copied().collect())
+}
+
+/// The front of the CRC property.
+pub(crate) const PROPERTY_CRC_HEAD: &[u8] = b"__CRC32#\x01";
+
+/// The twenty bytes of the CRC property for `crc`: ten decimal digits, the last one first.
+pub(crate) fn property_crc_text(crc: u32) -> [u8; PROPERTY_CRC_BYTES] {
+    let mut text = *b"__CRC32#\x010000000000\x02";
+    let mut left = crc;
+    for digit in text.iter_mut().skip(PROPERTY_CRC_HEAD.len()).take(10) {
+        *digit = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    text
+}
+
+/// The number in the twenty bytes of a CRC property, if they are one.
+pub(crate) fn property_crc_value(text: &[u8; PROPERTY_CRC_BYTES]) -> Option<u32> {
+    let digits = text.strip_prefix(PROPERTY_CRC_HEAD)?.strip_suffix(&[SEPARATOR])?;
+    let value = digits.iter().rev().try_fold(0u64, |value, digit| {
+        digit.is_ascii_digit().then(|| value * 10 + u64::from(digit - b'0'))
+    })?;
+    u32::try_from(value).ok()
+}
+
+/// Makes the text form, entry by entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PropertiesBuilder {
+    text: Vec<u8>,
+}
+
+impl PropertiesBuilder {
+    /// No entries.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a property of the application. Refused: reserved names, and what
+    /// [`push_reserved`](Self::push_reserved) refuses.
+    pub fn push(&mut self, name: &str, value: &str) -> Result<(), FormatError> {
+        if is_reserved(name) {
+            return Err(FormatError::bad_property(name, "the name is reserved"));
+        }
+        self.push_reserved(name, value)
+    }
+
+    /// Appends any property. Refused: an empty name or value, the bytes `0x01` and `0x02` in either, and
+    /// growth beyond 32,767 bytes. On error nothing is appended.
+    pub fn push_reserved(&mut self, name: &str, value: &str) -> Result<(), FormatError> {
+        let separates =
+            |text: &str| text.bytes().any(|byte| byte == NAME_VALUE_SEPARATOR || byte == SEPARATOR);
+        let reason = if name.is_empty() {
+            "the name is empty"
+        } else if value.is_empty() {
+            "the value is empty, which cannot be stored"
+        } else if separates(name) || separates(value) {
+            "the bytes 0x01 and 0x02 cannot be stored"
+        } else {
+            let grown =
+                self.text.len().saturating_add(name.len()).saturating_add(value.len()).saturating_add(2);
+            if grown > MAX_PROPERTIES_BYTES {
+                let limit = MAX_PROPERTIES_BYTES as u64;
+                return Err(FormatError::TooLarge { what: "properties", value: grown as u64, limit });
+            }
+            self.text.reserve(name.len() + value.len() + 2);
+            self.text.extend_from_slice(name.as_bytes());
+            self.text.push(NAME_VALUE_SEPARATOR);
+            self.text.extend_from_slice(value.as_bytes());
+            self.text.push(SEPARATOR);
+            return Ok(());
+        };
+        Err(FormatError::bad_property(name, reason))
+    }
+
+    /// The text so far.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// The text.
+    pub fn finish(self) -> Vec<u8> {
+        self.text
+    }
+
+    /// Starts anew and keeps the memory.
+    pub fn clear(&mut self) {
+        self.text.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

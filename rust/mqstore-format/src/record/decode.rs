@@ -1,0 +1,261 @@
+//! Bytes to a borrowed view of a record.
+//!
+//! Decoding checks structure: every length against what contains it, and their sum against TOTALSIZE.
+//! Checksums are a second, separate step, because the dispatcher of a live store does not need them and
+//! recovery does. RocketMQ checks in the same order (`CommitLog#checkMessageAndReturnSize`).
+
+use std::borrow::Cow;
+
+use super::{BLANK_HEADER_BYTES, Host, MIN_RECORD_BYTES, PROPERTY_CRC_BYTES, Version};
+use crate::bytes::Reader;
+use crate::compression::decompress;
+use crate::delay::{DelayLevels, SCHEDULE_TOPIC};
+use crate::error::FormatError;
+use crate::hash::{crc31, java_hash, tags_code};
+use crate::ids::offset_message_id;
+use crate::properties::{
+    DELAY, INNER_BASE, INNER_NUM, KEYS, PROPERTY_CRC_HEAD, Properties, TAGS, UNIQ_KEY, property_crc_value,
+};
+use crate::sys_flag::{SysFlag, TransactionType};
+
+/// Which checksums [`RecordView::check_crc`] verifies.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct CrcCheck {
+    /// BODYCRC against the body; an empty body is never checked, as in RocketMQ.
+    pub body: bool,
+    /// The `__CRC32#` property against the whole record, where there is one.
+    pub property: bool,
+}
+
+impl CrcCheck {
+    /// Both checksums.
+    pub const ALL: Self = Self { body: true, property: true };
+}
+
+/// A record in the bytes it was decoded from.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct RecordView<'a> {
+    /// TOTALSIZE: the length of [`bytes`](Self::bytes).
+    pub size: u32,
+    /// From the magic.
+    pub version: Version,
+    /// BODYCRC as stored.
+    pub body_crc: u32,
+    /// QUEUEID.
+    pub queue_id: i32,
+    /// FLAG, the application's.
+    pub flag: i32,
+    /// QUEUEOFFSET; 0 for prepared and rollback records.
+    pub queue_offset: i64,
+    /// PHYSICALOFFSET: where the record says it is, which is for the caller to compare.
+    pub physical_offset: i64,
+    /// SYSFLAG.
+    pub sys_flag: SysFlag,
+    /// BORNTIMESTAMP, epoch milliseconds of the producer's clock.
+    pub born_timestamp: i64,
+    /// BORNHOST.
+    pub born_host: Host,
+    /// STORETIMESTAMP, epoch milliseconds of the store's clock.
+    pub store_timestamp: i64,
+    /// STOREHOST.
+    pub store_host: Host,
+    /// RECONSUMETIMES.
+    pub reconsume_times: i32,
+    /// PREPARED TRANSACTION OFFSET: physical offset of the half message, else 0.
+    pub prepared_transaction_offset: i64,
+    /// BODY as stored, compressed if the flag says so.
+    pub body: &'a [u8],
+    /// TOPIC.
+    pub topic: &'a str,
+    /// PROPERTIES, not yet split.
+    pub properties: Properties<'a>,
+    /// The whole record.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> RecordView<'a> {
+    /// Decodes the record at the front of `bytes`, which may go on behind it.
+    ///
+    /// Structure only: magic, every length, and the sum of the parts against TOTALSIZE. No allocation.
+    /// `Truncated` means that `bytes` ends before the record does.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
+        let (record, version) = cut(bytes)?;
+        let mut reader = Reader::new(record, "record");
+        reader.take(BLANK_HEADER_BYTES)?;
+        let body_crc = reader.u32()?;
+        let queue_id = reader.i32()?;
+        let flag = reader.i32()?;
+        let queue_offset = reader.i64()?;
+        let physical_offset = reader.i64()?;
+        let sys_flag = SysFlag(reader.i32()?);
+        let born_timestamp = reader.i64()?;
+        let born_host = Host::read(&mut reader, sys_flag.born_host_v6())?;
+        let store_timestamp = reader.i64()?;
+        let store_host = Host::read(&mut reader, sys_flag.store_host_v6())?;
+        let reconsume_times = reader.i32()?;
+        let prepared_transaction_offset = reader.i64()?;
+        let body_len = reader.i32()?;
+        let body = reader.take_length("BODYLEN", i64::from(body_len))?;
+        let topic_len = match version {
+            Version::V1 => i64::from(reader.i8()?),
+            Version::V2 => i64::from(reader.i16()?),
+        };
+        let topic = reader.take_length("TOPICLEN", topic_len)?;
+        let properties_len = reader.i16()?;
+        let properties = reader.take_length("PROPLEN", i64::from(properties_len))?;
+        if !reader.rest().is_empty() {
+            let limit = (record.len() - reader.rest().len()) as i64;
+            return Err(FormatError::BadLength { what: "TOTALSIZE", value: record.len() as i64, limit });
+        }
+        let topic = std::str::from_utf8(topic).map_err(|_| FormatError::BadUtf8 { what: "topic" })?;
+        Ok(Self {
+            size: record.len() as u32,
+            version,
+            body_crc,
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            body,
+            topic,
+            properties: Properties::new(properties),
+            bytes: record,
+        })
+    }
+
+    /// Verifies the checksums asked for.
+    ///
+    /// A record without a `__CRC32#` property passes the property check; RocketMQ's
+    /// `forceVerifyPropCRC` would refuse it. [`has_property_crc`](Self::has_property_crc) tells.
+    pub fn check_crc(&self, check: CrcCheck) -> Result<(), FormatError> {
+        if check.body && !self.body.is_empty() {
+            let actual = crc31(self.body);
+            if actual != self.body_crc {
+                return Err(FormatError::BodyCrc { expected: self.body_crc, actual });
+            }
+        }
+        if check.property && self.has_property_crc() {
+            self.check_property_crc()?;
+        }
+        Ok(())
+    }
+
+    /// Whether the record ends with a `__CRC32#` property that covers it.
+    pub fn has_property_crc(&self) -> bool {
+        self.property_crc_tail().is_some_and(|tail| tail.starts_with(PROPERTY_CRC_HEAD))
+    }
+
+    fn property_crc_tail(&self) -> Option<&'a [u8; PROPERTY_CRC_BYTES]> {
+        self.properties.raw().last_chunk()
+    }
+
+    fn check_property_crc(&self) -> Result<(), FormatError> {
+        let expected = self
+            .property_crc_tail()
+            .and_then(property_crc_value)
+            .ok_or_else(|| FormatError::bad_property("__CRC32#", "not ten digits of a 31-bit number"))?;
+        let covered = self.bytes.len().saturating_sub(PROPERTY_CRC_BYTES);
+        let actual = crc31(self.bytes.get(..covered).unwrap_or_default());
+        if actual == expected { Ok(()) } else { Err(FormatError::PropertyCrc { expected, actual }) }
+    }
+
+    /// The `KEYS` property: keys separated by single spaces.
+    pub fn keys(&self) -> Option<&'a str> {
+        self.properties.get(KEYS)
+    }
+
+    /// The pieces of `KEYS` that the index gets: split on single spaces, empty pieces left out.
+    pub fn key_list(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.keys().unwrap_or_default().split(' ').filter(|key| !key.is_empty())
+    }
+
+    /// The `TAGS` property.
+    pub fn tags(&self) -> Option<&'a str> {
+        self.properties.get(TAGS)
+    }
+
+    /// The `UNIQ_KEY` property: the id the producer gave.
+    pub fn unique_key(&self) -> Option<&'a str> {
+        self.properties.get(UNIQ_KEY)
+    }
+
+    /// The third field of the record's queue unit.
+    ///
+    /// The hash of the tags, 0 without; for records of `SCHEDULE_TOPIC_XXXX` with a `DELAY` above 0 the time
+    /// of delivery by `levels` instead. A `DELAY` that is no number (RocketMQ refuses the record for it)
+    /// counts as none. Source: `CommitLog#checkMessageAndReturnSize`.
+    pub fn tags_code(&self, levels: &DelayLevels) -> i64 {
+        if self.topic != SCHEDULE_TOPIC {
+            return self.tags().map_or_else(|| self.lossy_tags_code(), tags_code);
+        }
+        let [tags, delay] = self.properties.get_many([TAGS, DELAY]);
+        let level =
+            delay.and_then(|level| level.parse::<i32>().ok()).map(|level| level.min(levels.max_level()));
+        match level {
+            Some(level) if level > 0 => levels.delivery_time(level, self.store_timestamp),
+            _ => tags.map_or_else(|| self.lossy_tags_code(), tags_code),
+        }
+    }
+
+    /// Tags that are not UTF-8 hash as Java would read them: with replacement characters.
+    fn lossy_tags_code(&self) -> i64 {
+        self.properties.get_raw(TAGS).map_or(0, |tags| i64::from(java_hash(&String::from_utf8_lossy(tags))))
+    }
+
+    /// The record gets a queue unit: it is no half message and no rollback (`CommitLogDispatcherBuildConsumeQueue`).
+    pub fn dispatches_to_queue(&self) -> bool {
+        matches!(self.sys_flag.transaction(), TransactionType::None | TransactionType::Commit)
+    }
+
+    /// The record's keys are indexed: it is no rollback (`IndexService#buildIndex`).
+    pub fn indexed(&self) -> bool {
+        self.sys_flag.transaction() != TransactionType::Rollback
+    }
+
+    /// Base queue offset and number of messages, if the record has both `INNER_BASE` and `INNER_NUM`.
+    ///
+    /// Numbers may be negative (a batch queue then drops the record); text that is no number, or a count
+    /// beyond 16 bits, is `None`.
+    pub fn inner_batch(&self) -> Option<(i64, i32)> {
+        let [base, count] = self.properties.get_many([INNER_BASE, INNER_NUM]);
+        Some((base?.parse().ok()?, i32::from(count?.parse::<i16>().ok()?)))
+    }
+
+    /// The body as the producer gave it: decompressed if the flag says so, at most `limit_bytes` long.
+    pub fn decompressed_body(&self, limit_bytes: usize) -> Result<Cow<'a, [u8]>, FormatError> {
+        if !self.sys_flag.compressed() {
+            return Ok(Cow::Borrowed(self.body));
+        }
+        match self.sys_flag.compression() {
+            Some(kind) => decompress(kind, self.body, limit_bytes).map(Cow::Owned),
+            None => Err(FormatError::compression("unknown", "the flag names no known compression")),
+        }
+    }
+
+    /// The id made of store host and physical offset, upper-case hex.
+    pub fn offset_message_id(&self) -> String {
+        offset_message_id(&self.store_host, self.physical_offset)
+    }
+}
+
+/// The bytes of the record at the front, by its length and magic.
+fn cut(bytes: &[u8]) -> Result<(&[u8], Version), FormatError> {
+    let mut head = Reader::new(bytes, "record header");
+    let size = head.i32()?;
+    let magic = head.u32()?;
+    let version = Version::from_magic(magic).ok_or(FormatError::BadMagic { found: magic })?;
+    let length = usize::try_from(size).ok().filter(|length| *length >= MIN_RECORD_BYTES).ok_or(
+        FormatError::BadLength { what: "TOTALSIZE", value: i64::from(size), limit: MIN_RECORD_BYTES as i64 },
+    )?;
+    let available = bytes.len();
+    let record =
+        bytes.get(..length).ok_or(FormatError::Truncated { what: "record", needed: length, available })?;
+    Ok((record, version))
+}

@@ -1,0 +1,307 @@
+//! The parts of a record to bytes.
+//!
+//! An append encodes before it takes any lock, with queue offset, physical offset and store timestamp still
+//! open; [`RecordParts::place`] fills these in once they are known and then writes the checksum that
+//! covers them ([`patch_position`] and [`seal_property_crc`] do so for a record that is in one piece).
+//! Neither changes a length. Source: `MessageExtEncoder#encode`,
+//! `CommitLog.DefaultAppendMessageCallback#doAppend`.
+
+use super::{
+    BODY_CRC_POSITION, BORN_HOST_POSITION, BORN_TIMESTAMP_POSITION, FLAG_POSITION, Host, MAGIC_POSITION,
+    MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1, PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES,
+    QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, STORE_TIMESTAMP_POSITION, SYS_FLAG_POSITION, Version,
+    whole_record,
+};
+use crate::bytes::{field, put};
+use crate::error::FormatError;
+use crate::hash::{Crc31, crc31};
+use crate::properties::{PROPERTY_CRC_HEAD, SEPARATOR, property_crc_text};
+use crate::sys_flag::SysFlag;
+
+/// Everything a record is made of.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct RecordSpec<'a> {
+    /// Topic; above 127 bytes the record becomes V2. Names are checked by [`crate::validate_topic`], not here.
+    pub topic: &'a str,
+    /// Queue id.
+    pub queue_id: i32,
+    /// The application's flag.
+    pub flag: i32,
+    /// Queue offset; 0 for prepared and rollback records.
+    pub queue_offset: i64,
+    /// The record's position in the log.
+    pub physical_offset: i64,
+    /// System flag; the address-family bits are set from the hosts.
+    pub sys_flag: SysFlag,
+    /// Epoch milliseconds of the producer's clock.
+    pub born_timestamp: i64,
+    /// The producer's address.
+    pub born_host: Host,
+    /// Epoch milliseconds of the store's clock.
+    pub store_timestamp: i64,
+    /// The store's address.
+    pub store_host: Host,
+    /// How often consumers gave the message back.
+    pub reconsume_times: i32,
+    /// Physical offset of the half message, else 0.
+    pub prepared_transaction_offset: i64,
+    /// The body as it is to be stored (compressed, if the flag says so).
+    pub body: &'a [u8],
+    /// The properties in their text form, see [`crate::PropertiesBuilder`]. They should have no `__CRC32#`
+    /// of their own when `property_crc` is set ([`crate::without_property`]).
+    pub properties: &'a [u8],
+    /// Append the checksum of the whole record as a property.
+    pub property_crc: bool,
+}
+
+impl<'a> RecordSpec<'a> {
+    /// A spec for `body` in queue 0 of `topic`: all numbers 0, no properties, no property CRC.
+    pub fn new(topic: &'a str, body: &'a [u8], born_host: Host, store_host: Host) -> Self {
+        Self {
+            topic,
+            queue_id: 0,
+            flag: 0,
+            queue_offset: 0,
+            physical_offset: 0,
+            sys_flag: SysFlag::default(),
+            born_timestamp: 0,
+            born_host,
+            store_timestamp: 0,
+            store_host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body,
+            properties: &[],
+            property_crc: false,
+        }
+    }
+
+    /// V2 for topics longer than 127 bytes.
+    ///
+    /// RocketMQ counts UTF-16 units; the two agree for every legal name, and where they do not its V1 record
+    /// could not be read.
+    pub fn version(&self) -> Version {
+        if self.topic.len() > MAX_TOPIC_BYTES_V1 { Version::V2 } else { Version::V1 }
+    }
+
+    /// A property CRC needs a terminated property, if any, before it.
+    fn needs_separator(&self) -> bool {
+        self.property_crc && self.properties.last().is_some_and(|last| *last != SEPARATOR)
+    }
+
+    fn properties_len(&self) -> usize {
+        let crc = if self.property_crc { PROPERTY_CRC_BYTES } else { 0 };
+        self.properties.len().saturating_add(crc).saturating_add(usize::from(self.needs_separator()))
+    }
+
+    /// The length of the record, or which part is too long: the properties (with CRC) above 32,767 bytes,
+    /// the topic above 32,767, the whole above the largest 32-bit integer.
+    pub fn encoded_len(&self) -> Result<usize, FormatError> {
+        let properties = self.properties_len();
+        within("properties", properties, MAX_PROPERTIES_BYTES)?;
+        within("topic", self.topic.len(), i16::MAX as usize)?;
+        within("body", self.body.len(), i32::MAX as usize)?;
+        let hosts = self.born_host.encoded_len() + self.store_host.encoded_len();
+        let fixed = 74 + hosts + self.version().topic_length_bytes();
+        // At most 4 GiB + 64 KiB: in range of usize on 64-bit, saturating elsewhere.
+        let total = self.body.len().saturating_add(fixed + self.topic.len() + properties);
+        within("record", total, i32::MAX as usize)?;
+        Ok(total)
+    }
+
+    /// Appends the record to `out` and returns its length; `out` is unchanged on error.
+    ///
+    /// With `property_crc` the checksum is valid for the numbers in this spec; after [`patch_position`] it
+    /// has to be sealed again.
+    pub fn encode_into(&self, out: &mut Vec<u8>) -> Result<usize, FormatError> {
+        let start = out.len();
+        let total = self.encode_unsealed(out)?;
+        if self.property_crc {
+            out.truncate(start + total - PROPERTY_CRC_BYTES);
+            let crc = out.get(start..).map_or(0, crc31);
+            out.extend_from_slice(&property_crc_text(crc));
+        }
+        Ok(total)
+    }
+
+    /// As [`RecordSpec::encode_into`], but leaves room only for a property CRC, until
+    /// [`RecordParts::place`] seals it.
+    pub fn encode_unsealed(&self, out: &mut Vec<u8>) -> Result<usize, FormatError> {
+        let total = self.encoded_len()?;
+        let start = out.len();
+        out.reserve(total);
+        self.encode_head(total, out);
+        out.extend_from_slice(self.body);
+        self.encode_tail(out);
+        debug_assert_eq!(out.len() - start, total, "a record is as long as announced");
+        Ok(total)
+    }
+
+    /// Appends what stands before the body to `head` and what stands behind it to `tail`, and returns the
+    /// length of the whole record; both are unchanged on error.
+    ///
+    /// So a record can be put together at its final place without a copy of its body in between. A property
+    /// CRC is room only, until [`RecordParts::place`] seals it.
+    pub fn encode_parts(&self, head: &mut Vec<u8>, tail: &mut Vec<u8>) -> Result<usize, FormatError> {
+        let total = self.encoded_len()?;
+        self.encode_head(total, head);
+        self.encode_tail(tail);
+        Ok(total)
+    }
+
+    fn encode_head(&self, total: usize, out: &mut Vec<u8>) {
+        let body_crc = if self.body.is_empty() { 0 } else { crc31(self.body) };
+        let sys_flag = self
+            .sys_flag
+            .with_born_host_v6(self.born_host.ip.is_ipv6())
+            .with_store_host_v6(self.store_host.ip.is_ipv6());
+        let mut first = [0; BORN_HOST_POSITION];
+        put(&mut first, 0, (total as u32).to_be_bytes());
+        put(&mut first, MAGIC_POSITION, self.version().magic().to_be_bytes());
+        put(&mut first, BODY_CRC_POSITION, body_crc.to_be_bytes());
+        put(&mut first, QUEUE_ID_POSITION, self.queue_id.to_be_bytes());
+        put(&mut first, FLAG_POSITION, self.flag.to_be_bytes());
+        put(&mut first, QUEUE_OFFSET_POSITION, self.queue_offset.to_be_bytes());
+        put(&mut first, PHYSICAL_OFFSET_POSITION, self.physical_offset.to_be_bytes());
+        put(&mut first, SYS_FLAG_POSITION, sys_flag.0.to_be_bytes());
+        put(&mut first, BORN_TIMESTAMP_POSITION, self.born_timestamp.to_be_bytes());
+        out.extend_from_slice(&first);
+        self.born_host.append_to(out);
+        out.extend_from_slice(&self.store_timestamp.to_be_bytes());
+        self.store_host.append_to(out);
+        let mut last = [0; 16];
+        put(&mut last, 0, self.reconsume_times.to_be_bytes());
+        put(&mut last, 4, self.prepared_transaction_offset.to_be_bytes());
+        put(&mut last, 12, (self.body.len() as u32).to_be_bytes());
+        out.extend_from_slice(&last);
+    }
+
+    fn encode_tail(&self, out: &mut Vec<u8>) {
+        let topic_len = (self.topic.len() as u16).to_be_bytes();
+        match self.version() {
+            Version::V1 => out.extend_from_slice(&topic_len[1..]),
+            Version::V2 => out.extend_from_slice(&topic_len),
+        }
+        out.extend_from_slice(self.topic.as_bytes());
+        out.extend_from_slice(&(self.properties_len() as u16).to_be_bytes());
+        out.extend_from_slice(self.properties);
+        if self.needs_separator() {
+            out.push(SEPARATOR);
+        }
+        if self.property_crc {
+            out.extend_from_slice(&property_crc_text(0));
+        }
+    }
+}
+
+/// An encoded record on its way to its place: in the three parts that [`RecordSpec::encode_parts`] made,
+/// or, as one piece of [`RecordSpec::encode_unsealed`], all of it head.
+#[derive(Debug)]
+pub struct RecordParts<'a> {
+    /// Up to the length of the body.
+    pub head: &'a mut [u8],
+    /// The body.
+    pub body: &'a [u8],
+    /// From the length of the topic on.
+    pub tail: &'a mut [u8],
+    /// Whether the record ends in room for a property CRC.
+    pub property_crc: bool,
+}
+
+impl RecordParts<'_> {
+    /// Length of the whole record.
+    pub fn len(&self) -> usize {
+        self.head.len() + self.body.len() + self.tail.len()
+    }
+
+    /// Whether there are no bytes, which no record is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The three parts in the order of the record.
+    pub fn slices(&self) -> [&[u8]; 3] {
+        [self.head, self.body, self.tail]
+    }
+
+    /// Writes the fields that are known last and seals the property CRC, if the record has one.
+    pub fn place(
+        &mut self,
+        queue_offset: i64,
+        physical_offset: i64,
+        store_timestamp: i64,
+    ) -> Result<(), FormatError> {
+        let [fixed, timestamp] = [PHYSICAL_OFFSET_POSITION + 8, STORE_TIMESTAMP_POSITION + 8];
+        if self.head.len() < fixed.max(timestamp) {
+            return Err(FormatError::Truncated {
+                what: "record",
+                needed: fixed.max(timestamp),
+                available: self.head.len(),
+            });
+        }
+        patch_numbers(self.head, queue_offset, physical_offset, store_timestamp);
+        if !self.property_crc {
+            return Ok(());
+        }
+        if self.tail.is_empty() {
+            return seal_property_crc(self.head);
+        }
+        let covered = self.tail.len().saturating_sub(PROPERTY_CRC_BYTES);
+        let Some((bytes, crc)) = self.tail.split_at_mut_checked(covered) else {
+            return Err(FormatError::bad_property("__CRC32#", "no room for it"));
+        };
+        if !crc.starts_with(PROPERTY_CRC_HEAD) {
+            return Err(FormatError::bad_property("__CRC32#", "is not the last property of the record"));
+        }
+        let mut sum = Crc31::new();
+        for part in [&*self.head, self.body, bytes] {
+            sum.update(part);
+        }
+        crc.copy_from_slice(&property_crc_text(sum.finish()));
+        Ok(())
+    }
+}
+
+fn within(what: &'static str, value: usize, limit: usize) -> Result<(), FormatError> {
+    if value <= limit {
+        Ok(())
+    } else {
+        Err(FormatError::TooLarge { what, value: value as u64, limit: limit as u64 })
+    }
+}
+
+/// Writes the three fields of an encoded record that are known last. `record` is the whole record and
+/// nothing else. A property CRC becomes invalid: seal it again.
+pub fn patch_position(
+    record: &mut [u8],
+    queue_offset: i64,
+    physical_offset: i64,
+    store_timestamp: i64,
+) -> Result<(), FormatError> {
+    whole_record(record)?;
+    patch_numbers(record, queue_offset, physical_offset, store_timestamp);
+    Ok(())
+}
+
+fn patch_numbers(record: &mut [u8], queue_offset: i64, physical_offset: i64, store_timestamp: i64) {
+    let sys_flag = SysFlag(i32::from_be_bytes(field(record, SYS_FLAG_POSITION)));
+    let v6_bytes = sys_flag.born_host_bytes() - SysFlag::default().born_host_bytes();
+    put(record, QUEUE_OFFSET_POSITION, queue_offset.to_be_bytes());
+    put(record, PHYSICAL_OFFSET_POSITION, physical_offset.to_be_bytes());
+    put(record, STORE_TIMESTAMP_POSITION + v6_bytes, store_timestamp.to_be_bytes());
+}
+
+/// Computes the checksum of the whole record anew and writes it into the `__CRC32#` property that must be
+/// its last 20 bytes. `record` is the whole record and nothing else.
+pub fn seal_property_crc(record: &mut [u8]) -> Result<(), FormatError> {
+    whole_record(record)?;
+    let covered = record.len() - PROPERTY_CRC_BYTES;
+    let Some((bytes, tail)) = record.split_at_mut_checked(covered) else {
+        return Err(FormatError::bad_property("__CRC32#", "no room for it"));
+    };
+    if !tail.starts_with(PROPERTY_CRC_HEAD) {
+        return Err(FormatError::bad_property("__CRC32#", "is not the last property of the record"));
+    }
+    tail.copy_from_slice(&property_crc_text(crc31(bytes)));
+    Ok(())
+}

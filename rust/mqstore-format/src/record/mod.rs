@@ -1,0 +1,183 @@
+//! One record of the commit log.
+//!
+//! ```text
+//! position (IPv4 hosts)   bytes  field
+//!   0                      4     TOTALSIZE, itself included
+//!   4                      4     MAGICCODE: V1 DA A3 20 A7, V2 DA A3 20 AB
+//!   8                      4     BODYCRC, crc31 of the stored body, 0 for an empty one
+//!  12                      4     QUEUEID
+//!  16                      4     FLAG, the application's
+//!  20                      8     QUEUEOFFSET, 0 for prepared and rollback records
+//!  28                      8     PHYSICALOFFSET, the record's own position in the log
+//!  36                      4     SYSFLAG
+//!  40                      8     BORNTIMESTAMP
+//!  48                      8|20  BORNHOST: address, then the port in 4 bytes
+//!  56                      8     STORETIMESTAMP
+//!  64                      8|20  STOREHOST
+//!  72                      4     RECONSUMETIMES
+//!  76                      8     PREPARED TRANSACTION OFFSET
+//!  84                      4     BODYLEN, then BODY
+//!  88 + body               1|2   TOPICLEN (V1 one byte, V2 two), then TOPIC
+//!     + topic              2     PROPLEN, then PROPERTIES
+//! ```
+//!
+//! An IPv6 host moves what follows by 12. Records stand back to back; what is left of a segment when the
+//! next one does not fit starts with a blank: its length and [`MAGIC_BLANK`].
+//!
+//! [`RecordView`] borrows from the bytes it was decoded from, [`RecordSpec`] from its parts; neither
+//! allocates. Source: `MessageExtEncoder#encode`, `CommitLog#checkMessageAndReturnSize`, `MessageDecoder`.
+
+mod decode;
+mod encode;
+mod host;
+
+pub use decode::{CrcCheck, RecordView};
+pub use encode::{RecordParts, RecordSpec, patch_position, seal_property_crc};
+pub use host::Host;
+
+use crate::bytes::{Reader, field};
+use crate::error::FormatError;
+
+/// Magic of a record whose topic length takes one byte.
+pub const MAGIC_V1: u32 = 0xDAA3_20A7;
+/// Magic of a record whose topic length takes two bytes.
+pub const MAGIC_V2: u32 = 0xDAA3_20AB;
+/// Magic of the filler at the end of a segment.
+pub const MAGIC_BLANK: u32 = 0xCBD4_3194;
+
+/// The smallest record: V1, IPv4 hosts, empty body, topic and properties.
+pub const MIN_RECORD_BYTES: usize = 91;
+/// What a blank writes: its length and its magic. Every segment keeps this much free behind a record.
+pub const BLANK_HEADER_BYTES: usize = 8;
+/// The `__CRC32#` property: 8 bytes name, `0x01`, 10 digits, `0x02`.
+pub const PROPERTY_CRC_BYTES: usize = 20;
+
+/// Position of MAGICCODE.
+pub const MAGIC_POSITION: usize = 4;
+/// Position of BODYCRC.
+pub const BODY_CRC_POSITION: usize = 8;
+/// Position of QUEUEID.
+pub const QUEUE_ID_POSITION: usize = 12;
+/// Position of FLAG.
+pub const FLAG_POSITION: usize = 16;
+/// Position of QUEUEOFFSET.
+pub const QUEUE_OFFSET_POSITION: usize = 20;
+/// Position of PHYSICALOFFSET.
+pub const PHYSICAL_OFFSET_POSITION: usize = 28;
+/// Position of SYSFLAG.
+pub const SYS_FLAG_POSITION: usize = 36;
+/// Position of BORNTIMESTAMP.
+pub const BORN_TIMESTAMP_POSITION: usize = 40;
+/// Position of BORNHOST.
+pub const BORN_HOST_POSITION: usize = 48;
+/// Position of STORETIMESTAMP with an IPv4 born host; an IPv6 one adds 12.
+pub const STORE_TIMESTAMP_POSITION: usize = 56;
+
+/// The longest topic of a V1 record, in bytes: its length is a signed byte.
+pub const MAX_TOPIC_BYTES_V1: usize = 127;
+/// The longest properties text, the CRC property included: its length is a signed 16-bit number.
+pub const MAX_PROPERTIES_BYTES: usize = 32_767;
+
+/// What the topic length takes.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// One byte; topics up to 127 bytes.
+    V1,
+    /// Two bytes; longer topics.
+    V2,
+}
+
+impl Version {
+    /// The version of this magic.
+    pub const fn from_magic(magic: u32) -> Option<Self> {
+        match magic {
+            MAGIC_V1 => Some(Self::V1),
+            MAGIC_V2 => Some(Self::V2),
+            _ => None,
+        }
+    }
+
+    /// The magic of this version.
+    pub const fn magic(self) -> u32 {
+        match self {
+            Self::V1 => MAGIC_V1,
+            Self::V2 => MAGIC_V2,
+        }
+    }
+
+    /// The bytes a topic length takes.
+    pub const fn topic_length_bytes(self) -> usize {
+        match self {
+            Self::V1 => 1,
+            Self::V2 => 2,
+        }
+    }
+}
+
+/// What the first eight bytes at a record boundary announce.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Peek {
+    /// A record of `size` bytes, [`MIN_RECORD_BYTES`] at least.
+    Record {
+        /// TOTALSIZE.
+        size: u32,
+        /// From the magic.
+        version: Version,
+    },
+    /// The filler up to the end of the segment.
+    Blank {
+        /// Bytes to the end of the segment, the header's eight included.
+        size: u32,
+    },
+    /// Length and magic are 0: nothing was written here.
+    Zero,
+    /// Neither: damage, or the remains of something older.
+    Invalid {
+        /// The first four bytes.
+        size: i32,
+        /// The second four bytes.
+        magic: u32,
+    },
+}
+
+/// Tells what starts at the front of `head`, of which only the first eight bytes are looked at.
+pub fn peek(head: &[u8]) -> Result<Peek, FormatError> {
+    let mut reader = Reader::new(head, "record header");
+    let size = reader.i32()?;
+    let magic = reader.u32()?;
+    let length = u32::try_from(size).unwrap_or(0);
+    Ok(match (magic, Version::from_magic(magic)) {
+        (0, _) if size == 0 => Peek::Zero,
+        (MAGIC_BLANK, _) if length as usize >= BLANK_HEADER_BYTES => Peek::Blank { size: length },
+        (_, Some(version)) if length as usize >= MIN_RECORD_BYTES => Peek::Record { size: length, version },
+        _ => Peek::Invalid { size, magic },
+    })
+}
+
+/// The eight bytes of a blank that covers `size` bytes up to the end of the segment.
+///
+/// A record of length L goes into a segment with `free` bytes left only if `L + 8 <= free`; otherwise the
+/// blank is written with `size = free` and the record starts the next segment.
+pub fn encode_blank(size: u32) -> [u8; BLANK_HEADER_BYTES] {
+    let mut blank = [0; BLANK_HEADER_BYTES];
+    crate::bytes::put(&mut blank, 0, size.to_be_bytes());
+    crate::bytes::put(&mut blank, MAGIC_POSITION, MAGIC_BLANK.to_be_bytes());
+    blank
+}
+
+/// TOTALSIZE of a whole record, if it is the length of the slice.
+fn whole_record(record: &[u8]) -> Result<(), FormatError> {
+    if record.len() < MIN_RECORD_BYTES {
+        let needed = MIN_RECORD_BYTES;
+        return Err(FormatError::Truncated { what: "record", needed, available: record.len() });
+    }
+    let size = i32::from_be_bytes(field(record, 0));
+    if usize::try_from(size) != Ok(record.len()) {
+        let limit = record.len() as i64;
+        return Err(FormatError::BadLength { what: "TOTALSIZE", value: i64::from(size), limit });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! The SYSFLAG field of a record.
+//!
+//! ```text
+//! bit   0  body compressed              bit   6  client must split the inner batch
+//! bit   1  more than one tag            bit   7  inner batch
+//! bits 2-3 transaction type             bits 8-10 compression: 0 and 3 zlib, 1 LZ4, 2 zstd
+//! bit   4  born host is IPv6            others   kept as they are
+//! bit   5  store host is IPv6
+//! ```
+//!
+//! Source: `MessageSysFlag`, `CompressionType#findByValue`.
+
+/// How a compressed body was compressed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Compression {
+    /// zlib (RFC 1950); number 3, and 0 from writers that knew no other.
+    Zlib,
+    /// LZ4 frame; number 1.
+    Lz4,
+    /// Zstandard; number 2.
+    Zstd,
+}
+
+impl Compression {
+    /// The name used in messages: `zlib`, `lz4`, `zstd`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Zlib => "zlib",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+/// The part a record plays in a transaction.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum TransactionType {
+    /// An ordinary record.
+    None,
+    /// A half message, visible to nobody; current brokers store it as an ordinary record of a system topic.
+    Prepared,
+    /// The final record of a committed transaction.
+    Commit,
+    /// The mark of a transaction rolled back.
+    Rollback,
+}
+
+/// The SYSFLAG bits of a record. Unknown bits are kept.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SysFlag(pub i32);
+
+impl SysFlag {
+    const COMPRESSED: i32 = 0x1;
+    const MULTI_TAGS: i32 = 0x2;
+    const TRANSACTION: i32 = 0xc;
+    const BORN_HOST_V6: i32 = 0x10;
+    const STORE_HOST_V6: i32 = 0x20;
+    const NEEDS_UNWRAP: i32 = 0x40;
+    const INNER_BATCH: i32 = 0x80;
+    const COMPRESSION: i32 = 0x700;
+
+    const fn has(self, bit: i32) -> bool {
+        self.0 & bit != 0
+    }
+
+    const fn with(self, mask: i32, bits: i32) -> Self {
+        Self(self.0 & !mask | bits)
+    }
+
+    const fn with_bit(self, bit: i32, on: bool) -> Self {
+        self.with(bit, if on { bit } else { 0 })
+    }
+
+    /// The stored body is compressed.
+    pub const fn compressed(self) -> bool {
+        self.has(Self::COMPRESSED)
+    }
+
+    /// The compression that bits 8-10 name, whether or not [`compressed`](Self::compressed); `None` for the
+    /// numbers 4 to 7, which no writer uses and RocketMQ refuses.
+    pub const fn compression(self) -> Option<Compression> {
+        match (self.0 & Self::COMPRESSION) >> 8 {
+            0 | 3 => Some(Compression::Zlib),
+            1 => Some(Compression::Lz4),
+            2 => Some(Compression::Zstd),
+            _ => None,
+        }
+    }
+
+    /// The transaction type, bits 2-3.
+    pub const fn transaction(self) -> TransactionType {
+        match self.0 & Self::TRANSACTION {
+            0x4 => TransactionType::Prepared,
+            0x8 => TransactionType::Commit,
+            0xc => TransactionType::Rollback,
+            _ => TransactionType::None,
+        }
+    }
+
+    /// The born host takes 20 bytes instead of 8.
+    pub const fn born_host_v6(self) -> bool {
+        self.has(Self::BORN_HOST_V6)
+    }
+
+    /// The store host takes 20 bytes instead of 8.
+    pub const fn store_host_v6(self) -> bool {
+        self.has(Self::STORE_HOST_V6)
+    }
+
+    /// The body is a batch that stands for several messages of a batch queue.
+    pub const fn inner_batch(self) -> bool {
+        self.has(Self::INNER_BATCH)
+    }
+
+    /// A consumer has to split the body.
+    pub const fn needs_unwrap(self) -> bool {
+        self.has(Self::NEEDS_UNWRAP)
+    }
+
+    /// The sender said that the tags are more than one. It changes nothing: the tags text is hashed whole.
+    pub const fn multi_tags(self) -> bool {
+        self.has(Self::MULTI_TAGS)
+    }
+
+    /// With the compressed bit and the number of `kind`, or with both cleared. Zlib is written as 3.
+    #[must_use]
+    pub const fn with_compression(self, kind: Option<Compression>) -> Self {
+        let bits = match kind {
+            None => 0,
+            Some(Compression::Lz4) => 0x101,
+            Some(Compression::Zstd) => 0x201,
+            Some(Compression::Zlib) => 0x301,
+        };
+        self.with(Self::COMPRESSION | Self::COMPRESSED, bits)
+    }
+
+    /// With the compressed bit alone, as a reader sees the flag of a body it has decompressed.
+    #[must_use]
+    pub const fn with_compressed(self, on: bool) -> Self {
+        self.with_bit(Self::COMPRESSED, on)
+    }
+
+    /// With this transaction type.
+    #[must_use]
+    pub const fn with_transaction(self, kind: TransactionType) -> Self {
+        let bits = match kind {
+            TransactionType::None => 0,
+            TransactionType::Prepared => 0x4,
+            TransactionType::Commit => 0x8,
+            TransactionType::Rollback => 0xc,
+        };
+        self.with(Self::TRANSACTION, bits)
+    }
+
+    /// With the born host's address family.
+    #[must_use]
+    pub const fn with_born_host_v6(self, on: bool) -> Self {
+        self.with_bit(Self::BORN_HOST_V6, on)
+    }
+
+    /// With the store host's address family.
+    #[must_use]
+    pub const fn with_store_host_v6(self, on: bool) -> Self {
+        self.with_bit(Self::STORE_HOST_V6, on)
+    }
+
+    /// With the two bits of an inner batch.
+    #[must_use]
+    pub const fn with_inner_batch(self, on: bool) -> Self {
+        self.with_bit(Self::INNER_BATCH, on).with_bit(Self::NEEDS_UNWRAP, on)
+    }
+
+    /// With the multi-tags bit.
+    #[must_use]
+    pub const fn with_multi_tags(self, on: bool) -> Self {
+        self.with_bit(Self::MULTI_TAGS, on)
+    }
+
+    /// The bytes a born host takes under this flag.
+    pub const fn born_host_bytes(self) -> usize {
+        if self.born_host_v6() { 20 } else { 8 }
+    }
+
+    /// The bytes a store host takes under this flag.
+    pub const fn store_host_bytes(self) -> usize {
+        if self.store_host_v6() { 20 } else { 8 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_those_of_the_reference() {
+        assert_eq!(SysFlag(0).compression(), Some(Compression::Zlib));
+        assert_eq!(SysFlag(0x301).compression(), Some(Compression::Zlib));
+        assert_eq!(SysFlag(0x101).compression(), Some(Compression::Lz4));
+        assert_eq!(SysFlag(0x201).compression(), Some(Compression::Zstd));
+        for number in 4..8 {
+            assert_eq!(SysFlag(number << 8).compression(), None);
+        }
+        assert_eq!(SysFlag(0).transaction(), TransactionType::None);
+        assert_eq!(SysFlag(4).transaction(), TransactionType::Prepared);
+        assert_eq!(SysFlag(8).transaction(), TransactionType::Commit);
+        assert_eq!(SysFlag(12).transaction(), TransactionType::Rollback);
+        assert_eq!(SysFlag(0).with_inner_batch(true), SysFlag(0xc0));
+        assert!(SysFlag(0xc0).inner_batch() && SysFlag(0xc0).needs_unwrap());
+        assert_eq!(SysFlag(0).with_born_host_v6(true).with_store_host_v6(true), SysFlag(0x30));
+        assert_eq!((SysFlag(0x30).born_host_bytes(), SysFlag(0).store_host_bytes()), (20, 8));
+        assert!(SysFlag(0x2).multi_tags() && !SysFlag(0x1).multi_tags());
+    }
+
+    #[test]
+    fn setters_are_undone_and_keep_the_other_bits() {
+        let odd = SysFlag(i32::MIN | 0x4000_0000 | 0x1000);
+        for kind in [Compression::Zlib, Compression::Lz4, Compression::Zstd] {
+            let set = odd.with_compression(Some(kind));
+            assert!(set.compressed());
+            assert_eq!(set.compression(), Some(kind));
+            assert_eq!(set.with_compression(None), odd);
+            assert!(!set.with_compressed(false).compressed());
+        }
+        for kind in [TransactionType::Prepared, TransactionType::Commit, TransactionType::Rollback] {
+            let set = odd.with_transaction(kind);
+            assert_eq!(set.transaction(), kind);
+            assert_eq!(set.with_transaction(TransactionType::None), odd);
+        }
+        assert_eq!(odd.with_multi_tags(true).with_multi_tags(false), odd);
+        assert_eq!(odd.with_inner_batch(true).with_inner_batch(false), odd);
+    }
+}

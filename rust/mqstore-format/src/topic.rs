@@ -1,0 +1,85 @@
+//! Topic names: what may be made, and what is read.
+//!
+//! Source: `TopicValidator#validateTopic`, `HookUtils#checkBeforePutMessage`.
+
+use crate::error::FormatError;
+
+/// Front of the topics that hold messages a group will try again.
+pub const RETRY_TOPIC_PREFIX: &str = "%RETRY%";
+/// Front of the topics that hold messages a group gave up.
+pub const DLQ_TOPIC_PREFIX: &str = "%DLQ%";
+/// The longest name of a topic, in bytes.
+pub const MAX_TOPIC_BYTES: usize = 127;
+/// The longest name of a topic with one of the two prefixes.
+pub const MAX_PREFIXED_TOPIC_BYTES: usize = 255;
+
+/// Checks the name of a topic that is to be written to: `%`, `|`, letters, digits, `_` and `-`; at most 127
+/// bytes, or 255 with the prefix `%RETRY%` or `%DLQ%`.
+pub fn validate_topic(name: &str) -> Result<(), FormatError> {
+    let prefixed = name.starts_with(RETRY_TOPIC_PREFIX) || name.starts_with(DLQ_TOPIC_PREFIX);
+    let limit = if prefixed { MAX_PREFIXED_TOPIC_BYTES } else { MAX_TOPIC_BYTES };
+    if name.is_empty() {
+        Err(FormatError::invalid_topic(name, "the name is empty"))
+    } else if !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'%' | b'|' | b'_' | b'-')) {
+        Err(FormatError::invalid_topic(name, "only %, |, letters, digits, _ and - are allowed"))
+    } else if name.len() > limit {
+        Err(FormatError::invalid_topic(
+            name,
+            "the name is too long (127 bytes; 255 for retry and dead-letter topics)",
+        ))
+    } else {
+        Ok(())
+    }
+}
+
+/// Checks a name found in a record or a folder: whatever can be the name of one folder.
+pub fn validate_stored_topic(name: &str) -> Result<(), FormatError> {
+    let reason = match name {
+        "" => "the name is empty",
+        "." | ".." => "the name is a path",
+        _ if name.len() > MAX_PREFIXED_TOPIC_BYTES => "the name is longer than 255 bytes",
+        _ if name.bytes().any(|b| b == b'/' || b == 0) => "the name contains / or NUL",
+        _ => return Ok(()),
+    };
+    Err(FormatError::invalid_topic(name, reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_to_write() {
+        for good in ["a", "TopicTest", "%RETRY%g", "a|b_c-9", "rmq_sys_wheel_timer"] {
+            assert_eq!(validate_topic(good), Ok(()), "{good}");
+        }
+        for bad in ["", "a b", "a/b", "a.b", "中文", "a\u{1}", "a\n"] {
+            assert!(matches!(validate_topic(bad), Err(FormatError::InvalidTopic { .. })), "{bad:?}");
+        }
+        assert!(validate_topic(&"a".repeat(127)).is_ok());
+        assert!(validate_topic(&"a".repeat(128)).is_err());
+        for prefix in [RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX] {
+            assert!(validate_topic(&format!("{prefix}{}", "g".repeat(255 - prefix.len()))).is_ok());
+            assert!(validate_topic(&format!("{prefix}{}", "g".repeat(256 - prefix.len()))).is_err());
+        }
+    }
+
+    #[test]
+    fn names_found_on_disk() {
+        for good in ["a b", "%LMQ%x", "a%7", "...", "中文", &"x".repeat(240)] {
+            assert_eq!(validate_stored_topic(good), Ok(()), "{good}");
+        }
+        for bad in ["", ".", "..", "a/b", "/", "a\0", &"x".repeat(256)] {
+            assert!(validate_stored_topic(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_quotes_no_megabytes() {
+        let FormatError::InvalidTopic { topic, .. } = validate_topic(&"x".repeat(1 << 20)).unwrap_err()
+        else {
+            panic!("another error")
+        };
+        assert!(topic.len() < 200);
+    }
+}

@@ -1,0 +1,239 @@
+//! Time: the wall clock, the interval clock, sleeping and the local time zone.
+//!
+//! Store timestamps come from [`Clock::now_ms`], which may step back; intervals and timeouts come
+//! from [`Clock::monotonic`], which may not. Local time is asked for in one place only: RocketMQ names
+//! index files by it (`UtilAll#timeMillisToHumanString`).
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A moment as the wall clock of some time zone shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalTime {
+    /// Year, as in 2024.
+    pub year: i32,
+    /// Month, 1 to 12.
+    pub month: u32,
+    /// Day of the month, 1 to 31.
+    pub day: u32,
+    /// Hour, 0 to 23.
+    pub hour: u32,
+    /// Minute, 0 to 59.
+    pub minute: u32,
+    /// Second, 0 to 59.
+    pub second: u32,
+    /// Millisecond, 0 to 999.
+    pub millisecond: u32,
+}
+
+/// Where time comes from.
+pub trait Clock: Send + Sync + Debug {
+    /// Milliseconds since 1970-01-01 UTC. May step back or jump.
+    fn now_ms(&self) -> i64;
+
+    /// Time since some fixed moment. Never goes back.
+    fn monotonic(&self) -> Duration;
+
+    /// Waits for `duration`. A manual clock moves itself on by as much and returns at once.
+    fn sleep(&self, duration: Duration);
+
+    /// The moment `ms` (milliseconds since 1970-01-01 UTC) in the machine's time zone. Moments
+    /// outside of the years -9999 to 9999 give the nearest one inside.
+    fn local_time(&self, ms: i64) -> LocalTime;
+
+    /// How far the machine's time zone is ahead of UTC at the moment `ms`, in milliseconds.
+    fn utc_offset_ms(&self, ms: i64) -> i64;
+}
+
+/// The machine's clock and time zone (`TZ`, then `/etc/localtime`, else UTC).
+#[derive(Debug)]
+pub struct SystemClock {
+    start: Instant,
+    zone: jiff::tz::TimeZone,
+}
+
+impl SystemClock {
+    /// Reads the time zone once; [`Clock::monotonic`] counts from this call.
+    pub fn new() -> Self {
+        let zone = jiff::tz::TimeZone::try_system().unwrap_or(jiff::tz::TimeZone::UTC);
+        Self { start: Instant::now(), zone }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now_ms(&self) -> i64 {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+            Err(before) => i64::try_from(before.duration().as_millis()).map_or(i64::MIN, |ms| -ms),
+        }
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        std::thread::sleep(duration);
+    }
+
+    fn local_time(&self, ms: i64) -> LocalTime {
+        split(ms, &self.zone)
+    }
+
+    fn utc_offset_ms(&self, ms: i64) -> i64 {
+        offset_ms(ms, &self.zone)
+    }
+}
+
+/// A clock that moves when told; for tests and simulations. Its time zone is UTC unless set.
+#[derive(Debug)]
+pub struct ManualClock {
+    now_ms: AtomicI64,
+    monotonic_ns: AtomicU64,
+    zone: jiff::tz::TimeZone,
+}
+
+impl ManualClock {
+    /// A clock that shows `now_ms` (milliseconds since 1970-01-01 UTC).
+    pub fn new(now_ms: i64) -> Self {
+        Self {
+            now_ms: AtomicI64::new(now_ms),
+            monotonic_ns: AtomicU64::new(0),
+            zone: jiff::tz::TimeZone::UTC,
+        }
+    }
+
+    /// The same clock in a zone `minutes` east of UTC (-1439 to 1439, else UTC).
+    #[must_use]
+    pub fn with_zone_minutes(mut self, minutes: i32) -> Self {
+        let seconds = minutes.checked_mul(60).filter(|_| minutes.unsigned_abs() < 1440);
+        let offset = seconds.and_then(|seconds| jiff::tz::Offset::from_seconds(seconds).ok());
+        self.zone = offset.map_or(jiff::tz::TimeZone::UTC, jiff::tz::Offset::to_time_zone);
+        self
+    }
+
+    /// Steps the wall clock, also back; intervals are unaffected.
+    pub fn set(&self, now_ms: i64) {
+        self.now_ms.store(now_ms, Ordering::SeqCst);
+    }
+
+    /// Lets time pass, on both clocks.
+    pub fn advance(&self, duration: Duration) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.monotonic_ns.fetch_add(ns, Ordering::SeqCst);
+        // Whole milliseconds of the sum, so that many short steps add up to the right wall time.
+        let passed_ms = before.wrapping_add(ns) / 1_000_000 - before / 1_000_000;
+        self.now_ms.fetch_add(passed_ms as i64, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now_ms(&self) -> i64 {
+        self.now_ms.load(Ordering::SeqCst)
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_nanos(self.monotonic_ns.load(Ordering::SeqCst))
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.advance(duration);
+    }
+
+    fn local_time(&self, ms: i64) -> LocalTime {
+        split(ms, &self.zone)
+    }
+
+    fn utc_offset_ms(&self, ms: i64) -> i64 {
+        offset_ms(ms, &self.zone)
+    }
+}
+
+fn offset_ms(ms: i64, zone: &jiff::tz::TimeZone) -> i64 {
+    let moment = jiff::Timestamp::from_millisecond(ms);
+    moment.map_or(0, |moment| i64::from(zone.to_offset(moment).seconds()) * 1000)
+}
+
+fn split(ms: i64, zone: &jiff::tz::TimeZone) -> LocalTime {
+    let nearest = if ms < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX };
+    let time = jiff::Timestamp::from_millisecond(ms).unwrap_or(nearest);
+    let time = zone.to_datetime(time);
+    LocalTime {
+        year: i32::from(time.year()),
+        month: time.month().unsigned_abs().into(),
+        day: time.day().unsigned_abs().into(),
+        hour: time.hour().unsigned_abs().into(),
+        minute: time.minute().unsigned_abs().into(),
+        second: time.second().unsigned_abs().into(),
+        millisecond: time.millisecond().unsigned_abs().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(time: LocalTime) -> [i64; 7] {
+        [
+            time.year.into(),
+            time.month.into(),
+            time.day.into(),
+            time.hour.into(),
+            time.minute.into(),
+            time.second.into(),
+            time.millisecond.into(),
+        ]
+    }
+
+    #[test]
+    fn local_time_of_fixed_zones() {
+        let clock = ManualClock::new(0).with_zone_minutes(8 * 60);
+        assert_eq!(parts(clock.local_time(1_700_000_000_123)), [2023, 11, 15, 6, 13, 20, 123]);
+        let clock = ManualClock::new(0);
+        assert_eq!(parts(clock.local_time(1_700_000_000_123)), [2023, 11, 14, 22, 13, 20, 123]);
+        assert_eq!(parts(clock.local_time(-1)), [1969, 12, 31, 23, 59, 59, 999]);
+    }
+
+    #[test]
+    fn local_time_never_fails() {
+        for clock in [ManualClock::new(0), ManualClock::new(0).with_zone_minutes(-1439)] {
+            assert!(clock.local_time(i64::MAX).year >= 9999);
+            assert!(clock.local_time(i64::MIN).year <= -9999);
+        }
+        let _ = SystemClock::new().local_time(i64::MAX);
+    }
+
+    #[test]
+    fn a_manual_clock_moves_when_told() {
+        let clock = ManualClock::new(1_000);
+        for _ in 0..4 {
+            clock.sleep(Duration::from_micros(500));
+        }
+        assert_eq!((clock.now_ms(), clock.monotonic()), (1_002, Duration::from_millis(2)));
+        clock.set(5);
+        assert_eq!((clock.now_ms(), clock.monotonic()), (5, Duration::from_millis(2)));
+    }
+
+    #[test]
+    fn the_system_clock_runs() {
+        let clock = SystemClock::new();
+        let (wall, steady) = (clock.now_ms(), clock.monotonic());
+        clock.sleep(Duration::from_millis(2));
+        assert!(clock.now_ms() > 1_700_000_000_000 && clock.now_ms() >= wall - 1_000);
+        assert!(clock.monotonic() >= steady + Duration::from_millis(2));
+    }
+
+    #[test]
+    fn a_zone_east_of_utc_is_ahead_of_it() {
+        assert_eq!(ManualClock::new(0).with_zone_minutes(120).utc_offset_ms(0), 7_200_000);
+        assert_eq!(ManualClock::new(0).with_zone_minutes(-90).utc_offset_ms(1_700_000_000_000), -5_400_000);
+        assert_eq!(ManualClock::new(0).utc_offset_ms(0), 0);
+    }
+}

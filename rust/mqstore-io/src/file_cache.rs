@@ -1,0 +1,145 @@
+//! A bounded number of open files, by path: the least recently used one is closed.
+//!
+//! For rows of many small files that are written by position and rarely touched, such as consume
+//! queues: a broker has tens of thousands, a process may have a thousand open. Closing a file with
+//! unsynced bytes loses nothing (the page cache has them, and a later sync through another handle
+//! covers them), but an error of the write-back in between may go unseen: keep what cannot be derived
+//! again out of this cache.
+//!
+//! Handles are shared: whoever got one keeps it, closed only when the last clone goes. No lock is
+//! held while a file is opened. [`FileCache::forget`] before a file is removed or renamed, else a later
+//! write goes to the old one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::vfs::{Access, Vfs, VfsFile};
+
+#[cfg(test)]
+mod tests;
+
+/// Open files by path; see the head of this module.
+#[derive(Debug)]
+pub struct FileCache {
+    vfs: Arc<dyn Vfs>,
+    capacity: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: HashMap<PathBuf, Entry>,
+    /// Paths by the moment of their last use.
+    order: BTreeMap<u64, PathBuf>,
+    /// Counts uses.
+    now: u64,
+    /// Counts calls that forget; a file opened before one is not kept.
+    forgets: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    file: Arc<dyn VfsFile>,
+    access: Access,
+    used: u64,
+}
+
+impl FileCache {
+    /// Keeps at most `capacity` files open (at least 1).
+    pub fn new(vfs: Arc<dyn Vfs>, capacity: usize) -> Self {
+        Self { vfs, capacity: capacity.max(1), state: Mutex::default() }
+    }
+
+    /// The file at `path`, opened if it is not open. A file open for writing also serves readers; one
+    /// open for reading is opened again for a writer.
+    pub fn get(&self, path: &Path, access: Access) -> io::Result<Arc<dyn VfsFile>> {
+        let forgets = {
+            let mut state = self.state.lock();
+            if let Some(file) = state.hit(path, access) {
+                return Ok(file);
+            }
+            state.forgets
+        };
+        let file = self.vfs.open(path, access)?;
+        let mut state = self.state.lock();
+        if state.forgets != forgets {
+            return Ok(file);
+        }
+        // Another thread may have opened it meanwhile; one handle is enough.
+        if let Some(other) = state.hit(path, access) {
+            return Ok(other);
+        }
+        let evicted = state.insert(path, access, Arc::clone(&file), self.capacity);
+        drop(state);
+        drop(evicted);
+        Ok(file)
+    }
+
+    /// Drops the handle of `path`.
+    pub fn forget(&self, path: &Path) {
+        let mut state = self.state.lock();
+        state.forgets += 1;
+        let entry = state.remove(path);
+        drop(state);
+        drop(entry);
+    }
+
+    /// Drops the handles of all files in and below `dir`.
+    pub fn forget_dir(&self, dir: &Path) {
+        let mut state = self.state.lock();
+        state.forgets += 1;
+        let paths: Vec<PathBuf> =
+            state.entries.keys().filter(|path| path.starts_with(dir)).cloned().collect();
+        let entries: Vec<_> = paths.iter().map(|path| state.remove(path)).collect();
+        drop(state);
+        drop(entries);
+    }
+
+    /// How many files are open.
+    pub fn len(&self) -> usize {
+        self.state.lock().entries.len()
+    }
+
+    /// Whether none is open.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl State {
+    fn hit(&mut self, path: &Path, access: Access) -> Option<Arc<dyn VfsFile>> {
+        let entry = self.entries.get_mut(path)?;
+        if access == Access::ReadWrite && entry.access == Access::Read {
+            return None;
+        }
+        self.now += 1;
+        if let Some(path) = self.order.remove(&entry.used) {
+            self.order.insert(self.now, path);
+        }
+        entry.used = self.now;
+        Some(Arc::clone(&entry.file))
+    }
+
+    /// Keeps `file`; returns what has to be closed for it, outside of the lock.
+    fn insert(&mut self, path: &Path, access: Access, file: Arc<dyn VfsFile>, capacity: usize) -> Vec<Entry> {
+        let mut evicted: Vec<Entry> = self.remove(path).into_iter().collect();
+        while self.entries.len() >= capacity {
+            let Some((_, oldest)) = self.order.pop_first() else { break };
+            evicted.extend(self.entries.remove(&oldest));
+        }
+        self.now += 1;
+        self.order.insert(self.now, path.to_path_buf());
+        self.entries.insert(path.to_path_buf(), Entry { file, access, used: self.now });
+        evicted
+    }
+
+    fn remove(&mut self, path: &Path) -> Option<Entry> {
+        let entry = self.entries.remove(path)?;
+        self.order.remove(&entry.used);
+        Some(entry)
+    }
+}

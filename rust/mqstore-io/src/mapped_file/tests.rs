@@ -1,0 +1,225 @@
+use super::*;
+use crate::vfs::tests::everywhere;
+
+const LEN: u64 = 16 * 1024;
+
+fn names(vfs: &Arc<dyn Vfs>, dir: &Path) -> Vec<String> {
+    vfs.list(dir).unwrap().into_iter().map(|entry| entry.name.into_string().unwrap()).collect()
+}
+
+fn make(vfs: &Arc<dyn Vfs>, root: &Path) -> (Arc<MappedFile>, PathBuf) {
+    let path = root.join("00000000000000016384");
+    (MappedFile::create(vfs, &root.join("staged"), &path, LEN, LEN).unwrap(), path)
+}
+
+#[test]
+fn is_born_complete_under_its_name() {
+    everywhere(|vfs, root| {
+        let (file, path) = make(vfs, root);
+        assert_eq!(names(vfs, root), ["00000000000000016384"]);
+        assert_eq!((file.base_offset(), file.len(), file.end_offset()), (LEN, LEN, 2 * LEN));
+        assert_eq!((file.wrote(), file.committed(), file.flushed()), (0, 0, 0));
+        assert_eq!(file.path(), path);
+        let stat = vfs.stat(&path).unwrap();
+        assert!(stat.len == LEN && stat.allocated_bytes >= LEN);
+        assert!(!file.is_empty() && !file.is_full() && file.is_linked().unwrap());
+    });
+}
+
+#[test]
+fn a_taken_name_is_never_replaced() {
+    everywhere(|vfs, root| {
+        let (_, path) = make(vfs, root);
+        let error = MappedFile::create(vfs, &root.join("staged"), &path, LEN, LEN).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(names(vfs, root).len(), 1, "nothing is left in staging");
+        vfs.create_new(&root.join("staged")).unwrap();
+        assert!(MappedFile::stage(vfs, &root.join("staged"), 0, LEN).is_err());
+        assert!(vfs.stat(&root.join("staged")).is_ok(), "what was there before is not ours to remove");
+    });
+}
+
+#[test]
+fn positions_grow_and_bound_the_views() {
+    everywhere(|vfs, root| {
+        let (file, _) = make(vfs, root);
+        file.region().unwrap().write(0, b"0123456789").unwrap();
+        assert_eq!(file.view(0, 1).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        file.advance_wrote(10);
+        file.advance_wrote(4);
+        assert_eq!(file.wrote(), 10);
+        assert_eq!(&*file.view(2, 8).unwrap(), b"23456789");
+        assert!(file.view(2, 9).is_err() && file.view(u64::MAX, 2).is_err());
+        assert_eq!(file.flush().unwrap(), 10);
+        assert_eq!((file.committed(), file.flushed()), (10, 10));
+        file.advance_committed(12);
+        file.advance_flushed(11);
+        assert_eq!((file.committed(), file.flushed()), (12, 11));
+        file.set_positions(u64::MAX);
+        assert!(file.is_full());
+        file.set_positions(3);
+        assert_eq!((file.wrote(), file.committed(), file.flushed()), (3, 3, 3));
+    });
+}
+
+#[test]
+fn views_and_guards_survive_retirement() {
+    everywhere(|vfs, root| {
+        let (file, path) = make(vfs, root);
+        file.region().unwrap().write(0, b"kept").unwrap();
+        file.advance_wrote(4);
+        let guard = file.hold().unwrap();
+        assert_eq!(file.holders(), 1);
+        let second = guard.clone();
+        assert_eq!(file.holders(), 2);
+        drop(second);
+        assert_eq!(file.holders(), 1);
+        assert!(file.is_in_use());
+        let view = file.view(0, 4).unwrap();
+        file.retire().unwrap();
+        file.retire().unwrap();
+        assert!(file.is_retired() && file.hold().is_none());
+        assert_eq!(vfs.stat(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!file.is_linked().unwrap());
+        drop(file);
+        assert_eq!(&*guard.view(1, 3).unwrap(), b"ept");
+        let late = guard.clone();
+        drop(guard);
+        drop(late);
+        assert_eq!(&*view, b"kept");
+    });
+}
+
+#[test]
+fn a_retired_file_that_was_never_touched_can_still_be_read() {
+    everywhere(|vfs, root| {
+        let (made, path) = make(vfs, root);
+        made.region().unwrap().write(0, b"kept").unwrap();
+        drop(made);
+        let file = MappedFile::open(vfs, &path, LEN, MapAccess::Read).unwrap();
+        let guard = file.hold().unwrap();
+        file.retire().unwrap();
+        file.close_file();
+        assert_eq!(&*guard.view(0, 4).unwrap(), b"kept");
+    });
+}
+
+#[test]
+fn opens_lazily_and_notices_a_replacement() {
+    everywhere(|vfs, root| {
+        let (made, path) = make(vfs, root);
+        made.region().unwrap().write(0, b"kept").unwrap();
+        let file = MappedFile::open(vfs, &path, LEN, MapAccess::Read).unwrap();
+        assert_eq!((file.wrote(), file.flushed(), file.len()), (LEN, LEN, LEN));
+        assert_eq!(&*file.view(0, 4).unwrap(), b"kept");
+        assert!(!file.region().unwrap().is_writable());
+        file.close_file();
+        assert!(file.file().is_ok());
+        file.close_file();
+        // Somebody puts another file in its place.
+        vfs.create_new(&root.join("other")).unwrap().set_len(LEN).unwrap();
+        vfs.rename(&root.join("other"), &path).unwrap();
+        assert!(file.file().is_err());
+        assert_eq!(&*file.view(0, 4).unwrap(), b"kept", "the map is of the old one");
+        assert!(!made.is_linked().unwrap());
+        file.retire().unwrap();
+        assert!(vfs.stat(&path).is_ok(), "the other file is left alone");
+        vfs.remove_file(&path).unwrap();
+        assert!(!made.is_linked().unwrap());
+        made.retire().unwrap();
+        vfs.create_dir(&path).unwrap();
+        assert!(MappedFile::open(vfs, &path, LEN, MapAccess::Read).is_err());
+    });
+}
+
+#[test]
+fn a_file_that_changed_its_length_is_refused() {
+    everywhere(|vfs, root| {
+        let (made, path) = make(vfs, root);
+        drop(made);
+        let file = MappedFile::open(vfs, &path, LEN, MapAccess::ReadWrite).unwrap();
+        vfs.open(&path, Access::ReadWrite).unwrap().set_len(LEN - 1).unwrap();
+        assert!(file.region().is_err() && file.view(0, 1).is_err() && file.flush().is_ok());
+    });
+}
+
+#[cfg(feature = "sim")]
+mod simulated {
+    use super::*;
+    use crate::sim::{Fault, OperationKind, SimOptions, SimVfs};
+
+    fn disk(sim: &SimVfs) -> Arc<dyn Vfs> {
+        sim.create_dir_all(Path::new("/log")).unwrap();
+        sim.create_dir_all(Path::new("/tmp")).unwrap();
+        sim.sync_dir(Path::new("/")).unwrap();
+        Arc::new(sim.clone())
+    }
+
+    fn create(vfs: &Arc<dyn Vfs>) -> io::Result<Arc<MappedFile>> {
+        MappedFile::create(vfs, Path::new("/tmp/x"), Path::new("/log/00000000000000000000"), 0, LEN)
+    }
+
+    #[test]
+    fn a_crash_at_any_call_leaves_a_whole_file_or_none() {
+        let (mut whole, mut none) = (0, 0);
+        for call in 1..20 {
+            let sim = SimVfs::default();
+            let vfs = disk(&sim);
+            sim.freeze_at(sim.operations() + call);
+            create(&vfs).unwrap();
+            let Some(frozen) = sim.take_frozen() else { break };
+            for seed in 0..20 {
+                match frozen.crash(seed).unwrap().stat(Path::new("/log/00000000000000000000")) {
+                    Ok(stat) => {
+                        assert_eq!((stat.len, stat.allocated_bytes), (LEN, LEN));
+                        whole += 1;
+                    }
+                    Err(_) => none += 1,
+                }
+            }
+        }
+        assert!(whole > 0 && none > 0);
+        let sim = SimVfs::default();
+        let _file = create(&disk(&sim)).unwrap();
+        let after = sim.crash_with(&mut |_| false).unwrap();
+        assert_eq!(after.stat(Path::new("/log/00000000000000000000")).unwrap().len, LEN);
+    }
+
+    #[test]
+    fn an_error_at_any_call_leaves_nothing_in_the_way() {
+        let mut failures = 0;
+        for call in 1..20 {
+            let sim = SimVfs::default();
+            let vfs = disk(&sim);
+            sim.inject(Fault::nth(call));
+            if create(&vfs).is_ok() {
+                break;
+            }
+            failures += 1;
+            assert!(create(&vfs).is_ok(), "the next try after the failure of call {call}");
+        }
+        assert!(failures >= 6, "{failures}");
+    }
+
+    #[test]
+    fn a_full_disk_leaves_no_file() {
+        let sim = SimVfs::new(SimOptions { space_bytes: Some(LEN - 1), ..SimOptions::default() });
+        let vfs = disk(&sim);
+        assert_eq!(create(&vfs).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert!(sim.list(Path::new("/tmp")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_failed_flush_moves_no_position() {
+        let sim = SimVfs::default();
+        let file = create(&disk(&sim)).unwrap();
+        file.advance_wrote(10);
+        sim.inject(Fault::nth(1).on(&[OperationKind::Sync]));
+        assert!(file.flush().is_err());
+        assert_eq!((file.flushed(), file.committed()), (0, 0));
+        file.flush().unwrap();
+        let before = sim.operations();
+        assert_eq!(file.flush().unwrap(), 10);
+        assert_eq!(sim.operations(), before, "nothing to do, nothing done");
+    }
+}

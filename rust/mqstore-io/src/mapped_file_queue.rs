@@ -1,0 +1,395 @@
+//! A row of equally long files that together hold one logical range of bytes.
+//!
+//! ```text
+//! commitlog/00000000000000000000  00000000001073741824  00000000002147483648
+//!           └─ base offset 0      └─ base offset 2^30   └─ the last: being written
+//! ```
+//!
+//! Loading lists, and never opens, maps, writes or removes: what does not belong is reported with its
+//! reason and left alone, where RocketMQ refuses to start or deletes it. A file belongs when it is a
+//! regular file, its name is twenty digits, its length is that of the row, and no file before it
+//! reaches into it. Gaps between files are reported too; look-ups cope with them.
+//!
+//! Readers take a snapshot (one reference count) and never wait for the writer's push or for
+//! retention. Removal syncs the folders, the newest file first when cutting the end and the oldest
+//! first when cutting the front, so that a crash leaves a row without holes where the file system
+//! keeps the order.
+//!
+//! Source: `MappedFileQueue#doLoad`, `#findMappedFileByOffset`, `#truncateDirtyFiles`,
+//! `MultiPathMappedFileQueue`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::mapped_file::MappedFile;
+use crate::switch;
+use crate::vfs::{DirEntry, FileKind, FileStat, MapAccess, Vfs, parent_dir};
+
+#[cfg(test)]
+mod tests;
+
+/// How long the files of a row are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileLength {
+    /// This many bytes; others are strays.
+    Expected(u64),
+    /// What most of the files that are there have (the larger on a tie); this many bytes where there
+    /// is none.
+    Discover {
+        /// Length of new files in an empty folder.
+        default: u64,
+    },
+}
+
+/// Why a name in the folder is not part of the row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StrayKind {
+    /// A regular file whose name is not twenty digits, or too large a number.
+    Name,
+    /// A folder.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A pipe, a socket or a device.
+    Special,
+    /// A file without bytes: a creation that was cut short.
+    Empty,
+    /// A file of another length than the row's.
+    Length {
+        /// Its length in bytes.
+        found: u64,
+        /// The row's.
+        expected: u64,
+    },
+    /// A file that starts before the one in front of it ends.
+    Overlap {
+        /// Its first logical offset.
+        base_offset: u64,
+        /// Where the one in front ends.
+        previous_end: u64,
+    },
+}
+
+impl fmt::Display for StrayKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name => out.write_str("the name is not an offset of twenty digits"),
+            Self::Directory => out.write_str("a folder"),
+            Self::Symlink => out.write_str("a symbolic link"),
+            Self::Special => out.write_str("neither a file nor a folder"),
+            Self::Empty => out.write_str("an empty file"),
+            Self::Length { found, expected } => write!(out, "{found} bytes long, the others have {expected}"),
+            Self::Overlap { base_offset, previous_end } => {
+                write!(out, "starts at offset {base_offset}, but the file before it ends at {previous_end}")
+            }
+        }
+    }
+}
+
+/// Something in the folder that is not part of the row, and was left alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StrayFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Why it does not belong.
+    pub kind: StrayKind,
+}
+
+/// What loading found besides the row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// What does not belong, in the order of the names.
+    pub strays: Vec<StrayFile>,
+    /// Logical ranges between files that no file holds.
+    pub gaps: Vec<Range<u64>>,
+}
+
+/// Why a file cannot be the next of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// It does not start where the last one ends.
+    #[error("the next file starts at offset {expected}, not at {found}")]
+    Offset {
+        /// Where the last one ends.
+        expected: u64,
+        /// Where it starts.
+        found: u64,
+    },
+    /// It has another length.
+    #[error("files of this row have {expected} bytes, not {found}")]
+    Length {
+        /// The row's.
+        expected: u64,
+        /// Its own.
+        found: u64,
+    },
+}
+
+type Files = Arc<[Arc<MappedFile>]>;
+
+/// A row of files, ordered by offset; see the head of this module.
+#[derive(Debug)]
+pub struct MappedFileQueue {
+    vfs: Arc<dyn Vfs>,
+    file_bytes: u64,
+    files: RwLock<Files>,
+}
+
+impl MappedFileQueue {
+    /// A row without files; new ones will have `file_bytes` (at least 1).
+    pub fn new(vfs: &Arc<dyn Vfs>, file_bytes: u64) -> Self {
+        Self { vfs: Arc::clone(vfs), file_bytes: file_bytes.max(1), files: RwLock::new(Arc::new([])) }
+    }
+
+    /// Finds the row in `dir`. `access` is for later uses of the files; nothing is opened, mapped or
+    /// changed now. A missing folder is `NotFound`.
+    pub fn load(
+        vfs: &Arc<dyn Vfs>,
+        dir: &Path,
+        length: FileLength,
+        access: MapAccess,
+    ) -> io::Result<(Self, LoadReport)> {
+        Self::load_dirs(vfs, &[dir.to_path_buf()], length, access)
+    }
+
+    /// As [`MappedFileQueue::load`], for a row spread over several folders.
+    pub fn load_dirs(
+        vfs: &Arc<dyn Vfs>,
+        dirs: &[PathBuf],
+        length: FileLength,
+        access: MapAccess,
+    ) -> io::Result<(Self, LoadReport)> {
+        let mut found = Found::default();
+        for dir in dirs {
+            for entry in vfs.list(dir)? {
+                found.sort_in(dir, &entry);
+            }
+        }
+        let file_bytes = found.length(length).max(1);
+        let (files, report) = found.arrange(vfs, file_bytes, access);
+        Ok((Self { vfs: Arc::clone(vfs), file_bytes, files: RwLock::new(files.into()) }, report))
+    }
+
+    /// Length of each file in bytes.
+    pub fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    /// All files now, by offset.
+    pub fn snapshot(&self) -> Arc<[Arc<MappedFile>]> {
+        Arc::clone(&self.files.read())
+    }
+
+    /// How many files there are.
+    pub fn len(&self) -> usize {
+        self.files.read().len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.files.read().is_empty()
+    }
+
+    /// The file with the smallest offset.
+    pub fn first(&self) -> Option<Arc<MappedFile>> {
+        self.files.read().first().cloned()
+    }
+
+    /// The file with the largest offset.
+    pub fn last(&self) -> Option<Arc<MappedFile>> {
+        self.files.read().last().cloned()
+    }
+
+    /// Logical offset of the first byte.
+    pub fn min_offset(&self) -> Option<u64> {
+        self.files.read().first().map(|file| file.base_offset())
+    }
+
+    /// Logical offset one past the last byte written.
+    pub fn max_offset(&self) -> Option<u64> {
+        self.files.read().last().map(|file| file.base_offset().saturating_add(file.wrote()))
+    }
+
+    /// The file that holds logical `offset`, written or not; `None` in a gap and outside.
+    pub fn find(&self, offset: u64) -> Option<Arc<MappedFile>> {
+        let files = self.files.read();
+        let first = files.first()?.base_offset();
+        // In a row without gaps the place is known; else it is searched.
+        let guess = usize::try_from(offset.checked_sub(first)? / self.file_bytes).ok()?;
+        let holds = |file: &&Arc<MappedFile>| file.base_offset() <= offset && offset < file.end_offset();
+        if let Some(file) = files.get(guess).filter(holds) {
+            return Some(Arc::clone(file));
+        }
+        let after = files.partition_point(|file| file.base_offset() <= offset);
+        files.get(after.checked_sub(1)?).filter(holds).cloned()
+    }
+
+    /// Adds the next file, which must start where the last one ends.
+    pub fn push(&self, file: Arc<MappedFile>) -> Result<(), PushError> {
+        let mut files = self.files.write();
+        if file.len() != self.file_bytes {
+            return Err(PushError::Length { expected: self.file_bytes, found: file.len() });
+        }
+        if let Some(expected) = files.last().map(|last| last.end_offset())
+            && expected != file.base_offset()
+        {
+            return Err(PushError::Offset { expected, found: file.base_offset() });
+        }
+        *files = files.iter().cloned().chain([file]).collect();
+        Ok(())
+    }
+
+    /// Removes all files that start at or beyond logical `offset`, the newest first, makes that
+    /// durable, and sets the positions of the file that holds `offset`, if any, to it. The bytes
+    /// beyond stay as they are. Returns the names removed.
+    ///
+    /// For recovery. After an error the files already removed are gone from the row too.
+    pub fn truncate_after(&self, offset: u64) -> io::Result<Vec<PathBuf>> {
+        let mut files = self.files.write();
+        let mut keep = files.len();
+        let mut removed = Vec::new();
+        let mut result = Ok(());
+        while let Some(file) = keep.checked_sub(1).and_then(|at| files.get(at)) {
+            if file.base_offset() < offset {
+                break;
+            }
+            result = file.retire();
+            if result.is_err() {
+                break;
+            }
+            removed.push(file.path());
+            keep -= 1;
+        }
+        *files = files.iter().take(keep).cloned().collect();
+        self.sync_parents(&removed)?;
+        result?;
+        if let Some(last) = files.last().filter(|last| offset < last.end_offset()) {
+            last.set_positions(offset - last.base_offset());
+        }
+        Ok(removed)
+    }
+
+    /// Takes the file that starts at logical `base` out of the row when it is the first one and not the
+    /// last, after `take_name` has taken its name ([`MappedFile::retire`], [`MappedFile::retire_to`]),
+    /// and makes that durable before it returns, so that a crash never leaves a row with a hole.
+    /// `false` when it is not the first, or the only one.
+    ///
+    /// For retention, one caller at a time. Readers go on with their snapshots meanwhile. After an
+    /// error of `take_name` the row is unchanged; after a failed sync the file is gone from it.
+    pub fn retire_oldest(
+        &self,
+        base: u64,
+        take_name: impl FnOnce(&MappedFile) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        let Some(file) = self.first().filter(|first| first.base_offset() == base && self.len() > 1) else {
+            return Ok(false);
+        };
+        let path = file.path();
+        // Removing a large file takes a while; neither readers nor the writer's push wait for it.
+        take_name(&file)?;
+        {
+            let mut files = self.files.write();
+            *files = files.iter().filter(|other| other.base_offset() != base).cloned().collect();
+        }
+        switch::step("retention.sync_segment_removal", || self.vfs.sync_dir(parent_dir(&path)))?;
+        Ok(true)
+    }
+
+    /// Lets go of the maps and descriptors of all files that are full, durable and end at or before
+    /// logical `offset`, but for those that somebody uses.
+    pub fn unmap_before(&self, offset: u64) {
+        for file in self.snapshot().iter().take_while(|file| file.end_offset() <= offset) {
+            if file.is_mapped() && file.flushed() == file.len() {
+                file.unmap();
+            }
+        }
+    }
+
+    fn sync_parents(&self, removed: &[PathBuf]) -> io::Result<()> {
+        let dirs: BTreeSet<&Path> = removed.iter().map(|path| parent_dir(path)).collect();
+        dirs.into_iter()
+            .try_for_each(|dir| switch::step("mapped_file_queue.sync_removals", || self.vfs.sync_dir(dir)))
+    }
+}
+
+/// What the folders hold, before the length of the row is known.
+#[derive(Default)]
+struct Found {
+    candidates: Vec<(u64, PathBuf, FileStat)>,
+    strays: Vec<StrayFile>,
+}
+
+impl Found {
+    fn sort_in(&mut self, dir: &Path, entry: &DirEntry) {
+        let path = dir.join(&entry.name);
+        let kind = match (entry.stat.kind, parse_base_offset(&entry.name)) {
+            (FileKind::File, Some(_)) if entry.stat.len == 0 => StrayKind::Empty,
+            (FileKind::File, Some(base)) => {
+                self.candidates.push((base, path, entry.stat));
+                return;
+            }
+            (FileKind::File, None) => StrayKind::Name,
+            (FileKind::Directory, _) => StrayKind::Directory,
+            (FileKind::Symlink, _) => StrayKind::Symlink,
+            (FileKind::Other, _) => StrayKind::Special,
+        };
+        self.strays.push(StrayFile { path, kind });
+    }
+
+    fn length(&self, length: FileLength) -> u64 {
+        let default = match length {
+            FileLength::Expected(bytes) => return bytes,
+            FileLength::Discover { default } => default,
+        };
+        let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+        for (_, _, stat) in &self.candidates {
+            *counts.entry(stat.len).or_default() += 1;
+        }
+        counts.into_iter().max_by_key(|(bytes, count)| (*count, *bytes)).map_or(default, |(bytes, _)| bytes)
+    }
+
+    fn arrange(
+        mut self,
+        vfs: &Arc<dyn Vfs>,
+        file_bytes: u64,
+        access: MapAccess,
+    ) -> (Vec<Arc<MappedFile>>, LoadReport) {
+        self.candidates.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+        let mut report = LoadReport::default();
+        let mut files: Vec<Arc<MappedFile>> = Vec::new();
+        for (base_offset, path, stat) in self.candidates {
+            if stat.len != file_bytes {
+                let kind = StrayKind::Length { found: stat.len, expected: file_bytes };
+                self.strays.push(StrayFile { path, kind });
+                continue;
+            }
+            if let Some(previous_end) = files.last().map(|last| last.end_offset()) {
+                if base_offset < previous_end {
+                    let kind = StrayKind::Overlap { base_offset, previous_end };
+                    self.strays.push(StrayFile { path, kind });
+                    continue;
+                }
+                if base_offset > previous_end {
+                    report.gaps.push(previous_end..base_offset);
+                }
+            }
+            files.push(MappedFile::from_stat(vfs, &path, base_offset, &stat, access));
+        }
+        self.strays.sort_by(|a, b| a.path.cmp(&b.path));
+        report.strays = self.strays;
+        (files, report)
+    }
+}
+
+/// The offset that a name of exactly twenty digits stands for; it must fit RocketMQ's signed number.
+fn parse_base_offset(name: &std::ffi::OsStr) -> Option<u64> {
+    let text = name.to_str().filter(|text| text.len() == 20 && text.bytes().all(|b| b.is_ascii_digit()))?;
+    text.parse().ok().filter(|offset| i64::try_from(*offset).is_ok())
+}

@@ -1,0 +1,118 @@
+//! An open file of the real file system: positional reads and writes, room, sync, maps.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
+
+use super::{file_stat, mmap, retry};
+use crate::region::Region;
+use crate::vfs::{FileStat, MapAccess, VfsFile};
+
+/// How much is written at once where room cannot be taken otherwise.
+static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+
+/// An open regular file.
+#[derive(Debug)]
+pub(super) struct OsFile {
+    file: File,
+}
+
+impl OsFile {
+    pub(super) fn new(file: File) -> Self {
+        Self { file }
+    }
+
+    /// Takes the room from `old_len` on by writing, as a file system without `fallocate` needs it.
+    fn write_zeros(&self, old_len: u64, len: u64) -> io::Result<()> {
+        let mut at = old_len;
+        while at < len {
+            let count = usize::try_from(len - at).unwrap_or(usize::MAX).min(ZEROS.len());
+            self.file.write_all_at(ZEROS.get(..count).unwrap_or_default(), at)?;
+            at += count as u64;
+        }
+        Ok(())
+    }
+
+    fn take_room(&self, old_len: u64, len: u64) -> io::Result<()> {
+        // macOS cuts a file that is longer than what is asked for.
+        let end = if cfg!(target_os = "linux") { len } else { len.max(old_len) };
+        match retry(|| rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, end)) {
+            Err(Errno::NOTSUP | Errno::NOSYS) => self.write_zeros(old_len, len),
+            result => Ok(result?),
+        }
+    }
+}
+
+impl VfsFile for OsFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.stat()?.len)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let old_len = self.len()?;
+        if len == 0 {
+            return Ok(());
+        }
+        self.take_room(old_len, len).inspect_err(|_| {
+            // A failed call may have made the file longer and hold the last free blocks. Nothing
+            // better can be done if cutting it back fails too: the first error is the one to report.
+            if self.len().is_ok_and(|now| now > old_len) {
+                let _ = self.file.set_len(old_len);
+            }
+        })
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(retry(|| rustix::io::pread(&self.file, &mut *buf, offset))?)
+    }
+
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(buf, offset)
+    }
+
+    // On macOS std asks for F_FULLFSYNC in both, because fsync does not empty the drive's cache there.
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        Ok(file_stat(&retry(|| rustix::fs::fstat(&self.file))?))
+    }
+
+    fn next_data(&self, from: u64) -> io::Result<Option<u64>> {
+        match retry(|| rustix::fs::seek(&self.file, SeekFrom::Data(from))) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(Errno::INVAL | Errno::NOTSUP) => {
+                Ok(Some(from).filter(|_| self.len().is_ok_and(|len| from < len)))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn map(&self, offset: u64, len: usize, access: MapAccess) -> io::Result<Region> {
+        let refuse = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        if len == 0 || isize::try_from(len).is_err() {
+            return refuse("a map has at least one byte and fits the address space");
+        }
+        if !offset.is_multiple_of(rustix::param::page_size() as u64) {
+            return refuse("a map starts at a page");
+        }
+        let file_len = self.len()?;
+        if offset.checked_add(len as u64).is_none_or(|end| end > file_len) {
+            return refuse("a map ends within the file");
+        }
+        mmap::map(&self.file, offset, len, access)
+    }
+}

@@ -1,0 +1,222 @@
+//! The real file system, by system calls.
+//!
+//! Linux first; what macOS does otherwise is behind `cfg` in the function that differs. Every
+//! descriptor is close-on-exec and above 2, so that a stray print never lands in a store file, and is
+//! opened without following a link and without waiting for a pipe; what is not a regular file is
+//! refused right after. Calls that a signal interrupts are made again.
+
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use crate::vfs::{
+    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, SpaceInfo, StoreLock, Vfs,
+    VfsFile,
+};
+
+mod file;
+mod lock;
+mod mmap;
+#[cfg(test)]
+mod tests;
+
+use file::OsFile;
+
+/// The machine's file system. Has no state: all values are the same one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OsVfs;
+
+impl OsVfs {
+    /// The machine's file system.
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+impl Vfs for OsVfs {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn VfsFile>> {
+        let flags = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::ReadWrite => OFlags::RDWR,
+        };
+        Ok(Arc::new(OsFile::new(open_regular(path, flags)?)))
+    }
+
+    fn create_new(&self, path: &Path) -> io::Result<Arc<dyn VfsFile>> {
+        Ok(Arc::new(OsFile::new(open_regular(path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?)))
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<FileStat> {
+        Ok(file_stat(&retry(|| rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW))?))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            match self.stat(&entry.path()) {
+                Ok(stat) => entries.push(DirEntry { name: entry.file_name(), stat }),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir(path)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn rename_noreplace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        match retry(|| rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)) {
+            // A folder moved below itself is a mistake of the caller, not of the file system.
+            Err(Errno::INVAL) if to.starts_with(from) => Err(Errno::INVAL.into()),
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => rename_by_link(from, to),
+            result => Ok(result?),
+        }
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Ok(retry(|| rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty()))?)
+    }
+
+    fn exchange(&self, a: &Path, b: &Path) -> io::Result<()> {
+        match retry(|| rustix::fs::renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE)) {
+            Err(Errno::INVAL) if a.starts_with(b) || b.starts_with(a) => Err(Errno::INVAL.into()),
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => Err(io::ErrorKind::Unsupported.into()),
+            result => Ok(result?),
+        }
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir_all(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = above_stderr(retry(|| rustix::fs::open(dir, flags, Mode::empty()))?)?;
+        fs::File::from(dir).sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn StoreLock>, LockError> {
+        Ok(Box::new(lock::OsLock::acquire(path)?))
+    }
+
+    fn lock_holder(&self, path: &Path) -> io::Result<Option<LockHolder>> {
+        lock::holder(path)
+    }
+
+    fn free_space(&self, path: &Path) -> io::Result<SpaceInfo> {
+        let stat = retry(|| rustix::fs::statvfs(path))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(SpaceInfo {
+            total: bytes(stat.f_blocks),
+            free: bytes(stat.f_bfree),
+            available: bytes(stat.f_bavail.min(stat.f_bfree)),
+        })
+    }
+
+    fn environment(&self) -> Environment {
+        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        // The hasher's keys are random, which is all that is asked of a token.
+        let random_seed = RandomState::new().hash_one(std::time::Instant::now());
+        Environment { boot_id: boot_id(), pid: std::process::id(), hostname, random_seed, threads: true }
+    }
+}
+
+/// Calls again what a signal interrupted.
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Opens a regular file and nothing else, without following, waiting or becoming a terminal's owner.
+fn open_regular(path: &Path, flags: OFlags) -> io::Result<fs::File> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = above_stderr(retry(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)))?)?;
+    match file_stat(&retry(|| rustix::fs::fstat(&file))?).kind {
+        FileKind::File => Ok(fs::File::from(file)),
+        FileKind::Directory => Err(Errno::ISDIR.into()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    }
+}
+
+/// Moves a descriptor out of the range of stdin, stdout and stderr, which may have been closed.
+fn above_stderr(file: OwnedFd) -> io::Result<OwnedFd> {
+    if file.as_raw_fd() > 2 {
+        return Ok(file);
+    }
+    Ok(retry(|| rustix::io::fcntl_dupfd_cloexec(&file, 3))?)
+}
+
+/// The rename of file systems without `RENAME_NOREPLACE`: a second name, which never replaces, then
+/// the first one away. A crash in between leaves both.
+fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
+    retry(|| rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty()))?;
+    fs::remove_file(from)
+}
+
+#[cfg_attr(target_os = "linux", expect(clippy::unnecessary_cast, reason = "field widths differ by system"))]
+fn file_stat(stat: &rustix::fs::Stat) -> FileStat {
+    let kind = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+        rustix::fs::FileType::RegularFile => FileKind::File,
+        rustix::fs::FileType::Directory => FileKind::Directory,
+        rustix::fs::FileType::Symlink => FileKind::Symlink,
+        _ => FileKind::Other,
+    };
+    let modified_ms =
+        (stat.st_mtime as i64).saturating_mul(1_000).saturating_add(stat.st_mtime_nsec as i64 / 1_000_000);
+    FileStat {
+        kind,
+        len: stat.st_size as u64,
+        modified_ms,
+        inode: stat.st_ino as u64,
+        links: stat.st_nlink as u64,
+        allocated_bytes: (stat.st_blocks as u64).saturating_mul(512),
+    }
+}
+
+/// The kernel's boot number; zeros where it has none.
+fn boot_id() -> [u8; 16] {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    parse_uuid(&text).unwrap_or_default()
+}
+
+/// 32 hex digits with any number of dashes and spaces between them.
+fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = text
+        .chars()
+        .filter(|c| *c != '-' && !c.is_whitespace())
+        .map(|c| c.to_digit(16).map(|d| d as u8))
+        .collect::<Option<_>>()?;
+    let bytes: Vec<u8> =
+        digits.chunks_exact(2).map(|pair| pair.iter().fold(0, |sum, digit| sum << 4 | digit)).collect();
+    <[u8; 16]>::try_from(bytes).ok().filter(|_| digits.len() == 32)
+}

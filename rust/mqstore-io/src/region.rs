@@ -1,0 +1,581 @@
+//! A stretch of a file in memory, and views of it that keep it there.
+//!
+//! [`Region`] is one concrete type for both worlds: a base pointer, a length and a backing that knows
+//! how to flush. The backing is a shared map of a file (`os/mmap.rs`), the heap pages of a simulated
+//! file, or plain memory ([`Region::heap`]). Copying in, copying out and handing out views, the part
+//! that needs `unsafe`, is therefore the same code in production and under simulation.
+//!
+//! # The rule that makes it sound
+//!
+//! A region has *published* bytes and others; who uses the region keeps the border.
+//!
+//! ```text
+//! 0 ........................ published ........................ len
+//!   never change again          │   reached by the one writer of
+//!   views may be handed out     │   that range, through copies only
+//! ```
+//!
+//! * **Published bytes never change** while a view of them exists. [`Region::view`] may be called for
+//!   published ranges alone; the view is then an honest `&[u8]`.
+//! * **Unpublished bytes** belong to one thread a range. It fills them with [`Region::write`], which
+//!   copies through raw pointers and never makes a reference. Threads may fill disjoint ranges at once.
+//! * **Publication** is a release store of the border, in an atomic of the owner; whoever takes a view
+//!   has loaded the border with acquire before. Other processes have no such atomic: for them the
+//!   first field of a record is stored last, by [`Region::store_u32_be_release`], and they check what
+//!   they read.
+//! * **Bytes that change in place** (index slots, checkpoint, `live`) are never viewed: they are read
+//!   and written as values, under the owner's lock, or by the `store_`/`load_` pairs without one.
+//! * Nobody shortens a mapped file: a touched page beyond its end is a signal, not an error.
+//!
+//! Breaking the rule gives torn bytes; bounds are always checked, so it never leaves the memory.
+
+#![expect(unsafe_code, reason = "the one place where bytes of files become memory of ours")]
+
+use std::alloc::Layout;
+use std::fmt;
+use std::io;
+use std::ops::{Deref, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::vfs::MapAccess;
+
+#[cfg(test)]
+mod tests;
+
+/// Why bytes of a region could not be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// The range ends beyond the region.
+    #[error("bytes {at} to {at}+{len} are outside a region of {region_len} bytes")]
+    OutOfBounds {
+        /// First byte asked for.
+        at: usize,
+        /// How many.
+        len: usize,
+        /// Length of the region.
+        region_len: usize,
+    },
+    /// A write to a region mapped for reading.
+    #[error("the region is mapped for reading only")]
+    ReadOnly,
+}
+
+impl From<RegionError> for io::Error {
+    fn from(error: RegionError) -> Self {
+        let kind = match error {
+            RegionError::OutOfBounds { .. } => io::ErrorKind::InvalidInput,
+            RegionError::ReadOnly => io::ErrorKind::PermissionDenied,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// What the kernel may do with the pages of a range. No advice changes a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Read them ahead, in the background.
+    WillNeed,
+    /// Do not read ahead.
+    Random,
+    /// Read ahead far, forget behind.
+    Sequential,
+    /// Give the memory back to the system; the next touch reads again. Nothing written is lost.
+    DontNeed,
+    /// Make them present and writable now, so that later writes do not wait for the disk. Where the
+    /// kernel has no such call, each page is touched without changing it. An unallocated page on a
+    /// full disk is an error here, where a write would be a signal. Needs a writable region.
+    PopulateWrite,
+}
+
+/// What keeps the bytes of a region in place, and how they reach the disk.
+///
+/// Offsets count from the base of the region that was made with this backing.
+pub(crate) trait Backing: Send + Sync + fmt::Debug {
+    /// Makes a range durable.
+    fn flush(&self, at: usize, len: usize) -> io::Result<()>;
+    /// Passes advice on; the range is inside and not empty.
+    fn advise(&self, at: usize, len: usize, advice: Advice) -> io::Result<()>;
+    /// Pins a range in memory, or releases it.
+    fn set_locked(&self, at: usize, len: usize, locked: bool) -> io::Result<()>;
+    /// Called instead of a plain copy when the region was made as observed; must call `copy` once.
+    fn observe(&self, at: usize, len: usize, copy: &mut dyn FnMut()) {
+        let _ = (at, len);
+        copy();
+    }
+}
+
+/// A range of bytes of a file, in memory; a clone is another handle to the same bytes.
+///
+/// See the head of this module for who may do what at the same time.
+#[derive(Clone)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    writable: bool,
+    /// Writes go through [`Backing::observe`]; never so in production.
+    observed: bool,
+    backing: Arc<dyn Backing>,
+}
+
+// SAFETY: the bytes live as long as the backing, which any thread may drop, and are reached only by
+// the rule at the head of this module.
+unsafe impl Send for Region {}
+// SAFETY: as for Send; shared handles write through raw pointers to disjoint ranges only.
+unsafe impl Sync for Region {}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Region")
+            .field("len", &self.len)
+            .field("writable", &self.writable)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Region {
+    /// A region over memory that something else owns.
+    ///
+    /// # Safety
+    ///
+    /// `base` to `base + len` must stay readable, and writable if `access` says so, at that address
+    /// until `backing` is dropped, and all who reach these bytes must keep the rule of this module.
+    pub(crate) unsafe fn from_raw(
+        base: NonNull<u8>,
+        len: usize,
+        access: MapAccess,
+        backing: Arc<dyn Backing>,
+    ) -> Self {
+        Self { base, len, writable: access == MapAccess::ReadWrite, observed: false, backing }
+    }
+
+    /// `len` zero bytes of plain memory, without a file; flushing does nothing. For buffers that are
+    /// written to a file later. `OutOfMemory` if there are not as many.
+    pub fn heap(len: usize) -> io::Result<Self> {
+        let heap = Heap::new(len)?;
+        Ok(Self { base: heap.base, len, writable: true, observed: false, backing: Arc::new(heap) })
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether a view of it or another handle to it exists.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.backing) > 1
+    }
+
+    /// Whether writes are allowed.
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Copies `bytes` to position `at`. The caller owns that unpublished range.
+    #[inline]
+    pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), RegionError> {
+        let target = self.writable(at, bytes.len())?;
+        self.change(at, bytes.len(), || {
+            // SAFETY: `target` has room for the bytes (checked above), and they cannot lie inside it,
+            // because a published byte is never inside a range that is still written.
+            unsafe { target.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+        });
+        Ok(())
+    }
+
+    /// Sets `len` bytes from `at` on to `byte`. The caller owns that unpublished range.
+    pub fn fill(&self, at: usize, len: usize, byte: u8) -> Result<(), RegionError> {
+        let target = self.writable(at, len)?;
+        self.change(at, len, || {
+            // SAFETY: `target` has room for `len` bytes (checked above) and they are the caller's.
+            unsafe { target.as_ptr().write_bytes(byte, len) }
+        });
+        Ok(())
+    }
+
+    /// Copies `out.len()` bytes from position `at` on. They are published, or under the caller's lock.
+    #[inline]
+    pub fn read(&self, at: usize, out: &mut [u8]) -> Result<(), RegionError> {
+        let source = self.range(at, out.len())?;
+        // SAFETY: the source range is inside (checked above), and `out` is the caller's alone.
+        unsafe { source.as_ptr().copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// The bytes `at` to `at + len` without copying. They must be published: the caller promises that
+    /// they never change while the view, or a clone or a part of it, exists. The view keeps the map
+    /// alive, also when the region, the file and its name are gone.
+    #[inline]
+    pub fn view(&self, at: usize, len: usize) -> Result<RegionView, RegionError> {
+        let base = self.range(at, len)?;
+        Ok(RegionView { base, len, backing: Arc::clone(&self.backing) })
+    }
+
+    /// Copies a big-endian `u32` to position `at`.
+    #[inline]
+    pub fn write_u32_be(&self, at: usize, value: u32) -> Result<(), RegionError> {
+        self.write(at, &value.to_be_bytes())
+    }
+
+    /// Copies a big-endian `i64` to position `at`.
+    #[inline]
+    pub fn write_i64_be(&self, at: usize, value: i64) -> Result<(), RegionError> {
+        self.write(at, &value.to_be_bytes())
+    }
+
+    /// Reads a big-endian `u32` at position `at`.
+    #[inline]
+    pub fn read_u32_be(&self, at: usize) -> Result<u32, RegionError> {
+        let mut bytes = [0; 4];
+        self.read(at, &mut bytes)?;
+        Ok(u32::from_be_bytes(bytes))
+    }
+
+    /// Reads a big-endian `i64` at position `at`.
+    #[inline]
+    pub fn read_i64_be(&self, at: usize) -> Result<i64, RegionError> {
+        let mut bytes = [0; 8];
+        self.read(at, &mut bytes)?;
+        Ok(i64::from_be_bytes(bytes))
+    }
+
+    /// Stores a big-endian `u32` at position `at` so that whoever sees it sees all that this thread
+    /// wrote before, in this process and in others that map the file. One store where `at` is a
+    /// multiple of 4; else byte by byte, so that a reader may meet a mixture of old and new bytes
+    /// (RocketMQ's records start anywhere) and has to check what follows.
+    pub fn store_u32_be_release(&self, at: usize, value: u32) -> Result<(), RegionError> {
+        let target = self.writable(at, 4)?;
+        self.change(at, 4, || {
+            if let Some(cell) = aligned::<AtomicU32>(target) {
+                // SAFETY: inside, aligned, and reached concurrently by atomic loads only.
+                let cell = unsafe { cell.as_ref() };
+                cell.store(value.to_be(), Ordering::Release);
+            } else {
+                store_bytes_release(target, &value.to_be_bytes());
+            }
+        });
+        Ok(())
+    }
+
+    /// Stores a big-endian `i64` at position `at`, with the promise of
+    /// [`Region::store_u32_be_release`]; one store where `at` is a multiple of 8.
+    pub fn store_i64_be_release(&self, at: usize, value: i64) -> Result<(), RegionError> {
+        let target = self.writable(at, 8)?;
+        self.change(at, 8, || {
+            if let Some(cell) = aligned::<AtomicU64>(target) {
+                // SAFETY: inside, aligned, and reached concurrently by atomic loads only.
+                let cell = unsafe { cell.as_ref() };
+                cell.store(value.cast_unsigned().to_be(), Ordering::Release);
+            } else {
+                store_bytes_release(target, &value.to_be_bytes());
+            }
+        });
+        Ok(())
+    }
+
+    /// Loads what [`Region::store_u32_be_release`] stored; what was written before it is then seen.
+    pub fn load_u32_be_acquire(&self, at: usize) -> Result<u32, RegionError> {
+        let source = self.range(at, 4)?;
+        if let Some(cell) = aligned::<AtomicU32>(source) {
+            // SAFETY: inside, aligned, and changed concurrently by atomic stores only.
+            let cell = unsafe { cell.as_ref() };
+            return Ok(u32::from_be(cell.load(Ordering::Acquire)));
+        }
+        Ok(u32::from_be_bytes(load_bytes_acquire(source)))
+    }
+
+    /// Loads what [`Region::store_i64_be_release`] stored; what was written before it is then seen.
+    pub fn load_i64_be_acquire(&self, at: usize) -> Result<i64, RegionError> {
+        let source = self.range(at, 8)?;
+        if let Some(cell) = aligned::<AtomicU64>(source) {
+            // SAFETY: inside, aligned, and changed concurrently by atomic stores only.
+            let cell = unsafe { cell.as_ref() };
+            return Ok(u64::from_be(cell.load(Ordering::Acquire)).cast_signed());
+        }
+        Ok(i64::from_be_bytes(load_bytes_acquire(source)))
+    }
+
+    /// Makes the range durable, with the length of the file (not its name); waits for the disk. Syncs
+    /// whole pages, so neighbours may become durable too. After an error the state on disk is unknown.
+    pub fn flush(&self, range: Range<usize>) -> io::Result<()> {
+        let (at, len) = self.part(&range)?;
+        if len == 0 { Ok(()) } else { self.backing.flush(at, len) }
+    }
+
+    /// Tells the kernel how the range will be used. Whether to mind an error is the caller's choice.
+    pub fn advise(&self, range: Range<usize>, advice: Advice) -> io::Result<()> {
+        let (at, len) = self.part(&range)?;
+        if advice == Advice::PopulateWrite && !self.writable {
+            return Err(RegionError::ReadOnly.into());
+        }
+        if len == 0 { Ok(()) } else { self.backing.advise(at, len, advice) }
+    }
+
+    /// Keeps the range in memory until the map goes or [`Region::unlock_memory`]; fails with the
+    /// system's limit on locked memory (`ulimit -l`). Whole pages.
+    pub fn lock_memory(&self, range: Range<usize>) -> io::Result<()> {
+        let (at, len) = self.part(&range)?;
+        if len == 0 { Ok(()) } else { self.backing.set_locked(at, len, true) }
+    }
+
+    /// Ends [`Region::lock_memory`] for the pages of the range.
+    pub fn unlock_memory(&self, range: Range<usize>) -> io::Result<()> {
+        let (at, len) = self.part(&range)?;
+        if len == 0 { Ok(()) } else { self.backing.set_locked(at, len, false) }
+    }
+
+    /// Runs `copy`, which changes bytes `at` to `at + len`.
+    #[inline]
+    fn change(&self, at: usize, len: usize, mut copy: impl FnMut()) {
+        if self.observed { self.backing.observe(at, len, &mut copy) } else { copy() }
+    }
+
+    #[inline]
+    fn writable(&self, at: usize, len: usize) -> Result<NonNull<u8>, RegionError> {
+        if !self.writable {
+            return Err(RegionError::ReadOnly);
+        }
+        self.range(at, len)
+    }
+
+    /// The address of byte `at`, when `len` bytes from there on are inside.
+    #[inline]
+    fn range(&self, at: usize, len: usize) -> Result<NonNull<u8>, RegionError> {
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(RegionError::OutOfBounds { at, len, region_len: self.len });
+        }
+        // SAFETY: `at` is at most the length of the memory behind `base`.
+        Ok(unsafe { self.base.add(at) })
+    }
+
+    fn part(&self, range: &Range<usize>) -> Result<(usize, usize), RegionError> {
+        let len = range.end.saturating_sub(range.start);
+        self.range(range.start, len)?;
+        Ok((range.start, len))
+    }
+}
+
+/// The place as one of a `T`, when it is aligned for that.
+fn aligned<T>(place: NonNull<u8>) -> Option<NonNull<T>> {
+    Some(place.cast::<T>()).filter(|cell| cell.is_aligned())
+}
+
+/// Stores bytes one by one, after everything that this thread wrote before.
+fn store_bytes_release<const N: usize>(target: NonNull<u8>, bytes: &[u8; N]) {
+    fence(Ordering::Release);
+    for (index, byte) in bytes.iter().enumerate() {
+        // SAFETY: the caller has checked that `N` bytes from `target` on are inside.
+        let place = unsafe { target.add(index) };
+        // SAFETY: a valid byte, reached concurrently by atomic accesses only.
+        let cell = unsafe { place.cast::<AtomicU8>().as_ref() };
+        cell.store(*byte, Ordering::Relaxed);
+    }
+}
+
+fn load_bytes_acquire<const N: usize>(source: NonNull<u8>) -> [u8; N] {
+    let bytes = std::array::from_fn(|index| {
+        // SAFETY: the caller has checked that `N` bytes from `source` on are inside.
+        let place = unsafe { source.add(index) };
+        // SAFETY: a valid byte, changed concurrently by atomic stores only.
+        let cell = unsafe { place.cast::<AtomicU8>().as_ref() };
+        cell.load(Ordering::Relaxed)
+    });
+    fence(Ordering::Acquire);
+    bytes
+}
+
+/// Published bytes of a region, or bytes of its own; cheap to clone, keeps its map alive.
+#[derive(Clone)]
+pub struct RegionView {
+    base: NonNull<u8>,
+    len: usize,
+    backing: Arc<dyn Backing>,
+}
+
+// SAFETY: the bytes are immutable while the view exists and live as long as the backing, which any
+// thread may drop.
+unsafe impl Send for RegionView {}
+// SAFETY: as for Send.
+unsafe impl Sync for RegionView {}
+
+impl RegionView {
+    /// The part `range` of this view, sharing its bytes.
+    pub fn slice(&self, range: Range<usize>) -> Result<Self, RegionError> {
+        let len = range.end.saturating_sub(range.start);
+        if range.start.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(RegionError::OutOfBounds { at: range.start, len, region_len: self.len });
+        }
+        // SAFETY: `range.start` is at most the length of the view.
+        let base = unsafe { self.base.add(range.start) };
+        Ok(Self { base, len, backing: Arc::clone(&self.backing) })
+    }
+}
+
+impl Deref for RegionView {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range was inside its region, the backing keeps it there, and whoever made the
+        // view promised that its bytes never change.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for RegionView {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl PartialEq for RegionView {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for RegionView {}
+
+impl fmt::Debug for RegionView {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "RegionView({} bytes)", self.len)
+    }
+}
+
+/// Bytes that were read from a file instead of mapped.
+impl From<Vec<u8>> for RegionView {
+    fn from(bytes: Vec<u8>) -> Self {
+        let base = NonNull::from(bytes.as_slice()).cast();
+        Self { base, len: bytes.len(), backing: Arc::new(Owned(bytes)) }
+    }
+}
+
+/// Backing of bytes that have no file and no region.
+struct Owned(#[expect(dead_code, reason = "held, so that the bytes stay")] Vec<u8>);
+
+impl fmt::Debug for Owned {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Owned")
+    }
+}
+
+impl Backing for Owned {
+    fn flush(&self, _: usize, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+    fn advise(&self, _: usize, _: usize, _: Advice) -> io::Result<()> {
+        Ok(())
+    }
+    fn set_locked(&self, _: usize, _: usize, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Zeroed memory at a fixed address, aligned for every integer.
+#[derive(Debug)]
+struct Heap {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: plain memory, reached by the rule of this module.
+unsafe impl Send for Heap {}
+// SAFETY: as for Send.
+unsafe impl Sync for Heap {}
+
+impl Heap {
+    fn new(len: usize) -> io::Result<Self> {
+        // Alignment 16 lets the allocator hand out zero pages without touching them.
+        let layout = Layout::from_size_align(len.max(1), 16).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        // SAFETY: the size is not zero.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, layout })
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and no region or view is left that could reach it.
+        unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+impl Backing for Heap {
+    fn flush(&self, _: usize, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+    fn advise(&self, _: usize, _: usize, _: Advice) -> io::Result<()> {
+        Ok(())
+    }
+    fn set_locked(&self, _: usize, _: usize, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a simulated file wants to know about a map of it.
+#[cfg(feature = "sim")]
+pub(crate) trait MapObserver: Send + Sync + fmt::Debug {
+    /// A write to bytes `at` to `at + len` of the map; must call `copy` once, which does it.
+    fn write(&self, at: usize, len: usize, copy: &mut dyn FnMut());
+    /// A flush of bytes `at` to `at + len` of the map.
+    fn flush(&self, at: usize, len: usize) -> io::Result<()>;
+}
+
+/// Part of another region's memory, with somebody who watches.
+#[cfg(feature = "sim")]
+#[derive(Debug)]
+struct Observed {
+    observer: Arc<dyn MapObserver>,
+    /// Keeps the memory.
+    _memory: Region,
+}
+
+#[cfg(feature = "sim")]
+impl Backing for Observed {
+    fn flush(&self, at: usize, len: usize) -> io::Result<()> {
+        self.observer.flush(at, len)
+    }
+    fn advise(&self, _: usize, _: usize, _: Advice) -> io::Result<()> {
+        Ok(())
+    }
+    fn set_locked(&self, _: usize, _: usize, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+    fn observe(&self, at: usize, len: usize, copy: &mut dyn FnMut()) {
+        self.observer.write(at, len, copy);
+    }
+}
+
+#[cfg(feature = "sim")]
+impl Region {
+    /// Bytes `at` to `at + len` of this region as a region of its own: the same memory, but writes and
+    /// flushes are told to `observer`.
+    pub(crate) fn observed(
+        &self,
+        at: usize,
+        len: usize,
+        access: MapAccess,
+        observer: Arc<dyn MapObserver>,
+    ) -> Result<Self, RegionError> {
+        let base = self.range(at, len)?;
+        let writable = access == MapAccess::ReadWrite;
+        let backing = Arc::new(Observed { observer, _memory: self.clone() });
+        Ok(Self { base, len, writable, observed: true, backing })
+    }
+
+    /// How many other handles, maps and views keep this memory.
+    pub(crate) fn sharers(&self) -> usize {
+        Arc::strong_count(&self.backing) - 1
+    }
+}

@@ -1,0 +1,264 @@
+//! An open simulated file, and maps of it.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::fault::OperationKind;
+use super::page::{FileData, PAGE};
+use super::state::{Shared, State};
+use crate::region::{MapObserver, Region};
+use crate::vfs::{Access, FileKind, FileStat, MapAccess, VfsFile};
+
+/// A file, whatever its names.
+#[derive(Debug)]
+pub(super) struct FileNode {
+    pub(super) id: u64,
+    pub(super) links: AtomicU64,
+    pub(super) locked: AtomicBool,
+    pub(super) data: Mutex<FileData>,
+}
+
+impl FileNode {
+    pub(super) fn new(id: u64, data: FileData) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            links: AtomicU64::new(0),
+            locked: AtomicBool::new(false),
+            data: Mutex::new(data),
+        })
+    }
+
+    pub(super) fn stat(&self) -> FileStat {
+        let data = self.data.lock();
+        FileStat {
+            kind: FileKind::File,
+            len: data.len,
+            modified_ms: data.modified_ms,
+            inode: self.id,
+            links: self.links.load(Ordering::Relaxed),
+            allocated_bytes: data.room_bytes(),
+        }
+    }
+}
+
+/// A handle.
+pub(super) struct SimFile {
+    pub(super) shared: Arc<Shared>,
+    pub(super) node: Arc<FileNode>,
+    pub(super) path: Arc<Path>,
+    pub(super) access: Access,
+}
+
+impl fmt::Debug for SimFile {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("SimFile")
+            .field("path", &self.path)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SimFile {
+    /// Runs `act` on the content after counting the call and letting a fault strike.
+    fn with<T>(
+        &self,
+        kind: OperationKind,
+        offset: u64,
+        len: u64,
+        act: impl FnOnce(&mut State, &mut FileData) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut state = self.shared.state.lock();
+        state.begin(kind, &self.path, offset, len)?;
+        act(&mut state, &mut self.node.data.lock())
+    }
+
+    fn check_writable(&self) -> io::Result<()> {
+        if self.access == Access::ReadWrite { Ok(()) } else { Err(Errno::BADF.into()) }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        let begun = state.begin(OperationKind::Sync, &self.path, 0, 0);
+        settle(&mut state, &self.node, 0, u64::MAX, begun)
+    }
+}
+
+/// The second half of every sync: durable, or given up when the call was struck by a fault.
+fn settle(
+    state: &mut State,
+    node: &FileNode,
+    offset: u64,
+    len: u64,
+    begun: io::Result<()>,
+) -> io::Result<()> {
+    let mut data = node.data.lock();
+    let len = len.min(data.len.saturating_sub(offset));
+    match begun {
+        Ok(()) => data.sync(offset, len),
+        Err(_) => data.fail_sync(offset, len, &mut state.rng),
+    }
+    begun
+}
+
+impl VfsFile for SimFile {
+    fn len(&self) -> io::Result<u64> {
+        self.with(OperationKind::Stat, 0, 0, |_, data| Ok(data.len))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.with(OperationKind::SetLen, 0, len, |state, data| {
+            self.check_writable()?;
+            if len < data.len && data.memory.sharers() > 0 {
+                state.violate(format!(
+                    "{}: cut to {len} bytes while it is mapped or viewed",
+                    self.path.display()
+                ));
+                let text = "the simulation does not cut a mapped file: a real one would kill the process";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+            }
+            data.modified_ms = state.now_ms();
+            data.set_len(len)
+        })
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        self.with(OperationKind::Allocate, 0, len, |state, data| {
+            self.check_writable()?;
+            let needed = data.pages_without_room(0, len);
+            if state.free_pages(&self.node, data) < needed {
+                return Err(Errno::NOSPC.into());
+            }
+            data.modified_ms = state.now_ms();
+            data.allocate(len)
+        })
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.with(OperationKind::Read, offset, buf.len() as u64, |_, data| data.read(buf, offset))
+    }
+
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.check_writable()?;
+        let mut state = self.shared.state.lock();
+        let begun = state.begin(OperationKind::Write, &self.path, offset, buf.len() as u64);
+        let mut data = self.node.data.lock();
+        data.modified_ms = state.now_ms();
+        if let Err(error) = begun {
+            let written = state.rng.below(buf.len() as u64 + 1) as usize;
+            // The write fails anyway, with the fault's error.
+            let _ = data.write(buf.get(..written).unwrap_or_default(), offset);
+            return Err(error);
+        }
+        let mut free = state.free_pages(&self.node, &data);
+        for (at, part) in pages_of(buf, offset) {
+            let needed = data.pages_without_room(at, part.len() as u64);
+            if needed > free {
+                return Err(Errno::NOSPC.into());
+            }
+            free -= needed;
+            data.write(part, at)?;
+        }
+        state.last_write = Some((self.node.id, offset, buf.len() as u64));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.sync()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync()
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        self.with(OperationKind::Stat, 0, 0, |_, _| Ok(()))?;
+        Ok(self.node.stat())
+    }
+
+    fn next_data(&self, from: u64) -> io::Result<Option<u64>> {
+        self.with(OperationKind::Stat, from, 0, |_, data| Ok(data.next_data(from)))
+    }
+
+    fn map(&self, offset: u64, len: usize, access: MapAccess) -> io::Result<Region> {
+        self.with(OperationKind::Map, offset, len as u64, |_, data| {
+            let inside = offset.checked_add(len as u64).is_some_and(|end| end <= data.len);
+            if len == 0 || !offset.is_multiple_of(PAGE as u64) || !inside {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "not whole pages within the file"));
+            }
+            if access == MapAccess::ReadWrite && self.access == Access::Read {
+                return Err(Errno::ACCESS.into());
+            }
+            let observer = SimMap {
+                shared: Arc::clone(&self.shared),
+                node: Arc::clone(&self.node),
+                path: Arc::clone(&self.path),
+                offset,
+            };
+            Ok(data.memory.observed(offset as usize, len, access, Arc::new(observer))?)
+        })
+    }
+}
+
+/// Cuts bytes for `offset` at page borders, with the offset of each part.
+fn pages_of(buf: &[u8], offset: u64) -> impl Iterator<Item = (u64, &[u8])> {
+    let mut rest = buf;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        let count = (PAGE - (at % PAGE as u64) as usize).min(rest.len());
+        let (part, after) = rest.split_at_checked(count).filter(|(part, _)| !part.is_empty())?;
+        let start = at;
+        rest = after;
+        at = at.saturating_add(count as u64);
+        Some((start, part))
+    })
+}
+
+/// What a map tells its file.
+struct SimMap {
+    shared: Arc<Shared>,
+    node: Arc<FileNode>,
+    path: Arc<Path>,
+    /// Where in the file the map starts.
+    offset: u64,
+}
+
+impl fmt::Debug for SimMap {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("SimMap")
+            .field("path", &self.path)
+            .field("offset", &self.offset)
+            .finish_non_exhaustive()
+    }
+}
+
+impl MapObserver for SimMap {
+    fn write(&self, at: usize, len: usize, copy: &mut dyn FnMut()) {
+        let (offset, len) = (self.offset + at as u64, len as u64);
+        let mut state = self.shared.state.lock();
+        // Counted and recorded; no fault strikes a store to memory.
+        let _ = state.begin(OperationKind::MapWrite, &self.path, offset, len);
+        let mut data = self.node.data.lock();
+        data.modified_ms = state.now_ms();
+        copy();
+        state.last_write = Some((self.node.id, offset, len));
+        if !data.touched(offset, len) {
+            state.violate(format!(
+                "{}: a map was written where the file has no room, at {offset}",
+                self.path.display()
+            ));
+        }
+    }
+
+    fn flush(&self, at: usize, len: usize) -> io::Result<()> {
+        let (offset, len) = (self.offset + at as u64, len as u64);
+        let mut state = self.shared.state.lock();
+        let begun = state.begin(OperationKind::MapFlush, &self.path, offset, len);
+        settle(&mut state, &self.node, offset, len, begun)
+    }
+}

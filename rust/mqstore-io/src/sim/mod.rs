@@ -1,0 +1,274 @@
+//! A file system in memory that forgets what was not synced, fails and fills up on request.
+//!
+//! It keeps two images of everything: *live*, what every call sees, and *disk*, what was synced.
+//!
+//! ```text
+//! write_all_at ─┐
+//!               ├──► live ──sync_data, sync_all, flush──► disk ──crash──► a new SimVfs
+//! Region::write ┘      │                                                    ▲
+//!  names: at once      └──── any 4 KiB page, any name, at any time ─────────┘
+//! ```
+//!
+//! * [`SimVfs::kill`] is the death of the process: the live image goes on, locks are free.
+//! * [`SimVfs::crash`] is the loss of power: each page of each file is as it was last synced or as it
+//!   is now, each length and each change of a name not covered by a sync is there or not. One seed
+//!   gives one of these states; [`SimVfs::crash_with`] asks for each choice, so that all can be tried.
+//! * [`SimVfs::freeze_at`] keeps the state just before a given call while the run goes on, so that a
+//!   test can end the world at each point of one run.
+//! * [`SimVfs::inject`] lets calls fail. After a failed sync the pages count as clean, any of them may
+//!   be on the disk, and the next sync succeeds without writing them: as on Linux.
+//! * A disk of [`SimOptions::space_bytes`] fills up, page by page.
+//!
+//! What would be a signal on a real machine (a map written where the file has no room, a mapped file
+//! cut) is listed by [`SimVfs::violations`]; a test should end by finding that list empty.
+//!
+//! One seed, one history: the numbers come from a generator of ours, names are kept in order, and all
+//! calls take one lock. With several threads their order is the scheduler's.
+//!
+//! Simpler than a real one: there are files and folders only; a file cannot be made longer beyond its
+//! memory while it is mapped (`Unsupported`); the room of a file is free when its last name is
+//! gone, even if it is still open; a sync of a map makes the length of its file durable too.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::clock::Clock;
+
+mod crash;
+mod fault;
+mod file;
+mod page;
+mod rng;
+mod state;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod vfs;
+
+pub use crash::{Choice, CrashChoice};
+pub use fault::{Fault, Operation, OperationKind};
+
+use rng::Rng;
+use state::{Shared, State};
+
+/// How a simulated file system behaves. The default is without limits, repeatable, and kind.
+#[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a property of its own")]
+pub struct SimOptions {
+    /// Decides everything that is left to chance.
+    pub seed: u64,
+    /// A crash may leave a mixture of old and new 512-byte sectors in a page.
+    pub torn_sectors: bool,
+    /// A crash may leave each page, or sector, in any form that it had since it was last synced, and
+    /// not only in the synced one and the newest. Takes the place of `write_back_one_in`.
+    pub versions: bool,
+    /// Size of the disk in bytes, in whole pages of 4 KiB; `None` for no limit.
+    pub space_bytes: Option<u64>,
+    /// At one call in so many, half of the unsynced pages reach the disk on their own, so that a crash
+    /// may find versions between the synced and the newest one; 0 for never.
+    pub write_back_one_in: u32,
+    /// Keep a list of all calls.
+    pub trace: bool,
+    /// Nothing may start threads: the test does what they would do, call by call.
+    pub by_hand: bool,
+    /// Where the times of files come from; all zero without one.
+    pub clock: Option<Arc<dyn Clock>>,
+}
+
+/// A file system in memory; a clone is the same one. See the head of this module.
+#[derive(Clone)]
+pub struct SimVfs {
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for SimVfs {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.state.lock();
+        out.debug_struct("SimVfs")
+            .field("seed", &state.options.seed)
+            .field("operations", &state.operations)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for SimVfs {
+    fn default() -> Self {
+        Self::new(SimOptions::default())
+    }
+}
+
+/// The newest form that is reached by as many `true` answers in a row.
+fn newest_if(forms: u32, mut newer: impl FnMut() -> bool) -> u32 {
+    (1..forms).find(|_| !newer()).map_or(forms.saturating_sub(1), |first_no| first_no - 1)
+}
+
+impl SimVfs {
+    /// An empty file system; the root folder `/` exists.
+    pub fn new(options: SimOptions) -> Self {
+        Self::from_state(State::new(options))
+    }
+
+    fn from_state(state: State) -> Self {
+        Self { shared: Arc::new(Shared { state: Mutex::new(state) }) }
+    }
+
+    /// The file system after the process died now: everything written is there, synced or not, and
+    /// still not durable; nobody holds a lock. This one stays as it is. Fails when memory is short.
+    pub fn kill(&self) -> io::Result<Self> {
+        Ok(Self::from_state(self.shared.state.lock().fork(false)?))
+    }
+
+    /// The file system after the power went now, one possibility a seed: all that was synced, and a
+    /// random part, from none to all, of what was not. Everything in it is durable, nobody holds a
+    /// lock, no fault is armed. This one stays as it is. Fails when memory is short.
+    pub fn crash(&self, seed: u64) -> io::Result<Self> {
+        let mut rng = Rng::new(seed);
+        // Some seeds lose nearly all, some nearly nothing: both are where mistakes hide.
+        let odds = [0, 1, 4, 4, 7, 8];
+        let eighths = odds.get(rng.below(odds.len() as u64) as usize).copied().unwrap_or(4);
+        let later = Rng::new(seed ^ 0x5EED);
+        let state = self.shared.state.lock();
+        let torn = state.options.torn_sectors;
+        let crashed = state.crash(later, torn, &mut |_, forms| newest_if(forms, || rng.chance(eighths)))?;
+        drop(state);
+        Ok(Self::from_state(crashed))
+    }
+
+    /// The file system after the power went now, each choice made by `choose`: `true` for the newer
+    /// form. Always `false` gives what the syncs have promised and no more. The choices come in the
+    /// same order each time; what has more than two forms is asked for again after each `true`.
+    pub fn crash_with(&self, choose: &mut dyn FnMut(CrashChoice) -> bool) -> io::Result<Self> {
+        let torn = self.shared.state.lock().options.torn_sectors;
+        self.crash_as(torn, &mut |what, forms| newest_if(forms, || choose(what)))
+    }
+
+    /// Everything that is open when the power goes now, by page, or by sector if `torn`: changes of
+    /// names in their order, then lengths and bytes of each file.
+    pub fn choices(&self, torn: bool) -> Vec<Choice> {
+        self.shared.state.lock().choices(torn)
+    }
+
+    /// The file system after the power went now. `choose` gets each open thing with the number of its
+    /// forms, as [`SimVfs::choices`] lists them, and answers which one the disk has.
+    pub fn crash_as(&self, torn: bool, choose: &mut dyn FnMut(CrashChoice, u32) -> u32) -> io::Result<Self> {
+        let state = self.shared.state.lock();
+        let rng = Rng::new(state.options.seed ^ state.boot);
+        Ok(Self::from_state(state.crash(rng, torn, choose)?))
+    }
+
+    /// Offset and length of the bytes that the last call wrote, if it wrote any.
+    pub fn last_write(&self) -> Option<(u64, u64)> {
+        self.shared.state.lock().last_write.map(|(_, offset, len)| (offset, len))
+    }
+
+    /// As [`SimVfs::kill`] in the middle of the last call, a write, of which only `done` bytes were
+    /// copied. `None` when it was no write of as many. Needs [`SimOptions::versions`].
+    pub fn tear(&self, done: u64) -> io::Result<Option<Self>> {
+        let state = self.shared.state.lock();
+        let Some((inode, offset, len)) = state.last_write.filter(|(_, _, len)| done < *len) else {
+            return Ok(None);
+        };
+        let copy = state.fork(false)?;
+        for file in copy.tree.all_files().iter().filter(|file| file.id == inode) {
+            file.data.lock().take_back(offset + done, len - done)?;
+        }
+        Ok(Some(Self::from_state(copy)))
+    }
+
+    /// A copy in which the process still lives and holds its locks, for another one to look at.
+    pub fn look(&self) -> io::Result<Self> {
+        Ok(Self::from_state(self.shared.state.lock().fork(true)?))
+    }
+
+    /// Keeps a copy of the state as it is just before call number `operation`; the run goes on.
+    pub fn freeze_at(&self, operation: u64) {
+        self.freeze_at_each([operation]);
+    }
+
+    /// [`SimVfs::freeze_at`] for many calls of one run.
+    pub fn freeze_at_each(&self, operations: impl IntoIterator<Item = u64>) {
+        let mut state = self.shared.state.lock();
+        state.freeze_at = operations.into_iter().collect();
+        state.frozen.clear();
+    }
+
+    /// The copy that [`SimVfs::freeze_at`] asked for, as after [`SimVfs::kill`] at that moment; `None`
+    /// when that call has not come, or when the copy was taken already.
+    pub fn take_frozen(&self) -> Option<Self> {
+        let (_, state) = self.shared.state.lock().frozen.pop()?;
+        state.free_locks();
+        Some(Self::from_state(state))
+    }
+
+    /// The copies that [`SimVfs::freeze_at_each`] asked for, with the numbers of the calls before which
+    /// they were taken. The process lives in them, as in [`SimVfs::look`].
+    pub fn take_all_frozen(&self) -> Vec<(u64, Self)> {
+        let frozen = std::mem::take(&mut self.shared.state.lock().frozen);
+        frozen.into_iter().map(|(call, state)| (call, Self::from_state(state))).collect()
+    }
+
+    /// Lets a call to come fail.
+    pub fn inject(&self, fault: Fault) {
+        self.shared.state.lock().faults.arm(fault);
+    }
+
+    /// Takes all faults back.
+    pub fn clear_faults(&self) {
+        self.shared.state.lock().faults.clear();
+    }
+
+    /// How many calls a fault has struck.
+    pub fn faults_fired(&self) -> u64 {
+        self.shared.state.lock().faults.fired
+    }
+
+    /// Sets or lifts the size of the disk; files that are there stay.
+    pub fn set_space(&self, space_bytes: Option<u64>) {
+        self.shared.state.lock().options.space_bytes = space_bytes;
+    }
+
+    /// Half of the unsynced pages, chosen at random, reach the disk as they are now.
+    pub fn write_back(&self) {
+        self.shared.state.lock().write_back();
+    }
+
+    /// The page cache forgets what is clean: after a failed sync, reads then show what the disk has.
+    /// Not while views of such pages exist.
+    pub fn drop_cache(&self) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        let files = state.tree.root.files();
+        files.iter().try_for_each(|file| file.data.lock().drop_cache(&mut state.rng))
+    }
+
+    /// A number for all names and bytes as they are now; equal ones are almost surely the same.
+    pub fn fingerprint(&self) -> u64 {
+        self.shared.state.lock().tree.fingerprint()
+    }
+
+    /// Changes one byte of a file on the disk and in memory, by exclusive or with `mask`, as decay
+    /// does. Not while views of it exist.
+    pub fn flip(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
+        let state = self.shared.state.lock();
+        let node = state.tree.file(path)?;
+        node.data.lock().flip(offset, mask)
+    }
+
+    /// How many calls there were; each call of a trait's method, write to a map and flush is one.
+    pub fn operations(&self) -> u64 {
+        self.shared.state.lock().operations
+    }
+
+    /// All calls so far; empty without [`SimOptions::trace`].
+    pub fn trace(&self) -> Vec<Operation> {
+        self.shared.state.lock().trace.clone()
+    }
+
+    /// What would have killed a real process, or lost data behind its back.
+    pub fn violations(&self) -> Vec<String> {
+        self.shared.state.lock().violations.clone()
+    }
+}

@@ -1,0 +1,467 @@
+//! The content of one simulated file: as every reader sees it, and as the disk has it.
+//!
+//! The live image is one block of heap memory, which maps share. The disk's image is a set of pages:
+//!
+//! ```text
+//! memory   |p0|p1|p2|p3|   flags a page:  ROOM     the disk has promised a place for it
+//!                                         WRITTEN  it holds something, else it is a hole
+//! disk     |p0|  |p2|  |                  DIRTY    the next sync copies it to the disk
+//! ```
+//!
+//! A page that a failed sync gave up has lost DIRTY without having reached the disk: later syncs pass
+//! it by, until somebody writes to it again. Memory beyond the length is always zero.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::rng::Rng;
+use crate::region::Region;
+
+/// Pages are synced, lost and torn as a whole; sectors only with torn sectors on.
+pub(super) const PAGE: usize = 4096;
+/// What a disk writes in one go.
+pub(super) const SECTOR: usize = 512;
+
+const ROOM: u8 = 1;
+const WRITTEN: u8 = 2;
+const DIRTY: u8 = 4;
+
+pub(super) type Page = [u8; PAGE];
+
+static ZERO_PAGE: Page = [0; PAGE];
+
+/// What the disk holds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Disk {
+    pub(super) len: u64,
+    pub(super) pages: BTreeMap<usize, Arc<Page>>,
+    /// Pages from 0 on that have room.
+    room: Vec<bool>,
+}
+
+/// Both images of a file.
+#[derive(Debug)]
+pub(super) struct FileData {
+    pub(super) memory: Region,
+    pub(super) len: u64,
+    flags: Vec<u8>,
+    pub(super) disk: Disk,
+    pub(super) modified_ms: i64,
+    /// Every form that a page had since it was last synced, when those are kept.
+    pub(super) versions: Option<Versions>,
+}
+
+/// Forms of pages, the oldest first and the newest as it is in memory; what was synced is not among
+/// them.
+pub(super) type Versions = BTreeMap<usize, Vec<Arc<Page>>>;
+
+fn page_range(offset: u64, len: u64) -> Range<usize> {
+    let first = offset / PAGE as u64;
+    let end = if len == 0 { first } else { offset.saturating_add(len).div_ceil(PAGE as u64) };
+    first as usize..end as usize
+}
+
+impl FileData {
+    pub(super) fn new() -> io::Result<Self> {
+        let memory = Region::heap(0)?;
+        Ok(Self { memory, len: 0, flags: Vec::new(), disk: Disk::default(), modified_ms: 0, versions: None })
+    }
+
+    /// A file that is on the disk as it is in memory.
+    pub(super) fn settled(
+        len: u64,
+        pages: BTreeMap<usize, Arc<Page>>,
+        with_room: &[bool],
+    ) -> io::Result<Self> {
+        let mut data = Self::new()?;
+        data.grow(len)?;
+        for (index, page) in &pages {
+            let start = index * PAGE;
+            let count = PAGE.min((len as usize).saturating_sub(start));
+            data.memory.write(start, page.get(..count).unwrap_or_default())?;
+            data.mark(*index, ROOM | WRITTEN);
+        }
+        for (index, _) in with_room.iter().enumerate().filter(|(_, room)| **room) {
+            data.mark(index, ROOM);
+        }
+        data.disk = Disk { len, pages, room: data.flags.iter().map(|flags| flags & ROOM != 0).collect() };
+        Ok(data)
+    }
+
+    /// A copy that shares nothing with this one but what cannot change.
+    pub(super) fn fork(&self) -> io::Result<Self> {
+        let mut data = Self::new()?;
+        data.grow(self.len)?;
+        data.flags.clone_from(&self.flags);
+        for index in self.pages_with(WRITTEN) {
+            let start = index * PAGE;
+            let count = PAGE.min((self.len as usize).saturating_sub(start));
+            data.memory.write(start, self.page(index).get(..count).unwrap_or_default())?;
+        }
+        data.disk = self.disk.clone();
+        data.modified_ms = self.modified_ms;
+        data.versions.clone_from(&self.versions);
+        Ok(data)
+    }
+
+    /// Keeps all forms of pages from now on.
+    pub(super) fn keep_versions(&mut self, keep: bool) {
+        self.versions = keep.then(Versions::new);
+    }
+
+    /// Notes the form that a page has now.
+    fn note_version(&mut self, index: usize) {
+        if self.versions.is_some() {
+            let page = Arc::new(self.page(index));
+            let versions = self.versions.get_or_insert_default().entry(index).or_default();
+            if versions.last() != Some(&page) {
+                versions.push(page);
+            }
+        }
+    }
+
+    /// The forms that the disk may have page `index` in: as synced, then all newer ones.
+    pub(super) fn forms(&self, index: usize) -> Vec<Arc<Page>> {
+        let base = self.disk.pages.get(&index).cloned().unwrap_or_else(zero_page);
+        let mut forms = vec![base];
+        if index < self.flags.len() {
+            let kept = self.versions.as_ref().and_then(|versions| versions.get(&index));
+            match kept {
+                Some(kept) => forms.extend(kept.iter().cloned()),
+                None => forms.push(Arc::new(self.page(index))),
+            }
+        }
+        forms.dedup();
+        forms
+    }
+
+    /// The live pages that are not all zero.
+    pub(super) fn used_pages(&self) -> impl Iterator<Item = (usize, Page)> + '_ {
+        let written = self.pages_with(WRITTEN).into_iter();
+        written.map(|index| (index, self.page(index))).filter(|(_, page)| *page != ZERO_PAGE)
+    }
+
+    /// Pages whose form on the disk is open.
+    pub(super) fn open_pages(&self) -> Vec<usize> {
+        match &self.versions {
+            Some(versions) => versions.keys().copied().filter(|index| *index < self.flags.len()).collect(),
+            None => self.pages_with(DIRTY),
+        }
+    }
+
+    /// Takes the last bytes of the newest form of the pages in a range back to the form before it.
+    pub(super) fn take_back(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        let end = offset.saturating_add(len).min(self.len);
+        for index in page_range(offset, len) {
+            let mut forms = self.forms(index);
+            let (Some(newest), Some(before)) = (forms.pop(), forms.pop()) else { continue };
+            let start = (index * PAGE) as u64;
+            let from = offset.saturating_sub(start).min(PAGE as u64) as usize;
+            let to = end.saturating_sub(start).min(PAGE as u64) as usize;
+            let mut page = *newest;
+            if let (Some(target), Some(source)) = (page.get_mut(from..to), before.get(from..to)) {
+                target.copy_from_slice(source);
+                self.memory.write(index * PAGE + from, source)?;
+            }
+            if let Some(kept) = self.versions.as_mut().and_then(|versions| versions.get_mut(&index)) {
+                kept.pop();
+                kept.push(Arc::new(page));
+            }
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, index: usize, bits: u8) {
+        if let Some(flags) = self.flags.get_mut(index) {
+            *flags |= bits;
+        }
+    }
+
+    fn unmark(&mut self, index: usize, bits: u8) {
+        if let Some(flags) = self.flags.get_mut(index) {
+            *flags &= !bits;
+        }
+    }
+
+    fn has(&self, index: usize, bits: u8) -> bool {
+        self.flags.get(index).is_some_and(|flags| flags & bits == bits)
+    }
+
+    fn pages_with(&self, bits: u8) -> Vec<usize> {
+        (0..self.flags.len()).filter(|index| self.has(*index, bits)).collect()
+    }
+
+    /// The live content of a page; zeros where there is none.
+    pub(super) fn page(&self, index: usize) -> Page {
+        let mut page = [0; PAGE];
+        let start = index.saturating_mul(PAGE);
+        let count = PAGE.min(self.memory.len().saturating_sub(start));
+        if let Some(part) = page.get_mut(..count) {
+            // Inside by the line above, so that it cannot fail.
+            let _ = self.memory.read(start, part);
+        }
+        page
+    }
+
+    /// Bytes that the file occupies.
+    pub(super) fn room_bytes(&self) -> u64 {
+        self.pages_with(ROOM).len() as u64 * PAGE as u64
+    }
+
+    /// How many pages of the range have no room yet.
+    pub(super) fn pages_without_room(&self, offset: u64, len: u64) -> u64 {
+        page_range(offset, len).filter(|index| !self.has(*index, ROOM)).count() as u64
+    }
+
+    /// Makes the file at least `len` bytes long.
+    pub(super) fn grow(&mut self, len: u64) -> io::Result<()> {
+        let needed = usize::try_from(len).map_err(|_| Errno::FBIG)?;
+        if needed > self.memory.len() {
+            if self.memory.sharers() > 0 {
+                let text = "the simulation cannot make a file longer while it is mapped";
+                return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+            }
+            let capacity =
+                if self.len == 0 { needed } else { needed.max(self.memory.len().saturating_mul(2)) };
+            let memory = Region::heap(capacity)?;
+            let old = self.memory.view(0, self.memory.len())?;
+            memory.write(0, &old)?;
+            self.memory = memory;
+        }
+        if len > self.len {
+            self.len = len;
+            self.flags.resize(page_range(0, len).end, 0);
+        }
+        Ok(())
+    }
+
+    /// Cuts the file, or makes it longer by a hole.
+    pub(super) fn set_len(&mut self, len: u64) -> io::Result<()> {
+        if len >= self.len {
+            return self.grow(len);
+        }
+        let (start, cut) = (len as usize, (self.len - len) as usize);
+        self.memory.fill(start, cut, 0)?;
+        let pages = page_range(0, len).end;
+        if start % PAGE != 0 && self.has(pages - 1, WRITTEN) {
+            self.mark(pages - 1, DIRTY);
+            self.note_version(pages - 1);
+        }
+        self.flags.truncate(pages);
+        self.len = len;
+        Ok(())
+    }
+
+    /// Gives room to all pages below `len`, which the caller has found free.
+    pub(super) fn allocate(&mut self, len: u64) -> io::Result<()> {
+        self.grow(len)?;
+        page_range(0, len).for_each(|index| self.mark(index, ROOM));
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let end = offset.checked_add(bytes.len() as u64).ok_or(Errno::FBIG)?;
+        self.grow(end)?;
+        self.memory.write(offset as usize, bytes)?;
+        self.touched(offset, bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Notes that a range was changed; `false` when a page of it had no room.
+    pub(super) fn touched(&mut self, offset: u64, len: u64) -> bool {
+        let had_room = self.pages_without_room(offset, len) == 0;
+        for index in page_range(offset, len) {
+            self.mark(index, ROOM | WRITTEN | DIRTY);
+            self.note_version(index);
+        }
+        had_room
+    }
+
+    pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let count = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
+        let Some(part) = buf.get_mut(..count).filter(|part| !part.is_empty()) else { return Ok(0) };
+        self.memory.read(offset as usize, part)?;
+        Ok(count)
+    }
+
+    pub(super) fn next_data(&self, from: u64) -> Option<u64> {
+        let first = page_range(from, 0).start;
+        let index = (first..self.flags.len()).find(|index| self.has(*index, WRITTEN))?;
+        Some(from.max(index as u64 * PAGE as u64)).filter(|at| *at < self.len)
+    }
+
+    /// Brings a range of pages, and the length, to the disk.
+    pub(super) fn sync(&mut self, offset: u64, len: u64) {
+        for index in page_range(offset, len).start..page_range(offset, len).end.min(self.flags.len()) {
+            if self.has(index, DIRTY) {
+                self.write_back(index);
+                self.unmark(index, DIRTY);
+            } else if !self.has(index, WRITTEN) {
+                self.disk.pages.remove(&index);
+            }
+        }
+        self.disk.len = self.len;
+        self.disk.room = self.flags.iter().map(|flags| flags & ROOM != 0).collect();
+        self.disk.pages.retain(|index, _| *index < self.flags.len());
+    }
+
+    /// What a sync that fails does: any dirty page may have reached the disk, none is dirty any more.
+    pub(super) fn fail_sync(&mut self, offset: u64, len: u64, rng: &mut Rng) {
+        for index in page_range(offset, len).start..page_range(offset, len).end.min(self.flags.len()) {
+            if self.has(index, DIRTY) {
+                // With all forms kept, any of them may be the one.
+                if self.versions.is_none() && rng.chance(4) {
+                    self.write_back(index);
+                }
+                self.unmark(index, DIRTY);
+            }
+        }
+    }
+
+    /// Lets any dirty pages reach the disk as they are now; they stay dirty, because the drive may
+    /// still forget them.
+    pub(super) fn write_back_some(&mut self, rng: &mut Rng) {
+        if self.versions.is_some() {
+            return;
+        }
+        for index in self.pages_with(DIRTY) {
+            if rng.chance(4) {
+                self.write_back(index);
+            }
+        }
+    }
+
+    fn write_back(&mut self, index: usize) {
+        self.disk.pages.insert(index, Arc::new(self.page(index)));
+        if let Some(versions) = &mut self.versions {
+            versions.remove(&index);
+        }
+    }
+
+    /// The cache forgets clean pages: what the disk has is what is read from now on.
+    pub(super) fn drop_cache(&mut self, rng: &mut Rng) -> io::Result<()> {
+        for index in 0..self.flags.len() {
+            if self.has(index, DIRTY) {
+                continue;
+            }
+            // What a failed sync left on the disk is decided when somebody looks.
+            if self.versions.as_mut().is_some_and(|versions| versions.contains_key(&index)) {
+                let forms = self.forms(index);
+                let form = forms.get(rng.below(forms.len() as u64) as usize).cloned();
+                self.disk.pages.extend(form.map(|form| (index, form)));
+                self.versions.get_or_insert_default().remove(&index);
+            }
+            let start = index * PAGE;
+            let count = PAGE.min((self.len as usize).saturating_sub(start));
+            let page = self.disk.pages.get(&index).map_or(&ZERO_PAGE, |page| &**page);
+            if self.page(index) != *page {
+                self.memory.write(start, page.get(..count).unwrap_or_default())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes a byte in both images.
+    pub(super) fn flip(&mut self, offset: u64, mask: u8) -> io::Result<()> {
+        let mut byte = [0];
+        if self.read(&mut byte, offset)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.memory.write(offset as usize, &[byte[0] ^ mask])?;
+        let (index, within) = (offset as usize / PAGE, offset as usize % PAGE);
+        if let Some(byte) =
+            self.disk.pages.get_mut(&index).and_then(|page| Arc::make_mut(page).get_mut(within))
+        {
+            *byte ^= mask;
+        }
+        Ok(())
+    }
+
+    /// What the disk may hold after the loss of power. `choose` is asked for each thing that may be
+    /// in one of several forms, the oldest (0) as it was synced: the length, then each page or sector.
+    pub(super) fn crash(
+        &self,
+        torn_sectors: bool,
+        choose: &mut dyn FnMut(Part, u32) -> u32,
+    ) -> io::Result<Self> {
+        let newer = self.len != self.disk.len && choose(Part::Length, 2) > 0;
+        let len = if newer { self.len } else { self.disk.len };
+        let mut pages = BTreeMap::new();
+        for index in page_range(0, len) {
+            let old = self.disk.pages.get(&index);
+            if old.is_none() && !self.has(index, WRITTEN) {
+                continue;
+            }
+            let forms = self.forms(index);
+            let page = if forms.len() < 2 {
+                old.cloned()
+            } else if torn_sectors {
+                Some(Arc::new(mix(&forms, index, choose)))
+            } else {
+                let form = choose(Part::Bytes((index * PAGE) as u64), forms.len() as u32);
+                forms.get(form as usize).cloned()
+            };
+            pages.extend(page.map(|page| (index, cut_page(&page, index, len))));
+        }
+        let room: Vec<bool> = if newer {
+            self.flags.iter().map(|flags| flags & ROOM != 0).collect()
+        } else {
+            self.disk.room.clone()
+        };
+        Self::settled(len, pages, &room)
+    }
+}
+
+/// One thing of a file that the disk may have in its old or its new form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Length,
+    Bytes(u64),
+}
+
+/// A page of which each sector has one of its forms.
+fn mix(forms: &[Arc<Page>], index: usize, choose: &mut dyn FnMut(Part, u32) -> u32) -> Page {
+    let mut page = [0; PAGE];
+    for (number, target) in page.chunks_exact_mut(SECTOR).enumerate() {
+        let sectors = sector_forms(forms, number);
+        let form = match sectors.len() {
+            0 | 1 => 0,
+            count => choose(Part::Bytes((index * PAGE + number * SECTOR) as u64), count as u32),
+        };
+        if let Some(source) = sectors.get(form as usize) {
+            target.copy_from_slice(source);
+        }
+    }
+    page
+}
+
+/// The different forms that sector `number` of a page had, in order.
+pub(super) fn sector_forms(forms: &[Arc<Page>], number: usize) -> Vec<&[u8]> {
+    let range = number * SECTOR..(number + 1) * SECTOR;
+    let mut sectors: Vec<&[u8]> = forms.iter().filter_map(|form| form.get(range.clone())).collect();
+    sectors.dedup();
+    sectors
+}
+
+fn zero_page() -> Arc<Page> {
+    static ZERO: std::sync::OnceLock<Arc<Page>> = std::sync::OnceLock::new();
+    Arc::clone(ZERO.get_or_init(|| Arc::new([0; PAGE])))
+}
+
+/// Zeros what lies beyond the length.
+fn cut_page(page: &Arc<Page>, index: usize, len: u64) -> Arc<Page> {
+    let inside = (len as usize).saturating_sub(index * PAGE);
+    if inside >= PAGE {
+        return Arc::clone(page);
+    }
+    let mut cut = **page;
+    cut.iter_mut().skip(inside).for_each(|byte| *byte = 0);
+    Arc::new(cut)
+}

@@ -1,0 +1,376 @@
+//! Names: folders, what they hold now, and what they would hold after a crash.
+//!
+//! A folder has its names as the process sees them and as the disk has them. A change makes the
+//! first at once and is put on a list, in order, until a sync of the folder makes the second. A change
+//! may touch two names (rename, exchange); how much of it the disk may have alone is in [`Pending`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Component, Path};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::file::FileNode;
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+pub(super) enum Node {
+    File(Arc<FileNode>),
+    Dir(Arc<DirNode>),
+}
+
+impl Node {
+    pub(super) fn id(&self) -> u64 {
+        match self {
+            Self::File(file) => file.id,
+            Self::Dir(dir) => dir.id,
+        }
+    }
+
+    /// Whether it is `place` or a folder above it.
+    fn holds(&self, place: &DirNode) -> bool {
+        match self {
+            Self::File(_) => false,
+            Self::Dir(dir) => dir.id == place.id || dir.live.lock().values().any(|node| node.holds(place)),
+        }
+    }
+}
+
+pub(super) type Names = BTreeMap<OsString, Node>;
+
+/// A folder.
+#[derive(Debug)]
+pub(super) struct DirNode {
+    pub(super) id: u64,
+    pub(super) live: Mutex<Names>,
+    pub(super) durable: Mutex<Names>,
+}
+
+impl DirNode {
+    pub(super) fn new(id: u64) -> Arc<Self> {
+        Arc::new(Self { id, live: Mutex::default(), durable: Mutex::default() })
+    }
+
+    pub(super) fn get(&self, name: &OsStr) -> Option<Node> {
+        self.live.lock().get(name).cloned()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.live.lock().is_empty()
+    }
+
+    /// All regular files in and below it, each once.
+    pub(super) fn files(&self) -> Vec<Arc<FileNode>> {
+        let mut files = Vec::new();
+        self.collect(&mut files, &mut BTreeSet::new());
+        files
+    }
+
+    fn collect(&self, files: &mut Vec<Arc<FileNode>>, seen: &mut BTreeSet<u64>) {
+        for node in self.live.lock().values() {
+            match node {
+                Node::File(file) if seen.insert(file.id) => files.push(Arc::clone(file)),
+                Node::File(_) => {}
+                Node::Dir(dir) => dir.collect(files, seen),
+            }
+        }
+    }
+}
+
+/// One name gets another meaning, or none.
+#[derive(Clone, Debug)]
+pub(super) struct Edit {
+    pub(super) dir: Arc<DirNode>,
+    pub(super) name: OsString,
+    pub(super) to: Option<Node>,
+}
+
+impl Edit {
+    pub(super) fn set(place: &Place, node: Node) -> Self {
+        Self { dir: Arc::clone(&place.dir), name: place.name.clone(), to: Some(node) }
+    }
+
+    pub(super) fn clear(place: &Place) -> Self {
+        Self { dir: Arc::clone(&place.dir), name: place.name.clone(), to: None }
+    }
+
+    pub(super) fn apply(&self, names: &mut Names) {
+        match &self.to {
+            Some(node) => names.insert(self.name.clone(), node.clone()),
+            None => names.remove(&self.name),
+        };
+    }
+}
+
+/// A change of names that is not durable yet.
+///
+/// With `together` the disk has all of its edits or none; else it may have any leading part: a rename
+/// into another folder may be there with the old name still standing, never with both names gone.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub(super) edits: Vec<Edit>,
+    pub(super) together: bool,
+}
+
+impl Pending {
+    /// In how many ways the disk may have it, none and all of it included.
+    pub(super) fn forms(&self) -> u32 {
+        if self.together { 2 } else { self.edits.len() as u32 + 1 }
+    }
+
+    /// How many of its edits a sync of folder `dir` makes durable.
+    fn reach(&self, dir: u64) -> usize {
+        let last = self.edits.iter().rposition(|edit| edit.dir.id == dir);
+        match last {
+            Some(_) if self.together => self.edits.len(),
+            Some(last) => last + 1,
+            None => 0,
+        }
+    }
+}
+
+/// The names of the whole file system.
+#[derive(Debug)]
+pub(super) struct Tree {
+    pub(super) root: Arc<DirNode>,
+    pub(super) pending: Vec<Pending>,
+    pub(super) next_id: u64,
+}
+
+/// A name in an existing folder, taken or free.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) dir: Arc<DirNode>,
+    pub(super) name: OsString,
+}
+
+impl Place {
+    pub(super) fn node(&self) -> Option<Node> {
+        self.dir.get(&self.name)
+    }
+}
+
+impl Tree {
+    pub(super) fn new() -> Self {
+        Self { root: DirNode::new(1), pending: Vec::new(), next_id: 2 }
+    }
+
+    pub(super) fn take_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    /// What `path` stands for; relative paths start at the root.
+    pub(super) fn resolve(&self, path: &Path) -> io::Result<Node> {
+        let mut trail = vec![Arc::clone(&self.root)];
+        let mut node = Node::Dir(Arc::clone(&self.root));
+        for component in path.components() {
+            let Node::Dir(dir) = &node else { return Err(Errno::NOTDIR.into()) };
+            node = match component {
+                Component::Normal(name) => dir.get(name).ok_or(Errno::NOENT)?,
+                Component::ParentDir => {
+                    trail.pop();
+                    trail.pop().map_or_else(|| Node::Dir(Arc::clone(&self.root)), Node::Dir)
+                }
+                Component::CurDir => continue,
+                Component::RootDir | Component::Prefix(_) => Node::Dir(Arc::clone(&self.root)),
+            };
+            if let Node::Dir(dir) = &node {
+                trail.push(Arc::clone(dir));
+            }
+        }
+        Ok(node)
+    }
+
+    pub(super) fn dir(&self, path: &Path) -> io::Result<Arc<DirNode>> {
+        match self.resolve(path)? {
+            Node::Dir(dir) => Ok(dir),
+            Node::File(_) => Err(Errno::NOTDIR.into()),
+        }
+    }
+
+    pub(super) fn file(&self, path: &Path) -> io::Result<Arc<FileNode>> {
+        match self.resolve(path)? {
+            Node::File(file) => Ok(file),
+            Node::Dir(_) => Err(Errno::ISDIR.into()),
+        }
+    }
+
+    /// The place that `path` names; its folder must exist.
+    pub(super) fn place(&self, path: &Path) -> io::Result<Place> {
+        let name = path.file_name().ok_or(Errno::INVAL)?.to_os_string();
+        let parent = path.parent().unwrap_or(Path::new(""));
+        Ok(Place { dir: self.dir(parent)?, name })
+    }
+
+    /// As [`Tree::place`], for a name that must be free.
+    pub(super) fn free_place(&self, path: &Path) -> io::Result<Place> {
+        let place = self.place(path)?;
+        if place.node().is_some() { Err(Errno::EXIST.into()) } else { Ok(place) }
+    }
+
+    /// Changes names now, and on the disk some time.
+    pub(super) fn change(&mut self, edits: Vec<Edit>, together: bool) {
+        for edit in &edits {
+            let mut names = edit.dir.live.lock();
+            if let Some(Node::File(old)) = names.get(&edit.name) {
+                old.links.fetch_sub(1, Ordering::Relaxed);
+            }
+            if let Some(Node::File(new)) = &edit.to {
+                new.links.fetch_add(1, Ordering::Relaxed);
+            }
+            edit.apply(&mut names);
+        }
+        self.pending.push(Pending { edits, together });
+    }
+
+    /// All regular files that a name leads to now, or may lead to after a crash, each once.
+    pub(super) fn all_files(&self) -> Vec<Arc<FileNode>> {
+        let mut found = Reachable::default();
+        found.add(&Node::Dir(Arc::clone(&self.root)));
+        for edit in self.pending.iter().flat_map(|pending| &pending.edits) {
+            found.add(&Node::Dir(Arc::clone(&edit.dir)));
+            if let Some(node) = &edit.to {
+                found.add(node);
+            }
+        }
+        found.files.into_values().collect()
+    }
+
+    /// A number for all names and bytes as they are now.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut hash = Fingerprint(0x51_7C_C1_B7_27_22_0A_95);
+        hash.folder(&self.root);
+        hash.0
+    }
+
+    /// Makes the names of a folder durable.
+    pub(super) fn sync(&mut self, dir: &DirNode) {
+        for pending in &mut self.pending {
+            let reach = pending.reach(dir.id);
+            for edit in pending.edits.drain(..reach) {
+                edit.apply(&mut edit.dir.durable.lock());
+            }
+        }
+        self.pending.retain(|pending| !pending.edits.is_empty());
+    }
+
+    pub(super) fn rename(&mut self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+        let source = self.place(from)?;
+        let target = self.place(to)?;
+        let node = source.node().ok_or(Errno::NOENT)?;
+        match target.node() {
+            Some(_) if !replace => return Err(Errno::EXIST.into()),
+            _ if node.holds(&target.dir) => return Err(Errno::INVAL.into()),
+            Some(old) if old.holds(&source.dir) => return Err(Errno::NOTEMPTY.into()),
+            Some(old) if old.id() == node.id() => return Ok(()),
+            Some(old) => check_replace(&node, &old)?,
+            None => {}
+        }
+        // A folder has one name at any time; of a file both may be there.
+        let together = matches!(node, Node::Dir(_)) || source.dir.id == target.dir.id;
+        self.change(vec![Edit::set(&target, node), Edit::clear(&source)], together);
+        Ok(())
+    }
+
+    pub(super) fn exchange(&mut self, a: &Path, b: &Path) -> io::Result<()> {
+        let (left, right) = (self.place(a)?, self.place(b)?);
+        let (first, second) = (left.node().ok_or(Errno::NOENT)?, right.node().ok_or(Errno::NOENT)?);
+        if first.holds(&right.dir) || second.holds(&left.dir) {
+            return Err(Errno::INVAL.into());
+        }
+        self.change(vec![Edit::set(&left, second), Edit::set(&right, first)], true);
+        Ok(())
+    }
+
+    /// Removes the names below a folder, the deepest first, each a change of its own.
+    pub(super) fn clear_dir(&mut self, dir: &Arc<DirNode>) {
+        let names: Vec<(OsString, Node)> =
+            dir.live.lock().iter().map(|(name, node)| (name.clone(), node.clone())).collect();
+        for (name, node) in names {
+            if let Node::Dir(below) = &node {
+                self.clear_dir(below);
+            }
+            self.change(vec![Edit { dir: Arc::clone(dir), name, to: None }], true);
+        }
+    }
+}
+
+/// Folds words into one (the multiplication and rotation of Firefox's hash).
+struct Fingerprint(u64);
+
+impl Fingerprint {
+    fn add(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517C_C1B7_2722_0A95);
+        // What one word changed must not stay in the high half.
+        self.0 ^= self.0 >> 29;
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let word = chunk.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+            self.add(word);
+        }
+    }
+
+    fn folder(&mut self, dir: &DirNode) {
+        for (name, node) in dir.live.lock().iter() {
+            self.bytes(name.as_encoded_bytes());
+            match node {
+                Node::Dir(below) => {
+                    self.add(1);
+                    self.folder(below);
+                    self.add(2);
+                }
+                Node::File(file) => {
+                    let data = file.data.lock();
+                    self.add(data.len);
+                    for (index, page) in data.used_pages() {
+                        self.add(index as u64);
+                        self.bytes(&page);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Files by their numbers, and the folders that were looked into.
+#[derive(Default)]
+struct Reachable {
+    files: BTreeMap<u64, Arc<FileNode>>,
+    dirs: BTreeSet<u64>,
+}
+
+impl Reachable {
+    fn add(&mut self, node: &Node) {
+        match node {
+            Node::File(file) => {
+                self.files.entry(file.id).or_insert_with(|| Arc::clone(file));
+            }
+            Node::Dir(dir) if self.dirs.insert(dir.id) => {
+                for names in [&dir.live, &dir.durable] {
+                    let nodes: Vec<Node> = names.lock().values().cloned().collect();
+                    for node in &nodes {
+                        self.add(node);
+                    }
+                }
+            }
+            Node::Dir(_) => {}
+        }
+    }
+}
+
+fn check_replace(node: &Node, old: &Node) -> io::Result<()> {
+    match (node, old) {
+        (Node::File(_), Node::File(_)) => Ok(()),
+        (Node::File(_), Node::Dir(_)) => Err(Errno::ISDIR.into()),
+        (Node::Dir(_), Node::File(_)) => Err(Errno::NOTDIR.into()),
+        (Node::Dir(_), Node::Dir(old)) if old.is_empty() => Ok(()),
+        (Node::Dir(_), Node::Dir(_)) => Err(Errno::NOTEMPTY.into()),
+    }
+}

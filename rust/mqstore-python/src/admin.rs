@@ -1,0 +1,117 @@
+//! Verbs on whole directories: `verify`, `info`, and an open store's `stats`.
+//!
+//! Their answers travel as dicts in the JSON form; `mqstore._reports` makes the dataclasses.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mqstore_core::{Problem, Progress, Stats, StoreError, StoreFiles, StoreOptions};
+use mqstore_io::{OsVfs, SystemClock};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::runtime::detached;
+
+/// Checks the store at `path`; `progress` is called with the bytes done and the bytes in all.
+#[pyfunction]
+pub(crate) fn verify(
+    py: Python<'_>,
+    path: PathBuf,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'_, PyDict>> {
+    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    let mut raised = None;
+    let report = detached(py, || {
+        mqstore_core::verify(&files, &StoreOptions::default(), &mut |step| {
+            tell(progress.as_ref(), step).map_err(|error| {
+                // The check ends on any error; the one that Python raised is kept for the caller.
+                raised = Some(error);
+                StoreError::Closed { path: path.clone() }
+            })
+        })
+    });
+    if let Some(error) = raised {
+        return Err(error);
+    }
+    let report = report?;
+    let found = PyDict::new(py);
+    found.set_item("ok", report.ok)?;
+    found.set_item("messages", report.messages)?;
+    found.set_item("bytes", report.bytes)?;
+    let problems = report.problems.iter().map(|one| problem(py, one)).collect::<PyResult<Vec<_>>>()?;
+    found.set_item("problems", problems)?;
+    found.set_item("more", report.more)?;
+    Ok(found)
+}
+
+/// What the store at `path` is, at a glance.
+#[pyfunction]
+pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {
+    let report = detached(py, || {
+        mqstore_core::info(
+            Arc::new(OsVfs::new()),
+            Arc::new(SystemClock::new()),
+            &path,
+            &StoreOptions::default(),
+        )
+    })?;
+    let found = PyDict::new(py);
+    found.set_item("layout", report.layout)?;
+    found.set_item("written_by", report.written_by)?;
+    found.set_item("clean", report.clean)?;
+    found.set_item("segment_size", report.segment_size)?;
+    found.set_item("log_min_offset", report.log_min_offset)?;
+    found.set_item("log_max_offset", report.log_max_offset)?;
+    found.set_item("messages", report.messages)?;
+    let topics = PyList::empty(py);
+    for (topic, queues) in report.topics {
+        let queues = queues.iter().map(|queue| (queue.queue_id, queue.min_offset, queue.max_offset));
+        topics.append((topic, queues.collect::<Vec<_>>()))?;
+    }
+    found.set_item("topics", topics)?;
+    found.set_item("parts", report.parts)?;
+    found.set_item("rocksdb", report.rocksdb)?;
+    found.set_item("locked", report.writer.is_some())?;
+    found.set_item("writer_pid", report.writer.flatten())?;
+    found.set_item("notes", report.notes)?;
+    Ok(found)
+}
+
+/// An open store's counters.
+pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("appends", stats.appends)?;
+    found.set_item("appended_bytes", stats.appended_bytes)?;
+    found.set_item("log_min_offset", stats.log_min_offset)?;
+    found.set_item("log_max_offset", stats.log_max_offset)?;
+    found.set_item("durable_offset", stats.durable_offset)?;
+    found.set_item("dispatched_offset", stats.dispatched_offset)?;
+    found.set_item("segments", stats.segments)?;
+    found.set_item("segment_size", stats.segment_bytes)?;
+    found.set_item("expired_segments", stats.expired_segments)?;
+    found.set_item("expired_bytes", stats.expired_bytes)?;
+    found.set_item("refused_appends", stats.refused_appends)?;
+    Ok(found)
+}
+
+/// Calls Python's `progress`, and looks for Ctrl-C.
+fn tell(progress: Option<&Py<PyAny>>, step: Progress) -> PyResult<()> {
+    Python::attach(|py| {
+        py.check_signals()?;
+        if let Some(progress) = progress {
+            progress.call1(py, (step.done_bytes, step.total_bytes))?;
+        }
+        Ok(())
+    })
+}
+
+fn problem<'py>(py: Python<'py>, problem: &Problem) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("kind", problem.kind)?;
+    found.set_item("path", problem.path.to_string_lossy())?;
+    found.set_item("offset", problem.offset)?;
+    found.set_item("detail", &problem.detail)?;
+    found.set_item("consequence", problem.consequence)?;
+    found.set_item("repair", problem.repair)?;
+    Ok(found)
+}

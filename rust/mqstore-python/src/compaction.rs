@@ -1,0 +1,199 @@
+//! Compaction jobs: the three steps, and a whole job in this process.
+//!
+//! Plans, tasks, results and reports travel as JSON texts, because they go through other processes on
+//! their way. A job that was planned here and is not yet over keeps its lock in [`RUNNING`], so that
+//! no other driver sweeps its folder; `compaction_publish` and `compaction_abandon` end it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mqstore_core::compaction::{
+    CompactedQueue, CompactionOptions, CompactionPlan, Job, QueueTask, Stop, TaskResult, Worker, compact,
+    plan, preview, publish, published_report, run_task,
+};
+use mqstore_core::{StoreError, StoreFiles};
+use mqstore_io::{Clock, OsVfs, SystemClock};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::runtime::{SLICE, clock, detached};
+
+/// Jobs that this process drives, by store and id.
+static RUNNING: Mutex<Option<HashMap<(PathBuf, String), Job>>> = Mutex::new(None);
+
+/// A compacted record: queue offset, KEYS, body as stored, the whole record.
+type Record<'py> = (i64, Option<String>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+
+/// Adds the functions of this file to the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(compaction_plan, module)?)?;
+    module.add_function(wrap_pyfunction!(compaction_preview, module)?)?;
+    module.add_function(wrap_pyfunction!(compaction_run_task, module)?)?;
+    module.add_function(wrap_pyfunction!(compaction_publish, module)?)?;
+    module.add_function(wrap_pyfunction!(compaction_abandon, module)?)?;
+    module.add_function(wrap_pyfunction!(compaction_report, module)?)?;
+    module.add_function(wrap_pyfunction!(compaction_run, module)?)?;
+    module.add_function(wrap_pyfunction!(compaction_read, module)?)?;
+    Ok(())
+}
+
+fn files_at(path: &Path) -> StoreFiles {
+    StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), path)
+}
+
+fn take_job(path: &Path, job_id: &str) -> Option<Job> {
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    running.as_mut()?.remove(&(path.to_path_buf(), job_id.to_owned()))
+}
+
+fn keep_job(path: &Path, job: Job) {
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    running.get_or_insert_default().insert((path.to_path_buf(), job.id().to_owned()), job);
+}
+
+/// Plans a job for the store at `path` and starts it; the plan as JSON.
+///
+/// `topics` of `None` stands for all compaction topics; `options` is a JSON object.
+#[pyfunction]
+#[pyo3(signature = (path, topics, options))]
+fn compaction_plan(
+    py: Python<'_>,
+    path: PathBuf,
+    topics: Option<Vec<String>>,
+    options: &str,
+) -> PyResult<String> {
+    detached(py, || {
+        let options = CompactionOptions::from_json(options)?;
+        let planned = plan(&files_at(&path), topics.as_deref(), &options)?;
+        let text = planned.plan.to_json()?;
+        if let Some(job) = planned.job {
+            keep_job(&path, job);
+        }
+        Ok(text)
+    })
+}
+
+/// What `compaction_plan` would plan; changes nothing.
+#[pyfunction]
+#[pyo3(signature = (path, topics, options))]
+fn compaction_preview(
+    py: Python<'_>,
+    path: PathBuf,
+    topics: Option<Vec<String>>,
+    options: &str,
+) -> PyResult<String> {
+    detached(py, || {
+        let options = CompactionOptions::from_json(options)?;
+        preview(&files_at(&path), topics.as_deref(), &options)?.to_json()
+    })
+}
+
+/// Runs one task of a plan in the folder `staging`; the result as JSON.
+#[pyfunction]
+#[pyo3(signature = (task, staging))]
+fn compaction_run_task(py: Python<'_>, task: &str, staging: PathBuf) -> PyResult<String> {
+    let module: String = py.import("mqstore._mqstore")?.getattr("__file__")?.extract()?;
+    detached(py, || {
+        let task = QueueTask::from_json(task)?;
+        let files = files_at(&task.root);
+        let environment = files.vfs.environment();
+        let worker = Worker { pid: environment.pid, host: environment.hostname, module };
+        Ok(run_task(&files, &task, &staging, worker, &Stop::default())?.to_json())
+    })
+}
+
+/// Publishes a job: `plan` as planned, `results` a JSON list of what its tasks returned; the report as
+/// JSON.
+#[pyfunction]
+#[pyo3(signature = (path, plan, results))]
+fn compaction_publish(py: Python<'_>, path: PathBuf, plan: &str, results: &str) -> PyResult<String> {
+    detached(py, || {
+        let plan = CompactionPlan::from_json(plan)?;
+        let results = TaskResult::list_from_json(results)?;
+        let job = take_job(&path, &plan.job_id);
+        Ok(publish(&files_at(&path), job, &plan, &results)?.to_json())
+    })
+}
+
+/// Ends a job that this process planned and will not publish; an unknown one is none of its business.
+#[pyfunction]
+#[pyo3(signature = (path, job_id))]
+fn compaction_abandon(py: Python<'_>, path: PathBuf, job_id: &str) -> PyResult<()> {
+    detached(py, || take_job(&path, job_id).map_or(Ok(()), |job| job.abandon(&files_at(&path))))
+}
+
+/// The report of a published job as JSON; `None` when it was not published.
+#[pyfunction]
+#[pyo3(signature = (path, job_id))]
+fn compaction_report(py: Python<'_>, path: PathBuf, job_id: &str) -> PyResult<Option<String>> {
+    detached(py, || Ok(published_report(&files_at(&path), job_id)?.map(|report| report.to_json())))
+}
+
+/// A whole job in this process, on at most `threads` threads; the report as JSON. Answers Ctrl-C.
+#[pyfunction]
+#[pyo3(signature = (path, topics, options, threads))]
+fn compaction_run(
+    py: Python<'_>,
+    path: PathBuf,
+    topics: Option<Vec<String>>,
+    options: &str,
+    threads: usize,
+) -> PyResult<String> {
+    let options = detached(py, || CompactionOptions::from_json(options))?;
+    let stop = Arc::new(Stop::default());
+    let (files, stopping) = (files_at(&path), Arc::clone(&stop));
+    let run = move || {
+        compact(&files, topics.as_deref(), &options, threads, &stopping).map(|report| report.to_json())
+    };
+    let thread = detached(py, || {
+        mqstore_io::sync::spawn("mq-compaction", run)
+            .map_err(|error| StoreError::io(&path, "starting a thread", error))
+    })?;
+    let mut raised = None;
+    while !thread.is_finished() {
+        py.detach(|| clock().sleep(SLICE));
+        if let Err(error) = py.check_signals() {
+            stop.request();
+            raised = Some(error);
+            break;
+        }
+    }
+    let report = detached(py, || match thread.join() {
+        Ok(report) => report,
+        Err(panic) => std::panic::resume_unwind(panic),
+    });
+    raised.map_or(report, Err)
+}
+
+/// Records of a compacted queue from the first one at or after `from_offset` on, at most `limit`: the
+/// minimum, the maximum and the records; `None` for a queue without compacted files.
+#[pyfunction]
+#[pyo3(signature = (path, topic, queue_id, from_offset, limit))]
+fn compaction_read<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    topic: &str,
+    queue_id: i32,
+    from_offset: i64,
+    limit: usize,
+) -> PyResult<Option<(i64, i64, Vec<Record<'py>>)>> {
+    let found = detached(py, || {
+        let Some(queue) = CompactedQueue::open(&files_at(&path), topic, queue_id)? else {
+            return Ok(None);
+        };
+        let records = queue.read(from_offset).take(limit).collect::<Result<Vec<_>, _>>()?;
+        Ok(Some((queue.min_offset(), queue.max_offset(), records)))
+    })?;
+    let Some((min_offset, max_offset, records)) = found else {
+        return Ok(None);
+    };
+    let mut rows = Vec::with_capacity(records.len());
+    for record in &records {
+        let view =
+            record.view().map_err(|error| crate::error::bad_record(record.commit_log_offset, &error))?;
+        let keys = view.keys().map(str::to_owned);
+        rows.push((record.queue_offset, keys, PyBytes::new(py, view.body), PyBytes::new(py, view.bytes)));
+    }
+    Ok(Some((min_offset, max_offset, rows)))
+}

@@ -1,0 +1,46 @@
+//! Python bindings of mqstore: conversion only, no rules.
+//!
+//! The module is `mqstore._mqstore`; `python/mqstore/_native.py` alone imports it. What it promises:
+//!
+//! * The interpreter is released around every call that copies much, locks, waits or does I/O, and is
+//!   never asked for again while a lock of the store is held.
+//! * A panic in the core arrives as an exception, never as an abort.
+//! * Importing starts no thread and opens nothing.
+//! * After a fork the child's copy of a store answers with an error and is never torn down.
+//!
+//! Validation that needs no Python object is the core's; the shape of arguments is checked here, before
+//! anything is written.
+
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+#![allow(clippy::doc_markdown, reason = "the comments on exported items are Python docstrings")]
+
+mod admin;
+mod buffer;
+mod compaction;
+mod error;
+mod events;
+mod input;
+mod iterators;
+mod message;
+mod options;
+mod results;
+mod runtime;
+mod store;
+
+use pyo3::prelude::*;
+
+/// The native part of `mqstore`; use the package, not this module.
+#[pymodule]
+fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<store::NativeStore>()?;
+    module.add_class::<message::StoredMessage>()?;
+    module.add_class::<results::AppendResult>()?;
+    module.add_class::<iterators::MessageIterator>()?;
+    module.add_function(wrap_pyfunction!(message::restore_message, module)?)?;
+    module.add_function(wrap_pyfunction!(runtime::after_fork_in_child, module)?)?;
+    module.add_function(wrap_pyfunction!(admin::verify, module)?)?;
+    module.add_function(wrap_pyfunction!(admin::info, module)?)?;
+    compaction::register(module)?;
+    Ok(())
+}

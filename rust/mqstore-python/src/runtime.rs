@@ -1,0 +1,134 @@
+//! Rules of calling out of the interpreter: release, panics, Ctrl-C, fork.
+//!
+//! [`Shared`] is what a Python store and its iterators hold in common. It outlives each of them and is
+//! leaked on purpose in a forked child, where the store's threads do not exist and joining them would
+//! never end.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use mqstore_core::{Store, StoreError};
+use mqstore_io::SystemClock;
+use pyo3::prelude::*;
+
+use crate::error::{ForkedProcessError, MQStoreError, to_py, warn};
+
+/// The longest that a blocking call stays away from the interpreter, so that Ctrl-C is answered in time.
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
+
+/// Every store that is alive in this process; only touched with the interpreter held, so that a fork
+/// never copies it locked.
+static ALIVE: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// The clock that waits are measured by.
+pub(crate) fn clock() -> &'static SystemClock {
+    static CLOCK: LazyLock<SystemClock> = LazyLock::new(SystemClock::new);
+    &CLOCK
+}
+
+/// A core store with what the bindings have to know of it.
+pub(crate) struct Shared {
+    store: Option<Store>,
+    path: String,
+    forked: AtomicBool,
+    notes_said: AtomicUsize,
+}
+
+impl Shared {
+    /// Takes a store and enters it into the list that a fork goes through.
+    pub(crate) fn new(store: Store, path: String) -> Arc<Self> {
+        let shared = Arc::new(Self {
+            store: Some(store),
+            path,
+            forked: AtomicBool::new(false),
+            notes_said: AtomicUsize::new(0),
+        });
+        let mut alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        alive.retain(|entry| entry.strong_count() > 0);
+        alive.push(Arc::downgrade(&shared));
+        shared
+    }
+
+    /// The store, unless this process is a fork of the one that opened it.
+    pub(crate) fn store(&self) -> PyResult<&Store> {
+        match &self.store {
+            Some(store) if !self.is_forked() => Ok(store),
+            _ => Err(ForkedProcessError::new_err((self.path.clone(),))),
+        }
+    }
+
+    /// The path as the caller gave it.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Whether this process is a fork of the one that opened the store.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.forked.load(Ordering::Relaxed)
+    }
+
+    /// Whether the store was closed; a forked copy counts as closed, there is nothing left to close.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_forked() || self.store.as_ref().is_none_or(Store::is_closed)
+    }
+
+    /// Says each of the store's notes once, as a warning; `frames` is the number of Python frames that
+    /// the caller is away, 1 when it calls the native method itself.
+    pub(crate) fn say_notes(&self, py: Python<'_>, frames: u32) -> PyResult<()> {
+        let notes = self.store()?.notes();
+        let said = self.notes_said.swap(notes.len(), Ordering::Relaxed);
+        for note in notes.iter().skip(said) {
+            warn(py, &format!("{}: {note}", self.path), frames)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            #[expect(
+                clippy::mem_forget,
+                reason = "the child has none of the threads that a drop would join"
+            )]
+            std::mem::forget(self.store.take());
+        }
+    }
+}
+
+/// Marks every store as belonging to the parent and gives up its lock; called in a forked child.
+#[pyfunction]
+#[pyo3(name = "_after_fork_in_child")]
+pub(crate) fn after_fork_in_child() {
+    let alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    for shared in alive.iter().filter_map(Weak::upgrade) {
+        shared.forked.store(true, Ordering::Relaxed);
+        if let Some(store) = &shared.store {
+            store.disown_in_child();
+        }
+    }
+}
+
+/// Runs `call` with the interpreter released; a panic in it becomes an error.
+pub(crate) fn detached<T: Send>(
+    py: Python<'_>,
+    call: impl FnOnce() -> Result<T, StoreError> + Send,
+) -> PyResult<T> {
+    match py.detach(|| catch_unwind(AssertUnwindSafe(call))) {
+        Ok(result) => result.map_err(to_py),
+        Err(panic) => Err(bug(panic.as_ref())),
+    }
+}
+
+/// The error for a panic.
+pub(crate) fn bug(panic: &(dyn Any + Send)) -> PyErr {
+    let what = panic
+        .downcast_ref::<&str>()
+        .map(ToString::to_string)
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    MQStoreError::new_err((format!("internal error: {what}; this is a bug of mqstore, please report it"),))
+}

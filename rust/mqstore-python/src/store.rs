@@ -1,0 +1,574 @@
+//! `NativeStore`: the store's verbs, one Python call to one core call.
+//!
+//! `mqstore.Store` is its subclass and adds what needs no speed. Signatures are those that users see.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_core::{Boundary, NewMessage, OpenMode, RecoveryProgress, Store, StoreError, TagFilter};
+use mqstore_format::Host;
+use mqstore_io::{Clock, OsVfs, SystemClock};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+
+use crate::admin::stats_dict;
+use crate::error::{StoreClosedError, of_message, to_py};
+use crate::events::report_dict;
+use crate::input::{
+    Encoded, body, duration, encode, flag, number, offset, optional_offset, queue, text, time,
+};
+use crate::iterators::{Follow, MessageIterator, Source};
+use crate::message::StoredMessage;
+use crate::options;
+use crate::results::AppendResult;
+use crate::runtime::{SLICE, Shared, clock, detached};
+
+/// One queue as Python's `QueueInfo` takes it.
+type QueueRow = (i32, i64, i64, Option<i64>, Option<i64>);
+
+/// The native part of `mqstore.Store`.
+#[pyclass(frozen, subclass, module = "mqstore._mqstore")]
+pub(crate) struct NativeStore {
+    shared: Arc<Shared>,
+    /// As it was given: a name that is not UTF-8 goes back to Python unharmed.
+    path: Py<PyString>,
+    mode: &'static str,
+    host: Host,
+    default_queues: u32,
+}
+
+impl NativeStore {
+    fn core(&self) -> PyResult<&Store> {
+        self.shared.store()
+    }
+
+    fn iterator(slf: &Bound<'_, Self>, source: Source) -> PyResult<MessageIterator> {
+        let shared = &slf.get().shared;
+        shared.say_notes(slf.py(), 1)?;
+        Ok(MessageIterator::new(slf.clone().unbind(), Arc::clone(shared), source))
+    }
+}
+
+/// Calls Python's `progress` where a recovery takes long, and looks for Ctrl-C in any case.
+fn tell_recovery(progress: Option<&Py<PyAny>>, step: RecoveryProgress) -> PyResult<()> {
+    Python::attach(|py| {
+        py.check_signals()?;
+        if let Some(progress) = progress.filter(|_| step.long) {
+            progress.call1(py, (step.stage.name(), step.done_bytes, step.total_bytes))?;
+        }
+        Ok(())
+    })
+}
+
+#[pymethods]
+impl NativeStore {
+    #[new]
+    #[pyo3(signature = (path, mode, options, progress = None))]
+    fn new(
+        py: Python<'_>,
+        path: Bound<'_, PyString>,
+        mode: &str,
+        options: &Bound<'_, PyDict>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let (name, path) = (path.clone().unbind(), path.extract::<PathBuf>()?);
+        let (open_mode, mut mode) = options::mode(mode)?;
+        let options = options::from_dict(options)?;
+        let (host, default_queues) = (options.store_host, options.default_queues);
+        let text = path.to_string_lossy().into_owned();
+        let mut raised = None;
+        let opened = detached(py, || {
+            let (vfs, clock) = (Arc::new(OsVfs::new()), Arc::new(SystemClock::new()));
+            Store::open_watched(vfs, clock, &path, open_mode, &options, &mut |step| {
+                tell_recovery(progress.as_ref(), step).map_err(|error| {
+                    // The open ends on any error; the one that Python raised is kept for the caller.
+                    raised = Some(error);
+                    StoreError::Closed { path: path.clone() }
+                })
+            })
+        });
+        if let Some(error) = raised {
+            return Err(error);
+        }
+        let store = opened?;
+        if store.mode() == OpenMode::Read {
+            mode = "r";
+        }
+        let store = Self { shared: Shared::new(store, text), path: name, mode, host, default_queues };
+        // `open`, `Store._open`, this.
+        store.shared.say_notes(py, 3)?;
+        Ok(store)
+    }
+
+    /// The directory, as it was given to `open`.
+    #[getter]
+    fn path(&self, py: Python<'_>) -> Py<PyString> {
+        self.path.clone_ref(py)
+    }
+
+    /// `"r"`, `"rw"` or `"create"`; `"r"` also where `recovery="read-only"` met damage.
+    #[getter]
+    fn mode(&self) -> &'static str {
+        self.mode
+    }
+
+    /// Whether `close()` was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.shared.is_closed()
+    }
+
+    #[getter]
+    fn _forked(&self) -> bool {
+        self.shared.is_forked()
+    }
+
+    /// Makes a topic, or gives it more queues when it has fewer than `queues`.
+    ///
+    /// Args:
+    ///     topic: 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
+    ///     queues: 1 to 65,536; None takes the option `default_queues`.
+    ///     attributes: RocketMQ's topic attributes by name, for a new topic only.
+    ///
+    /// Raises:
+    ///     InvalidMessageError: the name cannot be a topic's.
+    ///     StoreReadOnlyError: the store is open for reading.
+    #[pyo3(signature = (topic, queues = None, *, attributes = None))]
+    fn create_topic(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queues: Option<&Bound<'_, PyAny>>,
+        attributes: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let store = self.core()?;
+        let queues = queues.map(|queues| number("queues", queues)).transpose()?;
+        let queues = match queues {
+            None => self.default_queues,
+            Some(queues) => u32::try_from(queues).map_err(|_| {
+                PyValueError::new_err(format!("queues must be between 1 and 65536, not {queues}"))
+            })?,
+        };
+        let attributes = crate::input::attributes(attributes)?;
+        detached(py, || store.create_topic(topic, queues, &attributes))
+    }
+
+    /// Appends one message and says where it went.
+    ///
+    /// Args:
+    ///     topic: made with `default_queues` queues if it does not exist.
+    ///     body: any bytes-like object.
+    ///     keys: one key or several, by which `lookup` finds the message; a key holds no space.
+    ///     tags: the tag that filters go by.
+    ///     properties: the message's own; reserved names are refused, except `UNIQ_KEY`, which
+    ///         replaces the unique id that would be made.
+    ///     queue_id: the queue; None takes the topic's queues in turn.
+    ///     flag: a number of the application's own, 32 bits.
+    ///     born_timestamp: when the message was made; None is now.
+    ///     durable: whether to wait for a sync whatever the store's durability.
+    ///
+    /// Raises:
+    ///     InvalidMessageError: text or a number that the format cannot hold; nothing was written.
+    ///     MessageTooLargeError: more than `max_message_size`, or than a segment holds.
+    ///     StoreReadOnlyError: the store is open for reading.
+    ///     StorePoisonedError: an earlier write or sync failed.
+    ///     TopicNotFoundError: no such queue, or no such topic and `auto_create_topics` is off.
+    #[pyo3(
+        signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
+                     born_timestamp = None, durable = false),
+        text_signature = "($self, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
+                          born_timestamp=None, durable=False)"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
+    fn append(
+        &self,
+        py: Python<'_>,
+        topic: &Bound<'_, PyAny>,
+        body: &Bound<'_, PyAny>,
+        keys: Option<&Bound<'_, PyAny>>,
+        tags: Option<&Bound<'_, PyAny>>,
+        properties: Option<&Bound<'_, PyAny>>,
+        queue_id: Option<&Bound<'_, PyAny>>,
+        flag: Option<&Bound<'_, PyAny>>,
+        born_timestamp: Option<&Bound<'_, PyAny>>,
+        durable: bool,
+    ) -> PyResult<AppendResult> {
+        let store = self.core()?;
+        let topic = text("topic", topic)?;
+        let body = crate::input::body(body)?;
+        let Encoded { properties, unique_key } = encode(keys, tags, properties)?;
+        let message = NewMessage {
+            topic: topic.to_str()?,
+            body: body.as_bytes(),
+            properties: &properties,
+            unique_key: unique_key.as_deref(),
+            queue_id: queue_id.map(crate::input::queue_id).transpose()?,
+            flag: flag.map(crate::input::flag).transpose()?.unwrap_or_default(),
+            born_timestamp_ms: born_timestamp.map(|when| time("born_timestamp", when)).transpose()?,
+            durable,
+        };
+        let appended = detached(py, || store.append(&message))?;
+        Ok(AppendResult::from_core(&topic, self.host, appended))
+    }
+
+    /// Appends messages under one lock, with one sync where one is due; results in the order given.
+    ///
+    /// Everything is checked before anything is written. After a crash a prefix of them may be there.
+    ///
+    /// Args:
+    ///     topic: as for `append`.
+    ///     messages: bodies or `Message`s.
+    ///     queue_id: the queue of all; None takes the topic's queues in turn.
+    ///     durable: as for `append`.
+    #[pyo3(signature = (topic, messages, *, queue_id = None, durable = false))]
+    fn append_many<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &Bound<'py, PyAny>,
+        messages: &Bound<'py, PyAny>,
+        queue_id: Option<&Bound<'py, PyAny>>,
+        durable: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let store = self.core()?;
+        let topic = text("topic", topic)?;
+        let queue_id = queue_id.map(crate::input::queue_id).transpose()?;
+        let parts = parts(messages)?;
+        let name = topic.to_str()?;
+        let batch: Vec<NewMessage<'_>> = parts
+            .iter()
+            .map(|part| NewMessage {
+                topic: name,
+                body: part.body.as_bytes(),
+                properties: &part.encoded.properties,
+                unique_key: part.encoded.unique_key.as_deref(),
+                queue_id,
+                flag: part.flag,
+                born_timestamp_ms: part.born_timestamp_ms,
+                durable,
+            })
+            .collect();
+        let appended = detached(py, || store.append_many(&batch))?;
+        let results =
+            appended.into_iter().map(|one| Bound::new(py, AppendResult::from_core(&topic, self.host, one)));
+        PyList::new(py, results.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Makes everything appended before the call durable.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        let store = self.core()?;
+        detached(py, || store.flush())
+    }
+
+    /// Makes everything durable and lets go of the directory; a second call does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        match self.core() {
+            Ok(store) => detached(py, || store.close()),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The names of all topics, sorted.
+    fn topics(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let store = self.core()?;
+        let found = detached(py, || store.topics())?;
+        self.shared.say_notes(py, 1)?;
+        Ok(found)
+    }
+
+    fn _check(&self) -> PyResult<()> {
+        if self.core()?.is_closed() {
+            return Err(StoreClosedError::new_err((self.shared.path().to_owned(),)));
+        }
+        Ok(())
+    }
+
+    fn _stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let store = self.core()?;
+        stats_dict(py, &detached(py, || store.stats())?)
+    }
+
+    /// What is due, deleted or only told; Ctrl-C ends it between two files.
+    fn _expire<'py>(&self, py: Python<'py>, dry_run: bool) -> PyResult<Bound<'py, PyDict>> {
+        let store = self.core()?;
+        let mut raised = None;
+        let done = detached(py, || {
+            store.expire(dry_run, &mut || {
+                let signalled = Python::attach(|py| {
+                    // A signal that came is raised here, in the middle of the work.
+                    py.check_signals()
+                });
+                signalled.map_err(|error| {
+                    // The work ends on any error; the one that Python raised is kept for the caller.
+                    raised = Some(error);
+                    StoreError::Closed { path: store.path().to_path_buf() }
+                })
+            })
+        });
+        match raised {
+            Some(error) => Err(error),
+            None => report_dict(py, &done?),
+        }
+    }
+
+    /// The log offset at which reads and dispatch stop, or None; see `set_confirm_offset`.
+    #[getter]
+    fn confirm_offset(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let store = self.core()?;
+        detached(py, || store.confirm_offset())
+    }
+
+    /// Shows readers nothing at or behind this offset of the commit log from now on.
+    ///
+    /// For replication, where a message counts once others have it too. The limit is not stored: the
+    /// next writer sees all of the log.
+    ///
+    /// Args:
+    ///     offset: where a record starts, or the end of the log; None lifts the limit.
+    ///
+    /// Raises:
+    ///     InvalidOptionError: no record starts there, or readers may have seen what lies behind it.
+    ///     StoreReadOnlyError: the store is open for reading.
+    #[pyo3(signature = (offset))]
+    fn set_confirm_offset(&self, py: Python<'_>, offset: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let store = self.core()?;
+        let offset = offset.map(|offset| number("offset", offset)).transpose()?;
+        let offset = offset
+            .map(u64::try_from)
+            .transpose()
+            .map_err(|_| PyValueError::new_err("offset must not be negative"))?;
+        detached(py, || store.set_confirm_offset(offset))
+    }
+
+    fn _queues(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<QueueRow>> {
+        let store = self.core()?;
+        let found = detached(py, || store.queues(topic))?;
+        self.shared.say_notes(py, 2)?;
+        Ok(found
+            .into_iter()
+            .map(|queue| {
+                (
+                    queue.queue_id,
+                    queue.min_offset,
+                    queue.max_offset,
+                    queue.min_store_timestamp_ms,
+                    queue.max_store_timestamp_ms,
+                )
+            })
+            .collect())
+    }
+
+    /// Messages of one queue in ascending offset.
+    ///
+    /// Args:
+    ///     topic: the topic.
+    ///     queue_id: the queue.
+    ///     start: the first offset; None is the smallest that can be read.
+    ///     end: the offset to stop before; None is the largest at the time of the call.
+    ///     filter: a tag expression such as `"paid || shipped"`.
+    ///     follow: whether to wait at the end for more instead of stopping.
+    ///     timeout: how long `follow` waits for one message before the iterator ends; None is for ever.
+    ///
+    /// Raises:
+    ///     TopicNotFoundError: no such topic or queue.
+    ///     OffsetOutOfRangeError: `start` is below the smallest or above the largest offset.
+    #[pyo3(signature = (topic, queue_id = 0, start = None, end = None, *, filter = None, follow = false, timeout = None))]
+    #[expect(clippy::too_many_arguments, reason = "each is an argument of its own in Python")]
+    fn read(
+        slf: &Bound<'_, Self>,
+        topic: &str,
+        #[pyo3(from_py_with = queue)] queue_id: i32,
+        #[pyo3(from_py_with = optional_offset)] start: Option<i64>,
+        #[pyo3(from_py_with = optional_offset)] end: Option<i64>,
+        filter: Option<&Bound<'_, PyAny>>,
+        follow: bool,
+        timeout: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<MessageIterator> {
+        let (py, store) = (slf.py(), slf.get().core()?);
+        let filter = filter.map(tag_filter).transpose()?.flatten();
+        let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
+        let cursor = detached(py, || store.read(topic, queue_id, start, end, filter.as_ref()))?;
+        if !follow {
+            return Self::iterator(slf, Source::Queue(Box::new(cursor)));
+        }
+        let next = cursor.position();
+        let topic = topic.to_owned();
+        let follow =
+            Follow { topic, queue_id, filter, end, timeout, next, cursor: Some(cursor), waited: false };
+        Self::iterator(slf, Source::Follow(Box::new(follow)))
+    }
+
+    /// All messages in commit-log order from log offset `start` on, whatever the state of the queues.
+    #[pyo3(signature = (start = None))]
+    fn _scan_log(slf: &Bound<'_, Self>, start: Option<u64>) -> PyResult<MessageIterator> {
+        let (py, store) = (slf.py(), slf.get().core()?);
+        let cursor = detached(py, || store.scan_log(start))?;
+        Self::iterator(slf, Source::Log(cursor))
+    }
+
+    /// The message with this `message_id` or `unique_id`, or None.
+    fn get(&self, py: Python<'_>, id: &str) -> PyResult<Option<StoredMessage>> {
+        let store = self.core()?;
+        let found = detached(py, || store.get(id))?;
+        self.shared.say_notes(py, 1)?;
+        Ok(found.map(StoredMessage::from))
+    }
+
+    /// The message whose record starts at this offset of the commit log.
+    ///
+    /// Raises:
+    ///     CorruptionError: no record starts there.
+    fn get_at(&self, py: Python<'_>, commit_log_offset: &Bound<'_, PyAny>) -> PyResult<StoredMessage> {
+        let store = self.core()?;
+        let offset = number("commit_log_offset", commit_log_offset)?;
+        let offset = u64::try_from(offset)
+            .map_err(|_| PyValueError::new_err(format!("commit_log_offset {offset} is negative")))?;
+        detached(py, || store.get_at(offset)).map(StoredMessage::from)
+    }
+
+    /// Messages of `topic` that carry `key`, or have it as unique id, oldest first.
+    ///
+    /// Args:
+    ///     topic: the topic; an unknown one has no messages.
+    ///     key: the key.
+    ///     start_time: only messages stored at or after it.
+    ///     end_time: only messages stored at or before it.
+    ///     limit: at most so many.
+    #[pyo3(signature = (topic, key, *, start_time = None, end_time = None, limit = None))]
+    fn lookup(
+        slf: &Bound<'_, Self>,
+        topic: &str,
+        key: &str,
+        start_time: Option<&Bound<'_, PyAny>>,
+        end_time: Option<&Bound<'_, PyAny>>,
+        limit: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<MessageIterator> {
+        let (py, store) = (slf.py(), slf.get().core()?);
+        let start = start_time.map(|when| time("start_time", when)).transpose()?;
+        let end = end_time.map(|when| time("end_time", when)).transpose()?;
+        let limit = limit.map(|limit| number("limit", limit)).transpose()?;
+        let limit = limit
+            .map(usize::try_from)
+            .transpose()
+            .map_err(|_| PyValueError::new_err("limit must not be negative"))?;
+        let cursor = detached(py, || store.lookup(topic, key, start, end, limit))?;
+        Self::iterator(slf, Source::Lookup(cursor))
+    }
+
+    /// The offset for a store time.
+    ///
+    /// Args:
+    ///     topic: the topic.
+    ///     queue_id: the queue.
+    ///     time: the time.
+    ///     boundary: `"lower"`: the first message stored at or after `time`, else the largest offset;
+    ///         `"upper"`: the last one stored at or before it, else the smallest offset.
+    #[pyo3(signature = (topic, queue_id, time, *, boundary = "lower"))]
+    fn offset_for_time(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        #[pyo3(from_py_with = queue)] queue_id: i32,
+        time: &Bound<'_, PyAny>,
+        boundary: &str,
+    ) -> PyResult<i64> {
+        let store = self.core()?;
+        let when = crate::input::time("time", time)?;
+        let boundary = match boundary {
+            "lower" => Boundary::Lower,
+            "upper" => Boundary::Upper,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "boundary must be \"lower\" or \"upper\", not {boundary:?}"
+                )));
+            }
+        };
+        let found = detached(py, || store.offset_for_time(topic, queue_id, when, boundary))?;
+        self.shared.say_notes(py, 1)?;
+        Ok(found)
+    }
+
+    /// Waits until `offset` of a queue can be read; False when `timeout` passes first.
+    ///
+    /// Raises:
+    ///     StoreClosedError: the store was closed meanwhile.
+    #[pyo3(signature = (topic, queue_id, offset, timeout = None))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        #[pyo3(from_py_with = queue)] queue_id: i32,
+        #[pyo3(from_py_with = offset)] offset: i64,
+        timeout: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let store = self.core()?;
+        let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
+        let started = clock().monotonic();
+        loop {
+            let waited = clock().monotonic().saturating_sub(started);
+            let left = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_sub(waited));
+            if detached(py, || store.wait(topic, queue_id, offset, left.min(SLICE)))? {
+                return Ok(true);
+            }
+            py.check_signals()?;
+            if left <= SLICE {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// One message of a batch, with everything that its borrowed form points to.
+struct Part<'py> {
+    body: Bound<'py, PyBytes>,
+    encoded: Encoded,
+    flag: i32,
+    born_timestamp_ms: Option<i64>,
+}
+
+fn parts<'py>(messages: &Bound<'py, PyAny>) -> PyResult<Vec<Part<'py>>> {
+    if messages.is_instance_of::<PyBytes>() || messages.is_instance_of::<PyString>() {
+        let kind = messages.get_type().name()?;
+        return Err(PyTypeError::new_err(format!(
+            "messages must be an iterable of bodies or Messages, not {kind}"
+        )));
+    }
+    let py = messages.py();
+    let class = crate::input::message_class(py)?;
+    let mut found = Vec::new();
+    for (index, message) in messages.try_iter()?.enumerate() {
+        let part = part(&message?, class).map_err(|error| of_message(py, index, error))?;
+        found.push(part);
+    }
+    Ok(found)
+}
+
+fn part<'py>(message: &Bound<'py, PyAny>, class: &Bound<'py, PyAny>) -> PyResult<Part<'py>> {
+    let py = message.py();
+    if !message.is_instance(class)? {
+        return Ok(Part {
+            body: body(message)?,
+            encoded: Encoded::default(),
+            flag: 0,
+            born_timestamp_ms: None,
+        });
+    }
+    let born = message.getattr(intern!(py, "born_timestamp"))?;
+    Ok(Part {
+        body: body(&message.getattr(intern!(py, "body"))?)?,
+        encoded: encode(
+            Some(&message.getattr(intern!(py, "keys"))?),
+            Some(&message.getattr(intern!(py, "tags"))?),
+            Some(&message.getattr(intern!(py, "properties"))?),
+        )?,
+        flag: flag(&message.getattr(intern!(py, "flag"))?)?,
+        born_timestamp_ms: if born.is_none() { None } else { Some(time("born_timestamp", &born)?) },
+    })
+}
+
+fn tag_filter(filter: &Bound<'_, PyAny>) -> PyResult<Option<TagFilter>> {
+    let expression = text("filter", filter)?;
+    TagFilter::parse(expression.to_str()?).map_err(to_py)
+}

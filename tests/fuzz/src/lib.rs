@@ -1,0 +1,347 @@
+//! The bodies of the fuzz targets: one function for each decoder of `mqstore-format`.
+//!
+//! Each takes any bytes and must return: no panic, no endless loop, no memory beyond what the bytes justify.
+//! What decodes must also come back: encoded anew it is the same bytes, or decodes to the same value where a
+//! format has more than one form. `run.sh` runs them under libFuzzer; `cargo test` replays the seeds.
+
+use std::collections::BTreeMap;
+
+use mqstore_format::json::{
+    self, CompactionPositions, ConsumerOffsets, DelayOffsets, Dialect, SubscriptionGroups, TopicTable, Value,
+};
+use mqstore_format::{
+    BatchCqUnit, BatchItem, Checkpoint, Compression, CqExtUnit, CqUnit, CrcCheck, DelayLevels, FormatError,
+    Host, IndexEntry, IndexGeometry, IndexHeader, Peek, Properties, PropertiesBuilder, RecordSpec,
+    RecordView, UniqueKeyGenerator, compress, decode_batch, decompress, encode_batch, ext_address,
+    ext_offset, geometries_for_len, index_file_name, index_key_hash, java_hash, key_digest, offset_file_name,
+    offset_message_id, parse_index_file_name, parse_offset_file_name, parse_offset_message_id,
+    parse_queue_dir_name, patch_position, peek, seal_property_crc, split_batch, validate_stored_topic,
+    validate_topic, without_property,
+};
+
+/// Limit for everything that is decompressed here.
+const BODY_LIMIT: usize = 1 << 20;
+
+fn spec_of<'a>(record: &RecordView<'a>) -> RecordSpec<'a> {
+    RecordSpec {
+        topic: record.topic,
+        queue_id: record.queue_id,
+        flag: record.flag,
+        queue_offset: record.queue_offset,
+        physical_offset: record.physical_offset,
+        sys_flag: record.sys_flag,
+        born_timestamp: record.born_timestamp,
+        born_host: record.born_host,
+        store_timestamp: record.store_timestamp,
+        store_host: record.store_host,
+        reconsume_times: record.reconsume_times,
+        prepared_transaction_offset: record.prepared_transaction_offset,
+        body: record.body,
+        properties: record.properties.raw(),
+        property_crc: false,
+    }
+}
+
+/// A stretch of a commit log, walked as a reader walks it.
+pub fn record(data: &[u8]) {
+    let mut rest = data;
+    while let Ok(head) = peek(rest) {
+        let step = match head {
+            Peek::Record { size, version } => {
+                let Ok(record) = RecordView::decode(rest) else { return };
+                assert_eq!((record.size, record.version), (size, version));
+                one_record(&record);
+                size as usize
+            }
+            Peek::Blank { size } => size as usize,
+            Peek::Zero | Peek::Invalid { .. } => {
+                assert!(RecordView::decode(rest).is_err());
+                return;
+            }
+        };
+        let Some(behind) = rest.get(step..) else { return };
+        rest = behind;
+    }
+}
+
+fn one_record(record: &RecordView<'_>) {
+    let checked = record.check_crc(CrcCheck::ALL);
+    let levels = DelayLevels::default();
+    let _ = (record.tags_code(&levels), record.keys(), record.unique_key(), record.inner_batch());
+    let _ = (record.dispatches_to_queue(), record.indexed(), record.decompressed_body(BODY_LIMIT));
+    for key in record.key_list() {
+        assert!(index_key_hash(record.topic, key) >= 0);
+    }
+    let id = record.offset_message_id();
+    assert_eq!(parse_offset_message_id(&id), Ok((record.store_host, record.physical_offset)));
+    assert_eq!(record.store_host.to_string().parse::<Host>(), Ok(record.store_host));
+
+    let spec = spec_of(record);
+    let mut again = Vec::new();
+    spec.encode_into(&mut again).expect("what was decoded can be encoded");
+    let canonical = spec.version() == record.version && (!record.body.is_empty() || record.body_crc == 0);
+    if checked.is_ok() && canonical {
+        assert_eq!(again, record.bytes);
+    }
+    let sealed = RecordSpec { property_crc: true, ..spec };
+    again.clear();
+    if sealed.encode_into(&mut again).is_ok() {
+        patch_position(&mut again, 1, 2, 3).expect("a record can be patched");
+        seal_property_crc(&mut again).expect("a record with a CRC property can be sealed");
+        let decoded = RecordView::decode(&again).expect("a patched record decodes");
+        assert_eq!((decoded.queue_offset, decoded.physical_offset, decoded.store_timestamp), (1, 2, 3));
+        assert_eq!(decoded.check_crc(CrcCheck::ALL), Ok(()));
+    }
+}
+
+/// The properties text of a record.
+pub fn properties(data: &[u8]) {
+    let properties = Properties::new(data);
+    let mut last: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut builder = PropertiesBuilder::new();
+    for (name, value) in properties.iter() {
+        last.insert(name, value);
+        match builder.push_reserved(name, value) {
+            Ok(()) | Err(FormatError::TooLarge { .. }) => {}
+            Err(_) => {
+                // Java lets a value go on behind a second separator; nobody can write one.
+                assert!(value.contains('\u{1}'));
+            }
+        }
+    }
+    let valid =
+        properties.iter_raw().all(|(n, v)| std::str::from_utf8(n).is_ok() && std::str::from_utf8(v).is_ok());
+    // A few are enough: each walks over everything again.
+    for (name, value) in last.iter().take(4) {
+        assert!(!name.is_empty() && !value.is_empty());
+        if valid {
+            assert_eq!(properties.get(name), Some(*value));
+            assert_eq!(properties.get_many([name]), [Some(*value)]);
+        }
+        let without = without_property(data, name);
+        assert_eq!(Properties::new(&without).get(name), None);
+    }
+    assert!(properties.iter_lossy().count() >= properties.iter().count());
+    let written = builder.finish();
+    assert!(Properties::new(&written).iter().all(|(name, _)| last.contains_key(name)));
+}
+
+/// The body of a client's batch.
+pub fn batch(data: &[u8]) {
+    let items: Vec<BatchItem<'_>> = decode_batch(data).filter_map(Result::ok).collect();
+    let mut again = Vec::new();
+    encode_batch(items.iter().copied(), &mut again).expect("what was decoded can be encoded");
+    let back: Vec<BatchItem<'_>> = decode_batch(&again).map(|item| item.expect("an item of ours")).collect();
+    assert_eq!(back, items);
+    let host = Host::new([127, 0, 0, 1], 10911);
+    let mut next = 0;
+    for spec in split_batch(&RecordSpec::new("t", data, host, host)).map_while(Result::ok) {
+        assert_eq!(spec.physical_offset, next);
+        let mut record = Vec::new();
+        next += spec.encode_into(&mut record).expect("a split record can be encoded") as i64;
+    }
+}
+
+/// Units of consume queues, their extensions and batch queues.
+pub fn queue_units(data: &[u8]) {
+    let mut again = Vec::new();
+    for unit in CqUnit::decode_all(data) {
+        assert!(unit.is_written() || !unit.is_valid());
+        assert!(!(unit.is_valid() && unit.is_blank()));
+        let _ = unit.physical_end();
+        if let Some(offset) = ext_offset(unit.tags_code) {
+            assert_eq!(ext_address(offset), Some(unit.tags_code));
+        }
+        again.extend(unit.encode());
+    }
+    assert!(data.starts_with(&again));
+    again.clear();
+    for unit in BatchCqUnit::decode_all(data) {
+        assert!(!(unit.is_valid() && unit.is_end_marker()));
+        let _ = (unit.physical_end(), unit.next_offset());
+        again.extend(unit.encode());
+    }
+    assert!(data.starts_with(&again));
+    let mut rest = data;
+    while let Ok(unit) = CqExtUnit::decode(rest) {
+        again.clear();
+        let len = unit.encode_into(&mut again).expect("a decoded unit can be encoded");
+        assert!(rest.starts_with(&again));
+        assert_eq!(unit.bit(unit.bitmap.len() * 8), None);
+        rest = &rest[len..];
+    }
+}
+
+/// Header and entries of an index file, and the geometries a length can have.
+pub fn index(data: &[u8]) {
+    let Some((head, rest)) = data.split_first_chunk::<40>() else { return };
+    let header = IndexHeader::decode(head);
+    assert_eq!(&header.encode(), head);
+    assert!(header.next_entry() >= 1);
+    let geometry = IndexGeometry { slots: header.slot_count.unsigned_abs(), entries: header.next_entry() };
+    for bytes in rest.as_chunks().0 {
+        let entry = IndexEntry::decode(bytes);
+        assert_eq!(&entry.encode(), bytes);
+        let time = entry.store_timestamp(&header);
+        assert!(header.time_diff_s(time) >= 0);
+        assert!(geometry.slot_of(entry.hash) < geometry.slots.max(1));
+    }
+    let len = header.begin_physical.unsigned_abs();
+    for found in geometries_for_len(len).take(8).chain(geometries_for_len(len).rev().take(8)) {
+        assert_eq!(found.file_len(), len);
+    }
+    if geometry.slots >= 1 && geometry.entries >= 2 && geometry.file_len() < 100_000 {
+        assert!(geometries_for_len(geometry.file_len()).any(|found| found == geometry));
+    }
+}
+
+/// The checkpoint file.
+pub fn checkpoint(data: &[u8]) {
+    let checkpoint = Checkpoint::decode(data);
+    assert!(checkpoint.min_timestamp() >= 0);
+    let written = checkpoint.encode();
+    assert_eq!(Checkpoint::decode(&written), checkpoint);
+    let known = data.len().min(48) / 8 * 8;
+    assert_eq!(written[..known], data[..known]);
+}
+
+/// Every JSON side file.
+pub fn json(data: &[u8]) {
+    let ours = json::parse(data);
+    // Whatever is JSON to a strict reader must be the same to ours, except for its own limits of depth.
+    if let Ok(theirs) = serde_json::from_slice::<Value>(data)
+        && depth(&theirs) < json::MAX_JSON_DEPTH
+    {
+        assert!(alike(&theirs, ours.as_ref().expect("JSON is in the dialect")));
+    }
+    for dialect in [Dialect::Rocketmq53, Dialect::Rocketmq55] {
+        comes_back(TopicTable::parse(data), TopicTable::parse, |table| table.to_json(dialect));
+        comes_back(SubscriptionGroups::parse(data), SubscriptionGroups::parse, |table| {
+            table.to_json(dialect)
+        });
+        comes_back(ConsumerOffsets::parse(data), ConsumerOffsets::parse, |table| table.to_json(dialect));
+        comes_back(DelayOffsets::parse(data), DelayOffsets::parse, |table| table.to_json(dialect));
+        comes_back(CompactionPositions::parse(data), CompactionPositions::parse, |table| {
+            table.to_json(dialect)
+        });
+    }
+}
+
+/// Written, read and written again, a table has the same text.
+fn comes_back<T>(
+    read: Result<T, FormatError>,
+    parse: impl Fn(&[u8]) -> Result<T, FormatError>,
+    write: impl Fn(&T) -> String,
+) {
+    let Ok(table) = read else { return };
+    let text = write(&table);
+    let again = parse(text.as_bytes()).expect("a text of ours is readable");
+    assert_eq!(write(&again), text);
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        _ => 1,
+    }
+}
+
+/// Equal but for the rounding of numbers that are no integers.
+fn alike(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a.is_f64() || b.is_f64() || a == b,
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(name, a)| b.get(name).is_some_and(|b| alike(a, b)))
+        }
+        _ => a == b,
+    }
+}
+
+/// Texts: ids, file names, hosts, topics, delay levels, and the hashes over them.
+pub fn ids_names(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok((host, offset)) = parse_offset_message_id(text) {
+        assert_eq!(offset_message_id(&host, offset), text.to_ascii_uppercase());
+    }
+    if let Ok(host) = text.parse::<Host>() {
+        assert_eq!(host.to_string().parse(), Ok(host));
+    }
+    if let Some(offset) = parse_offset_file_name(text) {
+        assert_eq!(offset_file_name(offset), text);
+    }
+    if let Some(time) = parse_index_file_name(text) {
+        assert_eq!(index_file_name(&time).as_deref(), Ok(text));
+        assert!(time.successor() > time);
+    }
+    if let Some(queue_id) = parse_queue_dir_name(text) {
+        assert_eq!(queue_id.to_string(), text);
+    }
+    if validate_topic(text).is_ok() {
+        assert_eq!(validate_stored_topic(text), Ok(()));
+    }
+    if let Ok(levels) = DelayLevels::parse(text) {
+        let _ = levels.delivery_time(levels.max_level(), i64::MAX);
+    }
+    let plain = text.encode_utf16().fold(0i32, |h, unit| h.wrapping_mul(31).wrapping_add(i32::from(unit)));
+    assert_eq!(java_hash(text), plain);
+    assert_eq!(index_key_hash("", text), java_hash(&format!("#{text}")).checked_abs().unwrap_or(0));
+    let _ = key_digest(text);
+    let generator = UniqueKeyGenerator::new([127, 0, 0, 1].into(), java_hash(text).cast_unsigned(), 0);
+    assert_eq!(generator.next(i64::from(plain) * i64::from(plain)).len(), 32);
+}
+
+/// Compressed bodies: the first byte chooses the kind and what is done, the second the limit.
+pub fn compression(data: &[u8]) {
+    let [choice, limit, bytes @ ..] = data else { return };
+    let kind = [Compression::Zlib, Compression::Lz4, Compression::Zstd][usize::from(choice % 3)];
+    let limit = (usize::from(*limit) << 6).min(BODY_LIMIT);
+    if let Ok(body) = decompress(kind, bytes, limit) {
+        assert!(body.len() <= limit);
+    }
+    if choice & 0x80 != 0 {
+        let packed = compress(kind, bytes, i32::from(choice & 0xf)).expect("any bytes can be compressed");
+        assert_eq!(decompress(kind, &packed, bytes.len()).as_deref(), Ok(bytes));
+    }
+}
+
+/// A target: any bytes in, nothing out.
+pub type Target = fn(&[u8]);
+
+/// The targets by name, as `run.sh` and the tests know them.
+pub const TARGETS: [(&str, Target); 9] = [
+    ("record", record),
+    ("properties", properties),
+    ("batch", batch),
+    ("queue_units", queue_units),
+    ("index", index),
+    ("checkpoint", checkpoint),
+    ("json", json),
+    ("ids_names", ids_names),
+    ("compression", compression),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::TARGETS;
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn seeds_pass() {
+        for (name, target) in TARGETS {
+            let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
+            let seeds: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+            assert!(!seeds.is_empty(), "{name} has no seeds");
+            target(&[]);
+            for seed in seeds {
+                let bytes = fs::read(&seed).unwrap();
+                target(&bytes);
+                for cut in 0..bytes.len() {
+                    target(&bytes[..cut]);
+                }
+            }
+        }
+    }
+}

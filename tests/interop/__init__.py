@@ -1,0 +1,1 @@
+"""Interoperability tests: mqstore against the real RocketMQ store library, broker and client."""

@@ -1,0 +1,121 @@
+"""Fixtures of the interoperability suite: the Java side, built when stale, and the count of what was compared."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .driver import java_executable
+from .java_build import VERSIONS, JavaMissingError, build
+from .shop import Shop, Written
+from .tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from .market import Market
+
+PASSED = pytest.StashKey[bool]()
+TALLIES: pytest.StashKey[list[tuple[str, Tally]]] = pytest.StashKey()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the suite's markers and the place for its counts."""
+    config.addinivalue_line("markers", "interop: runs the real RocketMQ (Maven and a JDK are needed)")
+    config.addinivalue_line("markers", "scenario(name): the directory RocketMQ writes for this test")
+    config.addinivalue_line(
+        "markers", "trade(name): the directory mqstore writes and RocketMQ appends to for this test"
+    )
+    config.stash[TALLIES] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember whether the test itself passed, for the fixtures that end after it."""
+    report = yield
+    if call.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what each test compared, and the sum."""
+    tallies = terminalreporter.config.stash[TALLIES]
+    if not tallies:
+        return
+    terminalreporter.section("compared with RocketMQ")
+    total = Tally()
+    for name, tally in sorted(tallies, key=lambda each: each[0]):
+        terminalreporter.line(f"{name}: {tally.text()}")
+        total.add(tally)
+    terminalreporter.line(f"all: {total.text()}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _java_side() -> None:
+    """Have the driver of every version built; without Maven or Java the suite skips, or fails under CI=true."""
+    try:
+        java_executable()
+        for version in VERSIONS:
+            build(version)
+    except JavaMissingError as error:
+        if os.environ.get("CI", "").lower() == "true":
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    """Return each RocketMQ version in turn."""
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, _java_side: None) -> Iterator[Shop]:
+    """Return the maker of directories that RocketMQ writes."""
+    made = Shop(tmp_path_factory.mktemp("interop"), _wanted(request.session, "scenario"))
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="session")
+def market(request: pytest.FixtureRequest, shop: Shop) -> Market:
+    """Return the maker of directories that mqstore writes and RocketMQ appends to."""
+    from .market import Market
+
+    return Market(shop, _wanted(request.session, "trade"))
+
+
+def _wanted(session: pytest.Session, marker: str) -> dict[str, set[str]]:
+    """Return the directories the collected tests will ask for, by version: they are best made together."""
+    wanted: dict[str, set[str]] = defaultdict(set)
+    for item in session.items:
+        chosen = item.get_closest_marker(marker)
+        call = getattr(item, "callspec", None)
+        if chosen is not None and call is not None and "version" in call.params:
+            wanted[call.params["version"]].add(chosen.args[0])
+    return wanted
+
+
+@pytest.fixture
+def written(request: pytest.FixtureRequest, shop: Shop, version: str) -> Written:
+    """Return the directory of the test's ``scenario`` marker. Tests must not change it; they copy it."""
+    marker = request.node.get_closest_marker("scenario")
+    assert marker is not None, "the test needs a scenario marker"
+    return shop.written(version, marker.args[0])
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
+    """Return the test's counter; a test that compared no message fails."""
+    counted = Tally()
+    yield counted
+    request.config.stash[TALLIES].append((f"{request.path.stem}::{request.node.name}", counted))
+    if request.node.stash.get(PASSED, False):
+        assert counted.messages > 0, "the test compared no message"

@@ -1,0 +1,576 @@
+"""A typed client for the Java side: the real RocketMQ store, broker and client in child processes.
+
+It knows nothing of mqstore, so any suite can use it to get a directory that RocketMQ itself wrote::
+
+    from interop.driver import make_java_store
+    from interop.java_rows import message
+
+    view = make_java_store(path, "5.5.0", [message("orders", b"...", keys=["A-1"])])
+
+`build` compiles the driver once per RocketMQ version with Maven into ``target/<version>``; after that nothing here
+needs a network. `JavaSession` is one interactive JVM that can hold several stores; `JavaBroker` is a name server and
+a broker. Every JVM ends when its standard input does, so none outlives the test run, whatever happens to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import queue
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+from .java_build import JavaError, JavaMissingError, build
+from .java_rows import (
+    JavaMessage,
+    JavaPut,
+    JavaQueue,
+    JavaView,
+    KeyQuery,
+    LogLine,
+    OpenReport,
+    Spec,
+    TimeQuery,
+)
+
+JVM_OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Xmx512m",
+    "-XX:MaxDirectMemorySize=512m",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "-Drmq.logback.configurationFile=interop-logback.xml",
+    "-Dfile.encoding=UTF-8",
+)
+
+
+def java_executable() -> str:
+    """Return the path of the Java launcher: that of JAVA_HOME, else the first on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if found is None:
+        reason = "there is no java on this machine: install maven and a JDK, 17 or newer"
+        raise JavaMissingError(reason)
+    return found
+
+
+def _jvm(version: str, home: Path, main_class: str, *args: str) -> list[str]:
+    return [
+        java_executable(),
+        *JVM_OPTIONS,
+        # RocketMQ writes logs and RocksDB journals below the user's home; here that is a scratch folder.
+        f"-Duser.home={home}",
+        f"-Drocketmq.home.dir={home}",
+        f"-Dinterop.log={home / 'interop.log'}",
+        "-cp",
+        build(version),
+        f"org.mqstore.interop.{main_class}",
+        *args,
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Message specifications
+
+
+def _log_lines(result: dict[str, Any]) -> list[LogLine]:
+    return [LogLine(**line) for line in result["logs"]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Processes
+
+
+class JavaSession:
+    """One interactive JVM of a RocketMQ version. Use as a context manager; not safe for several threads."""
+
+    def __init__(self, version: str, home: Path | None = None) -> None:
+        """Start the JVM; `home` is its scratch folder (logs, standard error), a temporary one by default."""
+        self.version = version
+        self._own_home = None if home else tempfile.TemporaryDirectory(prefix="mqstore-java-")
+        self.home = home or Path(self._own_home.name if self._own_home else "")
+        self.home.mkdir(parents=True, exist_ok=True)
+        self._numbers = itertools.count(1)
+        self._names = itertools.count(1)
+        self._errors = (self.home / "stderr.txt").open("ab")
+        self.process = subprocess.Popen(
+            _jvm(version, self.home, "Driver"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._pump = threading.Thread(target=self._read_lines, name="java-output", daemon=True)
+        self._pump.start()
+        ready = self._end_of(0, [], 60)
+        if ready["version"] != "V" + version.replace(".", "_"):
+            reason = f"asked for RocketMQ {version}, the class path has {ready['version']}"
+            raise JavaError(reason)
+
+    def __enter__(self) -> Self:
+        """Return the session."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the JVM; stores still open are not shut down cleanly."""
+        self.end()
+
+    def call(self, op: str, *, timeout: float = 120, **args: object) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Run a command and return its rows and its result."""
+        number = self.send(op, **args)
+        rows: list[dict[str, Any]] = []
+        return rows, self._end_of(number, rows, timeout)
+
+    def send(self, op: str, **args: object) -> int:
+        """Send a command and return its number without waiting for an answer."""
+        number = next(self._numbers)
+        line = json.dumps({"id": number, "op": op} | {name: value for name, value in args.items() if value is not None})
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError as error:
+            raise self._died() from error
+        return number
+
+    def rows(self, number: int, timeout: float = 120) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a command that was sent, as they come, until its end."""
+        deadline = time.monotonic() + timeout
+        while True:
+            answer = self._answer(number, deadline)
+            if "row" not in answer:
+                self._result(answer)
+                return
+            yield answer["row"]
+
+    def open(
+        self,
+        path: Path,
+        *,
+        config: Mapping[str, object] | None = None,
+        topics: Mapping[str, Mapping[str, object]] | None = None,
+        write_topics: bool = False,
+        start: bool = True,
+    ) -> JavaStore:
+        """Open a directory with a RocketMQ store.
+
+        `config` has names of MessageStoreConfig; `topics` maps a name to ``{"queues": n, "attributes": {...}}``;
+        `write_topics` also writes them to config/topics.json, as a broker does.
+        """
+        name = f"store-{next(self._names)}"
+        texts = {
+            key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (config or {}).items()
+        }
+        _, result = self.call(
+            "open",
+            store=name,
+            path=str(path),
+            config=texts,
+            topics=dict(topics or {}),
+            write_topics=write_topics,
+            start=start,
+        )
+        report = OpenReport(
+            result["loaded"],
+            result["was_clean"],
+            result["seconds"],
+            result["min_physical"],
+            result["max_physical"],
+            _log_lines(result),
+        )
+        if not report.loaded:
+            reason = f"RocketMQ {self.version} refused to load {path}: {report.logs}"
+            raise JavaError(reason)
+        return JavaStore(self, name, Path(path), report)
+
+    def close_stores(self, stores: Iterable[JavaStore]) -> list[LogLine]:
+        """Shut stores down cleanly at the same time: each shutdown alone takes more than three seconds."""
+        _, result = self.call("close", stores=[store.name for store in stores])
+        return _log_lines(result)
+
+    def logs(self) -> list[LogLine]:
+        """Return what was logged at WARN and ERROR since the last open, close or call of this."""
+        return _log_lines(self.call("logs")[1])
+
+    def kill(self) -> None:
+        """End the JVM with SIGKILL, as a power button does to a broker."""
+        self.process.kill()
+        self.process.wait()
+        self._pump.join()
+        self._close_pipes()
+
+    def halt(self) -> None:
+        """End the JVM from inside, without shutdown hooks: files stay as they are at this moment."""
+        self.send("halt")
+        self.process.wait(30)
+        self._pump.join()
+        self._close_pipes()
+
+    def end(self) -> None:
+        """End the JVM if it still runs, and remove its scratch folder."""
+        if self.process.poll() is None:
+            self.kill()
+        self._pump.join()
+        self._close_pipes()
+        if self._own_home:
+            self._own_home.cleanup()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout, self._errors):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def _read_lines(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            # A killed process may leave half a line.
+            if line.endswith(b"\n"):
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def _answer(self, number: int, deadline: float) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=max(0.001, deadline - time.monotonic()))
+        except queue.Empty:
+            self.process.kill()
+            reason = f"no answer from RocketMQ {self.version} in time; its process was killed\n{self._tail()}"
+            raise JavaError(reason) from None
+        if line is None:
+            raise self._died()
+        answer: dict[str, Any] = json.loads(line)
+        if answer["id"] != number:
+            reason = f"answer to command {answer['id']} while waiting for {number}"
+            raise JavaError(reason)
+        return answer
+
+    def _end_of(self, number: int, rows: list[dict[str, Any]], timeout: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout
+        answer = self._answer(number, deadline)
+        while "row" in answer:
+            rows.append(answer["row"])
+            answer = self._answer(number, deadline)
+        return self._result(answer)
+
+    def _result(self, answer: dict[str, Any]) -> dict[str, Any]:
+        if not answer["ok"]:
+            reason = f"RocketMQ {self.version}: {answer['error']}\n{answer['trace']}"
+            raise JavaError(reason)
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def _died(self) -> JavaError:
+        status = self.process.wait()
+        return JavaError(f"the JVM of RocketMQ {self.version} ended with status {status}\n{self._tail()}")
+
+    def _tail(self) -> str:
+        return (self.home / "stderr.txt").read_text(errors="replace")[-4000:]
+
+
+class JavaStore:
+    """A store that is open in a `JavaSession`."""
+
+    def __init__(self, session: JavaSession, name: str, path: Path, report: OpenReport) -> None:
+        """Made by `JavaSession.open`."""
+        self.session = session
+        self.name = name
+        self.path = path
+        self.report = report
+
+    def put(self, specs: Sequence[Spec], *, check: bool = True) -> list[JavaPut]:
+        """Put messages in order; with `check` every one must be PUT_OK. Returns when queues and index have them."""
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl", dir=self.session.home) as file:
+            file.writelines(json.dumps(spec) + "\n" for spec in specs)
+            file.flush()
+            rows, _ = self.session.call("put", store=self.name, file=file.name)
+        puts = [JavaPut(**row) for row in rows]
+        if check:
+            refused = [(spec, put) for spec, put in zip(specs, puts, strict=True) if put.status != "PUT_OK"]
+            if refused:
+                reason = f"RocketMQ refused {len(refused)} puts, the first: {refused[0]}"
+                raise JavaError(reason)
+        self.await_dispatch()
+        return puts
+
+    def put_streaming(self, specs: Sequence[Spec]) -> Iterator[JavaPut]:
+        """Put messages one by one and yield each result as soon as RocketMQ gave it; may be cut short by a kill."""
+        number = self.session.send("put", store=self.name, messages=list(specs), flush_each=True)
+        for row in self.session.rows(number):
+            yield JavaPut(**row)
+
+    def await_dispatch(self) -> None:
+        """Wait until queues and index hold every record of the log."""
+        self.session.call("await", store=self.name)
+
+    def read(self) -> JavaView:
+        """Read every message of every queue."""
+        rows, _ = self.session.call("read", store=self.name)
+        return _view(rows)
+
+    def read_queue(self, topic: str, queue_id: int = 0, start: int = 0) -> JavaView:
+        """Read one queue from an offset to its end. The way to read compaction topics, too."""
+        rows, _ = self.session.call("read", store=self.name, topic=topic, queue_id=queue_id, **{"from": start})
+        return _view(rows)
+
+    def log(self) -> list[JavaMessage]:
+        """Read every record of the commit log in its order, those without a queue entry too."""
+        rows, _ = self.session.call("log", store=self.name)
+        return [JavaMessage.from_row(row["message"]) for row in rows]
+
+    def pull(self, topic: str, queue_id: int, offset: int, most: int = 32) -> tuple[str, int, list[JavaMessage]]:
+        """Pull once as a consumer would: status, next offset, messages."""
+        args: dict[str, Any] = {"topic": topic, "queue_id": queue_id, "offset": offset, "most": most}
+        rows, result = self.session.call("pull", store=self.name, **args)
+        return result["status"], result["next_offset"], [JavaMessage.from_row(row["message"]) for row in rows]
+
+    def look_up(self, queries: Sequence[KeyQuery]) -> list[list[int]]:
+        """Return for each query the physical offsets found by key. RocketMQ does not re-check keys: hash twins show."""
+        named = [{k: v for k, v in query._asdict().items() if v is not None} for query in queries]
+        for query in named:
+            if "kind" in query:
+                query["type"] = query.pop("kind")
+        rows, _ = self.session.call("keys", store=self.name, queries=named)
+        return [row["offsets"] for row in rows]
+
+    def offsets_for_times(self, queries: Sequence[TimeQuery]) -> list[int]:
+        """Return for each query the queue offset at that time."""
+        rows, _ = self.session.call("times", store=self.name, queries=[query._asdict() for query in queries])
+        return [row["offset"] for row in rows]
+
+    def close(self) -> list[LogLine]:
+        """Shut the store down cleanly; several at once are quicker with `JavaSession.close_stores`."""
+        return self.session.close_stores([self])
+
+
+def _view(rows: Iterable[dict[str, Any]]) -> JavaView:
+    view = JavaView([], [])
+    for row in rows:
+        if "message" in row:
+            view.messages.append(JavaMessage.from_row(row["message"]))
+        else:
+            view.queues.append(JavaQueue(**row["queue"]))
+    return view
+
+
+def make_java_store(
+    path: Path,
+    version: str,
+    specs: Sequence[Spec],
+    *,
+    config: Mapping[str, object] | None = None,
+    topics: Mapping[str, Mapping[str, object]] | None = None,
+    clean: bool = True,
+) -> JavaView:
+    """Let RocketMQ write a store directory and return what it reads from it.
+
+    With ``clean=False`` the process is halted without shutdown, as after ``kill -9``.
+    """
+    with JavaSession(version) as session:
+        store = session.open(path, config=config, topics=topics, write_topics=bool(topics))
+        store.put(specs)
+        view = store.read()
+        if clean:
+            store.close()
+        else:
+            session.halt()
+    return view
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Name server and broker
+
+
+class JavaBroker:
+    """A name server and a broker on loopback, in one child process, on a store directory. A context manager."""
+
+    def __init__(self, version: str, store: Path, home: Path, config: Mapping[str, object] | None = None) -> None:
+        """Start both and wait until they listen. File sizes in `config` must be those of the directory."""
+        self.version = version
+        self.store = store
+        self.home = home
+        home.mkdir(parents=True, exist_ok=True)
+        listen, namesrv = _free_broker_ports()
+        self.address = f"127.0.0.1:{listen}"
+        self.namesrv = f"127.0.0.1:{namesrv}"
+        properties = {
+            "brokerClusterName": "interop",
+            "brokerName": "interop",
+            "brokerId": 0,
+            "namesrvAddr": self.namesrv,
+            "listenPort": listen,
+            "bindAddress": "127.0.0.1",
+            "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
+            "storePathRootDir": store,
+            "storePathCommitLog": store / "commitlog",
+            "autoCreateTopicEnable": "false",
+            # The broker must delete nothing and refuse nothing because of the machine it runs on.
+            "transientStorePoolEnable": "false",
+            "fileReservedTime": 100_000,
+            "diskMaxUsedSpaceRatio": 95,
+            "diskSpaceCleanForciblyRatio": 85,
+            "osPageCacheBusyTimeOutMills": 10_000,
+            "waitTimeMillsInSendQueue": 10_000,
+            "timerWheelEnable": "false",
+            "transactionCheckInterval": 600_000,
+        }
+        properties.update(config or {})
+        file = home / "broker.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        self._errors = (home / "broker-stderr.txt").open("ab")
+        self.process = subprocess.Popen(
+            _jvm(version, home, "BrokerProcess", str(namesrv), str(file)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=os.environ | {"ROCKETMQ_HOME": str(home), "HOME": str(home)},
+            start_new_session=True,
+        )
+        try:
+            self._await_ready(90)
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self) -> Self:
+        """Return the broker."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Kill the process if `stop` did not end it."""
+        self.kill()
+
+    def stop(self, timeout: float = 60) -> None:
+        """Stop the broker as an operator does, by SIGTERM; it must take its `abort` file away."""
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(timeout)
+        if status not in (0, 143, -15) or (self.store / "abort").exists():
+            reason = f"the broker did not stop cleanly, status {status}\n{self._tail()}"
+            raise JavaError(reason)
+
+    def kill(self) -> None:
+        """End the process with SIGKILL if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self._errors):
+            if pipe is not None:
+                pipe.close()
+
+    def _await_ready(self, seconds: float) -> None:
+        # Killing it at the deadline ends the read below; no other thread touches the process until then.
+        watchdog = threading.Timer(seconds, self.process.kill)
+        watchdog.start()
+        try:
+            assert self.process.stdout is not None
+            for line in self.process.stdout:
+                if line.startswith(b"ready "):
+                    drain = threading.Thread(target=self.process.stdout.read, name="broker-output", daemon=True)
+                    drain.start()
+                    return
+        finally:
+            watchdog.cancel()
+        reason = f"the broker of RocketMQ {self.version} did not start\n{self._tail()}"
+        raise JavaError(reason)
+
+    def _tail(self) -> str:
+        parts = [self.home / "broker-stderr.txt", self.home / "interop.log"]
+        return "\n".join(part.read_text(errors="replace")[-4000:] for part in parts if part.exists())
+
+
+class JavaClient:
+    """The official RocketMQ client, run inside a `JavaSession`, connected to a `JavaBroker`. A context manager."""
+
+    def __init__(self, session: JavaSession, broker: JavaBroker, seconds: int = 60) -> None:
+        """Connect, and wait until the broker is registered and has dispatched its log."""
+        self.session = session
+        self._act("connect", namesrv=broker.namesrv, broker=broker.address, seconds=seconds)
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Disconnect."""
+        if self.session.process.poll() is None:
+            self._act("disconnect")
+
+    def create_topics(self, topics: Mapping[str, int]) -> None:
+        """Create or update topics (name to number of queues), so that they have a route."""
+        self._act("topics", topics=dict(topics))
+
+    def consume(self, topic: str, seconds: int = 60) -> list[JavaMessage]:
+        """Consume every message of a topic from each queue's minimum to its maximum at the call."""
+        rows, _ = self._act("consume", topic=topic, seconds=seconds)
+        return [JavaMessage.from_row(row["message"]) for row in rows]
+
+    def produce(self, specs: Sequence[Spec]) -> list[dict[str, Any]]:
+        """Send messages; a spec may also have `batch`, `delay_level`, or `transaction` "commit" or "rollback"."""
+        rows, _ = self._act("produce", messages=list(specs))
+        return rows
+
+    def look_up(self, topic: str, key: str, *, unique: bool = False) -> list[JavaMessage]:
+        """Query by one of KEYS, or by the unique id, through the broker; 64 hits at most, none is a `JavaError`."""
+        rows, _ = self._act("keys", topic=topic, key=key, unique=unique)
+        return [JavaMessage.from_row(row["message"]) for row in rows]
+
+    def _act(self, action: str, **args: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        return self.session.call("client", action=action, **args)
+
+
+def _free_broker_ports() -> tuple[int, int]:
+    """Find a listen port whose neighbours -2 and +1 are free too, and a port for the name server.
+
+    Below 32768, where Linux hands out no ports of its own accord.
+    """
+    chooser = random.Random(os.getpid() ^ time.monotonic_ns())
+    for _ in range(200):
+        listen = chooser.randrange(20_000, 32_000)
+        wanted = (listen - 2, listen, listen + 1, listen + 5)
+        if all(_is_free(port) for port in wanted):
+            return listen, listen + 5
+    reason = "no free ports between 20000 and 32000"
+    raise JavaError(reason)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

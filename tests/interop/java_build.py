@@ -1,0 +1,104 @@
+"""Compiles the Java driver, once per RocketMQ version and whenever its sources change.
+
+`build` runs Maven into ``target/<version>`` and answers with the class path; after that nothing here needs a network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import itertools
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+VERSIONS = ("5.3.3", "5.5.0")
+"""The RocketMQ versions the suite runs against."""
+
+HERE = Path(__file__).resolve().parent
+BUILD_ATTEMPTS = 3
+BUILD_SECONDS = 300
+
+
+class JavaMissingError(RuntimeError):
+    """Maven or Java is not on this machine; the message says what to install."""
+
+
+class JavaBuildError(RuntimeError):
+    """Maven is there but the build failed; the message carries its output."""
+
+
+class JavaError(RuntimeError):
+    """A command failed on the Java side, or its process ended; the message carries the Java trace."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Building
+
+
+def build(version: str, project: Path = HERE) -> str:
+    """Compile the driver of `project` for one RocketMQ version unless that is done, and return its class path.
+
+    `project` holds a pom.xml with a profile of each version; without one it is the driver of this suite.
+    Raises `JavaMissingError` when a build is needed and Maven is missing, `JavaBuildError` when it fails.
+    """
+    target = project / "target" / version
+    stamp = target / "built-from"
+    source = _source_digest(version, project)
+    target.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f"{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _is_fresh(target, stamp, source):
+            _run_maven(version, project)
+            stamp.write_text(source)
+    return f"{target / 'classes'}:{(target / 'classpath.txt').read_text().strip()}"
+
+
+def _source_digest(version: str, project: Path) -> str:
+    digest = hashlib.sha256(version.encode())
+    for path in [project / "pom.xml", *sorted((project / "src").rglob("*"))]:
+        if path.is_file():
+            digest.update(str(path.relative_to(project)).encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _is_fresh(target: Path, stamp: Path, source: str) -> bool:
+    class_path = target / "classpath.txt"
+    if not stamp.is_file() or stamp.read_text() != source or not class_path.is_file():
+        return False
+    return all(Path(entry).is_file() for entry in class_path.read_text().strip().split(":"))
+
+
+def _run_maven(version: str, project: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        reason = "the Java driver is not built and there is no mvn on the PATH: install maven (and a JDK, 17 or newer)"
+        raise JavaMissingError(reason)
+    command = [maven, "-B", "-q", "-P", f"rocketmq-{version}", "-f", str(project / "pom.xml"), "clean", "compile"]
+    output = ""
+    # Offline first: a machine that has the artifacts needs no network, and Maven then asks no server for anything.
+    for attempt, extra in enumerate((["-o"], *itertools.repeat([], BUILD_ATTEMPTS))):
+        if attempt > 1:
+            time.sleep(2**attempt)
+        try:
+            done = subprocess.run(
+                [*command, *extra],
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=BUILD_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            output = f"no end within {BUILD_SECONDS} s"
+            continue
+        if done.returncode == 0:
+            return
+        output = done.stdout + done.stderr
+    reason = f"mvn failed {BUILD_ATTEMPTS} times for RocketMQ {version}; its last output:\n{output[-4000:]}"
+    raise JavaBuildError(reason)

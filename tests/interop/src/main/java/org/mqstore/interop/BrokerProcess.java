@@ -1,0 +1,43 @@
+package org.mqstore.interop;
+
+import org.apache.rocketmq.broker.BrokerController;
+import org.apache.rocketmq.broker.BrokerStartup;
+import org.apache.rocketmq.common.namesrv.NamesrvConfig;
+import org.apache.rocketmq.namesrv.NamesrvController;
+import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+
+/**
+ * A name server and a broker in one child process.
+ *
+ * <p>Prints {@code ready} and the process number when both listen. SIGTERM stops the broker cleanly by RocketMQ's own
+ * shutdown hook; the name server lives until the process ends, so that the broker can take its leave of it. The end of
+ * standard input ends the process at once: no broker outlives the test that started it.
+ */
+public final class BrokerProcess {
+    private BrokerProcess() {
+    }
+
+    /**
+     * Starts both.
+     *
+     * @param args the name server's port and the broker's properties file
+     */
+    public static void main(String[] args) throws Exception {
+        NettyServerConfig listen = new NettyServerConfig();
+        listen.setListenPort(Integer.parseInt(args[0]));
+        listen.setBindAddress("127.0.0.1");
+        NamesrvController namesrv = new NamesrvController(new NamesrvConfig(), listen);
+        if (!namesrv.initialize()) {
+            throw new IllegalStateException("the name server did not initialize");
+        }
+        namesrv.start();
+        BrokerController broker = BrokerStartup.createBrokerController(new String[] {"-c", args[1]});
+        BrokerStartup.start(broker);
+        System.out.println("ready " + ProcessHandle.current().pid());
+        System.out.flush();
+        while (System.in.read() >= 0) {
+            // Nothing is asked on this side; only its end matters.
+        }
+        Runtime.getRuntime().halt(1);
+    }
+}

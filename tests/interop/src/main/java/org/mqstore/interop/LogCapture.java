@@ -1,0 +1,63 @@
+package org.mqstore.interop;
+
+import com.google.gson.JsonArray;
+import com.google.gson.JsonObject;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.regex.Pattern;
+import org.apache.rocketmq.logging.ch.qos.logback.classic.Level;
+import org.apache.rocketmq.logging.ch.qos.logback.classic.spi.ILoggingEvent;
+import org.apache.rocketmq.logging.ch.qos.logback.classic.spi.IThrowableProxy;
+import org.apache.rocketmq.logging.ch.qos.logback.core.UnsynchronizedAppenderBase;
+
+/**
+ * Remembers what RocketMQ logs at WARN and ERROR, and the INFO lines that name the file recovery starts from.
+ *
+ * <p>The tests ask for these lines after a load: a store that mqstore wrote must load without any but the healthy
+ * ones. Of lines that differ in their numbers only, the first {@value #MOST_ALIKE} are kept. Made by logback from the
+ * configuration file, so the lines live in static state.
+ */
+public final class LogCapture extends UnsynchronizedAppenderBase<ILoggingEvent> {
+    private static final List<JsonObject> LINES = new ArrayList<>();
+    private static final Map<String, Integer> ALIKE = new HashMap<>();
+    private static final Pattern NUMBER = Pattern.compile("\\d+");
+    private static final int MOST_ALIKE = 100;
+
+    /** Made by logback. */
+    public LogCapture() {
+        setName("capture");
+    }
+
+    @Override
+    protected void append(ILoggingEvent event) {
+        String message = event.getFormattedMessage();
+        if (!event.getLevel().isGreaterOrEqual(Level.WARN) && !message.startsWith("recover from this mapped file")) {
+            return;
+        }
+        JsonObject line = new JsonObject();
+        line.addProperty("level", event.getLevel().toString());
+        line.addProperty("logger", event.getLoggerName());
+        line.addProperty("thread", event.getThreadName());
+        IThrowableProxy thrown = event.getThrowableProxy();
+        String cause = thrown == null ? "" : " | " + thrown.getClassName() + ": " + thrown.getMessage();
+        line.addProperty("message", message + cause);
+        synchronized (LINES) {
+            if (ALIKE.merge(NUMBER.matcher(message).replaceAll("#"), 1, Integer::sum) <= MOST_ALIKE) {
+                LINES.add(line);
+            }
+        }
+    }
+
+    /** Returns the lines since the last call, oldest first, and forgets them. */
+    static JsonArray drain() {
+        JsonArray lines = new JsonArray();
+        synchronized (LINES) {
+            LINES.forEach(lines::add);
+            LINES.clear();
+            ALIKE.clear();
+        }
+        return lines;
+    }
+}

@@ -1,0 +1,138 @@
+package org.mqstore.interop;
+
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import java.io.File;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentMap;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.remoting.protocol.DataVersion;
+import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.stats.BrokerStatsManager;
+
+/** One RocketMQ store on a directory: opened as a broker opens it, but without the broker around it. */
+final class OpenStore {
+    /** What every test store differs in from a production broker, unless the test says otherwise. */
+    private static final Map<String, String> TEST_DEFAULTS = Map.ofEntries(
+        Map.entry("haListenPort", "0"),
+        // The cleaner must delete nothing behind a test's back.
+        Map.entry("fileReservedTime", "100000"),
+        Map.entry("diskMaxUsedSpaceRatio", "95"),
+        Map.entry("cleanFileForciblyEnable", "false"),
+        // Pauses of a busy machine are no reason to refuse a put.
+        Map.entry("osPageCacheBusyTimeOutMills", "60000"),
+        // Whole queues in few calls.
+        Map.entry("maxTransferBytesOnMessageInMemory", "67108864"),
+        Map.entry("maxTransferCountOnMessageInMemory", "4096"),
+        Map.entry("maxTransferBytesOnMessageInDisk", "67108864"),
+        Map.entry("maxTransferCountOnMessageInDisk", "4096"),
+        Map.entry("maxMsgsNumBatch", "100000"),
+        Map.entry("maxHashSlotNum", "5000"),
+        Map.entry("maxIndexNum", "20000"));
+
+    private final DefaultMessageStore store;
+    private final ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
+
+    /**
+     * Prepares a store; {@link #load} then reads the directory.
+     *
+     * @param args {@code path}, {@code config} (names as in MessageStoreConfig), {@code topics} (name to
+     *     {@code queues} and {@code attributes}), {@code write_topics} (also write config/topics.json as a broker does)
+     */
+    OpenStore(JsonObject args) throws IOException {
+        String path = args.get("path").getAsString();
+        MessageStoreConfig config = config(path, args.getAsJsonObject("config"));
+        if (args.has("topics")) {
+            args.getAsJsonObject("topics").entrySet().forEach(entry -> topics.put(entry.getKey(), topic(entry)));
+        }
+        if (args.has("write_topics") && args.get("write_topics").getAsBoolean()) {
+            writeTopics(path);
+        }
+        BrokerConfig broker = new BrokerConfig();
+        broker.setBrokerName("interop");
+        broker.setBrokerIP1("127.0.0.1");
+        store = new DefaultMessageStore(config, new BrokerStatsManager(broker), null, broker, topics);
+    }
+
+    /** The store itself. */
+    DefaultMessageStore store() {
+        return store;
+    }
+
+    /** Loads, recovers and, unless told otherwise, starts the store. */
+    JsonObject load(boolean start) throws Exception {
+        JsonObject result = new JsonObject();
+        String root = store.getMessageStoreConfig().getStorePathRootDir();
+        result.addProperty("was_clean", !new File(root, "abort").exists());
+        LogCapture.drain();
+        long begin = System.nanoTime();
+        boolean loaded = store.load();
+        result.addProperty("loaded", loaded);
+        if (loaded && start) {
+            store.start();
+            awaitDispatch();
+        }
+        result.addProperty("seconds", (System.nanoTime() - begin) / 1e9);
+        result.addProperty("min_physical", store.getMinPhyOffset());
+        result.addProperty("max_physical", store.getMaxPhyOffset());
+        result.add("logs", LogCapture.drain());
+        return result;
+    }
+
+    /** Waits until every stored record has reached queues and index. */
+    void awaitDispatch() throws InterruptedException {
+        long deadline = System.nanoTime() + 30_000_000_000L;
+        while (store.dispatchBehindBytes() > 0) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("dispatch is still " + store.dispatchBehindBytes() + " bytes behind");
+            }
+            Thread.sleep(2);
+        }
+    }
+
+    private static MessageStoreConfig config(String path, JsonObject wanted) {
+        Properties properties = new Properties();
+        properties.putAll(TEST_DEFAULTS);
+        if (wanted != null) {
+            wanted.entrySet().forEach(entry -> properties.put(entry.getKey(), entry.getValue().getAsString()));
+        }
+        properties.put("storePathRootDir", path);
+        properties.putIfAbsent("storePathCommitLog", path + File.separator + "commitlog");
+        MessageStoreConfig config = new MessageStoreConfig();
+        MixAll.properties2Object(properties, config);
+        return config;
+    }
+
+    private static TopicConfig topic(Map.Entry<String, JsonElement> entry) {
+        JsonObject wanted = entry.getValue().getAsJsonObject();
+        int queues = wanted.get("queues").getAsInt();
+        TopicConfig topic = new TopicConfig(entry.getKey(), queues, queues);
+        Map<String, String> attributes = new HashMap<>();
+        if (wanted.has("attributes")) {
+            wanted.getAsJsonObject("attributes").entrySet()
+                .forEach(attribute -> attributes.put(attribute.getKey(), attribute.getValue().getAsString()));
+        }
+        topic.setAttributes(attributes);
+        return topic;
+    }
+
+    private void writeTopics(String path) throws IOException {
+        TopicConfigSerializeWrapper table = new TopicConfigSerializeWrapper();
+        table.setTopicConfigTable(topics);
+        table.setDataVersion(new DataVersion());
+        Path file = Path.of(path, "config", "topics.json");
+        Files.createDirectories(file.getParent());
+        Files.write(file, table.toJson(true).getBytes(StandardCharsets.UTF_8));
+    }
+}

@@ -1,0 +1,290 @@
+"""Compacted topics both ways: RocketMQ's compaction folders read by mqstore, mqstore's served by RocketMQ."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import mqstore
+
+from .compare import java_fields, mqstore_fields, notes_expected
+from .driver import JavaStore
+from .java_rows import JavaMessage, Spec, message
+from .market import GEOMETRY, java_config
+from .scenarios import COMPACTED, KIB, topic
+from .writer import append_arguments
+
+if TYPE_CHECKING:
+    from .shop import Shop
+    from .tally import Tally
+
+pytestmark = pytest.mark.interop
+
+QUEUES = 2
+TOPICS = {"table": topic(QUEUES, **COMPACTED), "plain": topic()}
+SMALL = java_config({"segment_size": 128 * KIB}) | {
+    "compactionMappedFileSize": 64 * KIB,
+    "compactionCqMappedFileSize": 46 * 128,
+}
+NEVER = {"compactionScheduleInternal": 10**8}
+"""Milliseconds: RocketMQ feeds its compaction log but never compacts it during a test."""
+SCHEDULES = {"fed": NEVER, "compacted": {"compactionScheduleInternal": 600}}
+ATTEMPTS = 5
+"""RocketMQ at times leaves a file in the middle of its switch (`.delete`) when it is closed, and then refuses
+its own directory; such a directory is made again."""
+MOVED = {"commit_log_offset", "message_id"}
+"""What compaction changes in a record: its position, and the id that is made of it."""
+
+Served = dict[tuple[int, int], dict[str, Any]]
+"""Messages of the topic by queue id and queue offset."""
+
+Source = Callable[[str, str, Path], Served]
+"""Copies the directory of a version and a schedule to a path; returns what RocketMQ served of it."""
+
+
+def specs() -> list[Spec]:
+    """Updates of 41 keys, some tombstones, and messages of another topic between them."""
+    made = [
+        message(
+            "table", (f"v{n}", 0 if n % 97 == 96 else 60 + n % 300), queue_id=n % QUEUES, keys=[f"k{n % 41}"], tags="t"
+        )
+        for n in range(3000)
+    ]
+    return [
+        each
+        for n, spec in enumerate(made)
+        for each in ((spec, message("plain", (f"p{n}", 10))) if n % 10 == 0 else (spec,))
+    ]
+
+
+@pytest.fixture(scope="module")
+def source(shop: Shop) -> Source:
+    """Return the maker of directories in which RocketMQ fed, or fed and compacted, its compaction log."""
+    made: dict[tuple[str, str], tuple[Path, Served]] = {}
+
+    def copy(version: str, schedule: str, path: Path) -> Served:
+        if (version, schedule) not in made:
+            made.update({(version, name): each for name, each in whole_stores(shop, version).items()})
+        home, served = made[version, schedule]
+        shutil.copytree(home, path)
+        return served
+
+    return copy
+
+
+def whole_stores(shop: Shop, version: str) -> dict[str, tuple[Path, Served]]:
+    """Return a directory of each schedule that RocketMQ wrote and closed, and what it served of it."""
+    for attempt in range(ATTEMPTS):
+        stores: dict[str, JavaStore] = {}
+        for name, config in SCHEDULES.items():
+            home = shop.root / version / f"compaction-{name}-{attempt}"
+            java = shop.session(version).open(home, config=SMALL | config, topics=TOPICS, write_topics=True)
+            java.put(specs())
+            stores[name] = java
+        await_compaction(stores["compacted"].path)
+        made = {name: (java.path, by_rocketmq(java)) for name, java in stores.items()}
+        shop.session(version).close_stores(stores.values())
+        if not any(in_the_middle(path) for path, _ in made.values()):
+            return made
+    raise AssertionError(f"RocketMQ left a switch unfinished {ATTEMPTS} times")
+
+
+def in_the_middle(path: Path) -> bool:
+    """Tell whether a switch to compacted files was not finished: other names than offsets are left."""
+    return any(not each.name.isdigit() for each in (path / "compaction/compactionLog").rglob("*.*"))
+
+
+def await_compaction(path: Path) -> None:
+    """Wait until RocketMQ has finished a run on every queue of the topic."""
+    checkpoint = path / "compaction" / "position-checkpoint"
+    deadline = time.monotonic() + 30
+    while not (checkpoint.exists() and checkpoint.read_text().count('"table_') == QUEUES):
+        assert time.monotonic() < deadline, "RocketMQ compacted nothing"
+        time.sleep(0.1)
+
+
+def by_rocketmq(java: JavaStore) -> Served:
+    """Return what RocketMQ's compaction store serves, from offset 0 of each queue."""
+    views = [java.read_queue("table", queue_id, 0) for queue_id in range(QUEUES)]
+    assert [view.queues[0].status for view in views] == ["OFFSET_OVERFLOW_ONE"] * QUEUES
+    return {
+        (each.queue_id, each.entry_offset): without(java_fields(each, by_entry=True))
+        for view in views
+        for each in view.messages
+    }
+
+
+def by_mqstore(path: Path) -> Served:
+    """Return what mqstore reads."""
+    with mqstore.open(path) as store:
+        found = [each for queue_id in range(QUEUES) for each in store.read("table", queue_id)]
+        assert [each.queue_offset for each in found] == [offset for _, offset in sorted(place(each) for each in found)]
+        return {place(each): without(mqstore_fields(each)) for each in found}
+
+
+def place(each: mqstore.StoredMessage) -> tuple[int, int]:
+    """Return queue id and queue offset."""
+    return each.queue_id, each.queue_offset
+
+
+def without(fields: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what compaction moves."""
+    return {name: value for name, value in fields.items() if name not in MOVED}
+
+
+def unsealed(messages: Served) -> Served:
+    """Leave out the record CRC."""
+    return {
+        at: fields | {"properties": {name: value for name, value in fields["properties"].items() if name != "__CRC32#"}}
+        for at, fields in messages.items()
+    }
+
+
+def newest(messages: Served) -> Served:
+    """Return the newest message of each key in each queue, unless it is a tombstone."""
+    last = {(queue_id, fields["keys"]): (queue_id, offset) for (queue_id, offset), fields in sorted(messages.items())}
+    return {at: messages[at] for at in last.values() if messages[at]["body"][0] > 0}
+
+
+def geometry_of(path: Path) -> dict[str, int]:
+    """Return RocketMQ's configuration for the compaction files that are there.
+
+    RocketMQ makes log files of k queue files' length, k = 5 or one more than fit into compactionMappedFileSize.
+    """
+    (log,) = {each.stat().st_size for each in (path / "compaction/compactionLog").rglob("*") if each.is_file()}
+    (queue,) = {each.stat().st_size for each in (path / "compaction/compactionCq").rglob("*") if each.is_file()}
+    assert log % queue == 0
+    return {"compactionMappedFileSize": log - queue, "compactionCqMappedFileSize": queue}
+
+
+def check_compacted(original: Served, compacted: Served) -> None:
+    """Nothing was made up, no key lost its newest value, and something went.
+
+    A record CRC covers the record's position, so it is another one after the move.
+    """
+    original, compacted = unsealed(original), unsealed(compacted)
+    assert {at: original.get(at) for at in compacted} == compacted
+    latest = newest(original)
+    assert {at: compacted.get(at) for at in latest} == latest
+    assert len(compacted) < len(original)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_mqstore_reads_rocketmqs_compaction_log(
+    source: Source, version: str, tmp_path: Path, schedule: str, tally: Tally
+) -> None:
+    path = tmp_path / "store"
+    served = source(version, schedule, path)
+    assert by_mqstore(path) == served
+    assert (len(served) < 1000) == (schedule == "compacted")
+    tally.messages += len(served)
+    tally.queues += QUEUES
+
+
+def test_mqstore_reads_what_the_commit_log_has_dropped(
+    source: Source, shop: Shop, version: str, tmp_path: Path, tally: Tally
+) -> None:
+    """The compaction log is all that is left of most messages; RocketMQ serves them from a copy."""
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    served = source(version, "compacted", path)
+    for segment in sorted((path / "commitlog").iterdir())[:-1]:
+        segment.unlink()
+    shutil.copytree(path, copy)
+    java = shop.session(version).open(copy, config=SMALL | NEVER, topics=TOPICS)
+    assert by_rocketmq(java) == served
+    with notes_expected():
+        assert by_mqstore(path) == served
+    tally.messages += len(served)
+    tally.queues += QUEUES
+
+
+def test_rocketmq_serves_what_mqstore_compacted_of_its_own(
+    source: Source, shop: Shop, version: str, tmp_path: Path, tally: Tally
+) -> None:
+    """A directory of RocketMQ's, compacted in place by mqstore, goes back to RocketMQ."""
+    path = tmp_path / "store"
+    original = source(version, "fed", path)
+    report = mqstore.compact(path, topics=["table"], in_place=True)
+    compacted = by_mqstore(path)
+    check_compacted(original, compacted)
+    assert report.messages_before >= report.messages_after
+    hand_over(shop, version, path, SMALL | NEVER, compacted, tally)
+
+
+SPARK = """
+import json, sys
+from pyspark.sql import SparkSession
+import mqstore.spark
+quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.host": "127.0.0.1"}
+builder = SparkSession.builder.master("local[2]").config("spark.driver.bindAddress", "127.0.0.1")
+for name, value in quiet.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+print(json.dumps(mqstore.spark.compact(spark, sys.argv[1], topics=["table"]).to_dict()))
+spark.stop()
+"""
+
+
+def test_spark_compacts_what_rocketmq_wrote(source: Source, version: str, tmp_path: Path, tally: Tally) -> None:
+    """Executors compact a directory of RocketMQ's; what is left is what a dictionary would hold."""
+    path = tmp_path / "store"
+    original = source(version, "fed", path)
+    command = [sys.executable, "-c", SPARK, str(path)]
+    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=100, env=env)
+    report = json.loads(done.stdout.splitlines()[-1])
+    compacted = by_mqstore(path)
+    check_compacted(original, compacted)
+    assert (report["messages_after"], report["skipped"]) == (len(compacted), [])
+    tally.messages += len(compacted)
+    tally.queues += QUEUES
+
+
+def test_rocketmq_serves_what_mqstore_wrote_and_compacted(
+    shop: Shop, version: str, tmp_path: Path, tally: Tally
+) -> None:
+    """A directory of mqstore's, compacted before RocketMQ ever saw it."""
+    path = tmp_path / "store"
+    options = GEOMETRY | {"segment_size": 128 * KIB}
+    with mqstore.open(path, "create", **options) as store:
+        store.create_topic("table", QUEUES, attributes=COMPACTED)
+        store.create_topic("plain", 1)
+        for spec in specs():
+            store.append(**append_arguments(spec))
+    original = by_mqstore(path)
+    mqstore.compact(path, topics=["table"], in_place=True)
+    compacted = by_mqstore(path)
+    check_compacted(original, compacted)
+    hand_over(shop, version, path, java_config(options) | geometry_of(path) | NEVER, compacted, tally)
+
+
+def hand_over(shop: Shop, version: str, path: Path, config: dict[str, Any], compacted: Served, tally: Tally) -> None:
+    """RocketMQ loads without a complaint, serves exactly what mqstore does, and appends; mqstore reads that."""
+    java = shop.session(version).open(path, config=config, topics=TOPICS)
+    assert java.report.complaints() == []
+    assert by_rocketmq(java) == compacted
+    for offset in (0, 1, min(offset for _, offset in compacted) + 1):
+        status, _, messages = java.pull("table", 0, offset, 1)
+        assert status == "FOUND"
+        assert first(messages) == min(at for queue_id, at in compacted if queue_id == 0 and at >= offset)
+    java.put([message("table", (f"after{n}", 50), queue_id=n % QUEUES, keys=[f"k{n}"]) for n in range(200)])
+    served = by_rocketmq(java)
+    assert len(served) == len(compacted) + 200
+    java.close()
+    assert by_mqstore(path) == served
+    tally.messages += len(compacted) + len(served)
+    tally.queues += 2 * QUEUES
+
+
+def first(messages: list[JavaMessage]) -> int:
+    """Return the queue offset of the first message."""
+    return messages[0].entry_offset

@@ -1,0 +1,139 @@
+"""A directory changes hands five times, and every owner is killed with SIGKILL while it appends.
+
+After each kill the next owner must see every acknowledged message, in place, and at most some that were on their way;
+what it saw is then the truth for all who come after.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import mqstore
+
+from .compare import assert_same_store, mqstore_fields, notes_expected
+from .driver import JavaSession
+from .java_build import JavaError
+from .java_rows import JavaMessage, JavaPut, Spec, body_of
+from .market import GEOMETRY, append_and_kill, java_config, make_topics
+from .scenarios import KIB, mixed, topic
+from .shop import ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .tally import Tally
+
+pytestmark = pytest.mark.interop
+
+TOPICS = {"orders": 3, "payments": 2}
+ROUNDS = 5
+BURST = 2500
+ACKNOWLEDGED = 1000
+OPTIONS = GEOMETRY | {"segment_size": 512 * KIB}
+
+Place = tuple[str, int, int]
+"""Topic, queue id and queue offset."""
+
+
+@pytest.mark.timeout(300)
+def test_five_changes_of_ownership_by_kill(version: str, tmp_path: Path, tally: Tally) -> None:
+    path = tmp_path / "store"
+    topics = {name: topic(queues) for name, queues in TOPICS.items()}
+    with mqstore.open(path, "create", **OPTIONS) as store:
+        make_topics(store, TOPICS)
+    truth: dict[Place, dict[str, Any]] = {}
+    for number in range(ROUNDS):
+        sent = mixed(TOPICS, BURST, f"{number}py")
+        acks = append_and_kill(path, sent, OPTIONS, after=ACKNOWLEDGED)
+        asked = {ack["commit_log_offset"]: spec for ack, spec in zip(acks, sent, strict=False)}
+        with JavaSession(version, tmp_path / f"jvm-{number}") as session:
+            java = session.open(path, config=java_config(OPTIONS), topics=topics)
+            assert not java.report.was_clean
+            assert java.report.complaints(torn_tail=True) == []
+            grew(truth, {place(each): java_facts(each) for each in java.read().messages}, asked, len(sent))
+            assert our_view(path) == truth
+            sent = mixed(TOPICS, BURST, f"{number}java")
+            puts = put_and_kill(session, java.put_streaming(sent))
+        asked = {put.commit_log_offset: spec for put, spec in zip(puts, sent, strict=False)}
+        grew(truth, our_view(path), asked, len(sent))
+        tally.messages += 2 * len(truth)
+    with JavaSession(version, tmp_path / "jvm-last") as session:
+        java = session.open(path, config=java_config(OPTIONS), topics=topics)
+        complaints = [each.message for each in java.report.complaints(torn_tail=True)]
+        # A JVM that is killed while it makes the next segment leaves it empty; mqstore never does.
+        assert [each for each in complaints if "size is 0, auto delete" not in each] == []
+        answers = ask(java)
+        java.close()
+    assert {place(each): java_facts(each) for each in answers.view.messages} == truth
+    assert_same_store(path, answers, tally)
+    assert len(truth) >= 2 * ROUNDS * ACKNOWLEDGED
+
+
+def our_view(path: Path) -> dict[Place, dict[str, Any]]:
+    """Return what mqstore reads in all queues; it may say that the log ends in half a record."""
+    with notes_expected(), mqstore.open(path) as store:
+        return {
+            (each.topic, each.queue_id, each.queue_offset): our_facts(each)
+            for name, queues in TOPICS.items()
+            for queue_id in range(queues)
+            for each in store.read(name, queue_id)
+        }
+
+
+def put_and_kill(session: JavaSession, puts: Any) -> list[JavaPut]:
+    """Take acknowledgements, kill the JVM after enough of them, and return all it gave."""
+    acks: list[JavaPut] = []
+    try:
+        for put in puts:
+            assert put.status == "PUT_OK"
+            acks.append(put)
+            if len(acks) == ACKNOWLEDGED:
+                session.process.kill()
+    except JavaError:
+        assert len(acks) >= ACKNOWLEDGED
+    return acks
+
+
+def grew(
+    truth: dict[Place, dict[str, Any]],
+    seen: dict[Place, dict[str, Any]],
+    acknowledged: dict[int, Spec],
+    most: int,
+) -> None:
+    """Check that nothing known changed and all that was acknowledged is there; then what was seen is the truth."""
+    known = {at: seen.get(at) for at in truth}
+    assert known == truth, "messages changed or vanished"
+    new = {facts["commit_log_offset"]: facts for at, facts in seen.items() if at not in truth}
+    assert len(acknowledged) <= len(new) <= most
+    for offset, spec in acknowledged.items():
+        assert offset in new, f"acknowledged at {offset}, and gone"
+        assert new[offset]["body"] == hashlib.md5(body_of(spec)).hexdigest()
+        assert new[offset]["unique_id"] == spec["properties"]["UNIQ_KEY"]
+    truth.update(seen)
+
+
+def place(row: JavaMessage) -> Place:
+    """Return where a queue entry stands."""
+    return row.topic, row.queue_id, row.entry_offset
+
+
+def java_facts(row: JavaMessage) -> dict[str, Any]:
+    """Return what must never change about a message, from RocketMQ."""
+    return {
+        "commit_log_offset": row.commit_log_offset,
+        "size": row.size,
+        "body": row.body_md5,
+        "unique_id": row.unique_id,
+        "store_timestamp": row.store_timestamp,
+        "properties": row.properties,
+    }
+
+
+def our_facts(message: mqstore.StoredMessage) -> dict[str, Any]:
+    """Return the same from mqstore."""
+    fields = mqstore_fields(message)
+    same = ("commit_log_offset", "size", "unique_id", "store_timestamp", "properties")
+    return {name: fields[name] for name in same} | {"body": fields["body"][1]}

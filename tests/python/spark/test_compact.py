@@ -1,0 +1,334 @@
+"""Compaction on Spark: against a dictionary, against the local way, and when tasks and drivers misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+import mqstore.spark
+from mqstore import _native
+from mqstore.spark import _compact, _session, _ship, _tasks
+
+TOPIC = "prices"
+QUEUES = 3
+SIZES: dict[str, Any] = {"log_file_size": 16 << 10, "queue_file_size": 46 * 40}
+
+Contents = dict[int, dict[str, bytes]]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[Path, Contents]:
+    """A closed store with a compaction topic, and what a dictionary holds after all its messages."""
+    path = tmp_path / "store"
+    contents: Contents = {queue: {} for queue in range(QUEUES)}
+    with mqstore.open(path, "create", segment_size=1 << 20) as store:
+        store.create_topic(TOPIC, queues=QUEUES, attributes={"cleanup.policy": "COMPACTION"})
+        store.create_topic("other")
+        fill(store, contents, 3000, seed=1)
+    return path, contents
+
+
+def fill(store: mqstore.Store, contents: Contents, count: int, seed: int) -> None:
+    chance = random.Random(seed)
+    for number in range(count):
+        queue = chance.randrange(QUEUES)
+        kind = chance.random()
+        key = f"item {chance.randrange(200)}".replace(" ", "-")
+        body = f"{number}: {'x' * chance.randrange(100)}".encode()
+        if kind < 0.05:
+            store.append(TOPIC, b"without a key", queue_id=queue)
+        elif kind < 0.15:
+            store.append(TOPIC, b"", keys=key, queue_id=queue)
+            contents[queue].pop(key, None)
+        else:
+            store.append(TOPIC, body, keys=key, tags="t", queue_id=queue)
+            contents[queue][key] = body
+        if number % 10 == 0:
+            store.append("other", body, keys=key)
+
+
+def compacted(path: Path) -> Contents:
+    found: Contents = {}
+    for queue in range(QUEUES):
+        answer = _native.compaction_read(str(path), TOPIC, queue, 0, 1 << 20)
+        rows = [] if answer is None else answer[2]
+        assert [row[0] for row in rows] == sorted({row[0] for row in rows})
+        found[queue] = {str(row[1]): row[2] for row in rows}
+        assert len(found[queue]) == len(rows), "a key is there twice"
+    return found
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def left_in_jobs(path: Path) -> set[str]:
+    return {entry.name for job in (path / "mqstore" / "jobs").iterdir() for entry in job.iterdir()}
+
+
+def test_equals_a_dictionary(spark: Any, made: tuple[Path, Contents]) -> None:
+    path, contents = made
+    report = mqstore.spark.compact(spark, path, topics=[TOPIC], **SIZES)
+    assert compacted(path) == contents
+    assert report.messages_before == 3000
+    assert report.messages_after == sum(map(len, contents.values()))
+    assert report.bytes_after < report.bytes_before
+    assert (report.rounds, report.skipped) == (1, ())
+    assert mqstore.verify(path).ok
+
+
+def test_compacts_the_last_generation_and_what_came_after(spark: Any, made: tuple[Path, Contents]) -> None:
+    path, contents = made
+    for seed in (2, 3):
+        mqstore.spark.compact(spark, path, max_tasks=2, memory_size=1000, **SIZES)
+        with mqstore.open(path, "rw") as store:
+            fill(store, contents, 500, seed)
+    report = mqstore.spark.compact(spark, path, max_tasks=1)
+    assert compacted(path) == contents
+    assert report.messages_before < 4000
+
+
+def test_gives_the_files_that_the_local_way_gives(spark: Any, made: tuple[Path, Contents], tmp_path: Path) -> None:
+    path, _ = made
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    mqstore.compact(copy, in_place=True, **SIZES)
+    mqstore.spark.compact(spark, path, **SIZES)
+    assert hashes(path / "compaction") == hashes(copy / "compaction")
+    assert len(hashes(path / "compaction")) > 2 * QUEUES + 1
+
+
+def test_the_executors_do_it(spark: Any, made: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, contents = made
+
+    def never(*arguments: object) -> str:
+        raise AssertionError("the driver ran a task")
+
+    monkeypatch.setattr(_native, "compaction_run_task", never)
+    monkeypatch.setattr(_native, "compaction_run", never)
+    mqstore.spark.compact(spark, path, job_id="here", **SIZES)
+    assert compacted(path) == contents
+    details = mqstore.spark.job_details(path, "here")
+    assert details is not None
+    workers = [queue["worker"] for queue in details["queues"]]
+    assert len(workers) == QUEUES
+    for worker in workers:
+        assert worker["pid"] != os.getpid()
+        module = Path(worker["module"])
+        assert module.is_file()
+        assert module.name.startswith("_mqstore.")
+
+
+def failing(how: str) -> Callable[..., Callable[[Iterable[Any]], Iterator[Any]]]:
+    """The real tasks, but each first attempt is lost after its work was done."""
+
+    def made_of(*arguments: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
+        inner = _tasks.compaction_tasks(*arguments)
+
+        def run(batches: Iterable[Any]) -> Iterator[Any]:
+            import os
+
+            from pyspark import TaskContext
+
+            results = list(inner(batches))
+            context = TaskContext.get()
+            assert context is not None
+            if context.attemptNumber() == 0:
+                if how == "exit":
+                    os._exit(1)
+                raise ConnectionError("lost")
+            yield from results
+
+        return run
+
+    return made_of
+
+
+@pytest.mark.parametrize("how", ["raise", "exit"])
+def test_lost_attempts_leave_no_trace(
+    spark: Any, made: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    path, contents = made
+    monkeypatch.setattr(_compact, "compaction_tasks", failing(how))
+    report = mqstore.spark.compact(spark, path, **SIZES)
+    assert compacted(path) == contents
+    assert report.messages_after == sum(map(len, contents.values()))
+    assert left_in_jobs(path) == {"lock", "record.json"}
+
+
+def test_a_job_that_always_fails_changes_nothing(
+    spark: Any, made: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = made
+    real = _compact._run
+
+    def without_token(session: Any, home: str, plan: dict[str, Any], max_tasks: int | None) -> list[str]:
+        Path(home, "mqstore", "jobs", plan["job_id"], "nonce").unlink()
+        return real(session, home, plan, max_tasks)
+
+    monkeypatch.setattr(_compact, "_run", without_token)
+    with pytest.raises(mqstore.MQStoreError, match="the same path"):
+        mqstore.spark.compact(spark, path, job_id="lost")
+    assert not (path / "compaction").exists()
+    assert not (path / "mqstore" / "jobs" / "lost").exists()
+
+
+def test_the_same_job_happens_once(spark: Any, made: tuple[Path, Contents]) -> None:
+    path, contents = made
+    first = mqstore.spark.compact(spark, path, job_id="nightly", **SIZES)
+    before = (path / "compaction").stat().st_ino
+    with mqstore.open(path, "rw") as store:
+        fill(store, {queue: {} for queue in range(QUEUES)}, 10, seed=9)
+    assert mqstore.spark.compact(spark, path, job_id="nightly", **SIZES) == first
+    assert (path / "compaction").stat().st_ino == before
+    assert compacted(path) == contents
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
+    """Does ``action`` when the tasks are done and nothing is published."""
+    real = _compact._run
+
+    def run(*arguments: Any) -> list[str]:
+        results = real(*arguments)
+        action()
+        return results
+
+    monkeypatch.setattr(_compact, "_run", run)
+
+
+def test_queues_that_moved_are_skipped(
+    spark: Any, made: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, contents = made
+    meanwhile(monkeypatch, lambda: mqstore.compact(path, in_place=True, **SIZES))
+    report = mqstore.spark.compact(spark, path, **SIZES)
+    assert len(report.skipped) == QUEUES
+    assert "changed while it was compacted" in report.skipped[0]
+    assert report.messages_after == 0
+    assert compacted(path) == contents
+
+
+def test_messages_that_came_meanwhile_are_kept(
+    spark: Any, made: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, contents = made
+
+    def append() -> None:
+        with mqstore.open(path, "rw") as store:
+            fill(store, contents, 100, seed=5)
+
+    meanwhile(monkeypatch, append)
+    assert mqstore.spark.compact(spark, path, **SIZES).skipped == ()
+    monkeypatch.undo()
+    mqstore.spark.compact(spark, path)
+    assert compacted(path) == contents
+
+
+def test_a_store_that_is_open_for_writing_is_locked(
+    spark: Any, made: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, contents = made
+    with mqstore.open(path, "rw"), pytest.raises(mqstore.StoreLockedError):
+        mqstore.spark.compact(spark, path)
+    opened: list[mqstore.Store] = []
+    meanwhile(monkeypatch, lambda: opened.append(mqstore.open(path, "rw")))
+    with pytest.raises(mqstore.StoreLockedError):
+        mqstore.spark.compact(spark, path, job_id="late")
+    assert not (path / "compaction").exists()
+    opened[0].close()
+    monkeypatch.undo()
+    mqstore.spark.compact(spark, path, job_id="late", **SIZES)
+    assert compacted(path) == contents
+
+
+def test_results_that_were_tampered_with_are_refused(
+    spark: Any, made: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = made
+    real = _compact._run
+
+    def lying(*arguments: Any) -> list[str]:
+        results = [json.loads(result) for result in real(*arguments)]
+        results[0]["pairs"][0]["log"]["crc"] ^= 1
+        results[1]["staging"] = "../../../elsewhere"
+        return [json.dumps(result) for result in results]
+
+    monkeypatch.setattr(_compact, "_run", lying)
+    report = mqstore.spark.compact(spark, path, **SIZES)
+    assert len(report.skipped) == 2
+    assert sum(1 for queue in compacted(path).values() if queue) == 1
+
+
+def test_what_cannot_be_compacted_is_said(spark: Any, made: tuple[Path, Contents], tmp_path: Path) -> None:
+    path, _ = made
+    with pytest.raises(mqstore.InvalidOptionError, match=r"cleanup\.policy=COMPACTION"):
+        mqstore.spark.compact(spark, path, topics=["other"])
+    with pytest.raises(mqstore.TopicNotFoundError):
+        mqstore.spark.compact(spark, path, topics=["nobody"])
+    with pytest.raises(mqstore.NotAStoreError):
+        mqstore.spark.compact(spark, tmp_path / "nothing")
+    with pytest.raises(TypeError, match="iterable of str"):
+        mqstore.spark.compact(spark, path, topics=TOPIC)
+    with pytest.raises(TypeError, match="SparkSession"):
+        mqstore.spark.compact(object(), path)  # type: ignore[arg-type]
+    assert not (tmp_path / "nothing").exists()
+    report = mqstore.spark.compact(spark, path, topics=["other"], force=True, **SIZES)
+    assert report.messages_after == len({row[1] for row in _native.compaction_read(str(path), "other", 0, 0, 9999)[2]})  # type: ignore[index]
+
+
+def test_an_executor_without_the_package_says_what_to_do(spark: Any, tmp_path: Path) -> None:
+    from pyspark import cloudpickle
+
+    function = _tasks.compaction_tasks(["{}"], "/nowhere", 1, "1", "none", _tasks.FAILED)
+    pickled = tmp_path / "function"
+    pickled.write_bytes(cloudpickle.dumps(function))
+    code = (
+        "import pathlib, pickle, sys\n"
+        "function = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
+        "assert not any(name.split('.')[0] == 'mqstore' for name in sys.modules)\n"
+        "sys.modules['mqstore'] = None\n"
+        "from pyspark import SparkFiles\n"
+        "SparkFiles.getRootDirectory = classmethod(lambda cls: '/nowhere')\n"
+        "next(function([]))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code, str(pickled)], capture_output=True, text=True, timeout=60)
+    assert "call mqstore.spark.ship(spark)" in run.stderr
+
+
+def test_ship_sends_the_package(spark: Any) -> None:
+    name = mqstore.spark.ship(spark)
+    assert name == _ship.archive_name()
+
+    def look(batches: Iterable[Any]) -> Iterator[Any]:
+        import pathlib
+
+        import pyarrow as pa
+        from pyspark import SparkFiles
+
+        list(batches)
+        names = sorted(path.name for path in pathlib.Path(SparkFiles.getRootDirectory(), name, "mqstore").iterdir())
+        yield pa.RecordBatch.from_pydict({"names": names})
+
+    rows = spark.range(0, 1, 1, 1).mapInArrow(look, "names string").collect()
+    found = {row.names for row in rows}
+    assert {"__init__.py", "_native.py", "spark"} < found
+    assert any(file.startswith("_mqstore.") and not file.endswith(".pyi") for file in found)
+
+
+def test_a_missing_library_is_named(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_session, "find_spec", lambda name: None if name == "pandas" else object())
+    with pytest.raises(ImportError, match=r"mqstore\[spark\]") as raised:
+        mqstore.spark.compact(spark, "anywhere")
+    assert raised.value.name == "pandas"

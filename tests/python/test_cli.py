@@ -1,0 +1,419 @@
+"""The command line: every verb, every exit status, the machine forms, what it leaves alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+import rocketmq_bytes as raw
+from conftest import SMALL, Cli, python, tree_hash
+
+NAMES = [
+    "topic", "queue_id", "queue_offset", "commit_log_offset", "size", "message_id", "unique_id", "keys", "tags",
+    "properties", "flag", "sys_flag", "born_timestamp", "born_host", "store_timestamp", "store_host",
+    "reconsume_times", "prepared_transaction_offset", "body_crc", "body_size",
+]  # fmt: skip
+
+READ_VERBS = [
+    ["info"],
+    ["info", "--format", "json"],
+    ["topics"],
+    ["topics", "--format", "jsonl"],
+    ["cat"],
+    ["cat", "--log"],
+    ["cat", "--format", "table"],
+    ["get", "ID"],
+    ["lookup", "orders", "all"],
+    ["verify"],
+    ["verify", "--format", "json"],
+]
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_version(cli: Cli) -> None:
+    took = []
+    for _ in range(5):
+        before = os.times()
+        done = cli("--version")
+        after = os.times()
+        # Processor time of the child: what it costs, whatever else the machine does.
+        took.append(sum(after[2:4]) - sum(before[2:4]))
+        assert done.stdout == f"mqstore {mqstore.__version__}\n"
+        assert (done.returncode, done.stderr) == (0, "")
+    assert min(took) < 0.15
+
+
+def test_version_imports_nothing_heavy() -> None:
+    done = python(
+        "import sys; sys.argv = ['mqstore', '--version']\n"
+        "from mqstore.cli import main\n"
+        "try: main()\n"
+        "finally: print(sorted({name.partition('.')[0] for name in sys.modules} & {'typer', 'rich', 'pyarrow'}))"
+    )
+    assert done.stdout.splitlines()[1:] == ["[]"], done.stderr
+
+
+def test_installed_command(filled: Path) -> None:
+    command = Path(sys.executable).parent / "mqstore"
+    if not command.exists():
+        pytest.skip("the package is on the path but not installed")
+    done = subprocess.run([command, "topics", filled, "--format", "jsonl"], capture_output=True, text=True, timeout=60)
+    assert [entry["topic"] for entry in lines(done)] == ["events", "orders"]
+
+
+@pytest.mark.parametrize("verb", READ_VERBS, ids=" ".join)
+def test_read_verbs_change_nothing(filled: Path, cli: Cli, verb: list[str]) -> None:
+    before = tree_hash(filled)
+    arguments = [word if word != "ID" else "0" * 32 for word in verb]
+    done = cli(arguments[0], filled, *arguments[1:])
+    assert done.returncode == (1 if verb[0] == "get" else 0), done.stderr
+    assert tree_hash(filled) == before
+
+
+@pytest.mark.parametrize("verb", READ_VERBS, ids=" ".join)
+def test_read_verbs_need_no_lock(home: Path, cli: Cli, verb: list[str]) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        result = store.append("orders", b"x", keys="all")
+        done = cli(verb[0], home, *(word if word != "ID" else result.message_id for word in verb[1:]))
+        assert done.returncode == 0, done.stderr
+        store.append("orders", b"y")
+
+
+@pytest.mark.parametrize("verb", READ_VERBS, ids=" ".join)
+def test_not_a_store(tmp_path: Path, cli: Cli, verb: list[str]) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    others = [tmp_path / "none", tmp_path / "file"] if verb == ["info"] else []
+    for path in [tmp_path, *others]:
+        done = cli(verb[0], path, *verb[1:])
+        assert (done.returncode, done.stdout) == (3, ""), done.stderr
+        assert done.stderr.startswith("mqstore: ")
+        assert str(path) in done.stderr
+        assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["cat"],
+        ["cat", "DIR", "--format", "xml"],
+        ["cat", "DIR", "--body", "hex"],
+        ["cat", "DIR", "--limit", "-1"],
+        ["cat", "DIR", "--limit", "many"],
+        ["cat", "DIR", "--queue", "0"],
+        ["cat", "DIR", "--start", "0"],
+        ["cat", "DIR", "--log", "--topic", "orders", "--start", "0"],
+        ["get", "DIR"],
+        ["lookup", "DIR", "orders"],
+        ["lookup", "DIR", "orders", "all", "--start-time", "yesterday"],
+        ["lookup", "DIR", "orders", "all", "--end-time", "2024-01-01T00:00:00"],
+        ["info", "DIR", "--no-such-option"],
+        ["verify", "DIR", "extra"],
+    ],
+    ids=" ".join,
+)
+def test_usage(filled: Path, cli: Cli, arguments: list[str]) -> None:
+    done = cli(*(filled if word == "DIR" else word for word in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert done.stderr
+
+
+def test_help(cli: Cli) -> None:
+    done = cli("--help")
+    assert done.returncode == 0
+    for verb in ("info", "topics", "cat", "get", "lookup", "verify"):
+        assert verb in done.stdout
+        assert cli(verb, "--help").returncode == 0
+
+
+def test_info(filled: Path, cli: Cli) -> None:
+    found = json.loads(cli("info", filled, "--format", "json").stdout)
+    with mqstore.open(filled) as store:
+        end = store.stats().log_max_offset
+    assert found["layout"] == "file-queues"
+    assert found["written_by"] == "mqstore"
+    assert found["clean"] is True
+    assert found["segment_size"] == 64 << 10
+    assert (found["log_min_offset"], found["log_max_offset"]) == (0, end)
+    assert found["messages"] == 45
+    assert found["topics"] == [
+        {"topic": "events", "queues": [{"queue_id": 0, "min_offset": 0, "max_offset": 5}]},
+        {
+            "topic": "orders",
+            "queues": [
+                {"queue_id": 0, "min_offset": 0, "max_offset": 20},
+                {"queue_id": 1, "min_offset": 0, "max_offset": 20},
+            ],
+        },
+    ]
+    assert {"commitlog", "consumequeue", "index", "mqstore"} <= set(found["parts"])
+    assert found["rocksdb"] is False
+    assert found["locked"] is False
+    assert found == mqstore.info(filled).to_dict()
+    assert json.loads(cli("info", filled, "--format", "jsonl").stdout) == found
+    table = cli("info", filled).stdout
+    assert re.search(r"layout +file-queues", table)
+    assert re.search(r"orders +1 +0 +20", table)
+
+
+def test_topics(filled: Path, cli: Cli) -> None:
+    found = lines(cli("topics", filled, "--format", "jsonl"))
+    assert [entry["topic"] for entry in found] == ["events", "orders"]
+    queue = found[1]["queues"][1]
+    assert (queue["queue_id"], queue["min_offset"], queue["max_offset"]) == (1, 0, 20)
+    assert json.loads(cli("topics", filled, "--format", "json").stdout) == found
+    assert "orders" in cli("topics", filled).stdout
+
+
+def test_cat_object(filled: Path, cli: Cli) -> None:
+    found = lines(cli("cat", filled, "--topic", "orders", "--queue", "1"))
+    assert len(found) == 20
+    with mqstore.open(filled) as store:
+        messages = list(store.read("orders", 1))
+    for line, message in zip(found, messages, strict=True):
+        assert list(line) == [*NAMES, "body_base64"]
+        assert line["keys"] == list(message.keys)
+        assert line["properties"] == message.properties
+        for name in set(NAMES) - {"keys", "body_size"}:
+            assert line[name] == getattr(message, name), name
+        assert base64.b64decode(line["body_base64"]) == message.body
+        assert line["body_size"] == len(message.body)
+
+
+def test_cat_selects(filled: Path, cli: Cli) -> None:
+    def offsets(*arguments: object) -> list[tuple[str, int, int]]:
+        return [(one["topic"], one["queue_id"], one["queue_offset"]) for one in lines(cli("cat", filled, *arguments))]
+
+    everything = offsets()
+    assert everything == sorted(everything)
+    assert len(everything) == 45
+    assert offsets("--topic", "orders", "--queue", 0, "--start", 3, "--end", 5) == [("orders", 0, 3), ("orders", 0, 4)]
+    assert offsets("--topic", "orders", "--start", 19) == [("orders", 0, 19), ("orders", 1, 19)]
+    assert offsets("--topic", "orders", "--start", 1000) == []
+    assert len(offsets("--filter", "paid")) == 20
+    assert len(offsets("--filter", "paid || open")) == 40
+    assert len(offsets("--limit", 7)) == 7
+    assert offsets("--limit", 0) == []
+    log = offsets("--log")
+    assert sorted(log) == everything
+    assert log[:2] == [("orders", 0, 0), ("orders", 1, 0)]
+    assert offsets("--log", "--topic", "events") == [("events", 0, number) for number in range(5)]
+    assert len(offsets("--log", "--filter", "paid", "--limit", 3)) == 3
+    assert len(offsets("--log", "--filter", "*")) == 45
+
+
+def test_cat_cannot(filled: Path, cli: Cli) -> None:
+    for arguments in (["--topic", "none"], ["--topic", "orders", "--queue", "9"],
+                      ["--topic", "orders", "--queue", "0", "--start", "21"]):  # fmt: skip
+        done = cli("cat", filled, *arguments)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert done.stderr.startswith("mqstore: ")
+
+
+def test_bodies(home: Path, cli: Cli) -> None:
+    packed = raw.zlib_body("größe".encode())
+    raw.write_log(
+        home,
+        [
+            {"body": "größe".encode(), "queue_offset": 0},
+            {"body": b"\xff\x00", "queue_offset": 1},
+            {"body": packed, "sys_flag": raw.COMPRESSED, "queue_offset": 2},
+            {"body": b"broken", "sys_flag": raw.COMPRESSED, "queue_offset": 3},
+        ],
+    )
+    done = cli("cat", home, "--body", "text")
+    found = lines(done)
+    assert [one["body_text"] for one in found] == ["größe", "�\x00", "größe", "broken"]
+    assert [one["body_size"] for one in found] == [7, 2, 7, 6]
+    assert ["body_error" in one for one in found] == [False, False, False, True]
+    assert "mqstore: " in done.stderr
+    base = lines(cli("cat", home, "--body", "base64"))
+    assert [base64.b64decode(one["body_base64"]) for one in base] == [
+        "größe".encode(), b"\xff\x00", "größe".encode(), b"broken",
+    ]  # fmt: skip
+    none = lines(cli("cat", home, "--body", "none", "--limit", 1))
+    assert list(none[0]) == NAMES
+
+
+def test_formats(filled: Path, cli: Cli) -> None:
+    by_line = lines(cli("cat", filled))
+    assert json.loads(cli("cat", filled, "--format", "json").stdout) == by_line
+    assert json.loads(cli("cat", filled, "--format", "json", "--limit", 0).stdout) == []
+    table = cli("cat", filled, "--format", "table").stdout.splitlines()
+    assert len(table) == 45
+    assert "orders/1" in table[-1]
+    assert "body 39" in table[-1]
+
+
+def test_machine_forms_escape_everything(home: Path, cli: Cli) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.append("t", "тело".encode(), keys="ключ", tags="a\x1b[31m", properties={"x": "\u2028😀\x7f"})
+    done = cli("cat", home, "--body", "text", env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"})
+    (found,) = lines(done)
+    assert found["keys"] == ["ключ"]
+    assert found["body_text"] == "тело"
+    assert found["properties"]["x"] == "\u2028😀\x7f"
+    table = cli("cat", home, "--format", "table").stdout
+    assert "\x1b" not in table
+    assert "\\x1b[31m" in table
+
+
+def test_get(filled: Path, cli: Cli) -> None:
+    with mqstore.open(filled) as store:
+        message = next(store.read("orders", 1, 7))
+    for identity in (message.message_id, message.message_id.lower(), message.unique_id):
+        (found,) = lines(cli("get", filled, identity))
+        assert found["queue_offset"] == 7
+        assert base64.b64decode(found["body_base64"]) == message.body
+    for unknown in ("nothing", "F" * 32, ""):
+        done = cli("get", filled, unknown)
+        assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_lookup(filled: Path, cli: Cli) -> None:
+    found = lines(cli("lookup", filled, "orders", "all"))
+    assert [base64.b64decode(one["body_base64"]) for one in found] == [
+        f"body {number}".encode() for number in range(40)
+    ]
+    assert len(lines(cli("lookup", filled, "orders", "all", "--limit", 5))) == 5
+    for topic, key in (("orders", "none"), ("none", "all")):
+        done = cli("lookup", filled, topic, key)
+        assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_lookup_times(home: Path, cli: Cli) -> None:
+    stamp = 1_700_000_000_000
+    raw.write_log(
+        home,
+        [
+            {"stored": stamp + number * 1000, "queue_offset": number, "properties": raw.properties(KEYS="k")}
+            for number in range(10)
+        ],
+    )
+
+    def offsets(*arguments: object) -> list[int]:
+        return [one["queue_offset"] for one in lines(cli("lookup", home, "t", "k", *arguments))]
+
+    assert offsets() == list(range(10))
+    assert offsets("--start-time", stamp + 7000) == [7, 8, 9]
+    assert offsets("--start-time", "2023-11-14T22:13:27Z") == [7, 8, 9]
+    assert offsets("--start-time", "2023-11-14T23:13:27+01:00", "--end-time", stamp + 8000) == [7, 8]
+
+
+def test_verify(filled: Path, cli: Cli) -> None:
+    done = cli("verify", filled, "--format", "json")
+    assert done.returncode == 0
+    report = json.loads(done.stdout)
+    assert list(report) == ["ok", "messages", "bytes", "problems"]
+    assert (report["ok"], report["messages"], report["problems"]) == (True, 45, [])
+    assert report == mqstore.verify(filled).to_dict()
+
+    log = filled / "commitlog" / f"{0:020d}"
+    content = bytearray(log.read_bytes())
+    content[content.index(b"body 7")] ^= 0x01
+    log.write_bytes(content)
+    done = cli("verify", filled, "--format", "json")
+    assert done.returncode == 1
+    report = json.loads(done.stdout)
+    assert report["ok"] is False
+    assert all(
+        list(problem) == ["kind", "path", "offset", "detail", "consequence", "repair"] for problem in report["problems"]
+    )
+    assert any(problem["path"] == str(log) for problem in report["problems"])
+    table = cli("verify", filled)
+    assert table.returncode == 1
+    assert report["problems"][0]["kind"] in table.stdout
+    assert len(cli("verify", filled, "--format", "jsonl").stdout.splitlines()) == 1
+
+
+def test_notes_go_to_stderr_once(home: Path, cli: Cli) -> None:
+    raw.write_log(home, [{"queue_offset": 0}, {"queue_offset": 1}])
+    done = cli("cat", home)
+    assert len(lines(done)) == 2
+    notes = done.stderr.splitlines()
+    assert notes
+    assert len(set(notes)) == len(notes)
+    assert all(note.startswith("mqstore: ") for note in notes)
+
+
+def test_topics_as_found_on_disk(home: Path, cli: Cli) -> None:
+    names = ["%LMQ%x", "%RETRY%" + "g" * 233, "a.b c", "тема"]
+    raw.write_log(home, [{"topic": name} for name in names])
+    assert sorted(entry["topic"] for entry in lines(cli("topics", home, "--format", "jsonl"))) == sorted(names)
+    for name in names:
+        assert [one["topic"] for one in lines(cli("cat", home, "--topic", name))] == [name]
+
+
+def test_closed_pipe_is_quiet(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.append_many("t", [b"x" * 1000] * 2000)
+    for form in ("jsonl", "json", "table"):
+        command = f"{sys.executable} -m mqstore cat {home} --format {form} | head -n 1"
+        done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
+        assert len(done.stdout.splitlines()) == 1
+        assert (done.returncode, done.stderr) == (0, ""), form
+
+
+def test_ctrl_c(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.append_many("t", [b"x" * 1000] * 5000)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mqstore", "cat", home], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    # It is now blocked on the full pipe, in the middle of its work.
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+
+
+def test_on_a_terminal(filled: Path) -> None:
+    leader, follower = pty.openpty()
+    done = subprocess.Popen([sys.executable, "-m", "mqstore", "cat", filled, "--limit", "2"], stdout=follower)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(leader, 4096)
+        except OSError:
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(leader)
+    assert done.wait(30) == 0
+    assert not shown.lstrip().startswith(b"{")
+    assert shown.count(b"\n") == 2
+
+
+def test_without_the_extra() -> None:
+    done = python(
+        "import sys; sys.modules['typer'] = None\n"
+        "sys.argv = ['mqstore', 'info', 'x']\n"
+        "from mqstore.cli import main\n"
+        "main()"
+    )
+    assert done.returncode == 3
+    assert "mqstore[cli]" in done.stderr

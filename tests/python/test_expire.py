@@ -1,0 +1,296 @@
+"""Retention: what goes, who is told, who may object, and where the log lies."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+from mqstore import ExpiredFile, StoreEvent
+
+from .conftest import Cli
+
+TINY: dict[str, Any] = {
+    "segment_size": 4096,
+    "queue_file_entries": 5,
+    "index_slots": 7,
+    "index_entries": 12,
+    "delete_interval": 0,
+    "dispatch_threads": 0,
+}
+KEEP_TWO: dict[str, Any] = {**TINY, "retention_bytes": 2 * 4096}
+
+
+def fill(store: mqstore.Store, segments: int = 5, size: int = 700) -> list[mqstore.AppendResult]:
+    """Appends until the log has so many segments."""
+    results: list[mqstore.AppendResult] = []
+    while store.stats().segments < segments:
+        results.append(store.append("t", b"x" * size, keys=f"k{len(results)}"))
+    return results
+
+
+def segments(home: Path) -> list[int]:
+    return sorted(int(path.name) for path in (home / "commitlog").iterdir())
+
+
+def test_nothing_goes_by_default(home: Path) -> None:
+    with mqstore.open(home, "create", **TINY) as store:
+        fill(store)
+        for dry_run in (True, False):
+            report = store.expire(dry_run=dry_run)
+            assert (report.files, report.bytes, report.log_min_offset) == ((), 0, 0)
+        assert len(segments(home)) == 5
+
+
+def test_dry_run_tells_and_the_real_run_does_it(home: Path) -> None:
+    with mqstore.open(home, "create", **KEEP_TWO) as store:
+        results = fill(store)
+        plan = store.expire()
+        assert plan.dry_run
+        assert len(segments(home)) == 5
+        done = store.expire(dry_run=False)
+        assert done.to_dict() == {**plan.to_dict(), "dry_run": False}
+        assert segments(home) == [3 * 4096, 4 * 4096]
+        first = done.files[0]
+        assert (first.kind, first.first_offset, first.last_offset, first.bytes) == ("segment", 0, 4095, 4096)
+        assert first.path == str(home / "commitlog" / f"{0:020d}")
+        assert first.reason.startswith("size: ")
+        assert first.first_store_timestamp == results[0].store_timestamp
+        assert {file.kind for file in done.files} == {"segment", "queue", "index"}
+        assert done.bytes == sum(file.bytes for file in done.files)
+        assert pickle.loads(pickle.dumps(done)) == done
+        minimum = store.queues("t")[0].min_offset
+        assert minimum == next(r.queue_offset for r in results if r.commit_log_offset >= 3 * 4096)
+        with pytest.raises(mqstore.OffsetOutOfRangeError) as caught:
+            store.read("t", 0, minimum - 1)
+        assert (caught.value.min_offset, caught.value.max_offset) == (minimum, len(results))
+        stats = store.stats()
+        assert (stats.expired_segments, stats.expired_bytes, stats.log_min_offset) == (3, done.bytes, 3 * 4096)
+        assert store.expire(dry_run=False).files == ()
+    assert mqstore.verify(home).ok
+
+
+def test_age_counts_from_the_last_message(home: Path) -> None:
+    with mqstore.open(home, "create", retention=timedelta(milliseconds=300), **TINY) as store:
+        fill(store, 3)
+        for path in (home / "commitlog").iterdir():
+            os.utime(path, (0, 0))
+        assert store.expire().files == (), "an old file with new messages"
+        time.sleep(0.35)
+        report = store.expire(dry_run=False)
+        assert report.segments == 2
+        assert report.files[0].reason.startswith("age: its last record was stored")
+
+
+def test_a_reader_of_the_directory_tells_and_does_not_delete(home: Path) -> None:
+    with mqstore.open(home, "create", **TINY) as store:
+        fill(store)
+    with mqstore.open(home, **KEEP_TWO) as store:
+        assert store.expire().segments == 3
+        with pytest.raises(mqstore.StoreReadOnlyError):
+            store.expire(dry_run=False)
+
+
+def test_events_name_what_went(home: Path) -> None:
+    events: list[StoreEvent] = []
+    with mqstore.open(home, "create", on_event=events.append, **KEEP_TWO) as store:
+        fill(store)
+        report = store.expire(dry_run=False)
+    assert tuple(event.file for event in events) == report.files
+    assert [event.kind for event in events[:3]] == ["segment_deleted"] * 3
+    assert {event.kind for event in events[3:]} == {"queue_file_deleted", "index_file_deleted"}
+    assert events[0].detail == report.files[0].reason
+    assert pickle.loads(pickle.dumps(events)) == events
+
+
+def test_before_delete_archives_keeps_and_puts_off(home: Path) -> None:
+    answers: list[Any] = [None, False]
+    archived: dict[str, bytes] = {}
+
+    def archive(file: ExpiredFile) -> Any:
+        answer = answers.pop(0) if answers else timedelta(hours=1)
+        if answer is None:
+            archived[file.path] = Path(file.path).read_bytes()
+        return answer
+
+    with mqstore.open(home, "create", before_delete=archive, **KEEP_TWO) as store:
+        fill(store)
+        original = (home / "commitlog" / f"{0:020d}").read_bytes()
+        report = store.expire(dry_run=False)
+        assert (report.segments, report.log_min_offset) == (1, 4096)
+        assert report.kept == (f"{home / 'commitlog' / f'{4096:020d}'}: before_delete keeps it",)
+        assert archived == {report.files[0].path: original}
+        assert store.expire(dry_run=False).segments == 0, "not asked again at once"
+        assert answers == []
+
+
+def test_hooks_that_raise_are_reported_and_delete_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+
+    def broken(_file: object) -> bool:
+        raise RuntimeError("the archive is away")
+
+    with mqstore.open(home, "create", before_delete=broken, **KEEP_TWO) as store:
+        fill(store)
+        assert store.expire(dry_run=False).segments == 0
+    assert [str(each.exc_value) for each in reported] == ["the archive is away"]
+    reported.clear()
+    with mqstore.open(home, "rw", on_event=broken, before_delete=lambda _file: "yes", **KEEP_TWO) as store:
+        assert store.expire(dry_run=False).segments == 0
+    assert {type(each.exc_value) for each in reported} == {TypeError, RuntimeError}
+    reported.clear()
+    with mqstore.open(home, "rw", on_event=broken, **KEEP_TWO) as store:
+        assert store.expire(dry_run=False).segments == 3, "an event is no question"
+    assert len(reported) > 3
+
+
+def test_a_hook_may_use_the_store_and_not_wait_for_itself(home: Path) -> None:
+    seen: list[Any] = []
+
+    def look(_file: object) -> None:
+        seen.append(store.stats().segments)
+        for wait in (store.expire, store.close):
+            with pytest.raises(mqstore.StoreBusyError, match="wait for itself"):
+                wait()
+
+    with mqstore.open(home, "create", before_delete=look, **KEEP_TWO) as store:
+        fill(store, 4)
+        assert store.expire(dry_run=False).segments == 2
+    assert seen == [4, 3]
+
+
+def test_an_iterator_in_use_keeps_its_segment(home: Path) -> None:
+    # Iterators fetch ahead; with small messages they stay in one segment for a while.
+    with mqstore.open(home, "create", **KEEP_TWO) as store:
+        fill(store, size=10)
+        messages = store.read("t")
+        assert next(messages).queue_offset == 0
+        report = store.expire(dry_run=False)
+        assert report.segments == 0
+        assert report.kept[0].endswith("a reader is using it")
+        del messages
+        assert store.expire(dry_run=False).segments == 3
+    with mqstore.open(home, "rw", held_limit=0, **{**KEEP_TWO, "retention_bytes": 1}) as store:
+        messages = store.read("t")
+        kept = next(messages)
+        assert store.expire(dry_run=False).segments == 1, "held for longer than the limit"
+        assert kept.body == b"x" * 10
+
+
+def test_secure_wipe_leaves_zeros(home: Path) -> None:
+    with mqstore.open(home, "create", secure_wipe=True, **KEEP_TWO) as store:
+        fill(store, 3)
+        path = home / "commitlog" / f"{0:020d}"
+        with path.open("rb") as held:
+            assert store.expire(dry_run=False).segments == 1
+            assert held.read() == bytes(4096)
+        assert list((home / "mqstore" / "wipe").iterdir()) == []
+
+
+def test_a_nearly_full_disk_refuses_appends(home: Path) -> None:
+    events: list[StoreEvent] = []
+    with mqstore.open(home, "create", disk_refuse_ratio=0.0, on_event=events.append, **TINY) as store:
+        with pytest.raises(mqstore.DiskFullError, match="disk_refuse_ratio is 0") as caught:
+            store.append("t", b"x")
+        assert caught.value.errno == 28
+        assert store.stats().refused_appends == 1
+    assert [event.kind for event in events] == ["appends_refused"]
+    with mqstore.open(home, "rw", disk_refuse_ratio=1, **TINY) as store:
+        store.append("t", b"x")
+
+
+def test_confirm_offset(home: Path) -> None:
+    with mqstore.open(home, "create", **TINY) as store:
+        assert store.confirm_offset is None
+        first = store.append("t", b"1")
+        end = first.commit_log_offset + first.size
+        store.set_confirm_offset(end)
+        assert store.confirm_offset == end
+        store.append("t", b"2")
+        with mqstore.open(home) as beside:
+            for view in (store, beside):
+                assert [message.body for message in view.read("t")] == [b"1"]
+        for wrong in (end + 1, 0, 1 << 40):
+            with pytest.raises(mqstore.InvalidOptionError, match="confirm_offset"):
+                store.set_confirm_offset(wrong)
+        with pytest.raises(ValueError, match="negative"):
+            store.set_confirm_offset(-1)
+        store.set_confirm_offset(None)
+        assert [message.body for message in store.read("t")] == [b"1", b"2"]
+    with mqstore.open(home) as store:
+        assert store.confirm_offset is None
+        with pytest.raises(mqstore.StoreReadOnlyError):
+            store.set_confirm_offset(0)
+
+
+def test_several_log_folders(home: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "disk1", tmp_path / "disk2"
+    with mqstore.open(home, "create", commit_log_paths=[one, str(two)], **TINY) as store:
+        count = len(fill(store))
+    digits = [sorted(path.name for path in folder.iterdir() if path.is_file()) for folder in (one, two)]
+    assert digits == [[f"{n * 4096:020d}" for n in (0, 2, 4)], [f"{n * 4096:020d}" for n in (1, 3)]]
+    assert list((home / "commitlog").iterdir()) == []
+    assert mqstore.info(home).messages == count
+    assert mqstore.verify(home).ok
+    with mqstore.open(home, "rw", **KEEP_TWO) as store:
+        assert len(list(store.read("t"))) == count
+        assert store.expire(dry_run=False).segments == 3
+    with pytest.raises(mqstore.InvalidOptionError, match="holds segments too"):
+        mqstore.open(home, "rw", commit_log_paths=one)
+    with pytest.raises(mqstore.UnsupportedFormatError, match="log lies in folders"):
+        mqstore.compact(home, output=tmp_path / "copy")
+    two.rename(tmp_path / "unmounted")
+    with pytest.raises(mqstore.StoreIOError, match="disk2"):
+        mqstore.open(home)
+
+
+def test_options_of_paths_and_calls() -> None:
+    options = mqstore.StoreOptions(commit_log_paths="a", read_only_commit_log_paths=[Path("b"), "c"])
+    assert (options.commit_log_paths, options.read_only_commit_log_paths) == (("a",), ("b", "c"))
+    for name in ("commit_log_paths", "read_only_commit_log_paths"):
+        for wrong in (1, b"a", [1], [""], None):
+            with pytest.raises(mqstore.InvalidOptionError, match=name):
+                mqstore.StoreOptions(**{name: wrong})  # type: ignore[arg-type]
+    for name in ("on_event", "before_delete"):
+        with pytest.raises(mqstore.InvalidOptionError, match="callable"):
+            mqstore.StoreOptions(**{name: 1})  # type: ignore[arg-type]
+
+
+def test_the_verb(filled: Path, cli: Cli) -> None:
+    assert cli("expire", filled).returncode == 2
+    assert cli("expire", filled, "--retention", "soon").returncode == 2
+    nothing = cli("expire", filled, "--retention", "7d", "--format", "json")
+    assert (nothing.returncode, json.loads(nothing.stdout)["files"]) == (0, [])
+    with mqstore.open(filled, "rw") as store:
+        for _ in range(3):
+            store.append("orders", bytes(50_000))
+    rule = ("--retention-bytes", 2 * 65536, "--format", "json")
+    plan = json.loads(cli("expire", filled, *rule, "--dry-run").stdout)
+    assert plan["dry_run"]
+    assert plan["segments"] > 0
+    refused = cli("expire", filled, *rule)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--yes" in refused.stderr
+    done = cli("expire", filled, *rule, "--yes")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {**plan, "dry_run": False})
+    assert mqstore.verify(filled).ok
+    table = cli("expire", filled, "--retention-bytes", 65536, "--yes")
+    assert table.returncode == 0
+    assert "segment" in table.stdout
+    assert "deleted" in table.stderr
+
+
+def test_the_verb_takes_a_brokers_file(filled: Path, tmp_path: Path, cli: Cli) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("fileReservedTime=72\n")
+    report = cli("expire", filled, "--conf", conf, "--format", "jsonl")
+    assert (report.returncode, json.loads(report.stdout)["files"]) == (0, [])

@@ -1,0 +1,282 @@
+"""Opening, closing, locking, forgetting, forking, pickling."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+
+import mqstore
+from conftest import SMALL, python, tree_hash
+
+
+def test_modes(home: Path) -> None:
+    for mode in ("r", "rw"):
+        with pytest.raises(mqstore.NotAStoreError):
+            mqstore.open(home, mode)  # type: ignore[arg-type]
+    assert not home.exists()
+    with mqstore.open(home, "create", options=SMALL) as store:
+        assert (store.path, store.mode, store.closed) == (str(home), "create", False)
+        store.append("t", b"x")
+    assert store.closed
+    for mode in ("r", "rw", "create"):
+        with mqstore.open(str(home), mode) as store:  # type: ignore[arg-type]
+            assert store.mode == mode
+            assert len(list(store.read("t"))) == 1
+    with mqstore.open(home) as store:
+        assert store.mode == "r"
+
+
+def test_bad_arguments(home: Path) -> None:
+    for mode in ("w", "a", "", "R"):
+        with pytest.raises(ValueError, match="mode"):
+            mqstore.open(home, mode)  # type: ignore[arg-type]
+    for path in (5, None, b"bytes"):
+        with pytest.raises(TypeError):
+            mqstore.open(path, "create")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        mqstore.open(home, 5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"mqstore\.open"):
+        mqstore.Store(home)
+    assert not home.exists()
+
+
+def test_parents_are_made(tmp_path: Path) -> None:
+    with mqstore.open(tmp_path / "a" / "b", "create", options=SMALL):
+        pass
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_close_is_idempotent_and_final(store: mqstore.Store) -> None:
+    store.append("t", b"x")
+    found = store.read("t", follow=True)
+    store.close()
+    store.close()
+    assert store.closed
+    for call in (
+        lambda: store.append("t", b"x"),
+        lambda: store.append_many("t", [b"x"]),
+        lambda: store.create_topic("u"),
+        store.flush,
+        store.topics,
+        lambda: store.queues("t"),
+        lambda: store.read("t"),
+        lambda: store.lookup("t", "k"),
+        lambda: store.get("x"),
+        lambda: store.get_at(0),
+        lambda: store.offset_for_time("t", 0, 0),
+        lambda: store.wait("t", 0, 0, timeout=0),
+        store.verify,
+        store.__enter__,
+        lambda: next(found),
+    ):
+        with pytest.raises(mqstore.StoreClosedError):
+            call()
+    assert "closed" in repr(store)
+
+
+def test_one_writer(store: mqstore.Store, home: Path) -> None:
+    before = {name: entry for name, entry in tree_hash(home).items() if name != "mqstore/live"}
+    for mode in ("rw", "create"):
+        with pytest.raises(mqstore.StoreLockedError) as caught:
+            mqstore.open(home, mode)  # type: ignore[arg-type]
+        assert caught.value.pid in (os.getpid(), None)
+    done = python(
+        "import sys, mqstore\n"
+        "try: mqstore.open(sys.argv[1], 'rw')\n"
+        "except mqstore.StoreLockedError as error: print(error.pid)",
+        home,
+    )
+    assert done.stdout.strip() == str(os.getpid()), done.stderr
+    assert {name: entry for name, entry in tree_hash(home).items() if name != "mqstore/live"} == before
+    with mqstore.open(home) as reader:
+        store.append("t", b"x")
+        assert [message.body for message in reader.read("t")] == [b"x"]
+
+
+def test_lock_is_free_after_close_and_after_a_failed_open(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL):
+        pass
+    for _ in range(3):
+        with mqstore.open(home, "rw") as store:
+            store.append("t", b"x")
+
+
+def test_exception_in_the_block_still_closes(home: Path) -> None:
+    with pytest.raises(ZeroDivisionError), mqstore.open(home, "create", options=SMALL) as store:
+        raise ZeroDivisionError
+    assert store.closed
+
+
+def test_forgotten_store_warns_and_closes(home: Path) -> None:
+    store = mqstore.open(home, "create", options=SMALL)
+    store.append("t", b"x")
+    gone = weakref.ref(store)
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del store
+        gc.collect()
+    assert gone() is None
+    with mqstore.open(home, "rw") as again:
+        assert len(list(again.read("t"))) == 1
+
+
+def test_iterator_keeps_the_store_usable_but_close_ends_it(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.append_many("t", [b"x"] * 1000)
+        found = store.read("t")
+        assert next(found).body == b"x"
+    with pytest.raises(mqstore.StoreClosedError):
+        next(found)
+
+
+def test_exit_with_an_open_store(home: Path) -> None:
+    done = python(
+        "import sys, mqstore\n"
+        "store = mqstore.open(sys.argv[1], 'create', segment_size=65536)\n"
+        "store.append('t', b'x')\n"
+        "found = store.read('t', follow=True)\n",
+        home,
+    )
+    assert done.returncode == 0, done.stderr
+    done = python(
+        "import os, sys, threading, mqstore\n"
+        "store = mqstore.open(sys.argv[1], 'rw')\n"
+        "store.append('t', b'y')\n"
+        "threading.Thread(target=lambda: store.wait('t', 0, 99), daemon=True).start()\n",
+        home,
+    )
+    assert done.returncode == 0, done.stderr
+    with mqstore.open(home, "rw") as store:
+        assert [message.body for message in store.read("t")] == [b"x", b"y"]
+
+
+def test_pickling_is_refused_with_advice(store: mqstore.Store) -> None:
+    with pytest.raises(TypeError, match=r"mqstore\.open\(path\)"):
+        pickle.dumps(store)
+
+
+def test_no_stray_attributes(store: mqstore.Store) -> None:
+    with pytest.raises(AttributeError):
+        store.someting = 1  # type: ignore[attr-defined]
+
+
+FORK = """
+import os, sys, mqstore
+store = mqstore.open(sys.argv[1], sys.argv[2])
+if sys.argv[2] == "rw":
+    store.append("t", b"parent")
+found = store.read("t")
+child = os.fork()
+if child == 0:
+    status = 0
+    for call in (lambda: store.append("t", b"child"), store.flush, store.topics, lambda: next(found),
+                 lambda: store.read("t"), store.verify, store.__enter__):
+        try:
+            call()
+            status = 1
+        except mqstore.ForkedProcessError as error:
+            assert sys.argv[1] in str(error)
+    assert store.closed
+    store.close()
+    repr(store)
+    del store, found
+    # The child may open the directory itself, and when it goes nothing of the parent's is torn down.
+    with mqstore.open(sys.argv[1]) as mine:
+        assert len(list(mine.read("t"))) >= 1
+    sys.exit(status)
+assert os.waitpid(child, 0)[1] == 0
+if sys.argv[2] == "rw":
+    store.append("t", b"parent again")
+    try:
+        mqstore.open(sys.argv[1], "rw")
+        sys.exit(2)
+    except mqstore.StoreLockedError:
+        pass
+store.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("mode", ["rw", "r"])
+def test_fork(home: Path, mode: str) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.append("t", b"first")
+    for _ in range(5):
+        done = python(FORK, home, mode)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_gives_up_the_lock(home: Path) -> None:
+    code = (
+        "import os, sys, time, mqstore\n"
+        "store = mqstore.open(sys.argv[1], 'create', segment_size=65536)\n"
+        "if os.fork() == 0:\n"
+        "    time.sleep(2)\n"
+        "    os._exit(0)\n"
+        "store.close()\n"
+        "with mqstore.open(sys.argv[1], 'rw') as again: again.append('t', b'x')\n"
+        "os.wait()\n"
+    )
+    done = python(code, home)
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_may_close_at_once(store: mqstore.Store) -> None:
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(200):
+                store.append("t", b"x")
+        except mqstore.StoreClosedError:
+            pass
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)] + [threading.Thread(target=store.close)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert errors == []
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_permission_denied(filled: Path) -> None:
+    (filled / "commitlog").chmod(0)
+    try:
+        with pytest.raises(PermissionError) as caught:
+            mqstore.open(filled)
+        assert isinstance(caught.value, mqstore.StorePermissionError)
+    finally:
+        (filled / "commitlog").chmod(0o755)
+
+
+def test_read_only_mount_is_enough(filled: Path) -> None:
+    before = tree_hash(filled)
+    for path in sorted(filled.rglob("*"), reverse=True):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        with mqstore.open(filled) as store:
+            assert len(list(store.read("orders"))) == 20
+    finally:
+        for path in [filled, *sorted(filled.rglob("*"))]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    assert tree_hash(filled) == before
+
+
+def test_spawned_children_open_it_themselves(filled: Path) -> None:
+    command = [sys.executable, "-c", "import sys, mqstore; print(len(list(mqstore.open(sys.argv[1]).read('orders'))))"]
+    with mqstore.open(filled, "rw"):
+        done = subprocess.run([*command, filled], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "20", done.stderr

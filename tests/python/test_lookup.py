@@ -1,0 +1,78 @@
+"""lookup: right answers, in order, within times and limits."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import mqstore
+
+
+def test_lookup(filled: Path) -> None:
+    with mqstore.open(filled) as store:
+        assert [message.body for message in store.lookup("orders", "k7")] == [b"body 7"]
+        found = list(store.lookup("orders", "all"))
+        assert [message.body for message in found] == [f"body {number}".encode() for number in range(40)]
+        assert [message.commit_log_offset for message in found] == sorted(
+            message.commit_log_offset for message in found
+        )
+        assert list(store.lookup("orders", "nothing")) == []
+        assert list(store.lookup("events", "all")) == []
+        unique = found[3].unique_id
+        assert unique is not None
+        assert list(store.lookup("orders", unique)) == [found[3]]
+
+
+def test_limit(filled: Path) -> None:
+    with mqstore.open(filled) as store:
+        assert len(list(store.lookup("orders", "all", limit=3))) == 3
+        assert list(store.lookup("orders", "all", limit=0)) == []
+        assert [m.body for m in store.lookup("orders", "all", limit=2)] == [b"body 0", b"body 1"]
+        with pytest.raises(ValueError, match="limit"):
+            store.lookup("orders", "all", limit=-1)
+
+
+def test_times(store: mqstore.Store) -> None:
+    stamps = []
+    for number in range(5):
+        stamps.append(store.append("t", str(number).encode(), keys="k").store_timestamp)
+        time.sleep(0.005)
+
+    def bodies(**times: int | datetime) -> list[bytes]:
+        return [message.body for message in store.lookup("t", "k", **times)]
+
+    assert bodies(start_time=stamps[2]) == [b"2", b"3", b"4"]
+    assert bodies(end_time=stamps[1]) == [b"0", b"1"]
+    assert bodies(start_time=stamps[1], end_time=stamps[3]) == [b"1", b"2", b"3"]
+    assert bodies(start_time=datetime.fromtimestamp(stamps[2] / 1000, UTC)) == [b"2", b"3", b"4"]
+    assert bodies(start_time=stamps[4] + 1) == []
+    with pytest.raises(ValueError, match="time zone"):
+        bodies(start_time=datetime(2024, 1, 1))  # noqa: DTZ001
+
+
+def test_colliding_keys(store: mqstore.Store) -> None:
+    # "Aa" and "BB" have one hash, so have the index keys "t#Aa" and "t#BB".
+    store.append("t", b"first", keys="Aa")
+    store.append("t", b"second", keys="BB")
+    assert [message.body for message in store.lookup("t", "Aa")] == [b"first"]
+    assert [message.body for message in store.lookup("t", "BB")] == [b"second"]
+
+
+def test_one_answer_a_message(store: mqstore.Store) -> None:
+    store.append("t", b"x", keys=["k", "k"])
+    assert len(list(store.lookup("t", "k"))) == 1
+
+
+def test_many_index_files(store: mqstore.Store, home: Path) -> None:
+    for number in range(600):
+        store.append("t", b"x", keys=[f"k{number % 7}"])
+    for key in range(7):
+        found = [message.queue_offset for message in store.lookup("t", f"k{key}")]
+        assert found == list(range(key, 600, 7))
+    store.close()
+    assert len(list((home / "index").iterdir())) > 3
+    with mqstore.open(home) as reader:
+        assert len(list(reader.lookup("t", "k3"))) == 86

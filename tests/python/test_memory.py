@@ -1,0 +1,58 @@
+"""What an open store costs: maps and memory do not grow with the number of segments and queues."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SEGMENTS = 100
+QUEUES = 1000
+MIB = 1 << 20
+
+WORK = """
+import json, sys, mqstore
+
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name + ":"))
+
+def maps():
+    with open("/proc/self/maps") as lines:
+        return sum("/commitlog/" in line for line in lines)
+
+before = status("RssAnon")
+options = {"segment_size": 256 << 10, "index_slots": 1000, "index_entries": 20_000, "flush_interval": 0.02}
+found = {}
+with mqstore.open(sys.argv[1], mode="create", **options) as store:
+    store.create_topic("many", queues=%d)
+    body = bytes(24_000)
+    for number in range(%d):
+        store.append("many", body, queue_id=number %% %d, keys=f"k{number}")
+    store.flush()
+    found["written"] = [store.stats().segments, maps(), status("RssAnon") - before]
+for mode in ("rw", "r"):
+    with mqstore.open(sys.argv[1], mode=mode) as store:
+        assert sum(queue.max_offset for queue in store.queues("many")) == %d
+        assert len(list(store.read("many", 7))) == %d
+        found[mode] = [store.stats().segments, maps(), status("RssAnon") - before]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_maps_and_memory(tmp_path: Path) -> None:
+    messages = QUEUES
+    code = WORK % (QUEUES, messages, QUEUES, messages, messages // QUEUES)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "s")], stdout=subprocess.PIPE, text=True, check=True, timeout=120
+    )
+    found = json.loads(done.stdout)
+    assert found["written"][0] >= SEGMENTS - 10
+    for segments, maps, anonymous in found.values():
+        assert segments >= SEGMENTS - 10
+        assert maps <= 3
+        assert anonymous < 64 * MIB

@@ -1,0 +1,262 @@
+"""StoreOptions: types, bounds, overrides, RocketMQ's own file."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import mqstore
+from mqstore import StoreOptions
+
+DEFAULTS = {
+    "recovery": "strict",
+    "segment_size": 1 << 30,
+    "queue_file_entries": 300_000,
+    "index_slots": 5_000_000,
+    "index_entries": 20_000_000,
+    "durability": "async",
+    "flush_interval": 0.5,
+    "flush_least_pages": 4,
+    "flush_thorough_interval": 10.0,
+    "visibility": "appended",
+    "flush_timed": True,
+    "commit_interval": 0.2,
+    "pool_size": 16 << 20,
+    "put_lock": "adaptive",
+    "busy_after": 1.0,
+    "queue_wait_limit": 0.2,
+    "prewarm": True,
+    "lock_memory": False,
+    "dispatch_threads": 1,
+    "record_crc": True,
+    "index_tags": False,
+    "max_message_size": 4 << 20,
+    "default_queues": 1,
+    "auto_create_topics": True,
+    "store_host": "127.0.0.1:10911",
+    "retention": None,
+    "retention_bytes": None,
+    "delete_when": "04",
+    "delete_interval": 0.1,
+    "held_limit": 120.0,
+    "disk_clean_ratio": 0.75,
+    "disk_force_ratio": 0.85,
+    "disk_refuse_ratio": 0.9,
+    "secure_wipe": False,
+    "commit_log_paths": (),
+    "read_only_commit_log_paths": (),
+    "on_event": None,
+    "before_delete": None,
+}
+
+TINY = {"segment_size": 4096, "queue_file_entries": 1, "index_slots": 1, "index_entries": 2}
+
+
+def test_defaults() -> None:
+    assert dataclasses.asdict(StoreOptions()) == DEFAULTS
+
+
+def test_frozen_equal_picklable() -> None:
+    options = StoreOptions(segment_size=1 << 20)
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert hash(options) == hash(StoreOptions(segment_size=1 << 20))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.segment_size = 1  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        StoreOptions(1 << 20)  # type: ignore[misc]
+
+
+def test_durations_are_seconds_or_timedelta() -> None:
+    assert StoreOptions(flush_interval=timedelta(milliseconds=250)).flush_interval == 0.25
+    assert StoreOptions(flush_interval=2) == StoreOptions(flush_interval=2.0)
+    for wrong in ("1s", None, True, float("nan"), float("inf"), -1):
+        with pytest.raises(mqstore.InvalidOptionError, match="flush_interval"):
+            StoreOptions(flush_interval=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("segment_size", 4095),
+        ("segment_size", 1 << 31),
+        ("segment_size", -1),
+        ("segment_size", 1 << 80),
+        ("segment_size", "1GiB"),
+        ("segment_size", 1.5),
+        ("queue_file_entries", 0),
+        ("index_slots", 0),
+        ("index_entries", 1),
+        ("durability", "maybe"),
+        ("recovery", "lenient"),
+        ("recovery", 1),
+        ("durability", 1),
+        ("flush_interval", 0),
+        ("flush_thorough_interval", 1e9),
+        ("flush_least_pages", -1),
+        ("record_crc", 1),
+        ("max_message_size", 9),
+        ("default_queues", 0),
+        ("store_host", "here"),
+        ("store_host", "127.0.0.1:99999"),
+        ("dispatch_threads", 9),
+        ("retention", 0),
+        ("retention_bytes", 0),
+        ("retention_bytes", 1.5),
+        ("delete_when", "24"),
+        ("delete_when", ""),
+        ("delete_when", 4),
+        ("delete_interval", 3601),
+        ("held_limit", 86401),
+        ("disk_clean_ratio", 75),
+        ("disk_force_ratio", -0.1),
+        ("disk_refuse_ratio", "90"),
+        ("secure_wipe", None),
+        ("read_only_commit_log_paths", ("/old",)),
+    ],
+)
+def test_out_of_bounds(home: Path, name: str, value: object) -> None:
+    with pytest.raises(mqstore.InvalidOptionError) as caught:
+        mqstore.open(home, "create", **{name: value})
+    assert caught.value.option == name
+    assert not home.exists()
+
+
+def test_smallest_geometry_works(home: Path) -> None:
+    with mqstore.open(home, "create", **TINY) as store:
+        for number in range(20):
+            store.append("t", b"x" * 500, keys=str(number))
+    with mqstore.open(home) as store:
+        assert [message.queue_offset for message in store.read("t")] == list(range(20))
+        for number in range(20):
+            assert [found.queue_offset for found in store.lookup("t", str(number))] == [number]
+
+
+def test_unknown_option_suggests(home: Path) -> None:
+    with pytest.raises(mqstore.InvalidOptionError, match="did you mean segment_size"):
+        mqstore.open(home, "create", segmentsize=4096)
+    with pytest.raises(TypeError, match="StoreOptions"):
+        mqstore.open(home, "create", options={"segment_size": 4096})  # type: ignore[arg-type]
+
+
+def test_overrides_win_over_options(home: Path) -> None:
+    with mqstore.open(home, "create", options=StoreOptions(segment_size=8192), segment_size=4096) as store:
+        store.append("t", b"x")
+    assert (home / "commitlog" / f"{0:020d}").stat().st_size == 4096
+
+
+def test_geometry_of_the_directory_wins(home: Path) -> None:
+    with mqstore.open(home, "create", **TINY) as store:
+        store.append("t", b"x", keys="k")
+    with mqstore.open(home, "rw", segment_size=1 << 20, queue_file_entries=10, index_slots=9, index_entries=9) as store:
+        for _ in range(20):
+            store.append("t", b"y" * 500, keys="k")
+        assert len(list(store.lookup("t", "k"))) == 21
+    assert {path.stat().st_size for path in (home / "commitlog").iterdir()} == {4096}
+    assert {path.stat().st_size for path in (home / "consumequeue/t/0").iterdir()} == {20}
+    assert len({path.stat().st_size for path in (home / "index").iterdir()}) == 1
+
+
+CONF = r"""
+# a broker's file
+! another comment
+brokerName = a
+mappedFileSizeCommitLog=1048576
+mappedFileSizeConsumeQueue : 6010
+maxHashSlotNum 500
+maxIndexNum=20\
+00
+flushDiskType=SYNC_FLUSH
+flushIntervalCommitLog=1000
+flushCommitLogThoroughInterval=20000
+flushCommitLogLeastPages=8
+enabledAppendPropCRC=true
+maxMessageSize=65536
+defaultTopicQueueNums=4
+autoCreateTopicEnable=false
+brokerIP1=10.0.0.7
+listenPort=20911
+fileReservedTime=48
+deleteWhen=04;16
+deleteCommitLogFilesInterval=50
+destroyMapedFileIntervalForcibly=60000
+diskMaxUsedSpaceRatio=5
+diskSpaceCleanForciblyRatio=80
+diskSpaceWarningLevelRatio=99
+storePathRootDir=/data/store
+storePathCommitLog=/disk1/log, /disk2/log
+readOnlyCommitLogStorePaths=/data/store/commitlog
+"""
+
+
+def test_broker_conf(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(CONF)
+    assert StoreOptions.from_broker_conf(path) == StoreOptions(
+        segment_size=1 << 20,
+        queue_file_entries=301,
+        index_slots=500,
+        index_entries=2000,
+        durability="sync",
+        flush_interval=1.0,
+        flush_thorough_interval=20.0,
+        flush_least_pages=8,
+        record_crc=True,
+        max_message_size=65536,
+        default_queues=4,
+        auto_create_topics=False,
+        store_host="10.0.0.7:20911",
+        retention=48 * 3600.0,
+        delete_when="04;16",
+        delete_interval=0.05,
+        held_limit=60.0,
+        disk_clean_ratio=0.10,
+        disk_force_ratio=0.80,
+        disk_refuse_ratio=0.90,
+        commit_log_paths=("/disk1/log", "/disk2/log"),
+        read_only_commit_log_paths=("/data/store/commitlog",),
+    )
+
+
+def test_broker_conf_with_its_log_where_it_always_is(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("storePathRootDir=/a/store\nstorePathCommitLog=/a/store/commitlog\ncleanFileForciblyEnable=false\n")
+    options = StoreOptions.from_broker_conf(path)
+    assert (options.commit_log_paths, options.disk_force_ratio) == ((), 1.0)
+    path.write_text("storePathRootDir=/a/store\nstorePathCommitLog=/b/log\nreadOnlyCommitLogStorePaths=/c\n")
+    options = StoreOptions.from_broker_conf(path)
+    assert options.commit_log_paths == ("/b/log",)
+    assert options.read_only_commit_log_paths == (), "RocketMQ reads it for several paths only"
+
+
+def test_broker_conf_is_silent_means_rocketmq(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_bytes(b"brokerName=caf\xe9\\u0041\r\n")
+    assert StoreOptions.from_broker_conf(str(path)) == StoreOptions(
+        record_crc=False, default_queues=8, retention=timedelta(hours=72)
+    )
+
+
+@pytest.mark.parametrize("line", ["maxIndexNum=many", "flushDiskType=NEVER", "x=\\u12"])
+def test_bad_broker_conf(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(line)
+    with pytest.raises(mqstore.InvalidOptionError):
+        StoreOptions.from_broker_conf(path)
+
+
+def test_missing_broker_conf(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        StoreOptions.from_broker_conf(tmp_path / "none")
+
+
+def test_store_host_is_written(home: Path) -> None:
+    with mqstore.open(home, "create", store_host="[2001:db8::1]:10911", **TINY) as store:
+        result = store.append("t", b"x")
+        message = store.get_at(result.commit_log_offset)
+        assert message.store_host == "[2001:db8::1]:10911"
+        assert len(result.message_id) == 56
+        assert store.get(result.message_id) == message

@@ -1,0 +1,195 @@
+"""What the package shows: names, signatures, docs, the cost of importing it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+import mqstore
+from conftest import python
+
+# A name that appears here is public from now on; one that leaks out by accident fails the test.
+PUBLIC = {
+    "AppendResult",
+    "CompactionReport",
+    "CorruptionError",
+    "DiskFullError",
+    "ExpireReport",
+    "ExpiredFile",
+    "ForkedProcessError",
+    "InvalidMessageError",
+    "InvalidOptionError",
+    "MQStoreError",
+    "Message",
+    "MessageTooLargeError",
+    "NotAStoreError",
+    "OffsetOutOfRangeError",
+    "Problem",
+    "Progress",
+    "QueueInfo",
+    "QueueRange",
+    "Store",
+    "StoreBusyError",
+    "StoreClosedError",
+    "StoreEvent",
+    "StoreIOError",
+    "StoreInfo",
+    "StoreLockedError",
+    "StoreOptions",
+    "StorePermissionError",
+    "StorePoisonedError",
+    "StoreReadOnlyError",
+    "StoreStats",
+    "StoreTimeoutError",
+    "StoreWarning",
+    "StoredMessage",
+    "TopicInfo",
+    "TopicNotFoundError",
+    "UnsupportedFormatError",
+    "VerifyReport",
+    "__version__",
+    "compact",
+    "errors",
+    "info",
+    "open",
+    "types",
+    "verify",
+}
+
+SIGNATURES = {
+    "open": "(path, mode='r', *, options=None, **overrides)",
+    "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
+    "born_timestamp=None, durable=False)",
+    "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False)",
+    "Store.read": "(self, /, topic, queue_id=0, start=None, end=None, *, filter=None, follow=False, timeout=None)",
+    "Store.lookup": "(self, /, topic, key, *, start_time=None, end_time=None, limit=None)",
+    "Store.wait": "(self, /, topic, queue_id, offset, timeout=None)",
+    "Store.get": "(self, /, id)",
+    "Store.get_at": "(self, /, commit_log_offset)",
+    "Store.offset_for_time": "(self, /, topic, queue_id, time, *, boundary='lower')",
+    "Store.create_topic": "(self, /, topic, queues=None, *, attributes=None)",
+    "Store.topics": "(self, /)",
+    "Store.expire": "(self, *, dry_run=True)",
+    "Store.set_confirm_offset": "(self, /, offset)",
+    "Store.flush": "(self, /)",
+    "Store.close": "(self, /)",
+}
+
+
+def test_public_names() -> None:
+    assert set(mqstore.__all__) == PUBLIC
+    shown = {name for name, thing in vars(mqstore).items() if not name.startswith("_")}
+    # Submodules appear once somebody imports them.
+    modules = {name for name in shown if f"mqstore.{name}" in sys.modules}
+    assert shown - modules == PUBLIC - modules - {"__version__"}
+    assert {"errors", "types"} <= modules
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC - {"__version__", "errors", "types"}))
+def test_names_are_documented_and_importable(name: str) -> None:
+    thing = getattr(mqstore, name)
+    assert inspect.getdoc(thing)
+    assert thing.__module__ == "mqstore"
+    assert pickle.loads(pickle.dumps(thing)) is thing
+
+
+@pytest.mark.parametrize("name", sorted(SIGNATURES))
+def test_signatures(name: str) -> None:
+    thing: object = mqstore
+    for part in name.split("."):
+        thing = getattr(thing, part)
+    signature = inspect.signature(thing)  # type: ignore[arg-type]
+    bare = signature.replace(
+        parameters=[
+            parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()
+        ],
+        return_annotation=inspect.Signature.empty,
+    )
+    assert str(bare) == SIGNATURES[name]
+
+
+@pytest.mark.parametrize("kind", [mqstore.Store, mqstore.StoredMessage, mqstore.AppendResult])
+def test_members_are_documented(kind: type) -> None:
+    for name, member in inspect.getmembers(kind):
+        assert name.startswith("_") or inspect.getdoc(member), name
+
+
+def test_typed() -> None:
+    assert (Path(mqstore.__file__).parent / "py.typed").is_file()
+
+
+def test_version() -> None:
+    assert mqstore.__version__.count(".") == 2
+
+
+LIGHT = """
+import os, sys, threading, time
+before = set(sys.modules)
+started = time.process_time()
+import mqstore
+took = time.process_time() - started
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+assert threading.active_count() == 1
+assert not os.path.isdir("/proc/self/task") or len(os.listdir("/proc/self/task")) == 1
+print(took, *sorted(new))
+"""
+
+HEAVY = {
+    "asyncio",
+    "concurrent",
+    "json",
+    "logging",
+    "multiprocessing",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "socket",
+    "subprocess",
+    "typer",
+}
+
+
+def test_import_is_light_and_starts_no_thread() -> None:
+    took = []
+    for _ in range(5):
+        done = python(LIGHT)
+        assert done.returncode == 0, done.stderr
+        seconds, *modules = done.stdout.split()
+        assert not HEAVY & set(modules)
+        # Processor time: what the import costs, whatever else the machine does.
+        took.append(float(seconds))
+    assert min(took) < 0.05
+
+
+def test_native_docs_are_those_of_the_stub() -> None:
+    """``help()`` reads the native module, editors read the stub: one text."""
+    stub = ast.parse((Path(mqstore.__file__).parent / "_mqstore.pyi").read_text())
+    native = vars(sys.modules["mqstore._mqstore"])
+    for node in stub.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        kind = native[node.name]
+        assert inspect.getdoc(kind) == ast.get_docstring(node), node.name
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
+                assert inspect.getdoc(getattr(kind, member.name)) == ast.get_docstring(member), member.name
+
+
+def test_only_native_imports_the_native_module() -> None:
+    package = Path(mqstore.__file__).parent
+    users = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if "from mqstore._mqstore" in path.read_text() or "import mqstore._mqstore" in path.read_text()
+    ]
+    assert users == ["_native.py"]
+
+
+def test_python_is_new_enough() -> None:
+    assert sys.version_info >= (3, 11)

@@ -1,0 +1,270 @@
+//! A rule that cannot fail protects nothing: for each one, violations planted in a tree, which it must find, and
+//! look-alikes, which it must leave alone.
+
+use crate::rules::{self, Rule};
+use crate::tree::Tree;
+
+/// Rule, file, text: each must be found.
+const VIOLATIONS: &[(&str, &str, &str)] = &[
+    // crates
+    (
+        "crates depend downwards",
+        "rust/mqstore-format/Cargo.toml",
+        "[package]\n[dependencies]\nmqstore-io.workspace = true\n",
+    ),
+    (
+        "crates depend downwards",
+        "rust/mqstore-io/Cargo.toml",
+        "[dependencies]\nmqstore-format = { path = \"..\" }\n",
+    ),
+    (
+        "crates depend downwards",
+        "rust/mqstore-core/Cargo.toml",
+        "[dev-dependencies.mqstore-python]\npath = \"..\"\n",
+    ),
+    (
+        "crates depend downwards",
+        "rust/mqstore-io/Cargo.toml",
+        "[target.'cfg(unix)'.build-dependencies]\n\"mqstore-core\" = \"0.1\"\n",
+    ),
+    ("crates depend downwards", "rust/mqstore-extra/Cargo.toml", "[package]\nname = \"mqstore-extra\"\n"),
+    ("crates depend downwards", "rust/mqstore-io/src/planted.rs", "use mqstore_format::CqUnit;\n"),
+    ("crates depend downwards", "rust/mqstore-core/src/planted.rs", "fn f() { mqstore_python::g(); }\n"),
+    // modules of the core
+    ("modules of the core depend downwards", CORE_INDEX, "use crate::commit_log::CommitLog;\n"),
+    (
+        "modules of the core depend downwards",
+        CORE_INDEX,
+        "use crate::{error::StoreError, checkpoint::CheckpointFile};\n",
+    ),
+    (
+        "modules of the core depend downwards",
+        CORE_INDEX,
+        "fn f() { let x = super::super::dispatch::step(); }\n",
+    ),
+    ("modules of the core depend downwards", CORE_INDEX, "fn f() -> crate::store::Store { g() }\n"),
+    (
+        "modules of the core depend downwards",
+        "rust/mqstore-core/src/recovery/planted.rs",
+        "use crate::store::Store;\n",
+    ),
+    (
+        "modules of the core depend downwards",
+        "rust/mqstore-core/src/files.rs",
+        "use super::index::IndexSet;\n",
+    ),
+    ("modules of the core depend downwards", "rust/mqstore-core/src/novelty.rs", "pub fn f() {}\n"),
+    // Python
+    ("Python imports stay on their floor", "python/mqstore/planted.py", "import pyspark.sql\n"),
+    (
+        "Python imports stay on their floor",
+        "python/mqstore/planted.py",
+        "def f():\n    from pyspark.sql import (\n        Row,\n    )\n",
+    ),
+    ("Python imports stay on their floor", "python/mqstore/planted.py", "import os, typer\n"),
+    ("Python imports stay on their floor", "python/mqstore/spark/planted.py", "from rich import table\n"),
+    ("Python imports stay on their floor", "python/mqstore/planted.py", "from ._mqstore import Store\n"),
+    ("Python imports stay on their floor", "python/mqstore/planted.py", "from . import errors, _mqstore\n"),
+    ("Python imports stay on their floor", "python/mqstore/cli/planted.py", "from .._mqstore import Store\n"),
+    (
+        "Python imports stay on their floor",
+        "python/mqstore/spark/planted.py",
+        "import mqstore._mqstore as native\n",
+    ),
+    (
+        "Python imports stay on their floor",
+        "python/mqstore/planted.py",
+        "from mqstore.spark import compact\n",
+    ),
+    ("Python imports stay on their floor", "python/mqstore/planted.py", "from .cli import main\n"),
+    (
+        "Python imports stay on their floor",
+        "python/mqstore/planted.py",
+        "x = import_module(\"pyspark.sql\")\n",
+    ),
+    // raw calls
+    (RAW, CORE_INDEX, "use std::fs::File;\n"),
+    (RAW, CORE_INDEX, "use std::{io, env};\n"),
+    (RAW, CORE_INDEX, "use std::net::{IpAddr, TcpStream};\n"),
+    (RAW, CORE_INDEX, "fn f() { std::fs::remove_file(\"x\").ok(); }\n"),
+    (RAW, CORE_INDEX, "use std::time::{Duration, Instant};\n"),
+    (RAW, CORE_INDEX, "use std::thread;\nfn f() { thread::sleep(D); }\n"),
+    (RAW, CORE_INDEX, "use std::time as t;\nfn f() { t::SystemTime::now(); }\n"),
+    (RAW, "rust/mqstore-python/src/planted.rs", "fn f() { let _ = std::env::var(\"X\"); }\n"),
+    (RAW, "rust/mqstore-format/src/planted.rs", "use std::os::unix::fs::FileExt;\n"),
+    (RAW, CORE_INDEX, "use rustix::fs::fsync;\n"),
+    (RAW, CORE_INDEX, "#[cfg(not(test))]\nuse std::fs;\n"),
+    // unsafe
+    ("unsafe only in three files", CORE_INDEX, "fn f() { unsafe { g() } }\n"),
+    ("unsafe only in three files", "rust/mqstore-io/src/os/planted.rs", "#[unsafe(no_mangle)]\nfn f() {}\n"),
+    ("unsafe only in three files", "tests/rust/planted.rs", "unsafe impl Send for X {}\n"),
+    ("unsafe only in three files", CORE_INDEX, "#[cfg(test)]\nmod tests { fn f() { unsafe { g() } } }\n"),
+    // PyO3
+    ("PyO3 only in the binding", "rust/mqstore-core/Cargo.toml", "[dependencies]\npyo3.workspace = true\n"),
+    ("PyO3 only in the binding", "tests/rust/Cargo.toml", "[dependencies]\npyo3-ffi = \"0.30\"\n"),
+    ("PyO3 only in the binding", CORE_INDEX, "use pyo3::prelude::*;\n"),
+    // threads
+    (THREADS, CORE_INDEX, "fn f() { std::thread::spawn(|| ()); }\n"),
+    (THREADS, CORE_INDEX, "use mqstore_io::sync::spawn;\n"),
+    (THREADS, CORE_INDEX, "fn f() { std::thread::Builder::new(); }\n"),
+    (THREADS, CORE_INDEX, "use std::thread;\nfn f() { thread::scope(|s| ()); }\n"),
+    (THREADS, "rust/mqstore-io/src/os/planted.rs", "fn f() { rayon::ThreadPoolBuilder::new(); }\n"),
+    // words
+    ("words that do not belong here", CORE_INDEX, concat!("// TO", "DO: later\n")),
+    ("words that do not belong here", "docs/planted.md", concat!("see FIX", "ME below\n")),
+    ("words that do not belong here", "docs/planted.md", concat!("open /ho", "me/somebody/store\n")),
+    ("words that do not belong here", "tools/planted.sh", concat!("cd \"/ro", "ot/store\"\n")),
+    (
+        "words that do not belong here",
+        "Makefile",
+        concat!("x:\n\tpip install -i https://pypi", ".org/simple x\n"),
+    ),
+];
+
+/// Rule, file, text: none may be found.
+const LOOK_ALIKES: &[(&str, &str, &str)] = &[
+    (
+        "crates depend downwards",
+        "rust/mqstore-io/src/planted.rs",
+        "// like mqstore_format\n/* mqstore_core */\n",
+    ),
+    (
+        "modules of the core depend downwards",
+        CORE_INDEX,
+        "//! See [`crate::commit_log`].\nuse crate::error::StoreError;\n",
+    ),
+    (
+        "modules of the core depend downwards",
+        CORE_INDEX,
+        "#[cfg(test)]\nmod tests { use crate::commit_log::CommitLog; }\n",
+    ),
+    (
+        "modules of the core depend downwards",
+        CORE_INDEX,
+        "use super::{file, IndexSet};\nuse mqstore_io::store::X;\n",
+    ),
+    (
+        "modules of the core depend downwards",
+        "rust/mqstore-core/src/store/planted.rs",
+        "use crate::dispatch::step;\n",
+    ),
+    (
+        "Python imports stay on their floor",
+        "python/mqstore/planted.py",
+        "\"\"\"Example:\n\nimport pyspark\n\"\"\"\n# import typer\n",
+    ),
+    (
+        "Python imports stay on their floor",
+        "python/mqstore/spark/planted.py",
+        "from pyspark.sql import Row\n",
+    ),
+    (
+        "Python imports stay on their floor",
+        "python/mqstore/planted.py",
+        "import richness\nfrom . import spark_names\n",
+    ),
+    (
+        RAW,
+        CORE_INDEX,
+        "const HELP: &str = \"std::fs::read\"; // std::fs::read\nconst V: &str = env!(\"CARGO_PKG_VERSION\");\n",
+    ),
+    (
+        RAW,
+        CORE_INDEX,
+        "#[cfg(test)]\nmod tests {\n    use std::fs;\n    fn f() { fs::read(\"}\").ok(); }\n}\n",
+    ),
+    (RAW, CORE_INDEX, "#[cfg(test)]\nuse std::{fs, env};\nuse std::time::Duration;\nuse std::net::IpAddr;\n"),
+    (RAW, "rust/mqstore-io/src/planted.rs", "use std::fs::File;\n"),
+    (
+        "unsafe only in three files",
+        CORE_INDEX,
+        "#![forbid(unsafe_code)]\n// unsafe\nconst X: &str = r#\"unsafe \"{}\"#;\n",
+    ),
+    ("unsafe only in three files", "rust/mqstore-io/src/region.rs", "fn f() { unsafe { g() } }\n"),
+    (THREADS, CORE_INDEX, "#[cfg(test)]\nmod tests { fn f() { std::thread::spawn(|| ()); } }\n"),
+    (THREADS, "rust/mqstore-core/src/store/services.rs", "use mqstore_io::sync::spawn;\n"),
+    ("words that do not belong here", CORE_INDEX, concat!("const T: &str = \"SCHEDULE_TOPIC_XX", "XX\";\n")),
+    (
+        "words that do not belong here",
+        "docs/planted.md",
+        concat!("the image keeps it in /ho", "me/rocketmq/store\n"),
+    ),
+    (
+        "words that do not belong here",
+        "docs/planted.md",
+        concat!("the folder ./wo", "rk/ and $x/ro", "ot/ are relative\n"),
+    ),
+];
+
+const CORE_INDEX: &str = "rust/mqstore-core/src/index/planted.rs";
+const RAW: &str = "files, clocks and the environment only in mqstore-io";
+const THREADS: &str = "threads only in one place";
+
+#[test]
+fn every_rule_finds_what_is_planted() {
+    for (name, path, text) in VIOLATIONS {
+        let found = found_in(rule(name), &Tree::default().with(path, text), path);
+        assert!(!found.is_empty(), "the rule \"{name}\" did not find this in {path}:\n{text}");
+    }
+    for rule in rules::ALL {
+        let planted = rule.name == "files of at most 600 lines"
+            || VIOLATIONS.iter().any(|(name, ..)| *name == rule.name);
+        assert!(planted, "no violation is planted for the rule \"{}\"", rule.name);
+    }
+}
+
+#[test]
+fn no_rule_finds_what_only_looks_like_a_violation() {
+    for (name, path, text) in LOOK_ALIKES {
+        let found = found_in(rule(name), &Tree::default().with(path, text), path);
+        assert!(found.is_empty(), "the rule \"{name}\" is wrong about this in {path}:\n{text}{found:?}");
+    }
+}
+
+#[test]
+fn a_file_of_600_lines_passes_and_one_of_601_does_not() {
+    let rule = rule("files of at most 600 lines");
+    for (lines, findings) in [(600, 0), (601, 1)] {
+        for path in [CORE_INDEX, "python/mqstore/planted.py", "tools/planted.sh"] {
+            let found = found_in(rule, &Tree::default().with(path, &"x\n".repeat(lines)), path);
+            assert_eq!(found.len(), findings, "{path} with {lines} lines");
+        }
+    }
+}
+
+#[test]
+fn a_finding_names_the_line() {
+    let tree =
+        Tree::default().with(CORE_INDEX, "/* one\ntwo */\nconst X: &str = \"three\nfour\";\nuse std::fs;\n");
+    assert_eq!(
+        found_in(rule(RAW), &tree, CORE_INDEX),
+        [format!("{CORE_INDEX}:5: std::fs: go through mqstore-io")]
+    );
+}
+
+#[test]
+fn a_re_export_does_not_hide_a_module() {
+    let tree = Tree::default()
+        .with("rust/mqstore-core/src/lib.rs", "pub mod store;\npub use store::Store;\n")
+        .with(CORE_INDEX, "use crate::Store;\n");
+    let found = found_in(rule("modules of the core depend downwards"), &tree, CORE_INDEX);
+    assert_eq!(found.len(), 1, "{found:?}");
+}
+
+#[test]
+fn a_module_that_only_tests_compile_is_a_test() {
+    let tree = Tree::default()
+        .with("rust/mqstore-core/src/index/mod.rs", "#[cfg(test)]\nmod planted;\n")
+        .with(CORE_INDEX, "use std::fs;\n");
+    assert!(found_in(rule(RAW), &tree, CORE_INDEX).is_empty());
+    let tree = tree.with("rust/mqstore-core/src/index/mod.rs", "mod planted;\n");
+    assert_eq!(found_in(rule(RAW), &tree, CORE_INDEX).len(), 1);
+}
+
+fn rule(name: &str) -> &'static Rule {
+    rules::ALL.iter().find(|rule| rule.name == name).unwrap_or_else(|| panic!("there is no rule \"{name}\""))
+}
+
+fn found_in(rule: &Rule, tree: &Tree, path: &str) -> Vec<String> {
+    (rule.check)(tree).iter().filter(|finding| finding.path == path).map(ToString::to_string).collect()
+}

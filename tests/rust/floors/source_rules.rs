@@ -1,0 +1,206 @@
+//! What a file may contain: calls to the system, `unsafe`, threads, length, words.
+
+use crate::layout_rules::{dependencies, product_files};
+use crate::rust_source::{self, PathRef, Token};
+use crate::tree::{Finding, Tree};
+
+/// Paths that reach the file system, the clock or the environment past `mqstore-io`.
+const RAW: [&[&str]; 17] = [
+    &["std", "fs"],
+    &["std", "env"],
+    &["std", "net", "TcpListener"],
+    &["std", "net", "TcpStream"],
+    &["std", "net", "UdpSocket"],
+    &["std", "os"],
+    &["std", "time", "Instant"],
+    &["std", "time", "SystemTime"],
+    &["std", "thread", "sleep"],
+    &["rustix"],
+    &["libc"],
+    &["nix"],
+    &["memmap2"],
+    &["tempfile"],
+    &["thread", "sleep"],
+    &["fs", "File"],
+    &["env", "var"],
+];
+/// Types that do the same under any path.
+const RAW_TYPES: [&str; 4] = ["Instant", "SystemTime", "OpenOptions", "DirBuilder"];
+
+const UNSAFE_ALLOWED: [&str; 3] =
+    ["rust/mqstore-io/src/region.rs", "rust/mqstore-io/src/os/mmap.rs", "rust/mqstore-python/src/buffer.rs"];
+
+/// Where threads are made; where the store starts those of the background; and three calls that start workers of their
+/// own and join them before they return: recovery's check of records, a local compaction, and its binding, which has
+/// to answer Ctrl-C meanwhile.
+const THREADS_ALLOWED: [&str; 5] = [
+    "rust/mqstore-io/src/sync.rs",
+    "rust/mqstore-core/src/store/services.rs",
+    "rust/mqstore-core/src/recovery/check.rs",
+    "rust/mqstore-core/src/compaction/local.rs",
+    "rust/mqstore-python/src/compaction.rs",
+];
+const THREAD_WORDS: [&str; 4] = ["spawn", "spawn_scoped", "ThreadPoolBuilder", "build_global"];
+
+const LONGEST_FILE: usize = 600;
+const SOURCE_ENDINGS: [&str; 6] = [".rs", ".py", ".pyi", ".sh", ".java", ".scala"];
+
+/// The product reaches files, clocks, sleep and the environment only through `mqstore-io`.
+pub(crate) fn raw_calls_only_in_io(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (path, text) in product_files(tree, "rust/") {
+        if path.starts_with("rust/mqstore-io/") || path.ends_with("/build.rs") {
+            continue;
+        }
+        let tokens = rust_source::product(text).tokens;
+        for PathRef { line, segments } in rust_source::paths(&tokens) {
+            if RAW.iter().any(|raw| starts_with(&segments, raw)) {
+                found.push(Finding::new(
+                    path,
+                    line,
+                    format!("{}: go through mqstore-io", segments.join("::")),
+                ));
+            }
+        }
+        for Token { line, text } in tokens {
+            if RAW_TYPES.contains(&text.as_str()) {
+                found.push(Finding::new(path, line, format!("{text}: go through mqstore-io")));
+            }
+        }
+    }
+    found
+}
+
+fn starts_with(segments: &[String], prefix: &[&str]) -> bool {
+    segments.len() >= prefix.len() && segments.iter().zip(prefix).all(|(segment, wanted)| segment == wanted)
+}
+
+/// The keyword `unsafe` stands in three files; in tests and benchmarks nowhere.
+pub(crate) fn unsafe_only_in_three_files(tree: &Tree) -> Vec<Finding> {
+    let folders = ["rust/", "tests/rust/", "benches/rust/"];
+    let files = folders.iter().flat_map(|folder| tree.below(folder, ".rs"));
+    words_in(files.filter(|(path, _)| !UNSAFE_ALLOWED.contains(path)), &["unsafe"])
+}
+
+/// Only the binding depends on `PyO3`.
+pub(crate) fn pyo3_only_in_the_binding(tree: &Tree) -> Vec<Finding> {
+    let elsewhere = |path: &str| !path.starts_with("rust/mqstore-python/");
+    let mut found = Vec::new();
+    for (path, text) in tree.below("", "/Cargo.toml").filter(|(path, _)| elsewhere(path)) {
+        for (line, name) in dependencies(text) {
+            if name.starts_with("pyo3") {
+                found.push(Finding::new(path, line, format!("only mqstore-python may depend on {name}")));
+            }
+        }
+    }
+    let code = tree.below("", ".rs").filter(|(path, _)| elsewhere(path));
+    found.extend(words_in(code, &["pyo3"]));
+    found
+}
+
+/// Background work is a `step` on a plain struct; its threads start in one place.
+pub(crate) fn threads_only_in_one_place(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (path, text) in product_files(tree, "rust/") {
+        if THREADS_ALLOWED.contains(&path) {
+            continue;
+        }
+        let tokens = rust_source::product(text).tokens;
+        for PathRef { line, segments } in rust_source::paths(&tokens) {
+            let names_thread = segments.windows(2).any(|pair| {
+                matches!(pair, [module, item] if module == "thread" && matches!(item.as_str(), "scope" | "Builder"))
+            });
+            // Handing the function on is not calling it.
+            let re_export =
+                path == "rust/mqstore-io/src/lib.rs" && segments.first().is_some_and(|s| s == "sync");
+            if names_thread && !re_export {
+                found.push(Finding::new(
+                    path,
+                    line,
+                    format!("{}: threads start in services.rs", segments.join("::")),
+                ));
+            }
+        }
+        for Token { line, text } in tokens {
+            if THREAD_WORDS.contains(&text.as_str()) && path != "rust/mqstore-io/src/lib.rs" {
+                found.push(Finding::new(path, line, format!("{text}: threads start in services.rs")));
+            }
+        }
+    }
+    found
+}
+
+fn words_in<'a>(files: impl Iterator<Item = (&'a str, &'a str)>, words: &[&str]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (path, text) in files {
+        for Token { line, text } in rust_source::tokens(text) {
+            if words.contains(&text.as_str()) {
+                found.push(Finding::new(path, line, format!("{text} has no place here")));
+            }
+        }
+    }
+    found
+}
+
+/// No source file is longer than a person reads in one go.
+pub(crate) fn files_stay_short(tree: &Tree) -> Vec<Finding> {
+    tree.files()
+        .filter(|(path, _)| SOURCE_ENDINGS.iter().any(|ending| path.ends_with(ending)))
+        .map(|(path, text)| (path, text.lines().count()))
+        .filter(|(_, lines)| *lines > LONGEST_FILE)
+        .map(|(path, lines)| {
+            Finding::new(path, lines, format!("{lines} lines; {LONGEST_FILE} are the limit"))
+        })
+        .collect()
+}
+
+/// Marks of unfinished work, paths of one machine, hosts of registries. Written in halves, or this file would be found.
+const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+const MACHINE_PATHS: [&str; 4] =
+    [concat!("/ho", "me/"), concat!("/Us", "ers/"), concat!("/ro", "ot/"), concat!("/wo", "rk/")];
+const REGISTRIES: [&str; 6] = [
+    concat!("pypi", ".org"),
+    concat!("pythonhosted", ".org"),
+    concat!("crates", ".io"),
+    concat!("repo1.maven", ".org"),
+    concat!("repo.maven.", "apache.org"),
+    concat!("docker", ".io"),
+];
+/// RocketMQ's own container keeps its store there; documents may say so.
+const ROCKETMQ_HOME: &str = concat!("/ho", "me/rocketmq/");
+
+/// No marks of unfinished work, no paths of anybody's machine, no registry hosts.
+pub(crate) fn no_unwanted_words(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (path, text) in tree.files() {
+        for (at, line) in text.lines().enumerate() {
+            let line_text = line.replace(ROCKETMQ_HOME, "");
+            let hit = UNFINISHED
+                .iter()
+                .find(|word| has_word(&line_text, word))
+                .or_else(|| MACHINE_PATHS.iter().find(|word| has_path(&line_text, word)))
+                .or_else(|| REGISTRIES.iter().find(|word| line_text.contains(**word)));
+            if let Some(word) = hit {
+                found.push(Finding::new(path, at + 1, format!("{word} does not belong into the repository")));
+            }
+        }
+    }
+    found
+}
+
+fn has_word(line: &str, word: &str) -> bool {
+    let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let before = line.get(..at).and_then(|text| text.chars().next_back());
+        let after = line.get(at + word.len()..).and_then(|text| text.chars().next());
+        !before.is_some_and(part_of_word) && !after.is_some_and(part_of_word)
+    })
+}
+
+/// An absolute path, not the middle of a relative one or of an address.
+fn has_path(line: &str, start: &str) -> bool {
+    line.match_indices(start).any(|(at, _)| {
+        let before = line.get(..at).and_then(|text| text.chars().next_back());
+        !before.is_some_and(|c| c.is_alphanumeric() || "._-}/$)~*".contains(c))
+    })
+}

@@ -1,0 +1,86 @@
+//! What an open for writing reads: the bytes above the mark and at most one segment, whatever the size of
+//! the store.
+
+use std::path::Path;
+
+use mqstore_core::OpenMode;
+use mqstore_io::SimVfs;
+use mqstore_io::sim::OperationKind;
+use mqstore_tests::{Simulated, append};
+
+use crate::{ROOT, message, options, stopped, written};
+
+const SEGMENT: u64 = 256 << 10;
+
+/// Bytes read below `folder` since operation `from`.
+fn read_bytes(vfs: &SimVfs, from: u64, folder: &str) -> u64 {
+    let folder = Path::new(ROOT).join(folder);
+    let trace = vfs.trace();
+    let reads = trace.iter().filter(|one| one.number > from && one.kind == OperationKind::Read);
+    reads.filter(|one| one.path.starts_with(&folder)).map(|one| one.len).sum()
+}
+
+/// A stopped store of about `segments` segments, with `tail` bytes above the mark.
+fn store_of(segments: u64, tail: u64, clean: bool) -> Simulated {
+    let options = mqstore_core::StoreOptions {
+        segment_bytes: SEGMENT,
+        queue_file_entries: 4096,
+        index_slots: 100,
+        index_entries: 100_000,
+        ..options()
+    };
+    let (world, store) = written(options, 1, 1);
+    let fill = |end: u64| {
+        while store.stats().unwrap().log_max_offset < end {
+            append(&store, &[mqstore_tests::Remembered { body: vec![7; 900], ..message(1) }]).unwrap();
+        }
+    };
+    let end = segments * SEGMENT + SEGMENT / 2;
+    fill(end - tail);
+    store.flush().unwrap();
+    fill(end);
+    stopped(world, store, clean)
+}
+
+/// Bytes of log, of queues and of index that an open reads.
+fn cost(world: &Simulated) -> (u64, u64, u64) {
+    let before = world.vfs.operations();
+    let store = world.open(OpenMode::ReadWrite).unwrap();
+    let read = |folder| read_bytes(&world.vfs, before, folder);
+    assert_eq!(store.notes(), Vec::<String>::new());
+    let found = (read("commitlog"), read("consumequeue"), read("index"));
+    drop(store);
+    found
+}
+
+#[test]
+fn an_open_after_a_kill_reads_what_lies_above_the_mark() {
+    let tail = SEGMENT / 4;
+    let costs: Vec<_> = [1, 4, 12].map(|segments| cost(&store_of(segments, tail, false))).to_vec();
+    for (log, queues, index) in &costs {
+        // Checked, and dispatched; the rest of the segment, which is mostly not there, at most once.
+        assert!(*log <= 2 * tail + SEGMENT, "{costs:?}");
+        assert!(*queues <= 256 << 10, "{costs:?}");
+        assert!(*index <= 64 << 10, "{costs:?}");
+    }
+    let (small, large) = (costs[0].0, costs[2].0);
+    assert!(large <= small + 4096, "the store's size does not count: {costs:?}");
+}
+
+#[test]
+fn an_open_after_a_clean_close_reads_next_to_nothing() {
+    for segments in [1, 12] {
+        let (log, queues, index) = cost(&store_of(segments, 0, true));
+        assert!(log <= 68 << 10, "{log}");
+        assert!(queues <= 256 << 10, "{queues}");
+        assert!(index <= 4096, "{index}");
+    }
+}
+
+#[test]
+fn the_tail_is_read_in_proportion() {
+    let of = |tail| cost(&store_of(4, tail, false)).0;
+    let (none, half) = (of(0), of(SEGMENT / 2));
+    assert!(none <= SEGMENT, "{none}");
+    assert!(half >= none / 2 && half <= 2 * (SEGMENT / 2) + SEGMENT, "{half}");
+}

@@ -1,0 +1,196 @@
+//! The oracle: what a store must be after any end of the world.
+
+use std::collections::BTreeMap;
+
+use mqstore_core::{OpenMode, Store, StoreOptions, StoredRecord};
+use mqstore_io::{SimVfs, Vfs};
+
+use crate::workload::{KEYS, Need, QUEUES, Rec, World, append, explain, root};
+
+/// A writer's log must be a beginning of `records`, which are as the model has them; its length.
+pub(crate) fn compare_log(store: &Store, records: &[Rec]) -> Result<usize, String> {
+    let mut cursor = store.scan_log(None).map_err(explain)?;
+    let mut count = 0;
+    loop {
+        let batch = cursor.next_batch(64).map_err(explain)?;
+        if batch.is_empty() {
+            return Ok(count);
+        }
+        for found in &batch {
+            let wanted = records.get(count).ok_or_else(|| format!("record {count} was never appended"))?;
+            compare(found, wanted).map_err(|what| format!("record {count} of the log: {what}"))?;
+            count += 1;
+        }
+    }
+}
+
+/// What a reader finds in a log that nobody has recovered: records of the model in their order, without
+/// a gap up to `least`. Behind that it reads around what a crash tore. Answers how many come before the
+/// first gap, and how many there are.
+pub(crate) fn compare_unrecovered(
+    store: &Store,
+    records: &[Rec],
+    least: usize,
+) -> Result<(usize, usize), String> {
+    let mut cursor = store.scan_log(None).map_err(explain)?;
+    let (mut next, mut found, mut whole) = (0, 0, None);
+    loop {
+        let batch = cursor.next_batch(64).map_err(explain)?;
+        if batch.is_empty() {
+            return Ok((whole.unwrap_or(next), found));
+        }
+        for record in &batch {
+            let mut rest = records.iter().enumerate().skip(next);
+            let Some((at, _)) = rest.find(|(_, wanted)| compare(record, wanted).is_ok()) else {
+                return Err(format!("a record at {} that was never appended", record.commit_log_offset));
+            };
+            if at > next {
+                whole.get_or_insert(next);
+            }
+            if next < least && at > next {
+                return Err(format!("record {next} is missing, and {least} must be there"));
+            }
+            next = at + 1;
+            found += 1;
+        }
+    }
+}
+
+fn compare(found: &StoredRecord, wanted: &Rec) -> Result<(), String> {
+    let view = found.view().map_err(explain)?;
+    if (view.topic, view.queue_id) != wanted.queue() {
+        return Err(format!("is one of {}/{}", view.topic, view.queue_id));
+    }
+    if view.body != wanted.body || view.keys() != Some(wanted.key().as_str()) {
+        return Err(format!("has another body or key than record {}", wanted.number));
+    }
+    if let Some(placed) = &wanted.placed {
+        let same = view.queue_offset == placed.queue_offset
+            && found.commit_log_offset == placed.commit_log_offset
+            && view.store_timestamp == placed.store_timestamp_ms
+            && found.bytes().len() == placed.size as usize;
+        if !same {
+            return Err(format!("is not where or what {placed:?} said"));
+        }
+    }
+    Ok(())
+}
+
+/// Queues and index must be what the log says.
+pub(crate) fn compare_derived(store: &Store, records: &[Rec]) -> Result<(), String> {
+    for (topic, queue_id) in QUEUES {
+        let wanted: Vec<&Rec> = records.iter().filter(|rec| rec.queue() == (topic, queue_id)).collect();
+        let found = match store.read(topic, queue_id, None, None, None) {
+            Ok(mut cursor) => cursor.next_batch(usize::MAX).map_err(explain)?,
+            // The topic may be younger than the crash.
+            Err(_) if wanted.is_empty() => continue,
+            Err(error) => return Err(error.to_string()),
+        };
+        if found.len() != wanted.len() {
+            let counts = (found.len(), wanted.len());
+            return Err(format!("queue {topic}/{queue_id} has {} of {} records", counts.0, counts.1));
+        }
+        for ((found, wanted), offset) in found.iter().zip(wanted).zip(0..) {
+            let what = |what| format!("offset {offset} of {topic}/{queue_id}: {what}");
+            compare(found, wanted).map_err(what)?;
+            if found.queue_offset != offset {
+                return Err(what(format!("has queue offset {}", found.queue_offset)));
+            }
+        }
+    }
+    compare_keys(store, records)
+}
+
+fn compare_keys(store: &Store, records: &[Rec]) -> Result<(), String> {
+    let mut wanted: BTreeMap<(&str, String), Vec<&Rec>> = BTreeMap::new();
+    for rec in records {
+        wanted.entry((rec.queue().0, rec.key())).or_default().push(rec);
+    }
+    for number in 0..KEYS {
+        for topic in ["a", "b"] {
+            wanted.entry((topic, format!("k{number}"))).or_default();
+        }
+    }
+    for ((topic, key), wanted) in wanted {
+        let mut cursor = store.lookup(topic, &key, None, None, None).map_err(explain)?;
+        let found = cursor.next_batch(usize::MAX).map_err(explain)?;
+        if found.len() != wanted.len() {
+            return Err(format!("key {key} of {topic} finds {} of {} records", found.len(), wanted.len()));
+        }
+        for (found, wanted) in found.iter().zip(wanted) {
+            compare(found, wanted).map_err(|what| format!("key {key} of {topic}: {what}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A store that was opened for writing after some end of the world.
+pub(crate) struct Recovered {
+    pub(crate) world: World,
+    pub(crate) store: Store,
+    /// How many records it holds.
+    pub(crate) count: usize,
+}
+
+/// Opens `image` for writing and compares everything in it with the model.
+pub(crate) fn recover(
+    image: &SimVfs,
+    options: &StoreOptions,
+    records: &[Rec],
+    need: Need,
+) -> Result<Recovered, String> {
+    let world = World::on(image.clone());
+    // A creation that was stopped has left nothing, or something that opens as an empty store.
+    let mode = if image.stat(&root()).is_ok() { OpenMode::ReadWrite } else { OpenMode::Create };
+    let store = world.open(mode, options).map_err(|error| format!("cannot be opened: {error}"))?;
+    let count = compare_log(&store, records)?;
+    if count < need.least || count > need.most {
+        return Err(format!("{count} records are there; {} to {} may be", need.least, need.most));
+    }
+    let held = records.get(..count).unwrap_or_default();
+    compare_derived(&store, held)?;
+    Ok(Recovered { world, store, count })
+}
+
+impl Recovered {
+    /// Appends three records and reads all; answers the model as it must be from now on.
+    pub(crate) fn append_three(&self, records: &[Rec]) -> Result<Vec<Rec>, String> {
+        let mut model: Vec<Rec> = records.get(..self.count).unwrap_or_default().to_vec();
+        for number in self.count..self.count + 3 {
+            // Not the bodies that were lost: an old record that comes back must look like one.
+            let mut rec = [Rec::new(number, 100 + number % 7, 0)];
+            rec[0].body.iter_mut().for_each(|byte| *byte = byte.rotate_left(3) | 1);
+            append(&self.store, &mut rec, false).map_err(|error| format!("appending again: {error}"))?;
+            model.extend(rec);
+        }
+        let count = compare_log(&self.store, &model).map_err(|what| format!("after appending: {what}"))?;
+        if count != model.len() {
+            return Err(format!("after appending three there are {count} of {} records", model.len()));
+        }
+        compare_derived(&self.store, &model).map_err(|what| format!("after appending: {what}"))?;
+        Ok(model)
+    }
+
+    /// The disk as it is now, with the process gone; the store is never closed on it.
+    pub(crate) fn kill(&self) -> Result<SimVfs, String> {
+        self.world.vfs.kill().map_err(explain)
+    }
+}
+
+impl Drop for Recovered {
+    fn drop(&mut self) {
+        abandon(&self.store);
+    }
+}
+
+/// Ends a store's life as a kill does: nothing of what a close does will happen.
+pub(crate) fn abandon(store: &Store) {
+    store.disown_in_child();
+}
+
+/// What the folder `mqstore/lost+found` keeps, by content.
+pub(crate) fn lost_and_found(image: &SimVfs) -> Vec<Vec<u8>> {
+    let folder = root().join("mqstore/lost+found");
+    let entries = image.list(&folder).unwrap_or_default();
+    entries.iter().filter_map(|entry| image.read_file(&folder.join(&entry.name), 1 << 20).ok()).collect()
+}

@@ -1,0 +1,237 @@
+//! A compaction that ends at any call: the old generation or the new one, wholly, and never less.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mqstore_core::compaction::{
+    CompactedQueue, CompactionOptions, Planned, Stop, Worker, compact, plan, publish, run_task,
+};
+use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreFiles, encode_properties};
+use mqstore_io::{SimVfs, Vfs};
+
+use crate::check::abandon;
+use crate::explore::{Violation, guarded};
+use crate::states::{Limits, Rng, State, states};
+use crate::workload::{World, explain, root, tiny};
+
+const TOPIC: &str = "keyed";
+const LIMITS: Limits = Limits { all_up_to: 16, singles: 24, random: 2, cuts: 1 };
+
+/// What a dictionary would hold: key to queue offset and body.
+type Table = BTreeMap<String, (i64, Vec<u8>)>;
+
+/// Where things stand before the compaction that is ended.
+struct Start {
+    world: World,
+    /// What the compacted queue holds before it, and after it.
+    old: Table,
+    new: Table,
+    /// The queue's end when the compaction begins.
+    end: i64,
+}
+
+fn send(store: &Store, table: &mut Table, next: &mut i64, key: usize, body: &str) -> Result<(), String> {
+    let key = format!("k{key}");
+    let properties = encode_properties([key.as_str()], None, None, []).map_err(explain)?;
+    let message = NewMessage {
+        topic: TOPIC,
+        body: body.as_bytes(),
+        properties: &properties,
+        unique_key: None,
+        queue_id: Some(0),
+        flag: 0,
+        born_timestamp_ms: None,
+        durable: false,
+    };
+    store.append(&message).map_err(explain)?;
+    if body.is_empty() {
+        table.remove(&key);
+    } else {
+        table.insert(key, (*next, body.as_bytes().to_vec()));
+    }
+    *next += 1;
+    Ok(())
+}
+
+fn options(job: &str) -> CompactionOptions {
+    CompactionOptions {
+        job_id: Some(job.to_owned()),
+        log_file_bytes: 1024,
+        queue_file_bytes: 46 * 4,
+        ..CompactionOptions::default()
+    }
+}
+
+fn run(files: &StoreFiles, job: &str) -> Result<(), String> {
+    compact(files, None, &options(job), 1, &Arc::new(Stop::default())).map(|_| ()).map_err(explain)
+}
+
+/// A store with one generation (unless `first`) and newer messages, in a process that still runs: what
+/// was not synced may still be lost.
+fn start(first: bool) -> Result<Start, String> {
+    let world = World::new(false);
+    let options = tiny(Durability::Manual);
+    let store = world.open(OpenMode::Create, &options).map_err(explain)?;
+    store
+        .create_topic(TOPIC, 1, &[("cleanup.policy".to_owned(), "COMPACTION".to_owned())])
+        .map_err(explain)?;
+    let (mut table, mut next) = (Table::new(), 0);
+    for number in 0..12 {
+        send(&store, &mut table, &mut next, number % 5, &format!("value {number}"))?;
+    }
+    store.close().map_err(explain)?;
+    let mut old = Table::new();
+    if !first {
+        run(&world.files(), "one")?;
+        old.clone_from(&table);
+        // Nothing of the first job is open any more.
+        let settled = world.vfs.crash_as(false, &mut |_, forms| forms - 1).map_err(explain)?;
+        return newer(World::on(settled), old, table, next);
+    }
+    newer(world, old, table, next)
+}
+
+fn newer(world: World, old: Table, mut table: Table, mut next: i64) -> Result<Start, String> {
+    let store = world.open(OpenMode::ReadWrite, &tiny(Durability::Manual)).map_err(explain)?;
+    for number in 0..6 {
+        send(&store, &mut table, &mut next, number % 4, &format!("newer {number}"))?;
+    }
+    send(&store, &mut table, &mut next, 4, "")?;
+    store.step().map_err(explain)?;
+    // Killed, not closed: its last records were never synced.
+    let killed = world.vfs.kill().map_err(explain)?;
+    abandon(&store);
+    Ok(Start { world: World::on(killed), old, new: table, end: next })
+}
+
+/// What the compacted queue of a disk holds.
+fn content(vfs: &SimVfs) -> Result<Table, String> {
+    let files = World::on(vfs.clone()).files();
+    let mut table = Table::new();
+    let Some(queue) = CompactedQueue::open(&files, TOPIC, 0).map_err(explain)? else { return Ok(table) };
+    let mut last = -1;
+    for record in queue.read(0) {
+        let record = record.map_err(explain)?;
+        let view = record.view().map_err(explain)?;
+        view.check_crc(mqstore_format::CrcCheck { body: true, property: true }).map_err(explain)?;
+        if view.queue_offset <= last {
+            return Err(format!("offset {} follows {last}", view.queue_offset));
+        }
+        last = view.queue_offset;
+        let key = view.keys().unwrap_or_default().to_owned();
+        if table.insert(key.clone(), (view.queue_offset, view.body.to_vec())).is_some() {
+            return Err(format!("key {key} is there twice"));
+        }
+    }
+    Ok(table)
+}
+
+/// Ends a compaction behind each of its calls that change the disk.
+pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
+    let mut tried = 0;
+    guarded(damaged_staging).map_err(|what| violation(true, 0, 0, what))?;
+    for first in [false, true] {
+        let start = guarded(|| start(first)).map_err(|what| violation(first, 0, 0, what))?;
+        let before = start.world.vfs.kill().map_err(|error| violation(first, 0, 0, error.to_string()))?;
+        let probe = before.kill().map_err(|error| violation(first, 0, 0, error.to_string()))?;
+        let outcome = guarded(|| run(&World::on(probe.clone()).files(), "two"));
+        outcome.map_err(|what| violation(first, 0, 0, what))?;
+        let calls = probe.operations();
+        let world = before.kill().map_err(|error| violation(first, 0, 0, error.to_string()))?;
+        world.freeze_at_each(2..=calls);
+        guarded(|| run(&World::on(world.clone()).files(), "two"))
+            .map_err(|what| violation(first, 0, 0, what))?;
+        let mut moments = world.take_all_frozen();
+        moments.push((calls + 1, world));
+        // From the end on: there everything has been promised.
+        for (call, moment) in moments.into_iter().rev() {
+            let done = call > calls;
+            let mut rng = Rng::new(call);
+            for (number, state) in states(&moment, LIMITS, &mut rng).iter().enumerate() {
+                if stop() {
+                    return Ok(tried);
+                }
+                tried += 1;
+                let outcome = guarded(|| check(&start, state, &moment, done));
+                outcome.map_err(|what| violation(first, call, number, format!("{state}: {what}")))?;
+            }
+        }
+    }
+    Ok(tried)
+}
+
+fn violation(first: bool, call: u64, state: usize, what: String) -> Violation {
+    Violation {
+        replay: format!("c{}-0:{call}:{state}:0", u8::from(first)),
+        what: format!("compaction: {what}"),
+    }
+}
+
+fn check(start: &Start, state: &State, moment: &SimVfs, done: bool) -> Result<(), String> {
+    let vfs = state.image(moment)?.vfs;
+    let found = content(&vfs)?;
+    if found != start.new && (done || found != start.old) {
+        return Err(format!("the compacted queue holds {found:?}; done: {done}"));
+    }
+    positions(&vfs)?;
+    let published = found == start.new && start.new != start.old;
+    let world = World::on(vfs);
+    let store = world.open(OpenMode::ReadWrite, &tiny(Durability::Manual)).map_err(explain)?;
+    let end = store.queues(TOPIC).map_err(explain)?.first().map_or(0, |queue| queue.max_offset);
+    if published && end < start.end {
+        return Err(format!("the queue ends at {end}, and a compacted record is of before {}", start.end));
+    }
+    abandon(&store);
+    drop(store);
+    // The same job goes on and ends; a later one sweeps.
+    let world = World::on(world.vfs.kill().map_err(explain)?);
+    run(&world.files(), "two").map_err(|what| format!("the job again: {what}"))?;
+    let again = content(&world.vfs)?;
+    if end == start.end && again != start.new {
+        return Err(format!("the job again left {again:?}"));
+    }
+    let jobs = root().join("mqstore/jobs/two");
+    let left = world.vfs.list(&jobs).map_err(explain)?;
+    if left.iter().any(|entry| entry.name != "lock" && entry.name != "record.json") {
+        return Err(format!("the job left {left:?}"));
+    }
+    Ok(())
+}
+
+/// The positions beside the compacted logs are whole text.
+fn positions(vfs: &SimVfs) -> Result<(), String> {
+    let path = root().join("compaction").join("position-checkpoint");
+    match vfs.read_file(&path, 1 << 16) {
+        Ok(text) if text.is_empty() || text.contains(&0) => {
+            Err("the compaction positions are empty".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A staged file that is not what its worker wrote is not published.
+fn damaged_staging() -> Result<(), String> {
+    let start = start(true)?;
+    let files = start.world.files();
+    let Planned { plan, job } = plan(&files, None, &options("two")).map_err(explain)?;
+    let task = plan.tasks.first().ok_or("nothing to compact")?;
+    let staging = root().join("mqstore/jobs/two/worker");
+    let worker = Worker { pid: 1, host: String::new(), module: String::new() };
+    let result = run_task(&files, task, &staging, worker, &Stop::default()).map_err(explain)?;
+    let mut files_there = Vec::new();
+    crate::decay::files_below(&start.world.vfs, &staging, &mut files_there);
+    let (path, _) = files_there.first().ok_or("the task has made no file")?;
+    start.world.vfs.flip(path, 8, 1).map_err(explain)?;
+    let report = publish(&files, job, &plan, &[result]).map_err(explain)?;
+    if report.skipped.is_empty() || content(&start.world.vfs)? != start.old {
+        return Err(format!("a damaged staged file was published: {report:?}"));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_compaction_is_there_wholly_or_not_at_all() {
+    let tried = crate::crashes::must_hold(hunt(&|| false));
+    println!("compaction: {tried} states");
+    assert!(tried > 1_000);
+}

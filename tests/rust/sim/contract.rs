@@ -1,0 +1,268 @@
+//! What the bytes on a disk must be at any moment, before and after recovery, whoever reads them.
+//!
+//! Recovery would survive many of these; RocketMQ, which reads the same files, might not, and a file
+//! that claims more than a sync has covered is a loss that waits for its day.
+//!
+//! * a segment under its name has its whole length;
+//! * the durable mark names a position below which the log on this disk is whole, and queues that hold
+//!   every entry up to where it says so; so does the checkpoint;
+//! * a mark and `abort` are there while a writer has the store open; after a close `abort` is gone and the
+//!   mark clean;
+//! * what recovery cuts from the log is in `mqstore/lost+found`, whole, at any moment from then on.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use mqstore_core::mark::{Mark, MarkFile};
+use mqstore_core::{Store, StoreOptions};
+use mqstore_format::CqUnit;
+use mqstore_format::RecordView;
+use mqstore_io::{FileKind, SimVfs, Vfs};
+
+use crate::check::lost_and_found;
+use crate::states::{Image, Rng};
+use crate::workload::{History, World, explain, root};
+
+const LIMIT: u64 = 1 << 22;
+
+/// Checks a disk as a crash left it.
+pub(crate) fn image(
+    image: &Image,
+    history: &History,
+    call: u64,
+    options: &StoreOptions,
+) -> Result<(), String> {
+    let vfs = &image.vfs;
+    whole_segments(vfs, options)?;
+    let mark = MarkFile::new(&World::on(vfs.clone()).files()).load();
+    let log = Log::read(vfs, options.segment_bytes);
+    if let Some(mark) = &mark {
+        mark_claims(mark, &log, vfs, history, options)?;
+    }
+    checkpoint_claims(vfs, &log, history, options)?;
+    let abort = vfs.stat(&root().join("abort")).is_ok();
+    if history.is_open(call) && !abort {
+        return Err("a writer has the store open, and abort is missing".to_owned());
+    }
+    if history.is_open(call) && mark.is_none() {
+        return Err("a writer has the store open, and there is no mark".to_owned());
+    }
+    if history.is_closed(call) && (abort || !mark.is_some_and(|mark| mark.clean)) {
+        return Err(format!("the store was closed; abort: {abort}, mark: {mark:?}"));
+    }
+    Ok(())
+}
+
+fn whole_segments(vfs: &SimVfs, options: &StoreOptions) -> Result<(), String> {
+    for entry in vfs.list(&root().join("commitlog")).unwrap_or_default() {
+        if entry.stat.kind == FileKind::File && entry.stat.len != options.segment_bytes {
+            let len = options.segment_bytes;
+            return Err(format!("segment {} has {} of {len} bytes", entry.name.display(), entry.stat.len));
+        }
+    }
+    Ok(())
+}
+
+/// The log of a disk, walked without the engine.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    /// Whole records with their queue, queue offset, start and size.
+    pub(crate) records: Vec<(String, i32, i64, u64, u32)>,
+    /// One past the last whole record or filler.
+    pub(crate) end: u64,
+}
+
+impl Log {
+    pub(crate) fn read(vfs: &SimVfs, segment_bytes: u64) -> Self {
+        let segments = segments(vfs);
+        let start = segments.keys().next().copied().unwrap_or(0);
+        let mut log = Self { end: start, ..Self::default() };
+        while let Some(bytes) = segments.get(&(log.end - log.end % segment_bytes)) {
+            if !log.step(bytes, segment_bytes) {
+                break;
+            }
+        }
+        log
+    }
+
+    fn step(&mut self, segment: &[u8], segment_bytes: u64) -> bool {
+        let at = (self.end % segment_bytes) as usize;
+        let word = |at: usize| segment.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
+        let (Some(size), Some(magic)) = (word(at), word(at + 4)) else { return false };
+        if magic == mqstore_format::MAGIC_BLANK && u64::from(size) == segment_bytes - at as u64 {
+            self.end += u64::from(size);
+            return true;
+        }
+        let Some(Ok(view)) = segment.get(at..at + size as usize).map(RecordView::decode) else {
+            return false;
+        };
+        let checks = mqstore_format::CrcCheck { body: true, property: true };
+        if view.physical_offset != self.end as i64 || view.check_crc(checks).is_err() {
+            return false;
+        }
+        self.records.push((view.topic.to_owned(), view.queue_id, view.queue_offset, self.end, size));
+        self.end += u64::from(size);
+        true
+    }
+}
+
+/// The files of `commitlog/` by their first offset.
+pub(crate) fn segments(vfs: &SimVfs) -> BTreeMap<u64, Vec<u8>> {
+    let folder = root().join("commitlog");
+    let mut segments = BTreeMap::new();
+    for entry in vfs.list(&folder).unwrap_or_default() {
+        let base = entry.name.to_str().and_then(|name| name.parse().ok());
+        if let (Some(base), Ok(bytes)) = (base, vfs.read_file(&folder.join(&entry.name), LIMIT)) {
+            segments.insert(base, bytes);
+        }
+    }
+    segments
+}
+
+/// Names and bytes of the log.
+pub(crate) fn log_bytes(vfs: &SimVfs) -> BTreeMap<u64, Vec<u8>> {
+    segments(vfs)
+}
+
+fn mark_claims(
+    mark: &Mark,
+    log: &Log,
+    vfs: &SimVfs,
+    history: &History,
+    options: &StoreOptions,
+) -> Result<(), String> {
+    if mark.position > log.end {
+        return Err(format!("the mark claims {} bytes of log, {} are whole", mark.position, log.end));
+    }
+    if mark.dispatched > mark.position {
+        return Err(format!(
+            "the mark claims queues up to {} and a log up to {}",
+            mark.dispatched, mark.position
+        ));
+    }
+    queues_hold(vfs, history, mark.dispatched, options)
+        .map_err(|what| format!("the mark claims {mark:?}: {what}"))
+}
+
+fn checkpoint_claims(
+    vfs: &SimVfs,
+    log: &Log,
+    history: &History,
+    options: &StoreOptions,
+) -> Result<(), String> {
+    let Ok(bytes) = vfs.read_file(&root().join("checkpoint"), LIMIT) else { return Ok(()) };
+    let checkpoint = mqstore_format::Checkpoint::decode(&bytes);
+    if checkpoint.confirm_physical_offset <= 0 {
+        return Ok(());
+    }
+    let newest = log.records.iter().find(|record| record.3 as i64 == checkpoint.confirm_physical_offset);
+    if newest.is_none() {
+        return Err(format!("the checkpoint names a record that is not whole: {checkpoint:?}"));
+    }
+    let end = newest.map_or(0, |record| record.3 + u64::from(record.4));
+    queues_hold(vfs, history, end, options)
+        .map_err(|what| format!("the checkpoint claims {checkpoint:?}: {what}"))
+}
+
+/// Every record that ends at or before log position `end` has its entry in a queue file.
+fn queues_hold(vfs: &SimVfs, history: &History, end: u64, options: &StoreOptions) -> Result<(), String> {
+    let mut files: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
+    for rec in &history.records {
+        let Some(placed) = &rec.placed else { continue };
+        if placed.commit_log_offset + u64::from(placed.size) > end {
+            continue;
+        }
+        let (topic, queue) = rec.queue();
+        let position = placed.queue_offset as u64 * 20;
+        let base = position - position % options.queue_file_bytes();
+        let path = root().join(format!("consumequeue/{topic}/{queue}/{base:020}"));
+        let bytes =
+            files.entry(path).or_insert_with_key(|path| vfs.read_file(path, LIMIT).unwrap_or_default());
+        let at = (position - base) as usize;
+        let unit = bytes.get(at..at + 20).and_then(|unit| unit.try_into().ok()).map(CqUnit::decode);
+        let right = unit.is_some_and(|unit| {
+            unit.physical_offset == placed.commit_log_offset as i64 && unit.size == placed.size as i32
+        });
+        if !right {
+            return Err(format!("offset {} of {topic}/{queue} is {unit:?}", placed.queue_offset));
+        }
+    }
+    Ok(())
+}
+
+/// The topics that were made are there.
+pub(crate) fn topics(store: &Store) -> Result<(), String> {
+    let found = store.topics().map_err(explain)?;
+    if ["a", "b"].iter().all(|topic| found.iter().any(|found| found == topic)) {
+        return Ok(());
+    }
+    Err(format!("topics a and b were made for good; there are {found:?}"))
+}
+
+/// What a recovery has to cut: bytes of one segment behind the end of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    base: u64,
+    at: usize,
+    bytes: Vec<u8>,
+}
+
+/// What lay behind the end that `store`, the recovered one, has found.
+pub(crate) fn tail(image: &SimVfs, store: &Store) -> Result<Vec<Tail>, String> {
+    let end = store.stats().map_err(explain)?.log_max_offset;
+    let mut tails = Vec::new();
+    for (base, mut bytes) in segments(image) {
+        let at = (end.saturating_sub(base) as usize).min(bytes.len());
+        let mut rest = bytes.split_off(at);
+        rest.truncate(rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+        if !rest.is_empty() {
+            tails.push(Tail { base, at, bytes: rest });
+        }
+    }
+    Ok(tails)
+}
+
+/// Each tail is where it was, or whole in `lost+found`.
+pub(crate) fn tail_is_kept(tails: &[Tail], vfs: &SimVfs) -> Result<(), String> {
+    if tails.is_empty() {
+        return Ok(());
+    }
+    let kept = lost_and_found(vfs);
+    let segments = segments(vfs);
+    for tail in tails {
+        let there = segments.get(&tail.base).and_then(|bytes| bytes.get(tail.at..tail.at + tail.bytes.len()));
+        // A whole segment is kept as it was, zeros included.
+        let copied = kept.iter().any(|copy| {
+            copy.strip_prefix(&tail.bytes[..]).is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
+        });
+        if there != Some(&tail.bytes[..]) && !copied {
+            let (count, at) = (tail.bytes.len(), tail.base + tail.at as u64);
+            return Err(format!(
+                "{count} bytes cut at {at} are not in lost+found ({} files are)",
+                kept.len()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Removes some of what can be made again; says what.
+pub(crate) fn lose_derived(vfs: &SimVfs, rng: &mut Rng) -> String {
+    let all = ["checkpoint", "abort", "consumequeue", "index", "mqstore/queues", "config/topics.json"];
+    let lost: Vec<&str> = match rng.below(8) {
+        0 => all.to_vec(),
+        _ => rng.pick(&all).into_iter().collect(),
+    };
+    for name in &lost {
+        remove(vfs, &root().join(name));
+    }
+    lost.join(", ")
+}
+
+fn remove(vfs: &SimVfs, path: &Path) {
+    // What is not there cannot be lost.
+    let _ = match vfs.stat(path).map(|stat| stat.kind) {
+        Ok(FileKind::Directory) => vfs.remove_dir_all(path),
+        _ => vfs.remove_file(path),
+    };
+}

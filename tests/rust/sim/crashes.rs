@@ -1,0 +1,165 @@
+//! The big run: every short sequence of operations, and long random ones.
+
+use std::time::{Duration, Instant};
+
+use mqstore_core::{Durability, StoreOptions};
+
+use crate::explore::{Counts, Effort, Place, Violation, explore, explore_all, get};
+use crate::states::{Limits, Rng};
+use crate::workload::{Case, Op, tiny};
+
+/// The operations of the exhaustive sequences.
+const ALPHABET: [Op; 6] = [Op::Append(40), Op::Edge(-1), Op::Batch(3, 60), Op::Flush, Op::Reopen, Op::Step];
+const DURABILITIES: [(Durability, char); 3] =
+    [(Durability::Sync, 's'), (Durability::Async, 'a'), (Durability::Manual, 'm')];
+
+pub(crate) fn soak() -> bool {
+    std::env::var_os("MQSTORE_SOAK").is_some()
+}
+
+/// Every sequence of one to `longest` operations, in each mode.
+pub(crate) fn exhaustive(longest: u32) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for length in 1..=longest {
+        for number in 0..ALPHABET.len().pow(length) {
+            cases.extend(DURABILITIES.map(|(_, mode)| sequence(mode, length, number)));
+        }
+    }
+    cases
+}
+
+fn sequence(mode: char, length: u32, number: usize) -> Case {
+    let mut rest = number;
+    let ops = (0..length)
+        .map(|_| {
+            let op = ALPHABET[rest % ALPHABET.len()];
+            rest /= ALPHABET.len();
+            op
+        })
+        .collect();
+    let name = format!("x{mode}{length}-{number}");
+    Case { name, options: tiny(durability(mode)), ops, last_only: length > 1 }
+}
+
+fn durability(mode: char) -> Durability {
+    DURABILITIES.iter().find(|(_, letter)| *letter == mode).unwrap().0
+}
+
+/// A random run.
+pub(crate) fn random(seed: u64, mode: char, longest: u64) -> Case {
+    let mut rng = Rng::new(seed);
+    let count = 20 + rng.below(longest.saturating_sub(20).max(1));
+    let ops = (0..count).map(|_| any_op(&mut rng)).collect();
+    let options = StoreOptions {
+        segment_bytes: 4096 * (1 + rng.below(2) * 3),
+        queue_file_entries: 8 * (1 + rng.below(2) as u32),
+        // Sometimes dispatch lags behind, as it does with threads.
+        dispatch_threads: u32::from(rng.chance(3)),
+        ..tiny(durability(mode))
+    };
+    Case { name: format!("r{mode}{longest}-{seed}"), options, ops, last_only: false }
+}
+
+fn any_op(rng: &mut Rng) -> Op {
+    let size = match rng.below(8) {
+        0 => 0,
+        1 => 700 + rng.below(1800),
+        _ => rng.below(200),
+    } as u16;
+    match rng.below(24) {
+        0..10 => Op::Append(size),
+        10..12 => Op::Durable(size),
+        12..15 => Op::Batch(2 + rng.below(6) as u8, size % 500),
+        15..18 => Op::Edge([0, -1, 1, 8, 7, 91, -8][rng.below(7) as usize]),
+        18 | 19 => Op::Step,
+        20 => Op::Read,
+        21 | 22 => Op::Flush,
+        _ => Op::Reopen,
+    }
+}
+
+/// The case that a name stands for.
+pub(crate) fn named(name: &str) -> Option<Case> {
+    let mode = name.chars().nth(1)?;
+    let (head, number) = name.get(2..)?.split_once('-')?;
+    match name.chars().next()? {
+        'x' => Some(sequence(mode, head.parse().ok()?, number.parse().ok()?)),
+        'r' => Some(random(number.parse().ok()?, mode, head.parse().ok()?)),
+        _ => None,
+    }
+}
+
+pub(crate) const SHORT: Effort = Effort {
+    limits: Limits { all_up_to: 24, singles: 10, random: 2, cuts: 1 },
+    moments: 1000,
+    nested_one_in: 192,
+    depth: 3,
+    thorough_one_in: 32,
+};
+
+pub(crate) const LONG: Effort =
+    Effort { limits: Limits { all_up_to: 16, singles: 8, random: 4, cuts: 2 }, moments: 40, ..SHORT };
+
+fn report(title: &str, counts: &Counts, started: Instant) {
+    let images = get(&counts.images);
+    println!(
+        "{title}: {} runs, {} moments, {images} different disks ({} with a lost or torn page, {} after a kill), \
+         {} openings, {} crashes inside recovery, {} looks beside a writer, {:.0} s",
+        get(&counts.cases),
+        get(&counts.moments),
+        get(&counts.lost_page),
+        get(&counts.kills),
+        get(&counts.opens),
+        get(&counts.nested),
+        get(&counts.looks),
+        started.elapsed().as_secs_f64()
+    );
+}
+
+pub(crate) fn must_hold<T>(outcome: Result<T, Violation>) -> T {
+    match outcome {
+        Ok(value) => value,
+        Err(violation) => panic!("{}\nMQSIM={}", violation.what, violation.replay),
+    }
+}
+
+/// Different disks that a run looks at, at least.
+const FLOOR: u64 = 200_000;
+/// Random runs of one round, in each mode.
+const ROUND: u64 = 8;
+
+#[test]
+fn no_crash_breaks_a_promise() {
+    let counts = Counts::default();
+    let started = Instant::now();
+    let whole = Duration::from_secs(24 * 3600);
+    let cases = exhaustive(if soak() { 4 } else { 3 });
+    let outcome = explore_all(&cases, &SHORT, &counts, whole);
+    report("sequences", &counts, started);
+    must_hold(outcome);
+    let rounds = if soak() { 400 } else { 2 };
+    for round in 0.. {
+        if round >= rounds && get(&counts.images) >= FLOOR {
+            break;
+        }
+        let seeds = round * ROUND..(round + 1) * ROUND;
+        let cases: Vec<Case> = seeds
+            .flat_map(|seed| ['s', 'a', 'm'].map(|mode| random(seed, mode, if soak() { 400 } else { 120 })))
+            .collect();
+        must_hold(explore_all(&cases, &LONG, &counts, whole));
+    }
+    report("crashes", &counts, started);
+    let (images, lost) = (get(&counts.images), get(&counts.lost_page));
+    assert!(images >= FLOOR && lost * 10 >= images * 3, "{images} disks, {lost} with a lost or torn page");
+}
+
+#[test]
+fn a_state_can_be_seen_again() {
+    let Ok(replay) = std::env::var("MQSIM") else { return };
+    let mut parts = replay.split(':');
+    let case = named(parts.next().unwrap()).expect("a case of this suite");
+    let call = parts.next().unwrap().parse().unwrap();
+    let state = parts.next().unwrap().parse().unwrap();
+    let effort = if case.name.starts_with('x') { SHORT } else { LONG };
+    must_hold(explore(&case, &effort, &Counts::default(), Some(Place { call, state }), &|| false));
+}

@@ -1,0 +1,449 @@
+//! Going through cases, moments and states, counting, and stopping at the first broken promise.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use mqstore_core::{Durability, OpenMode, StoreOptions};
+use mqstore_io::{FileKind, SimVfs, Vfs};
+
+use crate::check::{self, abandon, recover};
+use crate::contract;
+use crate::states::{Image, Limits, Rng, State, states};
+use crate::workload::{Case, History, Need, Rec, Running, World, explain};
+
+/// A broken promise, and how to see it again.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    /// `case:call:state:depth`, for the variable `MQSIM`.
+    pub(crate) replay: String,
+    pub(crate) what: String,
+}
+
+/// What was tried.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    seen: Mutex<HashSet<u64>>,
+    pub(crate) cases: AtomicU64,
+    pub(crate) moments: AtomicU64,
+    pub(crate) images: AtomicU64,
+    pub(crate) lost_page: AtomicU64,
+    pub(crate) kills: AtomicU64,
+    pub(crate) opens: AtomicU64,
+    pub(crate) nested: AtomicU64,
+    pub(crate) looks: AtomicU64,
+}
+
+impl Counts {
+    /// Whether `image` is one that was not seen yet; counts it if so.
+    fn is_new(&self, image: &Image, fingerprint: u64) -> bool {
+        if !self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(fingerprint) {
+            return false;
+        }
+        add(&self.images, 1);
+        add(&self.lost_page, u64::from(image.lost_page));
+        add(&self.kills, u64::from(image.kill));
+        true
+    }
+}
+
+thread_local! {
+    /// Openings of a store in this thread.
+    static WORK: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts one opening.
+pub(crate) fn count_work() {
+    WORK.with(|work| work.set(work.get() + 1));
+}
+
+pub(crate) fn work_done() -> u64 {
+    WORK.with(std::cell::Cell::get)
+}
+
+pub(crate) fn forget_work() {
+    WORK.with(|work| work.set(0));
+}
+
+pub(crate) fn add(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+pub(crate) fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// How much is tried.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    pub(crate) limits: Limits,
+    /// Moments of one run at most.
+    pub(crate) moments: usize,
+    /// In one of so many states recovery itself is ended, up to `depth` times in a row.
+    pub(crate) nested_one_in: u64,
+    pub(crate) depth: u32,
+    /// In one of so many states every other check is made too.
+    pub(crate) thorough_one_in: u64,
+}
+
+/// The place of a state, for replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) call: u64,
+    pub(crate) state: usize,
+}
+
+/// Makes the run of `case` and ends it everywhere. `only` is one place to look at.
+pub(crate) fn explore(
+    case: &Case,
+    effort: &Effort,
+    counts: &Counts,
+    only: Option<Place>,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Violation> {
+    let fail = |place: Option<Place>, depth: u32, what: String| {
+        let place = place.unwrap_or(Place { call: 0, state: 0 });
+        Violation { replay: format!("{}:{}:{}:{depth}", case.name, place.call, place.state), what }
+    };
+    let plain = World::new(true);
+    let (history, _) =
+        guarded(|| Running::start(case, &plain)?.finish()).map_err(|what| fail(None, 0, what))?;
+    add(&counts.cases, 1);
+    let mut rng = Rng::new(seed_of(&case.name));
+    let calls = match only {
+        Some(place) => vec![place.call],
+        None => moments(case, &plain.vfs, &history, effort, &mut rng),
+    };
+    let world = World::new(false);
+    world.vfs.freeze_at_each(calls);
+    let (history, end) =
+        guarded(|| Running::start(case, &world)?.finish()).map_err(|what| fail(None, 0, what))?;
+    let mut frozen = world.vfs.take_all_frozen();
+    if only.is_none_or(|place| place.call > history.last.1) {
+        frozen.push((history.last.1 + 1, end));
+    }
+    for (call, moment) in frozen {
+        if stop() {
+            return Ok(());
+        }
+        add(&counts.moments, 1);
+        let moment = Moment { case, history: &history, call, vfs: &moment, counts, effort };
+        moment
+            .explore(only)
+            .map_err(|(state, depth, what)| fail(Some(Place { call, state }), depth, what))?;
+    }
+    match world.vfs.violations().first() {
+        Some(what) => Err(fail(None, 0, what.clone())),
+        None => Ok(()),
+    }
+}
+
+/// The calls before which the run of `case` is ended: behind each call that changes the disk.
+fn moments(case: &Case, vfs: &SimVfs, history: &History, effort: &Effort, rng: &mut Rng) -> Vec<u64> {
+    let from = if case.last_only { history.last.0 } else { 0 };
+    let changes = vfs.trace().into_iter().filter(|call| call.kind.changes());
+    let calls: Vec<u64> = changes
+        .map(|call| call.number + 1)
+        .filter(|call| *call > from + 1 && *call <= history.last.1)
+        .collect();
+    if calls.len() <= effort.moments {
+        return calls;
+    }
+    // Some neighbours, some far apart.
+    let mut chosen = Vec::new();
+    while chosen.len() < effort.moments {
+        let at = rng.below(calls.len() as u64) as usize;
+        chosen.extend(calls.iter().skip(at).take(3));
+    }
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
+}
+
+pub(crate) fn seed_of(name: &str) -> u64 {
+    name.bytes()
+        .fold(0xCBF2_9CE4_8422_2325, |seed, byte| (seed ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
+}
+
+/// A panic is a broken promise like any other.
+pub(crate) fn guarded<T>(act: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        Err(format!("panic: {text}"))
+    })
+}
+
+/// One moment of a run at which the world ends.
+struct Moment<'a> {
+    case: &'a Case,
+    history: &'a History,
+    call: u64,
+    vfs: &'a SimVfs,
+    counts: &'a Counts,
+    effort: &'a Effort,
+}
+
+type Broken = (usize, u32, String);
+
+impl Moment<'_> {
+    fn explore(&self, only: Option<Place>) -> Result<(), Broken> {
+        let mut rng = Rng::new(seed_of(&self.case.name) ^ self.call.wrapping_mul(0x9E37_79B9));
+        let seen = guarded(|| self.look()).map_err(|what| (0, 0, what))?;
+        for (number, state) in states(self.vfs, self.effort.limits, &mut rng).iter().enumerate() {
+            if only.is_some_and(|place| place.state != number) {
+                continue;
+            }
+            let mut depth = 0;
+            let outcome = guarded(|| self.check(state, seen, only.is_some(), &mut depth));
+            outcome.map_err(|what| (number, depth, format!("call {}, {state}: {what}", self.call)))?;
+        }
+        Ok(())
+    }
+
+    /// What a reader in another process sees beside the living writer, where that must be durable.
+    fn look(&self) -> Result<usize, String> {
+        if self.case.options.durability != Durability::Sync || !self.history.is_open(self.call) {
+            return Ok(0);
+        }
+        let world = World::on(self.vfs.look().map_err(explain)?);
+        let before = world.vfs.fingerprint();
+        let store = world.open(OpenMode::Read, &self.case.options).map_err(explain)?;
+        let seen = check::compare_log(&store, &self.history.records)
+            .map_err(|what| format!("call {}, beside the writer: {what}", self.call))?;
+        abandon(&store);
+        add(&self.counts.looks, 1);
+        if world.vfs.fingerprint() != before {
+            return Err(format!("call {}: a reader changed the disk", self.call));
+        }
+        Ok(seen)
+    }
+
+    fn check(&self, state: &State, seen: usize, replaying: bool, depth: &mut u32) -> Result<(), String> {
+        let image = state.image(self.vfs)?;
+        let mut need = if image.kill {
+            self.history.after_kill(self.call)
+        } else {
+            self.history.after_power_loss(self.call)
+        };
+        need.least = need.least.max(seen);
+        let fingerprint = image.vfs.fingerprint() ^ u64::from(image.kill) << 63;
+        // The same bytes with more to keep are another question.
+        let question = fingerprint ^ (need.least as u64).wrapping_mul(0xA24B_AED4_963E_E407);
+        if !self.counts.is_new(&image, question) && !replaying {
+            return Ok(());
+        }
+        let records = &self.history.records;
+        let options = &self.case.options;
+        contract::image(&image, self.history, self.call, options)?;
+        let pristine = image.vfs.kill().map_err(explain)?;
+        if replaying {
+            let folder = std::env::temp_dir().join(format!("mqsim-{}-{}", self.case.name, self.call));
+            write_out(&pristine, Path::new("/"), &folder).map_err(explain)?;
+            println!("the disk is in {}", folder.display());
+        }
+        let recovered = recover(&image.vfs, options, records, need)?;
+        add(&self.counts.opens, 1);
+        let tail = contract::tail(&pristine, &recovered.store)?;
+        contract::tail_is_kept(&tail, &recovered.world.vfs)?;
+        if !contract::tail(&recovered.world.vfs, &recovered.store)?.is_empty() {
+            return Err("recovery left bytes behind the end of the log".to_owned());
+        }
+        if self.call > self.history.topics_at {
+            contract::topics(&recovered.store)?;
+        }
+        let mut rng = Rng::new(fingerprint);
+        let extra = Recoveries { options, records, counts: self.counts };
+        let count = recovered.count;
+        if replaying || rng.below(self.effort.thorough_one_in) == 0 {
+            extra.twice(&recovered, count)?;
+            extra.without_derived(&pristine, need, &mut rng)?;
+            extra.reader(&pristine, need, image.kill && tail.is_empty())?;
+        }
+        if replaying || rng.chance(4) {
+            extra.again(recovered, &mut rng)?;
+        }
+        if replaying || rng.below(self.effort.nested_one_in) == 0 {
+            *depth = 1;
+            let least = if image.kill { self.history.after_power_loss(self.call).least } else { count };
+            // After a kill the tail was in the cache alone, and another end may take it.
+            let tail = if image.kill { &[][..] } else { &tail[..] };
+            extra.inside(&pristine, Need { least, most: count }, tail, &mut rng, self.effort.depth, depth)?;
+        }
+        match image.vfs.violations().first() {
+            Some(what) => Err(what.clone()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Copies a simulated folder to a real one.
+fn write_out(vfs: &SimVfs, from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in vfs.list(from)? {
+        let (from, to) = (from.join(&entry.name), to.join(&entry.name));
+        match entry.stat.kind {
+            FileKind::Directory => write_out(vfs, &from, &to)?,
+            _ => std::fs::write(&to, vfs.read_file(&from, 1 << 30)?)?,
+        }
+    }
+    Ok(())
+}
+
+/// What follows the first recovery of an image.
+struct Recoveries<'a> {
+    options: &'a StoreOptions,
+    records: &'a [Rec],
+    counts: &'a Counts,
+}
+
+impl Recoveries<'_> {
+    fn recover(&self, image: &SimVfs, records: &[Rec], need: Need) -> Result<check::Recovered, String> {
+        add(&self.counts.opens, 1);
+        recover(image, self.options, records, need)
+    }
+
+    /// Three appends, another end of the world, another recovery: what was there stays.
+    fn again(&self, recovered: check::Recovered, rng: &mut Rng) -> Result<(), String> {
+        let count = recovered.count;
+        let model = recovered.append_three(self.records)?;
+        let state = match rng.below(4) {
+            0 => State::kill(),
+            1 | 2 => State::all_old(),
+            _ => State::chance(rng),
+        };
+        let image = state.image(&recovered.world.vfs)?;
+        drop(recovered);
+        let keeps_all = image.kill || self.options.durability == Durability::Sync;
+        let need = Need { least: if keeps_all { count + 3 } else { count }, most: count + 3 };
+        self.recover(&image.vfs, &model, need).map(|_| ()).map_err(|what| format!("then {state}: {what}"))
+    }
+
+    /// A second recovery changes nothing in the log.
+    fn twice(&self, first: &check::Recovered, count: usize) -> Result<(), String> {
+        let again = first.kill()?;
+        let before = contract::log_bytes(&again);
+        self.recover(&again, self.records, Need { least: count, most: count })?;
+        if contract::log_bytes(&again) != before {
+            return Err("a second recovery changed the log".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whatever can be made again may be lost.
+    fn without_derived(&self, pristine: &SimVfs, need: Need, rng: &mut Rng) -> Result<(), String> {
+        let image = pristine.kill().map_err(explain)?;
+        let lost = contract::lose_derived(&image, rng);
+        self.recover(&image, self.records, need).map(|_| ()).map_err(|what| format!("without {lost}: {what}"))
+    }
+
+    /// A reader sees a beginning too, and changes nothing.
+    fn reader(&self, pristine: &SimVfs, need: Need, whole_log: bool) -> Result<(), String> {
+        let world = World::on(pristine.kill().map_err(explain)?);
+        let before = world.vfs.fingerprint();
+        let store = match world.open(OpenMode::Read, self.options) {
+            Ok(store) => store,
+            // A crash while it was made may leave no store at all.
+            Err(_) if need.least == 0 => return Ok(()),
+            Err(error) => return Err(format!("cannot be opened for reading: {error}")),
+        };
+        let told = |what| format!("for a reader: {what}");
+        let (whole, count) = check::compare_unrecovered(&store, self.records, need.least).map_err(told)?;
+        if whole < need.least || count > need.most {
+            return Err(format!("a reader finds {whole} records and then {}; {need:?}", count - whole));
+        }
+        if whole == count && whole_log {
+            check::compare_derived(&store, self.records.get(..count).unwrap_or_default()).map_err(told)?;
+        }
+        if world.vfs.fingerprint() != before {
+            return Err("a reader changed the disk".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Ends recovery itself at some of its calls.
+    fn inside(
+        &self,
+        pristine: &SimVfs,
+        need: Need,
+        tail: &[contract::Tail],
+        rng: &mut Rng,
+        depth: u32,
+        reached: &mut u32,
+    ) -> Result<(), String> {
+        let probe = World::on(pristine.kill().map_err(explain)?);
+        let store = probe.open(OpenMode::Create, self.options).map_err(explain)?;
+        abandon(&store);
+        let calls = probe.vfs.operations();
+        for _ in 0..2 {
+            let call = 1 + rng.below(calls);
+            let world = World::on(pristine.kill().map_err(explain)?);
+            world.vfs.freeze_at(call);
+            let store = world.open(OpenMode::Create, self.options).map_err(explain)?;
+            abandon(&store);
+            let Some(moment) = world.vfs.take_frozen() else { continue };
+            for state in [State::all_old(), State::chance(rng), State::kill()] {
+                let image = state.image(&moment)?;
+                let next = image.vfs.kill().map_err(explain)?;
+                let told = |what| format!("recovery ended before its call {call}, {state}: {what}");
+                add(&self.counts.nested, 1);
+                contract::tail_is_kept(tail, &image.vfs).map_err(told)?;
+                let recovered = self.recover(&image.vfs, self.records, need).map_err(told)?;
+                let count = recovered.count;
+                contract::tail_is_kept(tail, &recovered.world.vfs).map_err(told)?;
+                self.again(recovered, rng).map_err(told)?;
+                if depth > 1 && rng.chance(1) {
+                    *reached += 1;
+                    let need = Need { least: need.least.min(count), most: count };
+                    self.inside(&next, need, tail, rng, depth - 1, reached).map_err(told)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Works through `cases` in this thread until `stop`.
+pub(crate) fn explore_here(
+    cases: &[Case],
+    effort: &Effort,
+    counts: &Counts,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Violation> {
+    let mut open = cases.iter().take_while(|_| !stop());
+    open.try_for_each(|case| explore(case, effort, counts, None, stop))
+}
+
+/// Works through `cases` on as many threads as there are cores, until all are done or `until`.
+pub(crate) fn explore_all(
+    cases: &[Case],
+    effort: &Effort,
+    counts: &Counts,
+    until: Duration,
+) -> Result<usize, Violation> {
+    let started = Instant::now();
+    let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let first: Mutex<Option<Violation>> = Mutex::new(None);
+    let stop = || stopped.load(Ordering::Relaxed) || started.elapsed() > until;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !stop() {
+                    let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                    if let Err(violation) = explore(case, effort, counts, None, &stop) {
+                        stopped.store(true, Ordering::Relaxed);
+                        first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(violation);
+                    }
+                }
+            });
+        }
+    });
+    match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(violation) => Err(violation),
+        None => Ok(next.load(Ordering::Relaxed).min(cases.len())),
+    }
+}

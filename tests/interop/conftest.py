@@ -44,14 +44,15 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what each test compared, and the sum."""
+    """Print the sum of what the tests compared; with -v, what each compared."""
     tallies = terminalreporter.config.stash[TALLIES]
     if not tallies:
         return
     terminalreporter.section("compared with RocketMQ")
     total = Tally()
     for name, tally in sorted(tallies, key=lambda each: each[0]):
-        terminalreporter.line(f"{name}: {tally.text()}")
+        if terminalreporter.config.get_verbosity() > 0:
+            terminalreporter.line(f"{name}: {tally.text()}")
         total.add(tally)
     terminalreporter.line(f"all: {total.text()}")
 
@@ -90,6 +91,15 @@ def market(request: pytest.FixtureRequest, shop: Shop) -> Market:
     from .market import Market
 
     return Market(shop, _wanted(request.session, "trade"))
+
+
+@pytest.fixture(autouse=True)
+def _no_store_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Shut the stores down that a test leaves open in the shared JVMs: their directories go with the test."""
+    yield
+    if "shop" in request.fixturenames:
+        shop: Shop = request.getfixturevalue("shop")
+        shop.leave_stores()
 
 
 def _wanted(session: pytest.Session, marker: str) -> dict[str, set[str]]:

@@ -212,6 +212,10 @@ class JavaSession:
         _, result = self.call("close", stores=[store.name for store in stores])
         return _log_lines(result)
 
+    def leave_stores(self) -> None:
+        """Begin to shut down every store that is open; each goes on for more than three seconds in the background."""
+        self.call("leave")
+
     def logs(self) -> list[LogLine]:
         """Return what was logged at WARN and ERROR since the last open, close or call of this."""
         return _log_lines(self.call("logs")[1])

@@ -83,6 +83,12 @@ class Shop:
             raise written
         return written
 
+    def leave_stores(self) -> None:
+        """Have every store that is still open shut down, without waiting for it."""
+        for session in self._sessions.values():
+            if session.process.poll() is None:
+                session.leave_stores()
+
     def end(self) -> None:
         """End all JVMs."""
         for session in self._sessions.values():

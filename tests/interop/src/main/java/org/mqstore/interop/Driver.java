@@ -32,6 +32,7 @@ import org.apache.rocketmq.store.PutMessageResult;
  *   pull   store topic queue_id offset most                 one pull
  *   keys   store queries         times  store queries       look-ups
  *   close  stores                                           clean shutdown, several at the same time
+ *   leave                                                   shutdown of all stores, without waiting for it
  *   logs                                                    captured WARN and ERROR lines since the last open or logs
  *   client command ...                                      the official client, see {@link Client}
  *   halt                                                    end at once, without any shutdown
@@ -93,6 +94,10 @@ public final class Driver {
                 return reads(args).times(args.getAsJsonArray("queries"));
             case "close":
                 return close(args.getAsJsonArray("stores"));
+            case "leave":
+                stores.forEach((name, opened) -> closer(name, opened).start());
+                stores.clear();
+                return new JsonObject();
             case "logs":
                 return logs();
             case "client":
@@ -106,9 +111,8 @@ public final class Driver {
     }
 
     private JsonObject open(JsonObject args) throws Exception {
-        OpenStore opened = new OpenStore(args);
-        JsonObject result = opened.load(!args.has("start") || args.get("start").getAsBoolean());
-        stores.put(name(args), opened);
+        JsonObject result = new JsonObject();
+        stores.put(name(args), OpenStore.open(args, result));
         return result;
     }
 
@@ -172,7 +176,7 @@ public final class Driver {
         List<Thread> closers = new ArrayList<>();
         for (JsonElement name : names) {
             Optional.ofNullable(stores.remove(name.getAsString())).ifPresent(opened -> {
-                Thread closer = new Thread(opened.store()::shutdown, "close-" + name.getAsString());
+                Thread closer = closer(name.getAsString(), opened);
                 closer.start();
                 closers.add(closer);
             });
@@ -183,6 +187,10 @@ public final class Driver {
         JsonObject result = logs();
         result.addProperty("closed", closers.size());
         return result;
+    }
+
+    private static Thread closer(String name, OpenStore opened) {
+        return new Thread(opened.store()::shutdown, "close-" + name);
     }
 
     private static JsonObject logs() {

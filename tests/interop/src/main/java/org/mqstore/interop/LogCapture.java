@@ -20,10 +20,13 @@ import org.apache.rocketmq.logging.ch.qos.logback.core.UnsynchronizedAppenderBas
  * configuration file, so the lines live in static state.
  */
 public final class LogCapture extends UnsynchronizedAppenderBase<ILoggingEvent> {
-    private static final List<JsonObject> LINES = new ArrayList<>();
+    private static final List<Line> LINES = new ArrayList<>();
     private static final Map<String, Integer> ALIKE = new HashMap<>();
     private static final Pattern NUMBER = Pattern.compile("\\d+");
     private static final int MOST_ALIKE = 100;
+
+    private record Line(ThreadGroup group, JsonObject json) {
+    }
 
     /** Made by logback. */
     public LogCapture() {
@@ -40,21 +43,32 @@ public final class LogCapture extends UnsynchronizedAppenderBase<ILoggingEvent> 
         line.addProperty("level", event.getLevel().toString());
         line.addProperty("logger", event.getLoggerName());
         line.addProperty("thread", event.getThreadName());
+        // The appender runs in the thread that logs.
+        ThreadGroup group = Thread.currentThread().getThreadGroup();
         IThrowableProxy thrown = event.getThrowableProxy();
         String cause = thrown == null ? "" : " | " + thrown.getClassName() + ": " + thrown.getMessage();
         line.addProperty("message", message + cause);
         synchronized (LINES) {
             if (ALIKE.merge(NUMBER.matcher(message).replaceAll("#"), 1, Integer::sum) <= MOST_ALIKE) {
-                LINES.add(line);
+                LINES.add(new Line(group, line));
             }
         }
     }
 
     /** Returns the lines since the last call, oldest first, and forgets them. */
     static JsonArray drain() {
+        return drain(null);
+    }
+
+    /**
+     * Returns the lines since the last call that threads of a group logged, oldest first, and forgets all lines.
+     *
+     * @param group the threads of one store, or null for every thread
+     */
+    static JsonArray drain(ThreadGroup group) {
         JsonArray lines = new JsonArray();
         synchronized (LINES) {
-            LINES.forEach(lines::add);
+            LINES.stream().filter(line -> group == null || line.group == group).forEach(line -> lines.add(line.json));
             LINES.clear();
             ALIKE.clear();
         }

@@ -12,6 +12,8 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
@@ -50,7 +52,7 @@ final class OpenStore {
      * @param args {@code path}, {@code config} (names as in MessageStoreConfig), {@code topics} (name to
      *     {@code queues} and {@code attributes}), {@code write_topics} (also write config/topics.json as a broker does)
      */
-    OpenStore(JsonObject args) throws IOException {
+    private OpenStore(JsonObject args) throws IOException {
         String path = args.get("path").getAsString();
         MessageStoreConfig config = config(path, args.getAsJsonObject("config"));
         if (args.has("topics")) {
@@ -70,8 +72,34 @@ final class OpenStore {
         return store;
     }
 
+    /**
+     * Makes and loads a store in a thread group of its own, which every thread of the store inherits, so that the lines
+     * in the result are its own and not those of stores that are still open in this process.
+     *
+     * @param args as for the constructor, and {@code start} (true unless given)
+     * @param result takes what {@link #load} returns
+     */
+    static OpenStore open(JsonObject args, JsonObject result) throws Exception {
+        boolean start = !args.has("start") || args.get("start").getAsBoolean();
+        FutureTask<OpenStore> opening = new FutureTask<>(() -> {
+            OpenStore opened = new OpenStore(args);
+            opened.load(start).entrySet().forEach(entry -> result.add(entry.getKey(), entry.getValue()));
+            return opened;
+        });
+        ThreadGroup group = new ThreadGroup(args.get("store").getAsString());
+        new Thread(group, opening, "open-" + group.getName()).start();
+        try {
+            return opening.get();
+        } catch (ExecutionException e) {
+            if (e.getCause() instanceof Exception cause) {
+                throw cause;
+            }
+            throw e;
+        }
+    }
+
     /** Loads, recovers and, unless told otherwise, starts the store. */
-    JsonObject load(boolean start) throws Exception {
+    private JsonObject load(boolean start) throws Exception {
         JsonObject result = new JsonObject();
         String root = store.getMessageStoreConfig().getStorePathRootDir();
         result.addProperty("was_clean", !new File(root, "abort").exists());
@@ -86,7 +114,7 @@ final class OpenStore {
         result.addProperty("seconds", (System.nanoTime() - begin) / 1e9);
         result.addProperty("min_physical", store.getMinPhyOffset());
         result.addProperty("max_physical", store.getMaxPhyOffset());
-        result.add("logs", LogCapture.drain());
+        result.add("logs", LogCapture.drain(Thread.currentThread().getThreadGroup()));
         return result;
     }
 

@@ -50,6 +50,8 @@ pub(crate) fn append(spec: &Spec) -> Result<Value, Failure> {
         store.stats()?;
         seconds += begin.elapsed().as_secs_f64();
     }
+    // Messages that readers see only once they are durable count as well.
+    store.flush()?;
     let after = store.stats()?;
     let stored = stored(&store)? - spec.warm_up;
     let bytes = (after.appended_bytes - before.appended_bytes) / spec.messages;

@@ -5,7 +5,7 @@
 //! ```text
 //!   0  8  "MQSLIVE1"      8  8  process id       16 16  boot id      32  8  writer token
 //!  40  8  1 when readers may see durable records only
-//!  64  8  counter, odd while a write is on      72  8  published log position
+//!  64  8  zero                                  72  8  published log position
 //! 128  8  counter, odd while a write is on     136  8  durable log position
 //! 192  8  counter, odd while a write is on     200  8  dispatched log position
 //! 256  8  counter, odd while a write is on     264  8  confirm position + 1, 0 for none
@@ -13,11 +13,11 @@
 //! ```
 //!
 //! The page counts only while its owner holds the store's lock; a reader checks that first. Across a
-//! crash it promises nothing; after a kill recovery asks it whether a sync had failed. Each position has one writer at a time: one of those who publish, the
-//! leader of a group commit, the holder of the dispatcher's lock.
+//! crash it promises nothing; after a kill recovery asks it whether a sync had failed. Of the positions the
+//! published one is raised in one step by whoever publishes; each of the others has one writer at a time: the leader
+//! of a group commit, the holder of the dispatcher's lock.
 
 use mqstore_io::switch;
-use mqstore_io::sync::{AtomicBool, Ordering, fence};
 use mqstore_io::{MapAccess, Region};
 
 use crate::error::{IoContext, StoreError};
@@ -36,8 +36,6 @@ const READ_TRIES: usize = 1000;
 #[derive(Debug)]
 pub struct LivePage {
     region: Region,
-    /// Whether somebody writes the published position now.
-    publishing: AtomicBool,
 }
 
 impl LivePage {
@@ -60,22 +58,21 @@ impl LivePage {
         file.write_all_at(&page, 0).at(&staged, "making the live page")?;
         files.vfs.rename(&staged, &path).at(&path, "naming the live page")?;
         let region = file.map(0, PAGE_BYTES, MapAccess::ReadWrite).at(&path, "mapping the live page")?;
-        Ok(Self { region, publishing: AtomicBool::new(false) })
+        Ok(Self { region })
     }
 
-    /// Publishes the log up to what `newest` returns, which never goes back. Any number of callers: one
-    /// of them writes, and looks again for those who found it writing.
-    pub fn publish(&self, newest: &impl Fn() -> u64) {
-        while !self.publishing.swap(true, Ordering::SeqCst) {
-            let position = newest();
-            self.set(PUBLISHED_AT, position);
-            self.publishing.store(false, Ordering::Release);
-            // Either this sees what came meanwhile, or whoever brought it sees that nobody is writing.
-            fence(Ordering::SeqCst);
-            if newest() == position {
-                break;
-            }
-        }
+    /// Publishes the log up to `position`, for a caller who alone can publish now and has published less.
+    #[inline]
+    pub fn publish_next(&self, position: u64) {
+        // As in `publish`, this cannot fail.
+        let _ = self.region.store_i64_be_release(PUBLISHED_AT + 8, position as i64);
+    }
+
+    /// Publishes the log up to `position`, unless more is published. Any number of callers.
+    #[inline]
+    pub fn publish(&self, position: u64) {
+        // A constant place inside the page, a multiple of 8: this cannot fail.
+        let _ = self.region.raise_u64_be(PUBLISHED_AT + 8, position);
     }
 
     /// Says that the log is durable up to `position`. One caller at a time.
@@ -136,22 +133,27 @@ pub fn writer_pid(files: &StoreFiles) -> Option<i32> {
 pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
     files.vfs.lock_holder(&files.lock()).ok().flatten()?;
     let environment = files.vfs.environment();
-    let mut last = None;
+    let mut before: Option<LiveState> = None;
     for _ in 0..READ_TRIES {
         let page = files.vfs.read_file(&files.live(), PAGE_BYTES as u64).ok()?;
         match decode(&page, environment.boot_id) {
-            Look::State(state) => {
-                // The counters bracket each position; a second look shows that no write fell between.
-                if last == Some(state) {
-                    return Some(state);
+            // Positions only grow: of two looks the lower one holds, also where a look met a half-written one.
+            Look::State(now) => match before {
+                Some(before) if before.token == now.token => {
+                    let visible = before.visible.min(now.visible);
+                    return Some(LiveState {
+                        visible,
+                        dispatched: before.dispatched.min(now.dispatched),
+                        ..now
+                    });
                 }
-                last = Some(state);
-            }
+                _ => before = Some(now),
+            },
             Look::InTheMiddle => {}
             Look::Foreign => return None,
         }
     }
-    last
+    before
 }
 
 /// Whether the last writer ran in this boot of the machine and none of its syncs failed. To be asked

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use mqstore_format::properties as names;
-use mqstore_format::{PropertiesBuilder, RecordView, is_reserved, java_hash};
+use mqstore_format::{MadeKey, PropertiesBuilder, RecordView, is_reserved, java_hash};
 use mqstore_io::RegionView;
 
 use crate::error::StoreError;
@@ -54,38 +54,20 @@ pub struct Appended {
     pub unique_id: UniqueKey,
 }
 
-/// Characters of the longest key that mqstore makes: that of an IPv6 address.
-const MADE_KEY_BYTES: usize = 56;
-
-/// The unique key of a message: made by the store and kept here, or given by the caller. Equal by text.
+/// The unique key of a message: made by the store, or given by the caller. Equal by text.
 #[derive(Clone)]
 pub enum UniqueKey {
-    /// Made: so many characters of these.
-    Made([u8; MADE_KEY_BYTES], u8),
+    /// Made.
+    Made(MadeKey),
     /// Given.
     Given(Box<str>),
 }
 
 impl UniqueKey {
-    /// A key that the store made; a longer one than it makes is kept like a given one.
-    pub(crate) fn made(key: &str) -> Self {
-        let mut bytes = [0; MADE_KEY_BYTES];
-        match bytes.get_mut(..key.len()) {
-            Some(place) => {
-                place.copy_from_slice(key.as_bytes());
-                Self::Made(bytes, key.len() as u8)
-            }
-            None => Self::Given(key.into()),
-        }
-    }
-
     /// Its characters.
     pub fn as_str(&self) -> &str {
         match self {
-            Self::Made(bytes, len) => {
-                let bytes = bytes.get(..usize::from(*len)).unwrap_or_default();
-                std::str::from_utf8(bytes).unwrap_or_default()
-            }
+            Self::Made(key) => key.as_str(),
             Self::Given(key) => key,
         }
     }

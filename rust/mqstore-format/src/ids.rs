@@ -9,16 +9,28 @@
 //! nothing to the store; RocketMQ's client reads the time out of it to narrow a search. Source:
 //! `MessageDecoder#createMessageId`, `#decodeMessageId`, `MessageClientIDSetter`.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU16, Ordering};
 
-use crate::bytes::field;
+use crate::bytes::{field, put};
 use crate::error::FormatError;
 use crate::record::Host;
 
 /// The most bytes an id stands for.
 const MAX_ID_BYTES: usize = 28;
-const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
+const DAY_MS: i64 = 86_400_000;
+
+/// The two hex digits of a byte.
+#[inline]
+const fn hex(byte: u8) -> [u8; 2] {
+    [digit(byte >> 4), digit(byte & 0xf)]
+}
+
+#[inline]
+const fn digit(nibble: u8) -> u8 {
+    if nibble < 10 { b'0' + nibble } else { b'A' - 10 + nibble }
+}
 
 /// The id of the record at `physical_offset` of the store at `host`: 32 hex digits, 56 for IPv6.
 pub fn offset_message_id(host: &Host, physical_offset: i64) -> String {
@@ -46,11 +58,7 @@ pub fn parse_offset_message_id(id: &str) -> Result<(Host, i64), FormatError> {
 }
 
 fn push_hex(out: &mut String, bytes: &[u8]) {
-    let digit = |nibble: u8| HEX.get(usize::from(nibble)).copied().unwrap_or('0');
-    for byte in bytes {
-        out.push(digit(byte >> 4));
-        out.push(digit(byte & 0xf));
-    }
+    out.extend(bytes.iter().flat_map(|byte| hex(*byte).map(char::from)));
 }
 
 fn parse_hex(text: &str) -> Option<Vec<u8>> {
@@ -62,6 +70,41 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
     pairs.iter().map(|[high, low]| Some(nibble(*high)? << 4 | nibble(*low)?)).collect()
 }
 
+/// A unique key: 32 characters, 56 for an IPv6 address; kept in place, so that making one allocates nothing.
+#[derive(Clone, Copy)]
+pub struct MadeKey {
+    text: [u8; 2 * MAX_ID_BYTES],
+    len: u8,
+}
+
+impl MadeKey {
+    /// Its characters.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.text.get(..usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// Its characters.
+    pub fn as_str(&self) -> &str {
+        // They are hex digits.
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    /// Appends the hex digits of `bytes`.
+    #[inline]
+    fn push<const N: usize>(&mut self, bytes: [u8; N]) {
+        for byte in bytes {
+            put(&mut self.text, usize::from(self.len), hex(byte));
+            self.len += 2;
+        }
+    }
+}
+
+impl fmt::Debug for MadeKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), out)
+    }
+}
+
 /// Makes unique keys for one process, as RocketMQ's client does.
 ///
 /// Unique among processes by address, process id and `salt`; within one by the time and a 16-bit counter:
@@ -69,23 +112,26 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
 /// the counter does not, as in the reference.
 #[derive(Debug)]
 pub struct UniqueKeyGenerator {
-    prefix: String,
+    prefix: MadeKey,
     utc_offset_ms: i64,
     counter: AtomicU16,
+    /// When a month began, in local epoch milliseconds: mostly the present one.
+    month_start_ms: AtomicI64,
 }
 
 impl UniqueKeyGenerator {
     /// A generator for this address and process. `salt` tells apart what shares both (two containers with
     /// one address, two stores in one process); any random number will do.
     pub fn new(ip: IpAddr, pid: u32, salt: u32) -> Self {
-        let mut prefix = String::with_capacity(44);
+        let mut prefix = MadeKey { text: [0; 2 * MAX_ID_BYTES], len: 0 };
         match ip {
-            IpAddr::V4(ip) => push_hex(&mut prefix, &ip.octets()),
-            IpAddr::V6(ip) => push_hex(&mut prefix, &ip.octets()),
+            IpAddr::V4(ip) => prefix.push(ip.octets()),
+            IpAddr::V6(ip) => prefix.push(ip.octets()),
         }
-        push_hex(&mut prefix, &(pid as u16).to_be_bytes());
-        push_hex(&mut prefix, &salt.to_be_bytes());
-        Self { prefix, utc_offset_ms: 0, counter: AtomicU16::new(0) }
+        prefix.push((pid as u16).to_be_bytes());
+        prefix.push(salt.to_be_bytes());
+        let month_start_ms = AtomicI64::new(0);
+        Self { prefix, utc_offset_ms: 0, counter: AtomicU16::new(0), month_start_ms }
     }
 
     /// Counts months in local time, `utc_offset_ms` east of UTC, as RocketMQ's client expects when it reads
@@ -96,20 +142,27 @@ impl UniqueKeyGenerator {
         self
     }
 
-    /// The next key; `now_ms` is the time in epoch milliseconds. 32 hex digits, 56 for an IPv6 address.
-    pub fn next(&self, now_ms: i64) -> String {
-        let mut key = String::with_capacity(self.prefix.len() + 12);
-        self.next_into(now_ms, &mut key);
+    /// The next key; `now_ms` is the time in epoch milliseconds.
+    #[inline]
+    pub fn next(&self, now_ms: i64) -> MadeKey {
+        let count = self.counter.fetch_add(1, Ordering::Relaxed);
+        let mut key = self.prefix;
+        key.push(self.ms_in_month(now_ms.saturating_add(self.utc_offset_ms)).to_be_bytes());
+        key.push(count.to_be_bytes());
         key
     }
 
-    /// Appends the next key to `out`; allocates only if `out` has no room for it.
-    pub fn next_into(&self, now_ms: i64, out: &mut String) {
-        let count = self.counter.fetch_add(1, Ordering::Relaxed);
-        let in_month_ms = ms_in_month(now_ms.saturating_add(self.utc_offset_ms));
-        out.push_str(&self.prefix);
-        push_hex(out, &in_month_ms.to_be_bytes());
-        push_hex(out, &count.to_be_bytes());
+    /// [`ms_in_month`], which is reckoned anew when 28 days have gone since the month began: each month has
+    /// as many.
+    #[inline]
+    fn ms_in_month(&self, time_ms: i64) -> u32 {
+        let since_ms = time_ms.wrapping_sub(self.month_start_ms.load(Ordering::Relaxed));
+        if (0..28 * DAY_MS).contains(&since_ms) {
+            return since_ms as u32;
+        }
+        let in_month_ms = ms_in_month(time_ms);
+        self.month_start_ms.store(time_ms.wrapping_sub(i64::from(in_month_ms)), Ordering::Relaxed);
+        in_month_ms
     }
 }
 
@@ -118,7 +171,6 @@ impl UniqueKeyGenerator {
 /// The day of the month from the day number, by the usual reckoning with years that begin in March, so that
 /// the leap day is the last of a year: eras of 400 years have 146,097 days.
 fn ms_in_month(time_ms: i64) -> u32 {
-    const DAY_MS: i64 = 86_400_000;
     // Days from 0000-03-01 to 1970-01-01.
     let days = time_ms.div_euclid(DAY_MS) + 719_468;
     let day_of_era = days.rem_euclid(146_097);
@@ -166,7 +218,7 @@ mod tests {
         for _ in 0..3 {
             generator.next(now_ms);
         }
-        assert_eq!(generator.next(now_ms), "0A000007109218B4AAC20012D6870003");
+        assert_eq!(generator.next(now_ms).as_str(), "0A000007109218B4AAC20012D6870003");
     }
 
     #[test]
@@ -175,9 +227,9 @@ mod tests {
         let hour_ms = 3_600_000;
         let start_ms = 1_698_796_800_000; // 2023-11-01T00:00:00Z
         let east = new().with_utc_offset_ms(8 * hour_ms);
-        assert_eq!(&east.next(start_ms - 8 * hour_ms)[20..28], "00000000");
-        assert_eq!(&new().next(start_ms)[20..28], "00000000");
-        assert_eq!(new().next(start_ms - 1)[20..28], format!("{:08X}", 31u32 * 86_400_000 - 1));
+        assert_eq!(&east.next(start_ms - 8 * hour_ms).as_str()[20..28], "00000000");
+        assert_eq!(&new().next(start_ms).as_str()[20..28], "00000000");
+        assert_eq!(new().next(start_ms - 1).as_str()[20..28], format!("{:08X}", 31u32 * 86_400_000 - 1));
     }
 
     #[test]
@@ -194,7 +246,11 @@ mod tests {
         let generator = UniqueKeyGenerator::new(Ipv6Addr::LOCALHOST.into(), 7, 9);
         let keys: Vec<String> = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..4)
-                .map(|_| scope.spawn(|| (0..1000).map(|_| generator.next(5)).collect::<Vec<_>>()))
+                .map(|_| {
+                    scope.spawn(|| {
+                        (0..1000).map(|_| generator.next(5).as_str().to_owned()).collect::<Vec<_>>()
+                    })
+                })
                 .collect();
             workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
         });
@@ -220,7 +276,15 @@ mod tests {
         #[test]
         fn any_time_makes_a_key(now in any::<i64>(), offset in any::<i64>()) {
             let generator = UniqueKeyGenerator::new(Ipv4Addr::LOCALHOST.into(), 1, 2).with_utc_offset_ms(offset);
-            prop_assert_eq!(generator.next(now).len(), 32);
+            prop_assert_eq!(generator.next(now).as_str().len(), 32);
+        }
+
+        #[test]
+        fn a_kept_month_changes_no_key(times in prop::collection::vec(-5_000_000_000i64..5_000_000_000, 1..20)) {
+            let kept = UniqueKeyGenerator::new(Ipv4Addr::LOCALHOST.into(), 1, 2);
+            for time_ms in times {
+                prop_assert_eq!(kept.ms_in_month(time_ms), ms_in_month(time_ms));
+            }
         }
     }
 }

@@ -297,13 +297,19 @@ pub fn without_property<'a>(properties: &'a [u8], name: &str) -> Cow<'a, [u8]> {
 /// The front of the CRC property.
 pub(crate) const PROPERTY_CRC_HEAD: &[u8] = b"__CRC32#\x01";
 
+/// Where its digits stand.
+const DIGITS: std::ops::Range<usize> = PROPERTY_CRC_HEAD.len()..PROPERTY_CRC_HEAD.len() + 10;
+
 /// The twenty bytes of the CRC property for `crc`: ten decimal digits, the last one first.
 pub(crate) fn property_crc_text(crc: u32) -> [u8; PROPERTY_CRC_BYTES] {
     let mut text = *b"__CRC32#\x010000000000\x02";
-    let mut left = crc;
-    for digit in text.iter_mut().skip(PROPERTY_CRC_HEAD.len()).take(10) {
-        *digit = b'0' + (left % 10) as u8;
-        left /= 10;
+    // Two halves, whose divisions need not wait for each other.
+    let (mut low, mut high) = (crc % 100_000, crc / 100_000);
+    if let Some((lower, higher)) = text.get_mut(DIGITS).and_then(|digits| digits.split_at_mut_checked(5)) {
+        for (lower, higher) in lower.iter_mut().zip(higher) {
+            (*lower, *higher) = (b'0' + (low % 10) as u8, b'0' + (high % 10) as u8);
+            (low, high) = (low / 10, high / 10);
+        }
     }
     text
 }

@@ -89,11 +89,11 @@ impl EventCount {
         self.notify_all_after_fence();
     }
 
-    /// As [`EventCount::notify_all`], for a caller who has passed a sequentially consistent fence since it
-    /// made the condition true.
+    /// As [`EventCount::notify_all`], for a caller who made the condition true by a sequentially consistent
+    /// change, or has passed such a fence since.
     #[inline]
     pub fn notify_all_after_fence(&self) {
-        if self.waiters.load(Ordering::Relaxed) > 0 {
+        if self.waiters.load(Ordering::SeqCst) > 0 {
             self.epoch.fetch_add(1, Ordering::SeqCst);
             self.sleep.wake(&self.epoch, u32::MAX >> 1);
         }

@@ -60,12 +60,18 @@ pub enum RegionError {
     /// A write to a region mapped for reading.
     #[error("the region is mapped for reading only")]
     ReadOnly,
+    /// A change in one step to a place that allows none.
+    #[error("byte {at} is not where a number may be changed in one step")]
+    NotAligned {
+        /// The first byte of the number.
+        at: usize,
+    },
 }
 
 impl From<RegionError> for io::Error {
     fn from(error: RegionError) -> Self {
         let kind = match error {
-            RegionError::OutOfBounds { .. } => io::ErrorKind::InvalidInput,
+            RegionError::OutOfBounds { .. } | RegionError::NotAligned { .. } => io::ErrorKind::InvalidInput,
             RegionError::ReadOnly => io::ErrorKind::PermissionDenied,
         };
         Self::new(kind, error)
@@ -252,6 +258,7 @@ impl Region {
     /// wrote before, in this process and in others that map the file. One store where `at` is a
     /// multiple of 4; else byte by byte, so that a reader may meet a mixture of old and new bytes
     /// (RocketMQ's records start anywhere) and has to check what follows.
+    #[inline]
     pub fn store_u32_be_release(&self, at: usize, value: u32) -> Result<(), RegionError> {
         let target = self.writable(at, 4)?;
         self.change(at, 4, || {
@@ -268,6 +275,7 @@ impl Region {
 
     /// Stores a big-endian `i64` at position `at`, with the promise of
     /// [`Region::store_u32_be_release`]; one store where `at` is a multiple of 8.
+    #[inline]
     pub fn store_i64_be_release(&self, at: usize, value: i64) -> Result<(), RegionError> {
         let target = self.writable(at, 8)?;
         self.change(at, 8, || {
@@ -302,6 +310,34 @@ impl Region {
             return Ok(u64::from_be(cell.load(Ordering::Acquire)).cast_signed());
         }
         Ok(i64::from_be_bytes(load_bytes_acquire(source)))
+    }
+
+    /// Raises the big-endian `u64` at position `at`, a multiple of 8, to `value` if it is less, with the
+    /// promise of [`Region::store_i64_be_release`]. Any number of threads may do so at once.
+    #[inline]
+    pub fn raise_u64_be(&self, at: usize, value: u64) -> Result<(), RegionError> {
+        let target = self.writable(at, 8)?;
+        let cell = aligned::<AtomicU64>(target).ok_or(RegionError::NotAligned { at })?;
+        self.change(at, 8, || {
+            // SAFETY: inside, aligned, and reached concurrently by atomic accesses only.
+            let cell = unsafe { cell.as_ref() };
+            let higher = |present: u64| (u64::from_be(present) < value).then_some(value.to_be());
+            // Not to store is what is wanted where it is no less.
+            let _ = cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, higher);
+        });
+        Ok(())
+    }
+
+    /// Says that bytes `at` to `at + len` will be written soon, so that the memory is near by then. It
+    /// changes nothing, and what is outside is left out.
+    #[inline]
+    pub fn expect_write(&self, at: usize, len: usize) {
+        let end = at.saturating_add(len).min(self.len);
+        for line in (at..end).step_by(CACHE_LINE_BYTES) {
+            if let Ok(place) = self.range(line, 1) {
+                prefetch_for_write(place);
+            }
+        }
     }
 
     /// Makes the range durable, with the length of the file (not its name); waits for the disk. Syncs
@@ -363,6 +399,21 @@ impl Region {
         Ok((range.start, len))
     }
 }
+
+/// Bytes that a processor fetches together, on most machines.
+const CACHE_LINE_BYTES: usize = 64;
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn prefetch_for_write(place: NonNull<u8>) {
+    use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+    // SAFETY: a hint, which does nothing for an address that cannot be reached.
+    unsafe { _mm_prefetch::<_MM_HINT_ET0>(place.as_ptr().cast()) }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn prefetch_for_write(_place: NonNull<u8>) {}
 
 /// The place as one of a `T`, when it is aligned for that.
 fn aligned<T>(place: NonNull<u8>) -> Option<NonNull<T>> {

@@ -122,13 +122,14 @@ pub(crate) fn sync(spec: &Spec) -> Result<Value, Failure> {
     }))
 }
 
-/// Runs `work(thread, share of total)` in `threads` threads and returns how long they took together.
+/// Runs `work(thread, share of total)` in `threads` threads and returns how long it took from the first
+/// one's start to the last one's end.
 pub(crate) fn in_threads(
     threads: u64,
     total: u64,
     work: impl Fn(u64, u64) -> Result<Latencies, Failure> + Sync,
 ) -> Result<(f64, Latencies), Failure> {
-    let start = Barrier::new(threads as usize + 1);
+    let start = Barrier::new(threads as usize);
     thread::scope(|scope| {
         let handles: Vec<_> = (0..threads)
             .map(|number| {
@@ -136,16 +137,21 @@ pub(crate) fn in_threads(
                 let share = total / threads + u64::from(number < total % threads);
                 scope.spawn(move || {
                     start.wait();
-                    work(number, share)
+                    let begin = Instant::now();
+                    let latencies = work(number, share)?;
+                    Ok::<_, Failure>((begin, Instant::now(), latencies))
                 })
             })
             .collect();
-        start.wait();
-        let begin = Instant::now();
         let mut all = Latencies::default();
+        let mut times = Vec::new();
         for handle in handles {
-            all.add(&handle.join().map_err(|_| "a measuring thread panicked")??);
+            let (begin, end, latencies) = handle.join().map_err(|_| "a measuring thread panicked")??;
+            times.push((begin, end));
+            all.add(&latencies);
         }
-        Ok((begin.elapsed().as_secs_f64(), all))
+        let (begin, end) = (times.iter().map(|time| time.0).min(), times.iter().map(|time| time.1).max());
+        let taken = begin.zip(end).map_or(Duration::ZERO, |(begin, end)| end - begin);
+        Ok((taken.as_secs_f64(), all))
     })
 }

@@ -143,7 +143,7 @@ impl CommitLog {
         if !self.ahead.options.enabled || self.ahead.stopped.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let Some(active) = self.active().map(|active| active.segment) else { return Ok(false) };
+        let Some(active) = self.active().map(|active| Arc::clone(&active.segment)) else { return Ok(false) };
         let tail = self.reserved();
         let warmed = self.warm_active(&active, tail)?;
         let next = !warmed && self.prepare_next(&active, tail)?;

@@ -90,6 +90,9 @@ pub struct LogOptions {
 /// Bytes ahead of the tail that are kept present: some 50 ms of the fastest appends.
 const WARM_WINDOW_BYTES: u64 = 64 << 20;
 
+/// Bytes of a record's place that are fetched ahead; the processor finds the rest by itself.
+const MOST_EXPECTED_BYTES: usize = 4096;
+
 impl LogOptions {
     /// How `options` want the log written.
     pub fn of(options: &StoreOptions) -> Self {
@@ -124,7 +127,7 @@ pub struct CommitLog {
     pub(super) pool: Option<Pool>,
     pub(super) ahead: Ahead,
     /// The segment that is written, for readers that want its newest records.
-    pub(super) active: RwLock<Option<Active>>,
+    pub(super) active: RwLock<Option<Arc<Active>>>,
     /// Whether a segment got its name since the folder was synced.
     pub(super) names_pending: Mutex<bool>,
     pub(super) commit: GroupCommit,
@@ -133,11 +136,14 @@ pub struct CommitLog {
     pub(super) stopped: AtomicBool,
     pub(super) cause: Mutex<Option<(&'static str, String)>>,
     pub(super) refused: AtomicU64,
+    /// Records and their bytes since the log was opened; changed under the put lock.
+    records: AtomicU64,
+    record_bytes: AtomicU64,
 }
 
 #[derive(Debug)]
 pub(super) struct PutState {
-    pub(super) active: Option<Active>,
+    pub(super) active: Option<Arc<Active>>,
     /// Where the next record goes, and the last one before it.
     pub(super) point: SyncPoint,
     pub(super) ticket: u64,
@@ -146,7 +152,7 @@ pub(super) struct PutState {
 }
 
 /// The segment that is written, and its map, which every append would have to ask for otherwise.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Active {
     pub(super) segment: Arc<Segment>,
     pub(super) region: Region,
@@ -157,10 +163,10 @@ struct Reservation {
     ticket: u64,
     end: u64,
     /// The segment of the first record.
-    active: Active,
+    active: Arc<Active>,
     /// How many records have their place; the others met `failure`.
     count: usize,
-    failure: Option<StoreError>,
+    failure: Option<Box<StoreError>>,
     /// Whether they are written already.
     written: bool,
 }
@@ -176,7 +182,7 @@ impl CommitLog {
     ) -> Result<Self, StoreError> {
         let end = point.position;
         let active = row.find(end).map(activate).transpose()?;
-        live.publish(&|| end);
+        live.publish(end);
         live.make_durable(end);
         let pool_bytes = options.pool_bytes;
         let log = Self {
@@ -200,6 +206,8 @@ impl CommitLog {
             stopped: AtomicBool::new(false),
             cause: Mutex::new(None),
             refused: AtomicU64::new(0),
+            records: AtomicU64::new(0),
+            record_bytes: AtomicU64::new(0),
         };
         log.lock_first_pages()?;
         Ok(log)
@@ -257,6 +265,11 @@ impl CommitLog {
         self.refused.load(Ordering::Relaxed)
     }
 
+    /// Records that got their place since the log was opened, and their bytes.
+    pub fn appended_records(&self) -> (u64, u64) {
+        (self.records.load(Ordering::Relaxed), self.record_bytes.load(Ordering::Relaxed))
+    }
+
     /// Refuses every append from now on; those that have their place already go on.
     pub fn seal(&self) {
         self.put.lock_patiently().sealed = true;
@@ -273,7 +286,7 @@ impl CommitLog {
     }
 
     /// The segment that is written.
-    pub(super) fn active(&self) -> Option<Active> {
+    pub(super) fn active(&self) -> Option<Arc<Active>> {
         self.active.read().clone()
     }
 
@@ -316,6 +329,7 @@ impl CommitLog {
         let Some(reservation) = self.reserve(records, now_ms)? else { return Ok(self.appended()) };
         let placed = records.get_mut(..reservation.count).unwrap_or_default();
         if !reservation.written {
+            self.expect_copy(placed, &reservation.active);
             let copied = self.copy(placed, reservation.active, through_file);
             copied.map_err(|error| self.poison("appending", &error.to_string()))?;
         }
@@ -323,12 +337,24 @@ impl CommitLog {
         if !self.ring.wait_published(reservation.end, || self.stopped.load(Ordering::Acquire)) {
             return Err(self.poison("appending", "an append before this one failed"));
         }
-        reservation.failure.map_or(Ok(reservation.end), Err)
+        reservation.failure.map_or(Ok(reservation.end), |failure| Err(*failure))
     }
 
     pub(super) fn complete(&self, ticket: u64, end: u64) {
-        if self.ring.complete(ticket, end) && self.pool.is_none() {
-            self.live.publish(&|| self.ring.published());
+        if self.pool.is_none() {
+            let mut told = false;
+            let moved = self.ring.complete(ticket, end, |end| {
+                self.live.publish_next(end);
+                told = true;
+            });
+            // What others had completed is published as well.
+            let published = self.ring.published();
+            if moved && !(told && published == end) {
+                self.live.publish(published);
+            }
+        } else {
+            // Readers in other processes see what is in the file.
+            self.ring.complete(ticket, end, drop);
         }
     }
 
@@ -384,16 +410,36 @@ impl CommitLog {
         let mut failure = None;
         for record in records.iter_mut() {
             if let Err(error) = self.make_room(put, record.parts.len() as u64, count == 0) {
-                failure = Some(error);
+                failure = Some(Box::new(error));
                 break;
             }
             active = active.or_else(|| put.active.clone());
-            assign(put, record);
+            self.assign(put, record);
             count += 1;
         }
-        let Some(active) = active else { return failure.map_or(Ok(None), Err) };
+        let Some(active) = active else { return failure.map_or(Ok(None), |failure| Err(*failure)) };
         let ticket = self.take_ticket(put);
         Ok(Some(Reservation { ticket, end: put.point.position, active, count, failure, written: false }))
+    }
+
+    /// Gives `record` the next place; the caller has made room.
+    #[inline]
+    fn assign(&self, put: &mut PutState, record: &mut Pending<'_>) {
+        let size = record.parts.len();
+        let queue_offset = record.next_queue_offset.load(Ordering::Relaxed);
+        record.placed = Placed {
+            queue_offset,
+            commit_log_offset: put.point.position,
+            store_timestamp_ms: put.point.store_timestamp_ms,
+        };
+        record.next_queue_offset.store(queue_offset + 1, Ordering::Release);
+        put.point.last_offset = put.point.position;
+        put.point.last_size = size as u32;
+        put.point.position += size as u64;
+        // Only who holds the put lock changes these.
+        let (records, bytes) = self.appended_records();
+        self.records.store(records + 1, Ordering::Relaxed);
+        self.record_bytes.store(bytes + size as u64, Ordering::Relaxed);
     }
 
     pub(super) fn take_ticket(&self, put: &mut PutState) -> u64 {
@@ -406,11 +452,20 @@ impl CommitLog {
         ticket
     }
 
+    /// Has the memory of the first record's place fetched while its checksum is still computed.
+    #[inline]
+    fn expect_copy(&self, records: &[Pending<'_>], active: &Active) {
+        if let (None, [first, ..]) = (&self.pool, records) {
+            let at = first.placed.commit_log_offset.saturating_sub(active.segment.base_offset());
+            active.region.expect_write(at as usize, first.parts.len().min(MOST_EXPECTED_BYTES));
+        }
+    }
+
     /// Copies records to their places, from the segment of `active` on.
     fn copy(
         &self,
         records: &mut [Pending<'_>],
-        mut active: Active,
+        mut active: Arc<Active>,
         through_file: bool,
     ) -> Result<(), StoreError> {
         for record in records {
@@ -453,18 +508,19 @@ impl CommitLog {
         let mut count = 0;
         for record in records.iter_mut() {
             if let Err(error) = self.make_room(put, record.parts.len() as u64, count == 0) {
-                failure = Some(error);
+                failure = Some(Box::new(error));
                 break;
             }
             self.drain_locked(put)?;
-            assign(put, record);
+            self.assign(put, record);
             let written = seal(record).and_then(|()| self.write_to_file(record));
             written.map_err(|error| self.poison("appending", &error.to_string()))?;
             pool.skip_to(put.point.position);
             count += 1;
         }
         let Some(active) = put.active.clone().filter(|_| count > 0) else {
-            return Err(failure.unwrap_or_else(|| self.poison("appending", "there is no active segment")));
+            let missing = || self.poison("appending", "there is no active segment");
+            return Err(failure.map_or_else(missing, |failure| *failure));
         };
         let ticket = self.take_ticket(put);
         Ok(Reservation { ticket, end: put.point.position, active, count, failure, written: true })
@@ -496,21 +552,6 @@ impl CommitLog {
         let at = usize::try_from(offset.checked_sub(active.segment.base_offset())?).ok()?;
         active.region.view(at, size as usize).ok().map(RecordBytes::Mapped)
     }
-}
-
-/// Gives `record` the next place; the caller has made room.
-fn assign(put: &mut PutState, record: &mut Pending<'_>) {
-    let size = record.parts.len();
-    let queue_offset = record.next_queue_offset.load(Ordering::Relaxed);
-    record.placed = Placed {
-        queue_offset,
-        commit_log_offset: put.point.position,
-        store_timestamp_ms: put.point.store_timestamp_ms,
-    };
-    record.next_queue_offset.store(queue_offset + 1, Ordering::Release);
-    put.point.last_offset = put.point.position;
-    put.point.last_size = size as u32;
-    put.point.position += size as u64;
 }
 
 /// Writes the numbers of its place into the record, and its checksum.

@@ -11,17 +11,20 @@
 //!
 //! Across threads: any number complete at once, without a lock. A slot belongs to the one holder of its
 //! ticket until that is completed, and then to whoever moves the head past it; a ticket whose slot is
-//! still in use is not given out. Two marks in different slots and two reads crosswise decide who moves
-//! the head, so a sequentially consistent fence stands between: a run that is complete is always
-//! published by the last of those who completed it.
+//! still in use is not given out. Who completes the ticket at the head moves the published position and
+//! then looks for a mark in the next slot; who completes a later one marks its slot and then looks at
+//! the published position. These four are sequentially consistent, so that one of the two sees the
+//! other: a run that is complete is always published by the last of those who completed it.
 //!
 //! Nothing here reaches a disk.
 
 #[cfg(not(loom))]
-use mqstore_io::sync::{AtomicU64, Ordering, fence};
+use mqstore_io::sync::{AtomicU64, Ordering};
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU64, Ordering};
+
+use std::time::Duration;
 
 use mqstore_io::EventCount;
 
@@ -30,6 +33,16 @@ use mqstore_io::EventCount;
 const SLOTS: u64 = 1024;
 #[cfg(loom)]
 const SLOTS: u64 = 2;
+
+/// How long who waits for a free slot sleeps before another look.
+const FULL_NAP: Duration = Duration::from_millis(1);
+
+/// The model checker takes sequentially consistent accesses for weaker ones, but knows such fences.
+#[inline]
+fn fence_for_models() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
 
 /// The order of publication; see the module's text.
 #[derive(Debug)]
@@ -69,39 +82,49 @@ impl PublishRing {
 
     /// Returns once `ticket` may be used. Its holder must be the only one who asks.
     pub(super) fn wait_for_slot(&self, ticket: u64) {
-        if ticket - self.head.load(Ordering::Acquire) >= SLOTS {
-            self.moved.wait_until(None, || ticket - self.head.load(Ordering::Acquire) < SLOTS);
+        let free = || ticket - self.head.load(Ordering::Acquire) < SLOTS;
+        // The head moves before the position that wakes who waits: who sees the old head just then looks
+        // again after a while. So many open tickets are rare.
+        while !free() {
+            self.moved.wait_until(Some(FULL_NAP), free);
         }
     }
 
     /// Says that everything up to `end` which belongs to `ticket` is written, and publishes what can be.
     /// Returns whether this call moved the published position.
+    ///
+    /// `before` runs, at most once, while no other thread can move the position: with `end`, before it
+    /// is published here.
     #[inline]
-    pub(super) fn complete(&self, ticket: u64, end: u64) -> bool {
+    pub(super) fn complete(&self, ticket: u64, end: u64, before: impl FnOnce(u64)) -> bool {
         // Nobody is before this one, and nobody else moves the head past a ticket that is not marked: no
-        // mark is needed. Whoever moved the head here may be late with an older end.
+        // mark is needed.
         if self.head.load(Ordering::Acquire) == ticket {
-            self.published.fetch_max(end, Ordering::AcqRel);
+            before(end);
             self.head.store(ticket + 1, Ordering::Release);
-            fence(Ordering::SeqCst);
+            // The holder of the next ticket may be here first, with a later end.
+            self.published.fetch_max(end, Ordering::SeqCst);
+            fence_for_models();
             self.publish();
             self.moved.notify_all_after_fence();
             return true;
         }
         let slot = self.slot(ticket);
         slot.end.store(end, Ordering::Relaxed);
-        slot.done.store(ticket + 1, Ordering::Release);
-        // Either this sees the tickets that were completed meanwhile, or their holders see this one.
-        fence(Ordering::SeqCst);
+        slot.done.swap(ticket + 1, Ordering::SeqCst);
+        fence_for_models();
         self.publish()
     }
 
+    /// Moves the head over the tickets that are marked, and the published position with it.
     fn publish(&self) -> bool {
         let mut moved = false;
         loop {
+            // Whoever moved the position moved the head before: with the one this has seen the other.
+            self.published.load(Ordering::SeqCst);
             let head = self.head.load(Ordering::Acquire);
             let slot = self.slot(head);
-            match slot.done.load(Ordering::Acquire).cmp(&(head + 1)) {
+            match slot.done.load(Ordering::SeqCst).cmp(&(head + 1)) {
                 std::cmp::Ordering::Less => break,
                 // The head that was read is an old one: the slot has its next holder already.
                 std::cmp::Ordering::Greater => continue,
@@ -111,7 +134,8 @@ impl PublishRing {
             // Somebody else may have moved it, and the slot may even have the next holder by now.
             if self.head.compare_exchange(head, head + 1, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 // Those who moved the head further may be here first.
-                self.published.fetch_max(end, Ordering::AcqRel);
+                self.published.fetch_max(end, Ordering::SeqCst);
+                fence_for_models();
                 moved = true;
             }
         }
@@ -151,9 +175,9 @@ mod tests {
     #[test]
     fn a_gap_holds_back_what_follows() {
         let ring = PublishRing::new(100);
-        assert!(!ring.complete(1, 30 + 100));
+        assert!(!ring.complete(1, 30 + 100, drop));
         assert_eq!(ring.published(), 100);
-        assert!(ring.complete(0, 10 + 100));
+        assert!(ring.complete(0, 10 + 100, drop));
         assert_eq!(ring.published(), 130);
         assert!(!ring.wait_published(131, || true));
     }
@@ -174,7 +198,7 @@ mod tests {
                             *next = (ticket + 1, next.1 + 7);
                             (ticket, next.1)
                         };
-                        ring.complete(ticket, end);
+                        ring.complete(ticket, end, drop);
                         assert!(ring.wait_published(end, || false));
                         assert!(ring.published() >= seen);
                         seen = ring.published();
@@ -212,7 +236,7 @@ mod models {
                     let (ring, written) = (Arc::clone(&ring), Arc::clone(&written));
                     thread::spawn(move || {
                         written[ticket as usize].store(1, Ordering::Relaxed);
-                        ring.complete(ticket, (ticket + 1) * 10);
+                        ring.complete(ticket, (ticket + 1) * 10, drop);
                         ring.wait_published((ticket + 1) * 10, || false);
                         for below in 0..=ticket {
                             assert_eq!(written[below as usize].load(Ordering::Relaxed), 1);
@@ -235,12 +259,12 @@ mod models {
             let first = {
                 let ring = Arc::clone(&ring);
                 thread::spawn(move || {
-                    ring.complete(0, 10);
+                    ring.complete(0, 10, drop);
                 })
             };
-            ring.complete(1, 20);
+            ring.complete(1, 20, drop);
             ring.wait_for_slot(2);
-            ring.complete(2, 30);
+            ring.complete(2, 30, drop);
             first.join().unwrap();
             assert_eq!(ring.published(), 30);
         });

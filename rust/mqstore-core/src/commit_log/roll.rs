@@ -64,7 +64,7 @@ impl CommitLog {
                 self.complete(ticket, base);
             }
         }
-        put.active = Some(next.clone());
+        put.active = Some(Arc::clone(&next));
         *self.active.write() = Some(next);
         Ok(())
     }
@@ -83,7 +83,7 @@ impl CommitLog {
 
     /// Gives the segment at `base`, prepared or made now, its name. The name becomes durable with the
     /// next sync, before anything in the segment counts as durable.
-    fn next_segment(&self, base: u64) -> Result<Active, StoreError> {
+    fn next_segment(&self, base: u64) -> Result<Arc<Active>, StoreError> {
         // A second unsynced name would allow a crash to leave a hole in the row.
         self.sync_names()?;
         let segment = match self.ahead.take(&self.files, base) {
@@ -115,7 +115,7 @@ impl CommitLog {
 }
 
 /// Gets a segment ready to be written to.
-pub(super) fn activate(segment: Arc<Segment>) -> Result<Active, StoreError> {
+pub(super) fn activate(segment: Arc<Segment>) -> Result<Arc<Active>, StoreError> {
     let prepared = segment.file().and_then(|file| {
         // A segment that somebody else made may be sparse: a store into a hole of a full disk would
         // kill the process, an allocation is an error.
@@ -125,5 +125,5 @@ pub(super) fn activate(segment: Arc<Segment>) -> Result<Active, StoreError> {
         segment.region()
     });
     let region = prepared.at_file(|| segment.path(), "mapping the active segment")?;
-    Ok(Active { segment, region })
+    Ok(Arc::new(Active { segment, region }))
 }

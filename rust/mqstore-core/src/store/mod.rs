@@ -266,8 +266,7 @@ impl Store {
             ..Stats::default()
         };
         if let Side::Writer(writer, _) = &self.inner.side {
-            stats.appends = writer.counters.appends.load(Ordering::Relaxed);
-            stats.appended_bytes = writer.counters.appended_bytes.load(Ordering::Relaxed);
+            (stats.appends, stats.appended_bytes) = writer.log.appended_records();
             stats.durable_offset = writer.log.durable();
             stats.dispatched_offset = writer.dispatcher.position();
             stats.segment_bytes = writer.log.segment_bytes();

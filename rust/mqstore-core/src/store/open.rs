@@ -8,7 +8,7 @@ use mqstore_io::switch;
 use mqstore_io::{EventCount, FileKind, LockError, StoreLock};
 
 use super::topics::{Topics, batch_topics, load_table};
-use super::writer::{Counters, Writer};
+use super::writer::Writer;
 use crate::commit_log::{CommitLog, LogOptions, SyncPoint};
 use crate::dispatch::DispatchRules;
 use crate::error::{IoContext, StoreError};
@@ -121,7 +121,6 @@ fn start(
         commit_due: EventCount::new(),
         expire_due: EventCount::new(),
         notes: notes.into(),
-        counters: Counters::default(),
         closed: false.into(),
     }))
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use mqstore_format::json::{Dialect, TopicConfig, TopicTable};
 use mqstore_format::validate_topic;
 use mqstore_io::FileKind;
-use mqstore_io::sync::{Mutex, RwLock};
+use mqstore_io::sync::{Mutex, OnceLock, RwLock};
 
 use crate::consume_queue::QueueSet;
 use crate::error::{IoContext, StoreError};
@@ -29,7 +29,7 @@ fn count(queues: i32) -> u32 {
 #[derive(Debug)]
 pub(crate) struct TopicState {
     /// The next offset of each queue.
-    queues: RwLock<Vec<Arc<AtomicI64>>>,
+    offsets: Offsets,
     next: AtomicU32,
     /// Queues that appends without a queue id take in turn.
     write_queues: AtomicU32,
@@ -42,7 +42,7 @@ pub(crate) struct TopicState {
 impl TopicState {
     fn new(write_queues: u32, batch: bool, compaction: bool) -> Self {
         Self {
-            queues: RwLock::default(),
+            offsets: Offsets::default(),
             next: AtomicU32::new(0),
             write_queues: AtomicU32::new(write_queues),
             batch,
@@ -60,17 +60,34 @@ impl TopicState {
         self.write_queues.load(Ordering::Acquire)
     }
 
-    /// The next offset of queue `queue_id`.
-    pub(crate) fn next_offset(&self, queue_id: i32) -> Arc<AtomicI64> {
-        let index = queue_id.max(0) as usize;
-        if let Some(offset) = self.queues.read().get(index) {
-            return Arc::clone(offset);
-        }
-        let mut queues = self.queues.write();
-        while queues.len() <= index {
-            queues.push(Arc::new(AtomicI64::new(0)));
-        }
-        queues.get(index).map_or_else(|| Arc::new(AtomicI64::new(0)), Arc::clone)
+    /// The next offset of queue `queue_id`, of 0 to 65,535.
+    #[inline]
+    pub(crate) fn next_offset(&self, queue_id: i32) -> &AtomicI64 {
+        self.offsets.at(queue_id as u16)
+    }
+}
+
+/// A counter for each queue of a topic, made when it is first asked for; asking takes no lock.
+///
+/// Block 0 has the first [`FIRST_BLOCK`] counters, and each further one twice as many as the one before.
+#[derive(Debug, Default)]
+struct Offsets([OnceLock<Box<[AtomicI64]>>; BLOCKS]);
+
+const FIRST_BLOCK: usize = 8;
+/// Enough for 65,536 counters: `FIRST_BLOCK * (2^BLOCKS - 1)` are no fewer.
+const BLOCKS: usize = 14;
+
+impl Offsets {
+    #[inline]
+    fn at(&self, index: u16) -> &AtomicI64 {
+        /// Stands for what the arithmetic below leaves no place for.
+        static NOWHERE: AtomicI64 = AtomicI64::new(0);
+        let place = usize::from(index) + FIRST_BLOCK;
+        let number = (place / FIRST_BLOCK).ilog2() as usize;
+        let first = FIRST_BLOCK << number;
+        let Some(block) = self.0.get(number) else { return &NOWHERE };
+        let block = block.get_or_init(|| (0..first).map(|_| AtomicI64::new(0)).collect());
+        block.get(place - first).unwrap_or(&NOWHERE)
     }
 }
 
@@ -237,5 +254,21 @@ impl Topics {
             self.dirty.store(true, Ordering::Release);
         }
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_queue_has_a_counter_of_its_own() {
+        let offsets = Offsets::default();
+        for index in 0..=u16::MAX {
+            assert_eq!(offsets.at(index).fetch_add(i64::from(index) + 1, Ordering::Relaxed), 0, "{index}");
+        }
+        assert!(
+            (0..=u16::MAX).all(|index| offsets.at(index).load(Ordering::Relaxed) == i64::from(index) + 1)
+        );
     }
 }

@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use mqstore_format::properties::{KEYS, UNIQ_KEY};
@@ -57,26 +57,30 @@ pub(crate) struct Writer {
     /// Raised when the store closes; the service that expires waits on it.
     pub(super) expire_due: EventCount,
     pub(super) notes: RwLock<Vec<String>>,
-    pub(super) counters: Counters,
     pub(super) closed: AtomicBool,
 }
 
-/// Counts since the store was opened.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(super) appends: AtomicU64,
-    pub(super) appended_bytes: AtomicU64,
-}
-
-/// What a thread keeps between appends: buffers, and the topic it appended to last.
+/// What a thread keeps between appends.
 #[derive(Default)]
 struct Scratch {
+    buffers: Buffers,
+    last: Option<LastTopic>,
+}
+
+/// Encoded messages: heads, tails, and the properties of the one that is encoded now.
+#[derive(Default)]
+struct Buffers {
     heads: Vec<u8>,
     tails: Vec<u8>,
     properties: Vec<u8>,
-    key: String,
-    /// The writer's token, the topic's name and its state, which lives as long as the store.
-    last: Option<(u64, Box<str>, Arc<TopicState>)>,
+}
+
+/// The topic that a thread appended to last; its state lives as long as the store.
+struct LastTopic {
+    /// The writer's token.
+    token: u64,
+    name: Box<str>,
+    state: Arc<TopicState>,
 }
 
 /// Up to this many bytes of body a record is put together in the scratch buffer: one checksum over one
@@ -95,14 +99,12 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// A message that is encoded in the scratch buffers.
+/// A message that is encoded in the buffers.
 struct Encoded {
-    queue_id: i32,
-    next_queue_offset: Arc<AtomicI64>,
+    unique_id: UniqueKey,
     /// Where its head and its tail end; without a tail the head is all of it.
     head_end: usize,
     tail_end: usize,
-    unique_id: UniqueKey,
 }
 
 impl Writer {
@@ -110,22 +112,24 @@ impl Writer {
     pub(crate) fn append(&self, message: &NewMessage<'_>) -> Result<Appended, StoreError> {
         self.before_append()?;
         let now_ms = self.files.clock.now_ms();
-        SCRATCH.with_borrow_mut(|scratch| {
-            scratch.clear();
-            let encoded = self.encode(message, now_ms, scratch)?;
+        SCRATCH.with_borrow_mut(|Scratch { buffers, last }| {
+            buffers.clear();
+            let topic = self.topic(message, last)?;
+            let queue_id = route(topic, message)?;
+            let encoded = self.encode(message, queue_id, now_ms, buffers)?;
             let mut pending = [Pending {
                 parts: RecordParts {
-                    head: &mut scratch.heads,
+                    head: &mut buffers.heads,
                     body: apart(message.body),
-                    tail: &mut scratch.tails,
+                    tail: &mut buffers.tails,
                     property_crc: self.options.record_crc,
                 },
-                next_queue_offset: &encoded.next_queue_offset,
+                next_queue_offset: topic.next_offset(queue_id),
                 placed: Placed::default(),
             }];
             let durable = self.append_pending(&mut pending, now_ms, message.durable)?;
             let [pending] = &pending;
-            Ok(appended(encoded.queue_id, encoded.unique_id, pending, durable))
+            Ok(appended(queue_id, encoded.unique_id, pending, durable))
         })
     }
 
@@ -136,17 +140,19 @@ impl Writer {
             return Ok(Vec::new());
         }
         let now_ms = self.files.clock.now_ms();
-        SCRATCH.with_borrow_mut(|scratch| {
-            scratch.clear();
-            let encoded: Vec<Encoded> = messages
-                .iter()
-                .map(|message| self.encode(message, now_ms, scratch))
-                .collect::<Result<_, _>>()?;
-            let mut heads = scratch.heads.as_mut_slice();
-            let mut tails = scratch.tails.as_mut_slice();
+        SCRATCH.with_borrow_mut(|Scratch { buffers, last }| {
+            buffers.clear();
+            let mut encoded = Vec::with_capacity(messages.len());
+            for message in messages {
+                let topic = Arc::clone(self.topic(message, last)?);
+                let queue_id = route(&topic, message)?;
+                encoded.push((topic, queue_id, self.encode(message, queue_id, now_ms, buffers)?));
+            }
+            let mut heads = buffers.heads.as_mut_slice();
+            let mut tails = buffers.tails.as_mut_slice();
             let mut ends = (0, 0);
             let mut pending = Vec::with_capacity(messages.len());
-            for (message, encoded) in messages.iter().zip(&encoded) {
+            for (message, (topic, queue_id, encoded)) in messages.iter().zip(&encoded) {
                 let (head, more_heads) = heads.split_at_mut(encoded.head_end - ends.0);
                 let (tail, more_tails) = tails.split_at_mut(encoded.tail_end - ends.1);
                 ends = (encoded.head_end, encoded.tail_end);
@@ -154,14 +160,14 @@ impl Writer {
                 let property_crc = self.options.record_crc;
                 pending.push(Pending {
                     parts: RecordParts { head, body: apart(message.body), tail, property_crc },
-                    next_queue_offset: &encoded.next_queue_offset,
+                    next_queue_offset: topic.next_offset(*queue_id),
                     placed: Placed::default(),
                 });
             }
             let wants_sync = messages.iter().any(|message| message.durable);
             let durable = self.append_pending(&mut pending, now_ms, wants_sync)?;
-            let results = encoded.iter().zip(&pending).map(|(encoded, pending)| {
-                appended(encoded.queue_id, encoded.unique_id.clone(), pending, durable)
+            let results = encoded.iter().zip(&pending).map(|((_, queue_id, encoded), pending)| {
+                appended(*queue_id, encoded.unique_id.clone(), pending, durable)
             });
             Ok(results.collect())
         })
@@ -187,9 +193,6 @@ impl Writer {
         wants_sync: bool,
     ) -> Result<bool, StoreError> {
         let end = self.log.append(pending, now_ms, wants_sync)?;
-        let bytes: usize = pending.iter().map(|pending| pending.parts.len()).sum();
-        self.counters.appends.fetch_add(pending.len() as u64, Ordering::Relaxed);
-        self.counters.appended_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         if wants_sync || self.options.durability == Durability::Sync {
             self.log.wait_durable(end)?;
         }
@@ -197,26 +200,27 @@ impl Writer {
         Ok(self.log.durable() >= end)
     }
 
-    /// The topic's state and the queue for `message`, making the topic where that is allowed.
-    fn route(
+    /// The state of the message's topic, making the topic where that is allowed.
+    fn topic<'a>(
         &self,
         message: &NewMessage<'_>,
-        last: &mut Option<(u64, Box<str>, Arc<TopicState>)>,
-    ) -> Result<(Arc<TopicState>, i32), StoreError> {
-        let topic = match last {
-            Some((token, name, topic)) if *token == self.token && **name == *message.topic => {
-                Arc::clone(topic)
-            }
-            _ => {
-                let topic = match self.topics.get(message.topic) {
-                    Some(topic) => topic,
+        last: &'a mut Option<LastTopic>,
+    ) -> Result<&'a Arc<TopicState>, StoreError> {
+        let known = |last: &LastTopic| last.token == self.token && *last.name == *message.topic;
+        if !last.as_ref().is_some_and(known) {
+            *last = None;
+        }
+        let last = match last {
+            Some(last) => last,
+            none => {
+                let state = match self.topics.get(message.topic) {
+                    Some(state) => state,
                     None => self.make_topic(message)?,
                 };
-                *last = Some((self.token, message.topic.into(), Arc::clone(&topic)));
-                topic
+                none.insert(LastTopic { token: self.token, name: message.topic.into(), state })
             }
         };
-        if topic.batch {
+        if last.state.batch {
             return Err(StoreError::Unsupported {
                 path: self.files.root.clone(),
                 reason: format!(
@@ -225,24 +229,7 @@ impl Writer {
                 ),
             });
         }
-        let queue_id = match message.queue_id {
-            None => by_key(&topic, message).unwrap_or_else(|| topic.turn()),
-            Some(queue_id) if (0..65_536).contains(&queue_id) => {
-                if queue_id as u32 >= topic.write_queues() {
-                    return Err(StoreError::TopicNotFound {
-                        topic: message.topic.to_owned(),
-                        queue_id: Some(queue_id),
-                    });
-                }
-                queue_id
-            }
-            Some(queue_id) => {
-                return Err(StoreError::InvalidMessage {
-                    reason: format!("queue id {queue_id} is not between 0 and 65535"),
-                });
-            }
-        };
-        Ok((topic, queue_id))
+        Ok(&last.state)
     }
 
     fn make_topic(&self, message: &NewMessage<'_>) -> Result<Arc<TopicState>, StoreError> {
@@ -254,23 +241,27 @@ impl Writer {
         self.topics.create(message.topic, queues, &[])
     }
 
-    /// Finds the queue of `message` and encodes it at the end of the scratch buffers.
+    /// Encodes `message` at the end of the buffers.
     fn encode(
         &self,
         message: &NewMessage<'_>,
+        queue_id: i32,
         now_ms: i64,
-        scratch: &mut Scratch,
+        buffers: &mut Buffers,
     ) -> Result<Encoded, StoreError> {
         let limit = u64::from(self.options.max_message_bytes);
         if message.body.len() as u64 > limit {
             return Err(StoreError::TooLarge { what: "the body", size: message.body.len() as u64, limit });
         }
-        let (topic, queue_id) = self.route(message, &mut scratch.last)?;
-        scratch.properties.clear();
-        scratch.properties.extend_from_slice(message.properties);
-        let unique_id = match message.unique_key {
-            Some(key) => UniqueKey::Given(key.into()),
-            None => self.make_key(now_ms, scratch),
+        let (properties, unique_id) = if let Some(key) = message.unique_key {
+            (message.properties, UniqueKey::Given(key.into()))
+        } else {
+            let key = self.ids.next(now_ms);
+            buffers.properties.clear();
+            for part in [message.properties, UNIQ_KEY.as_bytes(), b"\x01", key.as_bytes(), b"\x02"] {
+                buffers.properties.extend_from_slice(part);
+            }
+            (buffers.properties.as_slice(), UniqueKey::Made(key))
         };
         let host = self.options.store_host;
         let spec = RecordSpec {
@@ -287,37 +278,20 @@ impl Writer {
             reconsume_times: 0,
             prepared_transaction_offset: 0,
             body: message.body,
-            properties: &scratch.properties,
+            properties,
             property_crc: self.options.record_crc,
         };
         let size = if apart(message.body).is_empty() {
-            spec.encode_unsealed(&mut scratch.heads)
+            spec.encode_unsealed(&mut buffers.heads)
         } else {
-            spec.encode_parts(&mut scratch.heads, &mut scratch.tails)
+            spec.encode_parts(&mut buffers.heads, &mut buffers.tails)
         };
         let size = size.map_err(|error| invalid_record(&error))?;
         let limit = self.log.max_record_bytes();
         if size as u64 > limit {
             return Err(StoreError::TooLarge { what: "the record", size: size as u64, limit });
         }
-        let (head_end, tail_end) = (scratch.heads.len(), scratch.tails.len());
-        Ok(Encoded {
-            queue_id,
-            next_queue_offset: topic.next_offset(queue_id),
-            head_end,
-            tail_end,
-            unique_id,
-        })
-    }
-
-    /// Makes a unique key and adds it to the properties.
-    fn make_key(&self, now_ms: i64, scratch: &mut Scratch) -> UniqueKey {
-        scratch.key.clear();
-        self.ids.next_into(now_ms, &mut scratch.key);
-        for part in [UNIQ_KEY.as_bytes(), b"\x01", scratch.key.as_bytes(), b"\x02"] {
-            scratch.properties.extend_from_slice(part);
-        }
-        UniqueKey::made(&scratch.key)
+        Ok(Encoded { unique_id, head_end: buffers.heads.len(), tail_end: buffers.tails.len() })
     }
 
     /// Dispatches in this thread, or tells the services what there is to do.
@@ -329,7 +303,12 @@ impl Writer {
                 Err(error) => return Err(error),
             }
         } else if self.dispatcher.position() < self.visible() {
-            self.appended.notify_all();
+            // Whoever published passed a fence; where a sync makes visible, there may have been none.
+            if self.options.durable_only() || self.options.durability == Durability::Pooled {
+                self.appended.notify_all();
+            } else {
+                self.appended.notify_all_after_fence();
+            }
         }
         if end >= self.flusher.wake_at() {
             self.flush_due.notify_all();
@@ -420,11 +399,28 @@ fn by_key(topic: &TopicState, message: &NewMessage<'_>) -> Option<i32> {
     Some(hash % topic.write_queues().max(1) as i32)
 }
 
+/// The queue of `message`: the one it names, else by its key or in turn.
+fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32, StoreError> {
+    match message.queue_id {
+        None => Ok(by_key(topic, message).unwrap_or_else(|| topic.turn())),
+        Some(queue_id) if (0..65_536).contains(&queue_id) => {
+            if (queue_id as u32) < topic.write_queues() {
+                return Ok(queue_id);
+            }
+            let topic = message.topic.to_owned();
+            Err(StoreError::TopicNotFound { topic, queue_id: Some(queue_id) })
+        }
+        Some(queue_id) => Err(StoreError::InvalidMessage {
+            reason: format!("queue id {queue_id} is not between 0 and 65535"),
+        }),
+    }
+}
+
 fn invalid_record(error: &mqstore_format::FormatError) -> StoreError {
     StoreError::InvalidMessage { reason: error.to_string() }
 }
 
-impl Scratch {
+impl Buffers {
     fn clear(&mut self) {
         self.heads.clear();
         self.tails.clear();

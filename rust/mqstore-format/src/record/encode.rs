@@ -18,6 +18,9 @@ use crate::hash::{Crc31, crc31};
 use crate::properties::{PROPERTY_CRC_HEAD, SEPARATOR, property_crc_text};
 use crate::sys_flag::SysFlag;
 
+/// What stands before the body, with two IPv6 addresses.
+const MAX_HEAD_BYTES: usize = BORN_HOST_POSITION + 20 + 8 + 20 + 16;
+
 /// Everything a record is made of.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct RecordSpec<'a> {
@@ -149,31 +152,30 @@ impl<'a> RecordSpec<'a> {
         Ok(total)
     }
 
+    #[inline]
     fn encode_head(&self, total: usize, out: &mut Vec<u8>) {
         let body_crc = if self.body.is_empty() { 0 } else { crc31(self.body) };
         let sys_flag = self
             .sys_flag
             .with_born_host_v6(self.born_host.ip.is_ipv6())
             .with_store_host_v6(self.store_host.ip.is_ipv6());
-        let mut first = [0; BORN_HOST_POSITION];
-        put(&mut first, 0, (total as u32).to_be_bytes());
-        put(&mut first, MAGIC_POSITION, self.version().magic().to_be_bytes());
-        put(&mut first, BODY_CRC_POSITION, body_crc.to_be_bytes());
-        put(&mut first, QUEUE_ID_POSITION, self.queue_id.to_be_bytes());
-        put(&mut first, FLAG_POSITION, self.flag.to_be_bytes());
-        put(&mut first, QUEUE_OFFSET_POSITION, self.queue_offset.to_be_bytes());
-        put(&mut first, PHYSICAL_OFFSET_POSITION, self.physical_offset.to_be_bytes());
-        put(&mut first, SYS_FLAG_POSITION, sys_flag.0.to_be_bytes());
-        put(&mut first, BORN_TIMESTAMP_POSITION, self.born_timestamp.to_be_bytes());
-        out.extend_from_slice(&first);
-        self.born_host.append_to(out);
-        out.extend_from_slice(&self.store_timestamp.to_be_bytes());
-        self.store_host.append_to(out);
-        let mut last = [0; 16];
-        put(&mut last, 0, self.reconsume_times.to_be_bytes());
-        put(&mut last, 4, self.prepared_transaction_offset.to_be_bytes());
-        put(&mut last, 12, (self.body.len() as u32).to_be_bytes());
-        out.extend_from_slice(&last);
+        let mut head = [0; MAX_HEAD_BYTES];
+        put(&mut head, 0, (total as u32).to_be_bytes());
+        put(&mut head, MAGIC_POSITION, self.version().magic().to_be_bytes());
+        put(&mut head, BODY_CRC_POSITION, body_crc.to_be_bytes());
+        put(&mut head, QUEUE_ID_POSITION, self.queue_id.to_be_bytes());
+        put(&mut head, FLAG_POSITION, self.flag.to_be_bytes());
+        put(&mut head, QUEUE_OFFSET_POSITION, self.queue_offset.to_be_bytes());
+        put(&mut head, PHYSICAL_OFFSET_POSITION, self.physical_offset.to_be_bytes());
+        put(&mut head, SYS_FLAG_POSITION, sys_flag.0.to_be_bytes());
+        put(&mut head, BORN_TIMESTAMP_POSITION, self.born_timestamp.to_be_bytes());
+        let mut at = self.born_host.put_at(&mut head, BORN_HOST_POSITION);
+        put(&mut head, at, self.store_timestamp.to_be_bytes());
+        at = self.store_host.put_at(&mut head, at + 8);
+        put(&mut head, at, self.reconsume_times.to_be_bytes());
+        put(&mut head, at + 4, self.prepared_transaction_offset.to_be_bytes());
+        put(&mut head, at + 12, (self.body.len() as u32).to_be_bytes());
+        out.extend_from_slice(head.get(..at + 16).unwrap_or_default());
     }
 
     fn encode_tail(&self, out: &mut Vec<u8>) {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use crate::bytes::Reader;
+use crate::bytes::{Reader, put};
 use crate::error::FormatError;
 
 /// An address and a port. The port is a signed 32-bit number in the file and is kept as such.
@@ -39,6 +39,18 @@ impl Host {
             IpAddr::V4(Ipv4Addr::from(reader.array::<4>()?))
         };
         Ok(Self { ip, port: reader.i32()? })
+    }
+
+    /// Writes it to position `at` of `out` and returns where it ends.
+    #[inline]
+    pub(crate) fn put_at(&self, out: &mut [u8], at: usize) -> usize {
+        match self.ip {
+            IpAddr::V4(ip) => put(out, at, ip.octets()),
+            IpAddr::V6(ip) => put(out, at, ip.octets()),
+        }
+        let end = at + self.encoded_len();
+        put(out, end - 4, self.port.to_be_bytes());
+        end
     }
 
     pub(crate) fn append_to(&self, out: &mut Vec<u8>) {

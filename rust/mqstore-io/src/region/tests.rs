@@ -46,6 +46,34 @@ fn ranges_of_flush_and_advice_are_checked() {
 }
 
 #[test]
+fn a_number_is_raised_and_never_lowered() {
+    let region = Region::heap(64).unwrap();
+    std::thread::scope(|scope| {
+        for first in 0..4 {
+            let region = &region;
+            scope.spawn(move || {
+                (first..4_000).step_by(4).for_each(|value| region.raise_u64_be(8, value).unwrap());
+            });
+        }
+    });
+    assert_eq!(region.load_i64_be_acquire(8), Ok(3_999));
+    region.raise_u64_be(8, 17).unwrap();
+    assert_eq!(region.load_i64_be_acquire(8), Ok(3_999));
+    assert_eq!(region.raise_u64_be(12, 1), Err(RegionError::NotAligned { at: 12 }));
+    assert_eq!(region.raise_u64_be(64, 1), Err(RegionError::OutOfBounds { at: 64, len: 8, region_len: 64 }));
+    assert_eq!(read_only(16).raise_u64_be(0, 1), Err(RegionError::ReadOnly));
+}
+
+#[test]
+fn what_is_expected_changes_nothing_and_may_lie_outside() {
+    let region = filled(100);
+    region.expect_write(0, 100);
+    region.expect_write(90, usize::MAX);
+    region.expect_write(usize::MAX, 7);
+    assert_eq!(&*region.view(0, 100).unwrap(), &*filled(100).view(0, 100).unwrap());
+}
+
+#[test]
 fn a_read_only_region_refuses_writes() {
     let region = read_only(16);
     assert!(!region.is_writable());

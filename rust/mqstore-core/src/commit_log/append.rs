@@ -87,7 +87,7 @@ pub struct LogOptions {
     pub ahead: AheadOptions,
 }
 
-/// Bytes ahead of the tail that are kept present: some 50 ms of the fastest appends.
+/// Bytes ahead of the tail that are kept ready: some 50 ms of the fastest appends.
 const WARM_WINDOW_BYTES: u64 = 64 << 20;
 
 impl LogOptions {
@@ -103,9 +103,10 @@ impl LogOptions {
             },
             ahead: AheadOptions {
                 enabled: options.prewarm,
-                window_bytes: if through_file { 0 } else { WARM_WINDOW_BYTES },
+                window_bytes: WARM_WINDOW_BYTES,
                 prewrite: through_file,
-                lock_memory: options.lock_memory,
+                // Who writes through the file needs no page of it.
+                lock_memory: options.lock_memory && !through_file,
             },
         }
     }

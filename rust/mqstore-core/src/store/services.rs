@@ -144,6 +144,8 @@ fn prepare_round(writer: &Writer, stop: &AtomicBool) {
         match writer.log.prepare() {
             Ok(true) => {}
             Ok(false) => return,
+            // It stopped the log, and that is told to everybody.
+            Err(StoreError::Poisoned { .. }) => return,
             Err(error) => {
                 writer.note(&format!(
                     "preparing the log ahead of the writer failed ({error}); appends go on without"

@@ -10,8 +10,8 @@
 //!   reserved, because RocketMQ deletes segments without records.
 //! * **The window** is populated, so that appends meet no page fault, advised, and kept in memory on
 //!   request (`lock_memory`). It is 64 MiB and moves on by half.
-//! * **Prewriting**: where records are written through the file (`sync`, `pooled`), the window and all of
-//!   the next segment are also brought to the device before there is a record in them, in small steps
+//! * **Prewriting**: where records are written through the file (`sync`, `pooled`), the window, and as much
+//!   of the next segment, is also brought to the device before there is a record in it, in small steps
 //!   with rests between. A sync after a write into blocks that were written before has no block map to
 //!   change and no journal to wait for.
 //!
@@ -50,10 +50,14 @@ const PREWRITE_BYTES: u64 = 1 << 20;
 
 /// The prewritten window is so many times what was appended since the open, so that somebody who opens a
 /// store for a few messages does not write a whole one.
-const WINDOW_FACTOR: u64 = 8;
+const WINDOW_FACTOR: u64 = 256;
 
 /// But at least this.
 const LEAST_WINDOW_BYTES: u64 = 8 << 20;
+
+/// After a prewriting step the device is left to those who sync records for so many times as long, while
+/// there is much left of the window; less when there is not.
+const MOST_REST: u64 = 8;
 
 /// What is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +82,8 @@ pub(crate) struct Ahead {
     apart: Mutex<Option<Apart>>,
     /// The log is ready up to here.
     warm: AtomicU64,
+    /// Whether the window is being prewritten, until it has its length again.
+    filling: AtomicBool,
     /// Pages from here on are locked in memory.
     locked_from: AtomicU64,
     /// The tail from which on there is something to do.
@@ -111,6 +117,7 @@ impl Ahead {
             staged: Mutex::new(None),
             apart: Mutex::new(None),
             warm: AtomicU64::new(end),
+            filling: AtomicBool::new(false),
             locked_from: AtomicU64::new(end),
             wake_at: AtomicU64::new(if options.enabled { 0 } else { u64::MAX }),
             moved: EventCount::new(),
@@ -204,6 +211,17 @@ impl CommitLog {
         Ok(warmed || next)
     }
 
+    /// How long to rest after a step of [`Self::prepare`] that took so long: the device belongs to those
+    /// who wait for a sync.
+    pub fn rest_after(&self, took: Duration) -> Duration {
+        if !self.ahead.options.prewrite {
+            return Duration::ZERO;
+        }
+        let left = self.ahead.warm.load(Ordering::Acquire).saturating_sub(self.reserved());
+        let factor = (left / LEAST_WINDOW_BYTES).clamp(1, MOST_REST);
+        (took * factor as u32).min(Duration::from_secs(1))
+    }
+
     /// The tail at which there is something to do again.
     fn next_notice(&self, active: &Segment, tail: u64) -> u64 {
         let ahead = &self.ahead;
@@ -215,11 +233,11 @@ impl CommitLog {
             return next;
         }
         let window = ahead.window(tail);
-        let due = match ahead.options.prewrite {
-            true if window == 0 => tail + 1,
-            true => (warm + PREWRITE_BYTES).saturating_sub(window),
-            false => warm.saturating_sub(window / 2),
-        };
+        let mut due = warm.saturating_sub(window / 2);
+        if window < ahead.options.window_bytes {
+            // When it has twice its length.
+            due = due.min(ahead.opened_at + 2 * window / WINDOW_FACTOR + 1);
+        }
         next.min(due)
     }
 
@@ -228,7 +246,11 @@ impl CommitLog {
         let (base, limit) = (active.base_offset(), active.end_offset());
         let warm = self.ahead.warm.load(Ordering::Acquire).max(tail).max(base);
         let end = (warm + PREWRITE_BYTES).min(limit);
-        if warm >= end || end > tail.saturating_add(self.ahead.window(tail)) {
+        let window = self.ahead.window(tail);
+        let wanted = self.ahead.filling.load(Ordering::Acquire) || warm - tail <= window / 2;
+        let fits = warm < end && end - tail <= window;
+        self.ahead.filling.store(wanted && fits, Ordering::Release);
+        if !(wanted && fits) {
             return Ok(false);
         }
         // Held meanwhile: who ends the preparing waits for this step.
@@ -306,7 +328,7 @@ impl CommitLog {
         let options = self.ahead.options;
         let len = staged.segment.len();
         let (step, wanted) = if options.prewrite {
-            (PREWRITE_BYTES, len)
+            (PREWRITE_BYTES, options.window_bytes.min(len))
         } else {
             (STEP_BYTES, (tail + options.window_bytes).saturating_sub(base).min(len))
         };

@@ -2,18 +2,19 @@
 //!
 //! ```text
 //!   active segment                                       next segment, in the staging folder
-//!   written ... tail │ window: present and writable,│    made once the active one is half full:
-//!                      prewritten where that helps          allocated, synced; without its name
+//!   written ... tail │ window: present and writable,     made once the active one is half full:
+//!                      or prewritten                        allocated, synced; without its name
 //! ```
 //!
 //! * **The next segment** is allocated and synced aside. It gets its name only when its first record is
 //!   reserved, because RocketMQ deletes segments without records.
-//! * **The window** is populated, so that appends meet no page fault, advised, and kept in memory on
-//!   request (`lock_memory`). It is 64 MiB and moves on by half.
-//! * **Prewriting**: where records are written through the file (`sync`, `pooled`), the window, and as much
-//!   of the next segment, is also brought to the device before there is a record in it, in small steps
-//!   with rests between. A sync after a write into blocks that were written before has no block map to
-//!   change and no journal to wait for.
+//! * **The window** of a mapped segment is populated, so that appends meet no page fault, advised, and
+//!   kept in memory on request (`lock_memory`). It is 64 MiB and moves on by half.
+//! * **Prewriting**: where records are written through the file (`sync`, `pooled`), a window of 128 MiB, and
+//!   as much of the next segment, is also brought to the device before there is a record in it. A sync
+//!   after a write into blocks that were written before has no block map to change and no journal to wait
+//!   for. A step keeps the device from those who sync records: the window is filled while nobody
+//!   appends, and otherwise when three quarters of it are used up, in small steps with rests between.
 //!
 //! Prewriting writes no zeros: it makes pages of the file present and writable, which makes them dirty
 //! with the bytes that they hold, and has the system write them back. So it cannot overwrite a record,
@@ -50,7 +51,7 @@ const PREWRITE_BYTES: u64 = 1 << 20;
 
 /// The prewritten window is so many times what was appended since the open, so that somebody who opens a
 /// store for a few messages does not write a whole one.
-const WINDOW_FACTOR: u64 = 256;
+const WINDOW_FACTOR: u64 = 1024;
 
 /// But at least this.
 const LEAST_WINDOW_BYTES: u64 = 8 << 20;
@@ -84,6 +85,9 @@ pub(crate) struct Ahead {
     warm: AtomicU64,
     /// Whether the window is being prewritten, until it has its length again.
     filling: AtomicBool,
+    /// The tail at the last look, and the one at which nobody appended between two looks.
+    looked_at: AtomicU64,
+    idle_at: AtomicU64,
     /// Pages from here on are locked in memory.
     locked_from: AtomicU64,
     /// The tail from which on there is something to do.
@@ -118,6 +122,8 @@ impl Ahead {
             apart: Mutex::new(None),
             warm: AtomicU64::new(end),
             filling: AtomicBool::new(false),
+            looked_at: AtomicU64::new(end),
+            idle_at: AtomicU64::new(u64::MAX),
             locked_from: AtomicU64::new(end),
             wake_at: AtomicU64::new(if options.enabled { 0 } else { u64::MAX }),
             moved: EventCount::new(),
@@ -165,13 +171,21 @@ impl Ahead {
 }
 
 impl CommitLog {
-    /// Waits until there is something to prepare, at most `timeout`; whether there is.
+    /// Waits until there is something to prepare, at most `timeout`; whether there may be.
     pub fn wait_to_prepare(&self, timeout: Duration) -> bool {
         let due = || {
             self.ahead.stopped.load(Ordering::Acquire)
                 || self.reserved() >= self.ahead.wake_at.load(Ordering::Acquire)
         };
-        self.ahead.moved.wait_until(Some(timeout), due)
+        if self.ahead.moved.wait_until(Some(timeout), due) {
+            return true;
+        }
+        let tail = self.reserved();
+        let idle = self.ahead.looked_at.swap(tail, Ordering::AcqRel) == tail;
+        if idle {
+            self.ahead.idle_at.store(tail, Ordering::Release);
+        }
+        idle && self.ahead.options.prewrite
     }
 
     /// Ends [`Self::wait_to_prepare`] for good and removes the segment that nobody took.
@@ -233,8 +247,9 @@ impl CommitLog {
             return next;
         }
         let window = ahead.window(tail);
-        let mut due = warm.saturating_sub(window / 2);
-        if window < ahead.options.window_bytes {
+        let prewrite = ahead.options.prewrite;
+        let mut due = warm.saturating_sub(window / if prewrite { 4 } else { 2 });
+        if prewrite && window < ahead.options.window_bytes {
             // When it has twice its length.
             due = due.min(ahead.opened_at + 2 * window / WINDOW_FACTOR + 1);
         }
@@ -247,10 +262,11 @@ impl CommitLog {
         let warm = self.ahead.warm.load(Ordering::Acquire).max(tail).max(base);
         let end = (warm + PREWRITE_BYTES).min(limit);
         let window = self.ahead.window(tail);
-        let wanted = self.ahead.filling.load(Ordering::Acquire) || warm - tail <= window / 2;
         let fits = warm < end && end - tail <= window;
-        self.ahead.filling.store(wanted && fits, Ordering::Release);
-        if !(wanted && fits) {
+        let urgent = self.ahead.filling.load(Ordering::Acquire) || warm - tail <= window / 4;
+        self.ahead.filling.store(urgent && fits, Ordering::Release);
+        let idle = self.ahead.idle_at.load(Ordering::Acquire) == tail;
+        if !(fits && (urgent || idle)) {
             return Ok(false);
         }
         // Held meanwhile: who ends the preparing waits for this step.

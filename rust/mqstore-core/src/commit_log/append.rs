@@ -87,8 +87,11 @@ pub struct LogOptions {
     pub ahead: AheadOptions,
 }
 
-/// Bytes ahead of the tail that are kept ready: some 50 ms of the fastest appends.
+/// Bytes ahead of the tail that are kept present: some 50 ms of the fastest appends.
 const WARM_WINDOW_BYTES: u64 = 64 << 20;
+
+/// The same where they are written to the device before: a burst of so many bytes finds the device its own.
+const PREWRITTEN_BYTES: u64 = 128 << 20;
 
 impl LogOptions {
     /// How `options` want the log written.
@@ -103,7 +106,7 @@ impl LogOptions {
             },
             ahead: AheadOptions {
                 enabled: options.prewarm,
-                window_bytes: WARM_WINDOW_BYTES,
+                window_bytes: if through_file { PREWRITTEN_BYTES } else { WARM_WINDOW_BYTES },
                 prewrite: through_file,
                 // Who writes through the file needs no page of it.
                 lock_memory: options.lock_memory && !through_file,

@@ -262,6 +262,12 @@ impl MappedFile {
         if let Some(file) = &*slot {
             return Ok(Arc::clone(file));
         }
+        let file = self.open_again()?;
+        *slot = Some(Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn open_again(&self) -> io::Result<Arc<dyn VfsFile>> {
         let access = match self.access {
             MapAccess::Read => Access::Read,
             MapAccess::ReadWrite => Access::ReadWrite,
@@ -271,7 +277,6 @@ impl MappedFile {
         if stat.inode != self.inode || stat.len != self.len {
             return Err(io::Error::other("the file was replaced or changed its length"));
         }
-        *slot = Some(Arc::clone(&file));
         Ok(file)
     }
 
@@ -294,6 +299,14 @@ impl MappedFile {
         let region = self.file()?.map(0, len, self.access)?;
         // Another thread may have been first; then this map goes.
         Ok(self.region.write().get_or_insert(region).clone())
+    }
+
+    /// Its bytes through a map, and an open, that nobody else has. A system reports a failed write-back
+    /// once to each open of a file: who flushes through this map leaves the report to those who sync the
+    /// file by other means. The caller sees to it that the map goes when it is not needed.
+    pub fn map_apart(&self) -> io::Result<Region> {
+        let len = usize::try_from(self.len).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        self.open_again()?.map(0, len, self.access)
     }
 
     /// `len` bytes from `position` on (relative to the file) without copying; they must lie below
@@ -386,11 +399,10 @@ impl MappedFile {
     /// Whether its name still leads to it; `false` when somebody removed or replaced it, so that what
     /// is written to it is lost when it is closed.
     pub fn is_linked(&self) -> io::Result<bool> {
-        if self.file()?.stat()?.links == 0 {
-            return Ok(false);
-        }
-        match self.vfs.stat(&self.path.lock()) {
-            Ok(stat) => Ok(stat.inode == self.inode),
+        // An open file keeps its number: another one at its name has another number.
+        let _open = self.file()?;
+        match self.vfs.inode(&self.path.lock()) {
+            Ok(inode) => Ok(inode == self.inode),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }

@@ -162,6 +162,13 @@ pub trait Vfs: Send + Sync + Debug {
     /// What `path` stands for, without following a link.
     fn stat(&self, path: &Path) -> io::Result<FileStat>;
 
+    /// The number of what `path` stands for, without following a link: [`FileStat::inode`] and nothing
+    /// else, for files that are written all the time. Where a file system keeps finer times once somebody
+    /// has asked for them, a [`Vfs::stat`] makes the next write change the inode on the disk too.
+    fn inode(&self, path: &Path) -> io::Result<u64> {
+        Ok(self.stat(path)?.inode)
+    }
+
     /// All names in `dir`, sorted by their bytes, without `.` and `..`. A name that vanishes while
     /// the folder is read is left out.
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;

@@ -38,7 +38,7 @@ const SPARE: [(&str, &str); 25] = [
     ("files.sync_log_folders", "no run here has its log in several folders"),
     (
         "commit_log.sync_prewritten",
-        "the zeros of a prepared segment: a later sync covers the records over them",
+        "what lies ahead of the records: a later sync covers those that come there",
     ),
     (
         "recovery.lower_mark",

@@ -2,20 +2,31 @@
 //!
 //! ```text
 //!   active segment                                       next segment, in the staging folder
-//!   written ... tail │ window: present and writable │    made once the active one is half full:
-//!                      64 MiB, moved on by half             allocated, synced; without its name
+//!   written ... tail │ window: present and writable,     made once the active one is half full:
+//!                      or prewritten                        allocated, synced; without its name
 //! ```
 //!
-//! * **The next segment** is allocated and synced aside. Where records are written through the file
-//!   (`sync`, `pooled`) it is also filled with zeros and synced, piece by piece and with pauses: a sync
-//!   after a write into blocks that were written before has no block map to change. It gets its name
-//!   only when its first record is reserved, because RocketMQ deletes segments without records.
+//! * **The next segment** is allocated and synced aside. It gets its name only when its first record is
+//!   reserved, because RocketMQ deletes segments without records.
 //! * **The window** of a mapped segment is populated, so that appends meet no page fault, advised, and
-//!   kept in memory on request (`lock_memory`).
+//!   kept in memory on request (`lock_memory`). It is 64 MiB and moves on by half.
+//! * **Prewriting**: where records are written through the file (`sync`, `pooled`), a window of 128 MiB, and
+//!   as much of the next segment, is also brought to the device before there is a record in it. A sync
+//!   after a write into blocks that were written before has no block map to change and no journal to wait
+//!   for. A step keeps the device from those who sync records: the window is filled while nobody
+//!   appends, and otherwise when three quarters of it are used up, in small steps with rests between.
+//!
+//! Prewriting writes no zeros: it makes pages of the file present and writable, which makes them dirty
+//! with the bytes that they hold, and has the system write them back. So it cannot overwrite a record,
+//! however far the writer comes meanwhile, and needs no lock; and the page cache keeps small pieces,
+//! whose sync is cheaper than that of the large ones which a long write leaves there.
 //!
 //! Nothing here changes a byte that a reader could see: the tail stays zero. Across a crash: whatever
 //! lies in the staging folder is garbage. Across threads: one service calls [`CommitLog::prepare`]; who
-//! appends leaves notice of how far it is, and takes the segment that is ready.
+//! appends leaves notice of how far it is, and takes the segment that is ready. The window is written
+//! back through a map and an open of its own: the system reports a failed write once to each open, so
+//! that no report is taken away from those who sync records; and such a failure stops the log like any
+//! other of that file.
 //!
 //! Source of the idea: `AllocateMappedFileService`, `DefaultMappedFile#warmMappedFile`.
 
@@ -32,17 +43,31 @@ use super::segments::Segment;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
-/// Bytes that are populated, or filled with zeros, in one step.
+/// Bytes that are populated in one step.
 const STEP_BYTES: u64 = 4 << 20;
+
+/// Bytes that are prewritten in one step: a sync of records may have to wait for one.
+const PREWRITE_BYTES: u64 = 1 << 20;
+
+/// The prewritten window is so many times what was appended since the open, so that somebody who opens a
+/// store for a few messages does not write a whole one.
+const WINDOW_FACTOR: u64 = 1024;
+
+/// But at least this.
+const LEAST_WINDOW_BYTES: u64 = 8 << 20;
+
+/// After a prewriting step the device is left to those who sync records for so many times as long, while
+/// there is much left of the window; less when there is not.
+const MOST_REST: u64 = 8;
 
 /// What is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AheadOptions {
     /// Whether anything is.
     pub enabled: bool,
-    /// Bytes of the active segment ahead of the tail that are kept present; 0 for none.
+    /// Bytes of the active segment ahead of the tail that are kept ready; 0 for none.
     pub window_bytes: u64,
-    /// Whether the next segment is filled with zeros and synced.
+    /// Whether what is ready has been written to the device.
     pub prewrite: bool,
     /// Whether the window is locked in memory.
     pub lock_memory: bool,
@@ -52,9 +77,17 @@ pub struct AheadOptions {
 #[derive(Debug)]
 pub(crate) struct Ahead {
     options: AheadOptions,
+    /// Where the log ended when it was opened.
+    opened_at: u64,
     staged: Mutex<Option<Staged>>,
-    /// The log is populated up to here.
+    apart: Mutex<Option<Apart>>,
+    /// The log is ready up to here.
     warm: AtomicU64,
+    /// Whether the window is being prewritten, until it has its length again.
+    filling: AtomicBool,
+    /// The tail at the last look, and the one at which nobody appended between two looks.
+    looked_at: AtomicU64,
+    idle_at: AtomicU64,
     /// Pages from here on are locked in memory.
     locked_from: AtomicU64,
     /// The tail from which on there is something to do.
@@ -69,18 +102,28 @@ pub(crate) struct Ahead {
 #[derive(Debug)]
 struct Staged {
     segment: Arc<Segment>,
-    /// Filled with zeros and synced up to here.
-    filled: u64,
-    /// Populated up to here.
+    /// Ready up to here.
     warm: u64,
+}
+
+/// The map that the active segment is prewritten through.
+#[derive(Debug)]
+struct Apart {
+    base: u64,
+    region: Region,
 }
 
 impl Ahead {
     pub(super) fn new(options: AheadOptions, end: u64) -> Self {
         Self {
             options,
+            opened_at: end,
             staged: Mutex::new(None),
+            apart: Mutex::new(None),
             warm: AtomicU64::new(end),
+            filling: AtomicBool::new(false),
+            looked_at: AtomicU64::new(end),
+            idle_at: AtomicU64::new(u64::MAX),
             locked_from: AtomicU64::new(end),
             wake_at: AtomicU64::new(if options.enabled { 0 } else { u64::MAX }),
             moved: EventCount::new(),
@@ -94,6 +137,19 @@ impl Ahead {
     pub(super) fn notice(&self, end: u64) {
         if end >= self.wake_at.load(Ordering::Relaxed) {
             self.moved.notify_all();
+        }
+    }
+
+    /// The window at this tail.
+    fn window(&self, tail: u64) -> u64 {
+        let limit = self.options.window_bytes;
+        if !self.options.prewrite {
+            return limit;
+        }
+        match tail.saturating_sub(self.opened_at) {
+            // Whoever appends nothing needs nothing.
+            0 => 0,
+            appended => appended.saturating_mul(WINDOW_FACTOR).max(LEAST_WINDOW_BYTES).min(limit),
         }
     }
 
@@ -115,19 +171,28 @@ impl Ahead {
 }
 
 impl CommitLog {
-    /// Waits until there is something to prepare, at most `timeout`; whether there is.
+    /// Waits until there is something to prepare, at most `timeout`; whether there may be.
     pub fn wait_to_prepare(&self, timeout: Duration) -> bool {
         let due = || {
             self.ahead.stopped.load(Ordering::Acquire)
                 || self.reserved() >= self.ahead.wake_at.load(Ordering::Acquire)
         };
-        self.ahead.moved.wait_until(Some(timeout), due)
+        if self.ahead.moved.wait_until(Some(timeout), due) {
+            return true;
+        }
+        let tail = self.reserved();
+        let idle = self.ahead.looked_at.swap(tail, Ordering::AcqRel) == tail;
+        if idle {
+            self.ahead.idle_at.store(tail, Ordering::Release);
+        }
+        idle && self.ahead.options.prewrite
     }
 
     /// Ends [`Self::wait_to_prepare`] for good and removes the segment that nobody took.
     pub fn stop_preparing(&self) {
         self.ahead.stopped.store(true, Ordering::Release);
         self.ahead.moved.notify_all();
+        *self.ahead.apart.lock() = None;
         if let Some(staged) = self.ahead.staged.lock().take() {
             // It is garbage by its place; the next open removes it otherwise.
             let _ = self.files.vfs.remove_file(&staged.segment.path());
@@ -138,14 +203,21 @@ impl CommitLog {
     ///
     /// # Errors
     /// Those of making a segment, which nobody needs to act on: the append that needs the segment makes
-    /// it and meets the error itself.
+    /// it and meets the error itself. [`StoreError::Poisoned`] when prewriting the active segment failed.
     pub fn prepare(&self) -> Result<bool, StoreError> {
         if !self.ahead.options.enabled || self.ahead.stopped.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let Some(active) = self.active().map(|active| Arc::clone(&active.segment)) else { return Ok(false) };
         let tail = self.reserved();
-        let warmed = self.warm_active(&active, tail)?;
+        let Some(active) = self.active().map(|active| Arc::clone(&active.segment)) else {
+            self.ahead.wake_at.store(tail + 1, Ordering::Release);
+            return Ok(false);
+        };
+        let warmed = if self.ahead.options.prewrite {
+            self.prewrite_active(&active, tail)?
+        } else {
+            self.warm_active(&active, tail)?
+        };
         let next = !warmed && self.prepare_next(&active, tail)?;
         if !warmed && !next {
             self.ahead.wake_at.store(self.next_notice(&active, tail), Ordering::Release);
@@ -153,17 +225,67 @@ impl CommitLog {
         Ok(warmed || next)
     }
 
+    /// How long to rest after a step of [`Self::prepare`] that took so long: the device belongs to those
+    /// who wait for a sync.
+    pub fn rest_after(&self, took: Duration) -> Duration {
+        if !self.ahead.options.prewrite {
+            return Duration::ZERO;
+        }
+        let left = self.ahead.warm.load(Ordering::Acquire).saturating_sub(self.reserved());
+        let factor = (left / LEAST_WINDOW_BYTES).clamp(1, MOST_REST);
+        (took * factor as u32).min(Duration::from_secs(1))
+    }
+
     /// The tail at which there is something to do again.
     fn next_notice(&self, active: &Segment, tail: u64) -> u64 {
-        let window = self.ahead.options.window_bytes;
+        let ahead = &self.ahead;
         let half = half_of(active);
-        let staged = self.ahead.staged.lock().is_some();
+        let staged = ahead.staged.lock().is_some();
         let next = if staged || tail >= half { active.end_offset() } else { half };
-        if window == 0 {
+        let warm = ahead.warm.load(Ordering::Acquire);
+        if ahead.options.window_bytes == 0 || warm >= active.end_offset() {
             return next;
         }
-        let warm = self.ahead.warm.load(Ordering::Acquire);
-        next.min(if warm >= active.end_offset() { next } else { warm.saturating_sub(window / 2) })
+        let window = ahead.window(tail);
+        let prewrite = ahead.options.prewrite;
+        let mut due = warm.saturating_sub(window / if prewrite { 4 } else { 2 });
+        if prewrite && window < ahead.options.window_bytes {
+            // When it has twice its length.
+            due = due.min(ahead.opened_at + 2 * window / WINDOW_FACTOR + 1);
+        }
+        next.min(due)
+    }
+
+    /// Prewrites one more step of the active segment, if the window has room for it.
+    fn prewrite_active(&self, active: &Segment, tail: u64) -> Result<bool, StoreError> {
+        let (base, limit) = (active.base_offset(), active.end_offset());
+        let warm = self.ahead.warm.load(Ordering::Acquire).max(tail).max(base);
+        let end = (warm + PREWRITE_BYTES).min(limit);
+        let window = self.ahead.window(tail);
+        let fits = warm < end && end - tail <= window;
+        let urgent = self.ahead.filling.load(Ordering::Acquire) || warm - tail <= window / 4;
+        self.ahead.filling.store(urgent && fits, Ordering::Release);
+        let idle = self.ahead.idle_at.load(Ordering::Acquire) == tail;
+        if !(fits && (urgent || idle)) {
+            return Ok(false);
+        }
+        // Held meanwhile: who ends the preparing waits for this step.
+        let mut apart = self.ahead.apart.lock();
+        if self.ahead.stopped.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let region = match &*apart {
+            Some(apart) if apart.base == base => apart.region.clone(),
+            _ => {
+                let region = active.map_apart().at_file(|| active.path(), "mapping the active segment")?;
+                *apart = Some(Apart { base, region: region.clone() });
+                region
+            }
+        };
+        prewrite(&region, base, warm..end)
+            .map_err(|error| self.poison("preparing the log", &error.to_string()))?;
+        self.ahead.warm.fetch_max(end, Ordering::AcqRel);
+        Ok(true)
     }
 
     /// Populates the window of the active segment, half a window at a time.
@@ -185,14 +307,13 @@ impl CommitLog {
     }
 
     fn populate(&self, region: &Region, base: u64, range: Range<u64>, tail: u64) -> Result<(), StoreError> {
-        let in_region = |range: Range<u64>| (range.start - base) as usize..(range.end - base) as usize;
         // Advice is an offer to the kernel; an append that faults is only slower.
-        let _ = region.advise(in_region(range.clone()), Advice::PopulateWrite);
+        let _ = region.advise(within(base, &range), Advice::PopulateWrite);
         if self.ahead.options.lock_memory {
-            region.lock_memory(in_region(range)).map_err(|error| cannot_lock(&error))?;
+            region.lock_memory(within(base, &range)).map_err(|error| cannot_lock(&error))?;
             let behind = self.ahead.locked_from.swap(tail, Ordering::AcqRel).max(base);
             if behind < tail {
-                let _ = region.unlock_memory(in_region(behind..tail));
+                let _ = region.unlock_memory(within(base, &(behind..tail)));
             }
         }
         Ok(())
@@ -212,7 +333,7 @@ impl CommitLog {
         match &mut *slot {
             None => {
                 let segment = self.stage_segment("ahead", base)?;
-                *slot = Some(Staged { segment, filled: 0, warm: 0 });
+                *slot = Some(Staged { segment, warm: 0 });
                 Ok(true)
             }
             Some(staged) => self.improve(staged, tail, base),
@@ -222,27 +343,25 @@ impl CommitLog {
     fn improve(&self, staged: &mut Staged, tail: u64, base: u64) -> Result<bool, StoreError> {
         let options = self.ahead.options;
         let len = staged.segment.len();
-        if options.prewrite && staged.filled < len {
-            let end = (staged.filled + STEP_BYTES).min(len);
-            let zeros = vec![0; (end - staged.filled) as usize];
-            let written = staged.segment.file().and_then(|file| {
-                file.write_all_at(&zeros, staged.filled)?;
-                switch::step("commit_log.sync_prewritten", || file.sync_data())
-            });
-            written.at_file(|| staged.segment.path(), "preparing a log segment")?;
-            staged.filled = end;
-            return Ok(true);
+        let (step, wanted) = if options.prewrite {
+            (PREWRITE_BYTES, options.window_bytes.min(len))
+        } else {
+            (STEP_BYTES, (tail + options.window_bytes).saturating_sub(base).min(len))
+        };
+        if staged.warm >= wanted {
+            return Ok(false);
         }
-        let wanted = (tail + options.window_bytes).saturating_sub(base).min(len);
-        if staged.warm < wanted {
-            let end = (staged.warm + STEP_BYTES).min(wanted);
-            let region =
-                staged.segment.region().at_file(|| staged.segment.path(), "mapping a log segment")?;
-            let _ = region.advise(staged.warm as usize..end as usize, Advice::PopulateWrite);
-            staged.warm = end;
-            return Ok(true);
+        let range = staged.warm..(staged.warm + step).min(wanted);
+        let region = staged.segment.region().at_file(|| staged.segment.path(), "mapping a log segment")?;
+        if options.prewrite {
+            // Nothing in it counts yet; and once something does, it is synced anew.
+            prewrite(&region, 0, range.clone())
+                .at_file(|| staged.segment.path(), "preparing a log segment")?;
+        } else {
+            let _ = region.advise(within(0, &range), Advice::PopulateWrite);
         }
-        Ok(false)
+        staged.warm = range.end;
+        Ok(true)
     }
 
     /// With `lock_memory`: finds out at the open, not later, whether the system allows it.
@@ -255,6 +374,18 @@ impl CommitLog {
         let to = (from + self.ahead.options.window_bytes).min(active.segment.len());
         active.region.lock_memory(from as usize..to as usize).map_err(|error| cannot_lock(&error))
     }
+}
+
+/// Has a range of the log whose blocks are allocated written to the device, whatever is in it.
+fn prewrite(region: &Region, base: u64, range: Range<u64>) -> std::io::Result<()> {
+    // An offer again: what is not dirty is not written, and a sync of records there costs more.
+    let _ = region.advise(within(base, &range), Advice::PopulateWrite);
+    switch::step("commit_log.sync_prewritten", || region.flush(within(base, &range)))
+}
+
+/// A range of the log in a map that starts at `base`.
+fn within(base: u64, range: &Range<u64>) -> Range<usize> {
+    (range.start - base) as usize..(range.end - base) as usize
 }
 
 fn half_of(segment: &Segment) -> u64 {

@@ -93,6 +93,9 @@ const WARM_WINDOW_BYTES: u64 = 64 << 20;
 /// Bytes of a record's place that are fetched ahead; the processor finds the rest by itself.
 const MOST_EXPECTED_BYTES: usize = 4096;
 
+/// The same where they are written to the device before: a burst of so many bytes finds the device its own.
+const PREWRITTEN_BYTES: u64 = 128 << 20;
+
 impl LogOptions {
     /// How `options` want the log written.
     pub fn of(options: &StoreOptions) -> Self {
@@ -106,9 +109,10 @@ impl LogOptions {
             },
             ahead: AheadOptions {
                 enabled: options.prewarm,
-                window_bytes: if through_file { 0 } else { WARM_WINDOW_BYTES },
+                window_bytes: if through_file { PREWRITTEN_BYTES } else { WARM_WINDOW_BYTES },
                 prewrite: through_file,
-                lock_memory: options.lock_memory,
+                // Who writes through the file needs no page of it.
+                lock_memory: options.lock_memory && !through_file,
             },
         }
     }

@@ -1,14 +1,17 @@
 //! One sync for everybody who waits.
 //!
 //! The first thread that needs a position durable becomes the leader: it syncs everything appended so
-//! far and wakes those whom that covered, and of those who came later one, which leads the next round.
+//! far and wakes, of those who came later, one, which leads the next round, and those whom it covered.
 //!
 //! ```text
-//! round g      leader syncs up to its target | waiters at or below the target sleep on event g % 2
-//! round g + 1  led by one of those who came later and sleep on the other event
+//! round g      leader syncs up to its target | waiters at or below the target sleep on event g
+//! round g + 1  led by one of those who came later and sleep on event g + 1
 //! ```
 //!
-//! No thread waits for a clock tick, and nobody is woken who would have to sleep again.
+//! The next leader is woken first, so that the device does not rest while many are woken one after the
+//! other; events are told apart by more than the last two rounds, since those wakings may take as long as
+//! the next sync. Who is woken finds the durable position without a lock. No thread waits for a clock
+//! tick, and nobody is woken who would have to sleep again.
 //!
 //! Across threads: at most one sync runs at a time. A failed sync is final: the pages that it lost may
 //! look clean to the next one, so every waiter of that round and all later ones get the error.
@@ -16,10 +19,10 @@
 //! Source of the idea: `GroupCommitService`, which swaps two lists of requests instead.
 
 #[cfg(not(loom))]
-use mqstore_io::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 use model_lock::{Mutex, MutexGuard};
 
@@ -32,10 +35,14 @@ use crate::error::StoreError;
 pub(crate) struct GroupCommit {
     durable: AtomicU64,
     round: Mutex<Round>,
-    /// Who waits for the rounds of even and of odd numbers.
-    even: EventCount,
-    odd: EventCount,
+    /// As in `round`, for those who do not hold it.
+    running: AtomicBool,
+    /// Who waits for which round: by its number modulo theirs.
+    events: [EventCount; EVENTS],
 }
+
+/// Rounds whose waiters are told apart.
+const EVENTS: usize = 4;
 
 #[derive(Debug, Default)]
 struct Round {
@@ -53,8 +60,8 @@ impl GroupCommit {
         Self {
             durable: AtomicU64::new(durable),
             round: Mutex::new(Round::default()),
-            even: EventCount::new(),
-            odd: EventCount::new(),
+            running: AtomicBool::new(false),
+            events: std::array::from_fn(|_| EventCount::new()),
         }
     }
 
@@ -74,68 +81,78 @@ impl GroupCommit {
         failed: impl Fn(&str) -> StoreError,
     ) -> Result<(), StoreError> {
         let mut round = self.round.lock();
-        // Whether this thread may have been woken to lead.
-        let mut chosen = false;
         loop {
+            if self.durable() >= position {
+                return Ok(());
+            }
             if let Some(cause) = &round.failure {
                 return Err(failed(cause));
             }
-            if self.durable() >= position {
-                let nobody_leads = !round.running;
-                drop(round);
-                if chosen && nobody_leads {
-                    // The last round covered it after all; another one has to lead.
-                    self.even.notify_one();
-                    self.odd.notify_one();
-                }
-                return Ok(());
-            }
             if !round.running {
-                round = self.lead(round, &appended, &sync);
+                self.lead(round, &appended, &sync);
+                round = self.round.lock();
                 continue;
             }
-            chosen = position > round.target;
-            let event = self.event(round.number + u64::from(chosen));
+            // Whether this thread may be woken to lead.
+            let chosen = position > round.target;
+            let number = round.number + u64::from(chosen);
+            let event = self.event(number);
             let key = event.enter();
             drop(round);
             event.sleep(key, None);
+            // What the one who woke it had seen is seen here.
+            fence(Ordering::SeqCst);
+            if self.durable() >= position {
+                if chosen && !self.running.load(Ordering::SeqCst) {
+                    // The last round covered it after all; another one has to lead. Whoever leads by now
+                    // wakes the next leader at the end of that.
+                    for event in &self.events {
+                        event.notify_one();
+                    }
+                }
+                return Ok(());
+            }
             round = self.round.lock();
         }
     }
 
-    fn lead<'a>(
-        &'a self,
-        mut round: MutexGuard<'a, Round>,
+    fn lead(
+        &self,
+        mut round: MutexGuard<'_, Round>,
         appended: &impl Fn() -> u64,
         sync: &impl Fn() -> Result<u64, StoreError>,
-    ) -> MutexGuard<'a, Round> {
+    ) {
         round.running = true;
+        self.running.store(true, Ordering::SeqCst);
         round.number += 1;
         round.target = appended();
         let number = round.number;
         drop(round);
         let outcome = sync();
         let mut round = self.round.lock();
-        round.running = false;
         match outcome {
             Ok(covered) => {
                 self.durable.fetch_max(covered, Ordering::AcqRel);
             }
             Err(error) => round.failure = Some(error.to_string()),
         }
+        round.running = false;
+        self.running.store(false, Ordering::SeqCst);
         let failed = round.failure.is_some();
         drop(round);
-        self.event(number).notify_all();
         if failed {
-            self.event(number + 1).notify_all();
+            for event in &self.events {
+                event.notify_all();
+            }
         } else {
             self.event(number + 1).notify_one();
+            self.event(number).notify_all();
         }
-        self.round.lock()
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a remainder of the number of events")]
     fn event(&self, number: u64) -> &EventCount {
-        if number.is_multiple_of(2) { &self.even } else { &self.odd }
+        &self.events[(number % EVENTS as u64) as usize]
     }
 }
 

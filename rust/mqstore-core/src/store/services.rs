@@ -10,7 +10,6 @@ use std::time::Duration;
 use mqstore_io::sync::{JoinHandle, Mutex, spawn};
 
 use super::writer::Writer;
-use crate::commit_log::LogOptions;
 use crate::error::{IoContext, StoreError};
 use crate::options::Durability;
 
@@ -144,6 +143,8 @@ fn prepare_round(writer: &Writer, stop: &AtomicBool) {
         match writer.log.prepare() {
             Ok(true) => {}
             Ok(false) => return,
+            // It stopped the log, and that is told to everybody.
+            Err(StoreError::Poisoned { .. }) => return,
             Err(error) => {
                 writer.note(&format!(
                     "preparing the log ahead of the writer failed ({error}); appends go on without"
@@ -152,12 +153,9 @@ fn prepare_round(writer: &Writer, stop: &AtomicBool) {
                 return;
             }
         }
-        // The disk belongs to those who wait for a sync: rest as long as the step took.
-        if LogOptions::of(&writer.options).ahead.prewrite {
-            let took = writer.files.clock.monotonic().saturating_sub(begun);
-            writer
-                .flush_due
-                .wait_until(Some(took.min(Duration::from_secs(1))), || stop.load(Ordering::Acquire));
+        let rest = writer.log.rest_after(writer.files.clock.monotonic().saturating_sub(begun));
+        if !rest.is_zero() {
+            writer.flush_due.wait_until(Some(rest), || stop.load(Ordering::Acquire));
         }
     }
 }

@@ -12,6 +12,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(target_os = "linux")]
+use rustix::fs::StatxFlags;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -54,6 +56,16 @@ impl Vfs for OsVfs {
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
         Ok(file_stat(&retry(|| rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW))?))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn inode(&self, path: &Path) -> io::Result<u64> {
+        let asked = StatxFlags::INO;
+        match retry(|| rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, asked)) {
+            // Some sandboxes do not know the call.
+            Err(Errno::NOSYS | Errno::PERM) => Ok(self.stat(path)?.inode),
+            result => Ok(result?.stx_ino),
+        }
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {

@@ -252,6 +252,7 @@ impl Region {
     /// wrote before, in this process and in others that map the file. One store where `at` is a
     /// multiple of 4; else byte by byte, so that a reader may meet a mixture of old and new bytes
     /// (RocketMQ's records start anywhere) and has to check what follows.
+    #[inline]
     pub fn store_u32_be_release(&self, at: usize, value: u32) -> Result<(), RegionError> {
         let target = self.writable(at, 4)?;
         self.change(at, 4, || {
@@ -268,6 +269,7 @@ impl Region {
 
     /// Stores a big-endian `i64` at position `at`, with the promise of
     /// [`Region::store_u32_be_release`]; one store where `at` is a multiple of 8.
+    #[inline]
     pub fn store_i64_be_release(&self, at: usize, value: i64) -> Result<(), RegionError> {
         let target = self.writable(at, 8)?;
         self.change(at, 8, || {
@@ -283,6 +285,7 @@ impl Region {
     }
 
     /// Loads what [`Region::store_u32_be_release`] stored; what was written before it is then seen.
+    #[inline]
     pub fn load_u32_be_acquire(&self, at: usize) -> Result<u32, RegionError> {
         let source = self.range(at, 4)?;
         if let Some(cell) = aligned::<AtomicU32>(source) {
@@ -294,6 +297,7 @@ impl Region {
     }
 
     /// Loads what [`Region::store_i64_be_release`] stored; what was written before it is then seen.
+    #[inline]
     pub fn load_i64_be_acquire(&self, at: usize) -> Result<i64, RegionError> {
         let source = self.range(at, 8)?;
         if let Some(cell) = aligned::<AtomicU64>(source) {
@@ -365,6 +369,7 @@ impl Region {
 }
 
 /// The place as one of a `T`, when it is aligned for that.
+#[inline]
 fn aligned<T>(place: NonNull<u8>) -> Option<NonNull<T>> {
     Some(place.cast::<T>()).filter(|cell| cell.is_aligned())
 }

@@ -18,6 +18,9 @@ use mqstore_io::{Access, FileCache, MapAccess, Region, RegionError, VfsFile};
 use super::put::IndexPut;
 use crate::error::{IoContext, StoreError};
 
+/// Entries that are added in one turn: their slots are fetched side by side.
+pub(super) const GROUP_ENTRIES: usize = 64;
+
 /// Positions of the header's fields.
 const BEGIN_TIMESTAMP: usize = 0;
 const END_TIMESTAMP: usize = 8;
@@ -126,20 +129,52 @@ impl IndexFile {
         self.state.write().map = None;
     }
 
-    /// Adds one entry; the caller has seen that there is room, and holds the writer's lock.
-    pub(super) fn put(&self, map: &WriteMap, new: &IndexPut) -> Result<(), StoreError> {
-        let mut header = self.known_header();
-        let written = self.put_key(&map.region, &mut header, new);
+    /// Adds the first of `new`, at most [`GROUP_ENTRIES`] and those that there is room for, and answers how
+    /// many. The caller holds the writer's lock.
+    ///
+    /// Each entry is put as if it came alone, so that a kill between any two stores leaves what it always
+    /// left. Look-ups in this process wait meanwhile: they would meet slots that the header in memory does
+    /// not count yet.
+    pub(super) fn put(&self, map: &WriteMap, new: &[IndexPut]) -> Result<usize, StoreError> {
+        let mut state = self.state.write();
+        let room = self.geometry.entries.saturating_sub(state.header.next_entry()) as usize;
+        let group = new.get(..new.len().min(room).min(GROUP_ENTRIES)).unwrap_or_default();
+        let written = self.put_group(&map.region, &mut state.header, group);
         self.dirty.store(true, Ordering::Release);
         written.map_err(io::Error::from).at(&self.path, "writing an index entry")?;
-        self.state.write().header = header;
+        Ok(group.len())
+    }
+
+    fn put_group(
+        &self,
+        region: &Region,
+        header: &mut IndexHeader,
+        group: &[IndexPut],
+    ) -> Result<(), RegionError> {
+        let mut slots = [0; GROUP_ENTRIES];
+        for (position, new) in slots.iter_mut().zip(group) {
+            *position = self.geometry.slot_position(self.geometry.slot_of(new.hash)) as usize;
+            // Slots lie anywhere in the file. Asked for one after the other, without a use of the answers,
+            // they come from memory side by side.
+            region.load_u32_be_acquire(*position)?;
+        }
+        for (position, new) in slots.iter().zip(group) {
+            let mut next = *header;
+            self.put_key(region, &mut next, new, *position)?;
+            *header = next;
+        }
         Ok(())
     }
 
     /// The steps of `IndexFile#putKey`; the entry comes first, the slot that makes it reachable last.
-    fn put_key(&self, region: &Region, header: &mut IndexHeader, new: &IndexPut) -> Result<(), RegionError> {
+    fn put_key(
+        &self,
+        region: &Region,
+        header: &mut IndexHeader,
+        new: &IndexPut,
+        slot_position: usize,
+    ) -> Result<(), RegionError> {
         let number = header.next_entry();
-        let slot_position = self.geometry.slot_position(self.geometry.slot_of(new.hash)) as usize;
         let newest = region.load_u32_be_acquire(slot_position)?;
         // A slot that points ahead is a leftover; RocketMQ, too, begins its chain anew.
         let previous = if newest < number { newest } else { 0 };

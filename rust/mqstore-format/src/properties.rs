@@ -291,13 +291,12 @@ impl<'a> Entries<'a> {
 fn small_bytes(bytes: &[u8]) -> u64 {
     const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     const UP_FROM_THREE: u64 = 0x7d7d_7d7d_7d7d_7d7d;
-    let eight = match bytes.first_chunk() {
-        Some(eight) => *eight,
-        None => {
-            let mut eight = [0xff; 8];
-            eight.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-            eight
-        }
+    let eight = if let Some(eight) = bytes.first_chunk() {
+        *eight
+    } else {
+        let mut eight = [0xff; 8];
+        eight.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        eight
     };
     let eight = u64::from_be_bytes(eight);
     // No carry passes from byte to byte.

@@ -56,8 +56,9 @@ impl IndexSet {
                 current = Some((file, map));
             }
             if let Some((file, map)) = &current {
-                let group = file.put(map, ascending(rest))?;
-                let (added, later) = rest.split_at(group.clamp(1, rest.len()));
+                // The file has room: it takes one at least.
+                let count = file.put(map, ascending(rest))?.clamp(1, rest.len());
+                let (added, later) = rest.split_at(count);
                 end_physical = added.last().map_or(end_physical, |entry| entry.physical_offset);
                 rest = later;
             }

@@ -33,14 +33,19 @@ fn dispatch(criterion: &mut Criterion) {
             bencher.iter(|| limit_pass(&mut target, &record, body_bytes, MESSAGES));
         });
         group.bench_function(BenchmarkId::new("queues-and-index", body_bytes), |bencher| {
-            bencher.iter_custom(|rounds| (0..rounds).map(|_| one_round(&list, end)).sum());
+            bencher.iter_custom(|rounds| (0..rounds).map(|_| one_round(&list, end, false)).sum());
+        });
+        // As a store does that is open for writing, which has its newest segments mapped.
+        list.segments().iter().for_each(|segment| drop(segment.region().unwrap()));
+        group.bench_function(BenchmarkId::new("queues-and-index-mapped", body_bytes), |bencher| {
+            bencher.iter_custom(|rounds| (0..rounds).map(|_| one_round(&list, end, true)).sum());
         });
     }
     group.finish();
 }
 
 /// Dispatches the whole log into fresh derived files; only the dispatch is timed.
-fn one_round(list: &Arc<SegmentList>, end: u64) -> Duration {
+fn one_round(list: &Arc<SegmentList>, end: u64, maps: bool) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), folder.path());
     files.ensure_folder(&files.staging()).unwrap();
@@ -48,6 +53,9 @@ fn one_round(list: &Arc<SegmentList>, end: u64) -> Duration {
     let queues = Arc::new(QueueSet::load(&files, 6_000_000, Access::ReadWrite).unwrap());
     let index = Arc::new(IndexSet::load(&files, None, geometry, Access::ReadWrite).unwrap());
     let dispatcher = Dispatcher::new(&files, Arc::clone(list), queues, index, DispatchRules::default(), 0, 0);
+    if maps {
+        dispatcher.look_at_maps();
+    }
     let start = Instant::now();
     assert_eq!(dispatcher.run_to(list, end).unwrap(), end);
     start.elapsed()

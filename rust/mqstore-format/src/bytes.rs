@@ -9,6 +9,7 @@ use crate::error::FormatError;
 macro_rules! big_endian {
     ($($name:ident: $type:ty, $width:literal;)*) => {$(
         #[doc = concat!("The next ", $width, " bytes as `", stringify!($type), "`.")]
+        #[inline]
         pub(crate) fn $name(&mut self) -> Result<$type, FormatError> {
             match self.rest.split_first_chunk::<$width>() {
                 Some((head, rest)) => {
@@ -30,10 +31,12 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Starts at the front of `bytes`; `what` names the value in errors.
+    #[inline]
     pub(crate) fn new(bytes: &'a [u8], what: &'static str) -> Self {
         Self { rest: bytes, what }
     }
 
+    #[inline]
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -52,6 +55,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `N` bytes.
+    #[inline]
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
         let Some((head, rest)) = self.rest.split_first_chunk::<N>() else { return Err(self.truncated(N)) };
         self.rest = rest;
@@ -59,6 +63,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `len` bytes, borrowed.
+    #[inline]
     pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], FormatError> {
         let Some((head, rest)) = self.rest.split_at_checked(len) else { return Err(self.truncated(len)) };
         self.rest = rest;
@@ -66,6 +71,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next bytes, as many as a signed length field `what` says; it must be from 0 to what is left.
+    #[inline]
     pub(crate) fn take_length(&mut self, what: &'static str, len: i64) -> Result<&'a [u8], FormatError> {
         let fits = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
         let Some((head, rest)) = fits else {
@@ -95,41 +101,5 @@ pub(crate) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
         *chunk = value;
     } else {
         debug_assert!(false, "field at {at} outside of the unit");
-    }
-}
-
-/// The position of the first byte that is `a` or `b`.
-///
-/// Properties are walked once for every record dispatched, so eight bytes are looked at in one step.
-pub(crate) fn find_either(bytes: &[u8], a: u8, b: u8) -> Option<usize> {
-    const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-    // The top bit of each byte that is zero, and no other bit: no carry passes from byte to byte.
-    let zeros = |x: u64| !(((x & LOW_BITS) + LOW_BITS) | x | LOW_BITS);
-    let (eights, rest) = bytes.as_chunks::<8>();
-    let (all_a, all_b) = (u64::from_be_bytes([a; 8]), u64::from_be_bytes([b; 8]));
-    for (chunk, eight) in eights.iter().enumerate() {
-        let eight = u64::from_be_bytes(*eight);
-        let found = zeros(eight ^ all_a) | zeros(eight ^ all_b);
-        if found != 0 {
-            return Some(8 * chunk + found.leading_zeros() as usize / 8);
-        }
-    }
-    let at = rest.iter().position(|byte| *byte == a || *byte == b)?;
-    Some(8 * eights.len() + at)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn first_of_either(bytes in proptest::collection::vec(prop_oneof![0u8..4, 0x80u8..0x84, any::<u8>()], 0..40)) {
-            for (a, b) in [(1, 2), (2, 2), (0, 0x80), (0x81, 1), (0xff, 0xff)] {
-                let plain = bytes.iter().position(|byte| *byte == a || *byte == b);
-                prop_assert_eq!(find_either(&bytes, a, b), plain);
-            }
-        }
     }
 }

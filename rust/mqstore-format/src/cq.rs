@@ -30,6 +30,7 @@ pub struct CqUnit {
 
 impl CqUnit {
     /// The unit's bytes.
+    #[inline]
     pub fn encode(&self) -> [u8; CQ_UNIT_BYTES] {
         let mut bytes = [0; CQ_UNIT_BYTES];
         put(&mut bytes, 0, self.physical_offset.to_be_bytes());
@@ -63,6 +64,7 @@ impl CqUnit {
     }
 
     /// The unit is a [`BLANK_UNIT`].
+    #[inline]
     pub fn is_blank(&self) -> bool {
         *self == BLANK_UNIT
     }

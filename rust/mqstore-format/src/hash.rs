@@ -5,7 +5,7 @@
 //! | [`java_hash`] | tags code, index key hash | `String#hashCode` |
 //! | [`crc31`] | body CRC, record CRC, epoch file | `UtilAll#crc32` |
 //! | [`tags_code`] | third field of a queue unit | `MessageExtBrokerInner#tagsString2tagsCode` |
-//! | [`index_key_hash`], [`index_tag_hash`] | index entries and slots | `IndexFile#indexKeyHashMethod` |
+//! | [`index_key_hash`], [`index_tag_hash`], [`IndexHasher`] | index entries and slots | `IndexFile#indexKeyHashMethod` |
 //! | [`key_digest`] | key map of a compaction | `CompactionLog.OffsetMap` |
 //!
 //! Java hashes UTF-16 code units, so a character outside the basic plane counts twice. Nothing here
@@ -15,31 +15,43 @@ use md5::{Digest, Md5};
 
 /// The multiplier of Java's string hash.
 const BASE: u32 = 31;
-/// Powers 31^8 .. 31^1, wrapped: eight ASCII bytes are hashed in one step whose products do not wait for
-/// each other.
-const POWERS: [u32; 8] = [
-    BASE.wrapping_pow(8),
-    BASE.wrapping_pow(7),
-    BASE.wrapping_pow(6),
-    BASE.wrapping_pow(5),
-    BASE.wrapping_pow(4),
-    BASE.wrapping_pow(3),
-    BASE.wrapping_pow(2),
+/// Powers of the multiplier, wrapped: 31^0 to 31^8.
+const POWERS: [u32; 9] = [
+    1,
     BASE,
+    BASE.wrapping_pow(2),
+    BASE.wrapping_pow(3),
+    BASE.wrapping_pow(4),
+    BASE.wrapping_pow(5),
+    BASE.wrapping_pow(6),
+    BASE.wrapping_pow(7),
+    BASE.wrapping_pow(8),
 ];
+/// The top bit of each byte: set in no byte of ASCII.
+const TOP_BITS: u64 = 0x8080_8080_8080_8080;
 
 /// Java's `String#hashCode`: `h = 31 * h + unit` over the UTF-16 units of `s`, wrapping.
 pub fn java_hash(s: &str) -> i32 {
     extend_hash(0, s).cast_signed()
 }
 
+/// [`java_hash`] of text that is not known to be UTF-8; `None` if it is not.
+#[inline]
+pub(crate) fn java_hash_bytes(text: &[u8]) -> Option<i32> {
+    extend_hash_bytes(0, text).map(u32::cast_signed)
+}
+
 /// Continues a Java string hash with the units of `s`.
 fn extend_hash(hash: u32, s: &str) -> u32 {
-    if s.is_ascii() {
-        extend_hash_ascii(hash, s.as_bytes())
-    } else {
-        s.encode_utf16().fold(hash, |h, unit| extend_hash_unit(h, u32::from(unit)))
-    }
+    extend_hash_ascii(hash, s.as_bytes())
+        .unwrap_or_else(|| s.encode_utf16().fold(hash, |h, unit| extend_hash_unit(h, u32::from(unit))))
+}
+
+/// As [`extend_hash`]; `None` for text that is not UTF-8.
+#[inline]
+fn extend_hash_bytes(hash: u32, text: &[u8]) -> Option<u32> {
+    extend_hash_ascii(hash, text)
+        .or_else(|| std::str::from_utf8(text).ok().map(|text| extend_hash(hash, text)))
 }
 
 #[inline]
@@ -47,16 +59,41 @@ fn extend_hash_unit(hash: u32, unit: u32) -> u32 {
     hash.wrapping_mul(BASE).wrapping_add(unit)
 }
 
-fn extend_hash_ascii(mut hash: u32, bytes: &[u8]) -> u32 {
+/// The hash, eight bytes in one step whose products do not wait for those of the step before; `None`
+/// where a byte is not ASCII.
+#[inline]
+fn extend_hash_ascii(mut hash: u32, bytes: &[u8]) -> Option<u32> {
+    let [.., highest] = POWERS;
     let (chunks, rest) = bytes.as_chunks::<8>();
-    let [highest, factors @ ..] = POWERS;
-    for [units @ .., last] in chunks {
-        let sum = units.iter().zip(factors).fold(u32::from(*last), |sum, (unit, factor)| {
-            sum.wrapping_add(u32::from(*unit).wrapping_mul(factor))
-        });
-        hash = hash.wrapping_mul(highest).wrapping_add(sum);
+    let mut seen = 0;
+    for chunk in chunks {
+        let eight = u64::from_be_bytes(*chunk);
+        seen |= eight;
+        hash = hash.wrapping_mul(highest).wrapping_add(hash_of_eight(eight));
     }
-    rest.iter().fold(hash, |h, unit| extend_hash_unit(h, u32::from(*unit)))
+    if let Some(power) = POWERS.get(rest.len()).filter(|_| !rest.is_empty()) {
+        // Zeros in front of the rest change nothing.
+        let eight = match bytes.last_chunk() {
+            Some(last) => u64::from_be_bytes(*last) & (u64::MAX >> (64 - 8 * rest.len())),
+            None => rest.iter().fold(0, |eight, byte| eight << 8 | u64::from(*byte)),
+        };
+        seen |= eight;
+        hash = hash.wrapping_mul(*power).wrapping_add(hash_of_eight(eight));
+    }
+    (seen & TOP_BITS == 0).then_some(hash)
+}
+
+/// The Java hash of eight bytes of ASCII, the first one on top: neighbours are joined in pairs, the pairs
+/// in fours, and those in one. No sum leaves its half before the last, which wraps; what is computed of
+/// other bytes means nothing.
+#[inline]
+fn hash_of_eight(eight: u64) -> u32 {
+    const BYTES: u64 = 0x00ff_00ff_00ff_00ff;
+    const PAIRS: u64 = 0x0000_ffff_0000_ffff;
+    let [_, one, two, _, four, ..] = POWERS;
+    let pairs = (eight >> 8 & BYTES).wrapping_mul(u64::from(one)).wrapping_add(eight & BYTES);
+    let fours = (pairs >> 16 & PAIRS).wrapping_mul(u64::from(two)).wrapping_add(pairs & PAIRS);
+    ((fours >> 32) as u32).wrapping_mul(four).wrapping_add(fours as u32)
 }
 
 /// CRC-32 (IEEE) with the top bit cleared, so that Java's signed `int` is never negative.
@@ -95,14 +132,47 @@ pub fn tags_code(tags: &str) -> i64 {
 /// The hash of an index entry for `key` of `topic`: the absolute value of the Java hash of `topic#key`,
 /// and 0 where that hash is the smallest integer (which has no absolute value).
 pub fn index_key_hash(topic: &str, key: &str) -> i32 {
-    let hash = extend_hash(extend_hash_unit(extend_hash(0, topic), u32::from(b'#')), key).cast_signed();
-    hash.checked_abs().unwrap_or(0)
+    IndexHasher::new(topic).key(key)
 }
 
 /// The hash of the index entry RocketMQ 5.5 adds for the tags of a record: that of the key `T#tags`.
 pub fn index_tag_hash(topic: &str, tags: &str) -> i32 {
-    let hash = extend_hash(extend_hash(extend_hash(0, topic), "#T#"), tags).cast_signed();
-    hash.checked_abs().unwrap_or(0)
+    IndexHasher::new(topic).tags(tags)
+}
+
+/// The hashes of index entries of one topic, whose name is hashed once.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct IndexHasher {
+    /// The hash of `topic#`.
+    topic: u32,
+}
+
+impl IndexHasher {
+    /// For entries of `topic`.
+    pub fn new(topic: &str) -> Self {
+        Self { topic: extend_hash_unit(extend_hash(0, topic), u32::from(b'#')) }
+    }
+
+    /// [`index_key_hash`] of the topic and `key`.
+    #[inline]
+    pub fn key(self, key: &str) -> i32 {
+        positive(extend_hash(self.topic, key))
+    }
+
+    /// As [`Self::key`] for a key that is not known to be UTF-8; `None` if it is not.
+    #[inline]
+    pub fn key_bytes(self, key: &[u8]) -> Option<i32> {
+        extend_hash_bytes(self.topic, key).map(positive)
+    }
+
+    /// [`index_tag_hash`] of the topic and `tags`.
+    pub fn tags(self, tags: &str) -> i32 {
+        positive(extend_hash(extend_hash(self.topic, "T#"), tags))
+    }
+}
+
+fn positive(hash: u32) -> i32 {
+    hash.cast_signed().checked_abs().unwrap_or(0)
 }
 
 /// The MD5 of the key's UTF-8 bytes, by which a compaction tells keys apart.
@@ -192,7 +262,16 @@ mod tests {
             for text in [text, ascii] {
                 let plain = text.encode_utf16().fold(0i32, |h, u| h.wrapping_mul(31).wrapping_add(i32::from(u)));
                 prop_assert_eq!(java_hash(&text), plain);
+                prop_assert_eq!(java_hash_bytes(text.as_bytes()), Some(plain));
             }
+        }
+
+        #[test]
+        fn only_text_has_a_hash(bytes in proptest::collection::vec(prop_oneof![3 => 0u8..0x80, 1 => any::<u8>()], 0..20)) {
+            let text = std::str::from_utf8(&bytes).ok();
+            prop_assert_eq!(java_hash_bytes(&bytes), text.map(java_hash));
+            let hasher = IndexHasher::new("orders");
+            prop_assert_eq!(hasher.key_bytes(&bytes), text.map(|key| index_key_hash("orders", key)));
         }
 
         #[test]

@@ -127,12 +127,14 @@ impl IndexHeader {
     }
 
     /// The number of the next entry: a stored count of 0 or less means 1 (`IndexHeader#load`).
+    #[inline]
     pub fn next_entry(&self) -> u32 {
         u32::try_from(self.index_count).unwrap_or(0).max(1)
     }
 
     /// The seconds an entry stored now gets: whole seconds from the begin time, from 0 to 2,147,483,647;
     /// 0 as long as there is no begin time (`IndexFile#putKey`).
+    #[inline]
     pub fn time_diff_s(&self, store_timestamp: i64) -> i32 {
         if self.begin_timestamp <= 0 {
             return 0;
@@ -157,6 +159,7 @@ pub struct IndexEntry {
 
 impl IndexEntry {
     /// The entry's bytes.
+    #[inline]
     pub fn encode(&self) -> [u8; INDEX_ENTRY_BYTES] {
         let mut bytes = [0; INDEX_ENTRY_BYTES];
         put(&mut bytes, 0, self.hash.to_be_bytes());

@@ -69,7 +69,7 @@ pub use cq::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};
 pub use cq_ext::{CqExtUnit, ext_address, ext_offset};
 pub use delay::{DEFAULT_DELAY_LEVELS, DelayLevels, SCHEDULE_TOPIC};
 pub use error::FormatError;
-pub use hash::{Crc31, crc31, index_key_hash, index_tag_hash, java_hash, key_digest, tags_code};
+pub use hash::{Crc31, IndexHasher, crc31, index_key_hash, index_tag_hash, java_hash, key_digest, tags_code};
 pub use ids::{MadeKey, UniqueKeyGenerator, offset_message_id, parse_offset_message_id};
 pub use index::{IndexEntry, IndexGeometry, IndexHeader, geometries_for_len};
 pub use names::{
@@ -78,9 +78,9 @@ pub use names::{
 };
 pub use properties::{Properties, PropertiesBuilder, is_reserved, without_property};
 pub use record::{
-    BLANK_HEADER_BYTES, CrcCheck, Host, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES,
-    PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES, Peek, QUEUE_OFFSET_POSITION, RecordParts, RecordSpec,
-    RecordView, Version, encode_blank, patch_position, peek, seal_property_crc,
+    BLANK_HEADER_BYTES, CrcCheck, EntryFields, Host, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES,
+    PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES, Peek, QUEUE_OFFSET_POSITION, RecordOutline, RecordParts,
+    RecordSpec, RecordView, Version, encode_blank, patch_position, peek, seal_property_crc,
 };
 pub use sys_flag::{Compression, SysFlag, TransactionType};
 pub use topic::{validate_stored_topic, validate_topic};

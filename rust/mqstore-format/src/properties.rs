@@ -11,7 +11,6 @@
 
 use std::borrow::Cow;
 
-use crate::bytes::find_either;
 use crate::error::FormatError;
 use crate::record::{MAX_PROPERTIES_BYTES, PROPERTY_CRC_BYTES};
 
@@ -209,7 +208,7 @@ impl<'a> Properties<'a> {
 
     /// The entries as bytes.
     pub fn iter_raw(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        Entries { rest: self.raw }
+        Entries::new(self.raw)
     }
 
     /// The value of `name`; the later one if it occurs twice. `None` also for a value that is not UTF-8.
@@ -251,29 +250,82 @@ fn utf8(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
 
-/// Walks over entries; each byte is looked at once.
+/// Walks over entries; each byte is looked at once, eight in one step.
 struct Entries<'a> {
-    rest: &'a [u8],
+    raw: &'a [u8],
+    /// Where the next eight bytes begin.
+    next: usize,
+    /// The top bits of those of the eight bytes before that may be separators and were not met yet.
+    marks: u64,
+    /// Where the entry begins.
+    start: usize,
+}
+
+impl<'a> Entries<'a> {
+    #[inline]
+    fn new(raw: &'a [u8]) -> Self {
+        Self { raw, next: 0, marks: 0, start: 0 }
+    }
+
+    /// The next separator and its position.
+    #[inline]
+    fn separator(&mut self) -> Option<(usize, u8)> {
+        loop {
+            while self.marks == 0 {
+                self.marks = small_bytes(self.raw.get(self.next..).filter(|rest| !rest.is_empty())?);
+                self.next += 8;
+            }
+            let first = self.marks.leading_zeros();
+            self.marks &= !(1 << 63 >> first);
+            let at = self.next - 8 + first as usize / 8;
+            // Zeros are marked as well, and are no separators.
+            if let Some(byte) = self.raw.get(at).filter(|byte| **byte != 0) {
+                return Some((at, *byte));
+            }
+        }
+    }
+}
+
+/// The top bit of each of the first eight bytes that is 0, 1 or 2, and no other bit.
+#[inline]
+fn small_bytes(bytes: &[u8]) -> u64 {
+    const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    const UP_FROM_THREE: u64 = 0x7d7d_7d7d_7d7d_7d7d;
+    let eight = if let Some(eight) = bytes.first_chunk() {
+        *eight
+    } else {
+        let mut eight = [0xff; 8];
+        eight.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        eight
+    };
+    let eight = u64::from_be_bytes(eight);
+    // No carry passes from byte to byte.
+    !(((eight & LOW_BITS) + UP_FROM_THREE) | eight | LOW_BITS)
 }
 
 impl<'a> Iterator for Entries<'a> {
     type Item = (&'a [u8], &'a [u8]);
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let at = find_either(self.rest, NAME_VALUE_SEPARATOR, SEPARATOR).unwrap_or(self.rest.len());
-            let (name, rest) = self.rest.split_at_checked(at)?;
-            let (first, rest) = rest.split_first()?;
-            self.rest = rest;
-            if *first == SEPARATOR {
+            let start = self.start;
+            let (at, byte) = self.separator()?;
+            self.start = at + 1;
+            if byte == SEPARATOR {
                 // The entry ends before any 0x01: it has no value.
                 continue;
             }
-            let end = find_either(rest, SEPARATOR, SEPARATOR).unwrap_or(rest.len());
-            let (value, rest) = rest.split_at_checked(end)?;
-            self.rest = rest.get(1..).unwrap_or_default();
-            if !name.is_empty() && !value.is_empty() {
-                return Some((name, value));
+            let end = loop {
+                match self.separator() {
+                    Some((_, NAME_VALUE_SEPARATOR)) => {}
+                    Some((end, _)) => break end,
+                    None => break self.raw.len(),
+                }
+            };
+            self.start = end + 1;
+            if at > start && end > at + 1 {
+                return Some((self.raw.get(start..at)?, self.raw.get(at + 1..end)?));
             }
         }
     }

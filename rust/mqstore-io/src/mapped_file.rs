@@ -230,6 +230,11 @@ impl MappedFile {
         self.region.read().is_some()
     }
 
+    /// Its bytes in memory if it is mapped now. The map stays as long as there is a handle.
+    pub fn mapped(&self) -> Option<Region> {
+        self.region.read().clone()
+    }
+
     /// Logical offset of its first byte.
     pub fn base_offset(&self) -> u64 {
         self.base_offset

@@ -291,6 +291,7 @@ impl Region {
     }
 
     /// Loads what [`Region::store_u32_be_release`] stored; what was written before it is then seen.
+    #[inline]
     pub fn load_u32_be_acquire(&self, at: usize) -> Result<u32, RegionError> {
         let source = self.range(at, 4)?;
         if let Some(cell) = aligned::<AtomicU32>(source) {
@@ -302,6 +303,7 @@ impl Region {
     }
 
     /// Loads what [`Region::store_i64_be_release`] stored; what was written before it is then seen.
+    #[inline]
     pub fn load_i64_be_acquire(&self, at: usize) -> Result<i64, RegionError> {
         let source = self.range(at, 8)?;
         if let Some(cell) = aligned::<AtomicU64>(source) {
@@ -416,6 +418,7 @@ fn prefetch_for_write(place: NonNull<u8>) {
 fn prefetch_for_write(_place: NonNull<u8>) {}
 
 /// The place as one of a `T`, when it is aligned for that.
+#[inline]
 fn aligned<T>(place: NonNull<u8>) -> Option<NonNull<T>> {
     Some(place.cast::<T>()).filter(|cell| cell.is_aligned())
 }

@@ -18,6 +18,9 @@ use mqstore_io::{Access, FileCache, MapAccess, Region, RegionError, VfsFile};
 use super::put::IndexPut;
 use crate::error::{IoContext, StoreError};
 
+/// Entries that are added in one turn: their slots are fetched side by side.
+pub(super) const GROUP_ENTRIES: usize = 64;
+
 /// Positions of the header's fields.
 const BEGIN_TIMESTAMP: usize = 0;
 const END_TIMESTAMP: usize = 8;
@@ -48,6 +51,14 @@ struct State {
 pub(super) struct WriteMap {
     file: Arc<dyn VfsFile>,
     region: Region,
+}
+
+/// An entry on its way into a file.
+#[derive(Clone, Copy, Default)]
+struct Prepared {
+    slot_position: usize,
+    /// All but the number of the older entry.
+    bytes: [u8; INDEX_ENTRY_BYTES],
 }
 
 /// The bytes of a file that is read.
@@ -126,30 +137,70 @@ impl IndexFile {
         self.state.write().map = None;
     }
 
-    /// Adds one entry; the caller has seen that there is room, and holds the writer's lock.
-    pub(super) fn put(&self, map: &WriteMap, new: &IndexPut) -> Result<(), StoreError> {
-        let mut header = self.known_header();
-        let written = self.put_key(&map.region, &mut header, new);
+    /// Adds the first of `new`, at most [`GROUP_ENTRIES`] and those that there is room for, and answers how
+    /// many. The caller holds the writer's lock.
+    ///
+    /// Each entry is put as if it came alone, so that a kill between any two stores leaves what it always
+    /// left. Look-ups in this process wait meanwhile: they would meet slots that the header in memory does
+    /// not count yet.
+    pub(super) fn put(&self, map: &WriteMap, new: &[IndexPut]) -> Result<usize, StoreError> {
+        let mut state = self.state.write();
+        let room = self.geometry.entries.saturating_sub(state.header.next_entry()) as usize;
+        // What comes behind the first entry of a file counts its seconds from that one.
+        let most = if state.header.next_entry() <= 1 { 1 } else { GROUP_ENTRIES };
+        let group = new.get(..new.len().min(room).min(most)).unwrap_or_default();
+        let written = self.put_group(&map.region, &mut state.header, group);
         self.dirty.store(true, Ordering::Release);
         written.map_err(io::Error::from).at(&self.path, "writing an index entry")?;
-        self.state.write().header = header;
+        Ok(group.len())
+    }
+
+    fn put_group(
+        &self,
+        region: &Region,
+        header: &mut IndexHeader,
+        group: &[IndexPut],
+    ) -> Result<(), RegionError> {
+        let mut entries = [Prepared::default(); GROUP_ENTRIES];
+        for (entry, new) in entries.iter_mut().zip(group) {
+            entry.slot_position = self.geometry.slot_position(self.geometry.slot_of(new.hash)) as usize;
+            // Slots lie anywhere in the file. Asked for one after the other, without a use of the answers,
+            // they come from memory side by side.
+            region.load_u32_be_acquire(entry.slot_position)?;
+            // Made here, the bytes are long in memory when they are copied.
+            entry.bytes = IndexEntry {
+                hash: new.hash,
+                physical_offset: new.physical_offset,
+                time_diff_s: header.time_diff_s(new.store_timestamp),
+                previous: 0,
+            }
+            .encode();
+        }
+        for (entry, new) in entries.iter_mut().zip(group) {
+            let mut next = *header;
+            self.put_key(region, &mut next, new, entry)?;
+            *header = next;
+        }
         Ok(())
     }
 
     /// The steps of `IndexFile#putKey`; the entry comes first, the slot that makes it reachable last.
-    fn put_key(&self, region: &Region, header: &mut IndexHeader, new: &IndexPut) -> Result<(), RegionError> {
+    fn put_key(
+        &self,
+        region: &Region,
+        header: &mut IndexHeader,
+        new: &IndexPut,
+        entry: &mut Prepared,
+    ) -> Result<(), RegionError> {
         let number = header.next_entry();
-        let slot_position = self.geometry.slot_position(self.geometry.slot_of(new.hash)) as usize;
-        let newest = region.load_u32_be_acquire(slot_position)?;
+        let newest = region.load_u32_be_acquire(entry.slot_position)?;
         // A slot that points ahead is a leftover; RocketMQ, too, begins its chain anew.
         let previous = if newest < number { newest } else { 0 };
-        let entry = IndexEntry {
-            hash: new.hash,
-            physical_offset: new.physical_offset,
-            time_diff_s: header.time_diff_s(new.store_timestamp),
-            previous: previous.cast_signed(),
-        };
-        region.write(self.geometry.entry_position(number) as usize, &entry.encode())?;
+        if let Some(place) = entry.bytes.last_chunk_mut() {
+            // The number of the older entry stands last.
+            *place = previous.to_be_bytes();
+        }
+        region.write(self.geometry.entry_position(number) as usize, &entry.bytes)?;
         if number <= 1 {
             header.begin_physical = new.physical_offset;
             header.begin_timestamp = new.store_timestamp;
@@ -164,7 +215,7 @@ impl IndexFile {
         region.store_u32_be_release(INDEX_COUNT, header.index_count.cast_unsigned())?;
         region.store_i64_be_release(END_PHYSICAL, header.end_physical)?;
         region.store_i64_be_release(END_TIMESTAMP, header.end_timestamp)?;
-        region.store_u32_be_release(slot_position, number)
+        region.store_u32_be_release(entry.slot_position, number)
     }
 
     pub(super) fn is_dirty(&self) -> bool {

@@ -14,7 +14,7 @@ use mqstore_format::{IndexFileTime, IndexHeader, index_file_name};
 use mqstore_io::LocalTime;
 use mqstore_io::sync::Arc;
 
-use super::file::{IndexFile, WriteMap};
+use super::file::{GROUP_ENTRIES, IndexFile, WriteMap};
 use super::set::{IndexSet, Writer};
 use crate::error::{IoContext, StoreError};
 
@@ -41,8 +41,10 @@ impl IndexSet {
         let mut writer = self.writer();
         let mut end_physical = self.end_physical();
         let mut current: Option<(Arc<IndexFile>, WriteMap)> = None;
-        for entry in entries {
-            if entry.physical_offset < end_physical {
+        let mut rest = entries;
+        while let Some((first, later)) = rest.split_first() {
+            if first.physical_offset < end_physical {
+                rest = later;
                 continue;
             }
             if current.as_ref().is_none_or(|(file, _)| file.is_full()) {
@@ -54,8 +56,11 @@ impl IndexSet {
                 current = Some((file, map));
             }
             if let Some((file, map)) = &current {
-                file.put(map, entry)?;
-                end_physical = entry.physical_offset;
+                // The file has room: it takes one at least.
+                let count = file.put(map, ascending(rest))?.clamp(1, rest.len());
+                let (added, later) = rest.split_at(count);
+                end_physical = added.last().map_or(end_physical, |entry| entry.physical_offset);
+                rest = later;
             }
         }
         Ok(())
@@ -104,6 +109,14 @@ impl IndexSet {
         }
         Err(StoreError::Busy { reason: format!("{}: no name is free for an index file", folder.display()) })
     }
+}
+
+/// The first entries, up to [`GROUP_ENTRIES`], none of which is for a record before that of another.
+fn ascending(entries: &[IndexPut]) -> &[IndexPut] {
+    let group = entries.get(..GROUP_ENTRIES).unwrap_or(entries);
+    let neighbours = group.iter().zip(group.iter().skip(1));
+    let ordered = neighbours.take_while(|(left, right)| left.physical_offset <= right.physical_offset);
+    group.get(..ordered.count() + 1).unwrap_or(group)
 }
 
 /// The header of a file that follows one with `previous`.

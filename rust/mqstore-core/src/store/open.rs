@@ -78,6 +78,7 @@ fn start(
         Arc::new(CommitLog::open(files, &LogOptions::of(options), recovered.row, point, Arc::clone(&live))?);
     let dispatcher = Arc::new(derived.dispatcher);
     dispatcher.attach(&live);
+    dispatcher.look_at_maps();
     let policy = FlushPolicy {
         interval_ms: options.flush_interval_ms,
         least_pages: options.flush_least_pages,

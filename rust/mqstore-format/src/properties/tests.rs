@@ -157,8 +157,14 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_walked(raw in vec(prop_oneof![0u8..4, any::<u8>()], 0..64)) {
+    fn any_bytes_are_walked(raw in vec(prop_oneof![0u8..4, 0x80u8..0x84, any::<u8>()], 0..64)) {
         let properties = Properties::new(&raw);
+        let plain = raw.split(|byte| *byte == SEPARATOR).filter_map(|entry| {
+            let middle = entry.iter().position(|byte| *byte == NAME_VALUE_SEPARATOR)?;
+            Some((&entry[..middle], &entry[middle + 1..]))
+        });
+        let plain = plain.filter(|(name, value)| !name.is_empty() && !value.is_empty());
+        prop_assert!(properties.iter_raw().eq(plain));
         let _ = (properties.to_vec(), properties.iter_lossy().count(), properties.get_many(["a", "TAGS"]));
         let without = without_property(&raw, "a");
         prop_assert_eq!(Properties::new(&without).get_raw("a"), None);

@@ -6,17 +6,21 @@
 
 use std::borrow::Cow;
 
-use super::{BLANK_HEADER_BYTES, Host, MIN_RECORD_BYTES, PROPERTY_CRC_BYTES, Version};
-use crate::bytes::Reader;
+use super::{
+    BODY_CRC_POSITION, BORN_HOST_POSITION, BORN_TIMESTAMP_POSITION, EntryFields, FLAG_POSITION, Host,
+    MIN_RECORD_BYTES, PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION,
+    RecordOutline, SYS_FLAG_POSITION, Version,
+};
+use crate::bytes::{Reader, field};
 use crate::compression::decompress;
-use crate::delay::{DelayLevels, SCHEDULE_TOPIC};
+use crate::delay::DelayLevels;
 use crate::error::FormatError;
-use crate::hash::{crc31, java_hash, tags_code};
+use crate::hash::crc31;
 use crate::ids::offset_message_id;
 use crate::properties::{
-    DELAY, INNER_BASE, INNER_NUM, KEYS, PROPERTY_CRC_HEAD, Properties, TAGS, UNIQ_KEY, property_crc_value,
+    INNER_BASE, INNER_NUM, KEYS, PROPERTY_CRC_HEAD, Properties, TAGS, UNIQ_KEY, property_crc_value,
 };
-use crate::sys_flag::{SysFlag, TransactionType};
+use crate::sys_flag::SysFlag;
 
 /// Which checksums [`RecordView::check_crc`] verifies.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -79,55 +83,43 @@ impl<'a> RecordView<'a> {
     /// Structure only: magic, every length, and the sum of the parts against TOTALSIZE. No allocation.
     /// `Truncated` means that `bytes` ends before the record does.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
-        let (record, version) = cut(bytes)?;
-        let mut reader = Reader::new(record, "record");
-        reader.take(BLANK_HEADER_BYTES)?;
-        let body_crc = reader.u32()?;
-        let queue_id = reader.i32()?;
-        let flag = reader.i32()?;
-        let queue_offset = reader.i64()?;
-        let physical_offset = reader.i64()?;
-        let sys_flag = SysFlag(reader.i32()?);
-        let born_timestamp = reader.i64()?;
-        let born_host = Host::read(&mut reader, sys_flag.born_host_v6())?;
-        let store_timestamp = reader.i64()?;
-        let store_host = Host::read(&mut reader, sys_flag.store_host_v6())?;
-        let reconsume_times = reader.i32()?;
-        let prepared_transaction_offset = reader.i64()?;
-        let body_len = reader.i32()?;
-        let body = reader.take_length("BODYLEN", i64::from(body_len))?;
-        let topic_len = match version {
-            Version::V1 => i64::from(reader.i8()?),
-            Version::V2 => i64::from(reader.i16()?),
-        };
-        let topic = reader.take_length("TOPICLEN", topic_len)?;
-        let properties_len = reader.i16()?;
-        let properties = reader.take_length("PROPLEN", i64::from(properties_len))?;
-        if !reader.rest().is_empty() {
-            let limit = (record.len() - reader.rest().len()) as i64;
-            return Err(FormatError::BadLength { what: "TOTALSIZE", value: record.len() as i64, limit });
-        }
-        let topic = std::str::from_utf8(topic).map_err(|_| FormatError::BadUtf8 { what: "topic" })?;
+        let frame = Frame::of(bytes)?;
+        let (record, head) = (frame.record, frame.head);
+        let sys_flag = frame.sys_flag;
         Ok(Self {
             size: record.len() as u32,
-            version,
-            body_crc,
-            queue_id,
-            flag,
-            queue_offset,
-            physical_offset,
+            version: frame.version,
+            body_crc: u32::from_be_bytes(field(head, BODY_CRC_POSITION)),
+            queue_id: i32::from_be_bytes(field(head, QUEUE_ID_POSITION)),
+            flag: i32::from_be_bytes(field(head, FLAG_POSITION)),
+            queue_offset: i64::from_be_bytes(field(head, QUEUE_OFFSET_POSITION)),
+            physical_offset: i64::from_be_bytes(field(head, PHYSICAL_OFFSET_POSITION)),
             sys_flag,
-            born_timestamp,
-            born_host,
-            store_timestamp,
-            store_host,
-            reconsume_times,
-            prepared_transaction_offset,
-            body,
-            topic,
-            properties: Properties::new(properties),
+            born_timestamp: i64::from_be_bytes(field(head, BORN_TIMESTAMP_POSITION)),
+            born_host: Host::read(&mut Reader::new(frame.born_host, "record"), sys_flag.born_host_v6())?,
+            store_timestamp: frame.store_timestamp,
+            store_host: Host::read(&mut Reader::new(frame.store_host, "record"), sys_flag.store_host_v6())?,
+            reconsume_times: frame.reconsume_times,
+            prepared_transaction_offset: frame.prepared_transaction_offset,
+            body: frame.body,
+            topic: frame.topic,
+            properties: frame.properties,
             bytes: record,
         })
+    }
+
+    /// The part of it that decides its entries.
+    pub fn outline(&self) -> RecordOutline<'a> {
+        RecordOutline {
+            size: self.size,
+            queue_id: self.queue_id,
+            queue_offset: self.queue_offset,
+            physical_offset: self.physical_offset,
+            sys_flag: self.sys_flag,
+            store_timestamp: self.store_timestamp,
+            topic: self.topic,
+            properties: self.properties,
+        }
     }
 
     /// Verifies the checksums asked for.
@@ -186,37 +178,19 @@ impl<'a> RecordView<'a> {
         self.properties.get(UNIQ_KEY)
     }
 
-    /// The third field of the record's queue unit.
-    ///
-    /// The hash of the tags, 0 without; for records of `SCHEDULE_TOPIC_XXXX` with a `DELAY` above 0 the time
-    /// of delivery by `levels` instead. A `DELAY` that is no number (RocketMQ refuses the record for it)
-    /// counts as none. Source: `CommitLog#checkMessageAndReturnSize`.
+    /// The third field of the record's queue unit; see [`EntryFields::tags_code`].
     pub fn tags_code(&self, levels: &DelayLevels) -> i64 {
-        if self.topic != SCHEDULE_TOPIC {
-            return self.tags().map_or_else(|| self.lossy_tags_code(), tags_code);
-        }
-        let [tags, delay] = self.properties.get_many([TAGS, DELAY]);
-        let level =
-            delay.and_then(|level| level.parse::<i32>().ok()).map(|level| level.min(levels.max_level()));
-        match level {
-            Some(level) if level > 0 => levels.delivery_time(level, self.store_timestamp),
-            _ => tags.map_or_else(|| self.lossy_tags_code(), tags_code),
-        }
+        EntryFields::of(self.properties).tags_code(self.topic, self.store_timestamp, levels)
     }
 
-    /// Tags that are not UTF-8 hash as Java would read them: with replacement characters.
-    fn lossy_tags_code(&self) -> i64 {
-        self.properties.get_raw(TAGS).map_or(0, |tags| i64::from(java_hash(&String::from_utf8_lossy(tags))))
-    }
-
-    /// The record gets a queue unit: it is no half message and no rollback (`CommitLogDispatcherBuildConsumeQueue`).
+    /// See [`RecordOutline::dispatches_to_queue`].
     pub fn dispatches_to_queue(&self) -> bool {
-        matches!(self.sys_flag.transaction(), TransactionType::None | TransactionType::Commit)
+        self.outline().dispatches_to_queue()
     }
 
-    /// The record's keys are indexed: it is no rollback (`IndexService#buildIndex`).
+    /// See [`RecordOutline::indexed`].
     pub fn indexed(&self) -> bool {
-        self.sys_flag.transaction() != TransactionType::Rollback
+        self.outline().indexed()
     }
 
     /// Base queue offset and number of messages, if the record has both `INNER_BASE` and `INNER_NUM`.
@@ -245,7 +219,71 @@ impl<'a> RecordView<'a> {
     }
 }
 
+/// The parts of a record as its lengths cut them; the one place that decides what a whole record is.
+pub(super) struct Frame<'a> {
+    pub(super) record: &'a [u8],
+    version: Version,
+    /// What comes before the hosts has one place in every record.
+    pub(super) head: &'a [u8; BORN_HOST_POSITION],
+    pub(super) sys_flag: SysFlag,
+    born_host: &'a [u8],
+    pub(super) store_timestamp: i64,
+    store_host: &'a [u8],
+    reconsume_times: i32,
+    prepared_transaction_offset: i64,
+    body: &'a [u8],
+    pub(super) topic: &'a str,
+    pub(super) properties: Properties<'a>,
+}
+
+impl<'a> Frame<'a> {
+    #[inline]
+    pub(super) fn of(bytes: &'a [u8]) -> Result<Self, FormatError> {
+        let (record, version) = cut(bytes)?;
+        let Some((head, rest)) = record.split_first_chunk::<BORN_HOST_POSITION>() else {
+            let (needed, available) = (MIN_RECORD_BYTES, record.len());
+            return Err(FormatError::Truncated { what: "record", needed, available });
+        };
+        let sys_flag = SysFlag(i32::from_be_bytes(field(head, SYS_FLAG_POSITION)));
+        let mut reader = Reader::new(rest, "record");
+        let born_host = Host::skip(&mut reader, sys_flag.born_host_v6())?;
+        let store_timestamp = reader.i64()?;
+        let store_host = Host::skip(&mut reader, sys_flag.store_host_v6())?;
+        let reconsume_times = reader.i32()?;
+        let prepared_transaction_offset = reader.i64()?;
+        let body_len = reader.i32()?;
+        let body = reader.take_length("BODYLEN", i64::from(body_len))?;
+        let topic_len = match version {
+            Version::V1 => i64::from(reader.i8()?),
+            Version::V2 => i64::from(reader.i16()?),
+        };
+        let topic = reader.take_length("TOPICLEN", topic_len)?;
+        let properties_len = reader.i16()?;
+        let properties = reader.take_length("PROPLEN", i64::from(properties_len))?;
+        if !reader.rest().is_empty() {
+            let limit = (record.len() - reader.rest().len()) as i64;
+            return Err(FormatError::BadLength { what: "TOTALSIZE", value: record.len() as i64, limit });
+        }
+        let topic = std::str::from_utf8(topic).map_err(|_| FormatError::BadUtf8 { what: "topic" })?;
+        Ok(Self {
+            record,
+            version,
+            head,
+            sys_flag,
+            born_host,
+            store_timestamp,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            body,
+            topic,
+            properties: Properties::new(properties),
+        })
+    }
+}
+
 /// The bytes of the record at the front, by its length and magic.
+#[inline]
 fn cut(bytes: &[u8]) -> Result<(&[u8], Version), FormatError> {
     let mut head = Reader::new(bytes, "record header");
     let size = head.i32()?;

@@ -53,6 +53,15 @@ impl Host {
         end
     }
 
+    /// The bytes of a host, not looked at.
+    #[inline]
+    pub(crate) fn skip<'a>(reader: &mut Reader<'a>, v6: bool) -> Result<&'a [u8], FormatError> {
+        let start = reader.rest();
+        reader.take(if v6 { 16 } else { 4 })?;
+        reader.i32()?;
+        Ok(start)
+    }
+
     pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
         match self.ip {
             IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),

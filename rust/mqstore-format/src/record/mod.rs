@@ -29,10 +29,12 @@
 
 mod decode;
 mod encode;
+mod entries;
 mod host;
 
 pub use decode::{CrcCheck, RecordView};
 pub use encode::{RecordParts, RecordSpec, patch_position, seal_property_crc};
+pub use entries::{EntryFields, RecordOutline};
 pub use host::Host;
 
 use crate::bytes::{Reader, field};

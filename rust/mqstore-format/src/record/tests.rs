@@ -421,6 +421,7 @@ proptest! {
         }
         bytes.extend(behind);
         let record = RecordView::decode(&bytes).unwrap();
+        prop_assert_eq!(RecordOutline::decode(&bytes), Ok(record.outline()));
         prop_assert_eq!(record.bytes, &bytes[..size]);
         prop_assert_eq!(record.size as usize, size);
         prop_assert_eq!(record.check_crc(CrcCheck::ALL), Ok(()));
@@ -473,6 +474,8 @@ proptest! {
             bytes[at] = byte;
         }
         bytes.truncate(size);
+        let outline = RecordView::decode(&bytes).map(|record| record.outline());
+        prop_assert_eq!(RecordOutline::decode(&bytes), outline);
         if let Ok(record) = RecordView::decode(&bytes) {
             let _ = record.check_crc(CrcCheck::ALL);
             let _ = (record.tags_code(&DelayLevels::default()), record.key_list().count(), record.inner_batch());

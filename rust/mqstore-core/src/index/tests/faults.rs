@@ -153,11 +153,16 @@ fn look_ups_go_on_while_entries_are_added() {
     let other = || IndexSet::load(&world.files, Some(geometry), geometry, Access::Read).unwrap();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            for n in 0..1500 {
+            for n in 0..500 {
                 set.put(&[nth(n)]).unwrap();
                 if n % 100 == 0 {
                     set.flush().unwrap();
                 }
+            }
+            // Many at once, as dispatch puts them.
+            for first in (500..1500).step_by(250) {
+                set.put(&puts(first..first + 250)).unwrap();
+                set.flush().unwrap();
             }
         });
         let mut seen = 0;

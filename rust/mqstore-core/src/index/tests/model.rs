@@ -147,4 +147,30 @@ proptest! {
             }
         }
     }
+
+    #[test]
+    fn many_at_once_are_put_as_one_by_one(
+        hashes in proptest::collection::vec((0..700_i32, 0..2_i64), 1..400),
+        geometry in (1..90_u32, 2..300_u32).prop_map(|(slots, entries)| IndexGeometry { slots, entries }),
+        back in any::<proptest::sample::Index>(),
+    ) {
+        let mut at = 0;
+        let mut puts: Vec<_> = hashes
+            .into_iter()
+            .map(|(hash, gap)| {
+                at += gap * 100;
+                IndexPut { hash, physical_offset: at, store_timestamp: T + at * 7 }
+            })
+            .collect();
+        // One that comes too late for its place is left out in either case.
+        puts.insert(back.index(puts.len()), IndexPut { hash: 1, physical_offset: at / 2, store_timestamp: T });
+        let [together, single] = [World::new(&SimVfs::default()), World::new(&SimVfs::default())];
+        let open = |world: &World| IndexSet::load(&world.files, None, geometry, Access::ReadWrite).unwrap();
+        open(&together).put(&puts).unwrap();
+        let set = open(&single);
+        puts.iter().for_each(|put| set.put(&[*put]).unwrap());
+        prop_assert_eq!(together.contents(), single.contents());
+        let files: Vec<_> = together.contents().into_iter().map(|file| file.1).collect();
+        prop_assert_eq!(files, model(geometry, &puts));
+    }
 }

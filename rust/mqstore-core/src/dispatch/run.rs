@@ -1,0 +1,216 @@
+//! What one run of records contributes to the derived files, before anything is written.
+//!
+//! Owns the decision which entries a record yields. Memory only, and used again for the next run. What
+//! depends on the topic alone (is its name good for a folder, do its queues hold plain units, the front
+//! of its keys' hash) is found out once for each topic of a run.
+
+use std::collections::{BTreeSet, HashMap};
+
+use mqstore_format::{CqUnit, DelayLevels, IndexHasher, RecordOutline, validate_stored_topic};
+
+use crate::index::IndexPut;
+
+/// Queue ids below this have their place in a table; others are searched.
+const NEAR_QUEUES: usize = 1024;
+
+/// Entries up to which the memory of a list is kept for the next run: more than a run of small records
+/// with a few keys each has.
+const KEPT_ENTRIES: usize = 32 << 10;
+
+/// Lists of units that are kept for the next run.
+const KEPT_LISTS: usize = 256;
+
+/// What decides which entries a record yields.
+#[derive(Clone, Debug, Default)]
+pub struct DispatchRules {
+    /// Whether tags get index entries of their own, as RocketMQ 5.5.0 writes them.
+    pub index_tags: bool,
+    /// What the levels of delayed messages mean; their entries hold the delivery time.
+    pub delay_levels: DelayLevels,
+    /// Topics whose queues hold batch units; they get no plain entries.
+    pub batch_topics: BTreeSet<String>,
+    /// Whether damage in the log is passed over; else it stops the dispatcher.
+    pub skip_damage: bool,
+}
+
+/// What one run of records contributes to the derived files.
+#[derive(Debug, Default)]
+pub struct RunOutput {
+    /// Index entries in log order.
+    pub index: Vec<IndexPut>,
+    /// Records seen.
+    pub records: u64,
+    /// One past the last byte of the run.
+    pub end: u64,
+    queues: Vec<QueueRun>,
+    topics: Vec<TopicRun>,
+    by_name: HashMap<Box<str>, usize>,
+    /// The topic of the last record; most records have the topic of the one before.
+    last: usize,
+    spare: Vec<Vec<CqUnit>>,
+}
+
+/// Entries of one queue, in log order.
+#[derive(Debug)]
+pub struct QueueRun {
+    topic: usize,
+    queue_id: i32,
+    units: Vec<CqUnit>,
+    /// Where a row of units starts whose queue offsets follow one another: the offset, and its unit.
+    rows: Vec<(i64, usize)>,
+    next_offset: i64,
+}
+
+/// What a run knows of one topic.
+#[derive(Debug)]
+struct TopicRun {
+    name: Box<str>,
+    /// Whether its records get queue entries.
+    has_queues: bool,
+    hasher: IndexHasher,
+    /// Places in `RunOutput::queues`, by queue id.
+    near: Vec<Option<usize>>,
+    far: Vec<(i32, usize)>,
+}
+
+impl TopicRun {
+    fn new(rules: &DispatchRules, name: &str) -> Self {
+        // A name that could leave the store's folders never becomes a path.
+        let has_queues = !rules.batch_topics.contains(name) && validate_stored_topic(name).is_ok();
+        let hasher = IndexHasher::new(name);
+        Self { name: name.into(), has_queues, hasher, near: Vec::new(), far: Vec::new() }
+    }
+
+    #[inline]
+    fn place(&self, queue_id: i32) -> Option<usize> {
+        match self.near.get(queue_id as usize) {
+            Some(place) => *place,
+            None => self.far.iter().find(|(id, _)| *id == queue_id).map(|(_, place)| *place),
+        }
+    }
+
+    fn keep_place(&mut self, queue_id: i32, place: usize) {
+        let id = queue_id as usize;
+        if id >= NEAR_QUEUES {
+            self.far.push((queue_id, place));
+            return;
+        }
+        if id >= self.near.len() {
+            self.near.resize(id + 1, None);
+        }
+        if let Some(slot) = self.near.get_mut(id) {
+            *slot = Some(place);
+        }
+    }
+}
+
+impl QueueRun {
+    #[inline]
+    fn push(&mut self, offset: i64, unit: CqUnit) {
+        if offset != self.next_offset || self.rows.is_empty() {
+            self.rows.push((offset, self.units.len()));
+        }
+        self.units.push(unit);
+        // Offsets are not negative: nothing follows the largest one.
+        self.next_offset = offset.wrapping_add(1);
+    }
+
+    /// The queue.
+    pub fn queue_id(&self) -> i32 {
+        self.queue_id
+    }
+
+    /// Units whose queue offsets follow one another, with the first one's offset, in log order.
+    pub fn rows(&self) -> impl Iterator<Item = (i64, &[CqUnit])> {
+        let ends = self.rows.iter().skip(1).map(|(_, start)| *start).chain([self.units.len()]);
+        self.rows
+            .iter()
+            .zip(ends)
+            .map(|((offset, start), end)| (*offset, self.units.get(*start..end).unwrap_or_default()))
+    }
+}
+
+impl RunOutput {
+    /// The entries of queues, by queue in the order of its first record.
+    pub fn queues(&self) -> impl Iterator<Item = (&str, &QueueRun)> {
+        self.queues.iter().filter_map(|run| Some((&*self.topics.get(run.topic)?.name, run)))
+    }
+
+    /// Forgets everything, for a run that starts at log offset `start`.
+    pub fn begin(&mut self, start: u64) {
+        for run in self.queues.drain(..) {
+            let mut units = run.units;
+            if self.spare.len() < KEPT_LISTS && units.capacity() <= KEPT_ENTRIES {
+                units.clear();
+                self.spare.push(units);
+            }
+        }
+        self.index.clear();
+        self.index.shrink_to(KEPT_ENTRIES);
+        self.topics.clear();
+        self.by_name.clear();
+        (self.records, self.end, self.last) = (0, start, 0);
+    }
+
+    /// Adds what `record`, which lies at log offset `offset`, contributes.
+    #[inline]
+    pub fn add(&mut self, rules: &DispatchRules, record: &RecordOutline<'_>, offset: u64) {
+        self.records += 1;
+        self.end = offset + u64::from(record.size);
+        let (queued, indexed) = (record.dispatches_to_queue(), record.indexed());
+        if !queued && !indexed {
+            return;
+        }
+        let known = self.topics.get(self.last).is_some_and(|topic| *topic.name == *record.topic);
+        if !known {
+            self.last = self.topic(rules, record.topic);
+        }
+        let Some(topic) = self.topics.get(self.last) else { return };
+        let fields = record.entry_fields();
+        if indexed {
+            let hasher = topic.hasher;
+            let mut put = |hash: i32| {
+                let store_timestamp = record.store_timestamp;
+                self.index.push(IndexPut { hash, physical_offset: offset as i64, store_timestamp });
+            };
+            fields.key_hashes(hasher, &mut put);
+            if rules.index_tags {
+                // RocketMQ 5.5.0 marks a tag entry by a `T` between topic and tag.
+                fields.tags().into_iter().for_each(|tags| put(hasher.tags(tags)));
+            }
+        }
+        if queued && topic.has_queues && record.queue_id >= 0 && record.queue_offset >= 0 {
+            let tags_code = fields.tags_code(record.topic, record.store_timestamp, &rules.delay_levels);
+            let unit = CqUnit { physical_offset: offset as i64, size: record.size as i32, tags_code };
+            let place = topic.place(record.queue_id).unwrap_or_else(|| self.add_queue(record.queue_id));
+            if let Some(run) = self.queues.get_mut(place) {
+                run.push(record.queue_offset, unit);
+            }
+        }
+    }
+
+    fn topic(&mut self, rules: &DispatchRules, name: &str) -> usize {
+        if let Some(place) = self.by_name.get(name) {
+            return *place;
+        }
+        let place = self.topics.len();
+        self.topics.push(TopicRun::new(rules, name));
+        self.by_name.insert(name.into(), place);
+        place
+    }
+
+    /// Adds a queue of the last topic.
+    #[cold]
+    fn add_queue(&mut self, queue_id: i32) -> usize {
+        let (place, topic) = (self.queues.len(), self.last);
+        let units = self.spare.pop().unwrap_or_default();
+        self.queues.push(QueueRun { topic, queue_id, units, rows: Vec::new(), next_offset: 0 });
+        if let Some(topic) = self.topics.get_mut(topic) {
+            topic.keep_place(queue_id, place);
+        }
+        place
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! What decides the entries of a record in queues and index, taken out of it in one pass.
+//!
+//! The dispatcher asks every record for the same few things. [`RecordOutline`] is the part of a
+//! [`RecordView`](super::RecordView) that it needs, cut by the same rules. [`EntryFields`] looks at each byte
+//! of the properties once and remembers where the values are; only those that are used are checked to be
+//! UTF-8. The answers are those of [`Properties::get`]: of two entries with one name the later counts, a
+//! value that is not UTF-8 is none.
+//!
+//! Source: `CommitLog#checkMessageAndReturnSize`, `IndexService#buildIndex`.
+
+use super::decode::Frame;
+use super::{PHYSICAL_OFFSET_POSITION, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION};
+use crate::bytes::field;
+use crate::delay::{DelayLevels, SCHEDULE_TOPIC};
+use crate::error::FormatError;
+use crate::hash::{IndexHasher, java_hash, java_hash_bytes};
+use crate::properties::{DELAY, KEYS, Properties, TAGS, UNIQ_KEY};
+use crate::sys_flag::{SysFlag, TransactionType};
+
+/// The part of a record that decides its entries.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RecordOutline<'a> {
+    /// TOTALSIZE.
+    pub size: u32,
+    /// QUEUEID.
+    pub queue_id: i32,
+    /// QUEUEOFFSET; 0 for prepared and rollback records.
+    pub queue_offset: i64,
+    /// PHYSICALOFFSET: where the record says it is, which is for the caller to compare.
+    pub physical_offset: i64,
+    /// SYSFLAG.
+    pub sys_flag: SysFlag,
+    /// STORETIMESTAMP, epoch milliseconds of the store's clock.
+    pub store_timestamp: i64,
+    /// TOPIC.
+    pub topic: &'a str,
+    /// PROPERTIES, not yet split.
+    pub properties: Properties<'a>,
+}
+
+impl<'a> RecordOutline<'a> {
+    /// Decodes the record at the front of `bytes`, which may go on behind it; takes and refuses what
+    /// [`RecordView::decode`](super::RecordView::decode) does.
+    #[inline]
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
+        let frame = Frame::of(bytes)?;
+        Ok(Self {
+            size: frame.record.len() as u32,
+            queue_id: i32::from_be_bytes(field(frame.head, QUEUE_ID_POSITION)),
+            queue_offset: i64::from_be_bytes(field(frame.head, QUEUE_OFFSET_POSITION)),
+            physical_offset: i64::from_be_bytes(field(frame.head, PHYSICAL_OFFSET_POSITION)),
+            sys_flag: frame.sys_flag,
+            store_timestamp: frame.store_timestamp,
+            topic: frame.topic,
+            properties: frame.properties,
+        })
+    }
+
+    /// What of its properties decides its entries.
+    #[inline]
+    pub fn entry_fields(&self) -> EntryFields<'a> {
+        EntryFields::of(self.properties)
+    }
+
+    /// The record gets a queue unit: it is no half message and no rollback (`CommitLogDispatcherBuildConsumeQueue`).
+    #[inline]
+    pub fn dispatches_to_queue(&self) -> bool {
+        matches!(self.sys_flag.transaction(), TransactionType::None | TransactionType::Commit)
+    }
+
+    /// The record's keys are indexed: it is no rollback (`IndexService#buildIndex`).
+    #[inline]
+    pub fn indexed(&self) -> bool {
+        self.sys_flag.transaction() != TransactionType::Rollback
+    }
+}
+
+/// The properties that decide a record's entries, as bytes.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct EntryFields<'a> {
+    unique_key: Option<&'a [u8]>,
+    keys: Option<&'a [u8]>,
+    tags: Option<&'a [u8]>,
+    delay: Option<&'a [u8]>,
+}
+
+impl<'a> EntryFields<'a> {
+    /// Looks for them.
+    #[inline]
+    pub fn of(properties: Properties<'a>) -> Self {
+        const UNIQ_KEY_NAME: &[u8] = UNIQ_KEY.as_bytes();
+        const KEYS_NAME: &[u8] = KEYS.as_bytes();
+        const TAGS_NAME: &[u8] = TAGS.as_bytes();
+        const DELAY_NAME: &[u8] = DELAY.as_bytes();
+        let mut found = Self::default();
+        for (name, value) in properties.iter_raw() {
+            match name {
+                UNIQ_KEY_NAME => found.unique_key = Some(value),
+                KEYS_NAME => found.keys = Some(value),
+                TAGS_NAME => found.tags = Some(value),
+                DELAY_NAME => found.delay = Some(value),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// The `UNIQ_KEY` property: the id the producer gave.
+    #[inline]
+    pub fn unique_key(&self) -> Option<&'a str> {
+        self.unique_key.and_then(utf8)
+    }
+
+    /// The `KEYS` property: keys separated by single spaces.
+    #[inline]
+    pub fn keys(&self) -> Option<&'a str> {
+        self.keys.and_then(utf8)
+    }
+
+    /// The pieces of `KEYS` that the index gets: split on single spaces, empty pieces left out.
+    #[inline]
+    pub fn key_list(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.keys().unwrap_or_default().split(' ').filter(|key| !key.is_empty())
+    }
+
+    /// The `TAGS` property.
+    #[inline]
+    pub fn tags(&self) -> Option<&'a str> {
+        self.tags.and_then(utf8)
+    }
+
+    /// Shows `visit` the hashes of the index entries of the unique key and of each key, in this order; see
+    /// [`Self::unique_key`] and [`Self::key_list`].
+    #[inline]
+    pub fn key_hashes(&self, hasher: IndexHasher, mut visit: impl FnMut(i32)) {
+        if let Some(hash) = self.unique_key.and_then(|key| hasher.key_bytes(key)) {
+            visit(hash);
+        }
+        let Some(keys) = self.keys else { return };
+        if !keys.contains(&b' ') {
+            hasher.key_bytes(keys).into_iter().for_each(visit);
+        } else if utf8(keys).is_some() {
+            let pieces = keys.split(|byte| *byte == b' ').filter(|key| !key.is_empty());
+            pieces.filter_map(|key| hasher.key_bytes(key)).for_each(visit);
+        }
+    }
+
+    /// The third field of the queue unit of a record of `topic` that was stored at `store_timestamp`.
+    ///
+    /// The hash of the tags, 0 without; for records of `SCHEDULE_TOPIC_XXXX` with a `DELAY` above 0 the time
+    /// of delivery by `levels` instead. A `DELAY` that is no number (RocketMQ refuses the record for it)
+    /// counts as none. Source: `CommitLog#checkMessageAndReturnSize`.
+    #[inline]
+    pub fn tags_code(&self, topic: &str, store_timestamp: i64, levels: &DelayLevels) -> i64 {
+        if self.delay.is_some() && topic == SCHEDULE_TOPIC {
+            let level = self.delay.and_then(utf8).and_then(|level| level.parse::<i32>().ok());
+            if let Some(level) = level.map(|level| level.min(levels.max_level())).filter(|level| *level > 0) {
+                return levels.delivery_time(level, store_timestamp);
+            }
+        }
+        let Some(tags) = self.tags else { return 0 };
+        // Tags that are not UTF-8 hash as Java would read them: with replacement characters.
+        let hash = java_hash_bytes(tags).unwrap_or_else(|| java_hash(&String::from_utf8_lossy(tags)));
+        i64::from(hash)
+    }
+}
+
+#[inline]
+fn utf8(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hash::index_key_hash;
+
+    /// Text that is nearly properties: names that count and others like them, values of all kinds, and
+    /// separators in odd places.
+    fn texts() -> impl Strategy<Value = Vec<u8>> {
+        const WORDS: &[&str] =
+            &["UNIQ_KEY", "KEYS", "TAGS", "DELAY", "KEY", "TAGS2", "UNIQ_KEX", "a", "3", " ", "k1 k2", "é"];
+        let piece = prop_oneof![
+            8 => proptest::sample::select(WORDS).prop_map(|word| word.as_bytes().to_vec()),
+            4 => Just(vec![1]),
+            4 => Just(vec![2]),
+            1 => Just(vec![0xff]),
+            1 => vec(any::<u8>(), 0..12),
+        ];
+        vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+    }
+
+    /// Whole entries, so that most names have a value.
+    fn entries() -> impl Strategy<Value = Vec<u8>> {
+        let names = proptest::sample::select(&["UNIQ_KEY", "KEYS", "TAGS", "DELAY", "other"][..]);
+        let values = prop_oneof!["[a-z0-9 ]{0,12}", "-?[0-9]{1,3}", Just("2147483648".to_owned()), ".{0,4}"];
+        let entry = (names, values).prop_map(|(name, value)| format!("{name}\x01{value}\x02"));
+        vec(entry, 0..8).prop_map(|entries| entries.concat().into_bytes())
+    }
+
+    /// The rule of the tags code as the format states it, by separate look-ups.
+    fn plain_tags_code(properties: Properties<'_>, topic: &str, stored: i64, levels: &DelayLevels) -> i64 {
+        let level = properties.get(DELAY).filter(|_| topic == SCHEDULE_TOPIC);
+        let level =
+            level.and_then(|level| level.parse::<i32>().ok()).map(|level| level.min(levels.max_level()));
+        match (level, properties.get_raw(TAGS)) {
+            (Some(level), _) if level > 0 => levels.delivery_time(level, stored),
+            (_, Some(tags)) => i64::from(java_hash(&String::from_utf8_lossy(tags))),
+            (_, None) => 0,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn one_walk_finds_what_separate_look_ups_find(raw in prop_oneof![texts(), entries()]) {
+            let properties = Properties::new(&raw);
+            let fields = EntryFields::of(properties);
+            prop_assert_eq!(fields.unique_key(), properties.get(UNIQ_KEY));
+            prop_assert_eq!(fields.keys(), properties.get(KEYS));
+            prop_assert_eq!(fields.tags(), properties.get(TAGS));
+            let pieces = properties.get(KEYS).unwrap_or_default().split(' ').filter(|key| !key.is_empty());
+            prop_assert!(fields.key_list().eq(pieces.clone()));
+            let mut hashes = Vec::new();
+            fields.key_hashes(IndexHasher::new("orders"), |hash| hashes.push(hash));
+            let keys = properties.get(UNIQ_KEY).into_iter().chain(pieces);
+            prop_assert_eq!(hashes, keys.map(|key| index_key_hash("orders", key)).collect::<Vec<_>>());
+            let levels = DelayLevels::default();
+            for topic in ["orders", SCHEDULE_TOPIC] {
+                let expected = plain_tags_code(properties, topic, 1_700_000_000_123, &levels);
+                prop_assert_eq!(fields.tags_code(topic, 1_700_000_000_123, &levels), expected);
+            }
+        }
+    }
+}

@@ -22,6 +22,7 @@ use mqstore_io::{MapAccess, Region};
 
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
+use crate::mark::MarkFile;
 
 const MAGIC: &[u8; 8] = b"MQSLIVE1";
 const PAGE_BYTES: usize = 4096;
@@ -133,7 +134,7 @@ pub fn writer_pid(files: &StoreFiles) -> Option<i32> {
 pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
     files.vfs.lock_holder(&files.lock()).ok().flatten()?;
     let environment = files.vfs.environment();
-    let mut before: Option<LiveState> = None;
+    let (mut before, mut halfway) = (None::<LiveState>, None);
     for _ in 0..READ_TRIES {
         let page = files.vfs.read_file(&files.live(), PAGE_BYTES as u64).ok()?;
         match decode(&page, environment.boot_id) {
@@ -149,11 +150,18 @@ pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
                 }
                 _ => before = Some(now),
             },
-            Look::InTheMiddle => {}
+            Look::InTheMiddle(state) => halfway = Some(state),
             Look::Foreign => return None,
         }
     }
-    before
+    before.or_else(|| halfway.map(|state| cautious(files, state)))
+}
+
+/// Of a writer that was stopped while it wrote a position: what the mark says is durable, dispatched and
+/// confirmed, so that a reader sees less than it might and never more than it may.
+fn cautious(files: &StoreFiles, state: LiveState) -> LiveState {
+    let certain = MarkFile::new(files).load().map_or(0, |mark| mark.dispatched);
+    LiveState { visible: certain, dispatched: certain, ..state }
 }
 
 /// Whether the last writer ran in this boot of the machine and none of its syncs failed. To be asked
@@ -167,8 +175,8 @@ pub fn no_sync_failed(files: &StoreFiles) -> bool {
 
 enum Look {
     State(LiveState),
-    /// A position is being written.
-    InTheMiddle,
+    /// A position is being written; those of this state may be anything.
+    InTheMiddle(LiveState),
     /// No page of ours, or of an earlier boot.
     Foreign,
 }
@@ -176,7 +184,7 @@ enum Look {
 fn decode(page: &[u8], boot_id: [u8; 16]) -> Look {
     match decode_state(page, boot_id) {
         Some((state, true)) => Look::State(state),
-        Some((_, false)) => Look::InTheMiddle,
+        Some((state, false)) => Look::InTheMiddle(state),
         None => Look::Foreign,
     }
 }

@@ -126,6 +126,11 @@ fn recover_queues(
     for queue in queues.all() {
         queue.recover_bounds()?;
         queue.truncate(trusted_to)?;
+        if queue.damaged().is_some() {
+            // It may have been cut away; and a queue that is made anew forgets where it was, if the log
+            // has lost all of its records.
+            queue.recover_bounds()?;
+        }
         queue.correct_min_offset(log.list.min_offset())?;
         if let Some(reason) = queue.damaged() {
             make_anew(&queues, queue.topic(), queue.queue_id(), &reason, notes)?;

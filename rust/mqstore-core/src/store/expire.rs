@@ -1,11 +1,11 @@
 //! Expiry and the confirm position of an open store.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::writer::Writer;
 use super::{Side, Store};
-use crate::commit_log::SegmentList;
-use crate::commit_log::{ScanChecks, check_record, read_record};
+use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::error::StoreError;
 use crate::retention::{ExpireReport, preview_of};
 
@@ -80,11 +80,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Fails unless a record or a segment starts at log offset `offset`, or the log ends there.
+    /// Fails unless a record, a filler or a segment starts at log offset `offset`, or the log ends there.
     fn must_be_a_border(&self, offset: u64) -> Result<(), StoreError> {
         let end = self.log.make_readable()?;
         let list = self.log.list();
-        if offset == end || (offset < end && starts_something(&self.files, &list, offset)) {
+        if offset == end || (offset < end && starts_something(&list, offset, end)) {
             return Ok(());
         }
         if offset > end {
@@ -98,10 +98,10 @@ fn bad_offset(reason: String) -> StoreError {
     StoreError::InvalidOption { option: "confirm_offset", reason }
 }
 
-fn starts_something(files: &crate::files::StoreFiles, list: &SegmentList, offset: u64) -> bool {
+fn starts_something(list: &Arc<SegmentList>, offset: u64, end: u64) -> bool {
     if list.find(offset).is_some_and(|segment| segment.base_offset() == offset) {
         return true;
     }
-    let record = read_record(files, list, offset, 512);
-    record.is_ok_and(|bytes| check_record(bytes.as_slice(), offset, ScanChecks { crc: true }).is_ok())
+    let mut scanner = LogScanner::new(Arc::clone(list), offset, end, ScanChecks { crc: true });
+    matches!(scanner.next_item(), Ok(ScanItem::Record(_) | ScanItem::Filler { .. }))
 }

@@ -95,9 +95,11 @@ final class Appends {
         throw new IllegalStateException("the store takes no message");
     }
 
-    /** Appends so many messages from all threads at once and returns how long that took. */
+    /** Appends so many messages from all threads at once; returns the time from the first start to the last end. */
     private long burst(ExecutorService pool, int threads, long messages, Latencies taken) throws Exception {
-        CyclicBarrier start = new CyclicBarrier(threads + 1);
+        CyclicBarrier start = new CyclicBarrier(threads);
+        AtomicLong first = new AtomicLong(Long.MAX_VALUE);
+        AtomicLong last = new AtomicLong(Long.MIN_VALUE);
         List<Future<Latencies>> running = new ArrayList<>();
         for (int thread = 0; thread < threads; thread++) {
             int queue = thread % queues;
@@ -105,17 +107,17 @@ final class Appends {
             Callable<Latencies> work = () -> {
                 Latencies own = new Latencies();
                 start.await();
+                first.accumulateAndGet(System.nanoTime(), Math::min);
                 put(queue, share, own);
+                last.accumulateAndGet(System.nanoTime(), Math::max);
                 return own;
             };
             running.add(pool.submit(work));
         }
-        start.await();
-        long begin = System.nanoTime();
         for (Future<Latencies> each : running) {
             taken.add(each.get());
         }
-        return System.nanoTime() - begin;
+        return last.get() - first.get();
     }
 
     private void put(int queue, long count, Latencies taken) throws Exception {

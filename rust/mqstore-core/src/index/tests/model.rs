@@ -168,7 +168,9 @@ proptest! {
         let open = |world: &World| IndexSet::load(&world.files, None, geometry, Access::ReadWrite).unwrap();
         open(&together).put(&puts).unwrap();
         let set = open(&single);
-        puts.iter().for_each(|put| set.put(&[*put]).unwrap());
+        for put in &puts {
+            set.put(&[*put]).unwrap();
+        }
         prop_assert_eq!(together.contents(), single.contents());
         let files: Vec<_> = together.contents().into_iter().map(|file| file.1).collect();
         prop_assert_eq!(files, model(geometry, &puts));

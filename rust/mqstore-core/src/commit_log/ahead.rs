@@ -46,7 +46,7 @@ use crate::files::StoreFiles;
 /// Bytes that are populated in one step.
 const STEP_BYTES: u64 = 4 << 20;
 
-/// Bytes that are prewritten in one step: a sync of records may have to wait for one.
+/// Bytes that are prewritten in one step, at most: a sync of records may have to wait for one.
 const PREWRITE_BYTES: u64 = 1 << 20;
 
 /// The prewritten window is so many times what was appended since the open, so that somebody who opens a
@@ -260,8 +260,8 @@ impl CommitLog {
     fn prewrite_active(&self, active: &Segment, tail: u64) -> Result<bool, StoreError> {
         let (base, limit) = (active.base_offset(), active.end_offset());
         let warm = self.ahead.warm.load(Ordering::Acquire).max(tail).max(base);
-        let end = (warm + PREWRITE_BYTES).min(limit);
         let window = self.ahead.window(tail);
+        let end = (warm + PREWRITE_BYTES.min(window / 4)).min(limit);
         let fits = warm < end && end - tail <= window;
         let urgent = self.ahead.filling.load(Ordering::Acquire) || warm - tail <= window / 4;
         self.ahead.filling.store(urgent && fits, Ordering::Release);

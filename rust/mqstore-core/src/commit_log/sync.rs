@@ -83,8 +83,9 @@ impl CommitLog {
             return Ok(());
         }
         let stop = |error: std::io::Error| self.poison("syncing the log", &error.to_string());
-        // Pages that were touched ahead of the writer are better left out.
-        segment.flush_to(end, true).map_err(stop)?;
+        // Written by system calls, a file is synced as a whole, which leaves out its times; through the
+        // map, pages that were touched ahead of the writer are better left out.
+        segment.flush_to(end, self.pool.is_none()).map_err(stop)?;
         // A name that leads elsewhere by now would take the bytes with it when the file is closed.
         if !segment.is_linked().map_err(stop)? {
             let cause = format!("{} was removed or replaced by somebody else", segment.path().display());

@@ -105,6 +105,21 @@ fn a_retired_file_that_was_never_touched_can_still_be_read() {
 }
 
 #[test]
+fn a_map_apart_shows_the_same_bytes_and_of_no_other_file() {
+    everywhere(|vfs, root| {
+        let (file, path) = make(vfs, root);
+        let apart = file.map_apart().unwrap();
+        file.region().unwrap().write(0, b"kept").unwrap();
+        assert_eq!(&*apart.view(0, 4).unwrap(), b"kept");
+        apart.flush(0..LEN as usize).unwrap();
+        assert!(!file.is_in_use());
+        vfs.create_new(&root.join("other")).unwrap().set_len(LEN).unwrap();
+        vfs.rename(&root.join("other"), &path).unwrap();
+        assert!(file.map_apart().is_err());
+    });
+}
+
+#[test]
 fn opens_lazily_and_notices_a_replacement() {
     everywhere(|vfs, root| {
         let (made, path) = make(vfs, root);

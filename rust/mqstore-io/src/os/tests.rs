@@ -24,6 +24,17 @@ fn make_pipe(path: &Path) {
 }
 
 #[test]
+fn the_inode_alone_is_the_one_of_the_stat() {
+    let (vfs, dir) = temp();
+    let (plain, file) = file_with(&dir, "plain", b"x");
+    let link = dir.path().join("link");
+    symlink(&plain, &link).unwrap();
+    assert_eq!(vfs.inode(&plain).unwrap(), file.stat().unwrap().inode);
+    assert_eq!(vfs.inode(&link).unwrap(), vfs.stat(&link).unwrap().inode, "links are not followed");
+    assert_eq!(vfs.inode(&dir.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+}
+
+#[test]
 fn opens_regular_files_and_nothing_else_without_waiting() {
     let (vfs, dir) = temp();
     let (plain, _) = file_with(&dir, "plain", b"x");

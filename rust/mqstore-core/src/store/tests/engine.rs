@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use mqstore_io::sim::OperationKind;
+use mqstore_io::sim::{OperationKind, SimOptions};
 use mqstore_io::{Fault, MapAccess};
 
 use super::*;
@@ -241,6 +241,63 @@ fn the_next_segment_is_ready_before_it_is_needed_and_named_when_it_is() {
         log.stop_preparing();
         assert!(!log.prepare().unwrap());
     }
+}
+
+/// A log through a pool, whose window of 64 KiB is prewritten, with one record; where that ends, and the
+/// file of its segment.
+fn prewritten_log(world: &World) -> (CommitLog, u64, std::path::PathBuf) {
+    let ahead = AheadOptions { enabled: true, window_bytes: 64 << 10, prewrite: true, lock_memory: false };
+    let log = log(world, Some(256 << 10), ahead);
+    let end = append_raw(&log, &vec![b'b'; 10_000]);
+    (log, end, world.files().commit_log().join(mqstore_format::offset_file_name(0)))
+}
+
+#[test]
+fn the_window_is_prewritten_and_records_in_it_are_synced_anew() {
+    let (world, ..) = World::simulated();
+    let vfs = Arc::new(SimVfs::new(SimOptions { trace: true, ..SimOptions::default() }));
+    vfs.create_dir_all(std::path::Path::new("/data")).unwrap();
+    let world = world.on(vfs.clone());
+    let (log, first, path) = prewritten_log(&world);
+    let prewritten = |since: u64| -> Vec<u64> {
+        let trace = vfs.trace().into_iter().filter(|call| call.number > since && call.path == path);
+        let flushes = trace.filter(|call| call.kind == OperationKind::MapFlush);
+        flushes.flat_map(|call| [call.offset, call.offset + call.len]).collect()
+    };
+    while log.prepare().unwrap() {}
+    let step = 16 << 10;
+    let ends = [0, 1, 1, 2, 2, 3, 3, 4].map(|steps| first + steps * step);
+    assert_eq!(prewritten(0), ends);
+    let seen = vfs.operations();
+    let mut end = first;
+    for _ in 0..4 {
+        end = append_raw(&log, &vec![b'b'; 10_000]);
+        log.wait_durable(end).unwrap();
+        while log.prepare().unwrap() {}
+    }
+    assert!(prewritten(seen).is_empty(), "much of it is left");
+    append_raw(&log, &vec![b'b'; 10_000]);
+    while log.prepare().unwrap() {}
+    assert_eq!(prewritten(seen).first(), Some(&(first + 4 * step)), "it goes on where it ended");
+    for folder in ["/", "/data", "/data/store"] {
+        vfs.sync_dir(std::path::Path::new(folder)).unwrap();
+    }
+    let crashed = vfs.crash_with(&mut |_| false).unwrap();
+    let mut found = vec![0; end as usize];
+    crashed.open(&path, mqstore_io::Access::Read).unwrap().read_exact_at(&mut found, 0).unwrap();
+    assert_eq!(found.iter().filter(|byte| **byte == b'b').count(), 50_000);
+}
+
+#[test]
+fn a_failure_of_prewriting_stops_the_log_like_any_failed_sync() {
+    let (world, vfs, _) = World::simulated();
+    let (log, end, path) = prewritten_log(&world);
+    vfs.inject(Fault::nth(2).on(&[OperationKind::MapFlush]).under(&path));
+    assert!(log.prepare().unwrap());
+    assert!(matches!(log.prepare(), Err(StoreError::Poisoned { .. })));
+    // The report may have been the only one.
+    assert!(matches!(log.wait_durable(end), Err(StoreError::Poisoned { .. })));
+    assert!(log.check().is_err());
 }
 
 #[test]

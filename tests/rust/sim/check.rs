@@ -2,15 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use mqstore_core::{OpenMode, Store, StoreOptions, StoredRecord};
+use mqstore_core::{OpenMode, Store, StoreError, StoreOptions, StoredRecord, Visibility};
 use mqstore_io::{SimVfs, Vfs};
 
 use crate::workload::{KEYS, Need, QUEUES, Rec, World, append, explain, root};
 
-/// A writer's log must be a beginning of `records`, which are as the model has them; its length.
+/// How many of `records` lie before the first segment of the log.
+pub(crate) fn gone(store: &Store, records: &[Rec]) -> Result<usize, String> {
+    let min = store.stats().map_err(explain)?.log_min_offset;
+    let below = |rec: &&Rec| rec.placed.as_ref().is_some_and(|placed| placed.commit_log_offset < min);
+    Ok(records.iter().take_while(below).count())
+}
+
+/// A writer's log must be a beginning of `records`, which are as the model has them, without those that
+/// were deleted; its length, with them.
 pub(crate) fn compare_log(store: &Store, records: &[Rec]) -> Result<usize, String> {
+    let mut count = gone(store, records)?;
     let mut cursor = store.scan_log(None).map_err(explain)?;
-    let mut count = 0;
     loop {
         let batch = cursor.next_batch(64).map_err(explain)?;
         if batch.is_empty() {
@@ -32,8 +40,9 @@ pub(crate) fn compare_unrecovered(
     records: &[Rec],
     least: usize,
 ) -> Result<(usize, usize), String> {
+    let deleted = gone(store, records)?;
     let mut cursor = store.scan_log(None).map_err(explain)?;
-    let (mut next, mut found, mut whole) = (0, 0, None);
+    let (mut next, mut found, mut whole) = (deleted, deleted, None);
     loop {
         let batch = cursor.next_batch(64).map_err(explain)?;
         if batch.is_empty() {
@@ -76,10 +85,14 @@ fn compare(found: &StoredRecord, wanted: &Rec) -> Result<(), String> {
     Ok(())
 }
 
-/// Queues and index must be what the log says.
+/// Queues and index must be what the log says; of `records` those that were deleted are left out.
 pub(crate) fn compare_derived(store: &Store, records: &[Rec]) -> Result<(), String> {
+    let gone = gone(store, records)?;
     for (topic, queue_id) in QUEUES {
-        let wanted: Vec<&Rec> = records.iter().filter(|rec| rec.queue() == (topic, queue_id)).collect();
+        let (below, rest) = records.split_at(gone.min(records.len()));
+        let of_it = |rec: &&Rec| rec.queue() == (topic, queue_id);
+        let first = below.iter().filter(of_it).count() as i64;
+        let wanted: Vec<&Rec> = rest.iter().filter(of_it).collect();
         let found = match store.read(topic, queue_id, None, None, None) {
             Ok(mut cursor) => cursor.next_batch(usize::MAX).map_err(explain)?,
             // The topic may be younger than the crash.
@@ -90,7 +103,10 @@ pub(crate) fn compare_derived(store: &Store, records: &[Rec]) -> Result<(), Stri
             let counts = (found.len(), wanted.len());
             return Err(format!("queue {topic}/{queue_id} has {} of {} records", counts.0, counts.1));
         }
-        for ((found, wanted), offset) in found.iter().zip(wanted).zip(0..) {
+        if first > 0 {
+            queue_begins_at(store, topic, queue_id, first, first + wanted.len() as i64)?;
+        }
+        for ((found, wanted), offset) in found.iter().zip(wanted).zip(first..) {
             let what = |what| format!("offset {offset} of {topic}/{queue_id}: {what}");
             compare(found, wanted).map_err(what)?;
             if found.queue_offset != offset {
@@ -98,7 +114,25 @@ pub(crate) fn compare_derived(store: &Store, records: &[Rec]) -> Result<(), Stri
             }
         }
     }
-    compare_keys(store, records)
+    compare_keys(store, records.get(gone..).unwrap_or_default())
+}
+
+/// A queue of which something was deleted begins behind that, ends where it did, and says so to whoever
+/// asks for what is gone.
+fn queue_begins_at(store: &Store, topic: &str, queue_id: i32, first: i64, end: i64) -> Result<(), String> {
+    let told = |what: String| Err(format!("queue {topic}/{queue_id}, of which {first} are deleted: {what}"));
+    let bounds = store.queues(topic).map_err(explain)?;
+    let bounds = bounds.iter().find(|queue| queue.queue_id == queue_id);
+    match bounds.map(|queue| (queue.min_offset, queue.max_offset)) {
+        Some(found) if found == (first, end) => {}
+        found => return told(format!("it reaches from and to {found:?}, not {:?}", (first, end))),
+    }
+    match store.read(topic, queue_id, Some(first - 1), None, None).and_then(|mut cursor| cursor.next_batch(1))
+    {
+        Err(StoreError::OffsetOutOfRange { min_offset, .. }) if min_offset == first => Ok(()),
+        Err(error) => told(format!("reading what is deleted fails otherwise: {error}")),
+        Ok(found) => told(format!("reading what is deleted finds {} records", found.len())),
+    }
 }
 
 fn compare_keys(store: &Store, records: &[Rec]) -> Result<(), String> {
@@ -130,6 +164,8 @@ pub(crate) struct Recovered {
     pub(crate) store: Store,
     /// How many records it holds.
     pub(crate) count: usize,
+    /// Where its log begins.
+    pub(crate) min: u64,
 }
 
 /// Opens `image` for writing and compares everything in it with the model.
@@ -140,21 +176,29 @@ pub(crate) fn recover(
     need: Need,
 ) -> Result<Recovered, String> {
     let world = World::on(image.clone());
-    // A creation that was stopped has left nothing, or something that opens as an empty store.
-    let mode = if image.stat(&root()).is_ok() { OpenMode::ReadWrite } else { OpenMode::Create };
+    // A creation that was stopped has left nothing, or something that opens as an empty store; but for
+    // one whose log lies elsewhere, and is yet to be made.
+    let made = std::iter::once(root()).chain(options.commit_log_paths.clone());
+    let made = made.into_iter().all(|folder| image.stat(&folder).is_ok());
+    let mode = if made { OpenMode::ReadWrite } else { OpenMode::Create };
     let store = world.open(mode, options).map_err(|error| format!("cannot be opened: {error}"))?;
     let count = compare_log(&store, records)?;
     if count < need.least || count > need.most {
         return Err(format!("{count} records are there; {} to {} may be", need.least, need.most));
     }
+    let min = store.stats().map_err(explain)?.log_min_offset;
+    if !(need.min_from..=need.min_to).contains(&min) {
+        let (from, to) = (need.min_from, need.min_to);
+        return Err(format!("the log begins at {min}; it may from {from} to {to}"));
+    }
     let held = records.get(..count).unwrap_or_default();
     compare_derived(&store, held)?;
-    Ok(Recovered { world, store, count })
+    Ok(Recovered { world, store, count, min })
 }
 
 impl Recovered {
     /// Appends three records and reads all; answers the model as it must be from now on.
-    pub(crate) fn append_three(&self, records: &[Rec]) -> Result<Vec<Rec>, String> {
+    pub(crate) fn append_three(&self, records: &[Rec], options: &StoreOptions) -> Result<Vec<Rec>, String> {
         let mut model: Vec<Rec> = records.get(..self.count).unwrap_or_default().to_vec();
         for number in self.count..self.count + 3 {
             // Not the bodies that were lost: an old record that comes back must look like one.
@@ -162,6 +206,9 @@ impl Recovered {
             rec[0].body.iter_mut().for_each(|byte| *byte = byte.rotate_left(3) | 1);
             append(&self.store, &mut rec, false).map_err(|error| format!("appending again: {error}"))?;
             model.extend(rec);
+        }
+        if options.visibility == Visibility::Durable {
+            self.store.flush().map_err(|error| format!("a flush after appending again: {error}"))?;
         }
         let count = compare_log(&self.store, &model).map_err(|what| format!("after appending: {what}"))?;
         if count != model.len() {

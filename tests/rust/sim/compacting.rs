@@ -56,7 +56,7 @@ fn send(store: &Store, table: &mut Table, next: &mut i64, key: usize, body: &str
 fn options(job: &str) -> CompactionOptions {
     CompactionOptions {
         job_id: Some(job.to_owned()),
-        log_file_bytes: 1024,
+        log_file_bytes: 4096,
         queue_file_bytes: 46 * 4,
         ..CompactionOptions::default()
     }
@@ -97,6 +97,10 @@ fn newer(world: World, old: Table, mut table: Table, mut next: i64) -> Result<St
         send(&store, &mut table, &mut next, number % 4, &format!("newer {number}"))?;
     }
     send(&store, &mut table, &mut next, 4, "")?;
+    // The log rolls, and the name of its new segment was never synced.
+    for number in 0..2 {
+        send(&store, &mut table, &mut next, 3, &format!("longer {number} {}", "x".repeat(1_900)))?;
+    }
     store.step().map_err(explain)?;
     // Killed, not closed: its last records were never synced.
     let killed = world.vfs.kill().map_err(explain)?;

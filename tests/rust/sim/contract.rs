@@ -8,9 +8,14 @@
 //!   every entry up to where it says so; so does the checkpoint;
 //! * a mark and `abort` are there while a writer has the store open; after a close `abort` is gone and the
 //!   mark clean;
-//! * what recovery cuts from the log is in `mqstore/lost+found`, whole, at any moment from then on.
+//! * what recovery cuts from the log is in `mqstore/lost+found`, whole, at any moment from then on;
+//! * what a flush has covered is named by the checkpoint from then on;
+//! * neither mark nor checkpoint speaks of a record that was deleted; a row of files loses its oldest
+//!   first, and what was said to be deleted does not come back; a segment that is to be wiped has its
+//!   name, or a name in the folder of those that wait, until its bytes are zeros on the device.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use mqstore_core::mark::{Mark, MarkFile};
@@ -21,7 +26,7 @@ use mqstore_io::{FileKind, SimVfs, Vfs};
 
 use crate::check::lost_and_found;
 use crate::states::{Image, Rng};
-use crate::workload::{History, World, explain, root};
+use crate::workload::{FAR_LOGS, History, World, explain, root};
 
 const LIMIT: u64 = 1 << 22;
 
@@ -34,12 +39,15 @@ pub(crate) fn image(
 ) -> Result<(), String> {
     let vfs = &image.vfs;
     whole_segments(vfs, options)?;
+    removed_in_order(vfs, history, call)?;
+    wiped(vfs, history, call, options)?;
     let mark = MarkFile::new(&World::on(vfs.clone()).files()).load();
     let log = Log::read(vfs, options.segment_bytes);
     if let Some(mark) = &mark {
         mark_claims(mark, &log, vfs, history, options)?;
     }
     checkpoint_claims(vfs, &log, history, options)?;
+    checkpoint_is_flushed(vfs, history, call)?;
     let abort = vfs.stat(&root().join("abort")).is_ok();
     if history.is_open(call) && !abort {
         return Err("a writer has the store open, and abort is missing".to_owned());
@@ -53,12 +61,103 @@ pub(crate) fn image(
     Ok(())
 }
 
+/// What mark and checkpoint of a disk claim is on it.
+pub(crate) fn claims(vfs: &SimVfs, history: &History, options: &StoreOptions) -> Result<(), String> {
+    let log = Log::read(vfs, options.segment_bytes);
+    if let Some(mark) = MarkFile::new(&World::on(vfs.clone()).files()).load() {
+        mark_claims(&mark, &log, vfs, history, options)?;
+    }
+    checkpoint_claims(vfs, &log, history, options)
+}
+
 fn whole_segments(vfs: &SimVfs, options: &StoreOptions) -> Result<(), String> {
-    for entry in vfs.list(&root().join("commitlog")).unwrap_or_default() {
-        if entry.stat.kind == FileKind::File && entry.stat.len != options.segment_bytes {
-            let len = options.segment_bytes;
-            return Err(format!("segment {} has {} of {len} bytes", entry.name.display(), entry.stat.len));
+    for folder in log_folders() {
+        for entry in vfs.list(&folder).unwrap_or_default() {
+            if entry.stat.kind == FileKind::File && entry.stat.len != options.segment_bytes {
+                let len = options.segment_bytes;
+                return Err(format!(
+                    "segment {} has {} of {len} bytes",
+                    entry.name.display(),
+                    entry.stat.len
+                ));
+            }
         }
+    }
+    Ok(())
+}
+
+/// Of what is removed the oldest goes first, in each folder and in the row of segments; and nothing is
+/// there any more once a deletion has said so.
+fn removed_in_order(vfs: &SimVfs, history: &History, call: u64) -> Result<(), String> {
+    let done = history.expiries.iter().map(|expiry| expiry.ended).filter(|ended| *ended < call).max();
+    let mut rows: BTreeMap<&Path, &Path> = BTreeMap::new();
+    for (at, path) in history.removals.iter().filter(|(at, _)| *at < call) {
+        let there = vfs.stat(path).is_ok();
+        if there && done.is_some_and(|done| *at <= done) {
+            return Err(format!("{} was deleted, and is there again", path.display()));
+        }
+        let folder = path.parent().unwrap_or(path);
+        let row = if log_folders().iter().any(|log| log == folder) { Path::new("the log") } else { folder };
+        if folder.ends_with("wipe") {
+            // These wait for their readers, not for each other.
+        } else if there {
+            rows.entry(row).or_insert(path);
+        } else if let Some(older) = rows.get(row) {
+            return Err(format!(
+                "{} is gone, and {} is not, which is older",
+                path.display(),
+                older.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Where a segment waits to be wiped.
+fn wipe_place(path: &Path) -> Option<PathBuf> {
+    let (folder, name) = (path.parent()?, path.file_name()?);
+    let side =
+        if folder == root().join("commitlog") { root().join("mqstore") } else { folder.join(".mqstore") };
+    Some(side.join("wipe").join(name))
+}
+
+/// The bytes of a segment that is to be wiped have a name until they are zeros on the device.
+fn wiped(vfs: &SimVfs, history: &History, call: u64, options: &StoreOptions) -> Result<(), String> {
+    if !options.secure_wipe {
+        return Ok(());
+    }
+    for (at, path) in history.removals.iter().filter(|(at, _)| *at < call) {
+        if !log_folders().iter().any(|folder| path.parent() == Some(folder)) || vfs.stat(path).is_ok() {
+            continue;
+        }
+        let Some(place) = wipe_place(path) else { continue };
+        let removed = history.removals.iter().find(|(later, other)| later > at && *other == place);
+        // It may be gone when the removal has begun; then, and before, the device holds zeros.
+        let may_be_gone = removed.is_some_and(|(removed, _)| *removed < call);
+        match vfs.read_file(&place, LIMIT) {
+            Err(_) if !may_be_gone => {
+                return Err(format!("{} has lost its name and was not wiped", path.display()));
+            }
+            Ok(bytes)
+                if removed.is_some_and(|(removed, _)| *removed <= call)
+                    && bytes.iter().any(|byte| *byte != 0) =>
+            {
+                return Err(format!("{} is not zeros when its name goes", place.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A flush covers the checkpoint, too.
+fn checkpoint_is_flushed(vfs: &SimVfs, history: &History, call: u64) -> Result<(), String> {
+    let flushed = history.flushed.iter().filter(|(at, _)| *at < call).filter_map(|(_, last)| *last).max();
+    let Some(flushed) = flushed.filter(|last| *last > 0) else { return Ok(()) };
+    let bytes = vfs.read_file(&root().join("checkpoint"), LIMIT).unwrap_or_default();
+    let named = mqstore_format::Checkpoint::decode(&bytes).confirm_physical_offset;
+    if named < flushed as i64 {
+        return Err(format!("a flush covered the record at {flushed}, the checkpoint names {named}"));
     }
     Ok(())
 }
@@ -70,13 +169,15 @@ pub(crate) struct Log {
     pub(crate) records: Vec<(String, i32, i64, u64, u32)>,
     /// One past the last whole record or filler.
     pub(crate) end: u64,
+    /// Where the first segment begins.
+    start: u64,
 }
 
 impl Log {
     pub(crate) fn read(vfs: &SimVfs, segment_bytes: u64) -> Self {
         let segments = segments(vfs);
         let start = segments.keys().next().copied().unwrap_or(0);
-        let mut log = Self { end: start, ..Self::default() };
+        let mut log = Self { end: start, start, ..Self::default() };
         while let Some(bytes) = segments.get(&(log.end - log.end % segment_bytes)) {
             if !log.step(bytes, segment_bytes) {
                 break;
@@ -106,17 +207,24 @@ impl Log {
     }
 }
 
-/// The files of `commitlog/` by their first offset.
+/// The files of the log by their first offset.
 pub(crate) fn segments(vfs: &SimVfs) -> BTreeMap<u64, Vec<u8>> {
-    let folder = root().join("commitlog");
     let mut segments = BTreeMap::new();
-    for entry in vfs.list(&folder).unwrap_or_default() {
-        let base = entry.name.to_str().and_then(|name| name.parse().ok());
-        if let (Some(base), Ok(bytes)) = (base, vfs.read_file(&folder.join(&entry.name), LIMIT)) {
-            segments.insert(base, bytes);
+    for folder in log_folders() {
+        for entry in vfs.list(&folder).unwrap_or_default() {
+            let base = entry.name.to_str().and_then(|name| name.parse().ok());
+            if let (Some(base), Ok(bytes)) = (base, vfs.read_file(&folder.join(&entry.name), LIMIT)) {
+                segments.insert(base, bytes);
+            }
         }
     }
     segments
+}
+
+/// Wherever a run of this suite may have its log.
+fn log_folders() -> [PathBuf; 3] {
+    let [one, two] = FAR_LOGS.map(PathBuf::from);
+    [root().join("commitlog"), one, two]
 }
 
 /// Names and bytes of the log.
@@ -140,8 +248,29 @@ fn mark_claims(
             mark.dispatched, mark.position
         ));
     }
-    queues_hold(vfs, history, mark.dispatched, options)
+    if mark.last_size > 0 && mark.last_offset < log.start {
+        return Err(format!("the mark names a record that was deleted: {mark:?}"));
+    }
+    if options.retains() {
+        each_slot(vfs, log)?;
+    }
+    queues_hold(vfs, history, log.start..mark.dispatched, options)
         .map_err(|what| format!("the mark claims {mark:?}: {what}"))
+}
+
+/// A store whose newest mark decays opens by the other one, which must not name what was deleted.
+fn each_slot(vfs: &SimVfs, log: &Log) -> Result<(), String> {
+    for other in ["state.a", "state.b"] {
+        let alone = vfs.kill().map_err(explain)?;
+        if alone.remove_file(&root().join("mqstore").join(other)).is_err() {
+            continue;
+        }
+        let mark = MarkFile::new(&World::on(alone).files()).load();
+        if let Some(mark) = mark.filter(|mark| mark.last_size > 0 && mark.last_offset < log.start) {
+            return Err(format!("without {other} the mark names a record that was deleted: {mark:?}"));
+        }
+    }
+    Ok(())
 }
 
 fn checkpoint_claims(
@@ -160,16 +289,22 @@ fn checkpoint_claims(
         return Err(format!("the checkpoint names a record that is not whole: {checkpoint:?}"));
     }
     let end = newest.map_or(0, |record| record.3 + u64::from(record.4));
-    queues_hold(vfs, history, end, options)
+    queues_hold(vfs, history, log.start..end, options)
         .map_err(|what| format!("the checkpoint claims {checkpoint:?}: {what}"))
 }
 
-/// Every record that ends at or before log position `end` has its entry in a queue file.
-fn queues_hold(vfs: &SimVfs, history: &History, end: u64, options: &StoreOptions) -> Result<(), String> {
+/// Every record in `range` of the log has its entry in a queue file.
+fn queues_hold(
+    vfs: &SimVfs,
+    history: &History,
+    range: Range<u64>,
+    options: &StoreOptions,
+) -> Result<(), String> {
     let mut files: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
     for rec in &history.records {
         let Some(placed) = &rec.placed else { continue };
-        if placed.commit_log_offset + u64::from(placed.size) > end {
+        let end = placed.commit_log_offset + u64::from(placed.size);
+        if placed.commit_log_offset < range.start || end > range.end {
             continue;
         }
         let (topic, queue) = rec.queue();
@@ -247,12 +382,13 @@ pub(crate) fn tail_is_kept(tails: &[Tail], vfs: &SimVfs) -> Result<(), String> {
 }
 
 /// Removes some of what can be made again; says what.
-pub(crate) fn lose_derived(vfs: &SimVfs, rng: &mut Rng) -> String {
+pub(crate) fn lose_derived(vfs: &SimVfs, keep_queues: bool, rng: &mut Rng) -> String {
     let all = ["checkpoint", "abort", "consumequeue", "index", "mqstore/queues", "config/topics.json"];
     let lost: Vec<&str> = match rng.below(8) {
         0 => all.to_vec(),
         _ => rng.pick(&all).into_iter().collect(),
     };
+    let lost: Vec<&str> = lost.into_iter().filter(|name| !(keep_queues && *name == "consumequeue")).collect();
     for name in &lost {
         remove(vfs, &root().join(name));
     }

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use mqstore_core::{Durability, StoreOptions};
+use mqstore_core::{Durability, StoreOptions, Visibility};
 
 use crate::explore::{Counts, Effort, Place, Violation, explore, explore_all, get};
 use crate::states::{Limits, Rng};
-use crate::workload::{Case, Op, tiny};
+use crate::workload::{Case, FAR_LOGS, Op, tiny};
 
 /// The operations of the exhaustive sequences.
 const ALPHABET: [Op; 6] = [Op::Append(40), Op::Edge(-1), Op::Batch(3, 60), Op::Flush, Op::Reopen, Op::Step];
@@ -38,11 +38,16 @@ fn sequence(mode: char, length: u32, number: usize) -> Case {
         })
         .collect();
     let name = format!("x{mode}{length}-{number}");
-    Case { name, options: tiny(durability(mode)), ops, last_only: length > 1 }
+    Case { name, options: options(mode), ops, last_only: length > 1 }
 }
 
-fn durability(mode: char) -> Durability {
-    DURABILITIES.iter().find(|(_, letter)| *letter == mode).unwrap().0
+/// The options of a mode: `p` appends through a pool, `d` shows what is durable.
+fn options(mode: char) -> StoreOptions {
+    match mode {
+        'p' => tiny(Durability::Pooled),
+        'd' => StoreOptions { visibility: Visibility::Durable, ..tiny(Durability::Async) },
+        _ => tiny(DURABILITIES.iter().find(|(_, letter)| *letter == mode).unwrap().0),
+    }
 }
 
 /// A random run.
@@ -55,7 +60,7 @@ pub(crate) fn random(seed: u64, mode: char, longest: u64) -> Case {
         queue_file_entries: 8 * (1 + rng.below(2) as u32),
         // Sometimes dispatch lags behind, as it does with threads.
         dispatch_threads: u32::from(rng.chance(3)),
-        ..tiny(durability(mode))
+        ..options(mode)
     };
     Case { name: format!("r{mode}{longest}-{seed}"), options, ops, last_only: false }
 }
@@ -78,6 +83,59 @@ fn any_op(rng: &mut Rng) -> Op {
     }
 }
 
+/// Every mode there is.
+pub(crate) const MODES: [char; 5] = ['s', 'a', 'm', 'p', 'd'];
+
+/// A random run in which the background often has a turn, so that segments are made ready ahead, and
+/// records are confirmed later than they are appended.
+pub(crate) fn attended(seed: u64, mode: char, longest: u64) -> Case {
+    let mut rng = Rng::new(seed ^ 0xA77E);
+    let count = longest / 2 + rng.below(longest / 2);
+    let ops = (0..count).map(|_| match rng.below(16) {
+        0..4 => Op::Step,
+        4 => Op::Confirm(true),
+        5 => Op::Confirm(false),
+        6 => Op::Read,
+        _ => any_op(&mut rng),
+    });
+    let ops = ops.collect();
+    Case { name: format!("v{mode}{longest}-{seed}"), options: options(mode), ops, last_only: false }
+}
+
+/// A random run that deletes. `kind` is a number of bits: 1 wipes what is deleted, 2 has the log in two
+/// folders elsewhere, 4 goes by size instead of age.
+pub(crate) fn deleting(seed: u64, mode: char, kind: u64) -> Case {
+    let mut rng = Rng::new(seed ^ 0xDE1E_7E00);
+    let mut ops = Vec::new();
+    for _ in 0..3 {
+        ops.extend([Op::Batch(6 + rng.below(4) as u8, 60 + rng.below(90) as u16), Op::Edge(-1)]);
+    }
+    ops.push(Op::Age(2));
+    for _ in 0..4 + rng.below(12) {
+        ops.extend(match rng.below(16) {
+            0..3 => vec![Op::Expire],
+            3 | 4 => vec![Op::Age(1), Op::Step, Op::Step],
+            5..9 => vec![Op::Batch(5, 80), Op::Edge(-1)],
+            9 => vec![Op::Batch(9, 50), Op::Edge(-1), Op::Edge(-1), Op::Age(2), Op::Expire],
+            10 => vec![Op::Reopen],
+            11 => vec![Op::Confirm(rng.chance(4))],
+            _ => vec![any_op(&mut rng)],
+        });
+    }
+    let by_size = kind & 4 != 0;
+    let base = options(mode);
+    let options = StoreOptions {
+        queue_file_entries: 4,
+        retention_ms: (!by_size).then_some(3_600_000),
+        retention_bytes: by_size.then_some(3 * base.segment_bytes),
+        delete_when: "*".to_owned(),
+        secure_wipe: kind & 1 != 0,
+        commit_log_paths: if kind & 2 == 0 { Vec::new() } else { FAR_LOGS.map(Into::into).to_vec() },
+        ..base
+    };
+    Case { name: format!("e{mode}{kind}-{seed}"), options, ops, last_only: false }
+}
+
 /// The case that a name stands for.
 pub(crate) fn named(name: &str) -> Option<Case> {
     let mode = name.chars().nth(1)?;
@@ -85,6 +143,8 @@ pub(crate) fn named(name: &str) -> Option<Case> {
     match name.chars().next()? {
         'x' => Some(sequence(mode, head.parse().ok()?, number.parse().ok()?)),
         'r' => Some(random(number.parse().ok()?, mode, head.parse().ok()?)),
+        'v' => Some(attended(number.parse().ok()?, mode, head.parse().ok()?)),
+        'e' => Some(deleting(number.parse().ok()?, mode, head.parse().ok()?)),
         _ => None,
     }
 }
@@ -126,7 +186,7 @@ pub(crate) fn must_hold<T>(outcome: Result<T, Violation>) -> T {
 /// Different disks that a run looks at, at least.
 const FLOOR: u64 = 200_000;
 /// Random runs of one round, in each mode.
-const ROUND: u64 = 8;
+const ROUND: u64 = 6;
 
 #[test]
 fn no_crash_breaks_a_promise() {
@@ -137,7 +197,7 @@ fn no_crash_breaks_a_promise() {
     let outcome = explore_all(&cases, &SHORT, &counts, whole);
     report("sequences", &counts, started);
     must_hold(outcome);
-    let rounds = if soak() { 400 } else { 2 };
+    let rounds = if soak() { 400 } else { 1 };
     for round in 0.. {
         if round >= rounds && get(&counts.images) >= FLOOR {
             break;
@@ -151,6 +211,29 @@ fn no_crash_breaks_a_promise() {
     report("crashes", &counts, started);
     let (images, lost) = (get(&counts.images), get(&counts.lost_page));
     assert!(images >= FLOOR && lost * 10 >= images * 3, "{images} disks, {lost} with a lost or torn page");
+}
+
+/// Different disks around deletions, and in runs that the background attends, at least.
+const DELETIONS_FLOOR: u64 = 20_000;
+
+#[test]
+fn a_crash_around_a_deletion_breaks_no_promise() {
+    let counts = Counts::default();
+    let started = Instant::now();
+    let cases: Vec<Case> = (0..if soak() { 60 } else { 1 })
+        .flat_map(|seed| {
+            let deleting = (0..8).flat_map(move |kind| MODES.map(|mode| deleting(seed, mode, kind)));
+            deleting.chain(MODES.map(|mode| attended(seed, mode, 60)))
+        })
+        .collect();
+    let outcome = explore_all(&cases, &LONG, &counts, Duration::from_secs(24 * 3600));
+    report("deletions", &counts, started);
+    must_hold(outcome);
+    let (images, lost) = (get(&counts.images), get(&counts.lost_page));
+    assert!(
+        images >= DELETIONS_FLOOR && lost * 10 >= images * 3,
+        "{images} disks, {lost} with a lost or torn page"
+    );
 }
 
 #[test]

@@ -2,18 +2,19 @@
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mqstore_core::{Durability, OpenMode, StoreOptions};
+use mqstore_core::{OpenMode, StoreOptions};
+use mqstore_io::sim::OperationKind;
 use mqstore_io::{FileKind, SimVfs, Vfs};
 
 use crate::check::{self, abandon, recover};
 use crate::contract;
 use crate::states::{Image, Limits, Rng, State, states};
-use crate::workload::{Case, History, Need, Rec, Running, World, explain};
+use crate::workload::{Case, History, Need, QUEUES, Rec, Running, World, explain};
 
 /// A broken promise, and how to see it again.
 #[derive(Clone, Debug)]
@@ -119,8 +120,9 @@ pub(crate) fn explore(
     };
     let world = World::new(false);
     world.vfs.freeze_at_each(calls);
-    let (history, end) =
+    let (mut history, end) =
         guarded(|| Running::start(case, &world)?.finish()).map_err(|what| fail(None, 0, what))?;
+    history.removals = removals(&plain.vfs);
     let mut frozen = world.vfs.take_all_frozen();
     if only.is_none_or(|place| place.call > history.last.1) {
         frozen.push((history.last.1 + 1, end));
@@ -141,6 +143,31 @@ pub(crate) fn explore(
     }
 }
 
+/// The names that a run has taken from the log, the queues, the index and what waits to be wiped.
+fn removals(vfs: &SimVfs) -> Vec<(u64, PathBuf)> {
+    let mut removals = Vec::new();
+    for call in vfs.trace() {
+        let waits = call.path.parent().is_some_and(|folder| folder.ends_with("wipe"));
+        let path = match call.kind {
+            OperationKind::RemoveFile => call.path,
+            // From the log to where it waits.
+            OperationKind::Rename if waits => {
+                let side = call.path.ancestors().nth(2).unwrap_or(&call.path);
+                let log = side.parent().unwrap_or(side);
+                let log = if side.ends_with(".mqstore") { log.to_owned() } else { log.join("commitlog") };
+                log.join(call.path.file_name().unwrap_or_default())
+            }
+            _ => continue,
+        };
+        let is_of = |name: &str| path.components().any(|part| part.as_os_str() == name);
+        let staged = is_of("tmp");
+        if !staged && ["commitlog", "log", "consumequeue", "index", "wipe"].iter().any(|name| is_of(name)) {
+            removals.push((call.number, path));
+        }
+    }
+    removals
+}
+
 /// The calls before which the run of `case` is ended: behind each call that changes the disk.
 fn moments(case: &Case, vfs: &SimVfs, history: &History, effort: &Effort, rng: &mut Rng) -> Vec<u64> {
     let from = if case.last_only { history.last.0 } else { 0 };
@@ -149,11 +176,19 @@ fn moments(case: &Case, vfs: &SimVfs, history: &History, effort: &Effort, rng: &
         .map(|call| call.number + 1)
         .filter(|call| *call > from + 1 && *call <= history.last.1)
         .collect();
-    if calls.len() <= effort.moments {
-        return calls;
+    // What is to be done before a name goes must be done just then.
+    let removals = removals(vfs).into_iter().map(|(call, _)| call).filter(|call| *call > from + 1);
+    let mut chosen: Vec<u64> = removals.filter(|call| *call <= history.last.1).collect();
+    if calls.len() + chosen.len() <= effort.moments {
+        chosen.extend(calls);
+        chosen.sort_unstable();
+        chosen.dedup();
+        return chosen;
+    }
+    while chosen.len() > effort.moments / 2 {
+        chosen.swap_remove(rng.below(chosen.len() as u64) as usize);
     }
     // Some neighbours, some far apart.
-    let mut chosen = Vec::new();
     while chosen.len() < effort.moments {
         let at = rng.below(calls.len() as u64) as usize;
         chosen.extend(calls.iter().skip(at).take(3));
@@ -206,7 +241,9 @@ impl Moment<'_> {
 
     /// What a reader in another process sees beside the living writer, where that must be durable.
     fn look(&self) -> Result<usize, String> {
-        if self.case.options.durability != Durability::Sync || !self.history.is_open(self.call) {
+        let limit = self.history.limit(self.call);
+        let durable_only = self.case.options.durable_only();
+        if !(durable_only || limit < usize::MAX) || !self.history.is_open(self.call) {
             return Ok(0);
         }
         let world = World::on(self.vfs.look().map_err(explain)?);
@@ -219,7 +256,10 @@ impl Moment<'_> {
         if world.vfs.fingerprint() != before {
             return Err(format!("call {}: a reader changed the disk", self.call));
         }
-        Ok(seen)
+        if seen > limit {
+            return Err(format!("call {}: a reader sees {seen} records, {limit} are confirmed", self.call));
+        }
+        Ok(if durable_only { seen } else { 0 })
     }
 
     fn check(&self, state: &State, seen: usize, replaying: bool, depth: &mut u32) -> Result<(), String> {
@@ -257,21 +297,26 @@ impl Moment<'_> {
         }
         let mut rng = Rng::new(fingerprint);
         let extra = Recoveries { options, records, counts: self.counts };
-        let count = recovered.count;
+        let (count, recovered_min) = (recovered.count, recovered.min);
         if replaying || rng.below(self.effort.thorough_one_in) == 0 {
             extra.twice(&recovered, count)?;
             extra.without_derived(&pristine, need, &mut rng)?;
             extra.reader(&pristine, need, image.kill && tail.is_empty())?;
         }
         if replaying || rng.chance(4) {
-            extra.again(recovered, &mut rng)?;
+            // What a killed process has deleted was deleted in the cache alone.
+            let min_from = if image.kill { need.min_from } else { recovered_min };
+            extra.again(recovered, min_from, &mut rng)?;
         }
         if replaying || rng.below(self.effort.nested_one_in) == 0 {
             *depth = 1;
             let least = if image.kill { self.history.after_power_loss(self.call).least } else { count };
+            // So may the names of what was deleted.
+            let min_from = if image.kill { need.min_from } else { recovered_min };
+            let need = Need { least, most: count, min_from, min_to: recovered_min };
             // After a kill the tail was in the cache alone, and another end may take it.
             let tail = if image.kill { &[][..] } else { &tail[..] };
-            extra.inside(&pristine, Need { least, most: count }, tail, &mut rng, self.effort.depth, depth)?;
+            extra.inside(&pristine, need, tail, &mut rng, self.effort.depth, depth)?;
         }
         match image.vfs.violations().first() {
             Some(what) => Err(what.clone()),
@@ -307,9 +352,9 @@ impl Recoveries<'_> {
     }
 
     /// Three appends, another end of the world, another recovery: what was there stays.
-    fn again(&self, recovered: check::Recovered, rng: &mut Rng) -> Result<(), String> {
-        let count = recovered.count;
-        let model = recovered.append_three(self.records)?;
+    fn again(&self, recovered: check::Recovered, min_from: u64, rng: &mut Rng) -> Result<(), String> {
+        let (count, min_to) = (recovered.count, recovered.min);
+        let model = recovered.append_three(self.records, self.options)?;
         let state = match rng.below(4) {
             0 => State::kill(),
             1 | 2 => State::all_old(),
@@ -317,8 +362,9 @@ impl Recoveries<'_> {
         };
         let image = state.image(&recovered.world.vfs)?;
         drop(recovered);
-        let keeps_all = image.kill || self.options.durability == Durability::Sync;
-        let need = Need { least: if keeps_all { count + 3 } else { count }, most: count + 3 };
+        let keeps_all = image.kill || self.options.durable_only();
+        let least = if keeps_all { count + 3 } else { count };
+        let need = Need { least, most: count + 3, min_from, min_to };
         self.recover(&image.vfs, &model, need).map(|_| ()).map_err(|what| format!("then {state}: {what}"))
     }
 
@@ -326,7 +372,8 @@ impl Recoveries<'_> {
     fn twice(&self, first: &check::Recovered, count: usize) -> Result<(), String> {
         let again = first.kill()?;
         let before = contract::log_bytes(&again);
-        self.recover(&again, self.records, Need { least: count, most: count })?;
+        let need = Need { least: count, most: count, min_from: first.min, min_to: first.min };
+        self.recover(&again, self.records, need)?;
         if contract::log_bytes(&again) != before {
             return Err("a second recovery changed the log".to_owned());
         }
@@ -336,7 +383,14 @@ impl Recoveries<'_> {
     /// Whatever can be made again may be lost.
     fn without_derived(&self, pristine: &SimVfs, need: Need, rng: &mut Rng) -> Result<(), String> {
         let image = pristine.kill().map_err(explain)?;
-        let lost = contract::lose_derived(&image, rng);
+        // A queue of which no record is left has its place in its files alone.
+        let left = |queue: &(&str, i32)| {
+            let held = self.records.iter().take(need.least).filter(|rec| rec.queue() == *queue);
+            let mut offsets = held.filter_map(|rec| Some(rec.placed.as_ref()?.commit_log_offset));
+            offsets.any(|offset| offset >= need.min_to)
+        };
+        let keep_queues = need.min_to > 0 && !QUEUES.iter().all(left);
+        let lost = contract::lose_derived(&image, keep_queues, rng);
         self.recover(&image, self.records, need).map(|_| ()).map_err(|what| format!("without {lost}: {what}"))
     }
 
@@ -394,10 +448,10 @@ impl Recoveries<'_> {
                 let recovered = self.recover(&image.vfs, self.records, need).map_err(told)?;
                 let count = recovered.count;
                 contract::tail_is_kept(tail, &recovered.world.vfs).map_err(told)?;
-                self.again(recovered, rng).map_err(told)?;
+                self.again(recovered, need.min_from, rng).map_err(told)?;
                 if depth > 1 && rng.chance(1) {
                     *reached += 1;
-                    let need = Need { least: need.least.min(count), most: count };
+                    let need = Need { least: need.least.min(count), most: count, ..need };
                     self.inside(&next, need, tail, rng, depth - 1, reached).map_err(told)?;
                 }
             }

@@ -152,7 +152,7 @@ impl Script {
         let after = State::all_old().image(&world.vfs)?;
         abandon(&store);
         drop(store);
-        recover(&after.vfs, options, &found, Need { least: count, most: count })
+        recover(&after.vfs, options, &found, Need::whole(count, count))
             .map_err(|what| format!("after another loss of power: {what}"))?;
         Ok(count)
     }

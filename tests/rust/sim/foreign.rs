@@ -149,7 +149,7 @@ fn between(seed: u64) -> Result<(), String> {
     }
     let moment = vfs;
     let image = State::chance(&mut rng).image(&moment)?;
-    let need = Need { least: records.len(), most: records.len() };
+    let need = Need::whole(records.len(), records.len());
     let told = |what| format!("{cut} of {count} cut, {} more: {what}", records.len() + cut - count);
     let recovered = match recover(&image.vfs, &options, &records, need) {
         // Where our last record was, the middle of another one may be now, or it may be whole behind
@@ -157,10 +157,10 @@ fn between(seed: u64) -> Result<(), String> {
         Err(what) if cut > 0 && what.starts_with("cannot be opened") => return Ok(()),
         outcome => outcome.map_err(told)?,
     };
-    let model = recovered.append_three(&records)?;
+    let model = recovered.append_three(&records, &options)?;
     let after = State::all_old().image(&recovered.world.vfs)?;
     drop(recovered);
-    recover(&after.vfs, &options, &model, Need { least: records.len(), most: model.len() })
+    recover(&after.vfs, &options, &model, Need::whole(records.len(), model.len()))
         .map(|_| ())
         .map_err(|what| told(format!("and again: {what}")))
 }

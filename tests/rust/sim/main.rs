@@ -7,6 +7,7 @@
 //! | `contract` | what bytes must be at any moment |
 //! | `check` | what a recovered store must be |
 //! | `explore` | going through all of it, counting, replay |
+//! | `remaking` | recoveries that make again what was lost, and are ended |
 //!
 //! A failure prints `MQSIM=case:call:state:depth`; with that in the environment the suite looks at this
 //! one state again and leaves its disk as files. `MQSTORE_SOAK=1` makes everything longer.
@@ -25,6 +26,7 @@ mod explore;
 mod faults;
 mod foreign;
 mod mutants;
+mod remaking;
 mod states;
 mod switches;
 mod workload;

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use mqstore_io::switch;
 
-use crate::crashes::{LONG, SHORT, exhaustive, random, soak};
+use crate::crashes::{LONG, MODES, deleting, exhaustive, named, random, soak};
 use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_done};
 use crate::states::{Limits, Rng};
-use crate::{compacting, decay, faults, foreign, switches};
+use crate::workload::Case;
+use crate::{compacting, decay, faults, foreign, remaking, switches};
 
 /// Switches that nobody is to notice here, and why they are kept. The soak tries them all the same.
-const SPARE: [(&str, &str); 25] = [
-    ("checkpoint.sync", "an older checkpoint costs a longer recovery and loses nothing"),
+const SPARE: [(&str, &str); 15] = [
     ("compaction.sync_cleared_job", "what a job leaves is swept by the next one"),
     ("compaction.sync_swept_jobs", "what a job leaves is swept by the next one"),
     ("compaction.sync_job_name", "a job whose folder is lost is run again"),
@@ -24,32 +24,48 @@ const SPARE: [(&str, &str); 25] = [
     ("compaction.sync_tree_name", "the exchange that follows gives the folder its only lasting name"),
     ("compaction.sync_switch", "an exchange reaches the disk with either of its two folders"),
     ("compaction.sync_old_tree", "an exchange reaches the disk with either of its two folders"),
-    ("compaction.sync_log_folder", "the store has synced the names of its segments; a broker does not"),
     ("mapped_file.sync_name", "no part of the store names a file so: see commit_log.sync_segment_name"),
-    ("mapped_file_queue.sync_removals", "no run here deletes segments"),
-    ("retention.sync_aside", "no run here deletes segments"),
-    ("retention.sync_wiped_name", "no run here deletes segments"),
-    ("retention.sync_wiped_bytes", "no run here deletes segments"),
-    ("retention.sync_second_name", "no run here deletes segments"),
-    ("retention.sync_queue_removal", "no run here deletes segments"),
-    ("retention.sync_index_removal", "no run here deletes segments"),
-    ("retention.sync_segment_removal", "no run here deletes segments"),
-    ("files.sync_log_path_name", "no run here has its log in several folders"),
-    ("files.sync_log_folders", "no run here has its log in several folders"),
+    ("mapped_file_queue.sync_removals", "no part of the store cuts a row so: see recovery.sync_log_folder"),
+    (
+        "retention.sync_aside",
+        "the sync of the folder that the segment has left makes its new name durable with the rename",
+    ),
+    (
+        "retention.sync_second_name",
+        "a second name that comes back is found again, and goes again, before anything is wiped",
+    ),
     (
         "commit_log.sync_prewritten",
         "what lies ahead of the records: a later sync covers those that come there",
     ),
     (
-        "recovery.lower_mark",
-        "several losses of power inside recovery while an index is made anew: MQSIM=rs120-0:1420:17:4 found it, \
-         a hunt of a minute rarely does",
+        "recovery.sync_lengthened",
+        "the sync of the tail that is cut from the same file follows, and covers its length",
     ),
-    ("recovery.sync_lengthened", "no run here has a short last segment, which other programs leave"),
 ];
 
 /// A way to look for broken promises, until told to stop.
 type Hunt = fn(&dyn Fn() -> bool) -> Result<(), Violation>;
+
+/// What caught a switch before, to be tried first: the effort and the run. The search follows.
+const HINTS: [(&str, &str, &str); 16] = [
+    ("checkpoint.sync", "glances", "xs2-26"),
+    ("close.sync_abort_removal", "glances", "xs2-26"),
+    ("consume_queue.sync_file", "glances", "xs2-26"),
+    ("consume_queue.sync_folder", "glances", "xs2-26"),
+    ("flush.h10_checkpoint_after_sync", "glances", "xs2-26"),
+    ("files.sync_folder_name", "glances", "xm2-12"),
+    ("open.sync_log_folder_name", "glances", "xa1-0"),
+    ("retention.second_slot", "deletions", "ed3-0"),
+    ("retention.secure", "deletions", "es3-0"),
+    ("retention.sync_index_removal", "deletions", "es3-0"),
+    ("retention.sync_queue_removal", "deletions", "es3-0"),
+    ("retention.sync_segment_removal", "deletions", "es3-0"),
+    ("retention.sync_wiped_bytes", "deletions", "es3-0"),
+    ("retention.sync_wiped_name", "deletions", "es3-0"),
+    ("retention.wipe_zeros", "deletions", "es3-0"),
+    ("files.sync_log_path_name", "deletions", "es3-0"),
+];
 
 /// A glance at many moments, and a longer look at all of them.
 const GLANCE: Effort = Effort {
@@ -99,27 +115,79 @@ fn looks(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
 }
 
 fn runs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
-    let effort = Effort { moments: 60, nested_one_in: 6, ..LONG };
     for seed in 1000.. {
         let cases = ['s', 'a', 'm'].map(|mode| random(seed, mode, 60));
-        explore_here(&cases, &effort, &Counts::default(), stop)?;
+        explore_here(&cases, &RUNS, &Counts::default(), stop)?;
         if stop() {
             break;
         }
     }
-    explore_here(&[], &SHORT, &Counts::default(), stop)
+    Ok(())
 }
+
+const RUNS: Effort = Effort { moments: 60, nested_one_in: 6, ..LONG };
+const NESTED: Effort = Effort {
+    limits: Limits { all_up_to: 1, singles: 1, random: 2, cuts: 0 },
+    moments: 24,
+    nested_one_in: 1,
+    depth: 3,
+    thorough_one_in: 1000,
+};
 
 /// Recoveries that are ended again and again, after long runs.
 fn nested(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
-    let limits = Limits { all_up_to: 1, singles: 1, random: 2, cuts: 0 };
-    let effort = Effort { limits, moments: 24, nested_one_in: 1, depth: 3, thorough_one_in: 1000 };
     for seed in 0.. {
         let cases = ['s', 'a'].map(|mode| random(seed, mode, 120));
-        explore_here(&cases, &effort, &Counts::default(), stop)?;
+        explore_here(&cases, &NESTED, &Counts::default(), stop)?;
         if stop() {
             break;
         }
+    }
+    Ok(())
+}
+
+/// Where somebody deletes, and where the log lies in several folders.
+const DELETIONS: Effort = Effort {
+    limits: Limits { all_up_to: 4, singles: 6, random: 1, cuts: 0 },
+    moments: 80,
+    nested_one_in: 64,
+    depth: 1,
+    thorough_one_in: 64,
+};
+
+fn deletions(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    for seed in 0..u64::MAX {
+        for kind in [3, 0, 5, 2, 1, 4, 6, 7] {
+            let cases = MODES.map(|mode| deleting(seed, mode, kind));
+            explore_here(&cases, &DELETIONS, &Counts::default(), stop)?;
+            if stop() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn remakings(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    remaking::hunt(1, stop).map(|_| ())
+}
+
+fn effort(name: &str) -> Effort {
+    match name {
+        "glances" => GLANCE,
+        "tears" => TEARS,
+        "looks" => QUICK,
+        "runs" => RUNS,
+        "nested" => NESTED,
+        _ => DELETIONS,
+    }
+}
+
+/// Tries what caught `name` before.
+fn remember(name: &str, stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    for (_, hunt, case) in HINTS.iter().filter(|(switch, _, _)| *switch == name) {
+        let cases: Vec<Case> = named(case).into_iter().collect();
+        explore_here(&cases, &effort(hunt), &Counts::default(), stop)?;
     }
     Ok(())
 }
@@ -146,17 +214,33 @@ fn rare(name: &str) -> bool {
 }
 
 /// The hunts, the most promising first.
-fn hunts(name: &str) -> Vec<Hunt> {
-    let mut hunts: Vec<Hunt> = vec![glances, others, failed_syncs, looks, decays, compactions, runs];
-    let first: Hunt = match name.split('.').next().unwrap_or_default() {
-        "compaction" => compactions,
-        _ if name.contains("torn") || name.starts_with("mark.two") => tears,
-        "scan" | "read" => decays,
-        "live" => failed_syncs,
-        "index" => runs,
-        _ if rare(name) => nested,
-        _ if name.contains("crc") => decays,
-        _ if name.contains("rewrite") || name.contains("poison") => failed_syncs,
+fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
+    let mut hunts: Vec<(&str, Hunt)> = vec![
+        ("glances", glances),
+        ("others", others),
+        ("failed syncs", failed_syncs),
+        ("remakings", remakings),
+        ("looks", looks),
+        ("decays", decays),
+        ("compactions", compactions),
+        ("nested", nested),
+        ("runs", runs),
+        ("deletions", deletions),
+    ];
+    let first: (&str, Hunt) = match name.split('.').next().unwrap_or_default() {
+        "compaction" => ("compactions", compactions),
+        "retention" => ("deletions", deletions),
+        _ if name.contains("torn") || name.starts_with("mark.two") => ("tears", tears),
+        _ if name.contains("log_path") => ("deletions", deletions),
+        "scan" | "read" => ("decays", decays),
+        "live" => ("failed syncs", failed_syncs),
+        "index" => ("runs", runs),
+        _ if rare(name) => {
+            hunts.insert(0, ("nested", nested));
+            ("remakings", remakings)
+        }
+        _ if name.contains("crc") => ("decays", decays),
+        _ if name.contains("rewrite") || name.contains("poison") => ("failed syncs", failed_syncs),
         _ => return hunts,
     };
     hunts.insert(0, first);
@@ -164,19 +248,23 @@ fn hunts(name: &str) -> Vec<Hunt> {
 }
 
 /// Looks for what turning `name` off breaks; how long that took.
-fn hunt(name: &str, budget: Duration) -> (Option<Violation>, u64, Duration) {
+fn hunt(name: &str, budget: Duration) -> (Option<(&'static str, Violation)>, u64, Duration) {
     let _off = switch::off(name);
     let started = Instant::now();
     // A busy machine gets more time, not less work.
     let least = if soak() { 0 } else { 8_000 };
     let stop = || started.elapsed() > budget && (work_done() > least || started.elapsed() > 3 * budget);
     forget_work();
-    for hunt in hunts(name) {
+    let caught = |found, violation| (Some((found, violation)), switch::passed(), started.elapsed());
+    if let Err(violation) = remember(name, &stop) {
+        return caught("what caught it before", violation);
+    }
+    for (found, hunt) in hunts(name) {
         let outcome = catch_unwind(AssertUnwindSafe(|| hunt(&stop))).unwrap_or_else(|_| {
             Err(Violation { replay: "panic".to_owned(), what: "the suite itself panicked".to_owned() })
         });
         if let Err(violation) = outcome {
-            return (Some(violation), switch::passed(), started.elapsed());
+            return caught(found, violation);
         }
         if stop() {
             break;
@@ -208,9 +296,10 @@ fn every_switch_is_noticed() {
                     let (caught, passed, took) = hunt(name, budget);
                     let millis = took.as_millis();
                     match caught {
-                        Some(violation) => {
+                        Some((found, violation)) => {
                             let what: String = violation.what.chars().take(150).collect();
-                            println!("{name}: caught in {millis} ms, MQSIM={} ({what})", violation.replay);
+                            let replay = violation.replay;
+                            println!("{name}: caught in {millis} ms by {found}, MQSIM={replay} ({what})");
                         }
                         None => {
                             println!("{name}: NOT caught in {millis} ms, passed {passed} times");

@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_core::encode_properties;
-use mqstore_core::{Appended, Durability, NewMessage, OpenMode, Store, StoreError, StoreFiles, StoreOptions};
+use mqstore_core::{
+    Appended, Durability, NewMessage, OpenMode, Store, StoreError, StoreFiles, StoreOptions, Visibility,
+};
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{Clock, ManualClock, SimVfs, Vfs};
 
@@ -46,6 +48,12 @@ pub(crate) enum Op {
     Reopen,
     /// A reader of this process looks at all of it.
     Read,
+    /// So many hours pass.
+    Age(u8),
+    /// Somebody expires by hand.
+    Expire,
+    /// What follows is confirmed later; or now.
+    Confirm(bool),
 }
 
 /// A run to make.
@@ -111,6 +119,13 @@ pub(crate) struct History {
     pub(crate) acked: Vec<(u64, usize)>,
     /// The same for records that were called durable, or seen by a reader that sees durable ones only.
     pub(crate) durable: Vec<(u64, usize)>,
+    /// The last record that a flush or a close has covered, with the call at which that was done.
+    pub(crate) flushed: Vec<(u64, Option<u64>)>,
+    pub(crate) expiries: Vec<Expiry>,
+    /// Files that lost their name in the log, a queue or the index, or were wiped, with the call.
+    pub(crate) removals: Vec<(u64, PathBuf)>,
+    /// From a call on readers may see so many records, or all.
+    pub(crate) limits: Vec<(u64, usize)>,
     pub(crate) sessions: Vec<Session>,
     /// Calls made when the last operation began, and when it ended.
     pub(crate) last: (u64, u64),
@@ -118,11 +133,33 @@ pub(crate) struct History {
     pub(crate) topics_at: u64,
 }
 
-/// How many records a recovered store may hold.
+/// While something was deleted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expiry {
+    /// Calls made before it began.
+    pub(crate) begun: u64,
+    /// Calls made when it was said to be done.
+    pub(crate) ended: u64,
+    /// Where the log began from then on.
+    pub(crate) min: u64,
+}
+
+/// How many records a recovered store may hold, the deleted ones counted, and where its log may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Need {
     pub(crate) least: usize,
     pub(crate) most: usize,
+    /// The log begins at this offset or later,
+    pub(crate) min_from: u64,
+    /// and at this one or earlier.
+    pub(crate) min_to: u64,
+}
+
+impl Need {
+    /// That of a log from which nothing was deleted.
+    pub(crate) fn whole(least: usize, most: usize) -> Self {
+        Self { least, most, min_from: 0, min_to: 0 }
+    }
 }
 
 impl History {
@@ -132,12 +169,31 @@ impl History {
 
     /// What a loss of power just before `call` may leave.
     pub(crate) fn after_power_loss(&self, call: u64) -> Need {
-        Need { least: Self::at(&self.durable, call), most: self.begun(call) }
+        self.need(Self::at(&self.durable, call), call)
     }
 
     /// What a kill just before `call` may leave.
     pub(crate) fn after_kill(&self, call: u64) -> Need {
-        Need { least: Self::at(&self.acked, call).max(Self::at(&self.durable, call)), most: self.begun(call) }
+        self.need(Self::at(&self.acked, call).max(Self::at(&self.durable, call)), call)
+    }
+
+    fn need(&self, least: usize, call: u64) -> Need {
+        let min = |began: &dyn Fn(&Expiry) -> u64| {
+            let expiries = self.expiries.iter().filter(|expiry| began(expiry) < call);
+            expiries.map(|expiry| expiry.min).max().unwrap_or(0)
+        };
+        Need {
+            least,
+            most: self.begun(call),
+            min_from: min(&|expiry| expiry.ended),
+            min_to: min(&|expiry| expiry.begun),
+        }
+    }
+
+    /// How many records readers may see just before `call`.
+    pub(crate) fn limit(&self, call: u64) -> usize {
+        let limits = self.limits.iter().rev();
+        limits.into_iter().find(|(at, _)| *at < call).map_or(usize::MAX, |(_, count)| *count)
     }
 
     fn begun(&self, call: u64) -> usize {
@@ -194,6 +250,9 @@ impl World {
     }
 }
 
+/// Folders of a log that lies elsewhere.
+pub(crate) const FAR_LOGS: [&str; 2] = ["/data/disk1/log", "/data/disk2/log"];
+
 pub(crate) fn root() -> PathBuf {
     PathBuf::from("/data/store")
 }
@@ -206,6 +265,8 @@ pub(crate) fn tiny(durability: Durability) -> StoreOptions {
         index_slots: 4,
         index_entries: 8,
         flush_least_pages: 0,
+        // Made anew, and zeroed, by each opening.
+        pool_bytes: 64 << 10,
         durability,
         dispatch_threads: 0,
         default_queues: 2,
@@ -250,13 +311,15 @@ pub(crate) struct Running<'a> {
     pub(crate) world: &'a World,
     store: Store,
     pub(crate) history: History,
+    /// How many records are confirmed, if not all.
+    limit: Option<usize>,
 }
 
 impl<'a> Running<'a> {
     /// Opens the store of `case` in a world that may be empty.
     pub(crate) fn start(case: &'a Case, world: &'a World) -> Result<Self, String> {
         let store = world.open(OpenMode::Create, &case.options).map_err(explain)?;
-        let mut running = Self { case, world, store, history: History::default() };
+        let mut running = Self { case, world, store, history: History::default(), limit: None };
         running.opened();
         for (topic, queues) in [("a", 2), ("b", 1)] {
             running.store.create_topic(topic, queues, &[]).map_err(explain)?;
@@ -296,15 +359,63 @@ impl<'a> Running<'a> {
             Op::Flush => {
                 self.store.flush().map_err(explain)?;
                 self.all_durable();
+                self.all_flushed();
                 Ok(())
             }
             Op::Step => {
                 self.world.clock.advance(Duration::from_millis(600));
-                self.store.step().map_err(explain)
+                let begun = self.now();
+                self.store.step().map_err(explain)?;
+                // What was pooled is in the file.
+                self.history.acked.push((self.now(), self.history.records.len()));
+                self.expired(begun)
             }
             Op::Reopen => self.reopen(),
             Op::Read => self.read(),
+            Op::Age(hours) => {
+                self.world.clock.advance(Duration::from_secs(u64::from(hours) * 3600));
+                Ok(())
+            }
+            Op::Expire => {
+                let begun = self.now();
+                self.store.expire(false, &mut || Ok(())).map_err(explain)?;
+                self.expired(begun)
+            }
+            Op::Confirm(later) => self.confirm(later),
         }
+    }
+
+    /// Notes where the log begins after something that may delete.
+    fn expired(&mut self, begun: u64) -> Result<(), String> {
+        if self.case.options.retains() {
+            let ended = self.now();
+            let min = self.store.stats().map_err(explain)?.log_min_offset;
+            if self.history.expiries.last().map_or(0, |last| last.min) < min {
+                self.history.expiries.push(Expiry { begun, ended, min });
+            }
+        }
+        Ok(())
+    }
+
+    fn confirm(&mut self, later: bool) -> Result<(), String> {
+        let end = self.store.stats().map_err(explain)?.log_max_offset;
+        let (before, count) = (self.now(), self.history.records.len());
+        let (limit, count) = match (later, self.limit) {
+            (true, None) => (Some(end), count),
+            // What was to be confirmed later stays so.
+            (true, Some(_)) => return Ok(()),
+            (false, _) => (None, usize::MAX),
+        };
+        // From the first moment on at which a reader may see more, or not yet more.
+        let at = if later { u64::MAX } else { before };
+        self.history.limits.push((at, count));
+        self.store.set_confirm_offset(limit).map_err(explain)?;
+        let now = self.now();
+        if let (true, Some(last)) = (later, self.history.limits.last_mut()) {
+            last.0 = now;
+        }
+        self.limit = limit.map(|_| count);
+        Ok(())
     }
 
     fn edge(&mut self, leaves: i64) -> Result<(), String> {
@@ -337,7 +448,9 @@ impl<'a> Running<'a> {
         self.history.records.extend(records);
         outcome?;
         let (now, count) = (self.now(), self.history.records.len());
-        self.history.acked.push((now, count));
+        if self.case.options.durability != Durability::Pooled {
+            self.history.acked.push((now, count));
+        }
         if called_durable {
             self.history.durable.push((now, count));
         } else if durable || self.case.options.durability == Durability::Sync {
@@ -351,6 +464,15 @@ impl<'a> Running<'a> {
         self.history.durable.push((now, count));
     }
 
+    fn all_flushed(&mut self) {
+        // The checkpoint speaks for the queues, from which the rest is held back.
+        if self.limit.is_some() {
+            return;
+        }
+        let last = self.history.records.last().and_then(|rec| Some(rec.placed.as_ref()?.commit_log_offset));
+        self.history.flushed.push((self.now(), last));
+    }
+
     fn reopen(&mut self) -> Result<(), String> {
         let closing = self.now();
         self.store.close().map_err(explain)?;
@@ -359,6 +481,11 @@ impl<'a> Running<'a> {
             (session.closing, session.closed) = (closing, closed);
         }
         self.all_durable();
+        // A close lifts it.
+        if self.limit.take().is_some() {
+            self.history.limits.push((closing, usize::MAX));
+        }
+        self.all_flushed();
         self.store = self.world.open(OpenMode::ReadWrite, &self.case.options).map_err(explain)?;
         self.opened();
         Ok(())
@@ -366,11 +493,17 @@ impl<'a> Running<'a> {
 
     fn read(&mut self) -> Result<(), String> {
         let seen = crate::check::compare_log(&self.store, &self.history.records)?;
-        if seen != self.history.records.len() {
-            return Err(format!("a reader sees {seen} of {} records", self.history.records.len()));
+        let (now, count) = (self.now(), self.history.records.len());
+        let wanted = self.limit.unwrap_or(count);
+        let shows_all = self.case.options.visibility == Visibility::Appended;
+        if seen > wanted || (shows_all && seen < wanted) {
+            return Err(format!("a reader sees {seen} of {wanted} records"));
         }
-        if self.case.options.durability == Durability::Sync {
-            self.all_durable();
+        if self.case.options.durable_only() {
+            self.history.durable.push((now, seen));
+        } else {
+            // What was pooled is in the file, all of it.
+            self.history.acked.push((now, count));
         }
         Ok(())
     }

@@ -300,6 +300,13 @@ impl ConsumeQueue {
         Ok(last.is_some_and(|(_, unit)| unit.physical_offset as u64 >= log_min))
     }
 
+    /// Whether the first unit of the file lies before `position` in the log.
+    pub(super) fn begins_before(&self, base: u64, position: u64) -> Result<bool, StoreError> {
+        let first = first_unit(&*self.file(base)?, 0..self.layout().file_bytes(), UNIT_BYTES)
+            .map_err(|source| self.io(base, "reading queue entries", source))?;
+        Ok(first.is_some_and(|(_, unit)| (unit.physical_offset as u64) < position))
+    }
+
     fn remove_file(&self, base: u64) -> Result<(), StoreError> {
         let path = self.path(base);
         self.home.cache.forget(&path);

@@ -1,7 +1,9 @@
 //! Queue files that lead to nothing any more, because the log lost its oldest segments.
 //!
 //! Owns their removal, the oldest first and never the last one of a queue, which keeps the queue's
-//! place: the next message of a queue without messages has the offset behind the last one that was.
+//! place: the next message of a queue without messages has the offset behind the last one that was. The
+//! last one is that which a loss of power would leave: a newer file whose entries are not synced counts
+//! for nothing.
 //!
 //! Across a crash: each removal is durable before the next one of that queue, so that no queue is left
 //! with a hole. Across threads: the minimum has passed a file before it goes
@@ -19,10 +21,16 @@ use crate::files::OldFile;
 
 impl ConsumeQueue {
     /// The files whose last entry leads to a record before log position `log_min`, oldest first; never
-    /// the last file.
-    pub fn files_below(&self, log_min: u64) -> Result<Vec<OldFile>, StoreError> {
+    /// the last file with an entry for a record before `synced_to`, up to where log and queues are synced.
+    pub fn files_below(&self, log_min: u64, synced_to: u64) -> Result<Vec<OldFile>, StoreError> {
         let bases = self.bases.read().clone();
-        let Some((_, older)) = bases.split_last() else { return Ok(Vec::new()) };
+        let mut older = bases.as_slice();
+        while let Some((&last, before)) = older.split_last() {
+            older = before;
+            if self.begins_before(last, synced_to)? {
+                break;
+            }
+        }
         let mut found = Vec::new();
         for &base in older {
             if self.reaches(base, self.layout().file_bytes(), log_min)? {
@@ -40,9 +48,14 @@ impl ConsumeQueue {
 
     /// Moves the minimum to the log's, as [`Self::correct_min_offset`], then removes
     /// [`Self::files_below`] it; durable when it returns. `removed` hears of each file.
-    pub fn remove_below(&self, log_min: u64, removed: &mut dyn FnMut(&OldFile)) -> Result<(), StoreError> {
+    pub fn remove_below(
+        &self,
+        log_min: u64,
+        synced_to: u64,
+        removed: &mut dyn FnMut(&OldFile),
+    ) -> Result<(), StoreError> {
         self.home.writable("delete queue files")?;
-        let old = self.files_below(log_min)?;
+        let old = self.files_below(log_min, synced_to)?;
         if old.is_empty() {
             return Ok(());
         }

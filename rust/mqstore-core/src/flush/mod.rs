@@ -168,7 +168,10 @@ impl Flusher {
             manifest.store(&self.files)?;
             state.manifest_queues = manifest.len();
         }
-        self.write_checkpoint(point)?;
+        // It speaks for queues and index, too: what is held back from them is not in it.
+        if dispatched == point.position {
+            self.write_checkpoint(point)?;
+        }
         state.mark.dispatched = dispatched;
         state.mark.index_end = self.index.end_physical();
         state.mark.index_files = self.index.file_count() as u32;

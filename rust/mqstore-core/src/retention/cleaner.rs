@@ -349,7 +349,7 @@ impl Cleaner {
         asked: bool,
     ) -> Result<Option<String>, StoreError> {
         let base = segment.base_offset();
-        if !self.secure(state, segment, asked)? {
+        if switch::on("retention.secure") && !self.secure(state, segment, asked)? {
             return Ok(Some(self.kept(
                 state,
                 file,
@@ -410,7 +410,9 @@ impl Cleaner {
         self.flusher.flush_all(false)?;
         let dispatched = self.flusher.dispatched();
         // Once more for the other slot of the durable mark: a torn write of one leads to the other.
-        self.flusher.flush_all(false)?;
+        if switch::on("retention.second_slot") {
+            self.flusher.flush_all(false)?;
+        }
         state.secured = point.last_offset.min(dispatched);
         Ok(segment.end_offset() <= state.secured)
     }
@@ -459,8 +461,9 @@ impl Cleaner {
             self.options.hooks.tell(kind, Some(&file), file.reason.clone());
             found(file);
         };
+        let synced_to = self.flusher.dispatched();
         for queue in self.queues.all() {
-            queue.remove_below(log_min, &mut |file| {
+            queue.remove_below(log_min, synced_to, &mut |file| {
                 removed(report::derived(file, ExpiredKind::Queue, log_min), "queue_file_deleted");
             })?;
         }
@@ -484,7 +487,8 @@ pub(super) fn preview(
         report.add(report::segment(planned));
     }
     for queue in queues.all() {
-        for file in queue.files_below(log_min)? {
+        // A deletion syncs everything before it begins.
+        for file in queue.files_below(log_min, u64::MAX)? {
             report.add(report::derived(&file, ExpiredKind::Queue, log_min));
         }
     }

@@ -35,7 +35,7 @@ fn zero(file: &dyn VfsFile) -> std::io::Result<()> {
     let mut at = 0;
     while at < len {
         let part = zeros.get(..(len - at).min(CHUNK_BYTES) as usize).unwrap_or_default();
-        file.write_all_at(part, at)?;
+        switch::step("retention.wipe_zeros", || file.write_all_at(part, at))?;
         at += part.len() as u64;
     }
     switch::step("retention.sync_wiped_bytes", || file.sync_data())

@@ -142,9 +142,8 @@ fn prepare_round(writer: &Writer, stop: &AtomicBool) {
         let begun = writer.files.clock.monotonic();
         match writer.log.prepare() {
             Ok(true) => {}
-            Ok(false) => return,
-            // It stopped the log, and that is told to everybody.
-            Err(StoreError::Poisoned { .. }) => return,
+            // What stopped the log is told to everybody.
+            Ok(false) | Err(StoreError::Poisoned { .. }) => return,
             Err(error) => {
                 writer.note(&format!(
                     "preparing the log ahead of the writer failed ({error}); appends go on without"

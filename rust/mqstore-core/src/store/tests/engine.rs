@@ -285,7 +285,8 @@ fn the_window_is_prewritten_and_records_in_it_are_synced_anew() {
     let crashed = vfs.crash_with(&mut |_| false).unwrap();
     let mut found = vec![0; end as usize];
     crashed.open(&path, mqstore_io::Access::Read).unwrap().read_exact_at(&mut found, 0).unwrap();
-    assert_eq!(found.iter().filter(|byte| **byte == b'b').count(), 50_000);
+    let mut bodies = found.split(|byte| *byte != b'b').filter(|run| run.len() >= 10_000);
+    assert!((0..5).all(|_| bodies.next().is_some()), "all that was durable");
 }
 
 #[test]

@@ -23,7 +23,12 @@ use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64;
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -415,7 +420,11 @@ impl MappedFile {
 
     /// A guard that keeps the bytes; `None` once the file is retired.
     pub fn hold(self: &Arc<Self>) -> Option<MappedFileGuard> {
-        if self.is_retired() { None } else { Some(MappedFileGuard::new(self)) }
+        // Counted first, looked at then; whoever overwrites it does both the other way round, so that one
+        // of the two sees the other.
+        let guard = MappedFileGuard::new(self);
+        fence(Ordering::SeqCst);
+        (!self.is_retired()).then_some(guard)
     }
 
     /// How many guards there are now.
@@ -425,6 +434,7 @@ impl MappedFile {
 
     /// Whether a guard, a view or another handle to its map exists, so that its bytes must not change.
     pub fn is_in_use(&self) -> bool {
+        fence(Ordering::SeqCst);
         self.holders() > 0 || self.region.read().as_ref().is_some_and(Region::is_shared)
     }
 

@@ -25,7 +25,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(not(loom))]
 use parking_lot::RwLock;
+
+#[cfg(loom)]
+use crate::sync::model::RwLock;
 
 use crate::mapped_file::MappedFile;
 use crate::switch;

@@ -41,8 +41,13 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::vfs::MapAccess;
 
+#[cfg(feature = "sim")]
+mod observed;
 #[cfg(test)]
 mod tests;
+
+#[cfg(feature = "sim")]
+pub(crate) use observed::MapObserver;
 
 /// Why bytes of a region could not be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -574,62 +579,5 @@ impl Backing for Heap {
     }
     fn set_locked(&self, _: usize, _: usize, _: bool) -> io::Result<()> {
         Ok(())
-    }
-}
-
-/// What a simulated file wants to know about a map of it.
-#[cfg(feature = "sim")]
-pub(crate) trait MapObserver: Send + Sync + fmt::Debug {
-    /// A write to bytes `at` to `at + len` of the map; must call `copy` once, which does it.
-    fn write(&self, at: usize, len: usize, copy: &mut dyn FnMut());
-    /// A flush of bytes `at` to `at + len` of the map.
-    fn flush(&self, at: usize, len: usize) -> io::Result<()>;
-}
-
-/// Part of another region's memory, with somebody who watches.
-#[cfg(feature = "sim")]
-#[derive(Debug)]
-struct Observed {
-    observer: Arc<dyn MapObserver>,
-    /// Keeps the memory.
-    _memory: Region,
-}
-
-#[cfg(feature = "sim")]
-impl Backing for Observed {
-    fn flush(&self, at: usize, len: usize) -> io::Result<()> {
-        self.observer.flush(at, len)
-    }
-    fn advise(&self, _: usize, _: usize, _: Advice) -> io::Result<()> {
-        Ok(())
-    }
-    fn set_locked(&self, _: usize, _: usize, _: bool) -> io::Result<()> {
-        Ok(())
-    }
-    fn observe(&self, at: usize, len: usize, copy: &mut dyn FnMut()) {
-        self.observer.write(at, len, copy);
-    }
-}
-
-#[cfg(feature = "sim")]
-impl Region {
-    /// Bytes `at` to `at + len` of this region as a region of its own: the same memory, but writes and
-    /// flushes are told to `observer`.
-    pub(crate) fn observed(
-        &self,
-        at: usize,
-        len: usize,
-        access: MapAccess,
-        observer: Arc<dyn MapObserver>,
-    ) -> Result<Self, RegionError> {
-        let base = self.range(at, len)?;
-        let writable = access == MapAccess::ReadWrite;
-        let backing = Arc::new(Observed { observer, _memory: self.clone() });
-        Ok(Self { base, len, writable, observed: true, backing })
-    }
-
-    /// How many other handles, maps and views keep this memory.
-    pub(crate) fn sharers(&self) -> usize {
-        Arc::strong_count(&self.backing) - 1
     }
 }

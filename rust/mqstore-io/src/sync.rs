@@ -36,6 +36,70 @@ where
     thread.spawn(run)
 }
 
+/// The model checker's locks in the shape of ours; nobody waits for a time in a model, only for a turn.
+#[cfg(loom)]
+pub mod model {
+    use std::time::Duration;
+
+    pub use loom::hint::spin_loop;
+    pub use loom::sync::MutexGuard;
+    pub use loom::thread::yield_now;
+
+    /// As `parking_lot::Mutex`.
+    #[derive(Debug, Default)]
+    pub struct Mutex<T>(loom::sync::Mutex<T>);
+
+    #[expect(clippy::unwrap_used, reason = "a model that panics has failed anyway")]
+    impl<T> Mutex<T> {
+        /// A free lock.
+        pub fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        /// Waits for the lock.
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+
+        /// Takes the lock if it is free.
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+
+        /// Waits for the lock, for as long as it takes.
+        pub fn try_lock_for(&self, _limit: Duration) -> Option<MutexGuard<'_, T>> {
+            Some(self.lock())
+        }
+
+        /// Whether somebody has the lock.
+        pub fn is_locked(&self) -> bool {
+            self.try_lock().is_none()
+        }
+    }
+
+    /// As `parking_lot::RwLock`.
+    #[derive(Debug, Default)]
+    pub struct RwLock<T>(loom::sync::RwLock<T>);
+
+    #[expect(clippy::unwrap_used, reason = "a model that panics has failed anyway")]
+    impl<T> RwLock<T> {
+        /// A free lock.
+        pub fn new(value: T) -> Self {
+            Self(loom::sync::RwLock::new(value))
+        }
+
+        /// Waits until nobody writes.
+        pub fn read(&self) -> loom::sync::RwLockReadGuard<'_, T> {
+            self.0.read().unwrap()
+        }
+
+        /// Waits until nobody else reads or writes.
+        pub fn write(&self) -> loom::sync::RwLockWriteGuard<'_, T> {
+            self.0.write().unwrap()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -73,8 +73,13 @@ fn compare(found: &StoredRecord, wanted: &Rec) -> Result<(), String> {
     if view.body != wanted.body || view.keys() != Some(wanted.key().as_str()) {
         return Err(format!("has another body or key than record {}", wanted.number));
     }
+    // Properties end with a separator: a zero there was never written.
+    if found.bytes().last() == Some(&0) {
+        return Err(format!("ends in a zero, and record {} does not", wanted.number));
+    }
     if let Some(placed) = &wanted.placed {
         let same = view.queue_offset == placed.queue_offset
+            && view.unique_key() == Some(placed.unique_id.as_str())
             && found.commit_log_offset == placed.commit_log_offset
             && view.store_timestamp == placed.store_timestamp_ms
             && found.bytes().len() == placed.size as usize;

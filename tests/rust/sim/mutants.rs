@@ -48,7 +48,7 @@ const SPARE: [(&str, &str); 15] = [
 type Hunt = fn(&dyn Fn() -> bool) -> Result<(), Violation>;
 
 /// What caught a switch before, to be tried first: the effort and the run. The search follows.
-const HINTS: [(&str, &str, &str); 16] = [
+const HINTS: [(&str, &str, &str); 22] = [
     ("checkpoint.sync", "glances", "xs2-26"),
     ("close.sync_abort_removal", "glances", "xs2-26"),
     ("consume_queue.sync_file", "glances", "xs2-26"),
@@ -65,6 +65,12 @@ const HINTS: [(&str, &str, &str); 16] = [
     ("retention.sync_wiped_name", "deletions", "es3-0"),
     ("retention.wipe_zeros", "deletions", "es3-0"),
     ("files.sync_log_path_name", "deletions", "es3-0"),
+    ("index.sync_file", "runs", "rs60-1000"),
+    ("index.sync_folder", "runs", "rs60-1000"),
+    ("mark.two_slots", "tears", "xs2-20"),
+    ("recovery.sync_copy", "glances", "xa2-11"),
+    ("recovery.sync_lost_and_found", "glances", "xm2-13"),
+    ("recovery.sync_tail", "glances", "xa2-11"),
 ];
 
 /// A glance at many moments, and a longer look at all of them.
@@ -252,7 +258,7 @@ fn hunt(name: &str, budget: Duration) -> (Option<(&'static str, Violation)>, u64
     let _off = switch::off(name);
     let started = Instant::now();
     // A busy machine gets more time, not less work.
-    let least = if soak() { 0 } else { 8_000 };
+    let least = if soak() { 0 } else { 60_000 };
     let stop = || started.elapsed() > budget && (work_done() > least || started.elapsed() > 3 * budget);
     forget_work();
     let caught = |found, violation| (Some((found, violation)), switch::passed(), started.elapsed());

@@ -32,7 +32,7 @@ use super::pool::Pool;
 use super::put_lock::{PutBusy, PutGuard, PutLimits, PutLock};
 use super::ring::PublishRing;
 use super::roll::activate;
-use super::segments::{Segment, SegmentList};
+use super::segments::{NewestList, Segment, SegmentList};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 use crate::live::LivePage;
@@ -123,7 +123,7 @@ impl LogOptions {
 pub struct CommitLog {
     pub(super) files: StoreFiles,
     pub(super) row: MappedFileQueue,
-    pub(super) list: RwLock<Arc<SegmentList>>,
+    pub(super) list: NewestList,
     pub(super) put: PutLock<PutState>,
     /// Where the next record goes, for those who do not hold the put lock.
     pub(super) reserved: AtomicU64,
@@ -191,7 +191,7 @@ impl CommitLog {
         let pool_bytes = options.pool_bytes;
         let log = Self {
             files: files.clone(),
-            list: RwLock::new(Arc::new(SegmentList::of(&row))),
+            list: NewestList::of(&row),
             row,
             put: PutLock::new(
                 options.put_lock,
@@ -219,7 +219,7 @@ impl CommitLog {
 
     /// The segments as they are now.
     pub fn list(&self) -> Arc<SegmentList> {
-        Arc::clone(&self.list.read())
+        self.list.get()
     }
 
     /// One past the last byte that belongs to a record, copied or not.
@@ -308,9 +308,7 @@ impl CommitLog {
 
     /// Takes note that the row gained or lost a segment.
     pub(super) fn renew_list(&self) {
-        // The row is asked under the lock: of two who changed it, the later one leaves the newer list.
-        let mut list = self.list.write();
-        *list = Arc::new(SegmentList::of(&self.row));
+        self.list.renew(&self.row);
     }
 
     /// Appends records at consecutive places, fills in where they went, and returns where they end.

@@ -19,12 +19,21 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use mqstore_io::Clock;
+#[cfg(not(loom))]
 use mqstore_io::sync::{AtomicI64, Mutex, MutexGuard, Ordering, spin_loop, yield_now};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicI64, Ordering};
+#[cfg(loom)]
+use mqstore_io::sync::model::{Mutex, MutexGuard, spin_loop, yield_now};
 
 use crate::options::PutLockKind;
 
 /// Tries of the spinning kind before it yields its core.
+#[cfg(not(loom))]
 const SPINS: u32 = 64;
+#[cfg(loom)]
+const SPINS: u32 = 1;
 
 /// How long appends are ready to wait.
 #[derive(Clone, Copy, Debug)]
@@ -194,7 +203,7 @@ impl<T> Drop for PutGuard<'_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::thread;
 
@@ -248,5 +257,98 @@ mod tests {
             let refused = lock.lock(clock.now_ms(), &clock).unwrap_err();
             assert!(matches!(refused, PutBusy::WaitedFor(ms) if ms >= 20), "{kind:?}: {refused:?}");
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::cell::Cell;
+    use loom::sync::Arc;
+    use loom::thread;
+    use mqstore_io::ManualClock;
+
+    use super::*;
+
+    const LIMITS: PutLimits = PutLimits { busy_after_ms: 1000, queue_wait_ms: 10_000 };
+    const NOW: i64 = 5_000;
+
+    /// What is ours around the lock: the tries, the note of the holder's start, the way back. The
+    /// waiting itself is the model checker's in place of `parking_lot`'s, and the kind `mutex` is left
+    /// out, which is the system's.
+    fn check(kind: PutLockKind, model: impl Fn(Arc<PutLock<Cell<u64>>>) + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(move || model(Arc::new(PutLock::new(kind, LIMITS, Cell::new(0)))));
+    }
+
+    /// Adds one, under the lock; loom fails if anybody else is at it.
+    fn count(put: &PutGuard<'_, Cell<u64>>) {
+        put.set(put.get() + 1);
+    }
+
+    /// Some threads take turns: one at a time, nobody waits for ever, nobody is refused, and a free
+    /// lock is held since never.
+    fn everybody_has_a_turn(kind: PutLockKind, threads: i64) {
+        check(kind, move |lock| {
+            let others: Vec<_> = (1..threads)
+                .map(|late| {
+                    let lock = Arc::clone(&lock);
+                    thread::spawn(move || {
+                        let put = lock.lock(NOW + late, &ManualClock::new(NOW)).unwrap();
+                        assert_eq!(lock.held_ms(NOW + 10), 10 - late as u64);
+                        count(&put);
+                    })
+                })
+                .collect();
+            count(&lock.lock(NOW, &ManualClock::new(NOW)).unwrap());
+            for other in others {
+                other.join().unwrap();
+            }
+            assert_eq!(lock.held_ms(NOW + 10_000), 0);
+            let put = lock.lock_patiently();
+            assert_eq!(put.get(), threads as u64);
+        });
+    }
+
+    #[test]
+    fn everybody_has_a_turn_adaptive() {
+        everybody_has_a_turn(PutLockKind::Adaptive, 3);
+    }
+
+    #[test]
+    fn everybody_has_a_turn_spin() {
+        // Each try is a step of its own, so that a third thread is more than there is time for.
+        everybody_has_a_turn(PutLockKind::Spin, 2);
+    }
+
+    /// A late one finds the lock taken for long, or free: it is refused with the time of the holder, or
+    /// has its turn; and who comes after that is served.
+    fn a_refusal_leaves_no_trace(kind: PutLockKind) {
+        check(kind, |lock| {
+            let holder = {
+                let lock = Arc::clone(&lock);
+                thread::spawn(move || count(&lock.lock(NOW, &ManualClock::new(NOW)).unwrap()))
+            };
+            let late = lock.lock(NOW + 3_000, &ManualClock::new(NOW));
+            match &late {
+                Ok(put) => count(put),
+                Err(busy) => assert_eq!(*busy, PutBusy::HeldFor(3_000)),
+            }
+            let counted = 1 + u64::from(late.is_ok());
+            drop(late);
+            holder.join().unwrap();
+            let put = lock.lock(NOW + 9_000, &ManualClock::new(NOW)).unwrap();
+            assert_eq!(put.get(), counted);
+        });
+    }
+
+    #[test]
+    fn a_refusal_leaves_no_trace_adaptive() {
+        a_refusal_leaves_no_trace(PutLockKind::Adaptive);
+    }
+
+    #[test]
+    fn a_refusal_leaves_no_trace_spin() {
+        a_refusal_leaves_no_trace(PutLockKind::Spin);
     }
 }

@@ -9,6 +9,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+#[cfg(not(loom))]
+use mqstore_io::sync::RwLock;
+#[cfg(loom)]
+use mqstore_io::sync::model::RwLock;
+
 use mqstore_io::{FileLength, MapAccess, MappedFile, MappedFileQueue, StrayKind};
 
 use crate::error::{IoContext, StoreError, Stray};
@@ -109,5 +114,133 @@ impl SegmentList {
     /// The first segment that starts at or after `offset`.
     pub fn next_from(&self, offset: u64) -> Option<&Arc<Segment>> {
         self.segments.get(self.segments.partition_point(|segment| segment.base_offset() < offset))
+    }
+}
+
+/// The list of a row that changes, as it is now.
+///
+/// Across threads: whoever has changed the row renews the list; readers take it without waiting for them.
+#[derive(Debug)]
+pub(super) struct NewestList(RwLock<Arc<SegmentList>>);
+
+impl NewestList {
+    pub(super) fn of(row: &MappedFileQueue) -> Self {
+        Self(RwLock::new(Arc::new(SegmentList::of(row))))
+    }
+
+    pub(super) fn get(&self) -> Arc<SegmentList> {
+        Arc::clone(&self.0.read())
+    }
+
+    /// Takes note that the row gained or lost a segment.
+    pub(super) fn renew(&self, row: &MappedFileQueue) {
+        // The row is asked under the lock: of two who changed it, the later one leaves the newer list.
+        let mut list = self.0.write();
+        *list = Arc::new(SegmentList::of(row));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::thread;
+    use mqstore_io::{SimVfs, Vfs};
+
+    use super::*;
+
+    const BYTES: u64 = 16;
+
+    fn make(vfs: &Arc<dyn Vfs>, base: u64) -> Arc<Segment> {
+        let segment = MappedFile::stage(vfs, format!("/{base}").as_ref(), base, BYTES).unwrap();
+        segment.file().unwrap().write_all_at(&[7; BYTES as usize], 0).unwrap();
+        segment
+    }
+
+    /// A row of two segments on a simulated disk, whose own lock the model checker does not see: no
+    /// thread has its turn within a call of it.
+    fn row() -> (Arc<dyn Vfs>, loom::sync::Arc<(MappedFileQueue, NewestList)>) {
+        let vfs: Arc<dyn Vfs> = Arc::new(SimVfs::default());
+        let row = MappedFileQueue::new(&vfs, BYTES);
+        for base in [0, BYTES] {
+            row.push(make(&vfs, base)).unwrap();
+        }
+        let list = NewestList::of(&row);
+        (vfs, loom::sync::Arc::new((row, list)))
+    }
+
+    fn check(model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(model);
+    }
+
+    fn bases(list: &SegmentList) -> Vec<u64> {
+        list.segments().iter().map(|segment| segment.base_offset()).collect()
+    }
+
+    /// One thread retires the oldest segment, another adds one: any list is a stretch of the row
+    /// without a hole, lists of one reader never go back, and the last one is the row.
+    #[test]
+    fn the_list_follows_a_row_that_grows_and_shrinks() {
+        check(|| {
+            let (vfs, log) = row();
+            let new = make(&vfs, 2 * BYTES);
+            let cleaner = {
+                let log = loom::sync::Arc::clone(&log);
+                thread::spawn(move || {
+                    assert!(log.0.retire_oldest(0, MappedFile::retire).unwrap());
+                    log.1.renew(&log.0);
+                })
+            };
+            let writer = {
+                let log = loom::sync::Arc::clone(&log);
+                thread::spawn(move || {
+                    log.0.push(new).unwrap();
+                    log.1.renew(&log.0);
+                })
+            };
+            let mut before = log.1.get();
+            for _ in 0..2 {
+                let list = log.1.get();
+                assert!(list.min_offset() >= before.min_offset() && list.end_offset() >= before.end_offset());
+                assert!(list.segments().windows(2).all(|two| two[0].end_offset() == two[1].base_offset()));
+                assert!(list.find(BYTES).is_some());
+                before = list;
+            }
+            cleaner.join().unwrap();
+            writer.join().unwrap();
+            assert_eq!(bases(&log.1.get()), [BYTES, 2 * BYTES]);
+            assert_eq!(bases(&SegmentList::of(&log.0)), [BYTES, 2 * BYTES]);
+        });
+    }
+
+    /// A reader holds a segment from its list while retention takes it and overwrites it once nobody
+    /// holds it: what is read under a guard is what was written.
+    #[test]
+    fn what_is_held_is_not_overwritten() {
+        check(|| {
+            let (_vfs, log) = row();
+            let reader = {
+                let log = loom::sync::Arc::clone(&log);
+                thread::spawn(move || {
+                    let list = log.1.get();
+                    let Some(guard) = list.find(0).and_then(Segment::hold) else { return };
+                    let mut bytes = [0; BYTES as usize];
+                    guard.file().unwrap().read_exact_at(&mut bytes, 0).unwrap();
+                    // Whoever overwrites it may have its turn here, too.
+                    thread::yield_now();
+                    assert_eq!(bytes, [7; BYTES as usize], "overwritten under a guard");
+                    guard.file().unwrap().read_exact_at(&mut bytes, 0).unwrap();
+                    assert_eq!(bytes, [7; BYTES as usize], "overwritten under a guard");
+                })
+            };
+            let segment = log.0.first().unwrap();
+            assert!(log.0.retire_oldest(0, MappedFile::retire).unwrap());
+            log.1.renew(&log.0);
+            if !segment.is_in_use() {
+                segment.file().unwrap().write_all_at(&[0; BYTES as usize], 0).unwrap();
+            }
+            reader.join().unwrap();
+            assert!(!segment.is_in_use() && segment.hold().is_none());
+        });
     }
 }

@@ -139,6 +139,14 @@ assert not os.path.isdir("/proc/self/task") or len(os.listdir("/proc/self/task")
 print(took, *sorted(new))
 """
 
+STANDARD = """
+import time
+started = time.process_time()
+import dataclasses, datetime, pathlib, typing
+print(time.process_time() - started)
+"""
+"""What any typed module imports: the measure for an import that is light on this machine at this moment."""
+
 HEAVY = {
     "asyncio",
     "concurrent",
@@ -156,15 +164,16 @@ HEAVY = {
 
 
 def test_import_is_light_and_starts_no_thread() -> None:
-    took = []
+    took, standard = [], []
     for _ in range(5):
+        standard.append(float(python(STANDARD).stdout))
         done = python(LIGHT)
         assert done.returncode == 0, done.stderr
         seconds, *modules = done.stdout.split()
         assert not HEAVY & set(modules)
         # Processor time: what the import costs, whatever else the machine does.
         took.append(float(seconds))
-    assert min(took) < 0.05
+    assert min(took) < 3 * min(standard)
 
 
 def test_native_docs_are_those_of_the_stub() -> None:

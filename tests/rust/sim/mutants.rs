@@ -50,7 +50,7 @@ type Hunt = fn(&dyn Fn() -> bool) -> Result<(), Violation>;
 /// What caught a switch before, to be tried first: the effort and the run. The search follows.
 const HINTS: [(&str, &str, &str); 22] = [
     ("checkpoint.sync", "glances", "xs2-26"),
-    ("close.sync_abort_removal", "glances", "xs2-26"),
+    ("close.sync_abort_removal", "glances", "xm2-27"),
     ("consume_queue.sync_file", "glances", "xs2-26"),
     ("consume_queue.sync_folder", "glances", "xs2-26"),
     ("flush.h10_checkpoint_after_sync", "glances", "xs2-26"),
@@ -65,7 +65,7 @@ const HINTS: [(&str, &str, &str); 22] = [
     ("retention.sync_wiped_name", "deletions", "es3-0"),
     ("retention.wipe_zeros", "deletions", "es3-0"),
     ("files.sync_log_path_name", "deletions", "es3-0"),
-    ("index.sync_file", "runs", "rs60-1000"),
+    ("index.sync_file", "runs", "ra60-1000"),
     ("index.sync_folder", "runs", "rs60-1000"),
     ("mark.two_slots", "tears", "xs2-20"),
     ("recovery.sync_copy", "glances", "xa2-11"),

@@ -12,25 +12,11 @@
 Importing starts no thread and opens nothing; what is heavy is imported where it is used.
 """
 
+import typing as _typing
+
 from mqstore import errors, types
 from mqstore._directories import compact, info, verify
-from mqstore._message import Message
 from mqstore._native import AppendResult, StoredMessage, __version__
-from mqstore._options import StoreOptions
-from mqstore._reports import (
-    CompactionReport,
-    ExpiredFile,
-    ExpireReport,
-    Problem,
-    Progress,
-    QueueInfo,
-    QueueRange,
-    StoreEvent,
-    StoreInfo,
-    StoreStats,
-    TopicInfo,
-    VerifyReport,
-)
 from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
 from mqstore.errors import (
     CorruptionError,
@@ -54,6 +40,24 @@ from mqstore.errors import (
     TopicNotFoundError,
     UnsupportedFormatError,
 )
+
+if _typing.TYPE_CHECKING:
+    from mqstore._message import Message
+    from mqstore._options import StoreOptions
+    from mqstore._reports import (
+        CompactionReport,
+        ExpiredFile,
+        ExpireReport,
+        Problem,
+        Progress,
+        QueueInfo,
+        QueueRange,
+        StoreEvent,
+        StoreInfo,
+        StoreStats,
+        TopicInfo,
+        VerifyReport,
+    )
 
 __all__ = [
     "AppendResult",
@@ -101,3 +105,19 @@ __all__ = [
     "types",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # The dataclasses: making them costs more time than all the rest of the import.
+    if name not in __all__:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    import importlib
+
+    home = {"Message": "_message", "StoreOptions": "_options"}.get(name, "_reports")
+    globals()[name] = found = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,13 +8,13 @@ import stat
 from typing import TYPE_CHECKING
 
 from mqstore import _native
-from mqstore._options import home_of
-from mqstore._reports import CompactionReport, Progress, StoreInfo, VerifyReport
+from mqstore._paths import home_of
 from mqstore.errors import StoreLockedError, UnsupportedFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from mqstore._reports import CompactionReport, Progress, StoreInfo, VerifyReport
     from mqstore.types import StorePath
 
 
@@ -24,6 +24,8 @@ def info(path: StorePath) -> StoreInfo:
     Raises:
         NotAStoreError: there is no store.
     """
+    from mqstore._reports import StoreInfo
+
     return StoreInfo._from_dict(_native.info(home_of(path)))
 
 
@@ -43,6 +45,8 @@ def verify(path: StorePath, *, progress: Callable[[Progress], object] | None = N
     Raises:
         NotAStoreError: there is no store.
     """
+    from mqstore._reports import Progress, VerifyReport
+
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
     return VerifyReport._from_dict(_native.verify(home_of(path), tell))
 
@@ -87,6 +91,8 @@ def compact(
         InvalidOptionError: an option is out of bounds.
     """
     import json
+
+    from mqstore._reports import CompactionReport
 
     if (output is None) == (not in_place):
         msg = "compact() needs either output=, a folder for a compacted copy, or in_place=True"

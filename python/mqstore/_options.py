@@ -473,13 +473,4 @@ def _unescape(text: str) -> str:
     return "".join(out)
 
 
-def home_of(path: StorePath) -> str:
-    """A store's path as text."""
-    text = os.fspath(path)
-    if not isinstance(text, str):
-        msg = f"path must be str or os.PathLike[str], not {type(path).__name__}"
-        raise TypeError(msg)
-    return text
-
-
 StoreOptions.__module__ = "mqstore"

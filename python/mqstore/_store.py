@@ -12,14 +12,14 @@ import warnings
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mqstore import _native
-from mqstore._options import StoreOptions, home_of, native_form, normalise
-from mqstore._reports import ExpireReport, QueueInfo, StoreStats
+from mqstore._paths import home_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from mqstore._reports import Progress, VerifyReport
+    from mqstore._options import StoreOptions
+    from mqstore._reports import ExpireReport, Progress, QueueInfo, StoreStats, VerifyReport
     from mqstore.types import Mode, StorePath
 
 # A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
@@ -54,6 +54,8 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
             the option `recovery`.
         InvalidOptionError: an option is unknown or out of bounds.
     """
+    from mqstore._options import normalise
+
     home = home_of(path)
     if not isinstance(mode, str):
         msg = f"mode must be a str, not {type(mode).__name__}"
@@ -86,6 +88,8 @@ class Store(_native.NativeStore):
         options: StoreOptions,
         progress: Callable[[Progress], object] | None = None,
     ) -> Self:
+        from mqstore._options import native_form
+
         tell = None
         if progress is not None:
             from mqstore._reports import Progress
@@ -101,10 +105,14 @@ class Store(_native.NativeStore):
         Raises:
             TopicNotFoundError: there is no such topic.
         """
+        from mqstore._reports import QueueInfo
+
         return [QueueInfo(*row) for row in self._queues(topic)]
 
     def stats(self) -> StoreStats:
         """Counters since the open, and where log, durability and dispatch stand."""
+        from mqstore._reports import StoreStats
+
         return StoreStats(**self._stats())
 
     def expire(self, *, dry_run: bool = True) -> ExpireReport:
@@ -122,6 +130,8 @@ class Store(_native.NativeStore):
             StoreReadOnlyError: the store is open for reading and `dry_run` is false.
             StoreBusyError: the call comes from inside of a hook.
         """
+        from mqstore._reports import ExpireReport
+
         return ExpireReport._from_dict(self._expire(dry_run))
 
     def verify(self, *, progress: Callable[[Progress], object] | None = None) -> VerifyReport:

@@ -68,6 +68,7 @@ class Writer:
     def __init__(self, home: Path, journal: Path, **options: Any) -> None:
         self.home = home
         self.journal = journal
+        self.counted: int | None = None
         self.durability = options.get("durability", "async")
         role = {"threads": THREADS, "options": GEOMETRY | {"flush_interval": 0.02} | options}
         command = [sys.executable, "-W", "ignore", CHILD, home, journal, json.dumps(role)]
@@ -82,13 +83,15 @@ class Writer:
 
     def lines(self) -> list[list[str]]:
         text = self.journal.read_text() if self.journal.exists() else ""
-        return [line.split() for line in text.splitlines()]
+        # A line without its end is being written.
+        return [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
-    def wait_for_appends(self, count: int) -> None:
+    def wait_for_durable(self, count: int) -> None:
+        """Waits until so many messages were promised to be durable."""
         deadline = time.monotonic() + 60
-        while sum(line[0] == "a" for line in self.lines()) < count:
+        while len(self.durable()) < count:
             assert self.process.poll() is None, self.process.communicate()[1]
-            assert time.monotonic() < deadline, "too few appends"
+            assert time.monotonic() < deadline, "too few durable messages"
             time.sleep(0.005)
 
     def end(self) -> None:
@@ -169,7 +172,7 @@ def test_power_is_cut(make_disk: MakeDisk, tmp_path: Path, kind: str, durability
     for number in range(20 if SOAK else 3):
         disk = make_disk(kind)
         with Writer(disk.path / "store", tmp_path / f"journal-{number}", durability=durability) as writer:
-            writer.wait_for_appends(50)
+            writer.wait_for_durable(20)
             time.sleep(random.Random(number).uniform(0, 0.15))
             writer.count_until_now()
             disk.cut_the_power()
@@ -187,7 +190,7 @@ def test_power_is_cut(make_disk: MakeDisk, tmp_path: Path, kind: str, durability
 def test_the_file_system_turns_read_only(make_disk: MakeDisk, tmp_path: Path, durability: str) -> None:
     disk = make_disk("ext4", options="errors=remount-ro")
     with Writer(disk.path / "store", tmp_path / "journal", durability=durability) as writer:
-        writer.wait_for_appends(200)
+        writer.wait_for_durable(51)
         writer.count_until_now()
         disk.fail_to_read_only()
         writer.end()
@@ -207,7 +210,7 @@ def test_the_disk_fills_up(make_disk: MakeDisk, tmp_path: Path, kind: str, durab
     disk = make_disk(kind, size=8 << 20 if kind == "tmpfs" else 16 << 20)
     options: dict[str, Any] = {"durability": durability, "disk_refuse_ratio": 1.0}
     with Writer(disk.path / "store", tmp_path / "journal", **options) as writer:
-        writer.wait_for_appends(50)
+        writer.wait_for_durable(51)
         filler = disk.fill()
         writer.end()
         writer.count_until_now()

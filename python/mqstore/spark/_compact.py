@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._options import home_of
+from mqstore._paths import home_of
 from mqstore._reports import CompactionReport
 from mqstore.errors import MQStoreError
 from mqstore.spark._session import last_line, require

@@ -34,12 +34,11 @@ const fn digit(nibble: u8) -> u8 {
 
 /// The id of the record at `physical_offset` of the store at `host`: 32 hex digits, 56 for IPv6.
 pub fn offset_message_id(host: &Host, physical_offset: i64) -> String {
-    let mut bytes = Vec::with_capacity(MAX_ID_BYTES);
-    host.append_to(&mut bytes);
-    bytes.extend_from_slice(&physical_offset.to_be_bytes());
-    let mut text = String::with_capacity(2 * bytes.len());
-    push_hex(&mut text, &bytes);
-    text
+    let mut bytes = [0; MAX_ID_BYTES];
+    let end = host.put_at(&mut bytes, 0);
+    put(&mut bytes, end, physical_offset.to_be_bytes());
+    let digits = bytes.iter().take(end + 8).flat_map(|byte| hex(*byte));
+    digits.map(char::from).collect()
 }
 
 /// Reads an offset message id back; either case of hex digits is accepted. The offset may be negative: an
@@ -55,10 +54,6 @@ pub fn parse_offset_message_id(id: &str) -> Result<(Host, i64), FormatError> {
     let tail = bytes.len() - 12;
     let port = i32::from_be_bytes(field(&bytes, tail));
     Ok((Host { ip, port }, i64::from_be_bytes(field(&bytes, tail + 4))))
-}
-
-fn push_hex(out: &mut String, bytes: &[u8]) {
-    out.extend(bytes.iter().flat_map(|byte| hex(*byte).map(char::from)));
 }
 
 fn parse_hex(text: &str) -> Option<Vec<u8>> {

@@ -344,14 +344,14 @@ impl CommitLog {
 
     pub(super) fn complete(&self, ticket: u64, end: u64) {
         if self.pool.is_none() {
-            let mut told = false;
-            let moved = self.ring.complete(ticket, end, |end| {
+            let mut told = 0;
+            self.ring.complete(ticket, end, |end| {
                 self.live.publish_next(end);
-                told = true;
+                told = end;
             });
             // What others had completed is published as well.
             let published = self.ring.published();
-            if moved && !(told && published == end) {
+            if published > told {
                 self.live.publish(published);
             }
         } else {

@@ -61,14 +61,6 @@ impl Host {
         reader.i32()?;
         Ok(start)
     }
-
-    pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
-        match self.ip {
-            IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
-            IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
-        }
-        out.extend_from_slice(&self.port.to_be_bytes());
-    }
 }
 
 impl fmt::Display for Host {

@@ -130,13 +130,18 @@ class NativeStore:
     ) -> list[AppendResult]:
         """Appends messages under one lock, with one sync where one is due; results in the order given.
 
-        Everything is checked before anything is written. After a crash a prefix of them may be there.
+        Everything is checked before anything is written. After a crash a prefix of them may be there. For a
+        topic with batch queues (attribute `queue.type` is `BatchCQ`) they become one record, which is there
+        whole or not at all, in one queue: see `StoredMessage.batch`.
 
         Args:
             topic: as for `append`.
             messages: bodies or `Message`s.
             queue_id: the queue of all; None takes the topic's queues in turn.
             durable: as for `append`.
+
+        Raises:
+            InvalidMessageError: a message is not possible; more than 32,767 for a batch queue.
         """
     def flush(self) -> None:
         """Makes everything appended before the call durable."""
@@ -294,6 +299,14 @@ class StoredMessage:
     @property
     def store_time(self) -> datetime:
         """`store_timestamp` as an aware UTC datetime."""
+    def batch(self) -> list[Message]:
+        """The messages of an inner batch, in order, as they were given to `append_many`.
+
+        Empty for any other record. A batch is one record of a topic with batch queues; its n-th message has the
+        queue offset `queue_offset + n`.
+
+        Raises `CorruptionError` when the body is no batch.
+        """
     def text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """The body as text."""
     def json(self) -> Any:

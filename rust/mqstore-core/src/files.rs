@@ -4,7 +4,8 @@
 //! module joins paths by hand. Ours are all inside `mqstore/`, which RocketMQ ignores:
 //!
 //! ```text
-//! <root>/commitlog/  consumequeue/  index/  compaction/  config/    RocketMQ's folders
+//! <root>/commitlog/  consumequeue/  batchconsumequeue/  index/      RocketMQ's folders
+//! <root>/compaction/  config/
 //! <root>/checkpoint  abort  lock                                    RocketMQ's files
 //! <root>/mqstore/tmp/            files that do not have their name yet
 //! <root>/mqstore/lost+found/     copies of every byte that recovery cut
@@ -69,6 +70,11 @@ impl StoreFiles {
     /// `consumequeue/`: one folder a topic, in it one a queue.
     pub fn consume_queue(&self) -> PathBuf {
         self.root.join("consumequeue")
+    }
+
+    /// `batchconsumequeue/`: the queues of topics whose records hold many messages.
+    pub fn batch_consume_queue(&self) -> PathBuf {
+        self.root.join("batchconsumequeue")
     }
 
     /// `index/`: the key index files.

@@ -7,7 +7,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use mqstore_core::{RecordBytes, StoredRecord};
-use mqstore_format::RecordView;
+use mqstore_format::properties::{KEYS, TAGS};
+use mqstore_format::{BatchItem, Properties, RecordView, decode_batch};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -25,6 +26,24 @@ const DECOMPRESSED_FLOOR_BYTES: usize = 64 << 20;
 
 /// Bytes of a body that `repr` shows.
 const SHOWN_BYTES: usize = 40;
+
+/// One message of an inner batch, as a `Message`.
+fn batch_item<'py>(py: Python<'py>, item: &BatchItem<'_>) -> PyResult<Bound<'py, PyAny>> {
+    static MESSAGE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let class = MESSAGE.import(py, "mqstore._message", "Message")?;
+    let all = Properties::new(item.properties);
+    let own = PyDict::new(py);
+    for (name, value) in all.iter().filter(|(name, _)| ![KEYS, TAGS].contains(name)) {
+        own.set_item(name, value)?;
+    }
+    let keys = all.get(KEYS).unwrap_or_default().split(' ').filter(|key| !key.is_empty());
+    let named = PyDict::new(py);
+    named.set_item(intern!(py, "keys"), PyTuple::new(py, keys.collect::<Vec<_>>())?)?;
+    named.set_item(intern!(py, "tags"), all.get(TAGS))?;
+    named.set_item(intern!(py, "properties"), own)?;
+    named.set_item(intern!(py, "flag"), item.flag)?;
+    class.call((PyBytes::new(py, item.body),), Some(&named))
+}
 
 /// A message as it is stored.
 ///
@@ -217,6 +236,24 @@ impl StoredMessage {
     #[getter]
     fn store_time<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         datetime(py, self.view()?.store_timestamp)
+    }
+
+    /// The messages of an inner batch, in order, as they were given to `append_many`.
+    ///
+    /// Empty for any other record. A batch is one record of a topic with batch queues; its n-th message has the
+    /// queue offset `queue_offset + n`.
+    ///
+    /// Raises `CorruptionError` when the body is no batch.
+    fn batch<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        if !self.view()?.sys_flag.inner_batch() {
+            return Ok(Vec::new());
+        }
+        let body = self.body(py)?;
+        let items = decode_batch(body.as_bytes()).map(|item| {
+            let item = item.map_err(|error| bad_record(self.record.commit_log_offset, &error))?;
+            batch_item(py, &item)
+        });
+        items.collect()
     }
 
     /// The body as text.

@@ -216,13 +216,18 @@ impl NativeStore {
 
     /// Appends messages under one lock, with one sync where one is due; results in the order given.
     ///
-    /// Everything is checked before anything is written. After a crash a prefix of them may be there.
+    /// Everything is checked before anything is written. After a crash a prefix of them may be there. For a
+    /// topic with batch queues (attribute `queue.type` is `BatchCQ`) they become one record, which is there
+    /// whole or not at all, in one queue: see `StoredMessage.batch`.
     ///
     /// Args:
     ///     topic: as for `append`.
     ///     messages: bodies or `Message`s.
     ///     queue_id: the queue of all; None takes the topic's queues in turn.
     ///     durable: as for `append`.
+    ///
+    /// Raises:
+    ///     InvalidMessageError: a message is not possible; more than 32,767 for a batch queue.
     #[pyo3(signature = (topic, messages, *, queue_id = None, durable = false))]
     fn append_many<'py>(
         &self,

@@ -19,14 +19,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use mqstore_core::mark::{Mark, MarkFile};
-use mqstore_core::{Store, StoreOptions};
-use mqstore_format::CqUnit;
-use mqstore_format::RecordView;
+use mqstore_core::{Appended, Store, StoreOptions};
+use mqstore_format::{BatchCqUnit, CqUnit, RecordView};
 use mqstore_io::{FileKind, SimVfs, Vfs};
 
 use crate::check::lost_and_found;
 use crate::states::{Image, Rng};
-use crate::workload::{FAR_LOGS, History, World, explain, root};
+use crate::workload::{BATCHED, FAR_LOGS, History, World, explain, root};
 
 const LIMIT: u64 = 1 << 22;
 
@@ -308,6 +307,10 @@ fn queues_hold(
             continue;
         }
         let (topic, queue) = rec.queue();
+        if topic == BATCHED {
+            batch_queue_holds(vfs, queue, placed)?;
+            continue;
+        }
         let position = placed.queue_offset as u64 * 20;
         let base = position - position % options.queue_file_bytes();
         let path = root().join(format!("consumequeue/{topic}/{queue}/{base:020}"));
@@ -323,6 +326,22 @@ fn queues_hold(
         }
     }
     Ok(())
+}
+
+/// The record that was `placed` has its unit in a file of a batch queue.
+fn batch_queue_holds(vfs: &SimVfs, queue: i32, placed: &Appended) -> Result<(), String> {
+    let folder = root().join(format!("batchconsumequeue/{BATCHED}/{queue}"));
+    let files = vfs.list(&folder).unwrap_or_default();
+    let bytes = files.iter().map(|entry| vfs.read_file(&folder.join(&entry.name), LIMIT).unwrap_or_default());
+    let right = |unit: BatchCqUnit| {
+        unit.physical_offset == placed.commit_log_offset as i64
+            && unit.size == placed.size as i32
+            && (unit.base_offset, unit.batch_size) == (placed.queue_offset, 1)
+    };
+    if bytes.into_iter().any(|bytes| BatchCqUnit::decode_all(&bytes).any(right)) {
+        return Ok(());
+    }
+    Err(format!("offset {} of {BATCHED}/{queue} has no unit", placed.queue_offset))
 }
 
 /// The topics that were made are there.
@@ -383,12 +402,21 @@ pub(crate) fn tail_is_kept(tails: &[Tail], vfs: &SimVfs) -> Result<(), String> {
 
 /// Removes some of what can be made again; says what.
 pub(crate) fn lose_derived(vfs: &SimVfs, keep_queues: bool, rng: &mut Rng) -> String {
-    let all = ["checkpoint", "abort", "consumequeue", "index", "mqstore/queues", "config/topics.json"];
+    let queues = ["consumequeue", "batchconsumequeue"];
+    let all = [
+        "checkpoint",
+        "abort",
+        "consumequeue",
+        "batchconsumequeue",
+        "index",
+        "mqstore/queues",
+        "config/topics.json",
+    ];
     let lost: Vec<&str> = match rng.below(8) {
         0 => all.to_vec(),
         _ => rng.pick(&all).into_iter().collect(),
     };
-    let lost: Vec<&str> = lost.into_iter().filter(|name| !(keep_queues && *name == "consumequeue")).collect();
+    let lost: Vec<&str> = lost.into_iter().filter(|name| !(keep_queues && queues.contains(name))).collect();
     for name in &lost {
         remove(vfs, &root().join(name));
     }

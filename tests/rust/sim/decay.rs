@@ -94,7 +94,9 @@ fn violation(place: &str, what: String) -> Violation {
 fn flip(subject: &Subject, path: &Path, at: u64, mask: u8) -> Result<bool, String> {
     let vfs = subject.vfs.kill().map_err(explain)?;
     vfs.flip(path, at, mask).map_err(explain)?;
-    let derived = ["index", "consumequeue"].iter().any(|folder| path.starts_with(root().join(folder)));
+    let derived = ["index", "consumequeue", "batchconsumequeue"]
+        .iter()
+        .any(|folder| path.starts_with(root().join(folder)));
     damaged(subject, &vfs, path.starts_with(root().join("commitlog")), derived)
 }
 

@@ -161,7 +161,11 @@ fn removals(vfs: &SimVfs) -> Vec<(u64, PathBuf)> {
         };
         let is_of = |name: &str| path.components().any(|part| part.as_os_str() == name);
         let staged = is_of("tmp");
-        if !staged && ["commitlog", "log", "consumequeue", "index", "wipe"].iter().any(|name| is_of(name)) {
+        if !staged
+            && ["commitlog", "log", "consumequeue", "batchconsumequeue", "index", "wipe"]
+                .iter()
+                .any(|name| is_of(name))
+        {
             removals.push((call.number, path));
         }
     }

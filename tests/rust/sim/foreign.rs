@@ -143,7 +143,7 @@ fn between(seed: u64) -> Result<(), String> {
     }
     if cut > 0 {
         // A broker that recovers after a crash cuts its queues and makes its newest index files anew.
-        for derived in ["index", "consumequeue"] {
+        for derived in ["index", "consumequeue", "batchconsumequeue"] {
             let _ = vfs.remove_dir_all(&root().join(derived));
         }
     }

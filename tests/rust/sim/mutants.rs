@@ -175,7 +175,7 @@ fn deletions(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
 }
 
 fn remakings(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
-    remaking::hunt(1, stop).map(|_| ())
+    remaking::hunt(1, true, stop).map(|_| ())
 }
 
 fn effort(name: &str) -> Effort {

@@ -24,7 +24,7 @@ use mqstore_core::{
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{Clock, ManualClock, SimVfs, Vfs};
 
-/// Topic and queue of each record; a record's number chooses.
+/// Topic and queue of each record; a record's number chooses. The second topic keeps batch queues.
 pub(crate) const QUEUES: [(&str, i32); 3] = [("a", 0), ("a", 1), ("b", 0)];
 /// Records share this many keys.
 pub(crate) const KEYS: usize = 4;
@@ -274,7 +274,11 @@ pub(crate) fn tiny(durability: Durability) -> StoreOptions {
     }
 }
 
-/// Appends `records` with one call.
+/// What makes the second topic keep batch queues.
+pub(crate) const BATCHED: &str = "b";
+
+/// Appends `records`, with one call those that come together and are not for a batch queue, where they
+/// would become one record.
 pub(crate) fn append(store: &Store, records: &mut [Rec], durable: bool) -> Result<(), StoreError> {
     let keys: Vec<String> = records.iter().map(Rec::key).collect();
     let properties = keys
@@ -295,11 +299,24 @@ pub(crate) fn append(store: &Store, records: &mut [Rec], durable: bool) -> Resul
             durable,
         })
         .collect();
-    let placed = store.append_many(&messages)?;
-    for (record, placed) in records.iter_mut().zip(placed) {
+    let (mut all, mut outcome) = (Vec::new(), Ok(()));
+    for messages in messages.chunk_by(|left, right| left.topic != BATCHED && right.topic != BATCHED) {
+        let placed = match messages {
+            [message] => store.append(message).map(|placed| vec![placed]),
+            messages => store.append_many(messages),
+        };
+        match placed {
+            Ok(placed) => all.extend(placed),
+            Err(error) => {
+                outcome = Err(error);
+                break;
+            }
+        }
+    }
+    for (record, placed) in records.iter_mut().zip(all) {
         record.placed = Some(placed);
     }
-    Ok(())
+    outcome
 }
 
 /// Bytes of a record beside its body: fixed fields, topic, `KEYS`, `TAGS`, `UNIQ_KEY`, property CRC.
@@ -321,9 +338,9 @@ impl<'a> Running<'a> {
         let store = world.open(OpenMode::Create, &case.options).map_err(explain)?;
         let mut running = Self { case, world, store, history: History::default(), limit: None };
         running.opened();
-        for (topic, queues) in [("a", 2), ("b", 1)] {
-            running.store.create_topic(topic, queues, &[]).map_err(explain)?;
-        }
+        running.store.create_topic("a", 2, &[]).map_err(explain)?;
+        let batched = [("queue.type".to_owned(), "BatchCQ".to_owned())];
+        running.store.create_topic(BATCHED, 1, &batched).map_err(explain)?;
         running.history.topics_at = running.now();
         Ok(running)
     }

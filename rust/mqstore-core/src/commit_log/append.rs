@@ -46,6 +46,8 @@ pub struct Pending<'a> {
     pub parts: RecordParts<'a>,
     /// The next offset of the record's queue.
     pub next_queue_offset: &'a AtomicI64,
+    /// How many queue offsets it takes.
+    pub messages: u16,
     /// Where it went, once it is appended.
     pub placed: Placed,
 }
@@ -90,11 +92,14 @@ pub struct LogOptions {
 /// Bytes ahead of the tail that are kept present: some 50 ms of the fastest appends.
 const WARM_WINDOW_BYTES: u64 = 64 << 20;
 
+/// The same where they are written to the device before: a burst of so many bytes finds the device its own.
+const PREWRITTEN_BYTES: u64 = 128 << 20;
+
 /// Bytes of a record's place that are fetched ahead; the processor finds the rest by itself.
 const MOST_EXPECTED_BYTES: usize = 4096;
 
-/// The same where they are written to the device before: a burst of so many bytes finds the device its own.
-const PREWRITTEN_BYTES: u64 = 128 << 20;
+/// Records of a batch are gathered to so many bytes, and the one that goes beyond, before they are written.
+const MOST_AT_ONCE_BYTES: u64 = 1 << 20;
 
 impl LogOptions {
     /// How `options` want the log written.
@@ -332,7 +337,10 @@ impl CommitLog {
         let placed = records.get_mut(..reservation.count).unwrap_or_default();
         if !reservation.written {
             self.expect_copy(placed, &reservation.active);
-            let copied = self.copy(placed, reservation.active, through_file);
+            let copied = match &self.pool {
+                None if through_file => self.write_through(placed, reservation.active),
+                _ => self.copy(placed, reservation.active),
+            };
             copied.map_err(|error| self.poison("appending", &error.to_string()))?;
         }
         self.complete(reservation.ticket, reservation.end);
@@ -434,7 +442,7 @@ impl CommitLog {
             commit_log_offset: put.point.position,
             store_timestamp_ms: put.point.store_timestamp_ms,
         };
-        record.next_queue_offset.store(queue_offset + 1, Ordering::Release);
+        record.next_queue_offset.store(queue_offset + i64::from(record.messages), Ordering::Release);
         put.point.last_offset = put.point.position;
         put.point.last_size = size as u32;
         put.point.position += size as u64;
@@ -464,12 +472,7 @@ impl CommitLog {
     }
 
     /// Copies records to their places, from the segment of `active` on.
-    fn copy(
-        &self,
-        records: &mut [Pending<'_>],
-        mut active: Arc<Active>,
-        through_file: bool,
-    ) -> Result<(), StoreError> {
+    fn copy(&self, records: &mut [Pending<'_>], mut active: Arc<Active>) -> Result<(), StoreError> {
         for record in records {
             let at = record.placed.commit_log_offset;
             if at >= active.segment.end_offset() {
@@ -487,14 +490,35 @@ impl CommitLog {
                     position += slice.len() as u64;
                 }
             } else {
-                let at = at - segment.base_offset();
-                let outcome = if through_file {
-                    segment.file().and_then(|file| file.write_all_at(&slices.concat(), at))
-                } else {
-                    copy_to_map(&active.region, at, slices)
-                };
-                outcome.at_file(|| segment.path(), "appending")?;
+                copy_to_map(&active.region, at - segment.base_offset(), slices)
+                    .at_file(|| segment.path(), "appending")?;
             }
+        }
+        Ok(())
+    }
+
+    /// Writes records to their places by position, many with one write.
+    fn write_through(&self, records: &mut [Pending<'_>], mut active: Arc<Active>) -> Result<(), StoreError> {
+        let mut rest = records;
+        let mut bytes = Vec::new();
+        while let Some(first) = rest.first() {
+            let start = first.placed.commit_log_offset;
+            if start >= active.segment.end_offset() {
+                active = activate(self.segment_at(start)?)?;
+            }
+            let segment = &active.segment;
+            let limit = segment.end_offset().min(start + MOST_AT_ONCE_BYTES);
+            let here = rest.iter().take_while(|record| record.placed.commit_log_offset < limit).count();
+            let (now, later) = rest.split_at_mut(here);
+            bytes.clear();
+            for record in now {
+                seal(record)?;
+                record.parts.slices().iter().for_each(|slice| bytes.extend_from_slice(slice));
+            }
+            let written =
+                segment.file().and_then(|file| file.write_all_at(&bytes, start - segment.base_offset()));
+            written.at_file(|| segment.path(), "appending")?;
+            rest = later;
         }
         Ok(())
     }

@@ -18,6 +18,10 @@ use crate::message::RecordBytes;
 const AHEAD_BYTES: u64 = 256 << 10;
 
 /// Reads the record at `offset`, which must hold together; `size_hint` is its size where known.
+///
+/// # Errors
+/// [`StoreError::Corrupt`]; one that [`StoreError::is_gone`] when the segment was deleted, and perhaps
+/// overwritten, by this process or another.
 pub fn read_record(
     files: &StoreFiles,
     list: &SegmentList,
@@ -27,6 +31,19 @@ pub fn read_record(
     let segment = list.find(offset).ok_or_else(|| {
         StoreError::corrupt(&files.commit_log(), offset, "no segment holds this log offset")
     })?;
+    let _held = segment.hold();
+    read_in(segment, offset, size_hint).map_err(|error| {
+        let path = segment.path();
+        match (&error, files.vfs.stat(&path)) {
+            (StoreError::Corrupt { .. }, Err(gone)) if gone.kind() == std::io::ErrorKind::NotFound => {
+                StoreError::io(&path, "reading a record", gone)
+            }
+            _ => error,
+        }
+    })
+}
+
+fn read_in(segment: &Segment, offset: u64, size_hint: usize) -> Result<RecordBytes, StoreError> {
     let at = offset - segment.base_offset();
     let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
     let available = segment.end_offset() - offset;
@@ -78,7 +95,7 @@ impl RecordReader {
             return read_record(&self.files, &self.list, offset, size as usize);
         }
         if let Some(bytes) = self.buffered(offset, size) {
-            return bytes;
+            return Ok(bytes);
         }
         let Some(segment) = self.list.find(offset) else {
             return read_record(&self.files, &self.list, offset, size as usize);
@@ -91,8 +108,10 @@ impl RecordReader {
         buffer.truncate(read);
         self.buffer = Arc::new(buffer);
         self.start = offset;
-        self.buffered(offset, size)
-            .unwrap_or_else(|| read_record(&self.files, &self.list, offset, size as usize))
+        match self.buffered(offset, size) {
+            Some(bytes) => Ok(bytes),
+            None => read_record(&self.files, &self.list, offset, size as usize),
+        }
     }
 
     /// Lets go of the segment that was read last.
@@ -107,16 +126,12 @@ impl RecordReader {
         }
     }
 
-    fn buffered(&self, offset: u64, size: u32) -> Option<Result<RecordBytes, StoreError>> {
+    /// The record from the buffer, if all of it is there and holds together.
+    fn buffered(&self, offset: u64, size: u32) -> Option<RecordBytes> {
         let at = usize::try_from(offset.checked_sub(self.start)?).ok()?;
         let range = at..at.checked_add(size as usize)?;
         let bytes = self.buffer.get(range.clone())?;
-        Some(match check_record(bytes, offset, ScanChecks { crc: true }) {
-            Ok(_) => Ok(RecordBytes::Read(Arc::clone(&self.buffer), range)),
-            Err(reason) => {
-                let segment = self.list.find(offset)?;
-                Err(StoreError::corrupt(&segment.path(), offset - segment.base_offset(), reason))
-            }
-        })
+        check_record(bytes, offset, ScanChecks { crc: true }).ok()?;
+        Some(RecordBytes::Read(Arc::clone(&self.buffer), range))
     }
 }

@@ -1,6 +1,6 @@
 //! What lies in `consumequeue/`: topics, queues, files, and things that are none of these.
 //!
-//! Owns the classification of every name below the folder. Reads folders only: no file is opened
+//! Owns the classification of every name below the folder, and below `batchconsumequeue/`, which looks the same. Reads folders only: no file is opened
 //! here, so that a pipe cannot stop it and a link is not followed. Names, kinds and lengths decide:
 //!
 //! ```text
@@ -128,12 +128,12 @@ fn list(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<DirEntry>, StoreError> {
 
 /// The length that most queue files have; `configured` when there is none, and where two lengths
 /// are equally frequent.
-pub(super) fn common_len(queues: &[FoundQueue], configured: u64) -> u64 {
+pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64) -> u64 {
     let mut counts = BTreeMap::new();
     for entry in queues.iter().flat_map(|queue| &queue.entries) {
         let len = entry.stat.len;
         let plain = entry.stat.kind == FileKind::File && len > 0;
-        if plain && QueueLayout::new(len).file_bytes() == len && base_of(&entry.name).is_some() {
+        if plain && QueueLayout::may_have(len, unit_bytes) && base_of(&entry.name).is_some() {
             *counts.entry(len).or_insert(0_u64) += 1;
         }
     }

@@ -90,6 +90,7 @@ impl ConsumeQueue {
 impl super::QueueSet {
     /// Moves the minimum of every queue to the log's: before the log loses what lies below.
     pub fn correct_min_offsets(&self, log_min: u64) -> Result<(), StoreError> {
-        self.all().iter().try_for_each(|queue: &Arc<ConsumeQueue>| queue.correct_min_offset(log_min))
+        self.all().iter().try_for_each(|queue: &Arc<ConsumeQueue>| queue.correct_min_offset(log_min))?;
+        self.batches().iter().try_for_each(|queue| queue.correct_min_offset(log_min))
     }
 }

@@ -59,6 +59,16 @@ impl QueueLayout {
         Self { file_bytes: capped.div_ceil(UNIT_BYTES) * UNIT_BYTES }
     }
 
+    /// Files of `units` units of `unit_bytes` each.
+    pub(super) fn of_units(unit_bytes: u64, units: u64) -> Self {
+        Self { file_bytes: unit_bytes * units.clamp(1, i32::MAX as u64 / unit_bytes) }
+    }
+
+    /// Whether files of `len` bytes are possible for units of `unit_bytes`.
+    pub(super) fn may_have(len: u64, unit_bytes: u64) -> bool {
+        len > 0 && len.is_multiple_of(unit_bytes) && i32::try_from(len).is_ok()
+    }
+
     /// Length of each file.
     pub(super) fn file_bytes(self) -> u64 {
         self.file_bytes

@@ -12,6 +12,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `set` | the table of queues |
+//! | `batch` | queues of topics whose records hold many messages |
 //! | `queue` | one queue, and reading it |
 //! | `write` | units to their slots in any order, then publishing in log order |
 //! | `bounds` | recovery: minimum, maximum, truncation |
@@ -24,6 +25,7 @@
 //!
 //! Source: `ConsumeQueue`, `ConsumeQueueStore`, `MappedFileQueue`.
 
+mod batch;
 mod bounds;
 mod covered;
 mod discover;
@@ -37,6 +39,7 @@ mod slots;
 mod tests;
 mod write;
 
+pub use batch::{BatchOutcome, BatchQueue};
 pub use queue::ConsumeQueue;
 pub use set::{OPEN_QUEUE_FILES, QueueSet};
 pub use write::{CommitOutcome, WriteOutcome};

@@ -1,21 +1,22 @@
 //! All queues of a store.
 //!
-//! Owns the table from topic and queue id to queue, and what lay in `consumequeue/` without being a
-//! queue. Loading reads folders only. A queue is an entry in a table and a few words; descriptors come
+//! Owns the tables from topic and queue id to queue, and what lay in `consumequeue/` and
+//! `batchconsumequeue/` without being a queue. Loading reads folders only. A queue is an entry in a table and a few words; descriptors come
 //! from one bounded cache, so that tens of thousands of queues need no more of them than a few.
 //!
 //! Source: `ConsumeQueueStore`, `AbstractConsumeQueueStore`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use mqstore_format::validate_stored_topic;
 use mqstore_io::sync::{Arc, Mutex, RwLock};
 use mqstore_io::{Access, FileCache};
 
+use super::batch::{BatchQueue, BatchQueues};
 use super::discover;
 use super::home::Home;
-use super::layout::QueueLayout;
+use super::layout::{QueueLayout, UNIT_BYTES};
 use super::queue::ConsumeQueue;
 use crate::error::{IoContext, StoreError, Stray};
 use crate::files::StoreFiles;
@@ -31,6 +32,7 @@ type TopicQueues = BTreeMap<i32, Arc<ConsumeQueue>>;
 pub struct QueueSet {
     home: Arc<Home>,
     queues: RwLock<BTreeMap<Box<str>, TopicQueues>>,
+    batch: BatchQueues,
     strays: Mutex<Vec<Stray>>,
 }
 
@@ -54,10 +56,12 @@ impl QueueSet {
     ) -> Result<Self, StoreError> {
         let found = discover::scan(&*files.vfs, &files.consume_queue())?;
         let configured = QueueLayout::new(configured_file_bytes).file_bytes();
-        let layout = QueueLayout::new(discover::common_len(&found.queues, configured));
-        let home = Arc::new(Home::new(files, cache, layout, access));
-        let set = Self { home, queues: RwLock::default(), strays: Mutex::default() };
-        set.add(found);
+        let layout = QueueLayout::new(discover::common_len(&found.queues, UNIT_BYTES, configured));
+        let home = Arc::new(Home::new(files, Arc::clone(&cache), layout, access));
+        // As in RocketMQ, batch queues have as many units a file unless their files say otherwise.
+        let (batch, strays) = BatchQueues::load(files, configured / UNIT_BYTES, access, cache)?;
+        let set = Self { home, queues: RwLock::default(), batch, strays: Mutex::default() };
+        set.add(found, strays);
         Ok(set)
     }
 
@@ -65,12 +69,13 @@ impl QueueSet {
     /// stay as they are: [`ConsumeQueue::recover_bounds`] renews one of them.
     pub fn refresh(&self) -> Result<(), StoreError> {
         let found = discover::scan(&*self.home.files.vfs, &self.home.files.consume_queue())?;
-        self.add(found);
+        let strays = self.batch.refresh()?;
+        self.add(found, strays);
         Ok(())
     }
 
-    fn add(&self, found: discover::Found) {
-        let mut strays = found.strays;
+    fn add(&self, found: discover::Found, mut strays: Vec<Stray>) {
+        strays.extend(found.strays);
         let mut queues = self.queues.write();
         for found in found.queues {
             let known = queues.entry(found.topic.as_str().into()).or_default();
@@ -86,7 +91,8 @@ impl QueueSet {
 
     /// Finds the bounds of all queues; see [`ConsumeQueue::recover_bounds`].
     pub fn recover_bounds(&self) -> Result<(), StoreError> {
-        self.all().iter().try_for_each(|queue| queue.recover_bounds())
+        self.all().iter().try_for_each(|queue| queue.recover_bounds())?;
+        self.batches().iter().try_for_each(|queue| queue.recover_bounds())
     }
 
     /// Gives back the descriptors; for a set that is done.
@@ -128,26 +134,51 @@ impl QueueSet {
         Ok(Arc::clone(queue))
     }
 
-    /// All queues, by topic and id.
+    /// The batch queue, if it is known.
+    pub fn batch(&self, topic: &str, queue_id: i32) -> Option<Arc<BatchQueue>> {
+        self.batch.get(topic, queue_id)
+    }
+
+    /// The batch queue; a new one has no files before its first unit. Fails as [`Self::get_or_create`].
+    pub fn batch_or_create(&self, topic: &str, queue_id: i32) -> Result<Arc<BatchQueue>, StoreError> {
+        self.batch.get_or_create(topic, queue_id)
+    }
+
+    /// All batch queues, by topic and id.
+    pub fn batches(&self) -> Vec<Arc<BatchQueue>> {
+        self.batch.all()
+    }
+
+    /// All queues but batch queues, by topic and id.
     pub fn all(&self) -> Vec<Arc<ConsumeQueue>> {
         self.queues.read().values().flat_map(BTreeMap::values).cloned().collect()
     }
 
-    /// Number of queues.
+    /// Number of queues, batch queues included.
     pub fn count(&self) -> usize {
-        self.queues.read().values().map(BTreeMap::len).sum()
+        self.queues.read().values().map(BTreeMap::len).sum::<usize>() + self.batches().len()
     }
 
-    /// The ids of the queues of each topic, ascending.
+    /// The ids of the queues of each topic, ascending; batch queues included.
     pub fn topics(&self) -> BTreeMap<String, Vec<i32>> {
         let queues = self.queues.read();
-        queues.iter().map(|(topic, queues)| (topic.to_string(), queues.keys().copied().collect())).collect()
+        let plain =
+            queues.iter().map(|(topic, queues)| (topic.to_string(), queues.keys().copied().collect()));
+        let mut topics: BTreeMap<String, Vec<i32>> = plain.collect();
+        for queue in self.batches() {
+            let ids = topics.entry(queue.topic().to_owned()).or_default();
+            if let Err(place) = ids.binary_search(&queue.queue_id()) {
+                ids.insert(place, queue.queue_id());
+            }
+        }
+        topics
     }
 
     /// Syncs what changed since the last flush: files with new units, then folders with new or
     /// removed names. After an error the rest is still to be synced.
     pub fn flush(&self) -> Result<(), StoreError> {
-        self.home.flush()
+        self.home.flush()?;
+        self.batch.flush()
     }
 
     /// Moves the folder of a queue to `lost+found/`, so that the queue can be derived from the log
@@ -156,25 +187,44 @@ impl QueueSet {
     pub fn set_aside(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
         self.home.writable("set a queue aside")?;
         let queue = self.get_or_create(topic, queue_id)?;
+        let moved = self.move_aside("consumequeue", topic, queue_id, &queue.folder())?;
+        queue.forget_files();
+        Ok(moved)
+    }
+
+    /// As [`Self::set_aside`], for a batch queue.
+    pub fn set_batch_aside(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
+        self.home.writable("set a queue aside")?;
+        let queue = self.batch_or_create(topic, queue_id)?;
+        let moved = self.move_aside("batchconsumequeue", topic, queue_id, &queue.folder())?;
+        queue.forget_files();
+        Ok(moved)
+    }
+
+    fn move_aside(
+        &self,
+        kind: &str,
+        topic: &str,
+        queue_id: i32,
+        from: &Path,
+    ) -> Result<Option<PathBuf>, StoreError> {
         let vfs = &self.home.files.vfs;
-        let from = queue.folder();
         let number = self.home.files.clock.now_ms();
-        let target = self.home.files.lost_and_found().join(format!("consumequeue.{number}")).join(topic);
+        let target = self.home.files.lost_and_found().join(format!("{kind}.{number}")).join(topic);
         vfs.create_dir_all(&target).at(&target, "making a folder for a damaged queue")?;
         let mut to = target.join(queue_id.to_string());
         let mut copy = 0;
         let moved = loop {
-            match vfs.rename_noreplace(&from, &to) {
+            match vfs.rename_noreplace(from, &to) {
                 Ok(()) => break Some(to),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => break None,
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && copy < 1000 => {
                     copy += 1;
                     to = target.join(format!("{queue_id}.{copy}"));
                 }
-                Err(error) => return Err(StoreError::io(&from, "setting a damaged queue aside", error)),
+                Err(error) => return Err(StoreError::io(from, "setting a damaged queue aside", error)),
             }
         };
-        queue.forget_files();
         if moved.is_some() {
             for folder in from.parent().into_iter().chain(target.ancestors()) {
                 if folder.starts_with(&self.home.files.root) {

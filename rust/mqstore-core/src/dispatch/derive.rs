@@ -32,6 +32,14 @@ impl DerivedQueue {
         self.units.get(start..).unwrap_or_default()
     }
 
+    /// The offset of the last entry at or before `offset`, whose record holds the message at `offset` where
+    /// records hold several; `offset` when there is none.
+    pub fn start_of(&self, offset: i64) -> i64 {
+        let behind = self.units.partition_point(|(start, _)| *start <= offset);
+        let entry = behind.checked_sub(1).and_then(|index| self.units.get(index));
+        entry.filter(|_| offset < self.end).map_or(offset, |(start, _)| *start)
+    }
+
     fn drop_below(&mut self, log_min: u64) {
         let gone = self
             .units

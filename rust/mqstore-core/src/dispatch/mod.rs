@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mqstore_io::sync::{Arc, Mutex, OnceLock};
 
 pub use derive::{DerivedQueue, DerivedQueues};
-pub use run::{DispatchRules, QueueRun, RunOutput};
+pub use run::{BatchTopics, DispatchRules, QueueRun, RunOutput};
 
 use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::consume_queue::QueueSet;
@@ -256,6 +256,10 @@ impl Dispatcher {
                 let outcome = queue.commit(end.max(queue.max_offset()))?;
                 self.gap_units.fetch_add(outcome.gap_units, Ordering::Relaxed);
             }
+        }
+        for (topic, queue_id, units) in output.batches() {
+            let outcome = self.queues.batch_or_create(topic, queue_id)?.append(units)?;
+            self.refused_units.fetch_add(outcome.refused as u64, Ordering::Relaxed);
         }
         let fresh = output.index.partition_point(|put| (put.physical_offset as u64) < self.index_from);
         self.index.put(output.index.get(fresh..).unwrap_or_default())

@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use mqstore_format::{CqUnit, DelayLevels, IndexHasher, RecordOutline, validate_stored_topic};
+use mqstore_format::{BatchCqUnit, CqUnit, DelayLevels, IndexHasher, RecordOutline, validate_stored_topic};
+use mqstore_io::sync::{Arc, RwLock};
 
 use crate::index::IndexPut;
 
@@ -27,10 +28,31 @@ pub struct DispatchRules {
     pub index_tags: bool,
     /// What the levels of delayed messages mean; their entries hold the delivery time.
     pub delay_levels: DelayLevels,
-    /// Topics whose queues hold batch units; they get no plain entries.
-    pub batch_topics: BTreeSet<String>,
+    /// Topics whose queues hold batch units instead of plain ones.
+    pub batch_topics: BatchTopics,
     /// Whether damage in the log is passed over; else it stops the dispatcher.
     pub skip_damage: bool,
+}
+
+/// Topics whose queues hold batch units. Clones are the same set, to which topics may be added any time.
+#[derive(Clone, Debug, Default)]
+pub struct BatchTopics(Arc<RwLock<BTreeSet<Box<str>>>>);
+
+impl BatchTopics {
+    /// Whether `topic` is one of them.
+    pub fn contains(&self, topic: &str) -> bool {
+        self.0.read().contains(topic)
+    }
+
+    /// Adds `topic`.
+    pub fn insert(&self, topic: &str) {
+        self.0.write().insert(topic.into());
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.read().is_empty()
+    }
 }
 
 /// What one run of records contributes to the derived files.
@@ -43,6 +65,7 @@ pub struct RunOutput {
     /// One past the last byte of the run.
     pub end: u64,
     queues: Vec<QueueRun>,
+    batches: Vec<BatchRun>,
     topics: Vec<TopicRun>,
     by_name: HashMap<Box<str>, usize>,
     /// The topic of the last record; most records have the topic of the one before.
@@ -61,12 +84,22 @@ pub struct QueueRun {
     next_offset: i64,
 }
 
+/// Units of one batch queue, in log order.
+#[derive(Debug)]
+struct BatchRun {
+    topic: usize,
+    queue_id: i32,
+    units: Vec<BatchCqUnit>,
+}
+
 /// What a run knows of one topic.
 #[derive(Debug)]
 struct TopicRun {
     name: Box<str>,
     /// Whether its records get queue entries.
     has_queues: bool,
+    /// Whether those are batch units.
+    batch: bool,
     hasher: IndexHasher,
     /// Places in `RunOutput::queues`, by queue id.
     near: Vec<Option<usize>>,
@@ -76,9 +109,10 @@ struct TopicRun {
 impl TopicRun {
     fn new(rules: &DispatchRules, name: &str) -> Self {
         // A name that could leave the store's folders never becomes a path.
-        let has_queues = !rules.batch_topics.contains(name) && validate_stored_topic(name).is_ok();
+        let has_queues = validate_stored_topic(name).is_ok();
+        let batch = rules.batch_topics.contains(name);
         let hasher = IndexHasher::new(name);
-        Self { name: name.into(), has_queues, hasher, near: Vec::new(), far: Vec::new() }
+        Self { name: name.into(), has_queues, batch, hasher, near: Vec::new(), far: Vec::new() }
     }
 
     #[inline]
@@ -136,6 +170,14 @@ impl RunOutput {
         self.queues.iter().filter_map(|run| Some((&*self.topics.get(run.topic)?.name, run)))
     }
 
+    /// The units of batch queues, by topic and queue, each in log order.
+    pub fn batches(&self) -> impl Iterator<Item = (&str, i32, &[BatchCqUnit])> {
+        self.batches.iter().filter_map(|run| {
+            let topic = self.topics.get(run.topic)?;
+            Some((&*topic.name, run.queue_id, run.units.as_slice()))
+        })
+    }
+
     /// Forgets everything, for a run that starts at log offset `start`.
     pub fn begin(&mut self, start: u64) {
         for run in self.queues.drain(..) {
@@ -145,6 +187,7 @@ impl RunOutput {
                 self.spare.push(units);
             }
         }
+        self.batches.clear();
         self.index.clear();
         self.index.shrink_to(KEPT_ENTRIES);
         self.topics.clear();
@@ -181,11 +224,32 @@ impl RunOutput {
         }
         if queued && topic.has_queues && record.queue_id >= 0 && record.queue_offset >= 0 {
             let tags_code = fields.tags_code(record.topic, record.store_timestamp, &rules.delay_levels);
+            if topic.batch {
+                self.add_batch(record, offset, tags_code);
+                return;
+            }
             let unit = CqUnit { physical_offset: offset as i64, size: record.size as i32, tags_code };
             let place = topic.place(record.queue_id).unwrap_or_else(|| self.add_queue(record.queue_id));
             if let Some(run) = self.queues.get_mut(place) {
                 run.push(record.queue_offset, unit);
             }
+        }
+    }
+
+    /// Adds the unit of a record of the last topic, whose queues hold batch units. A record that says
+    /// nothing of a batch holds one message; one whose numbers are negative gets no unit.
+    #[cold]
+    fn add_batch(&mut self, record: &RecordOutline<'_>, offset: u64, tags_code: i64) {
+        let (base, messages) = record.inner_batch().unwrap_or((record.queue_offset, 1));
+        if base < 0 || messages < 0 {
+            return;
+        }
+        let (size, stored) = (record.size as i32, record.store_timestamp);
+        let unit = BatchCqUnit::new(offset as i64, size, tags_code, stored, base, messages as i16);
+        let (topic, queue_id) = (self.last, record.queue_id);
+        match self.batches.iter_mut().find(|run| run.topic == topic && run.queue_id == queue_id) {
+            Some(run) => run.units.push(unit),
+            None => self.batches.push(BatchRun { topic, queue_id, units: vec![unit] }),
         }
     }
 

@@ -10,7 +10,7 @@ use super::problems::{Kind, Progress, VerifyReport};
 use crate::checkpoint::CheckpointFile;
 use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::compaction::CompactedQueue;
-use crate::consume_queue::{ConsumeQueue, QueueSet};
+use crate::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use crate::dispatch::DerivedQueues;
 use crate::error::StoreError;
 use crate::files::StoreFiles;
@@ -162,13 +162,17 @@ impl Check<'_> {
         let derived = std::mem::take(&mut self.derived);
         let topics: Vec<String> = derived.topics().map(str::to_owned).collect();
         for topic in &topics {
-            if self.files.vfs.stat(&self.files.root.join("batchconsumequeue").join(topic)).is_ok() {
-                continue;
-            }
+            let batched = self.files.vfs.stat(&self.files.batch_consume_queue().join(topic)).is_ok();
             for queue_id in derived.queue_ids(topic) {
                 let wanted =
                     derived.get(topic, queue_id).map(|queue| queue.from(i64::MIN)).unwrap_or_default();
-                let folder = self.files.consume_queue().join(topic).join(queue_id.to_string());
+                let home =
+                    if batched { self.files.batch_consume_queue() } else { self.files.consume_queue() };
+                let folder = home.join(topic).join(queue_id.to_string());
+                if let Some(queue) = set.batch(topic, queue_id) {
+                    self.batch_queue(&queue, &folder, wanted)?;
+                    continue;
+                }
                 match set.get(topic, queue_id) {
                     Some(queue) => self.queue(&queue, &folder, wanted)?,
                     None if wanted.first().is_some_and(|(_, unit)| self.is_dispatched(unit)) => {
@@ -228,7 +232,7 @@ impl Check<'_> {
                     self.report.add(Kind::QueueEntryWrong, folder, Some(*missed as u64 * 20), detail);
                 }
                 let record = wanted.next_if(|(wanted, _)| *wanted == offset).map(|(_, unit)| unit);
-                self.entry(folder, offset, unit, record, log_min);
+                self.entry(folder, (offset, Some(offset.max(0) as u64 * 20)), unit, record, log_min);
             }
             from += units.len() as i64;
         }
@@ -240,15 +244,55 @@ impl Check<'_> {
         Ok(())
     }
 
+    /// Compares a batch queue's units with those that the log yields.
+    fn batch_queue(
+        &mut self,
+        queue: &BatchQueue,
+        folder: &std::path::Path,
+        wanted: &[(i64, CqUnit)],
+    ) -> Result<(), StoreError> {
+        queue.recover_bounds()?;
+        if let Some(reason) = queue.damaged() {
+            self.report.add(Kind::QueueStray, folder, None, reason);
+        }
+        let log_min = self.list.min_offset();
+        queue.correct_min_offset(0)?;
+        let mut wanted = wanted.iter().peekable();
+        let mut from = queue.min_offset();
+        let mut units = Vec::new();
+        loop {
+            units.clear();
+            queue.read(from, UNITS_AT_ONCE, u64::MAX, &mut units)?;
+            for (offset, unit) in &units {
+                while let Some((missed, _)) = wanted.next_if(|(wanted, _)| wanted < offset) {
+                    let detail = format!("offset {missed} has a record but no entry");
+                    self.report.add(Kind::QueueEntryWrong, folder, None, detail);
+                }
+                let record = wanted.next_if(|(wanted, _)| wanted == offset).map(|(_, unit)| unit);
+                self.entry(folder, (*offset, None), unit, record, log_min);
+            }
+            match units.last() {
+                Some((last, _)) => from = last + 1,
+                None => break,
+            }
+        }
+        let rest: Vec<_> = wanted.filter(|(_, unit)| self.is_dispatched(unit)).collect();
+        if let (Some((first, _)), Some((last, _))) = (rest.first(), rest.last()) {
+            let detail =
+                format!("its entries end at {}; the log has offsets {first} to {last}", queue.max_offset());
+            self.report.add(Kind::QueueBehind, folder, None, detail);
+        }
+        Ok(())
+    }
+
     fn entry(
         &mut self,
         folder: &std::path::Path,
-        offset: i64,
+        (offset, at): (i64, Option<u64>),
         unit: &CqUnit,
         record: Option<&CqUnit>,
         log_min: u64,
     ) {
-        let at = Some(offset.max(0) as u64 * 20);
         match record {
             Some(record) if record == unit => {}
             Some(record) => {

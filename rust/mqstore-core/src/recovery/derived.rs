@@ -5,6 +5,7 @@
 //! store which was closed well costs nothing here.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use mqstore_format::parse_index_file_name;
@@ -14,7 +15,7 @@ use super::progress::{RecoveryStage, Watch};
 use super::{QueueManifest, RecoveredLog};
 use crate::commit_log::read_record;
 use crate::consume_queue::QueueSet;
-use crate::dispatch::{DispatchRules, Dispatcher};
+use crate::dispatch::{BatchTopics, DispatchRules, Dispatcher};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 use crate::index::IndexSet;
@@ -45,7 +46,7 @@ pub fn recover_derived(
 ) -> Result<Derived, StoreError> {
     let mut notes = Vec::new();
     let log_min = log.list.min_offset();
-    let (queues, queues_from) = recover_queues(files, options, log, &mut notes)?;
+    let (queues, queues_from) = recover_queues(files, options, log, &rules.batch_topics, &mut notes)?;
     if log.aborted {
         sync_names(files, &queues)?;
     }
@@ -80,19 +81,24 @@ pub fn recover_derived(
             dispatcher.refused_units()
         ));
     }
-    for queue in queues.all() {
-        queue.correct_min_offset(log_min)?;
-    }
+    queues.correct_min_offsets(log_min)?;
     Ok(Derived { queues, index, dispatcher, notes })
 }
 
 /// Makes names durable that a writer gave and did not live to sync: of index files, and of the folders
 /// of queues of which nothing is left. What is left of the others was named before the mark was made.
 fn sync_names(files: &StoreFiles, queues: &QueueSet) -> Result<(), StoreError> {
-    let mut folders = BTreeSet::from([files.root.clone(), files.index(), files.consume_queue()]);
+    let (plain, batch) = (files.consume_queue(), files.batch_consume_queue());
+    let mut folders = BTreeSet::from([files.root.clone(), files.index(), plain.clone(), batch.clone()]);
+    let mut add = |folder: &Path, topic: &str, queue_id: i32| {
+        let topic = folder.join(topic);
+        folders.extend([topic.join(queue_id.to_string()), topic]);
+    };
     for queue in queues.all().iter().filter(|queue| queue.max_offset() == 0) {
-        let topic = files.consume_queue().join(queue.topic());
-        folders.extend([topic.join(queue.queue_id().to_string()), topic]);
+        add(&plain, queue.topic(), queue.queue_id());
+    }
+    for queue in queues.batches().iter().filter(|queue| queue.max_offset() == 0) {
+        add(&batch, queue.topic(), queue.queue_id());
     }
     for folder in folders {
         match switch::step("recovery.sync_names", || files.vfs.sync_dir(&folder)) {
@@ -107,6 +113,7 @@ fn recover_queues(
     files: &StoreFiles,
     options: &StoreOptions,
     log: &RecoveredLog,
+    batch_topics: &BatchTopics,
     notes: &mut Vec<String>,
 ) -> Result<(Arc<QueueSet>, u64), StoreError> {
     let load = || QueueSet::load(files, options.queue_file_bytes(), Access::ReadWrite);
@@ -133,7 +140,17 @@ fn recover_queues(
         }
         queue.correct_min_offset(log.list.min_offset())?;
         if let Some(reason) = queue.damaged() {
-            make_anew(&queues, queue.topic(), queue.queue_id(), &reason, notes)?;
+            make_anew(&queues, false, (queue.topic(), queue.queue_id()), &reason, notes)?;
+            trusted = false;
+        }
+    }
+    for queue in queues.batches() {
+        queue.recover_bounds()?;
+        let damaged = queue.damaged();
+        queue.truncate(trusted_to)?;
+        queue.correct_min_offset(log.list.min_offset())?;
+        if let Some(reason) = damaged {
+            make_anew(&queues, true, (queue.topic(), queue.queue_id()), &reason, notes)?;
             trusted = false;
         }
     }
@@ -147,7 +164,8 @@ fn recover_queues(
         };
         let complete_to = mark.dispatched.min(trusted_to);
         for (topic, queue_id) in manifest.missing_from(&queues, log.list.min_offset(), complete_to) {
-            make_anew(&queues, topic, queue_id, "it is not as it was left", notes)?;
+            let batch = batch_topics.contains(topic);
+            make_anew(&queues, batch, (topic, queue_id), "it is not as it was left", notes)?;
             trusted = false;
         }
     }
@@ -158,12 +176,13 @@ fn recover_queues(
 /// Moves a queue aside, so that all of it is derived from the log.
 fn make_anew(
     queues: &QueueSet,
-    topic: &str,
-    queue_id: i32,
+    batch: bool,
+    (topic, queue_id): (&str, i32),
     reason: &str,
     notes: &mut Vec<String>,
 ) -> Result<(), StoreError> {
-    let kept = queues.set_aside(topic, queue_id)?;
+    let kept =
+        if batch { queues.set_batch_aside(topic, queue_id)? } else { queues.set_aside(topic, queue_id)? };
     let kept = kept.map_or(String::new(), |kept| format!(", kept as {}", kept.display()));
     notes.push(format!("queue {topic}/{queue_id}: {reason}; made anew{kept}"));
     Ok(())
@@ -245,7 +264,7 @@ fn leads_to_a_record(files: &StoreFiles, log: &RecoveredLog, from: u64) -> Resul
     }
 }
 
-fn names_an_index_file(path: &std::path::Path) -> bool {
+fn names_an_index_file(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| parse_index_file_name(name).is_some())
 }
 
@@ -265,7 +284,7 @@ fn index_start(mark: Option<&Mark>, files: usize, end_physical: i64) -> u64 {
 /// Moves something that is no part of the store, but in its way, to `lost+found`.
 fn set_aside(
     files: &StoreFiles,
-    path: &std::path::Path,
+    path: &Path,
     reason: &str,
     notes: &mut Vec<String>,
 ) -> Result<(), StoreError> {

@@ -8,11 +8,9 @@
 //! "MQSQUEU2" log minimum:8 dispatched:8 count:4 { topic length:2 topic queue:4 min offset:8 max offset:8 }* CRC:4
 //! ```
 
-use std::sync::Arc;
-
 use mqstore_format::crc31;
 
-use crate::consume_queue::{ConsumeQueue, QueueSet};
+use crate::consume_queue::QueueSet;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
@@ -39,13 +37,21 @@ const MANIFEST_LIMIT_BYTES: u64 = 64 << 20;
 impl QueueManifest {
     /// The queues as they are now, of a log that begins at `log_min`, complete up to `dispatched`.
     pub fn of(queues: &QueueSet, log_min: u64, dispatched: u64) -> Self {
-        let listed = |queue: &Arc<ConsumeQueue>| Listed {
-            topic: queue.topic().to_owned(),
-            queue_id: queue.queue_id(),
-            min_offset: queue.min_offset(),
-            max_offset: queue.max_offset(),
+        let plain = queues.all();
+        let batch = queues.batches();
+        let plain = plain
+            .iter()
+            .map(|queue| (queue.topic(), queue.queue_id(), (queue.min_offset(), queue.max_offset())));
+        let batch = batch
+            .iter()
+            .map(|queue| (queue.topic(), queue.queue_id(), (queue.min_offset(), queue.max_offset())));
+        let listed = |(topic, queue_id, (min_offset, max_offset)): (&str, i32, (i64, i64))| Listed {
+            topic: topic.to_owned(),
+            queue_id,
+            min_offset,
+            max_offset,
         };
-        Self { log_min, dispatched, queues: queues.all().iter().map(listed).collect() }
+        Self { log_min, dispatched, queues: plain.chain(batch).map(listed).collect() }
     }
 
     /// How many queues it names.
@@ -63,12 +69,15 @@ impl QueueManifest {
     /// `log_min`. A manifest that is ahead, because a stop fell behind it, says nothing about ends.
     pub fn missing_from(&self, queues: &QueueSet, log_min: u64, dispatched: u64) -> Vec<(&str, i32)> {
         let ahead = self.dispatched > dispatched;
+        let bounds = |topic: &str, queue_id: i32| {
+            let batch = queues.batch(topic, queue_id).map(|queue| (queue.min_offset(), queue.max_offset()));
+            let plain = || queues.get(topic, queue_id).map(|queue| (queue.min_offset(), queue.max_offset()));
+            batch.or_else(plain)
+        };
         let whole = |listed: &&Listed| {
-            queues.get(&listed.topic, listed.queue_id).map_or(ahead || listed.max_offset == 0, |queue| {
-                let begins = log_min != self.log_min
-                    || queue.min_offset() <= listed.min_offset
-                    || queue.max_offset() == 0 && ahead;
-                begins && (ahead || queue.max_offset() >= listed.max_offset)
+            bounds(&listed.topic, listed.queue_id).map_or(ahead || listed.max_offset == 0, |(min, max)| {
+                let begins = log_min != self.log_min || min <= listed.min_offset || max == 0 && ahead;
+                begins && (ahead || max >= listed.max_offset)
             })
         };
         let lost = self.queues.iter().filter(|listed| !whole(listed));

@@ -467,6 +467,11 @@ impl Cleaner {
                 removed(report::derived(file, ExpiredKind::Queue, log_min), "queue_file_deleted");
             })?;
         }
+        for queue in self.queues.batches() {
+            queue.remove_below(log_min, synced_to, &mut |file| {
+                removed(report::derived(file, ExpiredKind::Queue, log_min), "queue_file_deleted");
+            })?;
+        }
         self.index.remove_below(log_min, &mut |file| {
             removed(report::derived(file, ExpiredKind::Index, log_min), "index_file_deleted");
         })?;
@@ -488,6 +493,11 @@ pub(super) fn preview(
     }
     for queue in queues.all() {
         // A deletion syncs everything before it begins.
+        for file in queue.files_below(log_min, u64::MAX)? {
+            report.add(report::derived(&file, ExpiredKind::Queue, log_min));
+        }
+    }
+    for queue in queues.batches() {
         for file in queue.files_below(log_min, u64::MAX)? {
             report.add(report::derived(&file, ExpiredKind::Queue, log_min));
         }

@@ -113,8 +113,8 @@ impl QueueCursor {
                 continue;
             }
             match self.load(queue_offset, unit) {
-                Ok(record) => {
-                    self.advance(queue_offset);
+                Ok((record, messages)) => {
+                    self.advance(queue_offset + messages - 1);
                     records.extend(record);
                 }
                 Err(error) if self.view.passes_over(&error) => self.advance(queue_offset),
@@ -177,8 +177,8 @@ impl QueueCursor {
         self.next = queue_offset + 1;
     }
 
-    /// The record of an entry; `None` when its tags do not match after all.
-    fn load(&mut self, queue_offset: i64, unit: CqUnit) -> Result<Option<StoredRecord>, StoreError> {
+    /// The record of an entry, `None` when its tags do not match after all; and how many offsets it takes.
+    fn load(&mut self, queue_offset: i64, unit: CqUnit) -> Result<(Option<StoredRecord>, i64), StoreError> {
         let bad = |reason: String| {
             StoreError::corrupt(
                 &self.view.files().consume_queue().join(&self.topic).join(self.queue_id.to_string()),
@@ -202,7 +202,9 @@ impl QueueCursor {
             )));
         }
         let matches = self.filter.as_ref().is_none_or(|filter| filter.matches(view.tags()));
-        Ok(matches.then_some(record))
+        let batch = if view.sys_flag.inner_batch() { view.inner_batch() } else { None };
+        let messages = batch.map_or(1, |(_, messages)| i64::from(messages.max(1)));
+        Ok((matches.then_some(record), messages))
     }
 
     fn distrust(&mut self, error: StoreError) -> Result<(), StoreError> {

@@ -7,6 +7,7 @@
 mod cursor;
 mod expire;
 mod info;
+mod inner_batch;
 mod open;
 mod query;
 mod reader;

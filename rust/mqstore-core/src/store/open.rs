@@ -98,7 +98,7 @@ fn start(
     ));
     // The new mark is not clean: from here on the directory is in use, whatever `abort` says.
     flusher.flush_all(false)?;
-    let topics = Topics::new(files, table, &batch, &derived.queues);
+    let topics = Topics::new(files, table, batch, &derived.queues);
     let (queues, index) = (Arc::clone(&derived.queues), Arc::clone(&derived.index));
     let cleaner = Cleaner::new(files, options, Arc::clone(&log), queues, index, Arc::clone(&flusher));
     cleaner.look_at_disks()?;

@@ -90,6 +90,7 @@ impl Store {
                 max_offset,
             });
         }
+        let first = view.start_of(topic, queue_id, first)?;
         let end = end.unwrap_or(max_offset).min(max_offset);
         let cursor = QueueCursor::new(view, topic, queue_id, (first, end), filter.cloned(), limit);
         Ok(match &compacted {

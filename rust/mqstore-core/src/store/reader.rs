@@ -9,20 +9,22 @@
 //! the queue manifest; else, for a log of at most [`FULL_WALK_BYTES`], by walking it; else the files
 //! are taken up to the furthest entry and each entry is checked when it is used.
 
+mod end;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use mqstore_format::json::TopicTable;
-use mqstore_format::{CqUnit, IndexGeometry, crc31};
+use mqstore_format::{CqUnit, IndexGeometry};
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 
 use super::topics::{batch_topics, load_table};
 use super::view::View;
-use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList, read_record};
-use crate::consume_queue::{ConsumeQueue, QueueSet};
-use crate::dispatch::{DerivedQueue, DerivedQueues};
-use crate::error::{IoContext, StoreError};
+use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
+use crate::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
+use crate::dispatch::{BatchTopics, DerivedQueue, DerivedQueues};
+use crate::error::StoreError;
 use crate::files::StoreFiles;
 use crate::index::IndexSet;
 use crate::live::{LiveState, read_live};
@@ -48,7 +50,7 @@ pub(crate) struct Reader {
     files: StoreFiles,
     options: StoreOptions,
     table: TopicTable,
-    batch: BTreeSet<String>,
+    batch: BatchTopics,
     index: IndexSet,
     mark: Option<Mark>,
     state: Mutex<State>,
@@ -161,9 +163,7 @@ impl Reader {
         let mut state = self.state.lock();
         let live = read_live(&self.files);
         self.find_end(&mut state, live)?;
-        for queue in state.queues.all() {
-            queue.recover_bounds()?;
-        }
+        state.queues.recover_bounds()?;
         let log_bytes = state.end - state.list.min_offset();
         match self.vouched(&state, live) {
             Some(complete_to) => self.trust(&mut state, complete_to)?,
@@ -181,9 +181,6 @@ impl Reader {
 
     /// Up to where queue and index files are known to be complete, if anything says so.
     fn vouched(&self, state: &State, live: Option<LiveState>) -> Option<u64> {
-        if !self.batch.is_empty() {
-            return None;
-        }
         if let Some(live) = live {
             return Some(live.dispatched.min(state.end));
         }
@@ -209,11 +206,14 @@ impl Reader {
                 suspects.insert((queue.topic().to_owned(), queue.queue_id()));
             }
         }
+        for queue in state.queues.batches() {
+            if queue.damaged().is_some() {
+                suspects.insert((queue.topic().to_owned(), queue.queue_id()));
+            }
+        }
         if let Some(manifest) = QueueManifest::load(&self.files) {
             let log_min = state.list.min_offset();
-            for queue in state.queues.all() {
-                queue.correct_min_offset(log_min)?;
-            }
+            state.queues.correct_min_offsets(log_min)?;
             let missing = manifest.missing_from(&state.queues, log_min, complete_to);
             suspects.extend(missing.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
         }
@@ -295,82 +295,6 @@ impl Reader {
         }
     }
 
-    /// Moves `state.end` to where the visible log ends now.
-    fn find_end(&self, state: &mut State, live: Option<LiveState>) -> Result<(), StoreError> {
-        if let Some(live) = live {
-            let known = state.list.end_offset();
-            if live.visible > known {
-                state.list = Arc::new(SegmentList::load(&self.files)?);
-            }
-            state.end = state.end.max(live.visible);
-            return Ok(());
-        }
-        let start = self.scan_start(state)?;
-        let foreign = self.files.vfs.lock_holder(&self.files.lock()).ok().flatten().is_some();
-        let mut scanner = LogScanner::new(Arc::clone(&state.list), start, u64::MAX, ScanChecks { crc: true });
-        let mut last = None;
-        loop {
-            let offset = scanner.position();
-            match scanner.next_item()? {
-                ScanItem::Record(record) if foreign => last = Some((offset, crc31(record.bytes))),
-                ScanItem::Record(_) | ScanItem::Filler { .. } => {}
-                ScanItem::End { offset } => {
-                    state.end = self.confirmed(state, last, offset);
-                    return Ok(());
-                }
-                ScanItem::Damaged(damage) => {
-                    // Above the mark a stop may have torn anything: recovery will end the log there.
-                    let torn = self.mark.is_some_and(|mark| damage.offset >= mark.position);
-                    if !torn && let Some(next) = scanner.resync(damage.offset + 1)? {
-                        scanner.seek(next);
-                        continue;
-                    }
-                    state.end = self.confirmed(state, last, damage.offset);
-                    if !foreign {
-                        self.note(format!(
-                            "{} at offset {}: {}; the log ends there",
-                            damage.path.display(),
-                            damage.file_offset,
-                            damage.reason
-                        ));
-                    }
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    /// Beside a writer that publishes nothing, the newest record may have been half written when it was
-    /// read: it counts when a second look finds the same bytes.
-    fn confirmed(&self, state: &State, last: Option<(u64, u32)>, end: u64) -> u64 {
-        let Some((offset, crc)) = last else { return end };
-        let again = read_record(&self.files, &state.list, offset, 4096);
-        if again.is_ok_and(|bytes| crc31(bytes.as_slice()) == crc) { end } else { offset }
-    }
-
-    /// A place of the log that is before its end and not far from it.
-    fn scan_start(&self, state: &State) -> Result<u64, StoreError> {
-        let mut start = state.list.min_offset().max(state.end);
-        if let Some(mark) = self.mark.filter(|mark| mark.position >= start) {
-            start = mark.position;
-        }
-        for segment in state.list.segments().iter().rev() {
-            if segment.base_offset() <= start {
-                break;
-            }
-            let mut head = [0; 8];
-            segment
-                .file()
-                .at_file(|| segment.path(), "opening a log segment")?
-                .read_exact_at(&mut head, 0)
-                .at(&segment.path(), "reading a segment's start")?;
-            if head != [0; 8] {
-                return Ok(segment.base_offset());
-            }
-        }
-        Ok(start)
-    }
-
     /// Derives one queue from the log and stops using its files.
     fn replace(&self, state: &mut State, topic: &str, queue_id: i32, reason: &str) -> Result<(), StoreError> {
         self.note(format!("queue {topic}/{queue_id}: {reason}; derived from the log in memory"));
@@ -404,6 +328,18 @@ impl Reader {
         state.end = state.end.max(min);
         self.index.forget_below(min);
         again(|| state.queues.recover_bounds())
+    }
+
+    /// The files' batch queue, when it is used.
+    fn batch_queue(state: &State, topic: &str, queue_id: i32) -> Option<Arc<BatchQueue>> {
+        if Self::is_replaced(state, topic, queue_id) { None } else { state.queues.batch(topic, queue_id) }
+    }
+
+    /// What was derived of a queue: all of it, or what its files lack.
+    fn derived<'a>(state: &'a State, topic: &str, queue_id: i32) -> Option<&'a DerivedQueue> {
+        let replaced = Self::is_replaced(state, topic, queue_id);
+        let source = if replaced { &state.replaced } else { &state.overlay };
+        source.get(topic, queue_id)
     }
 
     /// The files' queue, when it is used: its maximum clamped to the visible log.
@@ -469,9 +405,7 @@ impl View for Reader {
                 {
                     state.queues =
                         Arc::new(QueueSet::load(&self.files, self.options.queue_file_bytes(), Access::Read)?);
-                    for queue in state.queues.all() {
-                        queue.recover_bounds()?;
-                    }
+                    state.queues.recover_bounds()?;
                     self.trust(&mut state, live.map_or(before, |live| live.dispatched.min(end)))?;
                 } else {
                     self.walk_into_overlay(&mut state, before, end)?;
@@ -525,11 +459,14 @@ impl View for Reader {
             let min = queue.min_offset().min(file_max);
             return Ok(Some((min, file_max.max(overlay))));
         }
-        let source =
-            if Self::is_replaced(&state, topic, queue_id) { &state.replaced } else { &state.overlay };
-        let bounds = source
-            .get(topic, queue_id)
+        let bounds = Self::derived(&state, topic, queue_id)
             .map_or((0, 0), |queue| (queue.min_offset().unwrap_or(queue.max_offset()), queue.max_offset()));
+        if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {
+            queue.correct_min_offset(state.list.min_offset())?;
+            let file_max = queue.max_offset_for(state.overlay_from)?;
+            let min = if file_max > 0 { queue.min_offset().min(file_max) } else { bounds.0 };
+            return Ok(Some((min, bounds.1.max(file_max))));
+        }
         Ok(Some(bounds))
     }
 
@@ -553,13 +490,37 @@ impl View for Reader {
             })?;
             from = from.max(file_max);
         }
-        let source =
-            if Self::is_replaced(&state, topic, queue_id) { &state.replaced } else { &state.overlay };
-        if let Some(queue) = source.get(topic, queue_id) {
+        if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {
+            let seen = state.overlay_from;
+            match queue.read(from, max, seen, units) {
+                Err(error @ StoreError::Corrupt { .. }) => {
+                    units.truncate(had);
+                    drop(state);
+                    self.distrust(topic, queue_id, &error.to_string())?;
+                    return self.units(topic, queue_id, from, max, units);
+                }
+                outcome => outcome?,
+            }
+            from = from.max(queue.max_offset_for(seen)?);
+        }
+        if let Some(queue) = Self::derived(&state, topic, queue_id) {
             let room = max.saturating_sub(units.len());
             units.extend(queue.from(from).iter().take(room).copied());
         }
         Ok(())
+    }
+
+    fn start_of(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
+        if !self.batch.contains(topic) {
+            return Ok(offset);
+        }
+        let state = self.state.lock();
+        if let Some(queue) = Self::batch_queue(&state, topic, queue_id)
+            && offset < queue.max_offset_for(state.overlay_from)?
+        {
+            return queue.start_of(offset);
+        }
+        Ok(Self::derived(&state, topic, queue_id).map_or(offset, |queue| queue.start_of(offset)))
     }
 
     fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError> {

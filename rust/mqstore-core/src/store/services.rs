@@ -19,6 +19,9 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How long dispatch lets records come together under load when no reader waits for them.
 const GATHER: Duration = Duration::from_millis(1);
 
+/// The name of the thread that dispatches.
+const DISPATCH: &str = "mq-dispatch";
+
 /// The running services of one store.
 #[derive(Debug)]
 pub(crate) struct Services {
@@ -34,7 +37,7 @@ impl Services {
             return Ok(services);
         }
         if writer.options.dispatch_threads > 0 {
-            services.spawn(writer, "mq-dispatch", dispatch_round)?;
+            services.spawn(writer, DISPATCH, dispatch_round)?;
         }
         services.spawn(writer, "mq-flush", flush_round)?;
         services.spawn(writer, "mq-expire", expire_round)?;
@@ -55,7 +58,13 @@ impl Services {
     ) -> Result<(), StoreError> {
         let weak: Weak<Writer> = Arc::downgrade(writer);
         let stop = Arc::clone(&self.stop);
+        // Where there are fewer processors than threads that want one, appends come first: what is behind is
+        // dispatched when they rest, by a flush, or by who wants to read it.
+        let comes_second = name == DISPATCH;
         let handle = spawn(name, move || {
+            if comes_second {
+                mqstore_io::os::step_back();
+            }
             while !stop.load(Ordering::Acquire) {
                 let Some(writer) = weak.upgrade() else { return };
                 if writer.log.check().is_err() {

@@ -5,7 +5,7 @@
 //! `create_topic` is durable when it returns; a topic that an append made is written with the next
 //! flush, since the log alone brings it back.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
@@ -15,6 +15,7 @@ use mqstore_io::FileKind;
 use mqstore_io::sync::{Mutex, OnceLock, RwLock};
 
 use crate::consume_queue::QueueSet;
+use crate::dispatch::BatchTopics;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
@@ -35,6 +36,8 @@ pub(crate) struct TopicState {
     write_queues: AtomicU32,
     /// Whether its queues hold batch units.
     pub(crate) batch: bool,
+    /// Held from the look at the next offset to the append, where a record says its offset in its text.
+    pub(crate) one_by_one: Mutex<()>,
     /// Whether it keeps the newest message of each key; such messages go to a queue by their key.
     pub(crate) compaction: bool,
 }
@@ -46,6 +49,7 @@ impl TopicState {
             next: AtomicU32::new(0),
             write_queues: AtomicU32::new(write_queues),
             batch,
+            one_by_one: Mutex::default(),
             compaction,
         }
     }
@@ -95,6 +99,8 @@ pub(crate) struct Topics {
     files: StoreFiles,
     table: Mutex<TopicTable>,
     states: RwLock<HashMap<Box<str>, Arc<TopicState>>>,
+    /// What the dispatcher goes by.
+    batch: BatchTopics,
     dirty: AtomicBool,
 }
 
@@ -116,17 +122,14 @@ pub(crate) fn load_table(files: &StoreFiles, notes: &mut Vec<String>) -> TopicTa
 }
 
 /// Topics whose queues hold batch units, by attribute or by the folder that RocketMQ keeps for them.
-pub(crate) fn batch_topics(files: &StoreFiles, table: &TopicTable) -> BTreeSet<String> {
-    let mut topics: BTreeSet<String> = table
-        .topics
-        .values()
-        .filter(|topic| topic.is_batch_queue())
-        .map(|topic| topic.name.clone())
-        .collect();
-    let folder = files.root.join("batchconsumequeue");
-    for entry in files.vfs.list(&folder).unwrap_or_default() {
+pub(crate) fn batch_topics(files: &StoreFiles, table: &TopicTable) -> BatchTopics {
+    let topics = BatchTopics::default();
+    for topic in table.topics.values().filter(|topic| topic.is_batch_queue()) {
+        topics.insert(&topic.name);
+    }
+    for entry in files.vfs.list(&files.batch_consume_queue()).unwrap_or_default() {
         if let (FileKind::Directory, Some(name)) = (entry.stat.kind, entry.name.to_str()) {
-            topics.insert(name.to_owned());
+            topics.insert(name);
         }
     }
     topics
@@ -134,14 +137,9 @@ pub(crate) fn batch_topics(files: &StoreFiles, table: &TopicTable) -> BTreeSet<S
 
 impl Topics {
     /// The table, with each queue going on where `queues` end.
-    pub(crate) fn new(
-        files: &StoreFiles,
-        table: TopicTable,
-        batch: &BTreeSet<String>,
-        queues: &QueueSet,
-    ) -> Self {
+    pub(crate) fn new(files: &StoreFiles, table: TopicTable, batch: BatchTopics, queues: &QueueSet) -> Self {
         let mut states: BTreeMap<&str, TopicState> = BTreeMap::new();
-        let all = queues.all();
+        let (all, batches) = (queues.all(), queues.batches());
         for topic in table.topics.values() {
             states.insert(
                 &topic.name,
@@ -152,20 +150,24 @@ impl Topics {
                 ),
             );
         }
-        for queue in &all {
-            let count = queue.queue_id().max(0) as u32 + 1;
-            let listed = table.topics.contains_key(queue.topic());
-            let state = states.entry(queue.topic()).or_insert_with(|| TopicState::new(count, false, false));
+        let plain = all.iter().map(|queue| (queue.topic(), queue.queue_id(), queue.max_offset()));
+        let batched = batches.iter().map(|queue| (queue.topic(), queue.queue_id(), queue.max_offset()));
+        for (topic, queue_id, max_offset) in plain.chain(batched) {
+            let count = queue_id.max(0) as u32 + 1;
+            let listed = table.topics.contains_key(topic);
+            let made = || TopicState::new(count, batch.contains(topic), false);
+            let state = states.entry(topic).or_insert_with(made);
             if !listed {
                 state.write_queues.fetch_max(count, Ordering::AcqRel);
             }
-            state.next_offset(queue.queue_id()).store(queue.max_offset(), Ordering::Release);
+            state.next_offset(queue_id).store(max_offset, Ordering::Release);
         }
         let states = states.into_iter().map(|(name, state)| (name.into(), Arc::new(state))).collect();
         Self {
             files: files.clone(),
             table: Mutex::new(table),
             states: RwLock::new(states),
+            batch,
             dirty: AtomicBool::new(false),
         }
     }
@@ -218,6 +220,9 @@ impl Topics {
             config.attributes.extend(attributes.iter().cloned());
         }
         let (batch, compaction) = (config.is_batch_queue(), config.is_compaction());
+        if batch {
+            self.batch.insert(topic);
+        }
         let queues = count(config.write_queues);
         table.topics.insert(topic.to_owned(), config);
         table.data_version = table.data_version.next(self.files.clock.now_ms());

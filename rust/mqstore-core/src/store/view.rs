@@ -43,6 +43,12 @@ pub(crate) trait View: Send + Sync {
         units: &mut Vec<(i64, CqUnit)>,
     ) -> Result<(), StoreError>;
 
+    /// The queue offset of the first message of the record that holds the message at `offset`: where
+    /// records hold several messages, a read begins with a whole one.
+    fn start_of(&self, _topic: &str, _queue_id: i32, offset: i64) -> Result<i64, StoreError> {
+        Ok(offset)
+    }
+
     /// Stops trusting a queue's files and derives its entries from the log. `false` when this view
     /// cannot do that (then the damage is an error).
     fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError>;

@@ -7,12 +7,12 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use mqstore_format::properties::{KEYS, UNIQ_KEY};
 use mqstore_format::{CqUnit, Properties, RecordParts, RecordSpec, SysFlag, UniqueKeyGenerator, java_hash};
-use mqstore_io::sync::{Mutex, RwLock};
+use mqstore_io::sync::{Mutex, MutexGuard, RwLock};
 use mqstore_io::{EventCount, StoreLock, switch};
 
 use super::topics::{TopicState, Topics};
@@ -69,7 +69,7 @@ struct Scratch {
 
 /// Encoded messages: heads, tails, and the properties of the one that is encoded now.
 #[derive(Default)]
-struct Buffers {
+pub(super) struct Buffers {
     heads: Vec<u8>,
     tails: Vec<u8>,
     properties: Vec<u8>,
@@ -100,8 +100,8 @@ thread_local! {
 }
 
 /// A message that is encoded in the buffers.
-struct Encoded {
-    unique_id: UniqueKey,
+pub(super) struct Encoded {
+    pub(super) unique_id: UniqueKey,
     /// Where its head and its tail end; without a tail the head is all of it.
     head_end: usize,
     tail_end: usize,
@@ -116,24 +116,33 @@ impl Writer {
             buffers.clear();
             let topic = self.topic(message, last)?;
             let queue_id = route(topic, message)?;
-            let encoded = self.encode(message, queue_id, now_ms, buffers)?;
-            let mut pending = [Pending {
-                parts: RecordParts {
-                    head: &mut buffers.heads,
-                    body: apart(message.body),
-                    tail: &mut buffers.tails,
-                    property_crc: self.options.record_crc,
-                },
-                next_queue_offset: topic.next_offset(queue_id),
-                placed: Placed::default(),
-            }];
-            let durable = self.append_pending(&mut pending, now_ms, message.durable)?;
+            let encoded = self.encode(message, queue_id, SysFlag(0), now_ms, buffers)?;
+            let mut pending = [self.pending(message, topic.next_offset(queue_id), buffers)];
+            let turn = topic.batch.then(|| topic.one_by_one.lock());
+            let durable = self.append_pending(&mut pending, now_ms, message.durable, turn)?;
             let [pending] = &pending;
             Ok(appended(queue_id, encoded.unique_id, pending, durable))
         })
     }
 
-    /// Appends `messages` at consecutive places; one lock, one sync.
+    /// The one message that is encoded in the buffers, for the log.
+    pub(super) fn pending<'a>(
+        &self,
+        message: &NewMessage<'a>,
+        next_queue_offset: &'a AtomicI64,
+        buffers: &'a mut Buffers,
+    ) -> Pending<'a> {
+        let parts = RecordParts {
+            head: &mut buffers.heads,
+            body: apart(message.body),
+            tail: &mut buffers.tails,
+            property_crc: self.options.record_crc,
+        };
+        Pending { parts, next_queue_offset, messages: 1, placed: Placed::default() }
+    }
+
+    /// Appends `messages` at consecutive places; one lock, one sync. Those for a topic with batch queues
+    /// become one record.
     pub(crate) fn append_many(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
         self.before_append()?;
         if messages.is_empty() {
@@ -145,8 +154,12 @@ impl Writer {
             let mut encoded = Vec::with_capacity(messages.len());
             for message in messages {
                 let topic = Arc::clone(self.topic(message, last)?);
+                if topic.batch {
+                    buffers.clear();
+                    return self.append_inner_batch(messages, &topic, now_ms, buffers);
+                }
                 let queue_id = route(&topic, message)?;
-                encoded.push((topic, queue_id, self.encode(message, queue_id, now_ms, buffers)?));
+                encoded.push((topic, queue_id, self.encode(message, queue_id, SysFlag(0), now_ms, buffers)?));
             }
             let mut heads = buffers.heads.as_mut_slice();
             let mut tails = buffers.tails.as_mut_slice();
@@ -161,11 +174,12 @@ impl Writer {
                 pending.push(Pending {
                     parts: RecordParts { head, body: apart(message.body), tail, property_crc },
                     next_queue_offset: topic.next_offset(*queue_id),
+                    messages: 1,
                     placed: Placed::default(),
                 });
             }
             let wants_sync = messages.iter().any(|message| message.durable);
-            let durable = self.append_pending(&mut pending, now_ms, wants_sync)?;
+            let durable = self.append_pending(&mut pending, now_ms, wants_sync, None)?;
             let results = encoded.iter().zip(&pending).map(|((_, queue_id, encoded), pending)| {
                 appended(*queue_id, encoded.unique_id.clone(), pending, durable)
             });
@@ -186,13 +200,16 @@ impl Writer {
     }
 
     /// Appends, waits for the sync where one is asked for, and returns whether one covers the records.
-    fn append_pending(
+    /// `turn` ends when the records have their places.
+    pub(super) fn append_pending(
         &self,
         pending: &mut [Pending<'_>],
         now_ms: i64,
         wants_sync: bool,
+        turn: Option<MutexGuard<'_, ()>>,
     ) -> Result<bool, StoreError> {
         let end = self.log.append(pending, now_ms, wants_sync)?;
+        drop(turn);
         if wants_sync || self.options.durability == Durability::Sync {
             self.log.wait_durable(end)?;
         }
@@ -220,15 +237,6 @@ impl Writer {
                 none.insert(LastTopic { token: self.token, name: message.topic.into(), state })
             }
         };
-        if last.state.batch {
-            return Err(StoreError::Unsupported {
-                path: self.files.root.clone(),
-                reason: format!(
-                    "topic {} keeps batch queues, which are read but not appended to",
-                    message.topic
-                ),
-            });
-        }
         Ok(&last.state)
     }
 
@@ -242,10 +250,11 @@ impl Writer {
     }
 
     /// Encodes `message` at the end of the buffers.
-    fn encode(
+    pub(super) fn encode(
         &self,
         message: &NewMessage<'_>,
         queue_id: i32,
+        sys_flag: SysFlag,
         now_ms: i64,
         buffers: &mut Buffers,
     ) -> Result<Encoded, StoreError> {
@@ -270,7 +279,7 @@ impl Writer {
             flag: message.flag,
             queue_offset: 0,
             physical_offset: 0,
-            sys_flag: SysFlag(0),
+            sys_flag,
             born_timestamp: message.born_timestamp_ms.unwrap_or(now_ms),
             born_host: host,
             store_timestamp: now_ms,
@@ -400,7 +409,7 @@ fn by_key(topic: &TopicState, message: &NewMessage<'_>) -> Option<i32> {
 }
 
 /// The queue of `message`: the one it names, else by its key or in turn.
-fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32, StoreError> {
+pub(super) fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32, StoreError> {
     match message.queue_id {
         None => Ok(by_key(topic, message).unwrap_or_else(|| topic.turn())),
         Some(queue_id) if (0..65_536).contains(&queue_id) => {
@@ -416,7 +425,7 @@ fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32, StoreError
     }
 }
 
-fn invalid_record(error: &mqstore_format::FormatError) -> StoreError {
+pub(super) fn invalid_record(error: &mqstore_format::FormatError) -> StoreError {
     StoreError::InvalidMessage { reason: error.to_string() }
 }
 
@@ -432,7 +441,12 @@ fn apart(body: &[u8]) -> &[u8] {
     if body.len() > WHOLE_BYTES { body } else { &[] }
 }
 
-fn appended(queue_id: i32, unique_id: UniqueKey, pending: &Pending<'_>, durable: bool) -> Appended {
+pub(super) fn appended(
+    queue_id: i32,
+    unique_id: UniqueKey,
+    pending: &Pending<'_>,
+    durable: bool,
+) -> Appended {
     Appended {
         queue_id,
         queue_offset: pending.placed.queue_offset,
@@ -480,6 +494,9 @@ impl View for Writer {
         if queue_id < 0 || queue_id as u32 >= self.topics.queue_count(topic) {
             return Ok(None);
         }
+        if let Some(queue) = self.queues.batch(topic, queue_id) {
+            return Ok(Some((queue.min_offset(), queue.max_offset())));
+        }
         let queue = self.queues.get(topic, queue_id);
         Ok(Some(queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()))))
     }
@@ -492,12 +509,19 @@ impl View for Writer {
         max: usize,
         units: &mut Vec<(i64, CqUnit)>,
     ) -> Result<(), StoreError> {
+        if let Some(queue) = self.queues.batch(topic, queue_id) {
+            return queue.read(from, max, u64::MAX, units);
+        }
         match self.queues.get(topic, queue_id) {
             Some(queue) => {
                 super::read_units(&queue, from.max(queue.min_offset()), queue.max_offset(), max, units)
             }
             None => Ok(()),
         }
+    }
+
+    fn start_of(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
+        self.queues.batch(topic, queue_id).map_or(Ok(offset), |queue| queue.start_of(offset))
     }
 
     fn passes_over(&self, error: &StoreError) -> bool {

@@ -17,9 +17,7 @@ use crate::delay::DelayLevels;
 use crate::error::FormatError;
 use crate::hash::crc31;
 use crate::ids::offset_message_id;
-use crate::properties::{
-    INNER_BASE, INNER_NUM, KEYS, PROPERTY_CRC_HEAD, Properties, TAGS, UNIQ_KEY, property_crc_value,
-};
+use crate::properties::{KEYS, PROPERTY_CRC_HEAD, Properties, TAGS, UNIQ_KEY, property_crc_value};
 use crate::sys_flag::SysFlag;
 
 /// Which checksums [`RecordView::check_crc`] verifies.
@@ -193,13 +191,9 @@ impl<'a> RecordView<'a> {
         self.outline().indexed()
     }
 
-    /// Base queue offset and number of messages, if the record has both `INNER_BASE` and `INNER_NUM`.
-    ///
-    /// Numbers may be negative (a batch queue then drops the record); text that is no number, or a count
-    /// beyond 16 bits, is `None`.
+    /// See [`RecordOutline::inner_batch`].
     pub fn inner_batch(&self) -> Option<(i64, i32)> {
-        let [base, count] = self.properties.get_many([INNER_BASE, INNER_NUM]);
-        Some((base?.parse().ok()?, i32::from(count?.parse::<i16>().ok()?)))
+        self.outline().inner_batch()
     }
 
     /// The body as the producer gave it: decompressed if the flag says so, at most `limit_bytes` long.

@@ -14,7 +14,7 @@ use crate::bytes::field;
 use crate::delay::{DelayLevels, SCHEDULE_TOPIC};
 use crate::error::FormatError;
 use crate::hash::{IndexHasher, java_hash, java_hash_bytes};
-use crate::properties::{DELAY, KEYS, Properties, TAGS, UNIQ_KEY};
+use crate::properties::{DELAY, INNER_BASE, INNER_NUM, KEYS, Properties, TAGS, UNIQ_KEY};
 use crate::sys_flag::{SysFlag, TransactionType};
 
 /// The part of a record that decides its entries.
@@ -66,6 +66,15 @@ impl<'a> RecordOutline<'a> {
     #[inline]
     pub fn dispatches_to_queue(&self) -> bool {
         matches!(self.sys_flag.transaction(), TransactionType::None | TransactionType::Commit)
+    }
+
+    /// Base queue offset and number of messages, if the record has both `INNER_BASE` and `INNER_NUM`.
+    ///
+    /// Numbers may be negative (a batch queue then drops the record); text that is no number, or a count
+    /// beyond 16 bits, is `None`.
+    pub fn inner_batch(&self) -> Option<(i64, i32)> {
+        let [base, count] = self.properties.get_many([INNER_BASE, INNER_NUM]);
+        Some((base?.parse().ok()?, i32::from(count?.parse::<i16>().ok()?)))
     }
 
     /// The record's keys are indexed: it is no rollback (`IndexService#buildIndex`).

@@ -25,8 +25,11 @@ use crate::vfs::{
 mod file;
 mod lock;
 mod mmap;
+mod priority;
 #[cfg(test)]
 mod tests;
+
+pub use priority::step_back;
 
 use file::OsFile;
 

@@ -178,6 +178,12 @@ fn decoded(rules: &DispatchRules, log: &Log, until: u64, maps: bool) -> Entries 
     (queues, index)
 }
 
+fn batched() -> super::BatchTopics {
+    let topics = super::BatchTopics::default();
+    topics.insert("batched");
+    topics
+}
+
 proptest! {
     #[test]
     fn a_run_yields_what_the_rules_say(
@@ -188,7 +194,7 @@ proptest! {
     ) {
         let rules = DispatchRules {
             index_tags,
-            batch_topics: ["batched".to_owned()].into(),
+            batch_topics: batched(),
             ..DispatchRules::default()
         };
         let log = log(&inputs);

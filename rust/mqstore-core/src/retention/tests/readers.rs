@@ -199,3 +199,25 @@ fn the_confirm_position_ends_what_is_visible() {
     assert!(again.stats().unwrap().log_max_offset > end, "it is not stored");
     assert_eq!(again.notes(), Vec::<String>::new());
 }
+
+#[test]
+fn a_reader_of_wiped_bytes_is_told_that_they_were_deleted() {
+    let bench = Bench::new();
+    let store = bench.open(&StoreOptions { secure_wipe: true, ..aged(1) });
+    fill(&bench, &store, 4);
+    store.flush().unwrap();
+    bench.hours(5);
+    // Another process, which has the segment open.
+    let reader = bench.read_only();
+    reader.get_at(0).unwrap();
+    let mut beside = reader.read("t", 0, None, None, None).unwrap();
+    expire(&store, false);
+    assert!(bench.names("/data/store/mqstore/wipe").is_empty(), "wiped");
+    for side in [&reader, &store] {
+        let error = side.get_at(0).unwrap_err().to_string();
+        assert!(error.contains("was deleted"), "{error}");
+    }
+    let error = beside.next_batch(1).unwrap_err();
+    assert!(matches!(error, StoreError::OffsetOutOfRange { offset: 0, .. }), "{error}");
+    store.close().unwrap();
+}

@@ -1,5 +1,6 @@
 //! The store as a whole, on the simulated and the real file system.
 
+mod batches;
 mod engine;
 mod lifecycle;
 mod reading;

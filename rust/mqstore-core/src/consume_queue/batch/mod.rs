@@ -1,0 +1,121 @@
+//! Batch queues: for topics whose records may hold many messages, one unit of 46 bytes a record.
+//!
+//! Owns `batchconsumequeue/`: files of one length, no header, a unit for each record in log order:
+//!
+//! ```text
+//! batchconsumequeue/<topic>/<queue id>/00000000000013800000
+//!   byte 0: unit 300,000 | unit 300,001 | ...     files are named by the first byte that they hold
+//! ```
+//!
+//! The place of a unit says nothing of its queue offset. Log offsets and queue offsets both ascend, so
+//! that everything is found by binary search. Like the other queues these are a function of the log and
+//! may be thrown away; a file appears under its name with its first unit inside.
+//!
+//! Across threads: one writer, which is the dispatcher; readers see the units up to the end that it has
+//! published. Across a crash: units behind what is known to be synced are cut and written again.
+//!
+//! Source: `BatchConsumeQueue`, `MappedFileQueue`.
+
+mod bounds;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+pub use queue::{BatchOutcome, BatchQueue};
+
+use std::collections::BTreeMap;
+
+use mqstore_format::{BATCH_CQ_UNIT_BYTES, validate_stored_topic};
+use mqstore_io::sync::{Arc, RwLock};
+use mqstore_io::{Access, FileCache};
+
+use super::discover;
+use super::home::Home;
+use super::layout::QueueLayout;
+use crate::error::{StoreError, Stray};
+use crate::files::StoreFiles;
+
+/// Bytes of one unit.
+pub(super) const UNIT_BYTES: u64 = BATCH_CQ_UNIT_BYTES as u64;
+
+/// The batch queues of one topic, by id.
+type TopicQueues = BTreeMap<i32, Arc<BatchQueue>>;
+
+/// The batch queues of one store.
+#[derive(Debug)]
+pub(super) struct BatchQueues {
+    home: Arc<Home>,
+    queues: RwLock<BTreeMap<Box<str>, TopicQueues>>,
+}
+
+impl BatchQueues {
+    /// Lists the batch queues of a store; they are empty until [`BatchQueue::recover_bounds`]. Answers what
+    /// else lies there, too. `units` a file where there is none yet.
+    pub(super) fn load(
+        files: &StoreFiles,
+        units: u64,
+        access: Access,
+        cache: Arc<FileCache>,
+    ) -> Result<(Self, Vec<Stray>), StoreError> {
+        let found = discover::scan(&*files.vfs, &files.batch_consume_queue())?;
+        let configured = QueueLayout::of_units(UNIT_BYTES, units).file_bytes();
+        let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
+        let layout = QueueLayout::of_units(UNIT_BYTES, len / UNIT_BYTES);
+        let home = Arc::new(Home::new(files, cache, layout, access));
+        let set = Self { home, queues: RwLock::default() };
+        let strays = set.add(found);
+        Ok((set, strays))
+    }
+
+    /// Looks for queues that appeared since; answers what is no queue.
+    pub(super) fn refresh(&self) -> Result<Vec<Stray>, StoreError> {
+        let files = &self.home.files;
+        Ok(self.add(discover::scan(&*files.vfs, &files.batch_consume_queue())?))
+    }
+
+    fn add(&self, found: discover::Found) -> Vec<Stray> {
+        let mut strays = found.strays;
+        let mut queues = self.queues.write();
+        for found in found.queues {
+            let known = queues.entry(found.topic.as_str().into()).or_default();
+            let queue = known
+                .entry(found.queue_id)
+                .or_insert_with(|| Arc::new(BatchQueue::new(&self.home, &found.topic, found.queue_id)));
+            strays.extend(discover::classify(&queue.folder(), &found.entries, self.home.layout).strays);
+        }
+        strays
+    }
+
+    pub(super) fn get(&self, topic: &str, queue_id: i32) -> Option<Arc<BatchQueue>> {
+        self.queues.read().get(topic)?.get(&queue_id).cloned()
+    }
+
+    pub(super) fn get_or_create(&self, topic: &str, queue_id: i32) -> Result<Arc<BatchQueue>, StoreError> {
+        if let Some(queue) = self.get(topic, queue_id) {
+            return Ok(queue);
+        }
+        self.home.writable("add a queue")?;
+        validate_stored_topic(topic)
+            .map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?;
+        if queue_id < 0 {
+            return Err(StoreError::InvalidMessage { reason: format!("queue id {queue_id} is negative") });
+        }
+        let mut queues = self.queues.write();
+        let of_topic = queues.entry(topic.into()).or_default();
+        let queue = of_topic
+            .entry(queue_id)
+            .or_insert_with(|| Arc::new(BatchQueue::new(&self.home, topic, queue_id)));
+        Ok(Arc::clone(queue))
+    }
+
+    /// All of them, by topic and id.
+    pub(super) fn all(&self) -> Vec<Arc<BatchQueue>> {
+        self.queues.read().values().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// Syncs what changed since the last flush: files, then the folders' names.
+    pub(super) fn flush(&self) -> Result<(), StoreError> {
+        self.all().iter().try_for_each(|queue| queue.flush_files())?;
+        self.home.flush()
+    }
+}

@@ -28,6 +28,7 @@ use mqstore_io::{MappedFile, MappedFileQueue, Region};
 
 use super::ahead::{Ahead, AheadOptions};
 use super::group_commit::GroupCommit;
+use super::place::seal;
 use super::pool::Pool;
 use super::put_lock::{PutBusy, PutGuard, PutLimits, PutLock};
 use super::ring::PublishRing;
@@ -97,9 +98,6 @@ const PREWRITTEN_BYTES: u64 = 128 << 20;
 
 /// Bytes of a record's place that are fetched ahead; the processor finds the rest by itself.
 const MOST_EXPECTED_BYTES: usize = 4096;
-
-/// Records of a batch are gathered to so many bytes, and the one that goes beyond, before they are written.
-const MOST_AT_ONCE_BYTES: u64 = 1 << 20;
 
 impl LogOptions {
     /// How `options` want the log written.
@@ -471,58 +469,6 @@ impl CommitLog {
         }
     }
 
-    /// Copies records to their places, from the segment of `active` on.
-    fn copy(&self, records: &mut [Pending<'_>], mut active: Arc<Active>) -> Result<(), StoreError> {
-        for record in records {
-            let at = record.placed.commit_log_offset;
-            if at >= active.segment.end_offset() {
-                active = activate(self.segment_at(at)?)?;
-            }
-            let segment = &active.segment;
-            seal(record)?;
-            let slices = record.parts.slices();
-            if let Some(pool) = &self.pool {
-                let mut position = at;
-                for slice in slices {
-                    pool.write(position, slice)
-                        .map_err(std::io::Error::from)
-                        .at_file(|| segment.path(), "appending")?;
-                    position += slice.len() as u64;
-                }
-            } else {
-                copy_to_map(&active.region, at - segment.base_offset(), slices)
-                    .at_file(|| segment.path(), "appending")?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes records to their places by position, many with one write.
-    fn write_through(&self, records: &mut [Pending<'_>], mut active: Arc<Active>) -> Result<(), StoreError> {
-        let mut rest = records;
-        let mut bytes = Vec::new();
-        while let Some(first) = rest.first() {
-            let start = first.placed.commit_log_offset;
-            if start >= active.segment.end_offset() {
-                active = activate(self.segment_at(start)?)?;
-            }
-            let segment = &active.segment;
-            let limit = segment.end_offset().min(start + MOST_AT_ONCE_BYTES);
-            let here = rest.iter().take_while(|record| record.placed.commit_log_offset < limit).count();
-            let (now, later) = rest.split_at_mut(here);
-            bytes.clear();
-            for record in now {
-                seal(record)?;
-                record.parts.slices().iter().for_each(|slice| bytes.extend_from_slice(slice));
-            }
-            let written =
-                segment.file().and_then(|file| file.write_all_at(&bytes, start - segment.base_offset()));
-            written.at_file(|| segment.path(), "appending")?;
-            rest = later;
-        }
-        Ok(())
-    }
-
     /// Appends records that the pool has no room for, straight to the file, while others wait.
     fn append_through_pool(
         &self,
@@ -565,7 +511,7 @@ impl CommitLog {
         Ok(())
     }
 
-    fn segment_at(&self, offset: u64) -> Result<Arc<Segment>, StoreError> {
+    pub(super) fn segment_at(&self, offset: u64) -> Result<Arc<Segment>, StoreError> {
         self.row.find(offset).ok_or_else(|| self.poison("appending", "its segment is gone"))
     }
 
@@ -578,27 +524,4 @@ impl CommitLog {
         let at = usize::try_from(offset.checked_sub(active.segment.base_offset())?).ok()?;
         active.region.view(at, size as usize).ok().map(RecordBytes::Mapped)
     }
-}
-
-/// Writes the numbers of its place into the record, and its checksum.
-fn seal(record: &mut Pending<'_>) -> Result<(), StoreError> {
-    let Placed { queue_offset, commit_log_offset, store_timestamp_ms } = record.placed;
-    record
-        .parts
-        .place(queue_offset, commit_log_offset as i64, store_timestamp_ms)
-        .map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })
-}
-
-/// Copies a record to position `at` of a mapped segment, its size last: another process that looks for
-/// it there finds all of it, or nothing.
-fn copy_to_map(region: &Region, at: u64, [head, body, tail]: [&[u8]; 3]) -> std::io::Result<()> {
-    let at = at as usize;
-    let Some((size, rest)) = head.split_first_chunk::<4>() else {
-        return Err(std::io::ErrorKind::InvalidInput.into());
-    };
-    region.write(at + 4, rest)?;
-    region.write(at + head.len(), body)?;
-    region.write(at + head.len() + body.len(), tail)?;
-    region.store_u32_be_release(at, u32::from_be_bytes(*size))?;
-    Ok(())
 }

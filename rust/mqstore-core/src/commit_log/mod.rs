@@ -24,6 +24,7 @@
 mod ahead;
 mod append;
 mod group_commit;
+mod place;
 mod pool;
 mod put_lock;
 mod read;

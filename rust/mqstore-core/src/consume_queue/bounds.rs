@@ -308,14 +308,8 @@ impl ConsumeQueue {
     }
 
     fn remove_file(&self, base: u64) -> Result<(), StoreError> {
-        let path = self.path(base);
-        self.home.cache.forget(&path);
-        match self.home.files.vfs.remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(StoreError::io(&path, "removing a queue file", error));
-            }
-            _ => self.home.mark_folder(&self.folder()),
-        }
+        self.home.remove_file(&self.path(base), "removing a queue file")?;
+        self.home.mark_folder(&self.folder());
         Ok(())
     }
 

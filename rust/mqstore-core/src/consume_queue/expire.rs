@@ -72,13 +72,7 @@ impl ConsumeQueue {
             }
             writing.dirty_files.remove(&base);
             writing.recent = None;
-            self.home.cache.forget(&file.path);
-            match self.home.files.vfs.remove_file(&file.path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(StoreError::io(&file.path, "deleting a queue file", error));
-                }
-                _ => {}
-            }
+            self.home.remove_file(&file.path, "deleting a queue file")?;
             switch::step("retention.sync_queue_removal", || self.home.files.vfs.sync_dir(&folder))
                 .at(&folder, "syncing a queue's folder")?;
             removed(&file);

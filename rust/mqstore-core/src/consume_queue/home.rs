@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::mem;
 use std::path::{Path, PathBuf};
 
+use mqstore_format::validate_stored_topic;
 use mqstore_io::switch;
 use mqstore_io::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use mqstore_io::{Access, FileCache, VfsFile};
@@ -54,6 +55,28 @@ impl Home {
         match self.access {
             Access::ReadWrite => Ok(()),
             Access::Read => Err(StoreError::ReadOnly { path: self.files.root.clone(), action }),
+        }
+    }
+
+    /// Fails unless a queue of that name and number may be added.
+    pub(super) fn may_add(&self, topic: &str, queue_id: i32) -> Result<(), StoreError> {
+        self.writable("add a queue")?;
+        validate_stored_topic(topic)
+            .map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?;
+        if queue_id < 0 {
+            return Err(StoreError::InvalidMessage { reason: format!("queue id {queue_id} is negative") });
+        }
+        Ok(())
+    }
+
+    /// Removes the queue file at `path`, if it is there, and gives back its descriptor.
+    pub(super) fn remove_file(&self, path: &Path, action: &'static str) -> Result<(), StoreError> {
+        self.cache.forget(path);
+        match self.files.vfs.remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(StoreError::io(path, action, error))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use mqstore_format::validate_stored_topic;
 use mqstore_io::sync::{Arc, Mutex, RwLock};
 use mqstore_io::{Access, FileCache};
 
@@ -121,12 +120,7 @@ impl QueueSet {
         if let Some(queue) = self.get(topic, queue_id) {
             return Ok(queue);
         }
-        self.home.writable("add a queue")?;
-        validate_stored_topic(topic)
-            .map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?;
-        if queue_id < 0 {
-            return Err(StoreError::InvalidMessage { reason: format!("queue id {queue_id} is negative") });
-        }
+        self.home.may_add(topic, queue_id)?;
         let mut queues = self.queues.write();
         let topic_queues = queues.entry(topic.into()).or_default();
         let queue =

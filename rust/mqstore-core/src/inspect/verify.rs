@@ -1,5 +1,6 @@
 //! The checks, one after the other.
 
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -201,7 +202,7 @@ impl Check<'_> {
     fn queue(
         &mut self,
         queue: &ConsumeQueue,
-        folder: &std::path::Path,
+        folder: &Path,
         wanted: &[(i64, CqUnit)],
     ) -> Result<(), StoreError> {
         queue.recover_bounds()?;
@@ -236,11 +237,7 @@ impl Check<'_> {
             }
             from += units.len() as i64;
         }
-        let rest: Vec<_> = wanted.filter(|(_, unit)| self.is_dispatched(unit)).collect();
-        if let (Some((first, _)), Some((last, _))) = (rest.first(), rest.last()) {
-            let detail = format!("its entries end at {from}; the log has offsets {first} to {last}");
-            self.report.add(Kind::QueueBehind, folder, None, detail);
-        }
+        self.missed(folder, from, wanted);
         Ok(())
     }
 
@@ -248,7 +245,7 @@ impl Check<'_> {
     fn batch_queue(
         &mut self,
         queue: &BatchQueue,
-        folder: &std::path::Path,
+        folder: &Path,
         wanted: &[(i64, CqUnit)],
     ) -> Result<(), StoreError> {
         queue.recover_bounds()?;
@@ -276,18 +273,22 @@ impl Check<'_> {
                 None => break,
             }
         }
+        self.missed(folder, queue.max_offset(), wanted);
+        Ok(())
+    }
+
+    /// What of `wanted`, behind the entries of a queue that end at `end`, should be there.
+    fn missed<'a>(&mut self, folder: &Path, end: i64, wanted: impl Iterator<Item = &'a (i64, CqUnit)>) {
         let rest: Vec<_> = wanted.filter(|(_, unit)| self.is_dispatched(unit)).collect();
         if let (Some((first, _)), Some((last, _))) = (rest.first(), rest.last()) {
-            let detail =
-                format!("its entries end at {}; the log has offsets {first} to {last}", queue.max_offset());
+            let detail = format!("its entries end at {end}; the log has offsets {first} to {last}");
             self.report.add(Kind::QueueBehind, folder, None, detail);
         }
-        Ok(())
     }
 
     fn entry(
         &mut self,
-        folder: &std::path::Path,
+        folder: &Path,
         (offset, at): (i64, Option<u64>),
         unit: &CqUnit,
         record: Option<&CqUnit>,

@@ -218,14 +218,7 @@ impl BatchQueue {
 
     fn remove_file(&self, writing: &mut Writing, base: u64) -> Result<(), StoreError> {
         writing.dirty.remove(&base);
-        let path = self.path(base);
-        self.home.cache.forget(&path);
-        match self.home.files.vfs.remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(StoreError::io(&path, "removing a queue file", error))
-            }
-            _ => Ok(()),
-        }
+        self.home.remove_file(&self.path(base), "removing a queue file")
     }
 
     /// Makes an empty queue of it; its folder was moved away.

@@ -25,7 +25,7 @@ pub use queue::{BatchOutcome, BatchQueue};
 
 use std::collections::BTreeMap;
 
-use mqstore_format::{BATCH_CQ_UNIT_BYTES, validate_stored_topic};
+use mqstore_format::BATCH_CQ_UNIT_BYTES;
 use mqstore_io::sync::{Arc, RwLock};
 use mqstore_io::{Access, FileCache};
 
@@ -94,12 +94,7 @@ impl BatchQueues {
         if let Some(queue) = self.get(topic, queue_id) {
             return Ok(queue);
         }
-        self.home.writable("add a queue")?;
-        validate_stored_topic(topic)
-            .map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?;
-        if queue_id < 0 {
-            return Err(StoreError::InvalidMessage { reason: format!("queue id {queue_id} is negative") });
-        }
+        self.home.may_add(topic, queue_id)?;
         let mut queues = self.queues.write();
         let of_topic = queues.entry(topic.into()).or_default();
         let queue = of_topic

@@ -61,7 +61,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--folder", type=Path, default=Path(tempfile.gettempdir()), help="where stores are made, on a real disk"
     )
-    parser.add_argument("--docs", action="store_true", help="put the tables into docs/benchmarks.md as well")
+    parser.add_argument(
+        "--docs", action="store_true", help="put the tables into docs/benchmarks.md as well, in place of older ones"
+    )
     parser.add_argument("--output", type=Path, default=HERE / "results", help="folder of the JSON and the Markdown")
     return parser.parse_args()
 
@@ -90,6 +92,7 @@ def _run(arguments: argparse.Namespace, rows: list[Row], scratch: Path) -> int:
     bench = Bench(programs, scratch, quick=arguments.quick, rest=arguments.rest)
     measured: dict[str, Results] = {}
     found: dict[str, dict[str, Any]] = {}
+    tables: dict[str, str] = {}
     for row in rows:
         print(f"{row.name} …", file=sys.stderr)
         contenders = tuple(
@@ -102,9 +105,9 @@ def _run(arguments: argparse.Namespace, rows: list[Row], scratch: Path) -> int:
         found[row.name] = report.summary(row, measured[row.name])
         _compare_sizes(bench, row, measured[row.name])
         print(report.text(row, found[row.name]), flush=True)
-        _write(arguments.output, facts, rounds, rows, measured, found, bench.problems)
+        tables = _write(arguments.output, facts, rounds, rows, measured, found, bench.problems)
     if arguments.docs:
-        report.into_page(ROOT / "docs" / "benchmarks.md", (arguments.output / "latest.md").read_text())
+        report.into_page(ROOT / "docs" / "benchmarks.md", facts, tables)
     print(f"\n{arguments.output / 'latest.md'}, {arguments.output / 'latest.json'}")
     for problem in bench.problems:
         print(f"not measured: {problem}", file=sys.stderr)
@@ -155,7 +158,8 @@ def _write(
     measured: dict[str, Results],
     found: dict[str, dict[str, Any]],
     problems: list[str],
-) -> None:
+) -> dict[str, str]:
+    """Write what was measured so far, and return its tables by row."""
     output.mkdir(parents=True, exist_ok=True)
     command = _command()
     taken = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -178,7 +182,9 @@ def _write(
     }
     (output / "latest.json").write_text(json.dumps(data, indent=1) + "\n")
     note = f"Medians of {rounds} rounds (smallest to largest); taken {taken} with `{command}`."
-    (output / "latest.md").write_text(report.markdown(rows, found, facts, note) + "\n")
+    tables = report.tables(rows, found, note)
+    (output / "latest.md").write_text(report.markdown(facts, tables))
+    return tables
 
 
 if __name__ == "__main__":

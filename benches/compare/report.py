@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from .rows import Limit, Ratio, Row
+from .rows import ROWS, Limit, Ratio, Row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .measure import Result, Results
+
+_ROW = re.compile(r"^(?=\*\*`([^`]+)`\*\*: )", re.MULTILINE)
+"""Where the table of a row begins, and its name."""
 
 BEGIN, END = "<!-- bench-compare: begin -->", "<!-- bench-compare: end -->"
 """Where the tables stand in the documentation."""
@@ -118,28 +122,43 @@ def text(row: Row, found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def into_page(page: Path, tables: str) -> None:
-    """Replace what stands between the two marks of a page."""
+def into_page(page: Path, facts: dict[str, str], tables: dict[str, str]) -> None:
+    """Put tables of rows between the two marks of a page, in the rows' order.
+
+    Rows that the page has and this run has not are kept if they were measured on the same machine with the same
+    versions, and removed otherwise: figures of different machines do not belong beside each other.
+    """
     before, _, rest = page.read_text().partition(BEGIN)
-    _, mark, after = rest.partition(END)
+    inside, mark, after = rest.partition(END)
     if not mark:
         reason = f"{page} has no {BEGIN} with {END} behind it"
         raise ValueError(reason)
-    page.write_text(f"{before}{BEGIN}\n\n{tables.strip()}\n\n{END}{after}")
+    intro, *kept = _ROW.split(inside)
+    old = dict(zip(kept[::2], kept[1::2], strict=True)) if intro.strip() == _facts(facts) else {}
+    names = [row.name for row in ROWS]
+    parts = {name: text.strip() for name, text in (old | tables).items() if name in names}
+    body = "\n\n".join([_facts(facts), *(parts[name] for name in sorted(parts, key=names.index))])
+    page.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}")
 
 
-def markdown(rows: list[Row], found: dict[str, dict[str, Any]], facts: dict[str, str], note: str) -> str:
+def _facts(facts: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {value}" for name, value in facts.items()) + "."
+
+
+def tables(rows: list[Row], found: dict[str, dict[str, Any]], note: str) -> dict[str, str]:
+    """Return each measured row as a piece of Markdown that ends with `note`."""
+    return {row.name: _table(row, found[row.name], note) for row in rows if row.name in found}
+
+
+def _table(row: Row, found: dict[str, Any], note: str) -> str:
+    lines = [f"**`{row.name}`**: {found['title']}", ""]
+    lines.append("| Side | " + " | ".join(HEADINGS[name] for name in row.figures) + " |")
+    lines.append("|---|" + "---|" * len(row.figures))
+    for contender, figures in found["sides"].items():
+        lines.append(f"| {contender} | " + " | ".join(_cell(figures, name) for name in row.figures) + " |")
+    return "\n".join([*lines, "", *(f"- {_verdict(asked)}" for asked in found["asked"]), "", note])
+
+
+def markdown(facts: dict[str, str], parts: dict[str, str]) -> str:
     """Return the whole run as a piece of Markdown."""
-    lines = ["; ".join(f"{name}: {value}" for name, value in facts.items()) + ".", "", note, ""]
-    for row in rows:
-        if row.name not in found:
-            continue
-        lines += [f"**`{row.name}`**: {row.title}", ""]
-        lines.append("| Side | " + " | ".join(HEADINGS[name] for name in row.figures) + " |")
-        lines.append("|---|" + "---|" * len(row.figures))
-        for contender, figures in found[row.name]["sides"].items():
-            lines.append(f"| {contender} | " + " | ".join(_cell(figures, name) for name in row.figures) + " |")
-        lines.append("")
-        lines += [f"- {_verdict(asked)}" for asked in found[row.name]["asked"]]
-        lines.append("")
-    return "\n".join(lines)
+    return "\n\n".join([_facts(facts), *parts.values()]) + "\n"

@@ -112,8 +112,13 @@ impl LogOptions {
             },
             ahead: AheadOptions {
                 enabled: options.prewarm,
-                window_bytes: if through_file { PREWRITTEN_BYTES } else { WARM_WINDOW_BYTES },
-                prewrite: through_file,
+                window_bytes: match options.durability {
+                    Durability::Sync => PREWRITTEN_BYTES,
+                    Durability::Async | Durability::Manual => WARM_WINDOW_BYTES,
+                    // No append waits for a page of the file, and one write of many records makes its own.
+                    Durability::Pooled => 0,
+                },
+                prewrite: options.durability == Durability::Sync,
                 // Who writes through the file needs no page of it.
                 lock_memory: options.lock_memory && !through_file,
             },

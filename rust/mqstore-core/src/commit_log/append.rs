@@ -23,7 +23,7 @@
 use std::sync::Arc;
 
 use mqstore_format::{BLANK_HEADER_BYTES, RecordParts};
-use mqstore_io::sync::{AtomicBool, AtomicI64, AtomicU64, Mutex, Ordering, RwLock};
+use mqstore_io::sync::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 use mqstore_io::{MappedFile, MappedFileQueue, Region};
 
 use super::ahead::{Ahead, AheadOptions};
@@ -132,9 +132,7 @@ pub struct CommitLog {
     pub(super) files: StoreFiles,
     pub(super) row: MappedFileQueue,
     pub(super) list: NewestList,
-    pub(super) put: PutLock<PutState>,
-    /// Where the next record goes, for those who do not hold the put lock.
-    pub(super) reserved: AtomicU64,
+    pub(super) front: Front,
     pub(super) ring: PublishRing,
     pub(super) pool: Option<Pool>,
     pub(super) ahead: Ahead,
@@ -148,7 +146,19 @@ pub struct CommitLog {
     pub(super) stopped: AtomicBool,
     pub(super) cause: Mutex<Option<(&'static str, String)>>,
     pub(super) refused: AtomicU64,
-    /// Records and their bytes since the log was opened; changed under the put lock.
+}
+
+/// What each append changes while it holds the put lock.
+///
+/// In cache lines of its own: they travel between the processors that append, and what lies beside them
+/// (options, the pool, the map) would travel with them, although nobody changes it.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Front {
+    pub(super) put: PutLock<PutState>,
+    /// Where the next record goes, for those who do not hold the put lock.
+    reserved: AtomicU64,
+    /// Records and their bytes since the log was opened.
     records: AtomicU64,
     record_bytes: AtomicU64,
 }
@@ -156,6 +166,7 @@ pub struct CommitLog {
 #[derive(Debug)]
 pub(super) struct PutState {
     pub(super) active: Option<Arc<Active>>,
+    shares: Shares,
     /// Where the next record goes, and the last one before it.
     pub(super) point: SyncPoint,
     pub(super) ticket: u64,
@@ -164,10 +175,48 @@ pub(super) struct PutState {
 }
 
 /// The segment that is written, and its map, which every append would have to ask for otherwise.
-#[derive(Debug)]
+///
+/// Aligned so that its reference count, which changes with each append, lies in another cache line.
+#[derive(Clone, Debug)]
+#[repr(align(128))]
 pub(super) struct Active {
     pub(super) segment: Arc<Segment>,
     pub(super) region: Region,
+}
+
+/// The active segment several times, each with a reference count of its own: threads that append keep it
+/// from being unmapped, and would otherwise take one count from each other twice an append.
+#[derive(Debug, Default)]
+struct Shares([Option<Arc<Active>>; SHARES]);
+
+/// More than that many threads that append at the same moment share counts.
+const SHARES: usize = 8;
+
+/// The number of the next thread that appends.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static SHARE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARES;
+}
+
+impl Shares {
+    fn of(active: Option<&Arc<Active>>) -> Self {
+        Self(std::array::from_fn(|_| active.map(|active| Arc::new(Active::clone(active)))))
+    }
+
+    /// The one that this thread shares with the fewest others.
+    #[inline]
+    fn mine(&self) -> Option<Arc<Active>> {
+        self.0.get(SHARE.with(|share| *share))?.clone()
+    }
+}
+
+impl PutState {
+    /// Appends go to this segment from now on.
+    pub(super) fn go_on_in(&mut self, active: Option<Arc<Active>>) {
+        self.shares = Shares::of(active.as_ref());
+        self.active = active;
+    }
 }
 
 /// What an append holds after it left the put lock.
@@ -201,12 +250,22 @@ impl CommitLog {
             files: files.clone(),
             list: NewestList::of(&row),
             row,
-            put: PutLock::new(
-                options.put_lock,
-                options.limits,
-                PutState { active: active.clone(), point, ticket: 0, sealed: false },
-            ),
-            reserved: AtomicU64::new(end),
+            front: Front {
+                put: PutLock::new(
+                    options.put_lock,
+                    options.limits,
+                    PutState {
+                        shares: Shares::of(active.as_ref()),
+                        active: active.clone(),
+                        point,
+                        ticket: 0,
+                        sealed: false,
+                    },
+                ),
+                reserved: AtomicU64::new(end),
+                records: AtomicU64::new(0),
+                record_bytes: AtomicU64::new(0),
+            },
             ring: PublishRing::new(end),
             pool: pool_bytes.map(|bytes| Pool::new(files, bytes, end)).transpose()?,
             ahead: Ahead::new(options.ahead, end),
@@ -218,8 +277,6 @@ impl CommitLog {
             stopped: AtomicBool::new(false),
             cause: Mutex::new(None),
             refused: AtomicU64::new(0),
-            records: AtomicU64::new(0),
-            record_bytes: AtomicU64::new(0),
         };
         log.lock_first_pages()?;
         Ok(log)
@@ -232,7 +289,7 @@ impl CommitLog {
 
     /// One past the last byte that belongs to a record, copied or not.
     pub fn reserved(&self) -> u64 {
-        self.reserved.load(Ordering::Acquire)
+        self.front.reserved.load(Ordering::Acquire)
     }
 
     /// One past the last byte of the log that an append has returned for; pooled bytes included.
@@ -279,17 +336,17 @@ impl CommitLog {
 
     /// Records that got their place since the log was opened, and their bytes.
     pub fn appended_records(&self) -> (u64, u64) {
-        (self.records.load(Ordering::Relaxed), self.record_bytes.load(Ordering::Relaxed))
+        (self.front.records.load(Ordering::Relaxed), self.front.record_bytes.load(Ordering::Relaxed))
     }
 
     /// Refuses every append from now on; those that have their place already go on.
     pub fn seal(&self) {
-        self.put.lock_patiently().sealed = true;
+        self.front.put.lock_patiently().sealed = true;
     }
 
     /// Gives back maps and descriptors, but for those that somebody uses; for a log that is sealed.
     pub fn release(&self) {
-        self.put.lock_patiently().active = None;
+        self.front.put.lock_patiently().go_on_in(None);
         *self.active.write() = None;
         for segment in self.row.snapshot().iter() {
             segment.unmap();
@@ -399,7 +456,7 @@ impl CommitLog {
     }
 
     fn lock_put(&self, now_ms: i64) -> Result<PutGuard<'_, PutState>, StoreError> {
-        self.put.lock(now_ms, &*self.files.clock).map_err(|busy| {
+        self.front.put.lock(now_ms, &*self.files.clock).map_err(|busy| {
             self.refused.fetch_add(1, Ordering::Relaxed);
             let reason = match busy {
                 PutBusy::HeldFor(ms) => format!(
@@ -426,7 +483,7 @@ impl CommitLog {
                 failure = Some(Box::new(error));
                 break;
             }
-            active = active.or_else(|| put.active.clone());
+            active = active.or_else(|| put.shares.mine());
             self.assign(put, record);
             count += 1;
         }
@@ -451,8 +508,8 @@ impl CommitLog {
         put.point.position += size as u64;
         // Only who holds the put lock changes these.
         let (records, bytes) = self.appended_records();
-        self.records.store(records + 1, Ordering::Relaxed);
-        self.record_bytes.store(bytes + size as u64, Ordering::Relaxed);
+        self.front.records.store(records + 1, Ordering::Relaxed);
+        self.front.record_bytes.store(bytes + size as u64, Ordering::Relaxed);
     }
 
     pub(super) fn take_ticket(&self, put: &mut PutState) -> u64 {
@@ -460,7 +517,7 @@ impl CommitLog {
         self.ring.wait_for_slot(ticket);
         put.ticket += 1;
         let end = put.point.position;
-        self.reserved.store(end, Ordering::Release);
+        self.front.reserved.store(end, Ordering::Release);
         self.ahead.notice(end);
         ticket
     }

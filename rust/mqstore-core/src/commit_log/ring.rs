@@ -48,8 +48,9 @@ fn fence_for_models() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// The order of publication; see the module's text.
+/// The order of publication; see the module's text. In cache lines of its own, which each append changes.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(super) struct PublishRing {
     slots: Box<[Slot]>,
     /// The ticket that is published next.

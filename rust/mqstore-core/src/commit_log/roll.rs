@@ -64,7 +64,7 @@ impl CommitLog {
                 self.complete(ticket, base);
             }
         }
-        put.active = Some(Arc::clone(&next));
+        put.go_on_in(Some(Arc::clone(&next)));
         *self.active.write() = Some(next);
         Ok(())
     }

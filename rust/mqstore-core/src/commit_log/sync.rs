@@ -52,7 +52,7 @@ impl CommitLog {
     /// Syncs everything reserved so far, segments in order, names first.
     fn sync(&self) -> Result<u64, StoreError> {
         self.check()?;
-        let point = self.put.lock_patiently().point;
+        let point = self.front.put.lock_patiently().point;
         let target = point.position;
         if !self.ring.wait_published(target, || self.stopped.load(Ordering::Acquire)) {
             return Err(self.poison("syncing the log", "an append failed"));

@@ -75,7 +75,13 @@ impl TopicState {
 ///
 /// Block 0 has the first [`FIRST_BLOCK`] counters, and each further one twice as many as the one before.
 #[derive(Debug, Default)]
-struct Offsets([OnceLock<Box<[AtomicI64]>>; BLOCKS]);
+struct Offsets([OnceLock<Box<[Offset]>>; BLOCKS]);
+
+/// One of the counters, in a cache line of its own: two threads that append to two queues would take
+/// their neighbour's away from each other.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Offset(AtomicI64);
 
 const FIRST_BLOCK: usize = 8;
 /// Enough for 65,536 counters: `FIRST_BLOCK * (2^BLOCKS - 1)` are no fewer.
@@ -88,8 +94,8 @@ impl Offsets {
         let place = usize::from(index) + FIRST_BLOCK;
         let number = (place / FIRST_BLOCK).ilog2() as usize;
         let first = FIRST_BLOCK << number;
-        let block = self.0[number].get_or_init(|| (0..first).map(|_| AtomicI64::new(0)).collect());
-        &block[place - first]
+        let block = self.0[number].get_or_init(|| (0..first).map(|_| Offset::default()).collect());
+        &block[place - first].0
     }
 }
 

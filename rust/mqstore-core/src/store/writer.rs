@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use mqstore_format::properties::{KEYS, UNIQ_KEY};
-use mqstore_format::{CqUnit, Properties, RecordParts, RecordSpec, SysFlag, UniqueKeyGenerator, java_hash};
+use mqstore_format::{
+    CqUnit, KeyBlock, Properties, RecordParts, RecordSpec, SysFlag, UniqueKeyGenerator, java_hash,
+};
 use mqstore_io::sync::{Mutex, MutexGuard, RwLock};
 use mqstore_io::{EventCount, StoreLock, switch};
 
@@ -73,6 +75,8 @@ pub(super) struct Buffers {
     heads: Vec<u8>,
     tails: Vec<u8>,
     properties: Vec<u8>,
+    /// Counts for unique keys, and the token of the writer that they are of.
+    keys: (u64, KeyBlock),
 }
 
 /// The topic that a thread appended to last; its state lives as long as the store.
@@ -265,7 +269,11 @@ impl Writer {
         let (properties, unique_id) = if let Some(key) = message.unique_key {
             (message.properties, UniqueKey::Given(key.into()))
         } else {
-            let key = self.ids.next(now_ms);
+            let (token, block) = &mut buffers.keys;
+            if *token != self.token {
+                (*token, *block) = (self.token, KeyBlock::default());
+            }
+            let key = self.ids.next_in(block, now_ms);
             buffers.properties.clear();
             for part in [message.properties, UNIQ_KEY.as_bytes(), b"\x01", key.as_bytes(), b"\x02"] {
                 buffers.properties.extend_from_slice(part);

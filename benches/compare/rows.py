@@ -163,6 +163,38 @@ def _threads(name: str, body_bytes: int, messages: int, two: float) -> Row:
     )
 
 
+def _put_lock() -> Row:
+    """Kinds of put lock with as many threads as the machine has cores, and with more."""
+    return Row(
+        "put-lock",
+        "append 1 KiB, async, kinds of put lock, bursts of 24,000",
+        {"messages": 480_000, "burst": 24_000, "pause_ms": 250, "warm_up": 20_000, "settle_ms": 3_000, "queues": 8},
+        tuple(
+            ours(f"{kind}, {threads} thread{'s' * (threads > 1)}", threads=threads, options={"put_lock": kind})
+            for threads in (1, 2, 8)
+            for kind in ("adaptive", "spin", "mutex")
+        ),
+        (),
+    )
+
+
+def _rolling() -> Row:
+    """Each call timed, in segments so small that one is begun every 50 ms or so."""
+    small = {"segment_bytes": 64 << 20}
+    return Row(
+        "rolling",
+        "append 1 KiB, async, one thread, each call timed; segments of 64 MiB but where said",
+        {"messages": 600_000, "warm_up": 20_000, "settle_ms": 3_000, "latency": True, "options": small},
+        (
+            ours(),
+            ours("mqstore, nothing prepared ahead", options=small | {"prewarm": False}),
+            ours("mqstore, one segment of 1 GiB", options={}),
+        ),
+        (),
+        figures=("rate", "p50_us", "p99_us", "p999_us", "p9999_us", "max_us"),
+    )
+
+
 def _sync(name: str, title: str, threads: int, messages: int, asked: tuple[Ratio, ...]) -> Row:
     return Row(
         name,
@@ -231,6 +263,8 @@ ROWS: tuple[Row, ...] = (
     _sustained("100b", 100, 2_500_000, 7),
     _threads("1k", 1024, 1_000_000, 1.2),
     _threads("4k", 4096, 400_000, 1.5),
+    _put_lock(),
+    _rolling(),
     _sync("sync-1", "append 1 KiB, sync, one thread", 1, 4_000, (Ratio(OURS, LIMIT, 0.9),)),
     _sync(
         "sync-16",

@@ -211,7 +211,7 @@ fn failed_syncs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
 }
 
 fn others(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
-    foreign::hunt(stop).map(|_| ())
+    foreign::hunt(foreign::FEW_RUNS, stop).map(|_| ())
 }
 
 /// Whether only recoveries that are ended several times in a row can notice that it is off.
@@ -240,6 +240,7 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
         _ if name.contains("log_path") => ("deletions", deletions),
         "scan" | "read" => ("decays", decays),
         "live" => ("failed syncs", failed_syncs),
+        _ if name.ends_with("look_below_mark") => ("others", others),
         "index" => ("runs", runs),
         _ if rare(name) => {
             hunts.insert(0, ("nested", nested));

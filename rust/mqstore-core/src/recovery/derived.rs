@@ -128,8 +128,13 @@ fn recover_queues(
         trusted = false;
     }
     // After a kill the entries behind the last sync are there, but nobody would sync them: they are cut
-    // and written again, like those that a power loss may have torn.
-    let trusted_to = if log.aborted { synced_to(log) } else { log.end };
+    // and written again, like those that a power loss may have torn. Where another program cut the log,
+    // an entry may be older than the record that lies at its place now.
+    let trusted_to = match (log.aborted, log.rewritten) {
+        (true, _) => synced_to(log),
+        (false, true) => log.list.min_offset(),
+        (false, false) => log.end,
+    };
     for queue in queues.all() {
         queue.recover_bounds()?;
         queue.truncate(trusted_to)?;
@@ -235,7 +240,7 @@ fn recover_index(
         index.drop_from(synced_to(log))?;
     }
     let missing = index.file_count() < log.mark.map_or(0, |mark| mark.index_files as usize) && !log.aborted;
-    if missing {
+    if missing || log.rewritten {
         index.remove_all()?;
     }
     // Entries of records that were cut would pass for those of the records that come in their place.

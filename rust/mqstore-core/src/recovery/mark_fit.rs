@@ -5,7 +5,8 @@
 //!
 //! | what lies at the place | what happened | answer |
 //! |---|---|---|
-//! | the record | nobody else wrote here | [`Fit::Fits`] |
+//! | the record | nobody else wrote below it | [`Fit::Fits`] |
+//! | the record, and a newer one before it | another program cut the log and went on | [`Fit::Foreign`] |
 //! | a whole record with other bytes, or the inside of one | another program cut the log and went on | [`Fit::Foreign`] |
 //! | no record, though the records before it lead there | damage below the mark | [`Fit::Damaged`] |
 //! | no file | a segment was lost | refused |
@@ -13,7 +14,9 @@
 use std::sync::Arc;
 
 use mqstore_format::crc31;
+use mqstore_io::switch;
 
+use crate::checkpoint::CheckpointFile;
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList, read_record};
 use crate::error::StoreError;
 use crate::files::StoreFiles;
@@ -72,25 +75,36 @@ pub(super) fn examine(files: &StoreFiles, list: &Arc<SegmentList>, mark: &Mark) 
         ));
     }
     match read_record(files, list, mark.last_offset, mark.last_size as usize) {
-        Ok(bytes) if is_the_record(mark, bytes.as_slice()) => Ok(Fit::Fits),
+        Ok(bytes) if is_the_record(mark, bytes.as_slice()) => {
+            // A cut log may be written again up to a place before this record, which stays where it was. Only
+            // after somebody else's writing, which a checkpoint tells, is that worth a walk.
+            let later = CheckpointFile::new(files).load().physic_msg_timestamp > mark.store_timestamp_ms;
+            let look = later && switch::on("recovery.look_below_mark");
+            Ok(if look && overwritten(list, mark)? { Fit::Foreign } else { Fit::Fits })
+        }
         Ok(_) => Ok(Fit::Foreign),
         Err(error @ StoreError::Corrupt { .. }) => {
             // Older segments go by retention; what lies between two that are there does not.
-            let overwritten = mark.last_offset < list.min_offset() || steps_over(list, mark.last_offset)?;
+            let overwritten = mark.last_offset < list.min_offset() || overwritten(list, mark)?;
             Ok(if overwritten { Fit::Foreign } else { Fit::Damaged(error) })
         }
         Err(error) => Err(error),
     }
 }
 
-/// Whether the records of the segment lead past `offset` without stopping there: whoever wrote them
-/// cut the log before it.
-fn steps_over(list: &Arc<SegmentList>, offset: u64) -> Result<bool, StoreError> {
-    let Some(segment) = list.find(offset) else { return Ok(false) };
+/// Whether one of the records that lead to the one that the mark names, from the start of the segment before
+/// its own, is newer than the mark, or they lead past it: whoever wrote them cut the log before it. (The
+/// names of segments that were cut away may come back with a loss of power.)
+fn overwritten(list: &Arc<SegmentList>, mark: &Mark) -> Result<bool, StoreError> {
+    let offset = mark.last_offset;
+    let Some(own) = list.find(offset) else { return Ok(false) };
+    let before = own.base_offset().checked_sub(1).and_then(|last| list.find(last));
+    let start = before.unwrap_or(own).base_offset();
     let checks = ScanChecks { crc: false };
-    let mut scanner = LogScanner::new(Arc::clone(list), segment.base_offset(), u64::MAX, checks);
+    let mut scanner = LogScanner::new(Arc::clone(list), start, u64::MAX, checks);
     while scanner.position() < offset {
         match scanner.next_item()? {
+            ScanItem::Record(record) if record.store_timestamp > mark.store_timestamp_ms => return Ok(true),
             ScanItem::Record(_) | ScanItem::Filler { .. } => {}
             ScanItem::End { .. } | ScanItem::Damaged(_) => return Ok(false),
         }

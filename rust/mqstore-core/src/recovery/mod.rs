@@ -66,6 +66,8 @@ pub struct RecoveredLog {
     pub end: u64,
     /// The mark, when it still fits the log.
     pub mark: Option<Mark>,
+    /// Whether there is a mark that does not: another program cut the log and went on.
+    pub rewritten: bool,
     /// Whether the last writer was stopped: it left `abort`, or a mark that is not clean.
     pub aborted: bool,
     /// The last record of the log: offset and size.
@@ -81,6 +83,8 @@ struct Known {
     list: Arc<SegmentList>,
     /// The mark, when it fits.
     mark: Option<Mark>,
+    /// Whether there is one that does not fit.
+    rewritten: bool,
     /// The last record below the mark, where it is not the one that the mark names.
     last: Option<(u64, u32)>,
     short: Option<ShortSegment>,
@@ -152,12 +156,18 @@ fn look(files: &StoreFiles, input: &RecoveryInput) -> Result<Known, StoreError> 
         FileLength::Discover { .. } => list.segment_bytes().unwrap_or(0),
     };
     let short = cut::judge_strays(files, &list, whole)?;
-    let mut known = Known { list, mark: None, last: None, short, whole, notes: Vec::new() };
+    let mut known = Known { list, mark: None, rewritten: false, last: None, short, whole, notes: Vec::new() };
     if let Some(mark) = &input.mark {
         let list = &list_with(files, &known, mark)?;
         match mark_fit::examine(files, list, mark)? {
             Fit::Fits => known.mark = Some(*mark),
-            Fit::Foreign => {}
+            Fit::Foreign => {
+                known.rewritten = true;
+                known.notes.push(
+                    "another program cut the log below what was synced here; queues and index are made anew"
+                        .to_owned(),
+                );
+            }
             Fit::Damaged(error) if input.mode == RecoveryMode::Salvage => {
                 known.notes.push(format!("{error}; passed over"));
                 known.last = mark_fit::last_whole_record(list, mark.position)?;
@@ -285,6 +295,7 @@ fn reload(
         list: Arc::new(list),
         end: found.end,
         mark,
+        rewritten: known.rewritten,
         aborted,
         last: found.last.or(known.last).or(below),
         store_timestamp_ms: found.store_timestamp_ms.max(mark.map_or(0, |mark| mark.store_timestamp_ms)),

@@ -34,6 +34,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::region::{Region, RegionView};
 use crate::switch;
+use crate::sync::Raise;
 use crate::vfs::{Access, FileKind, FileStat, MapAccess, Vfs, VfsFile, parent_dir};
 
 #[cfg(test)]
@@ -352,21 +353,21 @@ impl MappedFile {
     #[inline]
     pub fn advance_wrote(&self, position: u64) {
         debug_assert!(position <= self.len, "position {position} in a file of {} bytes", self.len);
-        self.wrote.fetch_max(position, Ordering::AcqRel);
+        self.wrote.raise(position, Ordering::AcqRel);
     }
 
     /// Notes that everything below `position` is in the file. Never moves back.
     #[inline]
     pub fn advance_committed(&self, position: u64) {
         debug_assert!(position <= self.len, "position {position} in a file of {} bytes", self.len);
-        self.committed.fetch_max(position, Ordering::AcqRel);
+        self.committed.raise(position, Ordering::AcqRel);
     }
 
     /// Notes that everything below `position` is durable. Never moves back.
     #[inline]
     pub fn advance_flushed(&self, position: u64) {
         debug_assert!(position <= self.len, "position {position} in a file of {} bytes", self.len);
-        self.flushed.fetch_max(position, Ordering::AcqRel);
+        self.flushed.raise(position, Ordering::AcqRel);
     }
 
     /// Sets all three positions, back too; for recovery, while nobody else uses the file.

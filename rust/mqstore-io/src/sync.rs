@@ -15,6 +15,33 @@ pub use std::sync::atomic::{
 pub use std::sync::{Arc, OnceLock, Weak};
 pub use std::thread::{JoinHandle, yield_now};
 
+/// A number that is only ever raised.
+pub trait Raise<T> {
+    /// Makes it `to`, unless it is that or more.
+    fn raise(&self, to: T, order: Ordering);
+}
+
+macro_rules! raise {
+    ($atomic:ty, $number:ty) => {
+        impl Raise<$number> for $atomic {
+            #[inline]
+            fn raise(&self, to: $number, order: Ordering) {
+                #[cfg(not(tsan))]
+                self.fetch_max(to, order);
+                // The compiler does not tell the sanitizer of `fetch_max`, which would take what it hands over
+                // for a race.
+                #[cfg(tsan)]
+                let _ = self.fetch_update(order, Ordering::Relaxed, |old| Some(old.max(to)));
+            }
+        }
+    };
+}
+
+raise!(AtomicU64, u64);
+raise!(AtomicU32, u32);
+#[cfg(loom)]
+raise!(loom::sync::atomic::AtomicU64, u64);
+
 /// Starts a thread called `name` (at most 15 bytes are shown by Linux tools).
 ///
 /// The thread ends when `run` returns; dropping the handle leaves it running.

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_io::switch;
-use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Raise};
 use mqstore_io::{Advice, EventCount, Region};
 
 use super::append::CommitLog;
@@ -176,11 +176,11 @@ impl Ahead {
     pub(super) fn take(&self, files: &StoreFiles, base: u64) -> Option<Arc<Segment>> {
         let mut slot = self.staged.lock();
         // Nobody makes it a second time while it waits for its name.
-        self.taken.fetch_max(base, Ordering::AcqRel);
+        self.taken.raise(base, Ordering::AcqRel);
         let staged = slot.take()?;
         drop(slot);
         if staged.segment.base_offset() == base {
-            self.warm.fetch_max(base + staged.warm, Ordering::AcqRel);
+            self.warm.raise(base + staged.warm, Ordering::AcqRel);
             return Some(staged.segment);
         }
         // The log went on somewhere else, after an error; this one is of no use.
@@ -296,7 +296,7 @@ impl CommitLog {
         let region = Apart::of(&mut apart, active).at_file(|| active.path(), "mapping the active segment")?;
         prewrite(&region, base, warm..end)
             .map_err(|error| self.poison("preparing the log", &error.to_string()))?;
-        self.ahead.warm.fetch_max(end, Ordering::AcqRel);
+        self.ahead.warm.raise(end, Ordering::AcqRel);
         Ok(true)
     }
 
@@ -313,7 +313,7 @@ impl CommitLog {
             let end = (warm + STEP_BYTES).min(target);
             self.populate(&region, active.base_offset(), warm..end, tail)?;
             warm = end;
-            self.ahead.warm.fetch_max(warm, Ordering::AcqRel);
+            self.ahead.warm.raise(warm, Ordering::AcqRel);
         }
         Ok(true)
     }

@@ -21,11 +21,13 @@
 //! Source: `CommitLog#asyncPutMessage`, `DefaultAppendMessageCallback#doAppend`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mqstore_format::{BLANK_HEADER_BYTES, RecordParts};
-use mqstore_io::sync::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
-use mqstore_io::{MappedFile, MappedFileQueue, Region};
+use mqstore_io::sync::{AtomicBool, AtomicI64, AtomicU64, Mutex, Ordering, RwLock};
+use mqstore_io::{MappedFile, MappedFileQueue};
 
+use super::active::{Active, Shares};
 use super::ahead::{Ahead, AheadOptions};
 use super::group_commit::GroupCommit;
 use super::place::seal;
@@ -172,43 +174,6 @@ pub(super) struct PutState {
     pub(super) ticket: u64,
     /// Whether nothing may be appended any more.
     sealed: bool,
-}
-
-/// The segment that is written, and its map, which every append would have to ask for otherwise.
-///
-/// Aligned so that its reference count, which changes with each append, lies in another cache line.
-#[derive(Clone, Debug)]
-#[repr(align(128))]
-pub(super) struct Active {
-    pub(super) segment: Arc<Segment>,
-    pub(super) region: Region,
-}
-
-/// The active segment several times, each with a reference count of its own: threads that append keep it
-/// from being unmapped, and would otherwise take one count from each other twice an append.
-#[derive(Debug, Default)]
-struct Shares([Option<Arc<Active>>; SHARES]);
-
-/// More than that many threads that append at the same moment share counts.
-const SHARES: usize = 8;
-
-/// The number of the next thread that appends.
-static THREADS: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    static SHARE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARES;
-}
-
-impl Shares {
-    fn of(active: Option<&Arc<Active>>) -> Self {
-        Self(std::array::from_fn(|_| active.map(|active| Arc::new(Active::clone(active)))))
-    }
-
-    /// The one that this thread shares with the fewest others.
-    #[inline]
-    fn mine(&self) -> Option<Arc<Active>> {
-        self.0.get(SHARE.with(|share| *share))?.clone()
-    }
 }
 
 impl PutState {
@@ -448,7 +413,7 @@ impl CommitLog {
                 }
                 Some(pool) if !pool.has_room_to(put.point.position + total) => {
                     drop(put);
-                    self.make_readable()?;
+                    self.make_room_in(pool)?;
                 }
                 _ => return self.draw(&mut put, records),
             }
@@ -468,6 +433,22 @@ impl CommitLog {
             };
             StoreError::Busy { reason }
         })
+    }
+
+    /// Has what is pooled written, or waits until somebody else has, which may last as long as waiting for
+    /// the lock.
+    fn make_room_in(&self, pool: &Pool) -> Result<(), StoreError> {
+        let ms = self.front.put.limits().queue_wait_ms;
+        let drained = pool.drain_within(&self.row, self.appended(), Duration::from_millis(ms));
+        if !drained.map_err(|error| self.poison("writing the log", &error.to_string()))? {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            let reason = format!(
+                "the pool has been full for {ms} ms (queue_wait_limit): the disk does not take what is appended; try again later"
+            );
+            return Err(StoreError::Busy { reason });
+        }
+        self.live.publish(pool.drained());
+        Ok(())
     }
 
     fn draw(

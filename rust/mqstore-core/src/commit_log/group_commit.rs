@@ -27,6 +27,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use model_lock::{Mutex, MutexGuard};
 
 use mqstore_io::EventCount;
+use mqstore_io::sync::Raise;
 
 use crate::error::StoreError;
 
@@ -132,7 +133,7 @@ impl GroupCommit {
         let mut round = self.round.lock();
         match outcome {
             Ok(covered) => {
-                self.durable.fetch_max(covered, Ordering::AcqRel);
+                self.durable.raise(covered, Ordering::AcqRel);
             }
             Err(error) => round.failure = Some(error.to_string()),
         }

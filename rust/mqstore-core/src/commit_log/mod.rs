@@ -21,6 +21,7 @@
 //!
 //! Source: `CommitLog#asyncPutMessage`, `DefaultAppendMessageCallback#doAppend`, `GroupCommitService`.
 
+mod active;
 mod ahead;
 mod append;
 mod group_commit;

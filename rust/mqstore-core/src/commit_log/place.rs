@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use mqstore_io::Region;
 
-use super::append::{Active, CommitLog, Pending, Placed};
+use super::active::Active;
+use super::append::{CommitLog, Pending, Placed};
 use super::roll::activate;
 use crate::error::{IoContext, StoreError};
 

@@ -17,7 +17,9 @@
 //!
 //! Source of the idea: `TransientStorePool`, `DefaultMappedFile#commit`.
 
-use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
+use std::time::Duration;
+
+use mqstore_io::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Raise};
 use mqstore_io::{MappedFileQueue, Region, RegionError};
 
 use crate::error::{IoContext, StoreError};
@@ -73,14 +75,35 @@ impl Pool {
         if self.drained() >= position {
             return Ok(());
         }
-        let _draining = self.draining.lock();
+        let draining = self.draining.lock();
+        self.drain_held(row, position, &draining)
+    }
+
+    /// As [`Self::drain`], and `false` when somebody else has been at it for all of `limit`.
+    pub(crate) fn drain_within(
+        &self,
+        row: &MappedFileQueue,
+        position: u64,
+        limit: Duration,
+    ) -> Result<bool, StoreError> {
+        let Some(draining) = self.draining.try_lock_for(limit) else { return Ok(false) };
+        self.drain_held(row, position, &draining)?;
+        Ok(true)
+    }
+
+    fn drain_held(
+        &self,
+        row: &MappedFileQueue,
+        position: u64,
+        _draining: &MutexGuard<'_, ()>,
+    ) -> Result<(), StoreError> {
         let mut from = self.written.load(Ordering::Acquire);
         while from < position {
             from = self.drain_piece(row, from, position)?;
             self.written.store(from, Ordering::Release);
         }
         // Only now: readers must not find the border in the middle of a record.
-        self.drained.fetch_max(position, Ordering::AcqRel);
+        self.drained.raise(position, Ordering::AcqRel);
         Ok(())
     }
 
@@ -106,8 +129,8 @@ impl Pool {
     /// lock and everything before is drained.
     pub(crate) fn skip_to(&self, position: u64) {
         let _draining = self.draining.lock();
-        self.written.fetch_max(position, Ordering::AcqRel);
-        self.drained.fetch_max(position, Ordering::AcqRel);
+        self.written.raise(position, Ordering::AcqRel);
+        self.drained.raise(position, Ordering::AcqRel);
     }
 }
 
@@ -149,5 +172,11 @@ mod tests {
         let wanted: Vec<u8> = (0..position).map(|at| (at % 251) as u8).collect();
         assert_eq!(found[..position as usize], wanted);
         assert!(!pool.has_room_to(position + 1001));
+
+        // Who finds somebody else writing what is pooled waits no longer than he wants to.
+        let stalled = pool.draining.lock();
+        assert!(!pool.drain_within(&row, position, Duration::from_millis(20)).unwrap());
+        drop(stalled);
+        assert!(pool.drain_within(&row, position, Duration::from_millis(20)).unwrap());
     }
 }

@@ -92,6 +92,11 @@ impl<T> PutLock<T> {
         Self { kind, limits, held_since_ms: AtomicI64::new(0), data }
     }
 
+    /// How long appends are ready to wait.
+    pub(super) fn limits(&self) -> PutLimits {
+        self.limits
+    }
+
     /// Takes the lock for an append that came at `now_ms`, unless the store is too busy.
     #[inline]
     pub(super) fn lock(&self, now_ms: i64, clock: &dyn Clock) -> Result<PutGuard<'_, T>, PutBusy> {

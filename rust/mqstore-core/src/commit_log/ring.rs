@@ -27,6 +27,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mqstore_io::EventCount;
+use mqstore_io::sync::Raise;
 
 /// Tickets that may be open at once: more than any machine has threads that append.
 #[cfg(not(loom))]
@@ -108,7 +109,7 @@ impl PublishRing {
             before(end);
             self.head.store(ticket + 1, Ordering::Release);
             // The holder of the next ticket may be here first, with a later end.
-            self.published.fetch_max(end, Ordering::SeqCst);
+            self.published.raise(end, Ordering::SeqCst);
             fence_for_models();
             self.publish();
             self.moved.notify_all_after_fence();
@@ -139,7 +140,7 @@ impl PublishRing {
             // Somebody else may have moved it, and the slot may even have the next holder by now.
             if self.head.compare_exchange(head, head + 1, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 // Those who moved the head further may be here first.
-                self.published.fetch_max(end, Ordering::SeqCst);
+                self.published.raise(end, Ordering::SeqCst);
                 fence_for_models();
                 moved = true;
             }

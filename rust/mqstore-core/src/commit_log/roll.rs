@@ -20,7 +20,8 @@ use mqstore_format::{BLANK_HEADER_BYTES, encode_blank, offset_file_name};
 use mqstore_io::sync::Ordering;
 use mqstore_io::{MappedFile, PushError};
 
-use super::append::{Active, CommitLog, PutState};
+use super::active::Active;
+use super::append::{CommitLog, PutState};
 use super::segments::Segment;
 use crate::error::{IoContext, StoreError};
 

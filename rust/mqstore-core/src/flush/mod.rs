@@ -29,6 +29,10 @@ const PAGE_BYTES: u64 = 4096;
 /// Bytes of log whose queues and index entries a crash may cost at most, with what comes in one interval.
 const REDISPATCH_BYTES: u64 = 64 << 20;
 
+/// Segments that dispatch, with its syncs, may be behind before appends wait for it. RocketMQ 5.5.0 would not
+/// build queues over more than ten.
+pub const MAX_SEGMENTS_BEHIND: u64 = 8;
+
 /// When the background makes things durable.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushPolicy {
@@ -105,10 +109,22 @@ impl Flusher {
 
     /// The end of the log at which a step is due whatever the time.
     pub fn wake_at(&self) -> u64 {
-        if self.policy.timed || !self.policy.background {
+        if !self.policy.background {
             return u64::MAX;
         }
-        self.log.durable() + u64::from(self.policy.least_pages.max(1)) * PAGE_BYTES
+        // Where dispatch is held back, a step would not help.
+        let behind = self.dispatched() + self.far_behind();
+        let behind = if behind < self.dispatcher.limit() { behind } else { u64::MAX };
+        if self.policy.timed {
+            return behind;
+        }
+        behind.min(self.log.durable() + u64::from(self.policy.least_pages.max(1)) * PAGE_BYTES)
+    }
+
+    /// So far queues and index may be behind until the background makes them durable at once: appends
+    /// would wait for that themselves at twice as much.
+    fn far_behind(&self) -> u64 {
+        MAX_SEGMENTS_BEHIND / 2 * self.log.segment_bytes()
     }
 
     /// How often [`Self::step`] wants to be called.
@@ -133,7 +149,9 @@ impl Flusher {
             return Ok(FlushOutcome::Idle);
         }
         // What is dispatched and not synced is dispatched again after a crash.
-        if self.dispatcher.position().saturating_sub(state.mark.dispatched) >= REDISPATCH_BYTES {
+        let behind = |end: u64| end.saturating_sub(state.mark.dispatched);
+        let far = behind(appended.min(self.dispatcher.limit())) >= self.far_behind();
+        if far || behind(self.dispatcher.position()) >= REDISPATCH_BYTES {
             self.flush_with(&mut state, false)?;
             return Ok(FlushOutcome::Thorough);
         }

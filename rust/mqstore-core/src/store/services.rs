@@ -124,8 +124,10 @@ fn flush_round(writer: &Writer, stop: &AtomicBool) {
         return;
     }
     let step = writer.topics.store().and_then(|()| writer.flusher.step(writer.files.clock.now_ms()));
-    // A failed sync has poisoned the log; anything else (a full disk) is tried again next time.
-    let _ = step;
+    // A failed sync has poisoned the log; anything else (a full disk) is tried again after a while.
+    if step.is_err() {
+        writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
+    }
     if writer.options.durable_only() {
         // More may be visible now.
         writer.appended.notify_all();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use mqstore_format::json::{Dialect, TopicConfig, TopicTable};
 use mqstore_format::validate_topic;
 use mqstore_io::FileKind;
-use mqstore_io::sync::{Mutex, OnceLock, RwLock};
+use mqstore_io::sync::{Mutex, OnceLock, Raise, RwLock};
 
 use crate::consume_queue::QueueSet;
 use crate::dispatch::BatchTopics;
@@ -164,7 +164,7 @@ impl Topics {
             let made = || TopicState::new(count, batch.contains(topic), false);
             let state = states.entry(topic).or_insert_with(made);
             if !listed {
-                state.write_queues.fetch_max(count, Ordering::AcqRel);
+                state.write_queues.raise(count, Ordering::AcqRel);
             }
             state.next_offset(queue_id).store(max_offset, Ordering::Release);
         }
@@ -233,7 +233,7 @@ impl Topics {
         table.topics.insert(topic.to_owned(), config);
         table.data_version = table.data_version.next(self.files.clock.now_ms());
         let state = known.unwrap_or_else(|| Arc::new(TopicState::new(queues, batch, compaction)));
-        state.write_queues.fetch_max(queues, Ordering::AcqRel);
+        state.write_queues.raise(queues, Ordering::AcqRel);
         states.insert(topic.into(), Arc::clone(&state));
         self.dirty.store(true, Ordering::Release);
         Ok(state)

@@ -24,14 +24,11 @@ use crate::consume_queue::QueueSet;
 use crate::dispatch::Dispatcher;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
-use crate::flush::Flusher;
+use crate::flush::{Flusher, MAX_SEGMENTS_BEHIND};
 use crate::index::IndexSet;
 use crate::message::{Appended, NewMessage, RecordBytes, UniqueKey};
 use crate::options::{Durability, RecoveryMode, StoreOptions};
 use crate::retention::Cleaner;
-
-/// Segments that dispatch, with its syncs, may be behind before appends wait for it.
-const MAX_SEGMENTS_BEHIND: u64 = 8;
 
 /// See the module's text.
 pub(crate) struct Writer {
@@ -194,7 +191,6 @@ impl Writer {
     fn before_append(&self) -> Result<(), StoreError> {
         self.check()?;
         self.cleaner.admit()?;
-        // RocketMQ 5.5.0 would not build queues over more than so many segments.
         let target = self.log.appended().min(self.dispatcher.limit());
         let behind = target.saturating_sub(self.flusher.dispatched());
         if behind > MAX_SEGMENTS_BEHIND * self.log.segment_bytes() {

@@ -374,6 +374,25 @@ fn appends_wait_for_dispatch_when_it_is_eight_segments_behind() {
 }
 
 #[test]
+fn the_background_syncs_queues_that_are_four_segments_behind() {
+    let (world, ..) = World::simulated();
+    let options = StoreOptions { durability: Durability::Async, segment_bytes: 4096, ..small() };
+    let store = world.open(OpenMode::Create, &options).unwrap();
+    let dispatched = || store.writer("ask").unwrap().flusher.dispatched();
+    let body = vec![b'x'; 3000];
+    let mut reached = Vec::new();
+    for _ in 0..12 {
+        store.append(&plain("orders", &body)).unwrap();
+        store.step().unwrap();
+        reached.push(dispatched() / 4096);
+    }
+    // Nothing waits for the time of a thorough step, and appends never had to do it themselves.
+    let behind = reached.iter().enumerate().map(|(last, reached)| last as u64 - reached);
+    assert!(behind.clone().all(|segments| segments <= 4), "{reached:?}");
+    assert!(behind.max() >= Some(3), "each step synced everything: {reached:?}");
+}
+
+#[test]
 fn only_the_segments_in_use_are_mapped() {
     let (world, ..) = World::simulated();
     let off = AheadOptions { enabled: false, window_bytes: 0, prewrite: false, lock_memory: false };

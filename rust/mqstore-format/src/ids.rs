@@ -282,6 +282,25 @@ mod tests {
         assert_eq!(keys.iter().collect::<HashSet<_>>().len(), 4000);
     }
 
+    #[test]
+    fn keys_by_the_block_differ_too() {
+        let generator = UniqueKeyGenerator::new(Ipv4Addr::LOCALHOST.into(), 1, 2);
+        let keys: Vec<String> = std::thread::scope(|scope| {
+            let generator = &generator;
+            let draw = move || {
+                let mut block = KeyBlock::default();
+                // Rounds of more counts than there are, each in a millisecond of its own.
+                (0..40)
+                    .flat_map(|now_ms| (0..500).map(move |_| now_ms))
+                    .map(move |now_ms| generator.next_in(&mut block, now_ms).as_str().to_owned())
+                    .collect::<Vec<_>>()
+            };
+            let workers: Vec<_> = (0..4).map(|_| scope.spawn(draw)).collect();
+            workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+        });
+        assert_eq!(keys.iter().collect::<HashSet<_>>().len(), 80_000);
+    }
+
     proptest! {
         #[test]
         fn offset_ids_come_back(v6 in any::<bool>(), address in any::<u128>(), port in any::<i32>(), at in any::<i64>()) {

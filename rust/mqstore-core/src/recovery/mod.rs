@@ -164,7 +164,7 @@ fn look(files: &StoreFiles, input: &RecoveryInput) -> Result<Known, StoreError> 
             Fit::Foreign => {
                 known.rewritten = true;
                 known.notes.push(
-                    "another program cut the log below what was synced here; queues and index are made anew"
+                    "another program has cut or deleted what was synced here last; queues and index are made anew"
                         .to_owned(),
                 );
             }

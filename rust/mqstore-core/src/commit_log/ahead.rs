@@ -11,9 +11,8 @@
 //! * **The window** of a mapped segment is populated, so that appends meet no page fault, advised, and
 //!   kept in memory on request (`lock_memory`). It is 64 MiB and moves on by half.
 //! * **Prewriting**: with `sync` a window of 128 MiB, and as much of the next segment, is also brought to the
-//!   device before there is a record in it. A sync
-//!   after a write into blocks that were written before has no block map to change and no journal to wait
-//!   for. A step keeps the device from those who sync records: the window is filled while nobody
+//!   device before there is a record in it. A sync after a write into blocks that were written before has no
+//!   block map to change and no journal to wait for. A step keeps the device from those who sync records: the window is filled while nobody
 //!   appends, and otherwise when three quarters of it are used up, in small steps with rests between.
 //! * `pooled` has no window: its appends never touch the file, and the thread that writes what is pooled is
 //!   faster with pages that its large writes make than with ones made before.

@@ -133,8 +133,10 @@ class StoreOptions:
     """Whether the pages ahead of the writer are locked in memory (needs `prewarm`). Where the system's
     limit on locked memory forbids it, the open fails and says so. RocketMQ locks what it warms."""
 
-    dispatch_threads: int = 1
-    """Threads that build queues and index: 0 to 8; 0 builds them in the appending thread."""
+    dispatch_threads: int | None = None
+    """Threads that build queues and index: 0 to 8; 0 builds them in the appending thread. `None`, the
+    default: as many as there are processors, at most 8. All but one of them sleep while less than a
+    mebibyte of the log waits."""
 
     record_crc: bool = True
     """Whether new records carry RocketMQ's checksum of the whole record.

@@ -31,7 +31,7 @@ DEFAULTS = {
     "queue_wait_limit": 0.2,
     "prewarm": True,
     "lock_memory": False,
-    "dispatch_threads": 1,
+    "dispatch_threads": None,
     "record_crc": True,
     "index_tags": False,
     "max_message_size": 4 << 20,

@@ -23,14 +23,17 @@ fn append(criterion: &mut Criterion) {
             bencher.iter(|| at = limit_step(black_box(&mut target), at, black_box(&record), body_bytes));
         });
         // Manual durability and no dispatch: what an append itself costs.
-        let alone =
-            StoreOptions { durability: Durability::Manual, dispatch_threads: 1, ..StoreOptions::default() };
+        let alone = StoreOptions {
+            durability: Durability::Manual,
+            dispatch_threads: Some(1),
+            ..StoreOptions::default()
+        };
         group.bench_function(BenchmarkId::new("async", body_bytes), |bencher| {
             let bench = Bench::new(&StoreOptions { durability: Durability::Async, ..alone.clone() });
             bencher.iter(|| bench.store.append(&message(black_box(&body), &properties)).unwrap());
         });
         group.bench_function(BenchmarkId::new("inline-dispatch", body_bytes), |bencher| {
-            let bench = Bench::new(&StoreOptions { dispatch_threads: 0, ..alone.clone() });
+            let bench = Bench::new(&StoreOptions { dispatch_threads: Some(0), ..alone.clone() });
             bencher.iter(|| bench.store.append(&message(black_box(&body), &properties)).unwrap());
         });
     }

@@ -1,4 +1,4 @@
-//! Building queues and index from a log that is there, one worker.
+//! Building queues and index from a log that is there, by one worker and by two.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::sync::Arc;
@@ -32,22 +32,39 @@ fn dispatch(criterion: &mut Criterion) {
             let mut target = vec![1; 64 << 20];
             bencher.iter(|| limit_pass(&mut target, &record, body_bytes, MESSAGES));
         });
-        group.bench_function(BenchmarkId::new("queues-and-index", body_bytes), |bencher| {
-            bencher.iter_custom(|rounds| (0..rounds).map(|_| one_round(&list, end, false)).sum());
-        });
+        for (name, way) in [
+            ("queues-and-index", Way { maps: false, helpers: 0 }),
+            ("queues-and-index-2", Way { maps: false, helpers: 1 }),
+        ] {
+            group.bench_function(BenchmarkId::new(name, body_bytes), |bencher| {
+                bencher.iter_custom(|rounds| (0..rounds).map(|_| one_round(&list, end, way)).sum());
+            });
+        }
         // As a store does that is open for writing, which has its newest segments mapped.
         for segment in list.segments() {
             segment.region().unwrap();
         }
-        group.bench_function(BenchmarkId::new("queues-and-index-mapped", body_bytes), |bencher| {
-            bencher.iter_custom(|rounds| (0..rounds).map(|_| one_round(&list, end, true)).sum());
-        });
+        for (name, way) in [
+            ("queues-and-index-mapped", Way { maps: true, helpers: 0 }),
+            ("queues-and-index-mapped-2", Way { maps: true, helpers: 1 }),
+        ] {
+            group.bench_function(BenchmarkId::new(name, body_bytes), |bencher| {
+                bencher.iter_custom(|rounds| (0..rounds).map(|_| one_round(&list, end, way)).sum());
+            });
+        }
     }
     group.finish();
 }
 
+/// How a log is dispatched.
+#[derive(Clone, Copy)]
+struct Way {
+    maps: bool,
+    helpers: u32,
+}
+
 /// Dispatches the whole log into fresh derived files; only the dispatch is timed.
-fn one_round(list: &Arc<SegmentList>, end: u64, maps: bool) -> Duration {
+fn one_round(list: &Arc<SegmentList>, end: u64, way: Way) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), folder.path());
     files.ensure_folder(&files.staging()).unwrap();
@@ -55,11 +72,11 @@ fn one_round(list: &Arc<SegmentList>, end: u64, maps: bool) -> Duration {
     let queues = Arc::new(QueueSet::load(&files, 6_000_000, Access::ReadWrite).unwrap());
     let index = Arc::new(IndexSet::load(&files, None, geometry, Access::ReadWrite).unwrap());
     let dispatcher = Dispatcher::new(&files, Arc::clone(list), queues, index, DispatchRules::default(), 0, 0);
-    if maps {
+    if way.maps {
         dispatcher.look_at_maps();
     }
     let start = Instant::now();
-    assert_eq!(dispatcher.run_to(list, end).unwrap(), end);
+    assert_eq!(dispatcher.run_with_helpers(way.helpers, list, end, &mut |_| Ok(())).unwrap(), end);
     start.elapsed()
 }
 

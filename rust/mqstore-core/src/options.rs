@@ -6,9 +6,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use mqstore_format::Host;
+use mqstore_io::Environment;
 
 use crate::error::StoreError;
 use crate::events::Hooks;
+
+/// Threads that build queues and index at most.
+const MAX_DISPATCH_THREADS: u32 = 8;
 
 /// What an open may do to the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,8 +138,9 @@ pub struct StoreOptions {
     pub auto_create_topics: bool,
     /// The address written as store host and born host. Default 127.0.0.1:10911. `brokerIP1`, `listenPort`.
     pub store_host: Host,
-    /// Threads that build queues and index; 0 builds them in the appending thread. Default 1, at most 8.
-    pub dispatch_threads: u32,
+    /// Threads that build queues and index; 0 builds them in the appending thread. At most 8; `None`, the
+    /// default, for as many as there are processors, at most 8. See [`Self::dispatch_workers`].
+    pub dispatch_threads: Option<u32>,
     /// Milliseconds after which a log segment goes, counted from its last record's store time; `None`,
     /// the default, keeps all. 1 to 2^53. `fileReservedTime` (hours, 72 there by default).
     pub retention_ms: Option<u64>,
@@ -198,7 +203,7 @@ impl Default for StoreOptions {
             default_queues: 1,
             auto_create_topics: true,
             store_host: Host { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 10911 },
-            dispatch_threads: 1,
+            dispatch_threads: None,
             retention_ms: None,
             retention_bytes: None,
             delete_when: "04".into(),
@@ -240,7 +245,12 @@ impl StoreOptions {
         }
         within("max_message_size", self.max_message_bytes.into(), 10, 1 << 30)?;
         within("default_queues", self.default_queues.into(), 1, 65_536)?;
-        within("dispatch_threads", self.dispatch_threads.into(), 0, 8)?;
+        within(
+            "dispatch_threads",
+            self.dispatch_threads.unwrap_or(1).into(),
+            0,
+            MAX_DISPATCH_THREADS.into(),
+        )?;
         self.validate_retention()?;
         if !(0..=65_535).contains(&self.store_host.port) {
             return Err(StoreError::InvalidOption {
@@ -249,6 +259,12 @@ impl StoreOptions {
             });
         }
         Ok(())
+    }
+
+    /// How many threads dispatch in `environment`: none where background work has no threads.
+    pub fn dispatch_workers(&self, environment: &Environment) -> u32 {
+        let wanted = self.dispatch_threads.unwrap_or(environment.processors.clamp(1, MAX_DISPATCH_THREADS));
+        if environment.threads { wanted } else { 0 }
     }
 
     fn validate_retention(&self) -> Result<(), StoreError> {

@@ -111,8 +111,8 @@ mod armed {
 
     impl Inherited {
         /// Makes the calling thread see the switches of the one that [`inherited`] was called in.
-        pub fn adopt(self) {
-            MUTANT.with_borrow_mut(|place| *place = self.0);
+        pub fn adopt(&self) {
+            MUTANT.with_borrow_mut(|place| place.clone_from(&self.0));
         }
     }
 }

@@ -63,6 +63,30 @@ where
     thread.spawn(run)
 }
 
+/// Runs `main` here while up to `count` threads called `name` run `help`; returns when all of them have.
+///
+/// Fewer threads where the system has none to give. One that panics ends alone: `main` has to find out.
+pub fn with_helpers<T>(count: u32, name: &str, help: &(dyn Fn() + Sync), main: impl FnOnce() -> T) -> T {
+    #[cfg(feature = "sim")]
+    let switches = &crate::switch::inherited();
+    std::thread::scope(|scope| {
+        let helper = move || {
+            #[cfg(feature = "sim")]
+            switches.adopt();
+            help();
+        };
+        let handles: Vec<_> = (0..count)
+            .map_while(|_| std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, helper).ok())
+            .collect();
+        let outcome = main();
+        for handle in handles {
+            // A panic was told by its own thread.
+            let _ = handle.join();
+        }
+        outcome
+    })
+}
+
 /// The model checker's locks in the shape of ours; nobody waits for a time in a model, only for a turn.
 #[cfg(loom)]
 pub mod model {
@@ -135,5 +159,16 @@ mod tests {
     fn threads_have_names_and_results() {
         let handle = spawn("mq-test", || std::thread::current().name().map(str::to_owned)).unwrap();
         assert_eq!(handle.join().unwrap().as_deref(), Some("mq-test"));
+    }
+
+    #[test]
+    fn helpers_run_beside_the_caller_and_may_die() {
+        let helped = AtomicU32::new(0);
+        let help = || {
+            let first = helped.fetch_add(1, Ordering::Relaxed) == 0;
+            assert!(!first, "the first one dies");
+        };
+        assert_eq!(with_helpers(3, "mq-test", &help, || 7), 7);
+        assert_eq!(helped.load(Ordering::Relaxed), 3);
     }
 }

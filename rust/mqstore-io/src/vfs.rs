@@ -123,6 +123,8 @@ pub struct Environment {
     pub random_seed: u64,
     /// Whether background work may have threads; `false` in a simulated world that is stepped by hand.
     pub threads: bool,
+    /// Processors that this process may use at once; at least 1.
+    pub processors: u32,
 }
 
 /// Why a lock was not taken.

@@ -41,7 +41,7 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "default_queues" => options.default_queues = whole(name, &value)?,
             "auto_create_topics" => options.auto_create_topics = value.extract()?,
             "store_host" => options.store_host = host(&value.extract::<String>()?)?,
-            "dispatch_threads" => options.dispatch_threads = whole(name, &value)?,
+            "dispatch_threads" => options.dispatch_threads = optional(name, &value)?,
             "retention" => options.retention_ms = optional(name, &value)?,
             "retention_bytes" => options.retention_bytes = optional(name, &value)?,
             "delete_when" => options.delete_when = value.extract()?,
@@ -118,7 +118,10 @@ fn whole<T: for<'a, 'py> FromPyObject<'a, 'py>>(name: &str, value: &Bound<'_, Py
     value.extract::<T>().map_err(|_| bad(name, &format!("{value} is out of bounds")))
 }
 
-fn optional(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+fn optional<T: for<'a, 'py> FromPyObject<'a, 'py>>(
+    name: &str,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<Option<T>> {
     if value.is_none() { Ok(None) } else { whole(name, value).map(Some) }
 }
 

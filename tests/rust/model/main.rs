@@ -63,7 +63,7 @@ impl Run {
             index_slots: 4,
             index_entries: 9,
             durability,
-            dispatch_threads: 0,
+            dispatch_threads: Some(0),
             default_queues: 3,
             ..StoreOptions::default()
         };

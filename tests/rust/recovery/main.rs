@@ -38,7 +38,7 @@ pub(crate) fn options() -> StoreOptions {
         index_slots: 4,
         index_entries: 40,
         durability: Durability::Manual,
-        dispatch_threads: 0,
+        dispatch_threads: Some(0),
         default_queues: 2,
         prewarm: false,
         ..StoreOptions::default()

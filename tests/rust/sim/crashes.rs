@@ -59,7 +59,7 @@ pub(crate) fn random(seed: u64, mode: char, longest: u64) -> Case {
         segment_bytes: 4096 * (1 + rng.below(2) * 3),
         queue_file_entries: 8 * (1 + rng.below(2) as u32),
         // Sometimes dispatch lags behind, as it does with threads.
-        dispatch_threads: u32::from(rng.chance(3)),
+        dispatch_threads: Some(u32::from(rng.chance(3))),
         ..options(mode)
     };
     Case { name: format!("r{mode}{longest}-{seed}"), options, ops, last_only: false }

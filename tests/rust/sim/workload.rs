@@ -268,7 +268,7 @@ pub(crate) fn tiny(durability: Durability) -> StoreOptions {
         // Made anew, and zeroed, by each opening.
         pool_bytes: 64 << 10,
         durability,
-        dispatch_threads: 0,
+        dispatch_threads: Some(0),
         default_queues: 2,
         ..StoreOptions::default()
     }

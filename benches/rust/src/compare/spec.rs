@@ -128,7 +128,7 @@ fn set(options: &mut StoreOptions, name: &str, value: &Value) -> Result<(), Fail
     let flag = || value.as_bool().ok_or_else(|| format!("{name} needs true or false, not {value}"));
     match name {
         "segment_bytes" => options.segment_bytes = number()?,
-        "dispatch_threads" => options.dispatch_threads = small()?,
+        "dispatch_threads" => options.dispatch_threads = Some(small()?),
         "flush_interval_ms" => options.flush_interval_ms = number()?,
         "index_slots" => options.index_slots = small()?,
         "index_entries" => options.index_entries = small()?,

@@ -39,5 +39,5 @@ pub use ahead::AheadOptions;
 pub use append::{CommitLog, LogOptions, Pending, Placed, SyncPoint};
 pub use put_lock::PutLimits;
 pub use read::{RecordReader, read_record};
-pub use scan::{Damage, LogScanner, ScanChecks, ScanItem, check_record};
+pub use scan::{Cut, Damage, LogScanner, LogStretch, ScanChecks, ScanItem, check_record};
 pub use segments::{Segment, SegmentList};

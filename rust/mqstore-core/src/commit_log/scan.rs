@@ -21,17 +21,20 @@
 //! Source: `CommitLog#checkMessageAndReturnSize`; unlike it, sizes of fillers and the record's own
 //! position are checked too.
 
+mod cut;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use mqstore_format::{
-    BLANK_HEADER_BYTES, CrcCheck, FormatError, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, Peek, RecordOutline,
-    RecordView, peek,
+    BLANK_HEADER_BYTES, CrcCheck, FormatError, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, Peek, RecordView, peek,
 };
+
+pub use cut::{Cut, LogStretch};
 
 use super::segments::{Segment, SegmentList};
 use crate::error::{IoContext, StoreError};
-use mqstore_io::{RegionView, switch};
+use mqstore_io::switch;
 
 /// Bytes that one positional read fetches while scanning.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -73,6 +76,14 @@ pub struct Damage {
     pub reason: String,
 }
 
+impl Damage {
+    /// Says that `bytes` from here on were passed over.
+    pub(crate) fn skipped(&self, bytes: u64) -> String {
+        let (path, offset, reason) = (self.path.display(), self.file_offset, &self.reason);
+        format!("{path} at offset {offset}: {reason}; skipped {bytes} bytes")
+    }
+}
+
 /// Which checks a scan makes on each record.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanChecks {
@@ -88,12 +99,14 @@ pub struct LogScanner {
     position: u64,
     limit: u64,
     window: Window,
+    /// Whether [`Self::cut`] takes bytes of mapped segments in place.
+    maps: bool,
 }
 
 impl LogScanner {
     /// A scan from `start`, which must be the start of a record, a filler or a segment, up to `limit`.
     pub fn new(list: Arc<SegmentList>, start: u64, limit: u64, checks: ScanChecks) -> Self {
-        Self { list, checks, position: start, limit, window: Window::default() }
+        Self { list, checks, position: start, limit, window: Window::default(), maps: false }
     }
 
     /// Where the next item is looked for.
@@ -123,15 +136,10 @@ impl LogScanner {
         self.position = offset;
     }
 
-    /// From now on takes bytes from segments that are mapped without reading them. For the process that
+    /// From now on [`Self::cut`] takes bytes of mapped segments in place, without reading them. For the process that
     /// writes the log, and limits that are published positions.
     pub(crate) fn look_at_maps(&mut self) {
-        self.window.maps = true;
-    }
-
-    /// Lets go of the segment that was looked at; whoever retires or unmaps it has not to wait.
-    pub(crate) fn let_go(&mut self) {
-        self.window.view = None;
+        self.maps = true;
     }
 
     /// From now on keeps the bytes that were read, for [`Self::left_window`].
@@ -200,33 +208,6 @@ impl LogScanner {
             }
             Err(error) => Ok(ScanItem::Damaged(damage(&segment, position, None, error.to_string()))),
         }
-    }
-
-    /// Shows `visit` the records from here on and where they lie, as long as they follow one another in the
-    /// bytes at hand and start before `until`. What comes next is for [`Self::next_item`] to say, be it a
-    /// record that lies in there only in part. For scans without checksums: it shows nothing in others.
-    pub(crate) fn outlines(
-        &mut self,
-        until: u64,
-        mut visit: impl FnMut(&RecordOutline<'_>, u64),
-    ) -> Result<(), StoreError> {
-        let position = self.position;
-        let Some(segment) = self.list.find(position).filter(|_| !self.checks.crc) else { return Ok(()) };
-        let end = segment.end_offset().min(self.limit);
-        if end.saturating_sub(position) < MIN_RECORD_BYTES as u64 {
-            return Ok(());
-        }
-        let mut rest = self.window.stretch(segment, position, MIN_RECORD_BYTES, end)?;
-        while self.position < until {
-            let Ok(record) = RecordOutline::decode(rest) else { break };
-            if !lies_at(record.physical_offset, self.position) {
-                break;
-            }
-            visit(&record, self.position);
-            rest = rest.get(record.size as usize..).unwrap_or_default();
-            self.position += u64::from(record.size);
-        }
-        Ok(())
     }
 
     fn between_segments(&self, position: u64) -> ScanItem<'_> {
@@ -338,19 +319,21 @@ struct Window {
     keep: bool,
     left: Option<(u64, Vec<u8>)>,
     spare: Vec<u8>,
-    /// Whether bytes of mapped segments are looked at in place.
-    maps: bool,
-    /// The bytes, when they are; the buffer is empty then.
-    view: Option<RegionView>,
 }
 
 impl Window {
-    /// `len` bytes of `segment` at log offset `offset`, in place, from the buffer or freshly read.
+    /// `len` bytes of `segment` at log offset `offset`, from the buffer or freshly read.
     ///
     /// Nothing at or beyond log offset `end` is fetched: what lies there may still change.
     fn bytes(&mut self, segment: &Segment, offset: u64, len: usize, end: u64) -> Result<&[u8], StoreError> {
-        let bytes = self.stretch(segment, offset, len, end)?;
-        bytes.get(..len).ok_or_else(|| {
+        let skip = match offset.checked_sub(self.start) {
+            Some(skip) if skip + len as u64 <= self.buffer.len() as u64 => skip as usize,
+            _ => {
+                self.fill(segment, offset, len, end)?;
+                0
+            }
+        };
+        self.buffer.get(skip..skip + len).ok_or_else(|| {
             StoreError::corrupt(
                 &segment.path(),
                 offset - segment.base_offset(),
@@ -359,31 +342,7 @@ impl Window {
         })
     }
 
-    /// As [`Self::bytes`], with what is at hand behind them, up to `end`; fewer bytes where the file has
-    /// no more.
-    fn stretch(&mut self, segment: &Segment, offset: u64, len: usize, end: u64) -> Result<&[u8], StoreError> {
-        let skip = match offset.checked_sub(self.start) {
-            Some(skip) if skip + len as u64 <= self.held().len() as u64 => skip as usize,
-            _ => {
-                self.fill(segment, offset, len, end)?;
-                0
-            }
-        };
-        let bytes = self.held().get(skip..).unwrap_or_default();
-        Ok(bytes.get(..(end - offset) as usize).unwrap_or(bytes))
-    }
-
-    fn held(&self) -> &[u8] {
-        self.view.as_deref().unwrap_or(&self.buffer)
-    }
-
     fn fill(&mut self, segment: &Segment, offset: u64, len: usize, end: u64) -> Result<(), StoreError> {
-        self.view = self.in_place(segment, offset, end);
-        if self.view.is_some() {
-            self.buffer.clear();
-            self.start = offset;
-            return Ok(());
-        }
         // A first read fetches little: a single look wants one record, a walk soon widens.
         let wanted = if self.buffer.is_empty() { FIRST_WINDOW_BYTES } else { WINDOW_BYTES };
         let size = (wanted.max(len) as u64).min(end - offset) as usize;
@@ -400,13 +359,6 @@ impl Window {
         read.at_file(|| segment.path(), "reading the log")?;
         self.start = offset;
         Ok(())
-    }
-
-    /// The bytes from log offset `offset` to `end` where the segment is mapped.
-    fn in_place(&self, segment: &Segment, offset: u64, end: u64) -> Option<RegionView> {
-        let region = self.maps.then(|| segment.mapped()).flatten()?;
-        // Positions in a mapped file fit an address.
-        region.view((offset - segment.base_offset()) as usize, (end - offset) as usize).ok()
     }
 }
 

@@ -81,6 +81,7 @@ impl ConsumeQueue {
             writing.vacant.insert(base);
             listing.bases.pop();
         }
+        writing.found_end = writing.used_end;
         *self.bases.write() = listing.bases;
         self.publish(bounds);
         Ok(())
@@ -116,6 +117,7 @@ impl ConsumeQueue {
         }
         self.damage.lock().units = odd;
         writing.used_end = cut.end;
+        writing.found_end = cut.end;
         Ok(cut.removed)
     }
 
@@ -184,6 +186,7 @@ impl ConsumeQueue {
     pub(super) fn forget_uncommitted(&self, writing: &mut Writing) {
         writing.covered.clear();
         writing.recent = None;
+        writing.found_end = writing.used_end;
         for path in mem::take(&mut writing.staged).into_values() {
             self.home.cache.forget(&path);
             // What stays is in the staging folder, which is emptied by the next open.
@@ -197,14 +200,36 @@ impl ConsumeQueue {
         units.clamp(0, self.layout().units_per_file()) as u64 * UNIT_BYTES
     }
 
+    /// As [`Self::damaged`], for who uses only units whose record starts before log position `log_end`: beside
+    /// a writer there may be slots behind those that are not written yet, between others that are.
+    pub fn damaged_before(&self, log_end: u64) -> Result<Option<String>, StoreError> {
+        {
+            let damage = self.damage.lock();
+            if damage.files.is_some() || damage.units.is_none() {
+                return Ok(damage.files.clone());
+            }
+        }
+        let writing = self.writing.lock();
+        let bases = self.bases.read().clone();
+        let cut = self.find_cut(&bases, writing.used_end, log_end)?;
+        match cut.files.checked_sub(1).and_then(|index| bases.get(index)) {
+            Some(&base) => Ok(self.tail_below(base, self.position_in(base, cut.end))?.odd),
+            None => Ok(None),
+        }
+    }
+
     fn tail(&self, base: u64) -> Result<Tail, StoreError> {
+        self.tail_below(base, self.layout().file_bytes())
+    }
+
+    fn tail_below(&self, base: u64, end: u64) -> Result<Tail, StoreError> {
         let file = self.file(base)?;
         let mut tail = Tail::default();
         let mut next: Option<CqUnit> = None;
         let mut stop = 0;
         slots::data_end(&*file, self.layout().file_bytes())
-            .and_then(|end| {
-                slots::backwards(&*file, end, |position, slot| {
+            .and_then(|used| {
+                slots::backwards(&*file, used.min(end), |position, slot| {
                     if tail.used == 0 && slot != Slot::Empty {
                         tail.used = position + UNIT_BYTES;
                     }

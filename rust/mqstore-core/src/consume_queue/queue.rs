@@ -62,6 +62,8 @@ pub(super) struct Writing {
     pub(super) vacant: BTreeSet<u64>,
     /// No slot at or above this offset holds anything.
     pub(super) used_end: i64,
+    /// No slot at or above this offset holds anything but what `covered` counts, and blanks.
+    pub(super) found_end: i64,
     /// Named files with unsynced bytes.
     pub(super) dirty_files: BTreeSet<u64>,
     /// The file of the last write, as long as the cache of descriptors keeps it open.

@@ -78,20 +78,62 @@ impl ConsumeQueue {
     /// the same call may be made again.
     pub fn write(&self, first_offset: i64, units: &[CqUnit]) -> Result<WriteOutcome, StoreError> {
         self.home.writable("write queue entries")?;
-        let mut outcome = WriteOutcome::default();
-        let end = i64::try_from(units.len()).ok().and_then(|count| first_offset.checked_add(count));
-        let Some(end) = end.filter(|end| first_offset >= 0 && self.layout().holds(*end)) else {
-            outcome.refuse(units.len(), || format!("queue offset {first_offset} is beyond the format"));
-            return Ok(outcome);
+        match self.range_of(first_offset, units) {
+            Some(range) => self.write_range(&mut self.writing.lock(), range, units),
+            None => Ok(beyond_the_format(first_offset, units)),
+        }
+    }
+
+    /// As [`Self::write`], unless one of the files is not there yet: `None` then, and nothing is written.
+    /// Whether a file may be made depends on what comes before in the log, so that it is for those to say
+    /// who write in log order.
+    pub fn write_known(
+        &self,
+        first_offset: i64,
+        units: &[CqUnit],
+    ) -> Result<Option<WriteOutcome>, StoreError> {
+        self.home.writable("write queue entries")?;
+        let Some(range) = self.range_of(first_offset, units) else {
+            return Ok(Some(beyond_the_format(first_offset, units)));
         };
         let mut writing = self.writing.lock();
+        for part in self.layout().parts(range.clone()) {
+            if self.file_there(&mut writing, part.base)?.is_none() {
+                return Ok(None);
+            }
+        }
+        self.write_range(&mut writing, range, units).map(Some)
+    }
+
+    /// The offsets of `units`, if the format holds them.
+    fn range_of(&self, first_offset: i64, units: &[CqUnit]) -> Option<Range<i64>> {
+        let end = i64::try_from(units.len()).ok().and_then(|count| first_offset.checked_add(count))?;
+        (first_offset >= 0 && self.layout().holds(end)).then_some(first_offset..end)
+    }
+
+    fn write_range(
+        &self,
+        writing: &mut Writing,
+        range: Range<i64>,
+        units: &[CqUnit],
+    ) -> Result<WriteOutcome, StoreError> {
+        let mut outcome = WriteOutcome::default();
         let mut rest = units;
-        for part in self.layout().parts(first_offset..end) {
+        for part in self.layout().parts(range) {
             let (mine, later) = rest.split_at(part.units().min(rest.len()));
             rest = later;
-            self.write_part(&mut writing, &part, mine, &mut outcome)?;
+            self.write_part(writing, &part, mine, &mut outcome)?;
         }
         Ok(outcome)
+    }
+
+    /// Whether the slots of `part` hold nothing that anybody counts on: no need to look.
+    fn is_fresh(&self, writing: &Writing, part: &Part) -> bool {
+        let ours = || {
+            part.offsets.start >= writing.found_end.max(self.max_offset())
+                && writing.covered.holes(part.offsets.clone()) == [part.offsets.clone()]
+        };
+        part.offsets.start >= writing.used_end || ours()
     }
 
     /// Writes the units of one file, in runs of possible ones.
@@ -135,7 +177,7 @@ impl ConsumeQueue {
         mut stretch: Stretch,
         outcome: &mut WriteOutcome,
     ) -> Result<(), StoreError> {
-        if part.offsets.start >= writing.used_end {
+        if self.is_fresh(writing, part) {
             self.put(writing, file, part.base, part.position, units)?;
             outcome.written += units.len();
         } else {
@@ -435,4 +477,11 @@ impl ConsumeQueue {
         }
         Ok(())
     }
+}
+
+/// What becomes of units at offsets that no queue has.
+fn beyond_the_format(first_offset: i64, units: &[CqUnit]) -> WriteOutcome {
+    let mut outcome = WriteOutcome::default();
+    outcome.refuse(units.len(), || format!("queue offset {first_offset} is beyond the format"));
+    outcome
 }

@@ -32,6 +32,8 @@ pub struct DispatchRules {
     pub batch_topics: BatchTopics,
     /// Whether damage in the log is passed over; else it stops the dispatcher.
     pub skip_damage: bool,
+    /// Whether checksums are verified; a record whose checksum is wrong is damage then.
+    pub check_crc: bool,
 }
 
 /// Topics whose queues hold batch units. Clones are the same set, to which topics may be added any time.
@@ -62,8 +64,6 @@ pub struct RunOutput {
     pub index: Vec<IndexPut>,
     /// Records seen.
     pub records: u64,
-    /// One past the last byte of the run.
-    pub end: u64,
     queues: Vec<QueueRun>,
     batches: Vec<BatchRun>,
     topics: Vec<TopicRun>,
@@ -178,8 +178,8 @@ impl RunOutput {
         })
     }
 
-    /// Forgets everything, for a run that starts at log offset `start`.
-    pub fn begin(&mut self, start: u64) {
+    /// Forgets everything, for another run.
+    pub fn begin(&mut self) {
         for run in self.queues.drain(..) {
             let mut units = run.units;
             if self.spare.len() < KEPT_LISTS && units.capacity() <= KEPT_ENTRIES {
@@ -192,14 +192,13 @@ impl RunOutput {
         self.index.shrink_to(KEPT_ENTRIES);
         self.topics.clear();
         self.by_name.clear();
-        (self.records, self.end, self.last) = (0, start, 0);
+        (self.records, self.last) = (0, 0);
     }
 
     /// Adds what `record`, which lies at log offset `offset`, contributes.
     #[inline]
     pub fn add(&mut self, rules: &DispatchRules, record: &RecordOutline<'_>, offset: u64) {
         self.records += 1;
-        self.end = offset + u64::from(record.size);
         let (queued, indexed) = (record.dispatches_to_queue(), record.indexed());
         if !queued && !indexed {
             return;

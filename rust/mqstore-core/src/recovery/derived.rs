@@ -70,10 +70,10 @@ pub fn recover_derived(
         start,
         index_from,
     );
-    while dispatcher.step(&list, log.end)? {
-        let done = dispatcher.position().saturating_sub(start);
-        watch.step(RecoveryStage::Queues, done, log.end - start)?;
-    }
+    let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
+    dispatcher.run_with_helpers(helpers, &list, log.end, &mut |reached| {
+        watch.step(RecoveryStage::Queues, reached.saturating_sub(start), log.end - start)
+    })?;
     notes.extend(dispatcher.take_skipped());
     if dispatcher.refused_units() > 0 {
         notes.push(format!(

@@ -117,6 +117,7 @@ fn start(
         ids: UniqueKeyGenerator::new(options.store_host.ip, environment.pid, token as u32)
             .with_utc_offset_ms(files.clock.utc_offset_ms(files.clock.now_ms())),
         appended: EventCount::new(),
+        backlog: EventCount::new(),
         arrived: EventCount::new(),
         flush_due: EventCount::new(),
         commit_due: EventCount::new(),

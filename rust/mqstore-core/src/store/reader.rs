@@ -202,7 +202,7 @@ impl Reader {
         };
         let mut suspects: BTreeSet<(String, i32)> = BTreeSet::new();
         for queue in state.queues.all() {
-            if queue.damaged().is_some() {
+            if queue.damaged_before(complete_to)?.is_some() {
                 suspects.insert((queue.topic().to_owned(), queue.queue_id()));
             }
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use mqstore_io::sync::{JoinHandle, Mutex, spawn};
 
 use super::writer::Writer;
+use crate::dispatch::RUN_BYTES;
 use crate::error::{IoContext, StoreError};
 use crate::options::Durability;
 
@@ -36,8 +37,8 @@ impl Services {
         if !writer.files.vfs.environment().threads {
             return Ok(services);
         }
-        if writer.options.dispatch_threads > 0 {
-            services.spawn(writer, DISPATCH, dispatch_round)?;
+        for worker in 0..writer.options.dispatch_workers(&writer.files.vfs.environment()) {
+            services.spawn(writer, DISPATCH, if worker == 0 { dispatch_round } else { help_round })?;
         }
         services.spawn(writer, "mq-flush", flush_round)?;
         services.spawn(writer, "mq-expire", expire_round)?;
@@ -62,6 +63,7 @@ impl Services {
         // dispatched when they rest, by a flush, or by who wants to read it.
         let comes_second = name == DISPATCH;
         let handle = spawn(name, move || {
+            let _alarm = Alarm(Weak::clone(&weak));
             if comes_second {
                 mqstore_io::os::step_back();
             }
@@ -82,13 +84,27 @@ impl Services {
     pub(crate) fn stop(&self, writer: &Writer) {
         self.stop.store(true, Ordering::Release);
         writer.appended.notify_all();
+        writer.backlog.notify_all();
         writer.flush_due.notify_all();
         writer.commit_due.notify_all();
         writer.expire_due.notify_all();
         writer.log.stop_preparing();
         for handle in self.handles.lock().drain(..) {
-            // A service that panicked has poisoned nothing by itself; the close that follows syncs.
+            // A service that panicked has stopped the store.
             let _ = handle.join();
+        }
+    }
+}
+
+/// Stops the store when its thread ends by a panic: what that thread was to do is done by nobody now.
+struct Alarm(Weak<Writer>);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(writer) = self.0.upgrade()
+        {
+            let _ = writer.log.poison("a background thread", "it panicked; what it said is on stderr");
         }
     }
 }
@@ -114,6 +130,18 @@ fn dispatch_round(writer: &Writer, stop: &AtomicBool) {
     } else if !writer.arrived.has_waiters() {
         // Nobody is in a hurry: while this thread sleeps here, appends need no system call to wake it.
         writer.flush_due.wait_until(Some(GATHER), || stop.load(Ordering::Acquire));
+    }
+}
+
+/// The other threads that dispatch: they sleep as long as the first one keeps up.
+fn help_round(writer: &Writer, stop: &AtomicBool) {
+    let stopped = || stop.load(Ordering::Acquire);
+    let much = || writer.visible().saturating_sub(writer.dispatcher.position()) > RUN_BYTES || stopped();
+    if !writer.backlog.wait_until(Some(LOOK), much) || stopped() {
+        return;
+    }
+    if writer.dispatch().is_err() {
+        writer.flush_due.wait_until(Some(LOOK), stopped);
     }
 }
 

@@ -21,7 +21,7 @@ use super::topics::{TopicState, Topics};
 use super::view::View;
 use crate::commit_log::{CommitLog, Pending, Placed, SegmentList};
 use crate::consume_queue::QueueSet;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, RUN_BYTES};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 use crate::flush::{Flusher, MAX_SEGMENTS_BEHIND};
@@ -47,6 +47,8 @@ pub(crate) struct Writer {
     pub(super) token: u64,
     /// Raised when the log grows; the dispatch service waits on it.
     pub(super) appended: EventCount,
+    /// Raised when one thread has more to dispatch than it should; the others that dispatch wait on it.
+    pub(super) backlog: EventCount,
     /// Raised when more became visible; readers that follow wait on it.
     pub(super) arrived: EventCount,
     /// Raised when the store closes or a sync is due; the flush service waits on it.
@@ -309,7 +311,7 @@ impl Writer {
 
     /// Dispatches in this thread, or tells the services what there is to do.
     fn after_append(&self, end: u64) -> Result<(), StoreError> {
-        if self.options.dispatch_threads == 0 {
+        if self.options.dispatch_threads == Some(0) {
             match self.dispatch() {
                 // The message is in the log and stays there; whoever reads is told.
                 Ok(_) | Err(StoreError::DiskFull { .. }) => {}
@@ -349,6 +351,9 @@ impl Writer {
         let visible = self.visible();
         if self.dispatcher.position() >= visible {
             return Ok(visible);
+        }
+        if visible.saturating_sub(self.dispatcher.position()) > RUN_BYTES {
+            self.backlog.notify_all();
         }
         let reached = self.dispatcher.run_to(&self.log.list(), visible).map_err(|error| match error {
             // The log has everything; the entries follow when there is room again.

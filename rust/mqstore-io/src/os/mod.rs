@@ -158,7 +158,9 @@ impl Vfs for OsVfs {
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         // The hasher's keys are random, which is all that is asked of a token.
         let random_seed = RandomState::new().hash_one(std::time::Instant::now());
-        Environment { boot_id: boot_id(), pid: std::process::id(), hostname, random_seed, threads: true }
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let (boot_id, pid) = (boot_id(), std::process::id());
+        Environment { boot_id, pid, hostname, random_seed, threads: true, processors }
     }
 }
 

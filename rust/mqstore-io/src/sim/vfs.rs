@@ -217,6 +217,7 @@ impl Vfs for SimVfs {
             hostname: "simulation".to_owned(),
             random_seed: state.rng.next(),
             threads: !state.options.by_hand,
+            processors: 2,
         }
     }
 }

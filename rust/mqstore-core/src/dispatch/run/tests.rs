@@ -8,8 +8,8 @@ use mqstore_io::{ManualClock, SimVfs, Vfs};
 use proptest::prelude::*;
 
 use super::*;
-use crate::commit_log::{LogScanner, ScanChecks, SegmentList};
-use crate::dispatch::decode_run;
+use crate::commit_log::{Cut, LogScanner, ScanChecks, SegmentList};
+use crate::dispatch::RUN_BYTES;
 use crate::files::StoreFiles;
 
 const STORED: i64 = 1_700_000_000_123;
@@ -149,7 +149,7 @@ fn plain(rules: &DispatchRules, inputs: &[Input], log: &Log) -> Entries {
 }
 
 /// The entries as the dispatcher decodes them, `until` a limit and then to the end.
-fn decoded(rules: &DispatchRules, log: &Log, until: u64, maps: bool) -> Entries {
+fn decoded(rules: &DispatchRules, log: &Log, until: u64, maps: bool, crc: bool) -> Entries {
     let mut scanner = LogScanner::new(Arc::clone(&log.list), 0, 0, ScanChecks { crc: false });
     if maps {
         scanner.look_at_maps();
@@ -158,9 +158,12 @@ fn decoded(rules: &DispatchRules, log: &Log, until: u64, maps: bool) -> Entries 
     let mut output = RunOutput::default();
     for limit in [until, log.end] {
         scanner.extend(Arc::clone(&log.list), limit);
-        assert_eq!(decode_run(&mut scanner, rules, &mut output).unwrap(), None);
-        scanner.let_go();
-        assert_eq!((scanner.position(), output.end), (limit, limit));
+        output.begin();
+        while let Cut::Stretch(stretch) = scanner.cut(RUN_BYTES, Vec::new()).unwrap() {
+            let damage = stretch.records(crc, None, |record, offset| output.add(rules, record, offset));
+            assert_eq!((damage, stretch.end()), (None, scanner.position()));
+        }
+        assert_eq!(scanner.position(), limit);
         index.extend_from_slice(&output.index);
         for (topic, run) in output.queues() {
             let mut units = Vec::new();
@@ -191,6 +194,7 @@ proptest! {
         index_tags: bool,
         cut in any::<proptest::sample::Index>(),
         mapped in 0..4_usize,
+        crc: bool,
     ) {
         let rules = DispatchRules {
             index_tags,
@@ -200,12 +204,12 @@ proptest! {
         let log = log(&inputs);
         let until = if log.places.is_empty() { 0 } else { *cut.get(&log.places) };
         let expected = plain(&rules, &inputs, &log);
-        prop_assert_eq!(decoded(&rules, &log, until, false), expected.clone());
+        prop_assert_eq!(decoded(&rules, &log, until, false, crc), expected.clone());
         // Some segments are mapped, the rest is read.
         for segment in log.list.segments().iter().skip(mapped) {
             segment.region().unwrap();
         }
-        prop_assert_eq!(decoded(&rules, &log, until, true), expected);
+        prop_assert_eq!(decoded(&rules, &log, until, true, crc), expected);
         // Nothing is held on to.
         prop_assert!(log.list.segments().iter().all(|segment| !segment.is_in_use()));
     }
@@ -227,11 +231,14 @@ fn a_mapped_segment_is_looked_at_in_place() {
     let mut scanner = LogScanner::new(Arc::clone(&log.list), 0, log.end, ScanChecks { crc: false });
     scanner.look_at_maps();
     log.list.segments()[0].region().unwrap();
+    let Cut::Stretch(mut stretch) = scanner.cut(RUN_BYTES, Vec::new()).unwrap() else {
+        panic!("there are records");
+    };
     let mut seen = 0;
-    scanner.outlines(u64::MAX, |_, _| seen += 1).unwrap();
-    assert_eq!((seen, scanner.position()), (3, log.end));
+    assert_eq!(stretch.records(false, None, |_, _| seen += 1), None);
+    assert_eq!((seen, stretch.end()), (3, log.end));
     // Until it is let go, nobody may overwrite it.
     assert!(log.list.segments()[0].is_in_use());
-    scanner.let_go();
+    stretch.let_go();
     assert!(!log.list.segments()[0].is_in_use());
 }

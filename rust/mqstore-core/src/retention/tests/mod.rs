@@ -31,7 +31,7 @@ pub(super) fn options() -> StoreOptions {
         queue_file_entries: 5,
         index_slots: 7,
         index_entries: 12,
-        dispatch_threads: 0,
+        dispatch_threads: Some(0),
         delete_when: "*".into(),
         ..StoreOptions::default()
     }

@@ -72,7 +72,7 @@ fn appended_messages_are_read_back_and_survive_a_close() {
 #[test]
 fn threads_dispatch_and_flush_in_the_background() {
     let world = World::real();
-    let options = StoreOptions { dispatch_threads: 1, flush_interval_ms: 5, ..small() };
+    let options = StoreOptions { dispatch_threads: Some(1), flush_interval_ms: 5, ..small() };
     let store = world.open(OpenMode::Create, &options).unwrap();
     store.create_topic("orders", 3, &[]).unwrap();
     fill(&store, 0, 300);

@@ -64,7 +64,7 @@ pub(crate) fn small() -> StoreOptions {
         queue_file_entries: 10,
         index_slots: 7,
         index_entries: 50,
-        dispatch_threads: 0,
+        dispatch_threads: Some(0),
         ..StoreOptions::default()
     }
 }

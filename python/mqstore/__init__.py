@@ -15,7 +15,7 @@ Importing starts no thread and opens nothing; what is heavy is imported where it
 import typing as _typing
 
 from mqstore import errors, types
-from mqstore._directories import compact, info, verify
+from mqstore._directories import compact, info, rebuild, verify
 from mqstore._native import AppendResult, StoredMessage, __version__
 from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
 from mqstore.errors import (
@@ -52,6 +52,7 @@ if _typing.TYPE_CHECKING:
         Progress,
         QueueInfo,
         QueueRange,
+        RebuildReport,
         StoreEvent,
         StoreInfo,
         StoreStats,
@@ -78,6 +79,7 @@ __all__ = [
     "Progress",
     "QueueInfo",
     "QueueRange",
+    "RebuildReport",
     "Store",
     "StoreBusyError",
     "StoreClosedError",
@@ -102,6 +104,7 @@ __all__ = [
     "errors",
     "info",
     "open",
+    "rebuild",
     "types",
     "verify",
 ]

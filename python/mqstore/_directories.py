@@ -1,4 +1,4 @@
-"""The verbs on whole directories: `info`, `verify`, `compact`."""
+"""The verbs on whole directories: `info`, `verify`, `rebuild`, `compact`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqstore.errors import StoreLockedError, UnsupportedFormatError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from mqstore._reports import CompactionReport, Progress, StoreInfo, VerifyReport
+    from mqstore._reports import CompactionReport, Progress, RebuildReport, StoreInfo, VerifyReport
     from mqstore.types import StorePath
 
 
@@ -49,6 +49,43 @@ def verify(path: StorePath, *, progress: Callable[[Progress], object] | None = N
 
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
     return VerifyReport._from_dict(_native.verify(home_of(path), tell))
+
+
+def rebuild(
+    path: StorePath,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[Progress], object] | None = None,
+) -> RebuildReport:
+    """Makes queues, key index and checkpoint of the directory `path` anew from its log.
+
+    The log is not changed. The new files are built and synced in `mqstore/tmp/rebuild`, then each folder
+    changes places with the old one in one step: whoever stops it leaves the old files or the new ones. They
+    need as much room as the old ones meanwhile.
+
+    Damage in the log is passed over and told; a torn end of the log counts as its end. Queues of which the
+    log holds no message any more keep their place. An open store has `Store.rebuild`.
+
+    Args:
+        path: the directory.
+        dry_run: builds everything aside, tells what came out, and throws it away.
+        progress: called about once a mebibyte; an exception that it raises ends the rebuild, with the old
+            files in use.
+
+    Returns:
+        What was made.
+
+    Raises:
+        NotAStoreError: there is no store.
+        StoreLockedError: somebody has the store open for writing.
+        UnsupportedFormatError: the queues are kept in RocksDB.
+        DiskFullError: no room for the new files.
+    """
+    from mqstore._reports import Progress, RebuildReport
+
+    home = home_of(path)
+    tell = None if progress is None else lambda done, total: progress(Progress(done, total))
+    return RebuildReport._timed(lambda: _native.rebuild(home, dry_run, tell), dry_run=dry_run)
 
 
 def compact(
@@ -186,6 +223,6 @@ def _data_ranges(file: int, size: int) -> Iterator[tuple[int, int]]:
         position = end
 
 
-for _function in (info, verify, compact):
+for _function in (info, verify, rebuild, compact):
     _function.__module__ = "mqstore"
 del _function

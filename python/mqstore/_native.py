@@ -18,6 +18,7 @@ from mqstore._mqstore import (
     compaction_run,
     compaction_run_task,
     info,
+    rebuild,
     verify,
 )
 
@@ -37,5 +38,6 @@ __all__ = [
     "compaction_run",
     "compaction_run_task",
     "info",
+    "rebuild",
     "verify",
 ]

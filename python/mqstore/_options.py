@@ -31,7 +31,6 @@ _INTEGERS = (
     "flush_least_pages",
     "max_message_size",
     "default_queues",
-    "dispatch_threads",
     "pool_size",
 )
 _DURATIONS = (
@@ -43,7 +42,7 @@ _DURATIONS = (
     "delete_interval",
     "held_limit",
 )
-_OPTIONAL_INTEGERS = ("retention_bytes",)
+_OPTIONAL_INTEGERS = ("dispatch_threads", "retention_bytes")
 _OPTIONAL_DURATIONS = ("retention",)
 _RATIOS = ("disk_clean_ratio", "disk_force_ratio", "disk_refuse_ratio")
 _PATHS = ("commit_log_paths", "read_only_commit_log_paths")

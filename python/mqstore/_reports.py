@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class _Report:
@@ -109,6 +110,33 @@ class VerifyReport(_Report):
                 )
             )
         return cls(values["ok"], values["messages"], values["bytes"], tuple(problems))
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport(_Report):
+    """What `mqstore.rebuild` and `Store.rebuild` made from the log."""
+
+    dry_run: bool
+    """Whether nothing was changed."""
+    messages: int
+    """Records of the log that were looked at."""
+    bytes: int
+    """Bytes of the log."""
+    queues: int
+    """Queues that have entries."""
+    index_entries: int
+    """Entries of the key index."""
+    seconds: float
+    """How long it took."""
+    skipped: tuple[str, ...] = ()
+    """Damage in the log that was passed over, in words: messages there may be lost."""
+
+    @classmethod
+    def _timed(cls, work: Callable[[], Mapping[str, Any]], *, dry_run: bool = False) -> Self:
+        started = time.perf_counter()
+        values = dict(work())
+        skipped = tuple(values.pop("skipped"))
+        return cls(dry_run=dry_run, seconds=time.perf_counter() - started, skipped=skipped, **values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +337,7 @@ for _class in (
     ExpireReport,
     StoreEvent,
     CompactionReport,
+    RebuildReport,
 ):
     _class.__module__ = "mqstore"
 del _class

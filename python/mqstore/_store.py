@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mqstore._options import StoreOptions
-    from mqstore._reports import ExpireReport, Progress, QueueInfo, StoreStats, VerifyReport
+    from mqstore._reports import ExpireReport, Progress, QueueInfo, RebuildReport, StoreStats, VerifyReport
     from mqstore.types import Mode, StorePath
 
 # A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
@@ -140,6 +140,28 @@ class Store(_native.NativeStore):
 
         self._check()
         return verify(self.path, progress=progress)
+
+    def rebuild(self, *, progress: Callable[[Progress], object] | None = None) -> RebuildReport:
+        """Makes queues and key index anew from the log, as `mqstore.rebuild` does, while the store is in use.
+
+        Appends and reads go on. While the new files take the place of the old ones, for the time that one
+        sync takes, reads wait.
+
+        Args:
+            progress: called about once a mebibyte; an exception that it raises ends the rebuild, with the
+                old files in use.
+
+        Returns:
+            What was made.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+            StoreBusyError: another thread rebuilds it.
+        """
+        from mqstore._reports import Progress, RebuildReport
+
+        tell = None if progress is None else lambda done, total: progress(Progress(done, total))
+        return RebuildReport._timed(lambda: self._rebuild(tell))
 
     def __enter__(self) -> Self:
         self._check()

@@ -54,6 +54,7 @@ calls = {
     "filter": lambda: [consume(store.read("t", 0, filter="absent")) for _ in range(100000)],
     "lookup": lambda: [consume(store.lookup("t", "absent")) for _ in range(1000)],
     "verify": lambda: [store.verify() for _ in range(1000)],
+    "rebuild": lambda: [store.rebuild() for _ in range(1000)],
     "open": lambda: [open_and_close() for _ in range(1000)],
 }
 delays = []
@@ -92,7 +93,7 @@ def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "what", ["wait", "follow", "append", "append_many", "scan", "filter", "lookup", "verify", "open"]
+    "what", ["wait", "follow", "append", "append_many", "scan", "filter", "lookup", "verify", "rebuild", "open"]
 )
 def test_ctrl_c_ends_what_blocks(long_store: Path, tmp_path: Path, what: str) -> None:
     home = tmp_path / "store"

@@ -33,6 +33,7 @@ PUBLIC = {
     "Progress",
     "QueueInfo",
     "QueueRange",
+    "RebuildReport",
     "Store",
     "StoreBusyError",
     "StoreClosedError",
@@ -57,11 +58,14 @@ PUBLIC = {
     "errors",
     "info",
     "open",
+    "rebuild",
     "types",
     "verify",
 }
 
 SIGNATURES = {
+    "rebuild": "(path, *, dry_run=False, progress=None)",
+    "Store.rebuild": "(self, *, progress=None)",
     "open": "(path, mode='r', *, options=None, **overrides)",
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
     "born_timestamp=None, durable=False)",

@@ -1,4 +1,4 @@
-"""The verbs. Each opens the directory to read it and never changes a byte, but for `expire`."""
+"""The verbs. Each opens the directory to read it and never changes a byte, but for `expire` and `rebuild`."""
 
 from __future__ import annotations
 
@@ -242,6 +242,29 @@ def verify(directory: Directory, form: ReportForm = Format.TABLE) -> int:
             rows = [(p.kind, p.path, p.offset, p.detail, p.consequence, p.repair) for p in report.problems]
             render.table(("kind", "path", "offset", "detail", "consequence", "repair"), rows)
     return CLEAN if report.ok else PROBLEMS
+
+
+@app.command()
+@_verb
+def rebuild(
+    directory: Directory,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would come out.")] = False,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Makes queues, key index and checkpoint anew from the log; exit status 1 when the log is damaged."""
+    with render.progress("building queues and index") as bar:
+        report = mqstore.rebuild(directory, dry_run=dry_run, progress=bar)
+    if form is Format.JSON:
+        render.document(report.to_dict())
+    elif form is Format.JSONL:
+        render.lines([report.to_dict()])
+    else:
+        render.pairs(
+            [(name.replace("_", " "), _fact(value)) for name, value in report.to_dict().items() if name != "skipped"]
+        )
+        for text in report.skipped:
+            render.note(text)
+    return PROBLEMS if report.skipped else CLEAN
 
 
 def _of_topic(

@@ -8,6 +8,7 @@
 //! <root>/compaction/  config/
 //! <root>/checkpoint  abort  lock                                    RocketMQ's files
 //! <root>/mqstore/tmp/            files that do not have their name yet
+//! <root>/mqstore/tmp/rebuild/    queues and index that are made anew
 //! <root>/mqstore/lost+found/     copies of every byte that recovery cut
 //! <root>/mqstore/state.a|b       the durable mark, two slots
 //! <root>/mqstore/live            the writer's published positions
@@ -120,6 +121,11 @@ impl StoreFiles {
     /// `mqstore/tmp/`: files get their final name from here by a rename.
     pub fn staging(&self) -> PathBuf {
         self.side().join("tmp")
+    }
+
+    /// `mqstore/tmp/rebuild/`: derived files that are made anew, laid out as under the root.
+    pub fn rebuild(&self) -> PathBuf {
+        self.staging().join("rebuild")
     }
 
     /// `mqstore/lost+found/`: what recovery cut, byte for byte.

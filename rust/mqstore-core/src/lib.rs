@@ -38,6 +38,8 @@ pub use files::StoreFiles;
 pub use inspect::{Problem, Progress, VerifyReport, verify};
 pub use message::{Appended, NewMessage, RecordBytes, StoredRecord, TagFilter, UniqueKey, encode_properties};
 pub use options::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions, Visibility};
-pub use recovery::{RecoveryProgress, RecoveryStage};
+pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
-pub use store::{Boundary, InfoReport, LogCursor, LookupCursor, QueueCursor, QueueInfo, Stats, Store, info};
+pub use store::{
+    Boundary, InfoReport, LogCursor, LookupCursor, QueueCursor, QueueInfo, Stats, Store, info, rebuild,
+};

@@ -1,11 +1,11 @@
-//! Verbs on whole directories: `verify`, `info`, and an open store's `stats`.
+//! Verbs on whole directories: `verify`, `rebuild`, `info`, and an open store's `stats`.
 //!
 //! Their answers travel as dicts in the JSON form; `mqstore._reports` makes the dataclasses.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mqstore_core::{Problem, Progress, Stats, StoreError, StoreFiles, StoreOptions};
+use mqstore_core::{Problem, Progress, RebuildReport, Stats, Store, StoreError, StoreFiles, StoreOptions};
 use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -20,20 +20,9 @@ pub(crate) fn verify(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'_, PyDict>> {
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
-    let mut raised = None;
-    let report = detached(py, || {
-        mqstore_core::verify(&files, &StoreOptions::default(), &mut |step| {
-            tell(progress.as_ref(), step).map_err(|error| {
-                // The check ends on any error; the one that Python raised is kept for the caller.
-                raised = Some(error);
-                StoreError::Closed { path: path.clone() }
-            })
-        })
-    });
-    if let Some(error) = raised {
-        return Err(error);
-    }
-    let report = report?;
+    let report = watched(py, progress.as_ref(), |watch| {
+        mqstore_core::verify(&files, &StoreOptions::default(), watch)
+    })?;
     let found = PyDict::new(py);
     found.set_item("ok", report.ok)?;
     found.set_item("messages", report.messages)?;
@@ -41,6 +30,41 @@ pub(crate) fn verify(
     let problems = report.problems.iter().map(|one| problem(py, one)).collect::<PyResult<Vec<_>>>()?;
     found.set_item("problems", problems)?;
     found.set_item("more", report.more)?;
+    Ok(found)
+}
+
+/// Makes queues and index of the store at `path` anew; `progress` as for `verify`.
+#[pyfunction]
+pub(crate) fn rebuild(
+    py: Python<'_>,
+    path: PathBuf,
+    dry_run: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'_, PyDict>> {
+    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    let report = watched(py, progress.as_ref(), |watch| {
+        mqstore_core::rebuild(&files, &StoreOptions::default(), dry_run, watch)
+    })?;
+    rebuild_dict(py, &report)
+}
+
+/// Makes queues and index of an open store anew.
+pub(crate) fn rebuild_store<'py>(
+    py: Python<'py>,
+    store: &Store,
+    progress: Option<&Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let report = watched(py, progress, |watch| store.rebuild(watch))?;
+    rebuild_dict(py, &report)
+}
+
+fn rebuild_dict<'py>(py: Python<'py>, report: &RebuildReport) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("messages", report.messages)?;
+    found.set_item("bytes", report.bytes)?;
+    found.set_item("queues", report.queues)?;
+    found.set_item("index_entries", report.index_entries)?;
+    found.set_item("skipped", &report.skipped)?;
     Ok(found)
 }
 
@@ -92,6 +116,29 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     found.set_item("expired_bytes", stats.expired_bytes)?;
     found.set_item("refused_appends", stats.refused_appends)?;
     Ok(found)
+}
+
+/// Runs `work` without the interpreter; what it tells of its progress goes to Python, and what that raises
+/// ends it.
+fn watched<T: Send>(
+    py: Python<'_>,
+    progress: Option<&Py<PyAny>>,
+    work: impl FnOnce(&mut dyn FnMut(Progress) -> Result<(), StoreError>) -> Result<T, StoreError> + Send,
+) -> PyResult<T> {
+    let mut raised = None;
+    let outcome = detached(py, || {
+        work(&mut |step| {
+            tell(progress, step).map_err(|error| {
+                // It ends on any error; the one that Python raised is kept for the caller.
+                raised = Some(error);
+                StoreError::Busy { reason: "stopped by the caller".to_owned() }
+            })
+        })
+    });
+    match raised {
+        Some(error) => Err(error),
+        None => outcome,
+    }
 }
 
 /// Calls Python's `progress`, and looks for Ctrl-C.

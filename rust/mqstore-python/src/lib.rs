@@ -40,6 +40,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(message::restore_message, module)?)?;
     module.add_function(wrap_pyfunction!(runtime::after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(admin::verify, module)?)?;
+    module.add_function(wrap_pyfunction!(admin::rebuild, module)?)?;
     module.add_function(wrap_pyfunction!(admin::info, module)?)?;
     compaction::register(module)?;
     Ok(())

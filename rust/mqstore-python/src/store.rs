@@ -14,7 +14,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
-use crate::admin::stats_dict;
+use crate::admin::{rebuild_store, stats_dict};
 use crate::error::{StoreClosedError, of_message, to_py};
 use crate::events::report_dict;
 use crate::input::{
@@ -293,6 +293,11 @@ impl NativeStore {
     fn _stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let store = self.core()?;
         stats_dict(py, &detached(py, || store.stats())?)
+    }
+
+    /// Queues and index made anew; `progress` is called with the bytes done and the bytes in all.
+    fn _rebuild<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
+        rebuild_store(py, self.core()?, progress.as_ref())
     }
 
     /// What is due, deleted or only told; Ctrl-C ends it between two files.

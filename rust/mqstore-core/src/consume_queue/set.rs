@@ -64,6 +64,23 @@ impl QueueSet {
         Ok(set)
     }
 
+    /// An empty set with files of the same lengths, under the root of `files`.
+    pub fn aside(&self, files: &StoreFiles) -> Result<Self, StoreError> {
+        let cache = Arc::new(FileCache::new(Arc::clone(&files.vfs), OPEN_QUEUE_FILES));
+        let home = Arc::new(Home::new(files, Arc::clone(&cache), self.home.layout, Access::ReadWrite));
+        let (batch, _) = BatchQueues::load(files, self.batch.units_per_file(), Access::ReadWrite, cache)?;
+        Ok(Self { home, queues: RwLock::default(), batch, strays: Mutex::default() })
+    }
+
+    /// Takes note that all files were replaced by others that say the same, but for damage. Nothing may be
+    /// written meanwhile; readers go on.
+    pub fn reload(&self, log_min: u64) -> Result<(), StoreError> {
+        self.release();
+        self.refresh()?;
+        self.recover_bounds()?;
+        self.correct_min_offsets(log_min)
+    }
+
     /// Looks for queues that appeared since; for readers that follow another process. Known queues
     /// stay as they are: [`ConsumeQueue::recover_bounds`] renews one of them.
     pub fn refresh(&self) -> Result<(), StoreError> {

@@ -142,6 +142,9 @@ impl Dispatcher {
         let fresh_entries = index.get(fresh..).unwrap_or_default();
         self.index.put(fresh_entries)?;
         run.queues.clear();
+        if run.output.records > 0 {
+            *self.last_record.lock() = Some(run.output.last_record);
+        }
         self.records.fetch_add(run.output.records, Ordering::Relaxed);
         self.index_entries.fetch_add(fresh_entries.len() as u64, Ordering::Relaxed);
         self.skipped.lock().append(&mut run.skipped);

@@ -69,6 +69,8 @@ pub struct Dispatcher {
     rules: DispatchRules,
     cutter: Mutex<Cutter>,
     window: RunWindow<Run>,
+    /// Runs that failed, to be taken up again before any other.
+    again: Mutex<Vec<Run>>,
     /// Runs that are not at work, for the memory that they have.
     spare: Mutex<Vec<Run>>,
     position: AtomicU64,
@@ -79,6 +81,7 @@ pub struct Dispatcher {
     /// Below this log position the index is complete already.
     index_from: u64,
     records: AtomicU64,
+    last_record: Mutex<Option<(u64, i64)>>,
     index_entries: AtomicU64,
     gap_units: AtomicU64,
     refused_units: AtomicU64,
@@ -97,8 +100,6 @@ struct Cutter {
     next: u64,
     /// Bytes after which a run ends.
     run_bytes: u64,
-    /// Runs that failed, to be taken up again before any other.
-    again: Vec<Run>,
 }
 
 /// What ends a dispatcher.
@@ -134,14 +135,16 @@ impl Dispatcher {
             queues,
             index,
             rules,
-            cutter: Mutex::new(Cutter { scanner, next: 0, run_bytes: RUN_BYTES, again: Vec::new() }),
+            cutter: Mutex::new(Cutter { scanner, next: 0, run_bytes: RUN_BYTES }),
             window: RunWindow::new(),
+            again: Mutex::default(),
             spare: Mutex::default(),
             position: AtomicU64::new(start),
             moved: EventCount::new(),
             stopped: OnceLock::new(),
             index_from,
             records: AtomicU64::new(0),
+            last_record: Mutex::default(),
             index_entries: AtomicU64::new(0),
             gap_units: AtomicU64::new(0),
             refused_units: AtomicU64::new(0),
@@ -196,6 +199,11 @@ impl Dispatcher {
     /// Records dispatched so far.
     pub fn records(&self) -> u64 {
         self.records.load(Ordering::Relaxed)
+    }
+
+    /// Log offset and store time of the last record that was dispatched here.
+    pub fn last_record(&self) -> Option<(u64, i64)> {
+        *self.last_record.lock()
     }
 
     /// Index entries added so far.
@@ -262,6 +270,31 @@ impl Dispatcher {
         })
     }
 
+    /// Runs `then` while nothing is at work, with the position reached; nobody begins a run meanwhile.
+    ///
+    /// # Errors
+    /// What keeps the runs at work from being committed.
+    pub fn paused<T>(&self, then: impl FnOnce(u64) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let cutter = self.cutter.lock();
+        while self.window.head() != cutter.next {
+            self.check()?;
+            // Whoever failed left its run here; nobody else may be there to take it up.
+            let failed = self.again.lock().pop();
+            match failed {
+                Some(run) => self.finish(run)?,
+                None => self.commit()?,
+            }
+            let idle = || self.window.head() == cutter.next || self.stopped.get().is_some();
+            self.moved.wait_until(Some(LOOK), idle);
+        }
+        then(self.position())
+    }
+
+    /// Which entries a record yields.
+    pub fn rules(&self) -> &DispatchRules {
+        &self.rules
+    }
+
     /// Takes one run, if there is one, and then commits what can be committed.
     fn work(&self, list: &Arc<SegmentList>, limit: u64) -> Result<Work, StoreError> {
         self.check()?;
@@ -270,19 +303,24 @@ impl Dispatcher {
             self.commit()?;
             return Ok(Work::Nothing);
         };
+        self.finish(run)?;
+        Ok(Work::Done)
+    }
+
+    /// Does what is to be done for `run`, and commits what can be committed.
+    fn finish(&self, run: Run) -> Result<(), StoreError> {
         let mut run = Held { dispatcher: self, run: Some(run) };
         let written = run.write();
         match (written, run.run.take()) {
             (Ok(()), Some(run)) => self.window.complete(run.number, run),
             (Err(error), Some(run)) => {
-                self.cutter.lock().again.push(run);
+                self.again.lock().push(run);
                 self.moved.notify_all();
                 return Err(error);
             }
             (_, None) => {}
         }
-        self.commit()?;
-        Ok(Work::Done)
+        self.commit()
     }
 
     /// Makes at most `steps` steps as threads would that take turns in any way: up to `hands` runs are at work
@@ -319,9 +357,8 @@ impl Dispatcher {
             self.window.complete(run.number, run);
             outcome = self.commit();
         }
-        let mut cutter = self.cutter.lock();
-        cutter.run_bytes = RUN_BYTES;
-        cutter.again.append(&mut held);
+        self.cutter.lock().run_bytes = RUN_BYTES;
+        self.again.lock().append(&mut held);
         outcome
     }
 
@@ -345,10 +382,10 @@ impl Dispatcher {
 
     /// A run to work on: one that somebody gave back, else the next one below `limit`.
     fn take(&self, list: &Arc<SegmentList>, limit: u64) -> Result<Option<Run>, StoreError> {
-        let mut cutter = self.cutter.lock();
-        if let Some(run) = cutter.again.pop() {
+        if let Some(run) = self.again.lock().pop() {
             return Ok(Some(run));
         }
+        let mut cutter = self.cutter.lock();
         let limit = limit.min(self.limit());
         if cutter.scanner.position() >= limit || !self.window.has_room_for(cutter.next) {
             return Ok(None);

@@ -64,6 +64,8 @@ pub struct RunOutput {
     pub index: Vec<IndexPut>,
     /// Records seen.
     pub records: u64,
+    /// Log offset and store time of the last of them.
+    pub last_record: (u64, i64),
     queues: Vec<QueueRun>,
     batches: Vec<BatchRun>,
     topics: Vec<TopicRun>,
@@ -192,13 +194,14 @@ impl RunOutput {
         self.index.shrink_to(KEPT_ENTRIES);
         self.topics.clear();
         self.by_name.clear();
-        (self.records, self.last) = (0, 0);
+        (self.records, self.last_record, self.last) = (0, (0, 0), 0);
     }
 
     /// Adds what `record`, which lies at log offset `offset`, contributes.
     #[inline]
     pub fn add(&mut self, rules: &DispatchRules, record: &RecordOutline<'_>, offset: u64) {
         self.records += 1;
+        self.last_record = (offset, record.store_timestamp);
         let (queued, indexed) = (record.dispatches_to_queue(), record.indexed());
         if !queued && !indexed {
             return;

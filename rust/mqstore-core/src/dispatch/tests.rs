@@ -258,7 +258,7 @@ fn a_run_that_failed_is_taken_up_again() {
     let dispatcher = world.dispatcher();
     dispatcher.work(&world.list, world.end).unwrap();
     let run = dispatcher.take(&world.list, world.end).unwrap().unwrap();
-    dispatcher.cutter.lock().again.push(run);
+    dispatcher.again.lock().push(run);
     assert_eq!(dispatcher.run_to(&world.list, world.end).unwrap(), world.end);
     assert_eq!(derived(&world.files), in_log_order(&world.messages));
 }

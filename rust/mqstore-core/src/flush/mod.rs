@@ -170,6 +170,12 @@ impl Flusher {
         self.flush_with(&mut self.state.lock(), clean)
     }
 
+    /// Runs `then` while nothing is synced here.
+    pub fn while_idle<T>(&self, then: impl FnOnce() -> T) -> T {
+        let _state = self.state.lock();
+        then()
+    }
+
     fn flush_with(&self, state: &mut FlushState, clean: bool) -> Result<(), StoreError> {
         self.log.wait_durable(self.log.appended())?;
         let point = self.log.sync_point();

@@ -92,24 +92,50 @@ impl IndexSet {
     }
 
     fn adopt(&mut self, found: FoundFile, known_geometry: bool) -> Result<(), StoreError> {
-        let len = self.geometry.file_len();
-        let (header, damage) = if !known_geometry {
-            let reason = "neither the options nor its own chains tell its number of slots and entries";
-            (IndexHeader::default(), Some(reason.to_owned()))
-        } else if found.len != len {
-            (IndexHeader::default(), Some(format!("{} bytes long; index files here have {len}", found.len)))
+        let path = found.path.clone();
+        let judged = if known_geometry {
+            self.judge(found)?
         } else {
-            let file = self.cache.get(&found.path, Access::Read).at(&found.path, "opening an index file")?;
-            let header = read_header(&*file).at(&found.path, "reading an index header")?;
-            (header, header_damage(&header, self.geometry))
+            Err("neither the options nor its own chains tell its number of slots and entries".to_owned())
         };
-        if let Some(reason) = damage {
-            self.damaged.get_or_insert_with(|| format!("{}: {reason}", found.path.display()));
-            self.strays.push(stray(&found.path, reason));
-            return Ok(());
+        match judged {
+            Ok(file) => self.list.write().push(Arc::new(file)),
+            Err(reason) => {
+                self.damaged.get_or_insert_with(|| format!("{}: {reason}", path.display()));
+                self.strays.push(stray(&path, reason));
+            }
         }
-        let file = IndexFile::new(found.path, self.geometry, &self.cache, self.access, header);
-        self.list.write().push(Arc::new(file));
+        Ok(())
+    }
+
+    /// The file, or why it is no file of this index.
+    fn judge(&self, found: FoundFile) -> Result<Result<IndexFile, String>, StoreError> {
+        let len = self.geometry.file_len();
+        if found.len != len {
+            return Ok(Err(format!("{} bytes long; index files here have {len}", found.len)));
+        }
+        let file = self.cache.get(&found.path, Access::Read).at(&found.path, "opening an index file")?;
+        let header = read_header(&*file).at(&found.path, "reading an index header")?;
+        Ok(match header_damage(&header, self.geometry) {
+            Some(damage) => Err(damage),
+            None => Ok(IndexFile::new(found.path, self.geometry, &self.cache, self.access, header)),
+        })
+    }
+
+    /// Takes note that all files were replaced by others of the same geometry. Nothing may be written
+    /// meanwhile; look-ups go on.
+    pub fn reload(&self) -> Result<(), StoreError> {
+        let mut writer = self.writer();
+        self.release();
+        let found = discover::scan(&*self.files.vfs, &self.files.index())?;
+        let mut list = Vec::with_capacity(found.files.len());
+        for found in found.files {
+            let path = found.path.clone();
+            let file = self.judge(found)?.map_err(|reason| StoreError::corrupt(&path, 0, reason))?;
+            list.push(Arc::new(file));
+        }
+        writer.last_name = found.last_name;
+        *self.list.write() = list;
         Ok(())
     }
 

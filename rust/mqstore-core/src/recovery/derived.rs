@@ -287,7 +287,7 @@ fn index_start(mark: Option<&Mark>, files: usize, end_physical: i64) -> u64 {
 }
 
 /// Moves something that is no part of the store, but in its way, to `lost+found`.
-fn set_aside(
+pub(super) fn set_aside(
     files: &StoreFiles,
     path: &Path,
     reason: &str,

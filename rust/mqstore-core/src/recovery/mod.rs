@@ -22,18 +22,22 @@ mod check;
 mod cut;
 mod derived;
 mod end;
+mod log_end;
 mod manifest;
 mod mark_fit;
 mod progress;
+mod rebuild;
 
 use std::sync::Arc;
 
 use mqstore_io::{FileLength, MapAccess, MappedFileQueue};
 
 pub use derived::{Derived, recover_derived};
+pub use log_end::{LogEnd, log_end};
 pub use manifest::QueueManifest;
 pub use mark_fit::mark_fits;
 pub use progress::{RecoveryProgress, RecoveryStage, RecoveryWatcher, Watch};
+pub use rebuild::{RebuildReport, Rebuilding, WhatToRebuild};
 
 use crate::commit_log::SegmentList;
 use crate::error::StoreError;

@@ -11,6 +11,7 @@ mod inner_batch;
 mod open;
 mod query;
 mod reader;
+mod rebuild;
 mod services;
 mod topics;
 mod view;
@@ -30,6 +31,7 @@ use mqstore_io::{Clock, Vfs};
 pub use cursor::{LogCursor, LookupCursor, QueueCursor};
 pub use info::{InfoReport, info};
 pub use query::Boundary;
+pub use rebuild::{RebuildWatcher, rebuild};
 
 use crate::consume_queue::ConsumeQueue;
 use crate::error::StoreError;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mqstore_format::UniqueKeyGenerator;
 use mqstore_io::switch;
+use mqstore_io::sync::Mutex;
 use mqstore_io::{EventCount, FileKind, LockError, StoreLock};
 
 use super::topics::{Topics, batch_topics, load_table};
@@ -123,11 +124,12 @@ fn start(
         commit_due: EventCount::new(),
         expire_due: EventCount::new(),
         notes: notes.into(),
+        rebuilding: Mutex::default(),
         closed: false.into(),
     }))
 }
 
-fn take_lock(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {
+pub(super) fn take_lock(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {
     let path = files.lock();
     files.vfs.lock(&path).map_err(|error| match error {
         LockError::Held { pid } => {
@@ -169,7 +171,7 @@ fn mark_running(files: &StoreFiles) -> Result<(), StoreError> {
     files.vfs.write_atomic(&path, &files.staging().join("abort"), pid.as_bytes()).at(&path, "writing abort")
 }
 
-fn refuse_rocksdb(files: &StoreFiles) -> Result<(), StoreError> {
+pub(super) fn refuse_rocksdb(files: &StoreFiles) -> Result<(), StoreError> {
     let queues = files.consume_queue();
     if files.vfs.stat(&queues.join("CURRENT")).is_ok() {
         return Err(StoreError::Unsupported {

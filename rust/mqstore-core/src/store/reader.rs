@@ -9,8 +9,6 @@
 //! the queue manifest; else, for a log of at most [`FULL_WALK_BYTES`], by walking it; else the files
 //! are taken up to the furthest entry and each entry is checked when it is used.
 
-mod end;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -31,7 +29,7 @@ use crate::live::{LiveState, read_live};
 use crate::mark::{Mark, MarkFile};
 use crate::message::RecordBytes;
 use crate::options::StoreOptions;
-use crate::recovery::{QueueManifest, mark_fits};
+use crate::recovery::{QueueManifest, log_end, mark_fits};
 
 /// Up to this many bytes a log is walked to derive queues that nothing vouches for.
 const FULL_WALK_BYTES: u64 = 2 << 30;
@@ -151,6 +149,26 @@ impl Reader {
         if !notes.contains(&text) {
             notes.push(text);
         }
+    }
+
+    /// Moves `state.end` to where the visible log ends now: beside a writer of ours to what it publishes, else
+    /// to the end of the last record that holds together.
+    fn find_end(&self, state: &mut State, live: Option<LiveState>) -> Result<(), StoreError> {
+        if let Some(live) = live {
+            let known = state.list.end_offset();
+            if live.visible > known {
+                state.list = Arc::new(SegmentList::load(&self.files)?);
+            }
+            state.end = state.end.max(live.visible);
+            return Ok(());
+        }
+        let beside = self.files.vfs.lock_holder(&self.files.lock()).ok().flatten().is_some();
+        let found = log_end(&self.files, &state.list, self.mark.as_ref(), state.end, beside)?;
+        state.end = found.end;
+        if let Some(damage) = found.damage.filter(|_| !beside) {
+            self.note(damage);
+        }
+        Ok(())
     }
 
     /// Attributes of `topic` as the topic table has them.

@@ -58,6 +58,8 @@ pub(crate) struct Writer {
     /// Raised when the store closes; the service that expires waits on it.
     pub(super) expire_due: EventCount,
     pub(super) notes: RwLock<Vec<String>>,
+    /// Held while queues and index are made anew.
+    pub(super) rebuilding: Mutex<()>,
     pub(super) closed: AtomicBool,
 }
 

@@ -67,6 +67,11 @@ impl BatchQueues {
         Ok((set, strays))
     }
 
+    /// Units of every file.
+    pub(super) fn units_per_file(&self) -> u64 {
+        self.home.layout.file_bytes() / UNIT_BYTES
+    }
+
     /// Looks for queues that appeared since; answers what is no queue.
     pub(super) fn refresh(&self) -> Result<Vec<Stray>, StoreError> {
         let files = &self.home.files;

@@ -4,6 +4,7 @@ mod batches;
 mod engine;
 mod lifecycle;
 mod reading;
+mod rebuild;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,0 +1,165 @@
+//! Queues and index made anew: of a directory that nobody writes, and of an open store.
+
+use std::sync::Arc;
+
+use mqstore_format::IndexGeometry;
+use mqstore_io::Access;
+
+use super::Store;
+use super::open::{refuse_rocksdb, take_lock};
+use super::topics::{batch_topics, load_table};
+use super::view::View;
+use super::writer::Writer;
+use crate::checkpoint::CheckpointFile;
+use crate::commit_log::SegmentList;
+use crate::consume_queue::QueueSet;
+use crate::dispatch::DispatchRules;
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+use crate::index::IndexSet;
+use crate::inspect::Progress;
+use crate::mark::{Mark, MarkFile};
+use crate::options::StoreOptions;
+use crate::recovery::{QueueManifest, RebuildReport, Rebuilding, WhatToRebuild, log_end, mark_fits};
+
+/// Whom to tell where a rebuild stands; an error as answer ends it with that error, and nothing is changed.
+pub type RebuildWatcher<'a> = &'a mut dyn FnMut(Progress) -> Result<(), StoreError>;
+
+/// Makes queues and index of the store at `files` anew from its log, and the checkpoint with them.
+///
+/// The log is not changed. Damage in it is passed over and told in the report; where its end is torn, the
+/// end of the last record that holds together counts. With `dry_run` everything is made aside, and thrown away.
+///
+/// # Errors
+/// [`StoreError::NotAStore`]; [`StoreError::Locked`] when somebody has the store open for writing;
+/// [`StoreError::Unsupported`] for queues in `RocksDB`; what `watcher` answers; errors of the system. The old
+/// files are in use then.
+pub fn rebuild(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    dry_run: bool,
+    watcher: RebuildWatcher<'_>,
+) -> Result<RebuildReport, StoreError> {
+    options.validate()?;
+    files.must_be_a_store()?;
+    refuse_rocksdb(files)?;
+    let files = &files.clone().with_logs(options)?;
+    let _lock = take_lock(files)?;
+    files.ensure_folder(&files.staging())?;
+    let list = Arc::new(SegmentList::load(files)?);
+    let mark = MarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
+    let found = log_end(files, &list, mark.as_ref(), 0, false)?;
+    let mut notes = Vec::new();
+    let table = load_table(files, &mut notes);
+    let rules = DispatchRules {
+        index_tags: options.index_tags,
+        batch_topics: batch_topics(files, &table),
+        skip_damage: true,
+        ..DispatchRules::default()
+    };
+    let queue_file_bytes = mark.map_or(options.queue_file_bytes(), |mark| mark.queue_file_bytes);
+    let queues = QueueSet::load(files, queue_file_bytes, Access::Read)?;
+    let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
+    let known = mark.map(|mark| mark.index_geometry());
+    let index = IndexSet::load(files, known, configured, Access::Read)?;
+    let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
+    let what = WhatToRebuild { list: Arc::clone(&list), rules, helpers };
+    let made = Rebuilding::begin(files, (&queues, &index), what)?;
+    let built = made.build_to(&list, found.end, &mut |reached| tell(watcher, &list, reached, found.end));
+    let mut report = made.report(found.end);
+    if built.is_err() || dry_run {
+        made.abandon();
+        built?;
+    } else {
+        finish(files, &list, mark, &made, found.end)?;
+    }
+    report.skipped.extend(found.damage);
+    report.skipped.extend(notes);
+    Ok(report)
+}
+
+/// Puts what was made in place, and renews what speaks of it.
+fn finish(
+    files: &StoreFiles,
+    list: &SegmentList,
+    mark: Option<Mark>,
+    made: &Rebuilding,
+    end: u64,
+) -> Result<(), StoreError> {
+    // The checkpoint is going to say that the log is durable.
+    let synced = mark.map_or(0, |mark| mark.position);
+    for segment in list.segments().iter().filter(|segment| segment.end_offset() > synced) {
+        let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
+        file.sync_data().at(&segment.path(), "syncing the log")?;
+    }
+    made.swap()?;
+    let dispatched = mark.map_or(end, |mark| end.min(mark.position));
+    if let Some(mark) = mark {
+        QueueManifest::of(made.queues(), list.min_offset(), dispatched).store(files)?;
+        let renewed = Mark {
+            sequence: mark.sequence + 2,
+            dispatched,
+            index_end: made.index().end_physical(),
+            index_files: made.index().file_count() as u32,
+            ..mark
+        };
+        MarkFile::new(files).store(&renewed, true)?;
+    }
+    let Some((last_offset, store_timestamp)) = made.last_record() else { return Ok(()) };
+    let checkpoint = CheckpointFile::new(files);
+    let mut times = checkpoint.load();
+    times.physic_msg_timestamp = store_timestamp;
+    times.logics_msg_timestamp = store_timestamp;
+    times.index_msg_timestamp = made.index().last_sealed_end_timestamp();
+    times.confirm_physical_offset = last_offset as i64;
+    times.logics_physical_offset = last_offset as i64;
+    checkpoint.store(&times)
+}
+
+fn tell(watcher: RebuildWatcher<'_>, list: &SegmentList, reached: u64, end: u64) -> Result<(), StoreError> {
+    let start = list.min_offset();
+    watcher(Progress { done_bytes: reached.saturating_sub(start), total_bytes: end - start })
+}
+
+impl Store {
+    /// Makes queues and index anew from the log, as [`rebuild`] does, while the store is in use: appends and
+    /// reads go on, and wait while the new files take the place of the old ones.
+    pub fn rebuild(&self, watcher: RebuildWatcher<'_>) -> Result<RebuildReport, StoreError> {
+        self.writer("rebuild its queues")?.rebuild(watcher)
+    }
+}
+
+impl Writer {
+    fn rebuild(&self, watcher: RebuildWatcher<'_>) -> Result<RebuildReport, StoreError> {
+        let Some(_one) = self.rebuilding.try_lock() else {
+            return Err(StoreError::Busy { reason: "the store is being rebuilt already".into() });
+        };
+        let seen = self.catch_up()?;
+        let list = self.log.list();
+        let helpers = self.options.dispatch_workers(&self.files.vfs.environment()).saturating_sub(1);
+        let what = WhatToRebuild { list: Arc::clone(&list), rules: self.dispatcher.rules().clone(), helpers };
+        let made = Rebuilding::begin(&self.files, (&self.queues, &self.index), what)?;
+        let mut watch = |reached| self.check().and_then(|()| tell(watcher, &list, reached, seen));
+        let built = made.build_to(&list, seen, &mut watch).and_then(|()| {
+            // A flush dispatches: it comes before or after.
+            self.flusher.while_idle(|| {
+                self.dispatcher.paused(|end| {
+                    made.build_to(&self.log.list(), end, &mut |_| Ok(()))?;
+                    self.take_over(&made).map(|()| end)
+                })
+            })
+        });
+        let end = built.inspect_err(|_| made.abandon())?;
+        let report = made.report(end);
+        self.flusher.flush_all(false)?;
+        Ok(report)
+    }
+
+    /// Puts what was made in place, while nothing is dispatched and nothing synced.
+    fn take_over(&self, made: &Rebuilding) -> Result<(), StoreError> {
+        made.swap()?;
+        let reloaded = self.queues.reload(self.log.list().min_offset()).and_then(|()| self.index.reload());
+        // Memory and disk may disagree now.
+        reloaded.map_err(|error| self.log.poison("using rebuilt queues", &error.to_string()))
+    }
+}

@@ -55,6 +55,7 @@ def rebuild(
     path: StorePath,
     *,
     dry_run: bool = False,
+    threads: int | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> RebuildReport:
     """Makes queues, key index and checkpoint of the directory `path` anew from its log.
@@ -69,6 +70,7 @@ def rebuild(
     Args:
         path: the directory.
         dry_run: builds everything aside, tells what came out, and throws it away.
+        threads: at most so many, 1 to 8; None is the number of processors, at most 8.
         progress: called about once a mebibyte; an exception that it raises ends the rebuild, with the old
             files in use.
 
@@ -83,9 +85,12 @@ def rebuild(
     """
     from mqstore._reports import Progress, RebuildReport
 
+    if threads is not None and not 1 <= threads <= 8:
+        msg = f"threads must be between 1 and 8, not {threads}"
+        raise ValueError(msg)
     home = home_of(path)
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
-    return RebuildReport._timed(lambda: _native.rebuild(home, dry_run, tell), dry_run=dry_run)
+    return RebuildReport._timed(lambda: _native.rebuild(home, dry_run, threads, tell), dry_run=dry_run)
 
 
 def compact(

@@ -95,7 +95,18 @@ def test_an_exception_of_progress_keeps_the_old_files(shop: Path) -> None:
     assert tree_hash(shop) == before
 
 
+@pytest.mark.parametrize("threads", [1, 8])
+def test_any_number_of_threads_makes_the_same(shop: Path, threads: int) -> None:
+    before = tree_hash(shop / "consumequeue")
+    assert mqstore.rebuild(shop, threads=threads).messages == 120
+    assert tree_hash(shop / "consumequeue") == before
+    assert mqstore.verify(shop).ok
+
+
 def test_what_cannot_be_rebuilt(shop: Path, tmp_path: Path) -> None:
+    for threads in (0, 9):
+        with pytest.raises(ValueError, match="between 1 and 8"):
+            mqstore.rebuild(shop, threads=threads)
     with pytest.raises(mqstore.NotAStoreError):
         mqstore.rebuild(tmp_path)
     with mqstore.open(shop, "rw"), pytest.raises(mqstore.StoreLockedError):

@@ -64,7 +64,7 @@ PUBLIC = {
 }
 
 SIGNATURES = {
-    "rebuild": "(path, *, dry_run=False, progress=None)",
+    "rebuild": "(path, *, dry_run=False, threads=None, progress=None)",
     "Store.rebuild": "(self, *, progress=None)",
     "open": "(path, mode='r', *, options=None, **overrides)",
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "

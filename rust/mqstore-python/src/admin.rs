@@ -33,17 +33,19 @@ pub(crate) fn verify(
     Ok(found)
 }
 
-/// Makes queues and index of the store at `path` anew; `progress` as for `verify`.
+/// Makes queues and index of the store at `path` anew, with so many threads; `progress` as for `verify`.
 #[pyfunction]
 pub(crate) fn rebuild(
     py: Python<'_>,
     path: PathBuf,
     dry_run: bool,
+    threads: Option<u32>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'_, PyDict>> {
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
     let report = watched(py, progress.as_ref(), |watch| {
-        mqstore_core::rebuild(&files, &StoreOptions::default(), dry_run, watch)
+        let options = StoreOptions { dispatch_threads: threads, ..StoreOptions::default() };
+        mqstore_core::rebuild(&files, &options, dry_run, watch)
     })?;
     rebuild_dict(py, &report)
 }

@@ -102,6 +102,22 @@ pub(crate) fn attended(seed: u64, mode: char, longest: u64) -> Case {
     Case { name: format!("v{mode}{longest}-{seed}"), options: options(mode), ops, last_only: false }
 }
 
+/// A random run in which several workers dispatch, out of order and behind the appends, and queues and index
+/// are made anew now and then.
+pub(crate) fn worked(seed: u64, mode: char, longest: u64) -> Case {
+    let mut rng = Rng::new(seed ^ 0x3078_AB1E);
+    let count = longest / 2 + rng.below(longest / 2);
+    let ops = (0..count).map(|_| match rng.below(12) {
+        0..4 => Op::Work(1 + rng.below(6) as u8, rng.below(1 << 32) as u32),
+        4 => Op::Rebuild,
+        5 => Op::Batch(6, 40),
+        _ => any_op(&mut rng),
+    });
+    let ops = ops.collect();
+    let options = StoreOptions { dispatch_threads: Some(1), ..options(mode) };
+    Case { name: format!("w{mode}{longest}-{seed}"), options, ops, last_only: false }
+}
+
 /// A random run that deletes. `kind` is a number of bits: 1 wipes what is deleted, 2 has the log in two
 /// folders elsewhere, 4 goes by size instead of age.
 pub(crate) fn deleting(seed: u64, mode: char, kind: u64) -> Case {
@@ -144,6 +160,7 @@ pub(crate) fn named(name: &str) -> Option<Case> {
         'x' => Some(sequence(mode, head.parse().ok()?, number.parse().ok()?)),
         'r' => Some(random(number.parse().ok()?, mode, head.parse().ok()?)),
         'v' => Some(attended(number.parse().ok()?, mode, head.parse().ok()?)),
+        'w' => Some(worked(number.parse().ok()?, mode, head.parse().ok()?)),
         'e' => Some(deleting(number.parse().ok()?, mode, head.parse().ok()?)),
         _ => None,
     }
@@ -234,6 +251,22 @@ fn a_crash_around_a_deletion_breaks_no_promise() {
         images >= DELETIONS_FLOOR && lost * 10 >= images * 3,
         "{images} disks, {lost} with a lost or torn page"
     );
+}
+
+/// Different disks around workers that dispatch and rebuilds, at least.
+const WORKERS_FLOOR: u64 = 15_000;
+
+#[test]
+fn a_crash_among_workers_breaks_no_promise() {
+    let counts = Counts::default();
+    let started = Instant::now();
+    let cases: Vec<Case> =
+        (0..if soak() { 100 } else { 6 }).flat_map(|seed| MODES.map(|mode| worked(seed, mode, 50))).collect();
+    let outcome = explore_all(&cases, &LONG, &counts, Duration::from_secs(24 * 3600));
+    report("workers", &counts, started);
+    must_hold(outcome);
+    let images = get(&counts.images);
+    assert!(images >= WORKERS_FLOOR, "{images} disks");
 }
 
 #[test]

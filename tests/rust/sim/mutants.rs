@@ -14,7 +14,7 @@ use crate::workload::Case;
 use crate::{compacting, decay, faults, foreign, remaking, switches};
 
 /// Switches that nobody is to notice here, and why they are kept. The soak tries them all the same.
-const SPARE: [(&str, &str); 15] = [
+const SPARE: [(&str, &str); 17] = [
     ("compaction.sync_cleared_job", "what a job leaves is swept by the next one"),
     ("compaction.sync_swept_jobs", "what a job leaves is swept by the next one"),
     ("compaction.sync_job_name", "a job whose folder is lost is run again"),
@@ -24,6 +24,11 @@ const SPARE: [(&str, &str); 15] = [
     ("compaction.sync_tree_name", "the exchange that follows gives the folder its only lasting name"),
     ("compaction.sync_switch", "an exchange reaches the disk with either of its two folders"),
     ("compaction.sync_old_tree", "an exchange reaches the disk with either of its two folders"),
+    ("rebuild.sync_log", "recovery goes by the mark; the checkpoint, which counts on this, is for RocketMQ"),
+    (
+        "rebuild.sync_swap",
+        "queues that are lost are made anew; RocketMQ, which would not, comes after a close",
+    ),
     ("mapped_file.sync_name", "no part of the store names a file so: see commit_log.sync_segment_name"),
     ("mapped_file_queue.sync_removals", "no part of the store cuts a row so: see recovery.sync_log_folder"),
     (

@@ -24,6 +24,8 @@ use mqstore_core::{
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{Clock, ManualClock, SimVfs, Vfs};
 
+use crate::states::Rng;
+
 /// Topic and queue of each record; a record's number chooses. The second topic keeps batch queues.
 pub(crate) const QUEUES: [(&str, i32); 3] = [("a", 0), ("a", 1), ("b", 0)];
 /// Records share this many keys.
@@ -54,6 +56,11 @@ pub(crate) enum Op {
     Expire,
     /// What follows is confirmed later; or now.
     Confirm(bool),
+    /// Several workers dispatch so many runs, a record each, in an order that the number tells; some of what
+    /// they have begun is left to those who come next.
+    Work(u8, u32),
+    /// Queues and index are made anew.
+    Rebuild,
 }
 
 /// A run to make.
@@ -399,6 +406,12 @@ impl<'a> Running<'a> {
                 self.expired(begun)
             }
             Op::Confirm(later) => self.confirm(later),
+            Op::Work(runs, order) => {
+                let mut rng = Rng::new(order.into());
+                let mut pick = |hands: usize| rng.below(hands as u64) as usize;
+                self.store.step_shuffled((4, 1, runs.into()), &mut pick).map_err(explain)
+            }
+            Op::Rebuild => self.store.rebuild(&mut |_| Ok(())).map(drop).map_err(explain),
         }
     }
 

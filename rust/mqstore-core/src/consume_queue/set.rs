@@ -185,6 +185,11 @@ impl QueueSet {
         topics
     }
 
+    /// Has the names in `folder`, which somebody else gave, synced by the next flush.
+    pub fn mark_folder(&self, folder: &Path) {
+        self.home.mark_folder(folder);
+    }
+
     /// Syncs what changed since the last flush: files with new units, then folders with new or
     /// removed names. After an error the rest is still to be synced.
     pub fn flush(&self) -> Result<(), StoreError> {

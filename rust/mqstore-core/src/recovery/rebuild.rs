@@ -160,7 +160,7 @@ impl Rebuilding {
                 self.keep_last_file(&self.files.batch_consume_queue(), queue.topic(), queue.queue_id())?;
             }
         }
-        Ok(())
+        self.queues.flush()
     }
 
     /// Whether the records of a queue whose last one ends at `physical_end` went with the oldest segments.
@@ -179,7 +179,7 @@ impl Rebuilding {
         let (from, to) = (old.join(&last.name), new.join(&last.name));
         vfs.hard_link(&from, &to).at(&to, "keeping the place of a queue")?;
         for folder in new.ancestors().take_while(|folder| folder.starts_with(&self.staged.root)) {
-            switch::step("rebuild.sync_kept", || vfs.sync_dir(folder)).at(folder, "syncing a folder")?;
+            self.queues.mark_folder(folder);
         }
         Ok(())
     }

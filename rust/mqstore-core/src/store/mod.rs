@@ -253,6 +253,18 @@ impl Store {
         services::step(self.writer("step")?)
     }
 
+    /// Dispatches in this thread as threads would that take turns in any way: see
+    /// [`crate::dispatch::Dispatcher::run_shuffled`].
+    #[cfg(feature = "sim")]
+    pub fn step_shuffled(
+        &self,
+        shape: (usize, u64, usize),
+        pick: &mut dyn FnMut(usize) -> usize,
+    ) -> Result<(), StoreError> {
+        let writer = self.writer("step")?;
+        writer.dispatcher.run_shuffled(&writer.log.list(), writer.visible(), shape, pick)
+    }
+
     /// Where the store stands.
     pub fn stats(&self) -> Result<Stats, StoreError> {
         self.check()?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mqstore_format::IndexGeometry;
-use mqstore_io::Access;
+use mqstore_io::{Access, switch};
 
 use super::Store;
 use super::open::{refuse_rocksdb, take_lock};
@@ -90,7 +90,7 @@ fn finish(
     let synced = mark.map_or(0, |mark| mark.position);
     for segment in list.segments().iter().filter(|segment| segment.end_offset() > synced) {
         let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
-        file.sync_data().at(&segment.path(), "syncing the log")?;
+        switch::step("rebuild.sync_log", || file.sync_data()).at(&segment.path(), "syncing the log")?;
     }
     made.swap()?;
     let dispatched = mark.map_or(end, |mark| end.min(mark.position));

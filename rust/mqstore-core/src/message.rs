@@ -258,9 +258,10 @@ impl TagFilter {
         Ok(Some(Self { tags }))
     }
 
-    /// Whether a queue entry's tags code can belong to a match.
+    /// Whether a queue entry's tags code can belong to a match. A code that is no hash (the time of a delivery, a
+    /// place in RocketMQ's `consumequeue_ext/`) leaves it to the record.
     pub fn may_match_code(&self, tags_code: i64) -> bool {
-        self.tags.iter().any(|(hash, _)| *hash == tags_code as i32)
+        i32::try_from(tags_code).map_or(true, |code| self.tags.iter().any(|(hash, _)| *hash == code))
     }
 
     /// Whether a record's tags match.

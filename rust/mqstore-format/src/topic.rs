@@ -8,6 +8,10 @@ use crate::error::FormatError;
 pub const RETRY_TOPIC_PREFIX: &str = "%RETRY%";
 /// Front of the topics that hold messages a group gave up.
 pub const DLQ_TOPIC_PREFIX: &str = "%DLQ%";
+/// Front of the topics that hold what RocketMQ keeps for itself.
+pub const SYSTEM_TOPIC_PREFIX: &str = "rmq_sys_";
+/// Front of the names of light queues, which hold entries for records of other topics.
+pub const LIGHT_QUEUE_PREFIX: &str = "%LMQ%";
 /// The longest name of a topic, in bytes.
 pub const MAX_TOPIC_BYTES: usize = 127;
 /// The longest name of a topic with one of the two prefixes.

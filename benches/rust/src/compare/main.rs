@@ -8,9 +8,17 @@
 //! append     ours         some threads append, the time from the first to the last is taken
 //! open       ours         an open is timed, then some messages follow; the caller may kill us then
 //! open_loop  ours, bare   messages at a fixed rate; latencies count from when each was due
+//! fill       ours         makes the store that the following ones use, with a key of its own for each message
+//! derive     ours         an open of a store without queues and index, until they are there again
+//! rebuild    ours         queues, index and checkpoint made anew, durable
+//! dispatch   ours, bare   queues and index from the log alone, into a folder of their own
+//! read       ours         messages found in order, at random, by key
+//! visible    ours         the time from an append until its message is read
 //! limit      map, sync    one copy and the checksums into a map; written and synced records
 //! ```
 
+mod deriving;
+mod finding;
 mod group;
 mod latency;
 mod limits;
@@ -44,6 +52,13 @@ fn run(line: &str) -> Result<Value, Failure> {
         ("open", "ours") => ours::open(&spec),
         ("open_loop", "ours") => open_loop::ours(&spec),
         ("open_loop", "bare") => open_loop::bare(&spec),
+        ("fill", "ours") => finding::fill(&spec),
+        ("derive", "ours") => deriving::open(&spec),
+        ("rebuild", "ours") => deriving::rebuild(&spec),
+        ("dispatch", "ours") => deriving::dispatch(&spec),
+        ("dispatch", "bare") => deriving::bare(&spec),
+        ("read", "ours") => finding::read(&spec),
+        ("visible", "ours") => finding::visible(&spec),
         ("limit", "map") => limits::map(&spec),
         ("limit", "sync") => limits::sync(&spec),
         (op, side) => Err(format!("unknown measurement {op} of {side}").into()),

@@ -68,6 +68,7 @@ pub(crate) fn append(spec: &Spec) -> Result<Value, Failure> {
 
 /// Messages in all queues.
 pub(crate) fn stored(store: &Store) -> Result<u64, StoreError> {
+    // What is in the queues after a reader has caught up.
     Ok(store.queues("bench")?.iter().map(|queue| (queue.max_offset - queue.min_offset) as u64).sum())
 }
 

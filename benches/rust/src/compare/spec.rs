@@ -16,6 +16,7 @@ const PATIENCE_MS: u64 = 60_000;
 /// One measurement. Fields that an operation does not use may be left out.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "fields of a text that people write")]
 pub(crate) struct Spec {
     pub(crate) op: String,
     pub(crate) side: String,
@@ -42,6 +43,16 @@ pub(crate) struct Spec {
     pub(crate) pause_ms: u64,
     /// Milliseconds of rest between warm-up and measurement, for what is prepared behind an append.
     pub(crate) settle_ms: u64,
+    /// How messages are found: `sequential`, `random`, `lookup`; how a new one is: `read`, `wake`.
+    pub(crate) pattern: String,
+    /// Waits for other messages meanwhile.
+    pub(crate) waiters: u64,
+    /// Where the log ends, as `fill` said.
+    pub(crate) log_end: u64,
+    /// Dispatch: whether the index is built, too.
+    pub(crate) index: bool,
+    /// Dispatch: whether checksums are verified.
+    pub(crate) check_crc: bool,
     /// Limits: whether the pages are present and writable before the time is taken.
     pub(crate) prefaulted: bool,
     /// Open loop: messages a second.
@@ -71,6 +82,11 @@ impl Default for Spec {
             burst: 0,
             pause_ms: 0,
             settle_ms: 0,
+            pattern: String::new(),
+            waiters: 0,
+            log_end: 0,
+            index: true,
+            check_crc: false,
             prefaulted: false,
             rate: 1,
             unflushed: 0,

@@ -16,6 +16,7 @@
 //! | `queue` | one queue, and reading it |
 //! | `write` | units to their slots in any order, then publishing in log order |
 //! | `bounds` | recovery: minimum, maximum, truncation |
+//! | `arrivals` | who waits for a message of one queue |
 //! | `expire` | removal of files that the log's minimum has passed |
 //! | `discover` | what lies in the folder, judged by name, kind and length |
 //! | `home`, `layout`, `slots`, `covered` | descriptors, arithmetic, decoding, bookkeeping |
@@ -25,6 +26,7 @@
 //!
 //! Source: `ConsumeQueue`, `ConsumeQueueStore`, `MappedFileQueue`.
 
+mod arrivals;
 mod batch;
 mod bounds;
 mod covered;
@@ -39,6 +41,7 @@ mod slots;
 mod tests;
 mod write;
 
+pub use arrivals::{Arrivals, Call, Ticket};
 pub use batch::{BatchOutcome, BatchQueue};
 pub use queue::ConsumeQueue;
 pub use set::{OPEN_QUEUE_FILES, QueueSet};

@@ -14,6 +14,7 @@ use mqstore_format::{CqUnit, offset_file_name};
 use mqstore_io::VfsFile;
 use mqstore_io::sync::{Arc, AtomicBool, AtomicI64, Mutex, Ordering, RwLock, Weak};
 
+use super::arrivals::Arrivals;
 use super::covered::Covered;
 use super::home::Home;
 use super::layout::{Part, QueueLayout, UNIT_BYTES};
@@ -40,6 +41,7 @@ pub struct ConsumeQueue {
     pub(super) writing: Mutex<Writing>,
     /// Whether the queue is on its home's list of queues to sync.
     pub(super) dirty: AtomicBool,
+    arrivals: Arrivals,
 }
 
 /// What is known against a queue.
@@ -84,6 +86,7 @@ impl ConsumeQueue {
             damage: Mutex::default(),
             writing: Mutex::new(Writing::default()),
             dirty: AtomicBool::new(false),
+            arrivals: Arrivals::default(),
         })
     }
 
@@ -107,6 +110,12 @@ impl ConsumeQueue {
     /// and before [`Self::recover_bounds`]. Source: `ConsumeQueue#getMaxOffsetInQueue`.
     pub fn max_offset(&self) -> i64 {
         self.committed.load(Ordering::Acquire)
+    }
+
+    /// Who waits for [`Self::max_offset`] to move. Whoever publishes to readers calls
+    /// [`Arrivals::reached`] when they may see the messages.
+    pub fn arrivals(&self) -> &Arrivals {
+        &self.arrivals
     }
 
     /// The log position at which the record of the last committed unit ends; 0 when there is none.

@@ -165,6 +165,12 @@ impl QueueSet {
         self.queues.read().values().flat_map(BTreeMap::values).cloned().collect()
     }
 
+    /// Lets everybody look again who waits for a queue.
+    pub fn wake_all(&self) {
+        self.all().iter().for_each(|queue| queue.arrivals().wake_all());
+        self.batches().iter().for_each(|queue| queue.arrivals().wake_all());
+    }
+
     /// Number of queues, batch queues included.
     pub fn count(&self) -> usize {
         self.queues.read().values().map(BTreeMap::len).sum::<usize>() + self.batches().len()

@@ -7,7 +7,7 @@ use mqstore_io::sync::{Arc, Ordering};
 
 use super::{Dispatcher, RunOutput};
 use crate::commit_log::{Damage, LogStretch};
-use crate::consume_queue::ConsumeQueue;
+use crate::consume_queue::{BatchQueue, ConsumeQueue};
 use crate::error::StoreError;
 
 /// A numbered stretch of the log and what it contributes.
@@ -27,6 +27,8 @@ pub(super) struct Run {
     decoded: bool,
     /// The queues of `output`, in its order, once they are known.
     queues: Vec<QueueWork>,
+    /// Its batch queues, once they have their units.
+    batches: Vec<Arc<BatchQueue>>,
 }
 
 /// What is to be done for one queue.
@@ -51,6 +53,7 @@ impl Default for Run {
             output: RunOutput::default(),
             decoded: false,
             queues: Vec::new(),
+            batches: Vec::new(),
         }
     }
 }
@@ -67,6 +70,16 @@ impl Run {
         self.end = stretch.end();
         self.stretch = stretch;
         self.decoded = false;
+    }
+
+    /// Tells those who wait for messages of its queues, now that readers see them.
+    pub(super) fn tell_arrivals(&mut self) {
+        for work in self.queues.drain(..) {
+            work.queue.arrivals().reached(work.queue.max_offset());
+        }
+        for queue in self.batches.drain(..) {
+            queue.arrivals().reached(queue.max_offset());
+        }
     }
 
     /// Whether none of its entries waits for the ordered step.
@@ -133,20 +146,19 @@ impl Dispatcher {
             let outcome = work.queue.commit(work.end.max(work.queue.max_offset()))?;
             self.gap_units.fetch_add(outcome.gap_units, Ordering::Relaxed);
         }
+        run.batches.clear();
         for (topic, queue_id, units) in run.output.batches() {
-            let outcome = self.queues.batch_or_create(topic, queue_id)?.append(units)?;
+            let queue = self.queues.batch_or_create(topic, queue_id)?;
+            let outcome = queue.append(units)?;
+            run.batches.push(queue);
             self.refused_units.fetch_add(outcome.refused as u64, Ordering::Relaxed);
         }
-        let index = &run.output.index;
-        let fresh = index.partition_point(|put| (put.physical_offset as u64) < self.index_from);
-        let fresh_entries = index.get(fresh..).unwrap_or_default();
-        self.index.put(fresh_entries)?;
-        run.queues.clear();
+        self.index.put(&run.output.index)?;
         if run.output.records > 0 {
             *self.last_record.lock() = Some(run.output.last_record);
         }
         self.records.fetch_add(run.output.records, Ordering::Relaxed);
-        self.index_entries.fetch_add(fresh_entries.len() as u64, Ordering::Relaxed);
+        self.index_entries.fetch_add(run.output.index.len() as u64, Ordering::Relaxed);
         self.skipped.lock().append(&mut run.skipped);
         Ok(())
     }

@@ -2,11 +2,11 @@
 //!
 //! The same rules as the dispatcher's, without the files: a record yields one entry at the offset that
 //! it names; of two records for one place the first in the log wins. An inner batch is one entry that
-//! takes as many offsets as it has messages.
+//! takes as many offsets as it has messages. Light queues get an entry for each record that names them.
 
 use std::collections::BTreeMap;
 
-use mqstore_format::{CqUnit, DelayLevels, RecordView, validate_stored_topic};
+use mqstore_format::{CqUnit, DelayLevels, EntryFields, RecordView, validate_stored_topic};
 
 /// Derived entries of one queue, by ascending offset; offsets may have gaps.
 #[derive(Clone, Debug, Default)]
@@ -83,11 +83,20 @@ impl DerivedQueues {
             tags_code: record.tags_code(&self.delay_levels),
         };
         let messages = record.inner_batch().map_or(1, |(_, messages)| i64::from(messages.max(1)));
-        if !self.queues.contains_key(record.topic) {
-            self.queues.insert(record.topic.to_owned(), BTreeMap::new());
+        self.add_unit((record.topic, record.queue_id), record.queue_offset, messages, unit);
+        for (name, queue_offset) in EntryFields::of(record.properties).light_queues(record.topic) {
+            if validate_stored_topic(name).is_ok() {
+                self.add_unit((name, 0), queue_offset, 1, unit);
+            }
         }
-        if let Some(queues) = self.queues.get_mut(record.topic) {
-            queues.entry(record.queue_id).or_default().add(record.queue_offset, messages, unit);
+    }
+
+    fn add_unit(&mut self, (topic, queue_id): (&str, i32), offset: i64, messages: i64, unit: CqUnit) {
+        if !self.queues.contains_key(topic) {
+            self.queues.insert(topic.to_owned(), BTreeMap::new());
+        }
+        if let Some(queues) = self.queues.get_mut(topic) {
+            queues.entry(queue_id).or_default().add(offset, messages, unit);
         }
     }
 

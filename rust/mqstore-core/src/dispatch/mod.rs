@@ -28,6 +28,8 @@
 //! | prepared (half) | no | yes |
 //! | rolled back | no | no |
 //!
+//! A record that names light queues (`INNER_MULTI_DISPATCH`) has an entry in each of them, too.
+//!
 //! Source: `DefaultMessageStore.ReputMessageService`, `CommitLogDispatcherBuildConsumeQueue`,
 //! `IndexService#buildIndex`; the commit position is the idea of RIP-52, of which RocketMQ's own
 //! `ConcurrentReputMessageService` has the decoding alone.
@@ -78,8 +80,6 @@ pub struct Dispatcher {
     moved: EventCount,
     /// Why nothing is dispatched any more.
     stopped: OnceLock<Stop>,
-    /// Below this log position the index is complete already.
-    index_from: u64,
     records: AtomicU64,
     last_record: Mutex<Option<(u64, i64)>>,
     index_entries: AtomicU64,
@@ -134,7 +134,7 @@ impl Dispatcher {
             files: files.clone(),
             queues,
             index,
-            rules,
+            rules: DispatchRules { index_from, ..rules },
             cutter: Mutex::new(Cutter { scanner, next: 0, run_bytes: RUN_BYTES }),
             window: RunWindow::new(),
             again: Mutex::default(),
@@ -142,7 +142,6 @@ impl Dispatcher {
             position: AtomicU64::new(start),
             moved: EventCount::new(),
             stopped: OnceLock::new(),
-            index_from,
             records: AtomicU64::new(0),
             last_record: Mutex::default(),
             index_entries: AtomicU64::new(0),
@@ -443,6 +442,7 @@ impl Dispatcher {
             if let Some(live) = self.live.get() {
                 live.dispatch(run.end);
             }
+            run.tell_arrivals();
             if let Some(damage) = run.damage.take() {
                 self.stop(Stop::Damage(damage));
                 self.check()?;

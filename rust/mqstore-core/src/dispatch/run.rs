@@ -24,6 +24,8 @@ const KEPT_LISTS: usize = 256;
 /// What decides which entries a record yields.
 #[derive(Clone, Debug, Default)]
 pub struct DispatchRules {
+    /// Records below this log position have their index entries already.
+    pub index_from: u64,
     /// Whether tags get index entries of their own, as RocketMQ 5.5.0 writes them.
     pub index_tags: bool,
     /// What the levels of delayed messages mean; their entries hold the delivery time.
@@ -202,7 +204,8 @@ impl RunOutput {
     pub fn add(&mut self, rules: &DispatchRules, record: &RecordOutline<'_>, offset: u64) {
         self.records += 1;
         self.last_record = (offset, record.store_timestamp);
-        let (queued, indexed) = (record.dispatches_to_queue(), record.indexed());
+        let (queued, indexed) =
+            (record.dispatches_to_queue(), record.indexed() && offset >= rules.index_from);
         if !queued && !indexed {
             return;
         }
@@ -235,7 +238,25 @@ impl RunOutput {
             if let Some(run) = self.queues.get_mut(place) {
                 run.push(record.queue_offset, unit);
             }
+            for (name, queue_offset) in fields.light_queues(record.topic) {
+                self.add_light(rules, name, queue_offset, unit);
+            }
         }
+    }
+
+    /// Adds the entry of a light queue for a record of the last topic.
+    #[cold]
+    fn add_light(&mut self, rules: &DispatchRules, name: &str, queue_offset: i64, unit: CqUnit) {
+        let of_record = self.last;
+        self.last = self.topic(rules, name);
+        let topic = self.topics.get(self.last).filter(|topic| topic.has_queues && !topic.batch);
+        if let Some(topic) = topic {
+            let place = topic.place(0).unwrap_or_else(|| self.add_queue(0));
+            if let Some(run) = self.queues.get_mut(place) {
+                run.push(queue_offset, unit);
+            }
+        }
+        self.last = of_record;
     }
 
     /// Adds the unit of a record of the last topic, whose queues hold batch units. A record that says

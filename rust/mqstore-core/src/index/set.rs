@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use mqstore_format::index::INDEX_HEADER_BYTES;
 use mqstore_format::{IndexFileTime, IndexGeometry, IndexHeader};
 use mqstore_io::switch;
 use mqstore_io::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -59,8 +60,8 @@ impl IndexSet {
     /// The geometry is `known` (what this store's own notes say), `configured` or RocketMQ's default
     /// (5,000,000 slots, 20,000,000 entries), the first whose length is that of the files, unless the
     /// chains of the files disagree; else the only one that they agree with. Where there is no such
-    /// one, the files are strays, the set is empty, and new files are made as `configured` says; so
-    /// they are where there is no file. A file of another length, or with an impossible header, is a
+    /// one, files without an entry are left alone, others are strays, the set is empty, and new files are
+    /// made as `configured` says; so they are where there is no file. A file of another length, or with an impossible header, is a
     /// stray.
     pub fn load(
         files: &StoreFiles,
@@ -95,6 +96,10 @@ impl IndexSet {
         let path = found.path.clone();
         let judged = if known_geometry {
             self.judge(found)?
+        } else if self.is_empty(&found)? {
+            // RocketMQ 5.3.3 makes a file for messages without keys. Nothing in it tells its geometry, and
+            // nothing is lost with it.
+            return Ok(());
         } else {
             Err("neither the options nor its own chains tell its number of slots and entries".to_owned())
         };
@@ -106,6 +111,16 @@ impl IndexSet {
             }
         }
         Ok(())
+    }
+
+    /// Whether the header counts no entry.
+    fn is_empty(&self, found: &FoundFile) -> Result<bool, StoreError> {
+        if found.len < INDEX_HEADER_BYTES as u64 {
+            return Ok(false);
+        }
+        let file = self.cache.get(&found.path, Access::Read).at(&found.path, "opening an index file")?;
+        let header = read_header(&*file).at(&found.path, "reading an index header")?;
+        Ok((0..=1).contains(&header.index_count) && header.slot_count == 0)
     }
 
     /// The file, or why it is no file of this index.

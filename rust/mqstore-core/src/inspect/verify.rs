@@ -4,7 +4,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mqstore_format::{CqUnit, RecordView, index_key_hash};
+use mqstore_format::{CqUnit, RecordView, ext_offset, index_key_hash};
 use mqstore_io::{Access, FileKind};
 
 use super::problems::{Kind, Progress, VerifyReport};
@@ -296,6 +296,10 @@ impl Check<'_> {
     ) {
         match record {
             Some(record) if record == unit => {}
+            // Instead of the tags' hash it names a place in `consumequeue_ext/`.
+            Some(record)
+                if ext_offset(unit.tags_code).is_some()
+                    && CqUnit { tags_code: unit.tags_code, ..*record } == *unit => {}
             Some(record) => {
                 let detail = format!("offset {offset} leads to {unit:?}; its record is {record:?}");
                 self.report.add(Kind::QueueEntryWrong, folder, at, detail);

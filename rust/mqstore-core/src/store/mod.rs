@@ -15,6 +15,7 @@ mod rebuild;
 mod services;
 mod topics;
 mod view;
+mod waiting;
 mod writer;
 
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use cursor::{LogCursor, LookupCursor, QueueCursor};
 pub use info::{InfoReport, info};
 pub use query::Boundary;
 pub use rebuild::{RebuildWatcher, rebuild};
+pub use waiting::Waiter;
 
 use crate::consume_queue::ConsumeQueue;
 use crate::error::StoreError;
@@ -303,10 +305,10 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let clock = &self.inner.files.clock;
         let deadline = clock.monotonic().saturating_add(timeout);
-        loop {
+        for round in 0_u32.. {
             self.check()?;
             let view = self.view();
-            let seen = view.catch_up()?;
+            view.catch_up()?;
             let max = view.bounds(topic, queue_id)?.map_or(0, |(_, max)| max);
             if max > offset {
                 return Ok(true);
@@ -315,9 +317,33 @@ impl Store {
             if now >= deadline {
                 return Ok(false);
             }
-            let left = deadline.saturating_sub(now).as_millis().clamp(1, 1000) as u64;
-            view.wait_for_more(seen, left);
+            // A store that is stopped by an error wakes nobody.
+            let left = deadline.saturating_sub(now).min(Duration::from_secs(1));
+            view.wait_for(topic, queue_id, offset, left, round)?;
         }
+        Ok(false)
+    }
+
+    /// Has `call` made once a message at or behind queue offset `offset` can be read: a wait without a thread, of
+    /// which there may be hundreds of thousands. If it can be read already, [`Waiter::is_over`] and `call` is
+    /// dropped. The call is made once, also when the store closes or is stopped by an error, so it says no more
+    /// than that it is time to look; it is made by the thread that builds the queues, and has to be short and
+    /// must not panic. It is not made after the answer was dropped.
+    ///
+    /// # Errors
+    /// `ReadOnly` (another process writes, and tells nobody here), `TopicNotFound`, `Closed`, `Poisoned`, and
+    /// what keeps the messages before from being dispatched.
+    pub fn wait_with(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offset: i64,
+        call: impl FnOnce() + Send + 'static,
+    ) -> Result<Waiter, StoreError> {
+        let writer = self.writer("wait without a thread")?;
+        writer
+            .wait_with(topic, queue_id, offset, Box::new(call))?
+            .ok_or_else(|| StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: Some(queue_id) })
     }
 
     fn check(&self) -> Result<(), StoreError> {
@@ -358,7 +384,7 @@ impl Inner {
             }
         };
         writer.closed.store(true, Ordering::Release);
-        writer.arrived.notify_all();
+        writer.queues.wake_all();
         services.stop(writer);
         writer.finish()
     }

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mqstore_format::json::TopicTable;
 use mqstore_format::{CqUnit, IndexGeometry};
@@ -39,6 +40,10 @@ const SMALL_LOG_BYTES: u64 = 64 << 20;
 
 /// How often a look is made again after a file was gone; a folder that is missing is so each time.
 const GONE_TRIES: u32 = 20;
+
+/// How long a wait beside a writer sleeps before its first look, and before any later one.
+const FIRST_NAP: Duration = Duration::from_micros(100);
+const LONGEST_NAP: Duration = Duration::from_millis(10);
 
 /// Derived entries that cover more than this are dropped once the files hold them.
 const OVERLAY_BYTES: u64 = 64 << 20;
@@ -473,9 +478,12 @@ impl View for Reader {
                 queue.correct_min_offset(state.list.min_offset())?;
                 queue.max_offset_for(state.overlay_from)
             })?;
-            let overlay = state.overlay.get(topic, queue_id).map_or(0, DerivedQueue::max_offset);
-            let min = queue.min_offset().min(file_max);
-            return Ok(Some((min, file_max.max(overlay))));
+            let overlay = state.overlay.get(topic, queue_id);
+            let max = overlay.map_or(0, DerivedQueue::max_offset).max(file_max);
+            // Where nothing in the files is left of the log, what is derived begins it.
+            let derived_min = || overlay.and_then(DerivedQueue::min_offset).unwrap_or(max);
+            let min = Some(queue.min_offset()).filter(|min| *min < file_max).unwrap_or_else(derived_min);
+            return Ok(Some((min, max)));
         }
         let bounds = Self::derived(&state, topic, queue_id)
             .map_or((0, 0), |queue| (queue.min_offset().unwrap_or(queue.max_offset()), queue.max_offset()));
@@ -570,7 +578,17 @@ impl View for Reader {
         Ok(Some((super::sorted_offsets(found.offsets, min, complete_to), complete_to)))
     }
 
-    fn wait_for_more(&self, _seen: u64, timeout_ms: u64) {
-        self.files.clock.sleep(std::time::Duration::from_millis(timeout_ms.min(10)));
+    /// Another process writes, and raises nothing here: looks again after a while, soon at first.
+    fn wait_for(
+        &self,
+        _topic: &str,
+        _queue_id: i32,
+        _offset: i64,
+        timeout: Duration,
+        round: u32,
+    ) -> Result<(), StoreError> {
+        let nap = FIRST_NAP.saturating_mul(1 << round.min(16)).min(LONGEST_NAP);
+        self.files.clock.sleep(nap.min(timeout));
+        Ok(())
     }
 }

@@ -70,6 +70,8 @@ impl Services {
             while !stop.load(Ordering::Acquire) {
                 let Some(writer) = weak.upgrade() else { return };
                 if writer.log.check().is_err() {
+                    // Who waits for a message is to learn that none will come.
+                    writer.queues.wake_all();
                     return;
                 }
                 round(&writer, &stop);
@@ -85,6 +87,7 @@ impl Services {
         self.stop.store(true, Ordering::Release);
         writer.appended.notify_all();
         writer.backlog.notify_all();
+        writer.hurried.notify_all();
         writer.flush_due.notify_all();
         writer.commit_due.notify_all();
         writer.expire_due.notify_all();
@@ -127,9 +130,11 @@ fn dispatch_round(writer: &Writer, stop: &AtomicBool) {
     // A failure has poisoned the log, which ends this service; a full disk is waited out.
     if writer.dispatch().is_err() {
         writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
-    } else if !writer.arrived.has_waiters() {
-        // Nobody is in a hurry: while this thread sleeps here, appends need no system call to wake it.
-        writer.flush_due.wait_until(Some(GATHER), || stop.load(Ordering::Acquire));
+    } else {
+        // While this thread sleeps here, appends need no system call to wake it, but those that somebody
+        // waits for.
+        let hurry = || writer.hurry.swap(false, Ordering::SeqCst) || stop.load(Ordering::Acquire);
+        writer.hurried.wait_until(Some(GATHER), hurry);
     }
 }
 

@@ -67,7 +67,13 @@ impl TopicState {
     /// The next offset of queue `queue_id`, of 0 to 65,535.
     #[inline]
     pub(crate) fn next_offset(&self, queue_id: i32) -> &AtomicI64 {
-        self.offsets.at(queue_id as u16)
+        &self.offsets.at(queue_id as u16).next
+    }
+
+    /// How many wait for messages of queue `queue_id`.
+    #[inline]
+    pub(crate) fn watchers(&self, queue_id: i32) -> &AtomicU32 {
+        &self.offsets.at(queue_id as u16).watchers
     }
 }
 
@@ -81,7 +87,10 @@ struct Offsets([OnceLock<Box<[Offset]>>; BLOCKS]);
 /// their neighbour's away from each other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Offset(AtomicI64);
+struct Offset {
+    next: AtomicI64,
+    watchers: AtomicU32,
+}
 
 const FIRST_BLOCK: usize = 8;
 /// Enough for 65,536 counters: `FIRST_BLOCK * (2^BLOCKS - 1)` are no fewer.
@@ -90,12 +99,12 @@ const BLOCKS: usize = 14;
 impl Offsets {
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "every index of 16 bits has its place in one of the blocks")]
-    fn at(&self, index: u16) -> &AtomicI64 {
+    fn at(&self, index: u16) -> &Offset {
         let place = usize::from(index) + FIRST_BLOCK;
         let number = (place / FIRST_BLOCK).ilog2() as usize;
         let first = FIRST_BLOCK << number;
         let block = self.0[number].get_or_init(|| (0..first).map(|_| Offset::default()).collect());
-        &block[place - first].0
+        &block[place - first]
     }
 }
 
@@ -274,10 +283,15 @@ mod tests {
     fn every_queue_has_a_counter_of_its_own() {
         let offsets = Offsets::default();
         for index in 0..=u16::MAX {
-            assert_eq!(offsets.at(index).fetch_add(i64::from(index) + 1, Ordering::Relaxed), 0, "{index}");
+            assert_eq!(
+                offsets.at(index).next.fetch_add(i64::from(index) + 1, Ordering::Relaxed),
+                0,
+                "{index}"
+            );
         }
         assert!(
-            (0..=u16::MAX).all(|index| offsets.at(index).load(Ordering::Relaxed) == i64::from(index) + 1)
+            (0..=u16::MAX)
+                .all(|index| offsets.at(index).next.load(Ordering::Relaxed) == i64::from(index) + 1)
         );
     }
 }

@@ -1,6 +1,7 @@
 //! What reads need of a store, whether it is open for writing or for reading only.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mqstore_format::CqUnit;
 
@@ -65,6 +66,14 @@ pub(crate) trait View: Send + Sync {
     /// be searched itself; `None` when the index cannot be used at all.
     fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError>;
 
-    /// Blocks until more may be visible than `seen`, or `timeout_ms` passed.
-    fn wait_for_more(&self, seen: u64, timeout_ms: u64);
+    /// Blocks until a message at `offset` may be there, or `timeout` passed; `round` counts the calls of one
+    /// wait, from 0 on.
+    fn wait_for(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offset: i64,
+        timeout: Duration,
+        round: u32,
+    ) -> Result<(), StoreError>;
 }

@@ -49,8 +49,10 @@ pub(crate) struct Writer {
     pub(super) appended: EventCount,
     /// Raised when one thread has more to dispatch than it should; the others that dispatch wait on it.
     pub(super) backlog: EventCount,
-    /// Raised when more became visible; readers that follow wait on it.
-    pub(super) arrived: EventCount,
+    /// Whether something was appended that somebody waits for since dispatch asked last.
+    pub(super) hurry: AtomicBool,
+    /// Raised with it; dispatch waits on it while it lets records come together.
+    pub(super) hurried: EventCount,
     /// Raised when the store closes or a sync is due; the flush service waits on it.
     pub(super) flush_due: EventCount,
     /// Raised when much is pooled; the service that writes it to the file waits on it.
@@ -125,6 +127,7 @@ impl Writer {
             let mut pending = [self.pending(message, topic.next_offset(queue_id), buffers)];
             let turn = topic.batch.then(|| topic.one_by_one.lock());
             let durable = self.append_pending(&mut pending, now_ms, message.durable, turn)?;
+            self.hurry_for(topic, queue_id);
             let [pending] = &pending;
             Ok(appended(queue_id, encoded.unique_id, pending, durable))
         })
@@ -185,6 +188,9 @@ impl Writer {
             }
             let wants_sync = messages.iter().any(|message| message.durable);
             let durable = self.append_pending(&mut pending, now_ms, wants_sync, None)?;
+            for (topic, queue_id, _) in &encoded {
+                self.hurry_for(topic, *queue_id);
+            }
             let results = encoded.iter().zip(&pending).map(|((_, queue_id, encoded), pending)| {
                 appended(*queue_id, encoded.unique_id.clone(), pending, durable)
             });
@@ -362,8 +368,11 @@ impl Writer {
             StoreError::DiskFull { .. } => error,
             error => self.log.poison("dispatching", &error.to_string()),
         })?;
-        self.arrived.notify_all();
         Ok(reached)
+    }
+
+    pub(super) fn has_queue(&self, topic: &str, queue_id: i32) -> bool {
+        u32::try_from(queue_id).is_ok_and(|id| id < self.topics.queue_count(topic))
     }
 
     /// Keeps `note` for the person who opened the store, once.
@@ -378,9 +387,7 @@ impl Writer {
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
         self.check()?;
         self.topics.store()?;
-        let outcome = self.flusher.flush_all(false);
-        self.arrived.notify_all();
-        outcome
+        self.flusher.flush_all(false)
     }
 
     /// The last step of a close: everything durable, the mark clean, `abort` away, the lock free.
@@ -502,7 +509,7 @@ impl View for Writer {
     }
 
     fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
-        if queue_id < 0 || queue_id as u32 >= self.topics.queue_count(topic) {
+        if !self.has_queue(topic, queue_id) {
             return Ok(None);
         }
         if let Some(queue) = self.queues.batch(topic, queue_id) {
@@ -564,8 +571,14 @@ impl View for Writer {
         Ok(Some((super::sorted_offsets(found.offsets, min, complete_to), complete_to)))
     }
 
-    fn wait_for_more(&self, seen: u64, timeout_ms: u64) {
-        let arrived = || self.dispatcher.position() > seen || self.closed.load(Ordering::Acquire);
-        self.arrived.wait_until(Some(Duration::from_millis(timeout_ms)), arrived);
+    fn wait_for(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offset: i64,
+        timeout: Duration,
+        _round: u32,
+    ) -> Result<(), StoreError> {
+        self.wait_past(topic, queue_id, offset, timeout)
     }
 }

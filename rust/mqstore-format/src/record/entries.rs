@@ -14,8 +14,12 @@ use crate::bytes::field;
 use crate::delay::{DelayLevels, SCHEDULE_TOPIC};
 use crate::error::FormatError;
 use crate::hash::{IndexHasher, java_hash, java_hash_bytes};
-use crate::properties::{DELAY, INNER_BASE, INNER_NUM, KEYS, Properties, TAGS, UNIQ_KEY};
+use crate::properties::{
+    DELAY, INNER_BASE, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, KEYS, Properties, TAGS,
+    UNIQ_KEY,
+};
 use crate::sys_flag::{SysFlag, TransactionType};
+use crate::topic::{LIGHT_QUEUE_PREFIX, RETRY_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX};
 
 /// The part of a record that decides its entries.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -91,6 +95,8 @@ pub struct EntryFields<'a> {
     keys: Option<&'a [u8]>,
     tags: Option<&'a [u8]>,
     delay: Option<&'a [u8]>,
+    light_queues: Option<&'a [u8]>,
+    light_offsets: Option<&'a [u8]>,
 }
 
 impl<'a> EntryFields<'a> {
@@ -101,6 +107,8 @@ impl<'a> EntryFields<'a> {
         const KEYS_NAME: &[u8] = KEYS.as_bytes();
         const TAGS_NAME: &[u8] = TAGS.as_bytes();
         const DELAY_NAME: &[u8] = DELAY.as_bytes();
+        const LIGHT_QUEUES_NAME: &[u8] = INNER_MULTI_DISPATCH.as_bytes();
+        const LIGHT_OFFSETS_NAME: &[u8] = INNER_MULTI_QUEUE_OFFSET.as_bytes();
         let mut found = Self::default();
         for (name, value) in properties.iter_raw() {
             match name {
@@ -108,6 +116,8 @@ impl<'a> EntryFields<'a> {
                 KEYS_NAME => found.keys = Some(value),
                 TAGS_NAME => found.tags = Some(value),
                 DELAY_NAME => found.delay = Some(value),
+                LIGHT_QUEUES_NAME => found.light_queues = Some(value),
+                LIGHT_OFFSETS_NAME => found.light_offsets = Some(value),
                 _ => {}
             }
         }
@@ -154,6 +164,22 @@ impl<'a> EntryFields<'a> {
         }
     }
 
+    /// The light queues that get an entry of a record of `topic`, each with the queue offset there; their queue
+    /// id is 0. None unless both lists are as long as each other. What is no light queue, or no offset, is
+    /// left out. Source: `ConsumeQueue#multiDispatchLmqQueue`.
+    #[inline]
+    pub fn light_queues(&self, topic: &str) -> impl Iterator<Item = (&'a str, i64)> + use<'a> {
+        let lists = self.light_queues.and_then(utf8).zip(self.light_offsets.and_then(utf8));
+        let lists = lists.filter(|(names, offsets)| {
+            names.split(',').count() == offsets.split(',').count() && may_have_light_queues(topic)
+        });
+        let (names, offsets) = lists.unwrap_or_default();
+        names.split(',').zip(offsets.split(',')).filter_map(|(name, offset)| {
+            let offset = offset.parse().ok().filter(|offset| *offset >= 0)?;
+            (name.starts_with(LIGHT_QUEUE_PREFIX) && !name.contains('/')).then_some((name, offset))
+        })
+    }
+
     /// The third field of the queue unit of a record of `topic` that was stored at `store_timestamp`.
     ///
     /// The hash of the tags, 0 without; for records of `SCHEDULE_TOPIC_XXXX` with a `DELAY` above 0 the time
@@ -172,6 +198,14 @@ impl<'a> EntryFields<'a> {
         let hash = java_hash_bytes(tags).unwrap_or_else(|| java_hash(&String::from_utf8_lossy(tags)));
         i64::from(hash)
     }
+}
+
+/// Retry topics and RocketMQ's own have none.
+#[cold]
+fn may_have_light_queues(topic: &str) -> bool {
+    !topic.starts_with(RETRY_TOPIC_PREFIX)
+        && !topic.starts_with(SYSTEM_TOPIC_PREFIX)
+        && topic != SCHEDULE_TOPIC
 }
 
 #[inline]
@@ -224,6 +258,32 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn light_queues_pair_names_with_offsets(
+            names in vec("(%LMQ%)?[a-c/]{0,3}", 0..4),
+            offsets in vec("-?[0-9]{0,3}", 0..4),
+        ) {
+            let raw = format!(
+                "INNER_MULTI_DISPATCH\x01{}\x02INNER_MULTI_QUEUE_OFFSET\x01{}\x02",
+                names.join(","),
+                offsets.join(",")
+            );
+            let fields = EntryFields::of(Properties::new(raw.as_bytes()));
+            let mut expected = Vec::new();
+            if names.len().max(1) == offsets.len().max(1) {
+                for (name, offset) in names.iter().zip(&offsets) {
+                    let offset = offset.parse::<i64>().unwrap_or(-1);
+                    if name.starts_with("%LMQ%") && !name.contains('/') && offset >= 0 {
+                        expected.push((name.as_str(), offset));
+                    }
+                }
+            }
+            prop_assert_eq!(fields.light_queues("orders").collect::<Vec<_>>(), expected);
+            for topic in ["%RETRY%g", "rmq_sys_x", SCHEDULE_TOPIC] {
+                prop_assert_eq!(fields.light_queues(topic).count(), 0);
+            }
+        }
 
         #[test]
         fn one_walk_finds_what_separate_look_ups_find(raw in prop_oneof![texts(), entries()]) {

@@ -12,6 +12,7 @@ use mqstore_io::sync::{Arc, AtomicI64, Mutex, Ordering, RwLock};
 use mqstore_io::{VfsFile, switch};
 
 use super::UNIT_BYTES;
+use crate::consume_queue::arrivals::Arrivals;
 use crate::consume_queue::home::Home;
 use crate::error::{IoContext, StoreError};
 
@@ -29,6 +30,7 @@ pub struct BatchQueue {
     pub(super) max: AtomicI64,
     pub(super) writing: Mutex<Writing>,
     pub(super) damage: Mutex<Option<String>>,
+    arrivals: Arrivals,
 }
 
 /// The files, and how far they are filled. Positions count bytes of units from the first one that the
@@ -91,6 +93,7 @@ impl BatchQueue {
             max: AtomicI64::new(0),
             writing: Mutex::default(),
             damage: Mutex::default(),
+            arrivals: Arrivals::default(),
         }
     }
 
@@ -191,6 +194,11 @@ impl BatchQueue {
         }
         self.max.store(last.next_offset(), Ordering::Release);
         Ok(())
+    }
+
+    /// As [`crate::consume_queue::ConsumeQueue::arrivals`].
+    pub fn arrivals(&self) -> &Arrivals {
+        &self.arrivals
     }
 
     /// Appends the units whose first message has a queue offset of at least `from` to `out`, at most

@@ -52,13 +52,13 @@ fn the_chains_tell_the_geometry() {
 
 #[test]
 fn where_nothing_tells_the_files_are_strays() {
-    // An empty file, and one in which every place is as good as the other.
+    // Files in which every place is as good as the other.
     let world = World::new(&SimVfs::default());
     let folder = world.files.index();
     world.sim.create_dir_all(&folder).unwrap();
     let file = world.sim.create_new(&folder.join("20231114221320123")).unwrap();
     file.set_len(40 + 4 * 1000 + 20 * 1000).unwrap();
-    for fill in [0_u8, 1, 0xff] {
+    for fill in [1, 0xff] {
         file.write_all_at(&vec![fill; 28_040], 0).unwrap();
         let set = load(&world, None, TINY);
         assert_eq!((set.geometry(), set.file_count(), set.strays().len()), (TINY, 0, 1), "{fill}");
@@ -67,6 +67,21 @@ fn where_nothing_tells_the_files_are_strays() {
     }
     // The writer goes on beside it.
     let set = IndexSet::load(&world.files, None, TINY, Access::ReadWrite).unwrap();
+    set.put(&[nth(0)]).unwrap();
+    assert_eq!(world.contents().len(), 2);
+}
+
+#[test]
+fn an_empty_file_of_another_length_is_left_alone() {
+    let world = World::new(&SimVfs::default());
+    let folder = world.files.index();
+    world.sim.create_dir_all(&folder).unwrap();
+    let file = world.sim.create_new(&folder.join("20231114221320123")).unwrap();
+    file.set_len(40 + 4 * 1000 + 20 * 1000).unwrap();
+    let set = IndexSet::load(&world.files, None, TINY, Access::ReadWrite).unwrap();
+    assert_eq!((set.geometry(), set.file_count(), set.strays().len()), (TINY, 0, 0));
+    assert_eq!(set.candidates(1, 0, i64::MAX).unwrap().damaged, None);
+    // The writer goes on beside it.
     set.put(&[nth(0)]).unwrap();
     assert_eq!(world.contents().len(), 2);
 }

@@ -221,3 +221,25 @@ fn a_reader_of_wiped_bytes_is_told_that_they_were_deleted() {
     assert!(matches!(error, StoreError::OffsetOutOfRange { offset: 0, .. }), "{error}");
     store.close().unwrap();
 }
+
+#[test]
+fn a_reader_that_derived_the_newest_entries_begins_where_the_log_does() {
+    let bench = Bench::new();
+    let store = bench.open(&aged(1));
+    fill(&bench, &store, 2);
+    store.flush().unwrap();
+    let reader = bench.read_only();
+    let mut cursor = reader.read("t", 0, None, None, None).unwrap();
+    fill(&bench, &store, 4);
+    // What was appended since its open is derived in memory.
+    assert_eq!(bounds(&reader), bounds(&store));
+    bench.hours(5);
+    expire(&store, false);
+    let (min, max) = bounds(&store);
+    assert!(min > 0);
+    assert_eq!(bounds(&reader), (min, max));
+    let error = cursor.next_batch(1).unwrap_err();
+    assert!(matches!(error, StoreError::OffsetOutOfRange { min_offset, .. } if min_offset == min), "{error}");
+    assert_eq!(offsets(&reader), (min..max).collect::<Vec<_>>());
+    store.close().unwrap();
+}

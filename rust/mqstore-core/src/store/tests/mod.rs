@@ -5,6 +5,7 @@ mod engine;
 mod lifecycle;
 mod reading;
 mod rebuild;
+mod waiting;
 
 use std::path::Path;
 use std::sync::Arc;

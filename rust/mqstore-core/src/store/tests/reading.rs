@@ -65,6 +65,11 @@ fn filters_match_tags() {
         let mut cursor = store.read("t", 0, None, None, filter.as_ref()).unwrap();
         assert_eq!(cursor.next_batch(99).unwrap().len(), wanted, "{expression}");
     }
+    let filter = TagFilter::parse("Aa").unwrap().unwrap();
+    let hash = i64::from(mqstore_format::java_hash("Aa"));
+    assert!(filter.may_match_code(hash) && !filter.may_match_code(hash + 1));
+    // What is no hash tells nothing: a time, a place in an extension.
+    assert!(filter.may_match_code(1_700_000_000_000) && filter.may_match_code(i64::MIN + 20));
 }
 
 #[test]

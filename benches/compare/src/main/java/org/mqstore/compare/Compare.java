@@ -52,6 +52,10 @@ public final class Compare {
                 return Appends.measure(spec);
             case "open":
                 return Opens.measure(spec);
+            case "derive":
+                return Finds.derive(spec);
+            case "read":
+                return Finds.read(spec);
             default:
                 throw new IllegalArgumentException("unknown operation " + op);
         }

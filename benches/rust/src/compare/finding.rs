@@ -1,0 +1,176 @@
+//! Finding messages in a store that is there: by queue in order, at random, by key; and how soon one
+//! that was appended is found.
+
+use std::hint::black_box;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mqstore_core::{OpenMode, Store, encode_properties};
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::latency::Latencies;
+use crate::ours::{message, open_store, stored};
+use crate::spec::Spec;
+
+/// Records that a sequential read fetches at once; what RocketMQ's consumers ask for.
+const AT_ONCE: usize = 32;
+
+/// Makes the store that others read: `order-<n>` is the key of message n.
+pub(crate) fn fill(spec: &Spec) -> Result<Value, Failure> {
+    let store = open_store(spec, OpenMode::Create)?;
+    store.create_topic("bench", spec.queues, &[])?;
+    let body = vec![b'x'; spec.body_bytes];
+    for number in 0..spec.messages {
+        let key = key(number);
+        let properties = encode_properties([key.as_str()], Some("paid"), None, [("region", "eu")])?;
+        store.append(&message(&body, &properties, (number % u64::from(spec.queues)) as i32))?;
+    }
+    store.flush()?;
+    let (end, stored) = (store.stats()?.log_max_offset, stored(&store)?);
+    store.close()?;
+    Ok(json!({ "messages": spec.messages, "stored": stored, "log_bytes": end }))
+}
+
+/// The key of a message. All are as long as each other, so that records have one size.
+fn key(number: u64) -> String {
+    format!("order-{number:08}")
+}
+
+/// Reads `spec.messages` messages in one of these ways: `sequential`, `random`, `lookup`.
+pub(crate) fn read(spec: &Spec) -> Result<Value, Failure> {
+    let store = open_store(spec, OpenMode::ReadWrite)?;
+    let all = stored(&store)?;
+    let warm = spec.warm_up.min(spec.messages);
+    let pass = match spec.pattern.as_str() {
+        "sequential" => sequential,
+        "random" => random,
+        "lookup" => lookup,
+        other => return Err(format!("unknown way to read {other:?}").into()),
+    };
+    pass(&store, all, warm)?;
+    let begin = Instant::now();
+    let found = pass(&store, all, spec.messages)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    store.close()?;
+    Ok(json!({ "seconds": seconds, "messages": spec.messages, "stored": found, "refused": 0 }))
+}
+
+/// A queue from its first message on, decoded.
+fn sequential(store: &Store, _all: u64, count: u64) -> Result<u64, Failure> {
+    let mut cursor = store.read("bench", 0, None, None, None)?;
+    let mut found = 0;
+    while found < count {
+        let batch = cursor.next_batch(AT_ONCE)?;
+        if batch.is_empty() {
+            break;
+        }
+        for record in &batch {
+            black_box(record.view()?);
+        }
+        found += batch.len() as u64;
+    }
+    Ok(found.min(count))
+}
+
+/// One message a call, at an offset that nobody could foresee, decoded.
+fn random(store: &Store, all: u64, count: u64) -> Result<u64, Failure> {
+    let mut found = 0;
+    for offset in places(all, count) {
+        let mut cursor = store.read("bench", 0, Some(offset as i64), Some(offset as i64 + 1), None)?;
+        for record in cursor.next_batch(1)? {
+            black_box(record.view()?);
+            found += 1;
+        }
+    }
+    Ok(found)
+}
+
+/// All messages of a key, of which there is one.
+fn lookup(store: &Store, all: u64, count: u64) -> Result<u64, Failure> {
+    let mut found = 0;
+    for number in places(all, count) {
+        found += store.lookup("bench", &key(number), None, None, Some(AT_ONCE))?.next_batch(AT_ONCE)?.len();
+    }
+    Ok(found as u64)
+}
+
+/// Numbers below `all` in no order; the Java driver makes the same ones.
+fn places(all: u64, count: u64) -> impl Iterator<Item = u64> {
+    let mut state = 4711_u64;
+    (0..count).map(move |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % all
+    })
+}
+
+/// How long it takes from the begin of an append until its message can be read, in an otherwise idle store:
+/// `read` by the thread that appended; `wake` by a thread that waits for it.
+pub(crate) fn visible(spec: &Spec) -> Result<Value, Failure> {
+    let store = open_store(spec, OpenMode::Create)?;
+    store.create_topic("bench", spec.queues, &[])?;
+    let idle: Vec<_> = (0..spec.waiters)
+        .map(|number| store.wait_with("bench", (number % u64::from(spec.queues)) as i32, i64::MAX - 1, || ()))
+        .collect::<Result<_, _>>()?;
+    let begin = Instant::now();
+    let latencies = match spec.pattern.as_str() {
+        "read" => visible_to_who_reads(&store, spec)?,
+        "wake" => visible_to_who_waits(&store, spec)?,
+        other => return Err(format!("unknown way to see a message {other:?}").into()),
+    };
+    let seconds = begin.elapsed().as_secs_f64();
+    drop(idle);
+    let stored = stored(&store)?;
+    store.close()?;
+    Ok(json!({
+        "seconds": seconds, "messages": spec.messages, "stored": stored, "refused": 0,
+        "latency": latencies.to_json(),
+    }))
+}
+
+fn visible_to_who_reads(store: &Store, spec: &Spec) -> Result<Latencies, Failure> {
+    let body = vec![b'x'; spec.body_bytes];
+    let properties = mqstore_bench::properties();
+    let message = message(&body, &properties, 0);
+    let mut latencies = Latencies::default();
+    for _ in 0..spec.messages {
+        thread::sleep(spec.pause());
+        let begin = Instant::now();
+        let offset = store.append(&message)?.queue_offset;
+        let found = store.read("bench", 0, Some(offset), None, None)?.next_batch(1)?;
+        latencies.record(begin.elapsed().as_nanos() as u64);
+        if found.len() != 1 {
+            return Err("an appended message was not found".into());
+        }
+    }
+    Ok(latencies)
+}
+
+fn visible_to_who_waits(store: &Store, spec: &Spec) -> Result<Latencies, Failure> {
+    let body = vec![b'x'; spec.body_bytes];
+    let properties = mqstore_bench::properties();
+    let message = message(&body, &properties, 0);
+    let (told, came) = mpsc::channel();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(move || {
+            for offset in 0..spec.messages as i64 {
+                if !store.wait("bench", 0, offset, Duration::from_secs(60))? {
+                    return Err(Failure::from("a message did not come"));
+                }
+                told.send(Instant::now())?;
+            }
+            Ok(())
+        });
+        let mut latencies = Latencies::default();
+        for _ in 0..spec.messages {
+            thread::sleep(spec.pause());
+            let begin = Instant::now();
+            store.append(&message)?;
+            let Ok(seen) = came.recv() else { break };
+            latencies.record((seen - begin).as_nanos() as u64);
+        }
+        waiter.join().map_err(|_| "the waiting thread panicked")??;
+        Ok(latencies)
+    })
+}

@@ -1,0 +1,156 @@
+//! Waiting for messages in the process that writes them.
+//!
+//! A wait is a call in the table of its queue ([`Arrivals`]) and no thread, so that many thousand cost
+//! nothing but their memory; a thread that waits leaves a call that wakes it. Dispatch makes the calls
+//! once readers see the message. An append to a queue that somebody waits for lets dispatch begin at
+//! once, where it would let records come together otherwise.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mqstore_io::EventCount;
+
+use super::topics::TopicState;
+use super::writer::Writer;
+use crate::consume_queue::{Arrivals, BatchQueue, Call, ConsumeQueue, Ticket};
+use crate::error::StoreError;
+
+/// How long who waits for a queue that does not exist sleeps before another look.
+const NO_QUEUE_NAP: Duration = Duration::from_millis(10);
+
+/// A wait for a message, from [`crate::Store::wait_with`]; dropping it takes the wait back.
+pub struct Waiter {
+    queue: Waited,
+    topic: Arc<TopicState>,
+    queue_id: i32,
+    ticket: Option<Ticket>,
+}
+
+enum Waited {
+    Plain(Arc<ConsumeQueue>),
+    Batch(Arc<BatchQueue>),
+}
+
+impl Waited {
+    fn arrivals(&self) -> &Arrivals {
+        match self {
+            Self::Plain(queue) => queue.arrivals(),
+            Self::Batch(queue) => queue.arrivals(),
+        }
+    }
+
+    fn max_offset(&self) -> i64 {
+        match self {
+            Self::Plain(queue) => queue.max_offset(),
+            Self::Batch(queue) => queue.max_offset(),
+        }
+    }
+}
+
+impl Waiter {
+    /// Whether the message was there already, and no call will be made.
+    pub fn is_over(&self) -> bool {
+        self.ticket.is_none()
+    }
+}
+
+impl fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiter").field("queue_id", &self.queue_id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.queue.arrivals().give_up(ticket);
+        }
+        self.topic.watchers(self.queue_id).fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Writer {
+    /// Has `call` made once a message at or behind `offset` is there; `None` for a queue that nobody made.
+    pub(super) fn wait_with(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offset: i64,
+        call: Call,
+    ) -> Result<Option<Waiter>, StoreError> {
+        let Some(state) = self.topics.get(topic).filter(|_| self.has_queue(topic, queue_id)) else {
+            return Ok(None);
+        };
+        let queue = if state.batch {
+            Waited::Batch(self.queues.batch_or_create(topic, queue_id)?)
+        } else {
+            Waited::Plain(self.queues.get_or_create(topic, queue_id)?)
+        };
+        state.watchers(queue_id).fetch_add(1, Ordering::SeqCst);
+        let mut waiter = Waiter { queue, topic: state, queue_id, ticket: None };
+        let over = || waiter.queue.max_offset() > offset || self.closed.load(Ordering::Acquire);
+        waiter.ticket = waiter.queue.arrivals().wait(offset, call, over);
+        // What was appended before the queue had somebody who waits is brought in here.
+        if waiter.ticket.is_some() {
+            self.dispatch()?;
+        }
+        // A store that an error has stopped gets no more messages. Who is there by then is woken.
+        self.log.check()?;
+        Ok(Some(waiter))
+    }
+
+    /// Blocks until a message at `offset` may be there, the store closes, or `timeout` has passed.
+    pub(super) fn wait_past(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offset: i64,
+        timeout: Duration,
+    ) -> Result<(), StoreError> {
+        let bell = Arc::new(Bell::default());
+        let call = Box::new({
+            let bell = Arc::clone(&bell);
+            move || bell.ring()
+        });
+        match self.wait_with(topic, queue_id, offset, call)? {
+            Some(waiter) if waiter.is_over() => {}
+            Some(_waiter) => bell.wait(timeout),
+            // Who makes the topic raises nothing.
+            None => {
+                let closed = || self.closed.load(Ordering::Acquire);
+                self.flush_due.wait_until(Some(timeout.min(NO_QUEUE_NAP)), closed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets dispatch begin at once if somebody waits for messages of this queue.
+    #[inline]
+    pub(super) fn hurry_for(&self, topic: &TopicState, queue_id: i32) {
+        // Whoever published the message passed a fence.
+        if topic.watchers(queue_id).load(Ordering::SeqCst) > 0 {
+            self.hurry.store(true, Ordering::SeqCst);
+            self.hurried.notify_all();
+        }
+    }
+}
+
+/// What a thread sleeps on.
+#[derive(Debug, Default)]
+struct Bell {
+    rung: AtomicBool,
+    event: EventCount,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rung.store(true, Ordering::Release);
+        self.event.notify_all();
+    }
+
+    fn wait(&self, timeout: Duration) {
+        self.event.wait_until(Some(timeout), || self.rung.load(Ordering::Acquire));
+    }
+}

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .machine import device_bytes_written
@@ -14,7 +15,6 @@ from .sides import Driver, MeasureError, Programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 Result = dict[str, Any]
 Results = dict[str, list[Result]]
@@ -39,6 +39,15 @@ DEFAULTS: Spec = {
     "settle_ms": 0,
 }
 
+READ_DEFAULTS: Spec = {"pattern": "", "span": 1 << 62, "decode": True}
+"""What else is said where messages are found."""
+
+DERIVED = ("consumequeue", "index", "checkpoint", "abort", "mqstore")
+"""What lies beside a log and can be made anew from it."""
+
+DERIVES = ("derive", "rebuild")
+"""Operations that make it."""
+
 
 class Bench:
     """Runs rows in a scratch folder."""
@@ -55,6 +64,8 @@ class Bench:
         """Return what each contender measured in each round; one that cannot take part has a note instead."""
         if row.kind == "restart":
             return self._restarts(row, contenders, rounds, say)
+        if row.kind == "prepared":
+            return self._prepared(row, contenders, rounds, say)
         results: Results = {contender.name: [] for contender in contenders}
         with contextlib.ExitStack() as open_drivers:
             ready: list[tuple[Contender, Driver]] = []
@@ -80,7 +91,8 @@ class Bench:
 
     def spec(self, row: Row, contender: Contender) -> Spec:
         """Return what the contender is told to do."""
-        spec = DEFAULTS | row.spec | contender.spec
+        finds = READ_DEFAULTS if contender.driver != "rust" and row.kind == "prepared" else {}
+        spec = DEFAULTS | finds | row.spec | contender.spec
         if self._quick:
             for name in ("messages", "unflushed"):
                 if name in spec:
@@ -88,7 +100,7 @@ class Bench:
             spec["burst"] //= QUICK_PART
             spec["settle_ms"] = min(spec["settle_ms"], 200)
             spec["warm_up"] //= 10
-        if contender.driver == "java":
+        if contender.driver != "rust":
             spec.pop("side", None)
         return spec | {"path": str(self._scratch / "store")}
 
@@ -111,7 +123,8 @@ class Bench:
         result = self._bare(driver, spec)
         if before is not None and (after := result.pop("device_bytes_after", None)) is not None:
             result["device_bytes"] = after - before
-        result["log_bytes"] = (spec["messages"] + spec["warm_up"]) * result["record_bytes"]
+        if "record_bytes" in result:
+            result["log_bytes"] = (spec["messages"] + spec["warm_up"]) * result["record_bytes"]
         if result["refused"] or result["stored"] != result["messages"]:
             reason = f"{result['refused']} refused, {result['stored']} of {result['messages']} stored"
             raise MeasureError(reason)
@@ -130,6 +143,59 @@ class Bench:
         said = str(error).replace(str(self._scratch), "the scratch folder")
         self.problems.append(f"{row.name}, {contender.name}: {said}")
         say(f"  {contender.name} takes no part: {error}")
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # A store that all sides read
+
+    def _prepared(
+        self, row: Row, contenders: tuple[Contender, ...], rounds: int, say: Callable[[str], None]
+    ) -> Results:
+        results: Results = {contender.name: [] for contender in contenders}
+        folder = self._scratch / "prepared"
+        with contextlib.ExitStack() as open_drivers:
+            open_drivers.callback(shutil.rmtree, folder, ignore_errors=True)
+            filled = self._fill(row, folder)
+            ready = [(each, open_drivers.enter_context(self._programs.start(each.driver))) for each in contenders]
+            # The first round is for compiled code and is not counted.
+            for turn in range(rounds + 1):
+                first = turn % max(len(ready), 1)
+                for contender, driver in list(ready[first:] + ready[:first]):
+                    spec = self.spec(row, contender) | {"path": str(folder)}
+                    try:
+                        result = self._find(spec, driver, filled)
+                    except MeasureError as error:
+                        self._problem(row, contender, error, say)
+                        ready.remove((contender, driver))
+                        continue
+                    if turn > 0:
+                        results[contender.name].append(result)
+                        rate = result["messages"] / result["seconds"]
+                        say(f"  {turn}/{rounds} {contender.name}: {rate:,.0f}/s, {result['seconds'] * 1e3:,.0f} ms")
+        return results
+
+    def _fill(self, row: Row, folder: Path) -> Result:
+        spec = DEFAULTS | {"op": "fill", "side": "ours", "path": str(folder)}
+        spec |= {name: row.spec[name] for name in ("body_bytes",) if name in row.spec}
+        spec["messages"] = row.spec["filled"] // (QUICK_PART if self._quick else 1)
+        with self._programs.start("rust") as driver:
+            return driver.measure(spec, MOST_SECONDS)
+
+    def _find(self, spec: Spec, driver: Driver, filled: Result) -> Result:
+        """One measurement on the store; what is to be made anew is taken away before."""
+        spec.pop("filled")
+        spec |= {"log_end": filled["log_bytes"]} if "side" in spec else {}
+        if spec["op"] in DERIVES:
+            for name in DERIVED:
+                path = Path(spec["path"], name)
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        os.sync()
+        time.sleep(self._rest)
+        result = driver.measure(spec, MOST_SECONDS)
+        wanted = filled["messages"] if spec["op"] in (*DERIVES, "dispatch") else spec["messages"]
+        if (result["messages"], result["stored"]) != (wanted, wanted):
+            reason = f"{result['stored']} of {wanted} messages were found"
+            raise MeasureError(reason)
+        return result
 
     # -----------------------------------------------------------------------------------------------------------------
     # Restarts

@@ -28,6 +28,7 @@ HEADINGS = {
     "p9999_us": "p99.99, µs",
     "max_us": "max, µs",
     "device_bytes_per_log_byte": "disk bytes per log byte",
+    "taken_ms": "ms",
     "after_kill_ms": "after a kill, ms",
     "after_close_ms": "after a close, ms",
 }

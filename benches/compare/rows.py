@@ -26,7 +26,7 @@ class Contender:
 
     name: str
     driver: str
-    """``rust`` (mqstore and the limits) or ``java``."""
+    """``rust`` (mqstore and the limits), ``python`` (mqstore's Python API) or ``java``."""
     spec: Spec = field(default_factory=dict)
 
 
@@ -74,7 +74,8 @@ class Row:
     asked: tuple[Ratio | Limit, ...]
     figures: tuple[str, ...] = ("rate",)
     kind: str = "measure"
-    """``measure``: one specification a turn; ``restart``: opens after a kill and after a close."""
+    """``measure``: one specification a turn, each on a new folder; ``prepared``: on a store of `filled` messages that
+    all sides share; ``restart``: opens after a kill and after a close."""
 
 
 OURS, JAVA, TUNED = "mqstore", "java", "java tuned"
@@ -262,6 +263,129 @@ RESTART = Row(
     kind="restart",
 )
 
+
+def python(name: str = "mqstore, Python", **spec: Any) -> Contender:
+    """Return mqstore's Python API as a side."""
+    return Contender(name, "python", spec)
+
+
+def _derive(name: str, body_bytes: int, messages: int, asked: tuple[Ratio, ...]) -> Row:
+    alone = {"op": "dispatch", "check_crc": True}
+    queues = alone | {"index": False}
+    return Row(
+        f"dispatch-{name}",
+        f"queues and index from a log of {_size(body_bytes)} bodies in memory",
+        {"body_bytes": body_bytes, "filled": messages, "op": "derive"},
+        (
+            ours(options={"dispatch_threads": 1}),
+            ours("mqstore, 2 threads", options={"dispatch_threads": 2}),
+            java(),
+            ours("dispatcher alone", op="dispatch"),
+            ours("dispatcher alone, 2 threads", op="dispatch", threads=2),
+            ours("queues only, checksums", **queues),
+            ours("queues only, checksums, 2 threads", **queues, threads=2),
+            Contender(LIMIT, "rust", {"side": "bare"} | queues),
+        ),
+        asked,
+        kind="prepared",
+    )
+
+
+def _visible(name: str, title: str, asked: tuple[Limit, ...], *contenders: Contender, **spec: Any) -> Row:
+    return Row(
+        name,
+        title,
+        {"op": "visible", "messages": 3_000, "pause_ms": 2} | spec,
+        contenders,
+        asked,
+        figures=("p50_us", "p99_us", "p999_us", "max_us"),
+    )
+
+
+INLINE, WORKERS = {"dispatch_threads": 0}, {"dispatch_threads": 2}
+
+FINDING: tuple[Row, ...] = (
+    _derive(
+        "1k",
+        1024,
+        1_000_000,
+        (
+            Ratio(OURS, JAVA, 8),
+            Ratio("dispatcher alone, 2 threads", "dispatcher alone", 1.7),
+            Ratio("queues only, checksums", LIMIT, 0.5),
+        ),
+    ),
+    _derive("100b", 100, 3_000_000, (Ratio("queues only, checksums", LIMIT, 0.4),)),
+    Row(
+        "rebuild",
+        "queues, index and checkpoint made anew for 3.56 GB of log, durable",
+        {"op": "rebuild", "filled": 2_914_000},
+        (ours(), java(op="derive")),
+        (Limit(OURS, "taken_ms", 750),),
+        figures=("taken_ms", "rate"),
+        kind="prepared",
+    ),
+    _visible(
+        "visible",
+        "from the begin of an append until the same thread has read the message, idle store",
+        (Limit("inline", "p99_us", 50), Limit("workers", "p99_us", 200)),
+        ours("inline", options=INLINE),
+        ours("workers", options=WORKERS),
+        pattern="read",
+    ),
+    _visible(
+        "wake",
+        "from the begin of an append until a thread that waits has woken, idle store",
+        (Limit("workers", "p99_us", 100), Limit("workers, 100,000 more wait", "p99_us", 100)),
+        ours("inline", options=INLINE),
+        ours("workers", options=WORKERS),
+        ours("workers, 100,000 more wait", options=WORKERS, waiters=100_000),
+        pattern="wake",
+        queues=100,
+    ),
+    Row(
+        "read-sequential",
+        "a queue of 1,000,000 messages of 1 KiB read in order, decoded, in memory",
+        {"op": "read", "pattern": "sequential", "filled": 1_000_000, "messages": 1_000_000, "warm_up": 1_000_000},
+        (ours(), python(), java(), java("java, not decoded", decode=False)),
+        (Ratio(OURS, JAVA, 6), Limit("mqstore, Python", "rate", 2_000_000, at_most=False)),
+        kind="prepared",
+    ),
+    Row(
+        "read-random",
+        "messages of 1 KiB at random offsets of a queue of 1,000,000, decoded, in memory",
+        {"op": "read", "pattern": "random", "filled": 1_000_000, "messages": 1_000_000, "warm_up": 1_000_000},
+        (
+            ours(),
+            ours("mqstore, 100 a call", batch=100),
+            python(),
+            python("mqstore, Python, 100 a call", batch=100),
+            java(),
+        ),
+        (
+            Ratio(OURS, JAVA, 3),
+            Ratio("mqstore, 100 a call", JAVA, 3),
+            Limit("mqstore, Python, 100 a call", "rate", 1_000_000, at_most=False),
+        ),
+        kind="prepared",
+    ),
+    Row(
+        "lookup",
+        "messages of 1 KiB by key, 1,000,000 keys, in memory",
+        {"op": "read", "pattern": "lookup", "filled": 1_000_000, "messages": 500_000, "warm_up": 500_000},
+        (
+            ours(),
+            ours("mqstore, 10,000 keys", span=10_000),
+            python(),
+            java(decode=False),
+            java("java, 10,000 keys", decode=False, span=10_000),
+        ),
+        (Ratio(OURS, JAVA, 3), Ratio("mqstore, 10,000 keys", "java, 10,000 keys", 3)),
+        kind="prepared",
+    ),
+)
+"""What finds messages, and what builds that by which they are found."""
+
 ROWS: tuple[Row, ...] = (
     _burst("1k", 1024, 24_000, (*against_java(7), Ratio(OURS, LIMIT, 0.4))),
     _burst("100b", 100, 95_000, against_java(8)),
@@ -314,4 +438,5 @@ ROWS: tuple[Row, ...] = (
     OPEN_LOOP,
     OPEN_LOOP_HALF,
     RESTART,
+    *FINDING,
 )

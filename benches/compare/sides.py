@@ -1,4 +1,4 @@
-"""The two programs that measure: one for mqstore and the limits, one for RocketMQ; both read the same lines."""
+"""The programs that measure: for mqstore and the limits, for its Python API, for RocketMQ. All read the same lines."""
 
 from __future__ import annotations
 
@@ -131,9 +131,11 @@ class Programs:
             raise MeasureError(str(error)) from error
 
     def start(self, driver: str) -> Driver:
-        """Start ``rust`` or ``java``."""
+        """Start ``rust``, ``python`` or ``java``."""
         if driver == "rust":
             return Driver([str(self._rust)], self._scratch / "rust.txt")
+        if driver == "python":
+            return Driver([sys.executable, str(HERE / "python_side.py")], self._scratch / "python.txt")
         home = self._scratch / "home"
         (home / "tmp").mkdir(parents=True, exist_ok=True)
         command = [

@@ -193,6 +193,7 @@ class NativeStore:
         start_time: Time | None = None,
         end_time: Time | None = None,
         limit: int | None = None,
+        newest_first: bool = False,
     ) -> Iterator[StoredMessage]:
         """Messages of `topic` that carry `key`, or have it as unique id, oldest first.
 
@@ -202,6 +203,19 @@ class NativeStore:
             start_time: only messages stored at or after it.
             end_time: only messages stored at or before it.
             limit: at most so many.
+            newest_first: whether the newest one comes first.
+        """
+    def message_at(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
+        """The message at an offset of a queue; None where the queue has none, because a compaction dropped it.
+
+        Raises:
+            TopicNotFoundError: there is no such topic or queue.
+            OffsetOutOfRangeError: the queue does not hold this offset.
+        """
+    def messages_at(self, topic: str, queue_id: int, queue_offsets: Iterable[int]) -> list[StoredMessage | None]:
+        """The messages at these offsets of a queue, in the order asked for.
+
+        As `message_at` finds them; many in one call cost a fraction of many calls.
         """
     def offset_for_time(
         self, topic: str, queue_id: int, time: Time, *, boundary: Literal["lower", "upper"] = "lower"

@@ -214,6 +214,11 @@ impl StoredRecord {
         Ok(Self { queue_offset: queue_offset.unwrap_or(own), commit_log_offset, bytes })
     }
 
+    /// As [`Self::new`], for bytes that the caller decoded.
+    pub(crate) fn decoded(bytes: RecordBytes, commit_log_offset: u64, queue_offset: i64) -> Self {
+        Self { queue_offset, commit_log_offset, bytes }
+    }
+
     /// The stored bytes, from the size field to the end of the properties.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.as_slice()

@@ -6,6 +6,8 @@
 //! covers them), but an error of the write-back in between may go unseen: keep what cannot be derived
 //! again out of this cache.
 //!
+//! A file that is read often may be mapped as well ([`FileCache::map`]); the map goes with the handle.
+//!
 //! Handles are shared: whoever got one keeps it, closed only when the last clone goes. No lock is
 //! held while a file is opened. [`FileCache::forget`] before a file is removed or renamed, else a later
 //! write goes to the old one.
@@ -17,7 +19,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::vfs::{Access, Vfs, VfsFile};
+use crate::region::Region;
+use crate::vfs::{Access, MapAccess, Vfs, VfsFile};
 
 #[cfg(test)]
 mod tests;
@@ -44,6 +47,7 @@ struct State {
 #[derive(Debug)]
 struct Entry {
     file: Arc<dyn VfsFile>,
+    map: Option<Arc<Region>>,
     access: Access,
     used: u64,
 }
@@ -77,6 +81,21 @@ impl FileCache {
         drop(state);
         drop(evicted);
         Ok(file)
+    }
+
+    /// The first `len` bytes of the file at `path` in memory, for reading. They stay at their place for as
+    /// long as there is a clone of the answer, which nobody is to keep: the file would stay open.
+    pub fn map(&self, path: &Path, access: Access, len: u64) -> io::Result<Arc<Region>> {
+        if let Some(map) = self.state.lock().entries.get(path).and_then(|entry| entry.map.clone()) {
+            return Ok(map);
+        }
+        let len = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let map = Arc::new(self.get(path, access)?.map(0, len, MapAccess::Read)?);
+        // Gone from the table meanwhile, the file has no map that stays.
+        if let Some(entry) = self.state.lock().entries.get_mut(path) {
+            return Ok(Arc::clone(entry.map.get_or_insert(map)));
+        }
+        Ok(map)
     }
 
     /// Drops the handle of `path`.
@@ -133,7 +152,7 @@ impl State {
         }
         self.now += 1;
         self.order.insert(self.now, path.to_path_buf());
-        self.entries.insert(path.to_path_buf(), Entry { file, access, used: self.now });
+        self.entries.insert(path.to_path_buf(), Entry { file, map: None, access, used: self.now });
         evicted
     }
 

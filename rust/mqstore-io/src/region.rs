@@ -335,16 +335,23 @@ impl Region {
         Ok(())
     }
 
-    /// Says that bytes `at` to `at + len` will be written soon, so that the memory is near by then. It
-    /// changes nothing, and what is outside is left out.
+    /// Says that bytes `at` to `at + len` will be read soon, so that the memory is near by then. It changes
+    /// nothing, and what is outside is left out.
+    #[inline]
+    pub fn expect_read(&self, at: usize, len: usize) {
+        self.lines(at, len).for_each(prefetch::<READ>);
+    }
+
+    /// As [`Region::expect_read`], for bytes that will be written.
     #[inline]
     pub fn expect_write(&self, at: usize, len: usize) {
+        self.lines(at, len).for_each(prefetch::<WRITE>);
+    }
+
+    #[inline]
+    fn lines(&self, at: usize, len: usize) -> impl Iterator<Item = NonNull<u8>> {
         let end = at.saturating_add(len).min(self.len);
-        for line in (at..end).step_by(CACHE_LINE_BYTES) {
-            if let Ok(place) = self.range(line, 1) {
-                prefetch_for_write(place);
-            }
-        }
+        (at..end).step_by(CACHE_LINE_BYTES).filter_map(|line| self.range(line, 1).ok())
     }
 
     /// Makes the range durable, with the length of the file (not its name); waits for the disk. Syncs
@@ -410,17 +417,26 @@ impl Region {
 /// Bytes that a processor fetches together, on most machines.
 const CACHE_LINE_BYTES: usize = 64;
 
+/// What fetched memory is for.
 #[cfg(target_arch = "x86_64")]
-#[inline]
-fn prefetch_for_write(place: NonNull<u8>) {
-    use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-    // SAFETY: a hint, which does nothing for an address that cannot be reached.
-    unsafe { _mm_prefetch::<_MM_HINT_ET0>(place.as_ptr().cast()) }
-}
-
+const READ: i32 = std::arch::x86_64::_MM_HINT_T0;
+#[cfg(target_arch = "x86_64")]
+const WRITE: i32 = std::arch::x86_64::_MM_HINT_ET0;
 #[cfg(not(target_arch = "x86_64"))]
+const READ: i32 = 0;
+#[cfg(not(target_arch = "x86_64"))]
+const WRITE: i32 = 1;
+
 #[inline]
-fn prefetch_for_write(_place: NonNull<u8>) {}
+fn prefetch<const FOR: i32>(place: NonNull<u8>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which does nothing for an address that cannot be reached.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<FOR>(place.as_ptr().cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
 
 /// The place as one of a `T`, when it is aligned for that.
 #[inline]

@@ -125,6 +125,8 @@ pub struct Environment {
     pub threads: bool,
     /// Processors that this process may use at once; at least 1.
     pub processors: u32,
+    /// Bytes of memory that the machine has; `u64::MAX` where nobody knows.
+    pub memory_bytes: u64,
 }
 
 /// Why a lock was not taken.

@@ -146,6 +146,11 @@ pub(crate) fn offset(value: &Bound<'_, PyAny>) -> PyResult<i64> {
     number("offset", value)
 }
 
+/// Queue offsets, in any iterable.
+pub(crate) fn offsets(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    value.try_iter()?.map(|each| offset(&each?)).collect()
+}
+
 /// A queue offset or None.
 pub(crate) fn optional_offset(value: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     if value.is_none() { Ok(None) } else { offset(value).map(Some) }

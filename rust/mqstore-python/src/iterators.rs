@@ -31,7 +31,7 @@ const TURN: Duration = Duration::from_millis(5);
 pub(crate) enum Source {
     Queue(Box<QueueCursor>),
     Log(LogCursor),
-    Lookup(LookupCursor),
+    Lookup(Box<LookupCursor>),
     Follow(Box<Follow>),
     Done,
 }

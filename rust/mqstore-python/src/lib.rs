@@ -15,6 +15,7 @@
 #![allow(clippy::doc_markdown, reason = "the comments on exported items are Python docstrings")]
 
 mod admin;
+mod batch;
 mod buffer;
 mod compaction;
 mod error;

@@ -9,17 +9,15 @@ use std::time::Duration;
 use mqstore_core::{Boundary, NewMessage, OpenMode, RecoveryProgress, Store, StoreError, TagFilter};
 use mqstore_format::Host;
 use mqstore_io::{Clock, OsVfs, SystemClock};
-use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::intern;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::admin::{rebuild_store, stats_dict};
-use crate::error::{StoreClosedError, of_message, to_py};
+use crate::batch::parts;
+use crate::error::{StoreClosedError, to_py};
 use crate::events::report_dict;
-use crate::input::{
-    Encoded, body, duration, encode, flag, number, offset, optional_offset, queue, text, time,
-};
+use crate::input::{Encoded, duration, encode, number, offset, offsets, optional_offset, queue, text, time};
 use crate::iterators::{Follow, MessageIterator, Source};
 use crate::message::StoredMessage;
 use crate::options;
@@ -438,6 +436,38 @@ impl NativeStore {
         detached(py, || store.get_at(offset)).map(StoredMessage::from)
     }
 
+    /// The message at an offset of a queue; None where the queue has none, because a compaction dropped it.
+    ///
+    /// Raises:
+    ///     TopicNotFoundError: there is no such topic or queue.
+    ///     OffsetOutOfRangeError: the queue does not hold this offset.
+    fn message_at(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        #[pyo3(from_py_with = queue)] queue_id: i32,
+        #[pyo3(from_py_with = offset)] queue_offset: i64,
+    ) -> PyResult<Option<StoredMessage>> {
+        let store = self.core()?;
+        let found = detached(py, || store.message_at(topic, queue_id, queue_offset))?;
+        Ok(found.map(StoredMessage::from))
+    }
+
+    /// The messages at these offsets of a queue, in the order asked for.
+    ///
+    /// As `message_at` finds them; many in one call cost a fraction of many calls.
+    fn messages_at(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        #[pyo3(from_py_with = queue)] queue_id: i32,
+        #[pyo3(from_py_with = offsets)] queue_offsets: Vec<i64>,
+    ) -> PyResult<Vec<Option<StoredMessage>>> {
+        let store = self.core()?;
+        let found = detached(py, || store.messages_at(topic, queue_id, &queue_offsets))?;
+        Ok(found.into_iter().map(|found| found.map(StoredMessage::from)).collect())
+    }
+
     /// Messages of `topic` that carry `key`, or have it as unique id, oldest first.
     ///
     /// Args:
@@ -446,7 +476,8 @@ impl NativeStore {
     ///     start_time: only messages stored at or after it.
     ///     end_time: only messages stored at or before it.
     ///     limit: at most so many.
-    #[pyo3(signature = (topic, key, *, start_time = None, end_time = None, limit = None))]
+    ///     newest_first: whether the newest one comes first.
+    #[pyo3(signature = (topic, key, *, start_time = None, end_time = None, limit = None, newest_first = false))]
     fn lookup(
         slf: &Bound<'_, Self>,
         topic: &str,
@@ -454,6 +485,7 @@ impl NativeStore {
         start_time: Option<&Bound<'_, PyAny>>,
         end_time: Option<&Bound<'_, PyAny>>,
         limit: Option<&Bound<'_, PyAny>>,
+        newest_first: bool,
     ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
         let start = start_time.map(|when| time("start_time", when)).transpose()?;
@@ -464,7 +496,8 @@ impl NativeStore {
             .transpose()
             .map_err(|_| PyValueError::new_err("limit must not be negative"))?;
         let cursor = detached(py, || store.lookup(topic, key, start, end, limit))?;
-        Self::iterator(slf, Source::Lookup(cursor))
+        let cursor = if newest_first { cursor.newest_first() } else { cursor };
+        Self::iterator(slf, Source::Lookup(Box::new(cursor)))
     }
 
     /// The offset for a store time.
@@ -528,54 +561,6 @@ impl NativeStore {
             }
         }
     }
-}
-
-/// One message of a batch, with everything that its borrowed form points to.
-struct Part<'py> {
-    body: Bound<'py, PyBytes>,
-    encoded: Encoded,
-    flag: i32,
-    born_timestamp_ms: Option<i64>,
-}
-
-fn parts<'py>(messages: &Bound<'py, PyAny>) -> PyResult<Vec<Part<'py>>> {
-    if messages.is_instance_of::<PyBytes>() || messages.is_instance_of::<PyString>() {
-        let kind = messages.get_type().name()?;
-        return Err(PyTypeError::new_err(format!(
-            "messages must be an iterable of bodies or Messages, not {kind}"
-        )));
-    }
-    let py = messages.py();
-    let class = crate::input::message_class(py)?;
-    let mut found = Vec::new();
-    for (index, message) in messages.try_iter()?.enumerate() {
-        let part = part(&message?, class).map_err(|error| of_message(py, index, error))?;
-        found.push(part);
-    }
-    Ok(found)
-}
-
-fn part<'py>(message: &Bound<'py, PyAny>, class: &Bound<'py, PyAny>) -> PyResult<Part<'py>> {
-    let py = message.py();
-    if !message.is_instance(class)? {
-        return Ok(Part {
-            body: body(message)?,
-            encoded: Encoded::default(),
-            flag: 0,
-            born_timestamp_ms: None,
-        });
-    }
-    let born = message.getattr(intern!(py, "born_timestamp"))?;
-    Ok(Part {
-        body: body(&message.getattr(intern!(py, "body"))?)?,
-        encoded: encode(
-            Some(&message.getattr(intern!(py, "keys"))?),
-            Some(&message.getattr(intern!(py, "tags"))?),
-            Some(&message.getattr(intern!(py, "properties"))?),
-        )?,
-        flag: flag(&message.getattr(intern!(py, "flag"))?)?,
-        born_timestamp_ms: if born.is_none() { None } else { Some(time("born_timestamp", &born)?) },
-    })
 }
 
 fn tag_filter(filter: &Bound<'_, PyAny>) -> PyResult<Option<TagFilter>> {

@@ -41,24 +41,24 @@ fn key(number: u64) -> String {
 /// Reads `spec.messages` messages in one of these ways: `sequential`, `random`, `lookup`.
 pub(crate) fn read(spec: &Spec) -> Result<Value, Failure> {
     let store = open_store(spec, OpenMode::ReadWrite)?;
-    let all = stored(&store)?;
+    let all = stored(&store)?.min(spec.span);
     let warm = spec.warm_up.min(spec.messages);
-    let pass = match spec.pattern.as_str() {
-        "sequential" => sequential,
-        "random" => random,
-        "lookup" => lookup,
-        other => return Err(format!("unknown way to read {other:?}").into()),
+    let pass = |count| match spec.pattern.as_str() {
+        "sequential" => sequential(&store, count),
+        "random" => random(&store, all, count, spec.batch as usize),
+        "lookup" => lookup(&store, all, count),
+        other => Err(format!("unknown way to read {other:?}").into()),
     };
-    pass(&store, all, warm)?;
+    pass(warm)?;
     let begin = Instant::now();
-    let found = pass(&store, all, spec.messages)?;
+    let found = pass(spec.messages)?;
     let seconds = begin.elapsed().as_secs_f64();
     store.close()?;
     Ok(json!({ "seconds": seconds, "messages": spec.messages, "stored": found, "refused": 0 }))
 }
 
 /// A queue from its first message on, decoded.
-fn sequential(store: &Store, _all: u64, count: u64) -> Result<u64, Failure> {
+fn sequential(store: &Store, count: u64) -> Result<u64, Failure> {
     let mut cursor = store.read("bench", 0, None, None, None)?;
     let mut found = 0;
     while found < count {
@@ -74,12 +74,12 @@ fn sequential(store: &Store, _all: u64, count: u64) -> Result<u64, Failure> {
     Ok(found.min(count))
 }
 
-/// One message a call, at an offset that nobody could foresee, decoded.
-fn random(store: &Store, all: u64, count: u64) -> Result<u64, Failure> {
+/// At offsets that nobody could foresee, so many a call, decoded.
+fn random(store: &Store, all: u64, count: u64, batch: usize) -> Result<u64, Failure> {
     let mut found = 0;
-    for offset in places(all, count) {
-        let mut cursor = store.read("bench", 0, Some(offset as i64), Some(offset as i64 + 1), None)?;
-        for record in cursor.next_batch(1)? {
+    let offsets: Vec<i64> = places(all, count).map(|place| place as i64).collect();
+    for offsets in offsets.chunks(batch) {
+        for record in store.messages_at("bench", 0, offsets)?.into_iter().flatten() {
             black_box(record.view()?);
             found += 1;
         }

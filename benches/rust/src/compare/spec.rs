@@ -45,6 +45,8 @@ pub(crate) struct Spec {
     pub(crate) settle_ms: u64,
     /// How messages are found: `sequential`, `random`, `lookup`; how a new one is: `read`, `wake`.
     pub(crate) pattern: String,
+    /// Reads: only so many messages, the oldest ones, are asked for.
+    pub(crate) span: u64,
     /// Waits for other messages meanwhile.
     pub(crate) waiters: u64,
     /// Where the log ends, as `fill` said.
@@ -83,6 +85,7 @@ impl Default for Spec {
             pause_ms: 0,
             settle_ms: 0,
             pattern: String::new(),
+            span: u64::MAX,
             waiters: 0,
             log_end: 0,
             index: true,

@@ -30,6 +30,7 @@ use mqstore_io::{MappedFile, MappedFileQueue};
 use super::active::{Active, Shares};
 use super::ahead::{Ahead, AheadOptions};
 use super::group_commit::GroupCommit;
+use super::maps::{ReadMaps, hot_bytes};
 use super::place::seal;
 use super::pool::Pool;
 use super::put_lock::{PutBusy, PutGuard, PutLimits, PutLock};
@@ -39,7 +40,6 @@ use super::segments::{NewestList, Segment, SegmentList};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 use crate::live::LivePage;
-use crate::message::RecordBytes;
 use crate::options::{Durability, PutLockKind, StoreOptions};
 
 /// One encoded record on its way into the log.
@@ -148,6 +148,11 @@ pub struct CommitLog {
     pub(super) stopped: AtomicBool,
     pub(super) cause: Mutex<Option<(&'static str, String)>>,
     pub(super) refused: AtomicU64,
+    /// Where the log ended when it was opened: what follows this process wrote.
+    pub(super) own_from: u64,
+    /// Bytes before the end that are taken to be in memory.
+    pub(super) hot_bytes: u64,
+    pub(super) read_maps: ReadMaps,
 }
 
 /// What each append changes while it holds the put lock.
@@ -242,6 +247,9 @@ impl CommitLog {
             stopped: AtomicBool::new(false),
             cause: Mutex::new(None),
             refused: AtomicU64::new(0),
+            own_from: end,
+            hot_bytes: hot_bytes(files.vfs.environment().memory_bytes),
+            read_maps: ReadMaps::default(),
         };
         log.lock_first_pages()?;
         Ok(log)
@@ -556,15 +564,5 @@ impl CommitLog {
 
     pub(super) fn segment_at(&self, offset: u64) -> Result<Arc<Segment>, StoreError> {
         self.row.find(offset).ok_or_else(|| self.poison("appending", "its segment is gone"))
-    }
-
-    /// The bytes of the record at `offset` when it lies in the active segment and can be read there.
-    pub fn mapped_record(&self, offset: u64, size: u32) -> Option<RecordBytes> {
-        if offset.checked_add(u64::from(size))? > self.readable() {
-            return None;
-        }
-        let active = self.active()?;
-        let at = usize::try_from(offset.checked_sub(active.segment.base_offset())?).ok()?;
-        active.region.view(at, size as usize).ok().map(RecordBytes::Mapped)
     }
 }

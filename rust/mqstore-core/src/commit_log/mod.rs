@@ -25,6 +25,7 @@ mod active;
 mod ahead;
 mod append;
 mod group_commit;
+mod maps;
 mod place;
 mod pool;
 mod put_lock;
@@ -37,7 +38,8 @@ mod sync;
 
 pub use ahead::AheadOptions;
 pub use append::{CommitLog, LogOptions, Pending, Placed, SyncPoint};
+pub use maps::{MappedPart, hot_bytes};
 pub use put_lock::PutLimits;
 pub use read::{RecordReader, read_record};
-pub use scan::{Cut, Damage, LogScanner, LogStretch, ScanChecks, ScanItem, check_record};
+pub use scan::{Cut, Damage, LogScanner, LogStretch, ScanChecks, ScanItem, check_record, check_to_read};
 pub use segments::{Segment, SegmentList};

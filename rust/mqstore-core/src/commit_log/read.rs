@@ -1,14 +1,18 @@
 //! Reading single records, and many that lie close together.
 //!
 //! Every record that leaves this module has been decoded, lies where it says that it lies, and its
-//! checksums hold. Reads are positional; neighbours are served from one buffer that they share.
+//! checksums hold, or was appended by this process. In the process that writes the log what is probably in
+//! memory is read there (`maps`); else reads are positional, and neighbours are served from one buffer that
+//! they share.
 
 use std::sync::Arc;
 
 use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
 use mqstore_io::MappedFileGuard;
 
-use super::scan::{ScanChecks, check_record, read_up_to};
+use super::append::CommitLog;
+use super::maps::MappedPart;
+use super::scan::{ScanChecks, check_record, check_to_read, read_up_to};
 use super::segments::{Segment, SegmentList};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
@@ -66,10 +70,15 @@ fn read_in(segment: &Segment, offset: u64, size_hint: usize) -> Result<RecordByt
     Ok(RecordBytes::Read(Arc::new(buffer), 0..size))
 }
 
+/// Bytes read for a record whose size is not known.
+const RECORD_GUESS_BYTES: usize = 4096;
+
 /// Reads records one by one; those that follow one another share a buffer.
-#[derive(Debug)]
 pub struct RecordReader {
-    files: StoreFiles,
+    /// The log, where this process writes it.
+    log: Option<Arc<CommitLog>>,
+    /// What was read last in memory.
+    part: Option<MappedPart>,
     list: Arc<SegmentList>,
     limit: u64,
     buffer: Arc<Vec<u8>>,
@@ -80,25 +89,50 @@ pub struct RecordReader {
 }
 
 impl RecordReader {
-    /// A reader of the log below `limit`.
-    pub fn new(files: &StoreFiles, list: Arc<SegmentList>, limit: u64) -> Self {
-        Self { files: files.clone(), list, limit, buffer: Arc::default(), start: 0, last_end: 0, held: None }
+    /// A reader of the segments of `list` below `limit`, of `log` where this process writes it.
+    pub fn new(log: Option<Arc<CommitLog>>, list: Arc<SegmentList>, limit: u64) -> Self {
+        Self { log, part: None, list, limit, buffer: Arc::default(), start: 0, last_end: 0, held: None }
+    }
+
+    /// The record at `offset`, whatever its size.
+    pub fn record_at(&mut self, files: &StoreFiles, offset: u64) -> Result<RecordBytes, StoreError> {
+        match self.in_memory(offset, None) {
+            Some(bytes) => Ok(bytes),
+            None => read_record(files, &self.list, offset, RECORD_GUESS_BYTES),
+        }
+    }
+
+    /// The record in memory, if it is there and holds together.
+    fn in_memory(&mut self, offset: u64, size: Option<u32>) -> Option<RecordBytes> {
+        let log = self.log.as_ref()?;
+        if !self.part.as_ref().is_some_and(|part| part.holds(offset)) {
+            self.part = log.mapped(offset);
+        }
+        let part = self.part.as_ref()?;
+        part.record(offset, size.or_else(|| part.size_at(offset))?)
     }
 
     /// The record of `size` bytes at `offset`.
-    pub fn record(&mut self, offset: u64, size: u32) -> Result<RecordBytes, StoreError> {
+    pub fn record(&mut self, files: &StoreFiles, offset: u64, size: u32) -> Result<RecordBytes, StoreError> {
+        match self.in_memory(offset, Some(size)) {
+            Some(bytes) => Ok(bytes),
+            None => self.positional(files, offset, size),
+        }
+    }
+
+    fn positional(&mut self, files: &StoreFiles, offset: u64, size: u32) -> Result<RecordBytes, StoreError> {
         let ahead =
             offset.checked_sub(self.last_end).is_some_and(|gap| gap < AHEAD_BYTES) && self.last_end > 0;
         self.last_end = offset + u64::from(size);
         self.hold(offset);
         if !ahead || u64::from(size) > AHEAD_BYTES {
-            return read_record(&self.files, &self.list, offset, size as usize);
+            return read_record(files, &self.list, offset, size as usize);
         }
         if let Some(bytes) = self.buffered(offset, size) {
             return Ok(bytes);
         }
         let Some(segment) = self.list.find(offset) else {
-            return read_record(&self.files, &self.list, offset, size as usize);
+            return read_record(files, &self.list, offset, size as usize);
         };
         let end = segment.end_offset().min(self.limit).min(offset + AHEAD_BYTES);
         let mut buffer = vec![0; end.saturating_sub(offset) as usize];
@@ -110,13 +144,14 @@ impl RecordReader {
         self.start = offset;
         match self.buffered(offset, size) {
             Some(bytes) => Ok(bytes),
-            None => read_record(&self.files, &self.list, offset, size as usize),
+            None => read_record(files, &self.list, offset, size as usize),
         }
     }
 
     /// Lets go of the segment that was read last.
     pub fn release(&mut self) {
         self.held = None;
+        self.part = None;
     }
 
     fn hold(&mut self, offset: u64) {
@@ -131,7 +166,7 @@ impl RecordReader {
         let at = usize::try_from(offset.checked_sub(self.start)?).ok()?;
         let range = at..at.checked_add(size as usize)?;
         let bytes = self.buffer.get(range.clone())?;
-        check_record(bytes, offset, ScanChecks { crc: true }).ok()?;
+        check_to_read(bytes, offset).ok()?;
         Some(RecordBytes::Read(Arc::clone(&self.buffer), range))
     }
 }

@@ -389,21 +389,39 @@ fn damage(segment: &Segment, offset: u64, claimed_size: Option<u32>, reason: imp
 
 /// Decodes `bytes` as the record at `offset` and makes the asked-for checks.
 pub fn check_record(bytes: &[u8], offset: u64, checks: ScanChecks) -> Result<RecordView<'_>, String> {
+    let view = decode_at(bytes, offset)?;
+    if checks.crc {
+        check_sums(&view, true)?;
+    }
+    Ok(view)
+}
+
+/// As [`check_record`] with checksums, for who only reads the record: of two checksums the one that covers
+/// all of it will do.
+pub fn check_to_read(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
+    let view = decode_at(bytes, offset)?;
+    check_sums(&view, !view.has_property_crc())?;
+    Ok(view)
+}
+
+fn decode_at(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
     let view = RecordView::decode(bytes).map_err(|error: FormatError| error.to_string())?;
     if !lies_at(view.physical_offset, offset) {
         return Err(format!("the record says that it lies at {}", view.physical_offset));
     }
-    if checks.crc {
-        let checks =
-            CrcCheck { body: switch::on("scan.body_crc"), property: switch::on("scan.property_crc") };
-        view.check_crc(checks).map_err(|error| error.to_string())?;
-        // The checksum stands last: where it is missing, the end of the properties may be.
-        let torn = !view.has_property_crc() && view.properties.raw().last() == Some(&0);
-        if switch::on("scan.h7_torn_properties") && torn {
-            return Err("its properties end in zeros, as an unfinished write leaves them".to_owned());
-        }
-    }
     Ok(view)
+}
+
+fn check_sums(view: &RecordView<'_>, body: bool) -> Result<(), String> {
+    let checks =
+        CrcCheck { body: body && switch::on("scan.body_crc"), property: switch::on("scan.property_crc") };
+    view.check_crc(checks).map_err(|error| error.to_string())?;
+    // The checksum stands last: where it is missing, the end of the properties may be.
+    let torn = !view.has_property_crc() && view.properties.raw().last() == Some(&0);
+    if switch::on("scan.h7_torn_properties") && torn {
+        return Err("its properties end in zeros, as an unfinished write leaves them".to_owned());
+    }
+    Ok(())
 }
 
 /// Whether a record at log offset `offset` says so itself.

@@ -43,6 +43,6 @@ mod write;
 
 pub use arrivals::{Arrivals, Call, Ticket};
 pub use batch::{BatchOutcome, BatchQueue};
-pub use queue::ConsumeQueue;
+pub use queue::{ConsumeQueue, UnitPlace};
 pub use set::{OPEN_QUEUE_FILES, QueueSet};
 pub use write::{CommitOutcome, WriteOutcome};

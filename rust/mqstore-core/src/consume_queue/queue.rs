@@ -10,9 +10,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use mqstore_format::{CqUnit, offset_file_name};
-use mqstore_io::VfsFile;
+use mqstore_format::{CQ_UNIT_BYTES, CqUnit, offset_file_name};
 use mqstore_io::sync::{Arc, AtomicBool, AtomicI64, Mutex, Ordering, RwLock, Weak};
+use mqstore_io::{Access, Region, VfsFile};
 
 use super::arrivals::Arrivals;
 use super::covered::Covered;
@@ -42,7 +42,28 @@ pub struct ConsumeQueue {
     /// Whether the queue is on its home's list of queues to sync.
     pub(super) dirty: AtomicBool,
     arrivals: Arrivals,
+    /// Files that were read lately, in memory; the cache of open files keeps them, or does not.
+    seen: Mutex<Vec<(u64, Weak<Region>)>>,
 }
+
+/// A unit in memory.
+#[derive(Debug)]
+pub struct UnitPlace {
+    map: Arc<Region>,
+    position: usize,
+}
+
+impl UnitPlace {
+    /// The unit, unless it is blank.
+    pub fn unit(&self) -> Option<CqUnit> {
+        let mut bytes = [0; CQ_UNIT_BYTES];
+        self.map.read(self.position, &mut bytes).ok()?;
+        Some(CqUnit::decode(&bytes)).filter(|unit| !unit.is_blank())
+    }
+}
+
+/// Files of one queue that are found in memory without asking the cache.
+const SEEN_FILES: usize = 8;
 
 /// What is known against a queue.
 #[derive(Debug, Default)]
@@ -87,6 +108,7 @@ impl ConsumeQueue {
             writing: Mutex::new(Writing::default()),
             dirty: AtomicBool::new(false),
             arrivals: Arrivals::default(),
+            seen: Mutex::default(),
         })
     }
 
@@ -141,13 +163,37 @@ impl ConsumeQueue {
     /// without a message. `from` at the maximum gives none; outside of the queue it is
     /// [`StoreError::OffsetOutOfRange`]. After an error `out` may hold the units before it.
     pub fn read(&self, from: i64, max_units: usize, out: &mut Vec<CqUnit>) -> Result<(), StoreError> {
+        self.read_each(from, max_units, |_, unit| out.push(unit))
+    }
+
+    /// As [`Self::read`], with the offset of each unit.
+    pub fn read_each(
+        &self,
+        from: i64,
+        max_units: usize,
+        mut each: impl FnMut(i64, CqUnit),
+    ) -> Result<(), StoreError> {
         self.check_range(from)?;
-        let outcome = self.read_files(from, max_units, out);
+        let outcome = self.read_files(from, max_units, &mut each);
         if outcome.is_err() {
             // The file may have gone with the oldest part of the log since the look at the minimum.
             self.check_range(from)?;
         }
         outcome
+    }
+
+    /// Where in memory the unit of `offset` is, if the queue has the offset and its file is in memory; it is
+    /// fetched from there.
+    pub fn place_in_memory(&self, offset: i64) -> Option<UnitPlace> {
+        if !(self.min_offset()..self.max_offset()).contains(&offset) {
+            return None;
+        }
+        let part = self.layout().parts(offset..offset + 1).next()?;
+        self.must_have_name(&part).ok()?;
+        let map = self.in_memory(part.base)?;
+        let position = part.position as usize;
+        map.expect_read(position, CQ_UNIT_BYTES);
+        Some(UnitPlace { map, position })
     }
 
     fn check_range(&self, offset: i64) -> Result<(), StoreError> {
@@ -159,24 +205,63 @@ impl ConsumeQueue {
         Err(StoreError::OffsetOutOfRange { topic, queue_id, offset, min_offset, max_offset })
     }
 
-    fn read_files(&self, from: i64, max_units: usize, out: &mut Vec<CqUnit>) -> Result<(), StoreError> {
+    fn read_files(
+        &self,
+        from: i64,
+        max_units: usize,
+        each: &mut impl FnMut(i64, CqUnit),
+    ) -> Result<(), StoreError> {
         let wanted = i64::try_from(max_units).unwrap_or(i64::MAX).min(self.max_offset() - from);
         let mut buffer = Vec::new();
+        let mut offset = from;
+        let mut take = |units: &[[u8; CQ_UNIT_BYTES]]| {
+            for unit in units {
+                each(offset, CqUnit::decode(unit));
+                offset += 1;
+            }
+        };
         for part in self.layout().parts(from..from + wanted) {
-            let file = self.named_file(&part)?;
+            self.must_have_name(&part)?;
+            if let Some(map) = self.in_memory(part.base) {
+                // What was committed never changes again.
+                let bytes = map.view(part.position as usize, (part.end_position() - part.position) as usize);
+                let bytes =
+                    bytes.map_err(|error| self.io(part.base, "reading queue entries", error.into()))?;
+                take(bytes.as_chunks().0);
+                continue;
+            }
+            let file = self.file(part.base)?;
             let mut position = part.position;
             while position < part.end_position() {
                 let end = part.end_position().min(position + READ_BYTES);
                 let units = slots::read_units(&*file, position..end, &mut buffer)
                     .map_err(|source| self.io(part.base, "reading queue entries", source))?;
-                out.extend(units.iter().map(CqUnit::decode));
+                take(units);
                 position = end;
             }
         }
         Ok(())
     }
 
-    fn named_file(&self, part: &Part) -> Result<Arc<dyn VfsFile>, StoreError> {
+    /// The file `base` in memory, in the process that writes it; others may cut it.
+    fn in_memory(&self, base: u64) -> Option<Arc<Region>> {
+        if self.home.access == Access::Read {
+            return None;
+        }
+        let mut seen = self.seen.lock();
+        let last = seen.iter().find(|(seen, _)| *seen == base).and_then(|(_, map)| map.upgrade());
+        if last.is_some() {
+            return last;
+        }
+        let map =
+            self.home.cache.map(&self.path(base), Access::ReadWrite, self.layout().file_bytes()).ok()?;
+        seen.retain(|(seen, map)| *seen != base && map.strong_count() > 0);
+        seen.truncate(SEEN_FILES - 1);
+        seen.insert(0, (base, Arc::downgrade(&map)));
+        Some(map)
+    }
+
+    fn must_have_name(&self, part: &Part) -> Result<(), StoreError> {
         if self.bases.read().binary_search(&part.base).is_err() {
             let reason = format!(
                 "the queue file with offsets {} to {} is missing; rebuild the queues from the log",
@@ -184,7 +269,7 @@ impl ConsumeQueue {
             );
             return Err(StoreError::corrupt(&self.path(part.base), 0, reason));
         }
-        self.file(part.base)
+        Ok(())
     }
 
     pub(super) fn layout(&self) -> QueueLayout {

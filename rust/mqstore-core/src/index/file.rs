@@ -1,8 +1,9 @@
 //! One index file: its header, its slots and its entries.
 //!
-//! Owns the two ways to reach its bytes. A file that is being written is mapped, after its room was
-//! allocated, and its header is kept in memory; any other file is read by position. Nobody but the
-//! writer, which holds the set's lock, changes a byte.
+//! Owns the ways to reach its bytes. A file that is being written is mapped, after its room was
+//! allocated, and its header is kept in memory; any other file is read through a map that the cache of open
+//! files keeps, and by position in a process that does not write. Nobody but the writer, which holds the
+//! set's lock, changes a byte.
 //!
 //! Source: `IndexFile`, `IndexHeader`.
 
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use mqstore_format::index::{INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES};
 use mqstore_format::{IndexEntry, IndexGeometry, IndexHeader};
 use mqstore_io::switch;
-use mqstore_io::sync::{Arc, AtomicBool, Ordering, RwLock};
+use mqstore_io::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock, Weak};
 use mqstore_io::{Access, FileCache, MapAccess, Region, RegionError, VfsFile};
 
 use super::put::IndexPut;
@@ -38,6 +39,8 @@ pub(super) struct IndexFile {
     access: Access,
     state: RwLock<State>,
     dirty: AtomicBool,
+    /// The map for look-ups; the cache keeps it, or does not.
+    seen: Mutex<Weak<Region>>,
 }
 
 #[derive(Debug)]
@@ -79,7 +82,7 @@ impl IndexFile {
         let state = RwLock::new(State { header, map: None });
         // Whether an earlier process synced what it wrote is not known; asking again is cheap.
         let dirty = AtomicBool::new(access == Access::ReadWrite);
-        Self { path, geometry, cache: Arc::clone(cache), access, state, dirty }
+        Self { path, geometry, cache: Arc::clone(cache), access, state, dirty, seen: Mutex::default() }
     }
 
     /// The header: in memory where this process is the writer, else as it is on disk now.
@@ -106,10 +109,27 @@ impl IndexFile {
 
     /// The bytes, for a look-up.
     pub(super) fn source(&self) -> Result<Source, StoreError> {
-        match &self.state.read().map {
-            Some(map) => Ok(Source::Map(map.region.clone())),
+        if let Some(map) = &self.state.read().map {
+            return Ok(Source::Map(map.region.clone()));
+        }
+        match self.in_memory() {
+            Some(map) => Ok(Source::Map(Region::clone(&map))),
             None => self.open().map(Source::File),
         }
+    }
+
+    /// All of it in memory, in the process that writes the index; another one may cut the file.
+    fn in_memory(&self) -> Option<Arc<Region>> {
+        if self.access == Access::Read {
+            return None;
+        }
+        let mut seen = self.seen.lock();
+        if let Some(map) = seen.upgrade() {
+            return Some(map);
+        }
+        let map = self.cache.map(&self.path, Access::ReadWrite, self.geometry.file_len()).ok()?;
+        *seen = Arc::downgrade(&map);
+        Some(map)
     }
 
     /// The bytes, for the writer: takes the file's room on disk and maps it.

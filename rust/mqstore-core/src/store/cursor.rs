@@ -7,20 +7,19 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use mqstore_format::properties::{KEYS, UNIQ_KEY};
 use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::MappedFileGuard;
 
 use super::view::View;
-use crate::commit_log::{Damage, LogScanner, RecordReader, ScanChecks, ScanItem, Segment, read_record};
+use crate::commit_log::{Damage, LogScanner, RecordReader, ScanChecks, ScanItem, Segment};
 use crate::compaction::{CompactedQueue, CompactedRecords};
 use crate::error::StoreError;
 use crate::message::{RecordBytes, StoredRecord, TagFilter};
 
-/// Entries fetched at once.
-const UNITS_AT_ONCE: usize = 512;
-
-/// Bytes read for a record whose size is not known.
-const RECORD_GUESS_BYTES: usize = 4096;
+/// Entries fetched at once, at first and at most: who wants one message does not pay for hundreds.
+const FIRST_UNITS: usize = 32;
+const MOST_UNITS: usize = 512;
 
 /// Records of one queue in ascending offset.
 pub struct QueueCursor {
@@ -33,6 +32,8 @@ pub struct QueueCursor {
     reader: RecordReader,
     units: Vec<(i64, CqUnit)>,
     used: usize,
+    /// Entries that are fetched next.
+    at_once: usize,
     /// Records that a compaction left, and the offset behind them; they come before the queue's own.
     compacted: Option<(CompactedRecords, i64)>,
     /// Whether offsets may be missing, because a compaction dropped them.
@@ -48,7 +49,7 @@ impl QueueCursor {
         filter: Option<TagFilter>,
         limit: u64,
     ) -> Self {
-        let reader = RecordReader::new(view.files(), view.list(), limit);
+        let reader = RecordReader::new(view.log(), view.list(), limit);
         let (next, end) = range;
         Self {
             view,
@@ -60,6 +61,7 @@ impl QueueCursor {
             reader,
             units: Vec::new(),
             used: 0,
+            at_once: FIRST_UNITS,
             compacted: None,
             sparse: false,
         }
@@ -158,7 +160,10 @@ impl QueueCursor {
             if self.next >= self.end {
                 return Ok(None);
             }
-            match self.view.units(&self.topic, self.queue_id, self.next, UNITS_AT_ONCE, &mut self.units) {
+            let left = usize::try_from(self.end - self.next).unwrap_or(MOST_UNITS);
+            let wanted = self.at_once.min(left);
+            self.at_once = (2 * self.at_once).min(MOST_UNITS);
+            match self.view.units(&self.topic, self.queue_id, self.next, wanted, &mut self.units) {
                 Err(error) if error.is_gone() => {
                     self.still_there()?;
                     return Err(error);
@@ -188,13 +193,8 @@ impl QueueCursor {
         };
         let offset = u64::try_from(unit.physical_offset).map_err(|_| bad("a negative log offset".into()))?;
         let size = u32::try_from(unit.size).map_err(|_| bad("a negative record size".into()))?;
-        let bytes = match self.view.record_in_memory(offset, size) {
-            Some(bytes) => bytes,
-            None => self.reader.record(offset, size)?,
-        };
-        let record =
-            StoredRecord::new(bytes, offset, Some(queue_offset)).map_err(|error| bad(error.to_string()))?;
-        let view = record.view().map_err(|error| bad(error.to_string()))?;
+        let bytes = self.reader.record(self.view.files(), offset, size)?;
+        let view = RecordView::decode(bytes.as_slice()).map_err(|error| bad(error.to_string()))?;
         if !belongs(&view, &self.topic, self.queue_id, queue_offset) {
             return Err(bad(format!(
                 "the entry for offset {queue_offset} leads to the record of queue {}/{} offset {}",
@@ -204,7 +204,7 @@ impl QueueCursor {
         let matches = self.filter.as_ref().is_none_or(|filter| filter.matches(view.tags()));
         let batch = if view.sys_flag.inner_batch() { view.inner_batch() } else { None };
         let messages = batch.map_or(1, |(_, messages)| i64::from(messages.max(1)));
-        Ok((matches.then_some(record), messages))
+        Ok((matches.then(|| StoredRecord::decoded(bytes, offset, queue_offset)), messages))
     }
 
     fn distrust(&mut self, error: StoreError) -> Result<(), StoreError> {
@@ -222,7 +222,7 @@ impl QueueCursor {
 
 /// Whether a record is what an entry of that queue may lead to; light queues hold entries of records
 /// that name them in a property.
-fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue_offset: i64) -> bool {
+pub(super) fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue_offset: i64) -> bool {
     if record.topic == topic {
         return record.queue_id == queue_id && record.queue_offset == queue_offset;
     }
@@ -337,37 +337,55 @@ fn skip(scanner: &mut LogScanner, damage: &Damage) -> Result<Found, StoreError> 
     Ok(Found::Skipped(format!("{place}; no record follows, the log ends there")))
 }
 
-/// The records that carry a key, oldest first.
+/// The records that carry a key, oldest first unless told otherwise.
 pub struct LookupCursor {
     pub(crate) view: Arc<dyn View>,
     pub(crate) wanted: KeyQuery,
     pub(crate) remaining: usize,
+    pub(crate) reader: RecordReader,
     pub(crate) offsets: VecDeque<u64>,
     pub(crate) scanner: Option<LogScanner>,
     /// Where the scan ends.
     pub(crate) limit: u64,
+    pub(crate) newest_first: bool,
 }
 
 impl LookupCursor {
+    /// From now on the newest first; to be said before the first batch. What the index does not cover is
+    /// searched first then, and 8 bytes kept for each hit.
+    #[must_use]
+    pub fn newest_first(self) -> Self {
+        Self { newest_first: true, ..self }
+    }
+
     /// Up to `max` records; an empty answer is the end.
     pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
         self.view.check()?;
         let mut records = Vec::new();
         while records.len() < max && self.remaining > 0 {
             let Some((offset, bytes)) = self.next_candidate()? else { break };
-            let record = StoredRecord::new(bytes, offset, None)
+            let view = RecordView::decode(bytes.as_slice())
                 .map_err(|error| StoreError::format(&self.view.files().commit_log(), offset, &error))?;
-            if record.view().is_ok_and(|view| self.wanted.matches(&view)) {
+            if self.wanted.matches(&view) {
                 self.remaining -= 1;
-                records.push(record);
+                let queue_offset = view.queue_offset;
+                records.push(StoredRecord::decoded(bytes, offset, queue_offset));
             }
+        }
+        if records.is_empty() {
+            self.reader.release();
         }
         Ok(records)
     }
 
     fn next_candidate(&mut self) -> Result<Option<(u64, RecordBytes)>, StoreError> {
-        while let Some(offset) = self.offsets.pop_front() {
-            match read_record(self.view.files(), &self.view.list(), offset, RECORD_GUESS_BYTES) {
+        if self.newest_first {
+            self.search_ahead()?;
+        }
+        while let Some(offset) =
+            if self.newest_first { self.offsets.pop_back() } else { self.offsets.pop_front() }
+        {
+            match self.reader.record_at(self.view.files(), offset) {
                 Ok(bytes) => return Ok(Some((offset, bytes))),
                 // The index may dangle: the record was cut or expired, or the entry is damaged.
                 Err(StoreError::Corrupt { .. }) => {}
@@ -381,6 +399,25 @@ impl LookupCursor {
                 Found::Record(offset, bytes) => return Ok(Some((offset, bytes))),
                 Found::Skipped(_) => {}
                 Found::End => return Ok(None),
+            }
+        }
+    }
+}
+
+impl LookupCursor {
+    /// Finds what the index does not cover.
+    fn search_ahead(&mut self) -> Result<(), StoreError> {
+        let Some(mut scanner) = self.scanner.take() else { return Ok(()) };
+        loop {
+            match next_record(&*self.view, &mut scanner, self.limit, |record| self.wanted.matches(record)) {
+                Ok(Found::Record(offset, _)) => self.offsets.push_back(offset),
+                Ok(Found::Skipped(_)) => {}
+                Ok(Found::End) => return Ok(()),
+                Err(error) => {
+                    // Nothing was handed out yet; the next call goes on.
+                    self.scanner = Some(scanner);
+                    return Err(error);
+                }
             }
         }
     }
@@ -406,6 +443,6 @@ impl KeyQuery {
 
 /// Whether a record carries `key` among its keys or as its unique key.
 pub(crate) fn has_key(record: &RecordView<'_>, key: &str) -> bool {
-    record.unique_key() == Some(key)
-        || record.keys().is_some_and(|keys| keys.split(' ').any(|own| own == key))
+    let [own, keys] = record.properties.get_many([UNIQ_KEY, KEYS]);
+    own == Some(key) || keys.is_some_and(|keys| keys.split(' ').any(|own| own == key))
 }

@@ -13,6 +13,7 @@ mod query;
 mod reader;
 mod rebuild;
 mod services;
+mod single;
 mod topics;
 mod view;
 mod waiting;
@@ -407,16 +408,18 @@ fn read_units(
     units: &mut Vec<(i64, CqUnit)>,
 ) -> Result<(), StoreError> {
     let mut from = from;
-    let mut raw = Vec::new();
     while from < end && units.is_empty() {
-        raw.clear();
+        let before = from;
         let wanted = usize::try_from(end - from).unwrap_or(max).min(max);
-        queue.read(from, wanted, &mut raw)?;
-        if raw.is_empty() {
+        queue.read_each(before, wanted, |offset, unit| {
+            from = offset + 1;
+            if !unit.is_blank() {
+                units.push((offset, unit));
+            }
+        })?;
+        if from == before {
             break;
         }
-        units.extend((from..).zip(raw.iter().copied()).filter(|(_, unit)| !unit.is_blank()));
-        from += raw.len() as i64;
     }
     Ok(())
 }

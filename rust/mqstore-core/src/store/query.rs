@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use mqstore_format::json::TopicConfig;
-use mqstore_format::{CqUnit, index_key_hash, parse_offset_message_id};
+use mqstore_format::{CqUnit, RecordView, index_key_hash, parse_offset_message_id};
 
 use super::cursor::{Found, KeyQuery, LogCursor, LookupCursor, QueueCursor, next_record};
 use super::view::View;
 use super::{QueueInfo, Side, Store};
-use crate::commit_log::{LogScanner, RecordReader, ScanChecks, read_record};
+use crate::commit_log::{LogScanner, RecordReader, ScanChecks};
 use crate::compaction::CompactedQueue;
 use crate::error::StoreError;
 use crate::message::{StoredRecord, TagFilter};
@@ -43,7 +42,7 @@ impl Store {
         let mut infos = Vec::with_capacity(ids.len());
         for queue_id in ids {
             let (mut min_offset, max_offset) = view.bounds(topic, queue_id)?.unwrap_or((0, 0));
-            if let Some(compacted) = self.compacted(topic, queue_id)? {
+            if let Some(compacted) = Self::compacted(&*view, topic, queue_id)? {
                 min_offset = min_offset.min(compacted.min_offset());
             }
             let mut times = TimeSearch::new(&view, topic, queue_id, limit);
@@ -76,7 +75,7 @@ impl Store {
         let view = self.view();
         let limit = view.catch_up()?;
         let (mut min_offset, max_offset) = bounds(&view, topic, queue_id)?;
-        let compacted = self.compacted(topic, queue_id)?;
+        let compacted = Self::compacted(&*view, topic, queue_id)?;
         if let Some(compacted) = &compacted {
             min_offset = min_offset.min(compacted.min_offset());
         }
@@ -100,13 +99,11 @@ impl Store {
     }
 
     /// What a compaction left of a queue, for topics that keep the newest message of each key.
-    fn compacted(&self, topic: &str, queue_id: i32) -> Result<Option<CompactedQueue>, StoreError> {
-        let attributes = self.topic_attributes(topic)?;
-        let policy = attributes.iter().find(|(name, _)| name == TopicConfig::CLEANUP_POLICY);
-        if policy.is_none_or(|(_, policy)| policy != "COMPACTION") {
+    fn compacted(view: &dyn View, topic: &str, queue_id: i32) -> Result<Option<CompactedQueue>, StoreError> {
+        if !view.keeps_newest(topic) {
             return Ok(None);
         }
-        CompactedQueue::open(&self.inner.files, topic, queue_id)
+        CompactedQueue::open(view.files(), topic, queue_id)
     }
 
     /// Every record of the log from `start` (default: its beginning) in log order; needs no queue.
@@ -150,7 +147,8 @@ impl Store {
         if commit_log_offset < list.min_offset() {
             return Err(deleted(list.min_offset()));
         }
-        let bytes = match read_record(view.files(), &list, commit_log_offset, 4096) {
+        let mut reader = RecordReader::new(view.log(), list, limit);
+        let bytes = match reader.record_at(view.files(), commit_log_offset) {
             Err(error) if error.is_gone() => {
                 view.catch_up()?;
                 let min = view.list().min_offset();
@@ -179,6 +177,7 @@ impl Store {
         let view = self.view();
         let limit = view.catch_up()?;
         let mut scan_from = limit;
+        let mut reader = RecordReader::new(view.log(), view.list(), limit);
         for topic in view.topics()? {
             let Some((offsets, complete_to)) = view.candidates(index_key_hash(&topic, id))? else {
                 scan_from = view.list().min_offset();
@@ -186,7 +185,7 @@ impl Store {
             };
             scan_from = scan_from.min(complete_to);
             for offset in offsets {
-                let Ok(bytes) = read_record(view.files(), &view.list(), offset, 4096) else { continue };
+                let Ok(bytes) = reader.record_at(view.files(), offset) else { continue };
                 let Ok(record) = StoredRecord::new(bytes, offset, None) else { continue };
                 if record.view().is_ok_and(|view| view.unique_key() == Some(id)) {
                     return Ok(Some(record));
@@ -227,6 +226,7 @@ impl Store {
         let scanner =
             (scan_from < end).then(|| LogScanner::new(view.list(), scan_from, end, ScanChecks { crc: true }));
         Ok(LookupCursor {
+            reader: RecordReader::new(view.log(), view.list(), end),
             view,
             wanted: KeyQuery {
                 topic: topic.to_owned(),
@@ -234,6 +234,7 @@ impl Store {
                 start_ms: start_ms.unwrap_or(i64::MIN),
                 end_ms: end_ms.unwrap_or(i64::MAX),
             },
+            newest_first: false,
             remaining: limit.unwrap_or(usize::MAX),
             offsets: offsets.into(),
             scanner,
@@ -304,7 +305,7 @@ struct TimeSearch<'a> {
 
 impl<'a> TimeSearch<'a> {
     fn new(view: &'a Arc<dyn View>, topic: &'a str, queue_id: i32, limit: u64) -> Self {
-        let reader = RecordReader::new(view.files(), view.list(), limit);
+        let reader = RecordReader::new(view.log(), view.list(), limit);
         Self { view, topic, queue_id, reader }
     }
 
@@ -317,12 +318,8 @@ impl<'a> TimeSearch<'a> {
             let Some((offset, unit)) = units.first().copied() else { return Ok(None) };
             let place = u64::try_from(unit.physical_offset).ok().zip(u32::try_from(unit.size).ok());
             let time = place.and_then(|(position, size)| {
-                let bytes = match self.view.record_in_memory(position, size) {
-                    Some(bytes) => bytes,
-                    None => self.reader.record(position, size).ok()?,
-                };
-                let record = StoredRecord::new(bytes, position, None).ok()?;
-                record.view().ok().map(|view| view.store_timestamp)
+                let bytes = self.reader.record(self.view.files(), position, size).ok()?;
+                RecordView::decode(bytes.as_slice()).ok().map(|view| view.store_timestamp)
             });
             match time {
                 Some(time) => return Ok(Some((offset, time))),

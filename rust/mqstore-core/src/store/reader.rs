@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_format::json::TopicTable;
+use mqstore_format::json::{TopicConfig, TopicTable};
 use mqstore_format::{CqUnit, IndexGeometry};
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
@@ -28,7 +28,6 @@ use crate::files::StoreFiles;
 use crate::index::IndexSet;
 use crate::live::{LiveState, read_live};
 use crate::mark::{Mark, MarkFile};
-use crate::message::RecordBytes;
 use crate::options::StoreOptions;
 use crate::recovery::{QueueManifest, log_end, mark_fits};
 
@@ -558,8 +557,8 @@ impl View for Reader {
         Ok(true)
     }
 
-    fn record_in_memory(&self, _offset: u64, _size: u32) -> Option<RecordBytes> {
-        None
+    fn keeps_newest(&self, topic: &str) -> bool {
+        self.table.topics.get(topic).is_some_and(TopicConfig::is_compaction)
     }
 
     fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError> {

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use mqstore_format::CqUnit;
 
-use crate::commit_log::SegmentList;
+use crate::commit_log::{CommitLog, SegmentList};
 use crate::error::StoreError;
 use crate::files::StoreFiles;
-use crate::message::RecordBytes;
 
 /// One side of a store's read path.
 pub(crate) trait View: Send + Sync {
@@ -59,8 +58,13 @@ pub(crate) trait View: Send + Sync {
         false
     }
 
-    /// The record of `size` bytes at `offset`, from memory where it is; `None` to read the file.
-    fn record_in_memory(&self, offset: u64, size: u32) -> Option<RecordBytes>;
+    /// The log, where this process writes it.
+    fn log(&self) -> Option<Arc<CommitLog>> {
+        None
+    }
+
+    /// Whether compactions keep the newest message of each key of this topic.
+    fn keeps_newest(&self, topic: &str) -> bool;
 
     /// Log offsets that the index knows for a key hash, and the position from which on the log must
     /// be searched itself; `None` when the index cannot be used at all.

@@ -26,7 +26,7 @@ use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 use crate::flush::{Flusher, MAX_SEGMENTS_BEHIND};
 use crate::index::IndexSet;
-use crate::message::{Appended, NewMessage, RecordBytes, UniqueKey};
+use crate::message::{Appended, NewMessage, UniqueKey};
 use crate::options::{Durability, RecoveryMode, StoreOptions};
 use crate::retention::Cleaner;
 
@@ -509,14 +509,13 @@ impl View for Writer {
     }
 
     fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
-        if !self.has_queue(topic, queue_id) {
-            return Ok(None);
-        }
         if let Some(queue) = self.queues.batch(topic, queue_id) {
             return Ok(Some((queue.min_offset(), queue.max_offset())));
         }
-        let queue = self.queues.get(topic, queue_id);
-        Ok(Some(queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()))))
+        if let Some(queue) = self.queues.get(topic, queue_id) {
+            return Ok(Some((queue.min_offset(), queue.max_offset())));
+        }
+        Ok(self.has_queue(topic, queue_id).then_some((0, 0)))
     }
 
     fn units(
@@ -555,8 +554,12 @@ impl View for Writer {
         Ok(false)
     }
 
-    fn record_in_memory(&self, offset: u64, size: u32) -> Option<RecordBytes> {
-        self.log.mapped_record(offset, size)
+    fn log(&self) -> Option<Arc<CommitLog>> {
+        Some(Arc::clone(&self.log))
+    }
+
+    fn keeps_newest(&self, topic: &str) -> bool {
+        self.topics.get(topic).is_some_and(|state| state.compaction)
     }
 
     fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError> {

@@ -159,9 +159,29 @@ impl Vfs for OsVfs {
         // The hasher's keys are random, which is all that is asked of a token.
         let random_seed = RandomState::new().hash_one(std::time::Instant::now());
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        let (boot_id, pid) = (boot_id(), std::process::id());
-        Environment { boot_id, pid, hostname, random_seed, threads: true, processors }
+        Environment {
+            boot_id: boot_id(),
+            pid: std::process::id(),
+            hostname,
+            random_seed,
+            threads: true,
+            processors,
+            memory_bytes: memory_bytes(),
+        }
     }
+}
+
+/// Bytes of memory of this machine.
+#[cfg(target_os = "linux")]
+fn memory_bytes() -> u64 {
+    let memory = rustix::system::sysinfo();
+    #[expect(clippy::useless_conversion, reason = "the field is shorter on machines of 32 bits")]
+    u64::from(memory.totalram).saturating_mul(u64::from(memory.mem_unit))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn memory_bytes() -> u64 {
+    u64::MAX
 }
 
 /// Calls again what a signal interrupted.

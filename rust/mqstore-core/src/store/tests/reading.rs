@@ -102,6 +102,17 @@ fn lookups_respect_topic_time_and_limit() {
     assert_eq!(find(None, None, None), 20);
     assert_eq!(find(None, None, Some(3)), 3);
     assert_eq!(find(Some(1_700_000_010_000), Some(1_700_000_020_000), None), 6);
+    // The reader has to search the log for the newest ones.
+    store.flush().unwrap();
+    put(&store, "even", 0, b"a", "k");
+    for store in [&store, &world.open(OpenMode::Read, &small()).unwrap()] {
+        let ahead = store.lookup("even", "k", None, None, None).unwrap().next_batch(99).unwrap();
+        let mut back = store.lookup("even", "k", None, None, Some(3)).unwrap().newest_first();
+        let back = [back.next_batch(2).unwrap(), back.next_batch(9).unwrap()].concat();
+        let places = |record: &crate::StoredRecord| record.commit_log_offset;
+        assert!(ahead.len() == 21 && back.len() == 3);
+        assert!(ahead.iter().rev().take(3).map(places).eq(back.iter().map(places)));
+    }
     assert_eq!(store.lookup("even", "K", None, None, None).unwrap().next_batch(9).unwrap().len(), 0);
 }
 

@@ -33,7 +33,7 @@ final class Finds {
         try {
             bench.awaitDispatch();
             Finds finds = new Finds(bench, spec);
-            long all = bench.messages();
+            long all = Math.min(bench.messages(), spec.get("span").getAsLong());
             finds.pass(all, spec.get("warm_up").getAsLong());
             long wanted = spec.get("messages").getAsLong();
             long begin = System.nanoTime();

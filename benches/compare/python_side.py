@@ -1,0 +1,79 @@
+"""mqstore through its Python API: reads one JSON specification a line, answers with one JSON line, as the others do.
+
+Operation ``read``, in the ways of README.md. Every message is made as a `StoredMessage`; its fields are not asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import deque
+from itertools import islice
+from typing import Any
+
+import mqstore
+
+MULTIPLIER, INCREMENT, MASK = 6_364_136_223_846_793_005, 1_442_695_040_888_963_407, (1 << 64) - 1
+
+
+def main() -> None:
+    """Measure until standard input ends."""
+    for line in sys.stdin:
+        spec = json.loads(line)
+        try:
+            result = {"version": mqstore.__version__} if spec["op"] == "version" else read(spec)
+        except Exception as error:  # noqa: BLE001  (whoever measures is told and goes on)
+            result = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(result), flush=True)
+
+
+def read(spec: dict[str, Any]) -> dict[str, Any]:
+    """Read `messages` messages of the store in the way that `pattern` names."""
+    ways = {"sequential": sequential, "random": random, "lookup": lookup}
+    way = ways[spec["pattern"]]
+    with mqstore.open(spec["path"], "rw") as store:
+        whole = sum(queue.max_offset - queue.min_offset for queue in store.queues("bench"))
+        span = min(whole, spec["span"])
+        way(store, places(span, spec["warm_up"]), spec)
+        wanted = places(span, spec["messages"])
+        begin = time.perf_counter()
+        found = way(store, wanted, spec)
+        seconds = time.perf_counter() - begin
+    return {"seconds": seconds, "messages": spec["messages"], "stored": found, "refused": 0}
+
+
+def places(span: int, count: int) -> list[int]:
+    """Return the numbers below `span` that the other programs take."""
+    state, found = 4711, []
+    for _ in range(count):
+        state = (state * MULTIPLIER + INCREMENT) & MASK
+        found.append((state >> 33) % span)
+    return found
+
+
+def sequential(store: mqstore.Store, wanted: list[int], _spec: dict[str, Any]) -> int:
+    """Read a queue from its first message on."""
+    last = deque(enumerate(islice(store.read("bench"), len(wanted)), 1), maxlen=1)
+    return last[0][0] if last else 0
+
+
+def random(store: mqstore.Store, wanted: list[int], spec: dict[str, Any]) -> int:
+    """Read messages at these offsets of a queue, so many a call."""
+    found = 0
+    if spec["batch"] == 1:
+        for offset in wanted:
+            found += store.message_at("bench", 0, offset) is not None
+        return found
+    for begin in range(0, len(wanted), spec["batch"]):
+        found += len(store.messages_at("bench", 0, wanted[begin : begin + spec["batch"]]))
+    return found
+
+
+def lookup(store: mqstore.Store, wanted: list[int], _spec: dict[str, Any]) -> int:
+    """Look up the keys of these messages."""
+    return sum(len(list(store.lookup("bench", f"order-{number:08}"))) for number in wanted)
+
+
+if __name__ == "__main__":
+    main()

@@ -42,7 +42,7 @@ DEFAULTS: Spec = {
 READ_DEFAULTS: Spec = {"pattern": "", "span": 1 << 62, "decode": True}
 """What else is said where messages are found."""
 
-DERIVED = ("consumequeue", "index", "checkpoint", "abort", "mqstore")
+DERIVED = ("consumequeue", "index", "checkpoint", "abort")
 """What lies beside a log and can be made anew from it."""
 
 DERIVES = ("derive", "rebuild")

@@ -29,6 +29,14 @@ HEADINGS = {
     "max_us": "max, µs",
     "device_bytes_per_log_byte": "disk bytes per log byte",
     "taken_ms": "ms",
+    "build_ms": "build, ms",
+    "close_ms": "close, ms",
+    "open_ms": "open, ms",
+    "close_active_ms": "close after 100 were used, ms",
+    "open_active_ms": "open after that, ms",
+    "read_ms": "read all, ms",
+    "descriptors": "descriptors",
+    "resident_mib": "memory of its own, MiB",
     "after_kill_ms": "after a kill, ms",
     "after_close_ms": "after a close, ms",
 }
@@ -82,8 +90,10 @@ def _asked(asked: Ratio | Limit, results: Results) -> dict[str, Any]:
             "met": None if value is None else asked.met(value),
         }
     over = median(asked.figure, results.get(asked.over, []))
-    under = median(asked.figure, results.get(asked.under, []))
+    under = median(asked.under_figure or asked.figure, results.get(asked.under, []))
     what = "" if asked.figure == "rate" else f", {HEADINGS[asked.figure]}"
+    if asked.under_figure:
+        what += f" against {HEADINGS[asked.under_figure]}"
     if asked.plus:
         text = f"{asked.over} <= {asked.under} + {asked.plus:g}{what}"
         found = None if over is None or under is None else over - under

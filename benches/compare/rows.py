@@ -39,6 +39,8 @@ class Ratio:
     bound: float
     at_most: bool = False
     figure: str = "rate"
+    under_figure: str = ""
+    """The other side's figure, where it is another one."""
     plus: float = 0.0
     """Added to the other side instead of multiplying it: ``over <= under + plus``; then `bound` is not used."""
 
@@ -386,6 +388,24 @@ FINDING: tuple[Row, ...] = (
 )
 """What finds messages, and what builds that by which they are found."""
 
+QUEUES = Row(
+    "queues-40k",
+    "40,000 queues with 10 messages each: build, close, open; then 100 of them used: close, open; read all",
+    {"op": "queues", "queues": 40_000, "messages": 400_000},
+    (ours(),),
+    (Ratio(OURS, OURS, 0.1, at_most=True, figure="open_active_ms", under_figure="build_ms"),),
+    figures=(
+        "build_ms",
+        "close_ms",
+        "open_ms",
+        "close_active_ms",
+        "open_active_ms",
+        "read_ms",
+        "descriptors",
+        "resident_mib",
+    ),
+)
+
 ROWS: tuple[Row, ...] = (
     _burst("1k", 1024, 24_000, (*against_java(7), Ratio(OURS, LIMIT, 0.4))),
     _burst("100b", 100, 95_000, against_java(8)),
@@ -439,4 +459,5 @@ ROWS: tuple[Row, ...] = (
     OPEN_LOOP_HALF,
     RESTART,
     *FINDING,
+    QUEUES,
 )

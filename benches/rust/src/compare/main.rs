@@ -14,6 +14,7 @@
 //! dispatch   ours, bare   queues and index from the log alone, into a folder of their own
 //! read       ours         messages found in order, at random, by key
 //! visible    ours         the time from an append until its message is read
+//! queues     ours         a store of very many queues, from its first message to its second open
 //! limit      map, sync    one copy and the checksums into a map; written and synced records
 //! ```
 
@@ -24,6 +25,7 @@ mod latency;
 mod limits;
 mod open_loop;
 mod ours;
+mod scale;
 mod spec;
 
 use std::io::{self, BufRead, Write};
@@ -59,6 +61,7 @@ fn run(line: &str) -> Result<Value, Failure> {
         ("dispatch", "bare") => deriving::bare(&spec),
         ("read", "ours") => finding::read(&spec),
         ("visible", "ours") => finding::visible(&spec),
+        ("queues", "ours") => scale::queues(&spec),
         ("limit", "map") => limits::map(&spec),
         ("limit", "sync") => limits::sync(&spec),
         (op, side) => Err(format!("unknown measurement {op} of {side}").into()),

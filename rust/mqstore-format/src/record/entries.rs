@@ -164,6 +164,12 @@ impl<'a> EntryFields<'a> {
         }
     }
 
+    /// Whether [`Self::light_queues`] is worth a look.
+    #[inline]
+    pub fn may_have_light_queues(&self) -> bool {
+        self.light_queues.is_some()
+    }
+
     /// The light queues that get an entry of a record of `topic`, each with the queue offset there; their queue
     /// id is 0. None unless both lists are as long as each other. What is no light queue, or no offset, is
     /// left out. Source: `ConsumeQueue#multiDispatchLmqQueue`.

@@ -9,9 +9,7 @@ use std::sync::Arc;
 use mqstore_format::{Peek, RecordOutline, peek};
 use mqstore_io::RegionView;
 
-use super::{
-    Damage, LogScanner, ScanChecks, ScanItem, Segment, candidates, check_record, damage, lies_at, read_up_to,
-};
+use super::{Damage, LogScanner, ScanItem, Segment, candidates, check_to_read, damage, lies_at, read_up_to};
 use crate::error::{IoContext, StoreError};
 
 /// Where a record's header holds its own log position.
@@ -217,11 +215,10 @@ impl LogStretch {
 /// The record at the front of `bytes`, which lie at log offset `position`.
 #[inline]
 fn outline(bytes: &[u8], position: u64, crc: bool) -> Result<RecordOutline<'_>, String> {
-    let record = RecordOutline::decode(bytes).map_err(|error| error.to_string())?;
     if crc {
-        check_record(bytes.get(..record.size as usize).unwrap_or_default(), position, ScanChecks { crc })?;
+        return check_to_read(bytes, position).map(|record| record.outline());
     }
-    Ok(record)
+    RecordOutline::decode(bytes).map_err(|error| error.to_string())
 }
 
 /// Where in `bytes`, which lie at log offset `start`, the first record begins that holds together, checksums

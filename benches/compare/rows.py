@@ -338,10 +338,15 @@ FINDING: tuple[Row, ...] = (
     _visible(
         "wake",
         "from the begin of an append until a thread that waits has woken, idle store",
-        (Limit("workers", "p99_us", 100), Limit("workers, 100,000 more wait", "p99_us", 100)),
+        (
+            Limit("workers", "p99_us", 100),
+            Ratio("workers", "two threads alone", 2, at_most=True, figure="p50_us"),
+            Ratio("workers, 100,000 more wait", "workers", 1.2, at_most=True, figure="p50_us"),
+        ),
         ours("inline", options=INLINE),
         ours("workers", options=WORKERS),
         ours("workers, 100,000 more wait", options=WORKERS, waiters=100_000),
+        Contender("two threads alone", "rust", {"side": "bare"}),
         pattern="wake",
         queues=100,
     ),

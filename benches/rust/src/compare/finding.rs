@@ -2,11 +2,13 @@
 //! that was appended is found.
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use mqstore_core::{OpenMode, Store, encode_properties};
+use mqstore_io::EventCount;
 use serde_json::{Value, json};
 
 use crate::Failure;
@@ -125,6 +127,38 @@ pub(crate) fn visible(spec: &Spec) -> Result<Value, Failure> {
     store.close()?;
     Ok(json!({
         "seconds": seconds, "messages": spec.messages, "stored": stored, "refused": 0,
+        "latency": latencies.to_json(),
+    }))
+}
+
+/// The machine's limit for waking: two threads, a number and a wait for it, with no store around them.
+pub(crate) fn bare_wake(spec: &Spec) -> Result<Value, Failure> {
+    let (told, came) = mpsc::channel();
+    let (number, event) = (AtomicU64::new(0), EventCount::new());
+    let begin = Instant::now();
+    let latencies = thread::scope(|scope| {
+        let (number, event) = (&number, &event);
+        let waiter = scope.spawn(move || {
+            for wanted in 0..spec.messages {
+                event.wait_until(None, || number.load(Ordering::Acquire) > wanted);
+                told.send(Instant::now())?;
+            }
+            Ok::<_, Failure>(())
+        });
+        let mut latencies = Latencies::default();
+        for _ in 0..spec.messages {
+            thread::sleep(spec.pause());
+            let begin = Instant::now();
+            number.fetch_add(1, Ordering::AcqRel);
+            event.notify_all();
+            let Ok(seen) = came.recv() else { break };
+            latencies.record((seen - begin).as_nanos() as u64);
+        }
+        waiter.join().map_err(|_| "the waiting thread panicked")??;
+        Ok::<_, Failure>(latencies)
+    })?;
+    Ok(json!({
+        "seconds": begin.elapsed().as_secs_f64(), "messages": spec.messages, "stored": spec.messages, "refused": 0,
         "latency": latencies.to_json(),
     }))
 }

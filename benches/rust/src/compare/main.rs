@@ -13,7 +13,7 @@
 //! rebuild    ours         queues, index and checkpoint made anew, durable
 //! dispatch   ours, bare   queues and index from the log alone, into a folder of their own
 //! read       ours         messages found in order, at random, by key
-//! visible    ours         the time from an append until its message is read
+//! visible    ours, bare   the time from an append until its message is read
 //! queues     ours         a store of very many queues, from its first message to its second open
 //! limit      map, sync    one copy and the checksums into a map; written and synced records
 //! ```
@@ -61,6 +61,7 @@ fn run(line: &str) -> Result<Value, Failure> {
         ("dispatch", "bare") => deriving::bare(&spec),
         ("read", "ours") => finding::read(&spec),
         ("visible", "ours") => finding::visible(&spec),
+        ("visible", "bare") => finding::bare_wake(&spec),
         ("queues", "ours") => scale::queues(&spec),
         ("limit", "map") => limits::map(&spec),
         ("limit", "sync") => limits::sync(&spec),

@@ -61,9 +61,9 @@ impl Writer {
         let mut pending =
             [Pending { messages: messages.len() as u16, ..self.pending(&batch, next_queue_offset, buffers) }];
         let durable = self.append_pending(&mut pending, now_ms, batch.durable, Some(turn))?;
-        self.hurry_for(topic, queue_id);
         let [pending] = &pending;
         let one = appended(queue_id, encoded.unique_id, pending, durable);
+        self.told_of(batch.topic, topic, queue_id, one.queue_offset);
         let results = (0..messages.len() as i64)
             .map(|index| Appended { queue_offset: one.queue_offset + index, ..one.clone() });
         Ok(results.collect())

@@ -1,9 +1,10 @@
 //! Waiting for messages in the process that writes them.
 //!
 //! A wait is a call in the table of its queue ([`Arrivals`]) and no thread, so that many thousand cost
-//! nothing but their memory; a thread that waits leaves a call that wakes it. Dispatch makes the calls
-//! once readers see the message. An append to a queue that somebody waits for lets dispatch begin at
-//! once, where it would let records come together otherwise.
+//! nothing but their memory; a thread that waits leaves a call that wakes it. The append makes the calls
+//! that wait for its message, and dispatch those that are left once readers see the message. An append to
+//! a queue that somebody waits for lets dispatch begin at once, where it would let records come together
+//! otherwise.
 
 use std::fmt;
 use std::sync::Arc;
@@ -126,13 +127,30 @@ impl Writer {
         Ok(())
     }
 
-    /// Lets dispatch begin at once if somebody waits for messages of this queue.
+    /// Takes care of those who wait for messages of this queue, which got one at `queue_offset`.
     #[inline]
-    pub(super) fn hurry_for(&self, topic: &TopicState, queue_id: i32) {
+    pub(super) fn told_of(&self, topic: &str, state: &TopicState, queue_id: i32, queue_offset: i64) {
         // Whoever published the message passed a fence.
-        if topic.watchers(queue_id).load(Ordering::SeqCst) > 0 {
-            self.hurry.store(true, Ordering::SeqCst);
-            self.hurried.notify_all();
+        if state.watchers(queue_id).load(Ordering::SeqCst) > 0 {
+            self.wake_for(topic, queue_id, queue_offset);
+        }
+    }
+
+    /// Wakes them at once: a reader dispatches what it is missing, and has not to wait for another thread to be
+    /// woken and do it. What is not visible yet is left to those who make it so.
+    #[cold]
+    fn wake_for(&self, topic: &str, queue_id: i32, queue_offset: i64) {
+        self.hurry.store(true, Ordering::SeqCst);
+        self.hurried.notify_all();
+        if self.options.durable_only() {
+            return;
+        }
+        let next = queue_offset.saturating_add(1);
+        if let Some(queue) = self.queues.get(topic, queue_id) {
+            queue.arrivals().reached(next);
+        }
+        if let Some(queue) = self.queues.batch(topic, queue_id) {
+            queue.arrivals().reached(next);
         }
     }
 }

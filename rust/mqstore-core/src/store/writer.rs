@@ -127,9 +127,10 @@ impl Writer {
             let mut pending = [self.pending(message, topic.next_offset(queue_id), buffers)];
             let turn = topic.batch.then(|| topic.one_by_one.lock());
             let durable = self.append_pending(&mut pending, now_ms, message.durable, turn)?;
-            self.hurry_for(topic, queue_id);
             let [pending] = &pending;
-            Ok(appended(queue_id, encoded.unique_id, pending, durable))
+            let appended = appended(queue_id, encoded.unique_id, pending, durable);
+            self.told_of(message.topic, topic, queue_id, appended.queue_offset);
+            Ok(appended)
         })
     }
 
@@ -188,11 +189,11 @@ impl Writer {
             }
             let wants_sync = messages.iter().any(|message| message.durable);
             let durable = self.append_pending(&mut pending, now_ms, wants_sync, None)?;
-            for (topic, queue_id, _) in &encoded {
-                self.hurry_for(topic, *queue_id);
-            }
-            let results = encoded.iter().zip(&pending).map(|((_, queue_id, encoded), pending)| {
-                appended(*queue_id, encoded.unique_id.clone(), pending, durable)
+            let each = messages.iter().zip(&encoded).zip(&pending);
+            let results = each.map(|((message, (topic, queue_id, encoded)), pending)| {
+                let appended = appended(*queue_id, encoded.unique_id.clone(), pending, durable);
+                self.told_of(message.topic, topic, *queue_id, appended.queue_offset);
+                appended
             });
             Ok(results.collect())
         })

@@ -222,6 +222,12 @@ class StoreStats(_Report):
     """Bytes of files deleted since the open, queue and index files included."""
     refused_appends: int = 0
     """Appends refused since the open: the store was busy, or the disk nearly full."""
+    hot_reads: int = 0
+    """Records that this process read near the end of the log since the open, within 40 % of the machine's memory."""
+    cold_reads: int = 0
+    """Records that it read from further behind, and so probably from the disk."""
+    reader_lag_bytes: int = 0
+    """How far behind the end the farthest of these was since the figures were asked for last; 0 when nobody is late."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,11 @@ def test_five_changes_of_ownership_by_kill(version: str, tmp_path: Path, tally: 
     with mqstore.open(path, "create", **OPTIONS) as store:
         make_topics(store, TOPICS)
     truth: dict[Place, dict[str, Any]] = {}
-    for number in range(ROUNDS):
+    number = 0
+    # A last record whose properties were not all written is whole for RocketMQ and torn for mqstore. The next owner
+    # decides, so that the directory goes once more to mqstore then.
+    while number < ROUNDS or ends_in_torn_properties(path):
+        number += 1
         sent = mixed(TOPICS, BURST, f"{number}py")
         acks = append_and_kill(path, sent, OPTIONS, after=ACKNOWLEDGED)
         asked = {ack["commit_log_offset"]: spec for ack, spec in zip(acks, sent, strict=False)}
@@ -70,6 +74,11 @@ def test_five_changes_of_ownership_by_kill(version: str, tmp_path: Path, tally: 
     assert {place(each): java_facts(each) for each in answers.view.messages} == truth
     assert_same_store(path, answers, tally)
     assert len(truth) >= 2 * ROUNDS * ACKNOWLEDGED
+
+
+def ends_in_torn_properties(path: Path) -> bool:
+    """Return whether the log ends in a record that mqstore takes for torn by its properties alone."""
+    return any("properties end in zeros" in problem.detail for problem in mqstore.verify(path).problems)
 
 
 def our_view(path: Path) -> dict[Place, dict[str, Any]]:

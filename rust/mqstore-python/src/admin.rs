@@ -117,6 +117,9 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     found.set_item("expired_segments", stats.expired_segments)?;
     found.set_item("expired_bytes", stats.expired_bytes)?;
     found.set_item("refused_appends", stats.refused_appends)?;
+    found.set_item("hot_reads", stats.hot_reads)?;
+    found.set_item("cold_reads", stats.cold_reads)?;
+    found.set_item("reader_lag_bytes", stats.reader_lag_bytes)?;
     Ok(found)
 }
 

@@ -30,7 +30,7 @@ use mqstore_io::{MappedFile, MappedFileQueue};
 use super::active::{Active, Shares};
 use super::ahead::{Ahead, AheadOptions};
 use super::group_commit::GroupCommit;
-use super::maps::{ReadMaps, hot_bytes};
+use super::maps::{ReadCounts, ReadMaps, hot_bytes};
 use super::place::seal;
 use super::pool::Pool;
 use super::put_lock::{PutBusy, PutGuard, PutLimits, PutLock};
@@ -153,6 +153,7 @@ pub struct CommitLog {
     /// Bytes before the end that are taken to be in memory.
     pub(super) hot_bytes: u64,
     pub(super) read_maps: ReadMaps,
+    pub(super) reads: ReadCounts,
 }
 
 /// What each append changes while it holds the put lock.
@@ -250,6 +251,7 @@ impl CommitLog {
             own_from: end,
             hot_bytes: hot_bytes(files.vfs.environment().memory_bytes),
             read_maps: ReadMaps::default(),
+            reads: ReadCounts::default(),
         };
         log.lock_first_pages()?;
         Ok(log)

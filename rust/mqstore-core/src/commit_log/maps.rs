@@ -7,8 +7,8 @@
 //! ahead, and forget.
 //!
 //! A record that this process did not write has its checksums verified the first time that it is read; a bit
-//! for each 64 bytes of a mapped segment remembers that (records are longer than that), so that the second
-//! reader pays for what it reads and not for what is known.
+//! for each 64 bytes of a mapped segment remembers that (records are longer than that; 2 MiB for a segment of
+//! 1 GiB), so that the second reader pays for what it reads and not for what is known.
 //!
 //! Across threads: a segment that is read is held first, so that nobody overwrites it (see
 //! [`mqstore_io::MappedFile::hold`]); each record that was handed out keeps the map.
@@ -38,8 +38,19 @@ const TAIL_BYTES: usize = 192;
 const IN_MEMORY_PERCENT: u64 = 40;
 
 /// How many bytes before the log's end are taken to be in memory, on a machine with `memory_bytes` of it.
-pub fn hot_bytes(memory_bytes: u64) -> u64 {
+pub(super) fn hot_bytes(memory_bytes: u64) -> u64 {
     memory_bytes / 100 * IN_MEMORY_PERCENT
+}
+
+/// Records that were read since the open.
+#[derive(Debug, Default)]
+pub struct ReadCounts {
+    /// From the end of the log, which is taken to be in memory.
+    pub hot: AtomicU64,
+    /// From further behind.
+    pub cold: AtomicU64,
+    /// How far behind the end the farthest of them was, since somebody asked last.
+    pub behind: AtomicU64,
 }
 
 /// The segments that are read through maps, those that were added first in front.
@@ -53,20 +64,24 @@ struct ReadMap {
 }
 
 impl ReadMaps {
-    /// Takes note of a segment that is read, and gives others back that nobody uses.
-    fn note(&self, segment: &Arc<Segment>) -> Arc<Seen> {
+    /// Takes note of a segment that is read, and gives others back that nobody uses; none that is not `durable`
+    /// yet, whose descriptor a failed write-back is to be reported to.
+    fn note(&self, segment: &Arc<Segment>, durable: u64, own_from: u64) -> Arc<Seen> {
         let mut maps = self.0.lock();
         let place = Arc::downgrade(segment);
         if let Some(map) = maps.iter().find(|map| map.segment.ptr_eq(&place)) {
             return Arc::clone(&map.seen);
         }
         maps.retain(|map| map.segment.strong_count() > 0);
-        let seen = Arc::new(Seen::of(segment.len()));
+        // Of a segment of this process nothing is verified.
+        let from_disk = own_from.saturating_sub(segment.base_offset()).min(segment.len());
+        let seen = Arc::new(Seen::of(from_disk));
         maps.push_back(ReadMap { segment: place, seen: Arc::clone(&seen) });
         for _ in MOST_MAPS..maps.len() {
             let Some(oldest) = maps.pop_front() else { break };
             // One in use is tried again when its turn comes.
-            if oldest.segment.upgrade().is_some_and(|segment| !segment.unmap()) {
+            let keeps = |segment: &Segment| segment.end_offset() > durable || !segment.unmap();
+            if oldest.segment.upgrade().is_some_and(|segment| keeps(&segment)) {
                 maps.push_back(oldest);
             }
         }
@@ -82,9 +97,8 @@ struct Seen(Box<[AtomicU64]>);
 const SEEN_BYTES: u64 = 64;
 
 impl Seen {
-    fn of(segment_bytes: u64) -> Self {
-        let words = (segment_bytes / SEEN_BYTES / u64::from(u64::BITS) + 1) as usize;
-        // Zeroed memory is taken page by page, as bits are set.
+    fn of(bytes: u64) -> Self {
+        let words = (bytes / SEEN_BYTES / u64::from(u64::BITS) + 1) as usize;
         Self((0..words).map(|_| AtomicU64::new(0)).collect())
     }
 
@@ -187,13 +201,18 @@ impl CommitLog {
         let segment = list.find(offset)?;
         let held = segment.hold()?;
         let region = segment.region().ok()?;
-        let seen = self.read_maps.note(segment);
+        let seen = self.read_maps.note(segment, self.durable(), self.own_from);
         let (base, end) = (segment.base_offset(), segment.end_offset().min(readable));
         Some(MappedPart { region, base, end, own_from: self.own_from, seen, _held: held })
     }
 
-    /// Whether what lies at `offset` is far behind the end, and probably not in memory.
-    pub fn is_cold(&self, offset: u64) -> bool {
-        self.readable().saturating_sub(offset) > self.hot_bytes
+    /// How far behind the end of the log `offset` lies, if that is so far that it is probably not in memory.
+    pub fn cold_distance(&self, offset: u64) -> Option<u64> {
+        Some(self.readable().saturating_sub(offset)).filter(|behind| *behind > self.hot_bytes)
+    }
+
+    /// What was read in this process.
+    pub fn reads(&self) -> &ReadCounts {
+        &self.reads
     }
 }

@@ -38,7 +38,7 @@ mod sync;
 
 pub use ahead::AheadOptions;
 pub use append::{CommitLog, LogOptions, Pending, Placed, SyncPoint};
-pub use maps::{MappedPart, hot_bytes};
+pub use maps::{MappedPart, ReadCounts};
 pub use put_lock::PutLimits;
 pub use read::{RecordReader, read_record};
 pub use scan::{Cut, Damage, LogScanner, LogStretch, ScanChecks, ScanItem, check_record, check_to_read};

@@ -5,10 +5,9 @@
 //! memory is read there (`maps`); else reads are positional, and neighbours are served from one buffer that
 //! they share.
 
-use std::sync::Arc;
-
 use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
 use mqstore_io::MappedFileGuard;
+use mqstore_io::sync::{Arc, Ordering, Raise};
 
 use super::append::CommitLog;
 use super::maps::MappedPart;
@@ -79,6 +78,8 @@ pub struct RecordReader {
     log: Option<Arc<CommitLog>>,
     /// What was read last in memory.
     part: Option<MappedPart>,
+    /// Records near the end of the log that were read and are not in the log's counts yet.
+    hot: u64,
     list: Arc<SegmentList>,
     limit: u64,
     buffer: Arc<Vec<u8>>,
@@ -91,15 +92,26 @@ pub struct RecordReader {
 impl RecordReader {
     /// A reader of the segments of `list` below `limit`, of `log` where this process writes it.
     pub fn new(log: Option<Arc<CommitLog>>, list: Arc<SegmentList>, limit: u64) -> Self {
-        Self { log, part: None, list, limit, buffer: Arc::default(), start: 0, last_end: 0, held: None }
+        Self {
+            log,
+            part: None,
+            hot: 0,
+            list,
+            limit,
+            buffer: Arc::default(),
+            start: 0,
+            last_end: 0,
+            held: None,
+        }
     }
 
     /// The record at `offset`, whatever its size.
     pub fn record_at(&mut self, files: &StoreFiles, offset: u64) -> Result<RecordBytes, StoreError> {
-        match self.in_memory(offset, None) {
-            Some(bytes) => Ok(bytes),
-            None => read_record(files, &self.list, offset, RECORD_GUESS_BYTES),
+        if let Some(bytes) = self.in_memory(offset, None) {
+            return Ok(bytes);
         }
+        self.count(offset);
+        read_record(files, &self.list, offset, RECORD_GUESS_BYTES)
     }
 
     /// The record in memory, if it is there and holds together.
@@ -109,14 +121,29 @@ impl RecordReader {
             self.part = log.mapped(offset);
         }
         let part = self.part.as_ref()?;
-        part.record(offset, size.or_else(|| part.size_at(offset))?)
+        let bytes = part.record(offset, size.or_else(|| part.size_at(offset))?)?;
+        self.hot += 1;
+        Some(bytes)
     }
 
     /// The record of `size` bytes at `offset`.
     pub fn record(&mut self, files: &StoreFiles, offset: u64, size: u32) -> Result<RecordBytes, StoreError> {
-        match self.in_memory(offset, Some(size)) {
-            Some(bytes) => Ok(bytes),
-            None => self.positional(files, offset, size),
+        if let Some(bytes) = self.in_memory(offset, Some(size)) {
+            return Ok(bytes);
+        }
+        self.count(offset);
+        self.positional(files, offset, size)
+    }
+
+    /// Counts a record that is read from the file.
+    fn count(&mut self, offset: u64) {
+        let Some(log) = &self.log else { return };
+        match log.cold_distance(offset) {
+            Some(behind) => {
+                log.reads().cold.fetch_add(1, Ordering::Relaxed);
+                log.reads().behind.raise(behind, Ordering::Relaxed);
+            }
+            None => self.hot += 1,
         }
     }
 
@@ -152,6 +179,9 @@ impl RecordReader {
     pub fn release(&mut self) {
         self.held = None;
         self.part = None;
+        if let Some(log) = &self.log {
+            log.reads().hot.fetch_add(std::mem::take(&mut self.hot), Ordering::Relaxed);
+        }
     }
 
     fn hold(&mut self, offset: u64) {
@@ -168,5 +198,11 @@ impl RecordReader {
         let bytes = self.buffer.get(range.clone())?;
         check_to_read(bytes, offset).ok()?;
         Some(RecordBytes::Read(Arc::clone(&self.buffer), range))
+    }
+}
+
+impl Drop for RecordReader {
+    fn drop(&mut self) {
+        self.release();
     }
 }

@@ -264,7 +264,7 @@ impl ConsumeQueue {
     fn must_have_name(&self, part: &Part) -> Result<(), StoreError> {
         if self.bases.read().binary_search(&part.base).is_err() {
             let reason = format!(
-                "the queue file with offsets {} to {} is missing; rebuild the queues from the log",
+                "the queue file with offsets {} to {} is missing; mqstore rebuild makes it anew from the log",
                 part.offsets.start, part.offsets.end
             );
             return Err(StoreError::corrupt(&self.path(part.base), 0, reason));

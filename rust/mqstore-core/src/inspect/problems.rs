@@ -86,8 +86,8 @@ pub(super) enum Kind {
 
 impl Kind {
     fn words(self) -> (&'static str, &'static str, &'static str) {
-        let rebuild = "rebuild the queue from the log";
-        let reindex = "rebuild the index from the log";
+        let rebuild = "make the queues anew from the log: mqstore rebuild DIR";
+        let reindex = "make the index anew from the log: mqstore rebuild DIR";
         match self {
             Self::SegmentStray => (
                 "segment_stray",
@@ -137,7 +137,7 @@ impl Kind {
             Self::CheckpointAhead => (
                 "checkpoint_ahead",
                 "after a crash RocketMQ may skip records that its queues lack",
-                "write the checkpoint anew",
+                "write the checkpoint anew: mqstore rebuild DIR",
             ),
             Self::CompactionDamaged => (
                 "compaction_damaged",

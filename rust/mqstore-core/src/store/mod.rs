@@ -106,6 +106,14 @@ pub struct Stats {
     pub expired_bytes: u64,
     /// Appends refused since the open: the store was busy, or the disk nearly full.
     pub refused_appends: u64,
+    /// Records that this process read near the end of the log since the open: within 40 % of the machine's
+    /// memory, where they are taken to be in it.
+    pub hot_reads: u64,
+    /// Records that it read from further behind.
+    pub cold_reads: u64,
+    /// How far behind the end of the log, in bytes, the farthest of these lay, since the figures were asked for
+    /// last; 0 when no reader is that late. Source: `MessageStore#checkInMemByConsumeOffset`.
+    pub reader_lag_bytes: u64,
 }
 
 impl Store {
@@ -292,6 +300,10 @@ impl Store {
             stats.expired_segments = counters.expired_segments.load(Ordering::Relaxed);
             stats.expired_bytes = counters.expired_bytes.load(Ordering::Relaxed);
             stats.refused_appends = counters.refused_appends.load(Ordering::Relaxed) + writer.log.refused();
+            let reads = writer.log.reads();
+            stats.hot_reads = reads.hot.load(Ordering::Relaxed);
+            stats.cold_reads = reads.cold.load(Ordering::Relaxed);
+            stats.reader_lag_bytes = reads.behind.swap(0, Ordering::Relaxed);
         }
         Ok(stats)
     }

@@ -4,6 +4,8 @@
 //! that memory, several times after each other: for the entry, then for the two ends of the record. Of several
 //! messages asked for in one call these waits go side by side.
 
+use std::sync::atomic::Ordering;
+
 use mqstore_format::{CqUnit, RecordView};
 
 use super::cursor::belongs;
@@ -105,6 +107,8 @@ impl Writer {
                     .push(place.as_ref().and_then(|place| place.message(&parts, (topic, queue_id, *offset))));
             }
         }
+        let hot = found.iter().flatten().count() as u64;
+        self.log.reads().hot.fetch_add(hot, Ordering::Relaxed);
         Ok(())
     }
 

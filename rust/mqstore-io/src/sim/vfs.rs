@@ -218,7 +218,7 @@ impl Vfs for SimVfs {
             random_seed: state.rng.next(),
             threads: !state.options.by_hand,
             processors: 2,
-            memory_bytes: 1 << 40,
+            memory_bytes: state.options.memory_bytes.unwrap_or(1 << 40),
         }
     }
 }

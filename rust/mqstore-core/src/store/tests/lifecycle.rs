@@ -303,3 +303,42 @@ fn a_batch_that_a_full_disk_cuts_short_leaves_a_whole_store() {
     store.close().unwrap();
     verify_clean(&world, &options);
 }
+
+#[test]
+fn a_thousand_queues_are_there_after_each_open() {
+    let world = World::real();
+    let options = StoreOptions { segment_bytes: 1 << 20, dispatch_threads: Some(2), ..small() };
+    let names: Vec<_> = (0..10).map(|topic| format!("t{topic}")).collect();
+    let store = world.open(OpenMode::Create, &options).unwrap();
+    for name in &names {
+        store.create_topic(name, 100, &[]).unwrap();
+    }
+    for round in 0..10 {
+        for queue in 0..1000 {
+            let body = format!("{queue} {round}");
+            put(&store, &names[queue % 10], (queue / 10) as i32, body.as_bytes(), "k");
+        }
+    }
+    let check = |store: &Store, more: usize| {
+        for queue in 0..1000 {
+            let (name, id) = (&names[queue % 10], (queue / 10) as i32);
+            let found = store.read(name, id, None, None, None).unwrap().next_batch(99).unwrap();
+            let bodies: Vec<_> = found.iter().map(|record| record.view().unwrap().body.to_vec()).collect();
+            let rounds = if queue < 10 { 10 + more } else { 10 };
+            let expected: Vec<_> = (0..rounds).map(|round| format!("{queue} {round}").into_bytes()).collect();
+            assert_eq!(bodies, expected);
+        }
+    };
+    check(&store, 0);
+    store.close().unwrap();
+    let store = world.open(OpenMode::ReadWrite, &options).unwrap();
+    check(&store, 0);
+    for (queue, name) in names.iter().enumerate() {
+        put(&store, name, 0, format!("{queue} 10").as_bytes(), "k");
+    }
+    store.close().unwrap();
+    let store = world.open(OpenMode::ReadWrite, &options).unwrap();
+    check(&store, 1);
+    store.close().unwrap();
+    check(&world.open(OpenMode::Read, &options).unwrap(), 1);
+}

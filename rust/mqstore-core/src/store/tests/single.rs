@@ -1,6 +1,6 @@
 //! Messages at single offsets, in any order, from memory and from files.
 
-use mqstore_io::Access;
+use mqstore_io::{Access, SimOptions};
 use proptest::prelude::*;
 
 use super::*;
@@ -93,4 +93,31 @@ fn a_batch_is_found_at_each_of_its_offsets() {
     let properties = encode_properties(["k"], None, None, [("n", "1")]).unwrap();
     store.append_many(&vec![message("a", Some(0), b"body", &properties); 3]).unwrap();
     assert_eq!(offsets(&store.messages_at("a", 0, &[0, 1, 2]).unwrap()), [Some(0); 3]);
+}
+
+#[test]
+fn reads_from_far_behind_the_end_are_counted_and_not_mapped() {
+    let memory_bytes = Some(100 << 10);
+    let vfs = Arc::new(SimVfs::new(SimOptions { memory_bytes, ..SimOptions::default() }));
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+    let world = World { vfs, clock, path: "/store".into(), _folder: None };
+    let store = filled(&world);
+    let end = store.stats().unwrap().log_max_offset;
+    // 40 of 100 KiB count as in memory; the log is longer than that.
+    let hot_from = end - (40 << 10);
+    let all = store.read("a", 0, None, None, None).unwrap().next_batch(999).unwrap();
+    let (cold, hot): (Vec<_>, Vec<_>) = all.iter().partition(|record| record.commit_log_offset < hot_from);
+    assert!(cold.len() > 20 && hot.len() > 20, "{} {}", cold.len(), hot.len());
+    let stats = store.stats().unwrap();
+    assert_eq!((stats.hot_reads, stats.cold_reads), (hot.len() as u64, cold.len() as u64));
+    assert_eq!(stats.reader_lag_bytes, end - cold[0].commit_log_offset);
+    assert_eq!(store.stats().unwrap().reader_lag_bytes, 0);
+    // One by one, from both sides, they are the same messages.
+    for record in &all {
+        let found = store.message_at("a", 0, record.queue_offset).unwrap().unwrap();
+        assert_eq!(found.bytes(), record.bytes());
+        assert_eq!(store.get_at(record.commit_log_offset).unwrap().bytes(), record.bytes());
+    }
+    let stats = store.stats().unwrap();
+    assert_eq!((stats.hot_reads, stats.cold_reads), (3 * hot.len() as u64, 3 * cold.len() as u64));
 }

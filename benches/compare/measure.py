@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from .rows import JAVA_WARM_UP, Contender, Row, Spec
 from .sides import Driver, MeasureError, Programs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 Result = dict[str, Any]
 Results = dict[str, list[Result]]
@@ -77,17 +78,29 @@ class Bench:
                 except MeasureError as error:
                     self._problem(row, contender, error, say)
             for turn in range(rounds):
-                first = turn % max(len(ready), 1)
-                for contender, driver in list(ready[first:] + ready[:first]):
-                    try:
-                        result = self._once(row, contender, driver)
-                    except MeasureError as error:
-                        self._problem(row, contender, error, say)
-                        ready.remove((contender, driver))
-                        continue
+                for contender, result in self._turn(row, ready, turn, partial(self._once, row), say):
                     results[contender.name].append(result)
                     say(f"  {turn + 1}/{rounds} {contender.name}: {result['messages'] / result['seconds']:,.0f}/s")
         return results
+
+    def _turn(
+        self,
+        row: Row,
+        ready: list[tuple[Contender, Driver]],
+        turn: int,
+        once: Callable[[Contender, Driver], Result],
+        say: Callable[[str], None],
+    ) -> Iterator[tuple[Contender, Result]]:
+        """Measure each side once, another one first in each turn; one that fails is `ready` no more."""
+        first = turn % max(len(ready), 1)
+        for contender, driver in ready[first:] + ready[:first]:
+            try:
+                result = once(contender, driver)
+            except MeasureError as error:
+                self._problem(row, contender, error, say)
+                ready.remove((contender, driver))
+                continue
+            yield contender, result
 
     def spec(self, row: Row, contender: Contender) -> Spec:
         """Return what the contender is told to do."""
@@ -155,18 +168,14 @@ class Bench:
         with contextlib.ExitStack() as open_drivers:
             open_drivers.callback(shutil.rmtree, folder, ignore_errors=True)
             filled = self._fill(row, folder)
+
+            def find(contender: Contender, driver: Driver) -> Result:
+                return self._find(self.spec(row, contender) | {"path": str(folder)}, driver, filled)
+
             ready = [(each, open_drivers.enter_context(self._programs.start(each.driver))) for each in contenders]
             # The first round is for compiled code and is not counted.
             for turn in range(rounds + 1):
-                first = turn % max(len(ready), 1)
-                for contender, driver in list(ready[first:] + ready[:first]):
-                    spec = self.spec(row, contender) | {"path": str(folder)}
-                    try:
-                        result = self._find(spec, driver, filled)
-                    except MeasureError as error:
-                        self._problem(row, contender, error, say)
-                        ready.remove((contender, driver))
-                        continue
+                for contender, result in self._turn(row, ready, turn, find, say):
                     if turn > 0:
                         results[contender.name].append(result)
                         rate = result["messages"] / result["seconds"]

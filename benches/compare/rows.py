@@ -293,7 +293,7 @@ def _derive(name: str, body_bytes: int, messages: int, asked: tuple[Ratio, ...])
     )
 
 
-def _visible(name: str, title: str, asked: tuple[Limit, ...], *contenders: Contender, **spec: Any) -> Row:
+def _visible(name: str, title: str, asked: tuple[Ratio | Limit, ...], *contenders: Contender, **spec: Any) -> Row:
     return Row(
         name,
         title,

@@ -9,11 +9,12 @@ import pytest
 import mqstore
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> mqstore.Store:
+def store(tmp_path: Path) -> Iterator[mqstore.Store]:
     with mqstore.open(tmp_path / "store", "create", segment_size=64 << 10, index_slots=100, index_entries=500) as store:
         store.append_many("t", [mqstore.Message(f"{n}".encode(), keys=["k", f"k{n}"]) for n in range(200)])
         yield store

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
@@ -126,6 +126,30 @@ impl FileCache {
     /// Whether none is open.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// A few maps of one row of files, found without a path and without the cache's lock; the cache keeps them,
+/// or does not.
+#[derive(Debug, Default)]
+pub struct RecentMaps(Mutex<Vec<(u64, Weak<Region>)>>);
+
+/// Maps that are remembered of a row.
+const RECENT_MAPS: usize = 8;
+
+impl RecentMaps {
+    /// The map `key`; `map` asks the cache for it, if it is not remembered.
+    pub fn get(&self, key: u64, map: impl FnOnce() -> io::Result<Arc<Region>>) -> io::Result<Arc<Region>> {
+        let mut recent = self.0.lock();
+        let known = recent.iter().find(|(known, _)| *known == key).and_then(|(_, map)| map.upgrade());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let map = map()?;
+        recent.retain(|(known, map)| *known != key && map.strong_count() > 0);
+        recent.truncate(RECENT_MAPS - 1);
+        recent.insert(0, (key, Arc::downgrade(&map)));
+        Ok(map)
     }
 }
 

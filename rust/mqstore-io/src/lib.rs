@@ -31,7 +31,7 @@ pub mod vfs;
 
 pub use clock::{Clock, LocalTime, ManualClock, SystemClock};
 pub use event_count::EventCount;
-pub use file_cache::FileCache;
+pub use file_cache::{FileCache, RecentMaps};
 pub use mapped_file::{MappedFile, MappedFileGuard};
 pub use mapped_file_queue::{FileLength, LoadReport, MappedFileQueue, PushError, StrayFile, StrayKind};
 pub use os::OsVfs;

@@ -133,30 +133,20 @@ pub(crate) fn visible(spec: &Spec) -> Result<Value, Failure> {
 
 /// The machine's limit for waking: two threads, a number and a wait for it, with no store around them.
 pub(crate) fn bare_wake(spec: &Spec) -> Result<Value, Failure> {
-    let (told, came) = mpsc::channel();
     let (number, event) = (AtomicU64::new(0), EventCount::new());
     let begin = Instant::now();
-    let latencies = thread::scope(|scope| {
-        let (number, event) = (&number, &event);
-        let waiter = scope.spawn(move || {
-            for wanted in 0..spec.messages {
-                event.wait_until(None, || number.load(Ordering::Acquire) > wanted);
-                told.send(Instant::now())?;
-            }
-            Ok::<_, Failure>(())
-        });
-        let mut latencies = Latencies::default();
-        for _ in 0..spec.messages {
-            thread::sleep(spec.pause());
-            let begin = Instant::now();
+    let latencies = timed_wakes(
+        spec,
+        |wanted| {
+            event.wait_until(None, || number.load(Ordering::Acquire) > wanted);
+            Ok(())
+        },
+        || {
             number.fetch_add(1, Ordering::AcqRel);
             event.notify_all();
-            let Ok(seen) = came.recv() else { break };
-            latencies.record((seen - begin).as_nanos() as u64);
-        }
-        waiter.join().map_err(|_| "the waiting thread panicked")??;
-        Ok::<_, Failure>(latencies)
-    })?;
+            Ok(())
+        },
+    )?;
     Ok(json!({
         "seconds": begin.elapsed().as_secs_f64(), "messages": spec.messages, "stored": spec.messages, "refused": 0,
         "latency": latencies.to_json(),
@@ -185,22 +175,36 @@ fn visible_to_who_waits(store: &Store, spec: &Spec) -> Result<Latencies, Failure
     let body = vec![b'x'; spec.body_bytes];
     let properties = mqstore_bench::properties();
     let message = message(&body, &properties, 0);
+    timed_wakes(
+        spec,
+        |offset| {
+            let came = store.wait("bench", 0, offset as i64, Duration::from_secs(60))?;
+            came.then_some(()).ok_or_else(|| "a message did not come".into())
+        },
+        || Ok(store.append(&message).map(drop)?),
+    )
+}
+
+/// From the begin of each `send` until `wait`, in another thread, has come back with its number.
+fn timed_wakes(
+    spec: &Spec,
+    wait: impl Fn(u64) -> Result<(), Failure> + Send,
+    send: impl Fn() -> Result<(), Failure>,
+) -> Result<Latencies, Failure> {
     let (told, came) = mpsc::channel();
     thread::scope(|scope| {
         let waiter = scope.spawn(move || {
-            for offset in 0..spec.messages as i64 {
-                if !store.wait("bench", 0, offset, Duration::from_secs(60))? {
-                    return Err(Failure::from("a message did not come"));
-                }
+            for number in 0..spec.messages {
+                wait(number)?;
                 told.send(Instant::now())?;
             }
-            Ok(())
+            Ok::<_, Failure>(())
         });
         let mut latencies = Latencies::default();
         for _ in 0..spec.messages {
             thread::sleep(spec.pause());
             let begin = Instant::now();
-            store.append(&message)?;
+            send()?;
             let Ok(seen) = came.recv() else { break };
             latencies.record((seen - begin).as_nanos() as u64);
         }

@@ -194,7 +194,7 @@ impl CommitLog {
     /// to be mapped.
     pub fn mapped(&self, offset: u64) -> Option<MappedPart> {
         let readable = self.readable();
-        if offset >= readable || readable - offset > self.hot_bytes {
+        if offset >= readable || self.cold_distance(offset).is_some() {
             return None;
         }
         let list = self.list();

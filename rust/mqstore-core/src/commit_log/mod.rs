@@ -41,5 +41,5 @@ pub use append::{CommitLog, LogOptions, Pending, Placed, SyncPoint};
 pub use maps::{MappedPart, ReadCounts};
 pub use put_lock::PutLimits;
 pub use read::{RecordReader, read_record};
-pub use scan::{Cut, Damage, LogScanner, LogStretch, ScanChecks, ScanItem, check_record, check_to_read};
+pub use scan::{Cut, Damage, LogScanner, LogStretch, ScanChecks, ScanItem, check_record};
 pub use segments::{Segment, SegmentList};

@@ -398,7 +398,7 @@ pub fn check_record(bytes: &[u8], offset: u64, checks: ScanChecks) -> Result<Rec
 
 /// As [`check_record`] with checksums, for who only reads the record: of two checksums the one that covers
 /// all of it will do.
-pub fn check_to_read(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
+pub(super) fn check_to_read(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
     let view = decode_at(bytes, offset)?;
     check_sums(&view, !view.has_property_crc())?;
     Ok(view)

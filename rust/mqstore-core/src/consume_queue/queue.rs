@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use mqstore_format::{CQ_UNIT_BYTES, CqUnit, offset_file_name};
 use mqstore_io::sync::{Arc, AtomicBool, AtomicI64, Mutex, Ordering, RwLock, Weak};
-use mqstore_io::{Access, Region, VfsFile};
+use mqstore_io::{Access, RecentMaps, Region, VfsFile};
 
 use super::arrivals::Arrivals;
 use super::covered::Covered;
@@ -42,8 +42,8 @@ pub struct ConsumeQueue {
     /// Whether the queue is on its home's list of queues to sync.
     pub(super) dirty: AtomicBool,
     arrivals: Arrivals,
-    /// Files that were read lately, in memory; the cache of open files keeps them, or does not.
-    seen: Mutex<Vec<(u64, Weak<Region>)>>,
+    /// Files that were read lately, in memory.
+    maps: RecentMaps,
 }
 
 /// A unit in memory.
@@ -61,9 +61,6 @@ impl UnitPlace {
         Some(CqUnit::decode(&bytes)).filter(|unit| !unit.is_blank())
     }
 }
-
-/// Files of one queue that are found in memory without asking the cache.
-const SEEN_FILES: usize = 8;
 
 /// What is known against a queue.
 #[derive(Debug, Default)]
@@ -108,7 +105,7 @@ impl ConsumeQueue {
             writing: Mutex::new(Writing::default()),
             dirty: AtomicBool::new(false),
             arrivals: Arrivals::default(),
-            seen: Mutex::default(),
+            maps: RecentMaps::default(),
         })
     }
 
@@ -248,17 +245,8 @@ impl ConsumeQueue {
         if self.home.access == Access::Read {
             return None;
         }
-        let mut seen = self.seen.lock();
-        let last = seen.iter().find(|(seen, _)| *seen == base).and_then(|(_, map)| map.upgrade());
-        if last.is_some() {
-            return last;
-        }
-        let map =
-            self.home.cache.map(&self.path(base), Access::ReadWrite, self.layout().file_bytes()).ok()?;
-        seen.retain(|(seen, map)| *seen != base && map.strong_count() > 0);
-        seen.truncate(SEEN_FILES - 1);
-        seen.insert(0, (base, Arc::downgrade(&map)));
-        Some(map)
+        let map = || self.home.cache.map(&self.path(base), Access::ReadWrite, self.layout().file_bytes());
+        self.maps.get(base, map).ok()
     }
 
     fn must_have_name(&self, part: &Part) -> Result<(), StoreError> {

@@ -77,14 +77,12 @@ impl DerivedQueues {
         {
             return;
         }
-        let unit = CqUnit {
-            physical_offset: offset as i64,
-            size: record.size as i32,
-            tags_code: record.tags_code(&self.delay_levels),
-        };
+        let fields = EntryFields::of(record.properties);
+        let tags_code = fields.tags_code(record.topic, record.store_timestamp, &self.delay_levels);
+        let unit = CqUnit { physical_offset: offset as i64, size: record.size as i32, tags_code };
         let messages = record.inner_batch().map_or(1, |(_, messages)| i64::from(messages.max(1)));
         self.add_unit((record.topic, record.queue_id), record.queue_offset, messages, unit);
-        for (name, queue_offset) in EntryFields::of(record.properties).light_queues(record.topic) {
+        for (name, queue_offset) in fields.light_queues(record.topic) {
             if validate_stored_topic(name).is_ok() {
                 self.add_unit((name, 0), queue_offset, 1, unit);
             }

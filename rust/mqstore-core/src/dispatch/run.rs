@@ -238,10 +238,8 @@ impl RunOutput {
             if let Some(run) = self.queues.get_mut(place) {
                 run.push(record.queue_offset, unit);
             }
-            if fields.may_have_light_queues() {
-                for (name, queue_offset) in fields.light_queues(record.topic) {
-                    self.add_light(rules, name, queue_offset, unit);
-                }
+            for (name, queue_offset) in fields.light_queues(record.topic) {
+                self.add_light(rules, name, queue_offset, unit);
             }
         }
     }

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use mqstore_format::index::{INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES};
 use mqstore_format::{IndexEntry, IndexGeometry, IndexHeader};
 use mqstore_io::switch;
-use mqstore_io::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock, Weak};
-use mqstore_io::{Access, FileCache, MapAccess, Region, RegionError, VfsFile};
+use mqstore_io::sync::{Arc, AtomicBool, Ordering, RwLock};
+use mqstore_io::{Access, FileCache, MapAccess, RecentMaps, Region, RegionError, VfsFile};
 
 use super::put::IndexPut;
 use crate::error::{IoContext, StoreError};
@@ -39,8 +39,8 @@ pub(super) struct IndexFile {
     access: Access,
     state: RwLock<State>,
     dirty: AtomicBool,
-    /// The map for look-ups; the cache keeps it, or does not.
-    seen: Mutex<Weak<Region>>,
+    /// The map for look-ups, of which there is one.
+    maps: RecentMaps,
 }
 
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl IndexFile {
         let state = RwLock::new(State { header, map: None });
         // Whether an earlier process synced what it wrote is not known; asking again is cheap.
         let dirty = AtomicBool::new(access == Access::ReadWrite);
-        Self { path, geometry, cache: Arc::clone(cache), access, state, dirty, seen: Mutex::default() }
+        Self { path, geometry, cache: Arc::clone(cache), access, state, dirty, maps: RecentMaps::default() }
     }
 
     /// The header: in memory where this process is the writer, else as it is on disk now.
@@ -123,13 +123,8 @@ impl IndexFile {
         if self.access == Access::Read {
             return None;
         }
-        let mut seen = self.seen.lock();
-        if let Some(map) = seen.upgrade() {
-            return Some(map);
-        }
-        let map = self.cache.map(&self.path, Access::ReadWrite, self.geometry.file_len()).ok()?;
-        *seen = Arc::downgrade(&map);
-        Some(map)
+        let map = || self.cache.map(&self.path, Access::ReadWrite, self.geometry.file_len());
+        self.maps.get(0, map).ok()
     }
 
     /// The bytes, for the writer: takes the file's room on disk and maps it.

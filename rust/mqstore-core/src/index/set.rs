@@ -118,9 +118,13 @@ impl IndexSet {
         if found.len < INDEX_HEADER_BYTES as u64 {
             return Ok(false);
         }
-        let file = self.cache.get(&found.path, Access::Read).at(&found.path, "opening an index file")?;
-        let header = read_header(&*file).at(&found.path, "reading an index header")?;
+        let header = self.header_of(found)?;
         Ok((0..=1).contains(&header.index_count) && header.slot_count == 0)
+    }
+
+    fn header_of(&self, found: &FoundFile) -> Result<IndexHeader, StoreError> {
+        let file = self.cache.get(&found.path, Access::Read).at(&found.path, "opening an index file")?;
+        read_header(&*file).at(&found.path, "reading an index header")
     }
 
     /// The file, or why it is no file of this index.
@@ -129,8 +133,7 @@ impl IndexSet {
         if found.len != len {
             return Ok(Err(format!("{} bytes long; index files here have {len}", found.len)));
         }
-        let file = self.cache.get(&found.path, Access::Read).at(&found.path, "opening an index file")?;
-        let header = read_header(&*file).at(&found.path, "reading an index header")?;
+        let header = self.header_of(&found)?;
         Ok(match header_damage(&header, self.geometry) {
             Some(damage) => Err(damage),
             None => Ok(IndexFile::new(found.path, self.geometry, &self.cache, self.access, header)),

@@ -347,7 +347,8 @@ pub struct LookupCursor {
     pub(crate) scanner: Option<LogScanner>,
     /// Where the scan ends.
     pub(crate) limit: u64,
-    pub(crate) newest_first: bool,
+    /// Whether the newest is to come first and the offsets are still the other way round.
+    pub(crate) to_turn: bool,
 }
 
 impl LookupCursor {
@@ -355,7 +356,7 @@ impl LookupCursor {
     /// searched first then, and 8 bytes kept for each hit.
     #[must_use]
     pub fn newest_first(self) -> Self {
-        Self { newest_first: true, ..self }
+        Self { to_turn: true, ..self }
     }
 
     /// Up to `max` records; an empty answer is the end.
@@ -379,12 +380,12 @@ impl LookupCursor {
     }
 
     fn next_candidate(&mut self) -> Result<Option<(u64, RecordBytes)>, StoreError> {
-        if self.newest_first {
+        if self.to_turn {
             self.search_ahead()?;
+            self.offsets.make_contiguous().reverse();
+            self.to_turn = false;
         }
-        while let Some(offset) =
-            if self.newest_first { self.offsets.pop_back() } else { self.offsets.pop_front() }
-        {
+        while let Some(offset) = self.offsets.pop_front() {
             match self.reader.record_at(self.view.files(), offset) {
                 Ok(bytes) => return Ok(Some((offset, bytes))),
                 // The index may dangle: the record was cut or expired, or the entry is damaged.
@@ -402,9 +403,7 @@ impl LookupCursor {
             }
         }
     }
-}
 
-impl LookupCursor {
     /// Finds what the index does not cover.
     fn search_ahead(&mut self) -> Result<(), StoreError> {
         let Some(mut scanner) = self.scanner.take() else { return Ok(()) };

@@ -234,7 +234,7 @@ impl Store {
                 start_ms: start_ms.unwrap_or(i64::MIN),
                 end_ms: end_ms.unwrap_or(i64::MAX),
             },
-            newest_first: false,
+            to_turn: false,
             remaining: limit.unwrap_or(usize::MAX),
             offsets: offsets.into(),
             scanner,

@@ -84,11 +84,7 @@ impl Writer {
         let Some(state) = self.topics.get(topic).filter(|_| self.has_queue(topic, queue_id)) else {
             return Ok(None);
         };
-        let queue = if state.batch {
-            Waited::Batch(self.queues.batch_or_create(topic, queue_id)?)
-        } else {
-            Waited::Plain(self.queues.get_or_create(topic, queue_id)?)
-        };
+        let queue = self.waited(topic, &state, queue_id)?;
         state.watchers(queue_id).fetch_add(1, Ordering::SeqCst);
         let mut waiter = Waiter { queue, topic: state, queue_id, ticket: None };
         let over = || waiter.queue.max_offset() > offset || self.closed.load(Ordering::Acquire);
@@ -100,6 +96,14 @@ impl Writer {
         // A store that an error has stopped gets no more messages. Who is there by then is woken.
         self.log.check()?;
         Ok(Some(waiter))
+    }
+
+    fn waited(&self, topic: &str, state: &TopicState, queue_id: i32) -> Result<Waited, StoreError> {
+        Ok(if state.batch {
+            Waited::Batch(self.queues.batch_or_create(topic, queue_id)?)
+        } else {
+            Waited::Plain(self.queues.get_or_create(topic, queue_id)?)
+        })
     }
 
     /// Blocks until a message at `offset` may be there, the store closes, or `timeout` has passed.
@@ -132,25 +136,22 @@ impl Writer {
     pub(super) fn told_of(&self, topic: &str, state: &TopicState, queue_id: i32, queue_offset: i64) {
         // Whoever published the message passed a fence.
         if state.watchers(queue_id).load(Ordering::SeqCst) > 0 {
-            self.wake_for(topic, queue_id, queue_offset);
+            self.wake_for(topic, state, queue_id, queue_offset);
         }
     }
 
     /// Wakes them at once: a reader dispatches what it is missing, and has not to wait for another thread to be
     /// woken and do it. What is not visible yet is left to those who make it so.
     #[cold]
-    fn wake_for(&self, topic: &str, queue_id: i32, queue_offset: i64) {
+    fn wake_for(&self, topic: &str, state: &TopicState, queue_id: i32, queue_offset: i64) {
         self.hurry.store(true, Ordering::SeqCst);
         self.hurried.notify_all();
         if self.options.durable_only() {
             return;
         }
-        let next = queue_offset.saturating_add(1);
-        if let Some(queue) = self.queues.get(topic, queue_id) {
-            queue.arrivals().reached(next);
-        }
-        if let Some(queue) = self.queues.batch(topic, queue_id) {
-            queue.arrivals().reached(next);
+        // Somebody waits, so that the queue is there.
+        if let Ok(queue) = self.waited(topic, state, queue_id) {
+            queue.arrivals().reached(queue_offset.saturating_add(1));
         }
     }
 }

@@ -164,12 +164,6 @@ impl<'a> EntryFields<'a> {
         }
     }
 
-    /// Whether [`Self::light_queues`] is worth a look.
-    #[inline]
-    pub fn may_have_light_queues(&self) -> bool {
-        self.light_queues.is_some()
-    }
-
     /// The light queues that get an entry of a record of `topic`, each with the queue offset there; their queue
     /// id is 0. None unless both lists are as long as each other. What is no light queue, or no offset, is
     /// left out. Source: `ConsumeQueue#multiDispatchLmqQueue`.
@@ -179,8 +173,8 @@ impl<'a> EntryFields<'a> {
         let lists = lists.filter(|(names, offsets)| {
             names.split(',').count() == offsets.split(',').count() && may_have_light_queues(topic)
         });
-        let (names, offsets) = lists.unwrap_or_default();
-        names.split(',').zip(offsets.split(',')).filter_map(|(name, offset)| {
+        let pairs = lists.into_iter().flat_map(|(names, offsets)| names.split(',').zip(offsets.split(',')));
+        pairs.filter_map(|(name, offset)| {
             let offset = offset.parse().ok().filter(|offset| *offset >= 0)?;
             (name.starts_with(LIGHT_QUEUE_PREFIX) && !name.contains('/')).then_some((name, offset))
         })

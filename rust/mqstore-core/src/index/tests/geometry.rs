@@ -1,5 +1,7 @@
 //! Finding the geometry that a file does not state.
 
+use mqstore_io::VfsFile;
+
 use super::*;
 
 /// Few files, one of them being filled.
@@ -9,6 +11,15 @@ fn written(geometry: IndexGeometry, entries: i64) -> World {
     let puts: Vec<_> = (0..entries).map(|n| key(&format!("k{}", n % 300), n / 2 * 100, T + n * 10)).collect();
     set.put(&puts).unwrap();
     world
+}
+
+/// A file of so many bytes, all zero and without room on the disk, as RocketMQ makes it.
+fn zeros(world: &World, name: &str, len: u64) -> Arc<dyn VfsFile> {
+    let folder = world.files.index();
+    world.sim.create_dir_all(&folder).unwrap();
+    let file = world.sim.create_new(&folder.join(name)).unwrap();
+    file.set_len(len).unwrap();
+    file
 }
 
 fn load(world: &World, known: Option<IndexGeometry>, configured: IndexGeometry) -> IndexSet {
@@ -54,10 +65,7 @@ fn the_chains_tell_the_geometry() {
 fn where_nothing_tells_the_files_are_strays() {
     // Files in which every place is as good as the other.
     let world = World::new(&SimVfs::default());
-    let folder = world.files.index();
-    world.sim.create_dir_all(&folder).unwrap();
-    let file = world.sim.create_new(&folder.join("20231114221320123")).unwrap();
-    file.set_len(40 + 4 * 1000 + 20 * 1000).unwrap();
+    let file = zeros(&world, "20231114221320123", 40 + 4 * 1000 + 20 * 1000);
     for fill in [1, 0xff] {
         file.write_all_at(&vec![fill; 28_040], 0).unwrap();
         let set = load(&world, None, TINY);
@@ -74,10 +82,7 @@ fn where_nothing_tells_the_files_are_strays() {
 #[test]
 fn an_empty_file_of_another_length_is_left_alone() {
     let world = World::new(&SimVfs::default());
-    let folder = world.files.index();
-    world.sim.create_dir_all(&folder).unwrap();
-    let file = world.sim.create_new(&folder.join("20231114221320123")).unwrap();
-    file.set_len(40 + 4 * 1000 + 20 * 1000).unwrap();
+    zeros(&world, "20231114221320123", 40 + 4 * 1000 + 20 * 1000);
     let set = IndexSet::load(&world.files, None, TINY, Access::ReadWrite).unwrap();
     assert_eq!((set.geometry(), set.file_count(), set.strays().len()), (TINY, 0, 0));
     assert_eq!(set.candidates(1, 0, i64::MAX).unwrap().damaged, None);
@@ -89,11 +94,7 @@ fn an_empty_file_of_another_length_is_left_alone() {
 #[test]
 fn an_empty_file_of_the_configured_length_is_adopted() {
     let world = World::new(&SimVfs::default());
-    let folder = world.files.index();
-    world.sim.create_dir_all(&folder).unwrap();
-    // As RocketMQ makes it: all zero, without room on the disk.
-    let file = world.sim.create_new(&folder.join("20231114221320000")).unwrap();
-    file.set_len(TINY.file_len()).unwrap();
+    zeros(&world, "20231114221320000", TINY.file_len());
     let set = world.open(Access::ReadWrite);
     set.put(&[nth(0), nth(1)]).unwrap();
     assert_eq!(world.contents().len(), 1);

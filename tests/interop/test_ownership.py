@@ -72,6 +72,10 @@ def test_five_changes_of_ownership_by_kill(version: str, tmp_path: Path, tally: 
         answers = ask(java)
         java.close()
     assert {place(each): java_facts(each) for each in answers.view.messages} == truth
+    # RocketMQ deletes the index files of its last minutes after each kill; an open for writing makes them again.
+    with notes_expected(), mqstore.open(path, "rw", **OPTIONS):
+        pass
+    assert list(mqstore.verify(path).problems) == []
     assert_same_store(path, answers, tally)
     assert len(truth) >= 2 * ROUNDS * ACKNOWLEDGED
 

@@ -550,3 +550,22 @@ fn a_log_of_one_short_segment_keeps_its_geometry() {
     assert_eq!(log_order(&store).unwrap(), messages(20));
     assert_eq!(store.stats().unwrap().segment_bytes, 16 << 10);
 }
+
+#[test]
+fn index_files_that_are_gone_are_made_again() {
+    let killed = stopped(false);
+    let files: Vec<_> =
+        tree(&killed.vfs).into_keys().filter(|path| path.starts_with(root("index"))).collect();
+    assert!(files.len() >= 3, "{files:?}");
+    let model: Vec<_> = (0..MESSAGES).map(message).collect();
+    for gone in &files {
+        let run = crate::copy(&killed);
+        run.vfs.remove_file(gone).unwrap();
+        let store = run.open(OpenMode::ReadWrite).unwrap();
+        assert_holds(&store, &model);
+        let told = store.notes().iter().any(|note| note.contains("index files are missing"));
+        assert_eq!(told, Some(gone) != files.last(), "{}", gone.display());
+        store.close().unwrap();
+        assert_eq!(run.verify().unwrap().problems, [], "{}", gone.display());
+    }
+}

@@ -196,6 +196,14 @@ impl IndexSet {
         self.last().map_or(0, |file| file.known_header().end_physical)
     }
 
+    /// Where the records of the first and of the last entry of each file start in the log, oldest file first;
+    /// of files that have entries. As of the load, for a set opened for reading.
+    pub fn spans(&self) -> Vec<(u64, u64)> {
+        let headers = self.files().into_iter().map(|file| file.known_header());
+        let filled = headers.filter(|header| header.index_count > 1);
+        filled.map(|header| (header.begin_physical as u64, header.end_physical as u64)).collect()
+    }
+
     /// The end time of the newest full file that is durable with all files before it, epoch
     /// milliseconds; 0 when there is none. RocketMQ's checkpoint takes it as `indexMsgTimestamp`.
     pub fn last_sealed_end_timestamp(&self) -> i64 {

@@ -12,7 +12,7 @@ use mqstore_format::parse_index_file_name;
 use mqstore_io::{Access, switch};
 
 use super::progress::{RecoveryStage, Watch};
-use super::{QueueManifest, RecoveredLog};
+use super::{QueueManifest, RecoveredLog, missed_by_index};
 use crate::commit_log::read_record;
 use crate::consume_queue::QueueSet;
 use crate::dispatch::{BatchTopics, DispatchRules, Dispatcher};
@@ -246,6 +246,15 @@ fn recover_index(
     // Entries of records that were cut would pass for those of the records that come in their place.
     if index.end_physical() >= log.end as i64 {
         index.drop_from(log.end)?;
+    }
+    if !log.as_closed
+        && let Some(missed) = missed_by_index(&log.list, &index, log.end)?
+    {
+        notes.push(format!(
+            "index files are missing, as after a crash of RocketMQ, which deletes them; messages from log offset {missed} \
+             on are indexed again"
+        ));
+        index.drop_from(missed)?;
     }
     let mut from = index_start(log.mark.as_ref(), index.file_count(), index.end_physical());
     if !leads_to_a_record(files, log, from)? {

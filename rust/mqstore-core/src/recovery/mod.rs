@@ -22,6 +22,7 @@ mod check;
 mod cut;
 mod derived;
 mod end;
+mod index_gap;
 mod log_end;
 mod manifest;
 mod mark_fit;
@@ -33,6 +34,7 @@ use std::sync::Arc;
 use mqstore_io::{FileLength, MapAccess, MappedFileQueue};
 
 pub use derived::{Derived, recover_derived};
+pub use index_gap::missed_by_index;
 pub use log_end::{LogEnd, log_end};
 pub use manifest::QueueManifest;
 pub use mark_fit::mark_fits;
@@ -74,6 +76,8 @@ pub struct RecoveredLog {
     pub rewritten: bool,
     /// Whether the last writer was stopped: it left `abort`, or a mark that is not clean.
     pub aborted: bool,
+    /// Whether nobody wrote since our own clean close.
+    pub as_closed: bool,
     /// The last record of the log: offset and size.
     pub last: Option<(u64, u32)>,
     /// The newest store timestamp that was seen.
@@ -301,6 +305,7 @@ fn reload(
         mark,
         rewritten: known.rewritten,
         aborted,
+        as_closed: !aborted && mark.is_some_and(|mark| mark.clean && mark.position == found.end),
         last: found.last.or(known.last).or(below),
         store_timestamp_ms: found.store_timestamp_ms.max(mark.map_or(0, |mark| mark.store_timestamp_ms)),
         notes,

@@ -29,7 +29,7 @@ use crate::index::IndexSet;
 use crate::live::{LiveState, read_live};
 use crate::mark::{Mark, MarkFile};
 use crate::options::StoreOptions;
-use crate::recovery::{QueueManifest, log_end, mark_fits};
+use crate::recovery::{QueueManifest, log_end, mark_fits, missed_by_index};
 
 /// Up to this many bytes a log is walked to derive queues that nothing vouches for.
 const FULL_WALK_BYTES: u64 = 2 << 30;
@@ -197,6 +197,11 @@ impl Reader {
                 self.trust(&mut state, complete_to)?;
                 state.index_complete_to = self.index.end_physical().max(0) as u64;
             }
+        }
+        let as_closed = self.mark.is_some_and(|mark| mark.clean && mark.position == state.end);
+        if live.is_none() && !as_closed && missed_by_index(&state.list, &self.index, state.end)?.is_some() {
+            self.note("index files are missing; look-ups walk the log".to_owned());
+            state.index_complete_to = 0;
         }
         Ok(())
     }

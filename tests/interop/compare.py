@@ -134,8 +134,13 @@ def assert_same_look_ups(store: mqstore.Store, answers: JavaAnswers, tally: Tall
     for query, offsets in answers.keys:
         ours = look_up(store, query)
         theirs = without_twins(query, offsets, by_offset)
-        indexed = [at for at in ours if at >= answers.indexed_from]
-        assert indexed == [at for at in theirs if at >= answers.indexed_from], query
+        # RocketMQ counts the seconds of a file's first entry from the end of the file before, and adds them to the
+        # begin of the file: across a restart the message seems younger than it is, and time ranges miss it.
+        timed = (query.begin, query.end) != (KeyQuery("", "").begin, KeyQuery("", "").end)
+        known_from = answers.indexed_from + (1 if timed and answers.indexed_from > 0 else 0)
+        indexed = [at for at in ours if at >= known_from]
+        known = [at for at in theirs if at >= known_from]
+        assert indexed == known, f"{query}: mqstore finds {indexed}, RocketMQ {known}, indexed from {known_from}"
         if query.kind is None:
             records = truth.get((query.topic, query.key), [])
             assert ours == [

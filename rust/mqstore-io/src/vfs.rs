@@ -108,6 +108,9 @@ pub struct LockHolder {
     pub pid: Option<i32>,
 }
 
+/// Threads that do one piece of work together, at most.
+const MOST_AT_WORK: u32 = 8;
+
 /// Facts about the machine and the process that never change while the process lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
@@ -127,6 +130,13 @@ pub struct Environment {
     pub processors: u32,
     /// Bytes of memory that the machine has; `u64::MAX` where nobody knows.
     pub memory_bytes: u64,
+}
+
+impl Environment {
+    /// Threads that may help with a piece of work which consists of many small ones.
+    pub fn helpers(&self) -> u32 {
+        if self.threads { self.processors.clamp(1, MOST_AT_WORK) - 1 } else { 0 }
+    }
 }
 
 /// Why a lock was not taken.

@@ -53,14 +53,16 @@ struct Cut {
 }
 
 impl ConsumeQueue {
-    /// Finds minimum and maximum from the files, which are listed anew: for an open in either mode,
-    /// and for readers that follow another process. Forgets uncommitted writes. Changes nothing on
-    /// disk. What looks wrong is told by [`Self::damaged`].
+    /// Finds minimum and maximum from the files, which are listed anew (but for the first call after a
+    /// load, which has just listed them): for an open in either mode, and for readers that follow another
+    /// process. Forgets uncommitted writes. Changes nothing on disk. What looks wrong is told by
+    /// [`Self::damaged`].
     pub fn recover_bounds(&self) -> Result<(), StoreError> {
-        let folder = self.folder();
-        let entries = discover::list_queue(&*self.home.files.vfs, &folder)?;
-        let mut listing = discover::classify(&folder, &entries, self.layout());
         let mut writing = self.writing.lock();
+        let mut listing = match writing.listed.take() {
+            Some(listed) => *listed,
+            None => self.list_files()?,
+        };
         self.forget_uncommitted(&mut writing);
         writing.vacant = listing.empty_last.into_iter().collect();
         writing.used_end = 0;
@@ -74,7 +76,7 @@ impl ConsumeQueue {
             if let Some((position, unit)) = tail.last {
                 writing.used_end = offset_at(base, tail.used);
                 let max = offset_at(base, position) + 1;
-                let min = self.find_min(&listing.bases, max, 0)?;
+                let min = self.find_min(&mut writing, &listing.bases, max, 0)?;
                 bounds = (min, max, physical_end(&unit).unwrap_or_default());
                 break;
             }
@@ -87,6 +89,12 @@ impl ConsumeQueue {
         Ok(())
     }
 
+    fn list_files(&self) -> Result<discover::Listing, StoreError> {
+        let folder = self.folder();
+        let entries = discover::list_queue(&*self.home.files.vfs, &folder)?;
+        Ok(discover::classify(&folder, &entries, self.layout()))
+    }
+
     /// Removes every unit whose record starts at or beyond log position `log_end`, and everything
     /// behind the last unit that stays; answers how many units went. Files left without a unit are
     /// removed. Forgets uncommitted writes.
@@ -97,11 +105,15 @@ impl ConsumeQueue {
         self.home.writable("cut a queue")?;
         let mut writing = self.writing.lock();
         self.forget_uncommitted(&mut writing);
+        if self.is_clean_before(&writing, log_end) {
+            return Ok(0);
+        }
         let bases = self.bases.read().clone();
         let cut = self.find_cut(&bases, writing.used_end, log_end)?;
         let dropped = bases.get(cut.files..).unwrap_or_default().iter().copied();
         let mut gone: Vec<u64> = dropped.chain(mem::take(&mut writing.vacant)).collect();
         gone.sort_unstable();
+        writing.min_record = None;
         // No reader may still be led to what is about to go.
         self.publish((self.min_offset().min(cut.end), cut.end, cut.physical_end));
         self.bases.write().truncate(cut.files);
@@ -119,6 +131,14 @@ impl ConsumeQueue {
         writing.used_end = cut.end;
         writing.found_end = cut.end;
         Ok(cut.removed)
+    }
+
+    /// Whether nothing is to be cut for a log that ends at `log_end`: the last unit stays, nothing lies behind
+    /// it, and those before it are in order.
+    fn is_clean_before(&self, writing: &Writing, log_end: u64) -> bool {
+        let record_stays = self.physical_end.load(Ordering::Acquire) as u64 <= log_end;
+        let ends_there = writing.vacant.is_empty() && writing.used_end == self.max_offset();
+        record_stays && ends_there && self.damage.lock().units.is_none()
     }
 
     /// The maximum that [`Self::truncate`] would leave, without changing anything: where the queue
@@ -147,9 +167,13 @@ impl ConsumeQueue {
     /// Moves the minimum to the first unit whose record starts at or behind `log_min`, the log's own
     /// minimum; to the maximum when there is none. Blank units are passed over.
     pub fn correct_min_offset(&self, log_min: u64) -> Result<(), StoreError> {
-        let _writing = self.writing.lock();
+        let mut writing = self.writing.lock();
+        let known = writing.min_record.filter(|(offset, _)| *offset == self.min.load(Ordering::Acquire));
+        if known.is_some_and(|(_, record)| record >= log_min) {
+            return Ok(());
+        }
         let bases = self.bases.read().clone();
-        let min = self.find_min(&bases, self.max_offset(), log_min)?;
+        let min = self.find_min(&mut writing, &bases, self.max_offset(), log_min)?;
         self.min.store(min, Ordering::Release);
         Ok(())
     }
@@ -302,18 +326,29 @@ impl ConsumeQueue {
         Ok(cut)
     }
 
-    /// The first offset below `max` whose record starts at or behind `log_min`; `max` for none.
-    fn find_min(&self, bases: &[u64], max: i64, log_min: u64) -> Result<i64, StoreError> {
-        for &base in bases {
+    /// The first offset below `max` whose record starts at or behind `log_min`; `max` for none. Remembers
+    /// where that record is.
+    fn find_min(
+        &self,
+        writing: &mut Writing,
+        bases: &[u64],
+        max: i64,
+        log_min: u64,
+    ) -> Result<i64, StoreError> {
+        writing.min_record = None;
+        for (index, &base) in bases.iter().enumerate() {
             let end = self.position_in(base, max);
-            let file = self.file(base)?;
-            if !self.reaches(base, end, log_min)? {
+            let passed_over = log_min > 0 && index + 1 < bases.len();
+            if passed_over && !self.reaches(base, end, log_min)? {
                 continue;
             }
+            let file = self.file(base)?;
             let found = search(&*file, end, log_min)
                 .map_err(|source| self.io(base, "looking for the start of a queue", source))?;
-            if let Some(position) = found {
-                return Ok(offset_at(base, position));
+            if let Some((position, unit)) = found {
+                let offset = offset_at(base, position);
+                writing.min_record = Some((offset, unit.physical_offset as u64));
+                return Ok(offset);
             }
         }
         Ok(max)
@@ -370,9 +405,9 @@ fn oddity(slot: Slot, next: Option<&CqUnit>) -> Option<&'static str> {
     }
 }
 
-/// The position of the first unit below `end` whose record starts at or behind `log_min`, by binary
+/// The position of the first unit below `end`, and the unit, whose record starts at or behind `log_min`, by binary
 /// search; slots without a unit are passed over. Each slot is read at most once, a few excepted.
-fn search(file: &dyn VfsFile, end: u64, log_min: u64) -> std::io::Result<Option<u64>> {
+fn search(file: &dyn VfsFile, end: u64, log_min: u64) -> std::io::Result<Option<(u64, CqUnit)>> {
     let (mut low, mut high) = (0, end / UNIT_BYTES);
     let mut best = None;
     // Most files begin above the log's minimum: one look then answers.
@@ -381,7 +416,7 @@ fn search(file: &dyn VfsFile, end: u64, log_min: u64) -> std::io::Result<Option<
         let from = probe * UNIT_BYTES;
         match first_unit(file, from..high * UNIT_BYTES, UNIT_BYTES)? {
             Some((position, unit)) if unit.physical_offset as u64 >= log_min => {
-                best = Some(position);
+                best = Some((position, unit));
                 high = probe;
             }
             Some((position, _)) => low = position / UNIT_BYTES + 1,

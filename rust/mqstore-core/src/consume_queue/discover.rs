@@ -15,10 +15,14 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use mqstore_format::{parse_offset_file_name, parse_queue_dir_name, validate_stored_topic};
+use mqstore_io::sync::map_with_helpers;
 use mqstore_io::{DirEntry, FileKind, Vfs};
 
 use super::layout::QueueLayout;
 use crate::error::{IoContext, StoreError, Stray};
+
+/// What the threads are called that list folders with the caller.
+const LISTING_THREAD: &str = "mq-list";
 
 /// A folder that is named like a queue.
 #[derive(Debug)]
@@ -65,6 +69,7 @@ pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<Found, StoreError> {
     if rocksdb {
         found.strays.push(stray(root, ROCKSDB.to_owned()));
     }
+    let mut folders = Vec::new();
     for entry in &topics {
         let path = root.join(&entry.name);
         if entry.stat.kind != FileKind::Directory {
@@ -76,18 +81,36 @@ pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<Found, StoreError> {
             continue;
         }
         match entry.name.to_str().filter(|name| validate_stored_topic(name).is_ok()) {
-            Some(topic) => scan_topic(vfs, &path, topic, &mut found)?,
+            Some(topic) => folders.push((topic.to_owned(), path)),
             None => found.strays.push(stray(&path, "its name cannot be a topic".to_owned())),
         }
     }
+    let helpers = vfs.environment().helpers();
+    let topics = map_with_helpers(helpers, LISTING_THREAD, &folders, |(topic, folder)| {
+        scan_topic(vfs, folder, topic)
+    })?;
+    let mut queues = Vec::new();
+    for topic in topics {
+        queues.extend(topic.queues);
+        found.strays.extend(topic.strays);
+    }
+    let entries = map_with_helpers(helpers, LISTING_THREAD, &queues, |queue| {
+        list(vfs, &root.join(&queue.topic).join(queue.queue_id.to_string()))
+    })?;
+    for (queue, entries) in queues.iter_mut().zip(entries) {
+        queue.entries = entries;
+    }
+    found.queues = queues;
     Ok(found)
 }
 
-fn scan_topic(vfs: &dyn Vfs, folder: &Path, topic: &str, found: &mut Found) -> Result<(), StoreError> {
+/// The queues of a topic, without their files.
+fn scan_topic(vfs: &dyn Vfs, folder: &Path, topic: &str) -> Result<Found, StoreError> {
+    let mut found = Found::default();
     let entries = list(vfs, folder)?;
     if is_rocksdb(&entries) {
         found.strays.push(stray(folder, ROCKSDB.to_owned()));
-        return Ok(());
+        return Ok(found);
     }
     for entry in entries {
         let path = folder.join(&entry.name);
@@ -101,10 +124,9 @@ fn scan_topic(vfs: &dyn Vfs, folder: &Path, topic: &str, found: &mut Found) -> R
             found.strays.push(stray(&path, "its name is no queue id".to_owned()));
             continue;
         };
-        let entries = list(vfs, &path)?;
-        found.queues.push(FoundQueue { topic: topic.to_owned(), queue_id, entries });
+        found.queues.push(FoundQueue { topic: topic.to_owned(), queue_id, entries: Vec::new() });
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Lists the folder of one queue; a missing folder is an empty one.

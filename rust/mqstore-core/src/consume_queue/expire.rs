@@ -12,7 +12,6 @@
 //! Source: `ConsumeQueue#deleteExpiredFile`, `MappedFileQueue#deleteExpiredFileByOffset`.
 
 use mqstore_io::switch;
-use mqstore_io::sync::Arc;
 
 use super::layout::offset_at;
 use super::queue::ConsumeQueue;
@@ -84,7 +83,7 @@ impl ConsumeQueue {
 impl super::QueueSet {
     /// Moves the minimum of every queue to the log's: before the log loses what lies below.
     pub fn correct_min_offsets(&self, log_min: u64) -> Result<(), StoreError> {
-        self.all().iter().try_for_each(|queue: &Arc<ConsumeQueue>| queue.correct_min_offset(log_min))?;
+        self.for_each(|queue| queue.correct_min_offset(log_min))?;
         self.batches().iter().try_for_each(|queue| queue.correct_min_offset(log_min))
     }
 }

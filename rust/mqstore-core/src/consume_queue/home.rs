@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use mqstore_format::validate_stored_topic;
 use mqstore_io::switch;
-use mqstore_io::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
+use mqstore_io::sync::{Arc, AtomicU64, Mutex, Ordering, Weak, map_with_helpers};
 use mqstore_io::{Access, FileCache, VfsFile};
 
 use super::layout::QueueLayout;
@@ -20,6 +20,9 @@ use crate::files::StoreFiles;
 /// earlier process left.
 const STAGING_TRIES: u32 = 10_000;
 
+/// Threads that sync files beside the caller, where there are many.
+const SYNC_HELPERS: u32 = 7;
+
 /// The part of a [`super::QueueSet`] that its queues use.
 #[derive(Debug)]
 pub(super) struct Home {
@@ -27,6 +30,9 @@ pub(super) struct Home {
     pub(super) cache: Arc<FileCache>,
     pub(super) layout: QueueLayout,
     pub(super) access: Access,
+    /// Threads that help with work on very many queues.
+    pub(super) helpers: u32,
+    sync_helpers: u32,
     dirty_queues: Mutex<Vec<Weak<ConsumeQueue>>>,
     dirty_folders: Mutex<BTreeSet<PathBuf>>,
     staged: AtomicU64,
@@ -39,11 +45,14 @@ impl Home {
         layout: QueueLayout,
         access: Access,
     ) -> Self {
+        let environment = files.vfs.environment();
         Self {
             files: files.clone(),
             cache,
             layout,
             access,
+            helpers: environment.helpers(),
+            sync_helpers: if environment.threads { SYNC_HELPERS } else { 0 },
             dirty_queues: Mutex::new(Vec::new()),
             dirty_folders: Mutex::new(BTreeSet::new()),
             staged: AtomicU64::new(0),
@@ -129,31 +138,36 @@ impl Home {
         Ok(())
     }
 
-    /// Syncs every dirty file, then every folder with new or removed names. What could not be synced
-    /// stays on the list.
+    /// Syncs every dirty file, then every folder with new or removed names, several at a time: a device does
+    /// more of them together than one after the other. What could not be synced stays on the list.
     pub(super) fn flush(&self) -> Result<(), StoreError> {
-        let mut queues = mem::take(&mut *self.dirty_queues.lock()).into_iter();
-        while let Some(queue) = queues.next() {
-            let Some(queue) = queue.upgrade() else { continue };
-            if let Err(error) = queue.flush_files() {
-                self.dirty_queues.lock().extend(queues);
-                return Err(error);
-            }
+        let helpers = self.sync_helpers;
+        let queues = mem::take(&mut *self.dirty_queues.lock());
+        let synced = map_with_helpers(helpers, "mq-sync", &queues, |queue| {
+            queue.upgrade().map_or(Ok(()), |queue| queue.flush_files())
+        });
+        if let Err(error) = synced {
+            let is_dirty = |queue: &Weak<ConsumeQueue>| {
+                queue.upgrade().is_some_and(|queue| queue.dirty.load(Ordering::Acquire))
+            };
+            self.dirty_queues.lock().extend(queues.into_iter().filter(is_dirty));
+            return Err(error);
         }
-        let mut folders = mem::take(&mut *self.dirty_folders.lock());
-        while let Some(folder) = folders.pop_last() {
-            match switch::step("consume_queue.sync_folder", || self.files.vfs.sync_dir(&folder)) {
-                // Set aside or removed by its owner: there is no name in it to keep.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    let failed = StoreError::io(&folder, "syncing a queue's folder", error);
-                    folders.insert(folder);
-                    self.dirty_folders.lock().append(&mut folders);
-                    return Err(failed);
-                }
-                Ok(()) => {}
-            }
+        let folders = mem::take(&mut *self.dirty_folders.lock());
+        let deepest_first: Vec<_> = folders.iter().rev().collect();
+        let synced =
+            map_with_helpers(helpers, "mq-sync", &deepest_first, |folder| self.sync_folder(folder)).map(drop);
+        if synced.is_err() {
+            self.dirty_folders.lock().extend(folders);
         }
-        Ok(())
+        synced
+    }
+
+    fn sync_folder(&self, folder: &Path) -> Result<(), StoreError> {
+        match switch::step("consume_queue.sync_folder", || self.files.vfs.sync_dir(folder)) {
+            // Set aside or removed by its owner: there is no name in it to keep.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            outcome => outcome.at(folder, "syncing a queue's folder"),
+        }
     }
 }

@@ -16,6 +16,7 @@ use mqstore_io::{Access, RecentMaps, Region, VfsFile};
 
 use super::arrivals::Arrivals;
 use super::covered::Covered;
+use super::discover::Listing;
 use super::home::Home;
 use super::layout::{Part, QueueLayout, UNIT_BYTES};
 use super::slots;
@@ -84,6 +85,10 @@ pub(super) struct Writing {
     pub(super) used_end: i64,
     /// No slot at or above this offset holds anything but what `covered` counts, and blanks.
     pub(super) found_end: i64,
+    /// A queue offset that was the minimum, and where its record starts in the log.
+    pub(super) min_record: Option<(i64, u64)>,
+    /// What the folder held when the set was loaded, until somebody looks for the bounds.
+    pub(super) listed: Option<Box<Listing>>,
     /// Named files with unsynced bytes.
     pub(super) dirty_files: BTreeSet<u64>,
     /// The file of the last write, as long as the cache of descriptors keeps it open.

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use mqstore_io::sync::{Arc, Mutex, RwLock};
+use mqstore_io::sync::{Arc, Mutex, RwLock, map_with_helpers};
 use mqstore_io::{Access, FileCache};
 
 use super::batch::{BatchQueue, BatchQueues};
@@ -60,7 +60,7 @@ impl QueueSet {
         // As in RocketMQ, batch queues have as many units a file unless their files say otherwise.
         let (batch, strays) = BatchQueues::load(files, configured / UNIT_BYTES, access, cache)?;
         let set = Self { home, queues: RwLock::default(), batch, strays: Mutex::default() };
-        set.add(found, strays);
+        set.add(found, strays, true);
         Ok(set)
     }
 
@@ -86,11 +86,12 @@ impl QueueSet {
     pub fn refresh(&self) -> Result<(), StoreError> {
         let found = discover::scan(&*self.home.files.vfs, &self.home.files.consume_queue())?;
         let strays = self.batch.refresh()?;
-        self.add(found, strays);
+        self.add(found, strays, false);
         Ok(())
     }
 
-    fn add(&self, found: discover::Found, mut strays: Vec<Stray>) {
+    /// `just_now`: nothing is to change before the bounds of new queues are looked for.
+    fn add(&self, found: discover::Found, mut strays: Vec<Stray>, just_now: bool) {
         strays.extend(found.strays);
         let mut queues = self.queues.write();
         for found in found.queues {
@@ -98,17 +99,28 @@ impl QueueSet {
             let queue = known
                 .entry(found.queue_id)
                 .or_insert_with(|| ConsumeQueue::new(&self.home, &found.topic, found.queue_id));
-            let listing = discover::classify(&queue.folder(), &found.entries, self.home.layout);
-            queue.damage.lock().files = listing.damaged;
-            strays.extend(listing.strays);
+            let mut listing = discover::classify(&queue.folder(), &found.entries, self.home.layout);
+            queue.damage.lock().files.clone_from(&listing.damaged);
+            strays.append(&mut listing.strays);
+            if just_now {
+                queue.writing.lock().listed = Some(Box::new(listing));
+            }
         }
         *self.strays.lock() = strays;
     }
 
     /// Finds the bounds of all queues; see [`ConsumeQueue::recover_bounds`].
     pub fn recover_bounds(&self) -> Result<(), StoreError> {
-        self.all().iter().try_for_each(|queue| queue.recover_bounds())?;
+        self.for_each(ConsumeQueue::recover_bounds)?;
         self.batches().iter().try_for_each(|queue| queue.recover_bounds())
+    }
+
+    /// Does `work` on each queue but batch queues, several at a time.
+    pub fn for_each(
+        &self,
+        work: impl Fn(&ConsumeQueue) -> Result<(), StoreError> + Sync,
+    ) -> Result<(), StoreError> {
+        map_with_helpers(self.home.helpers, "mq-queues", &self.all(), |queue| work(queue)).map(drop)
     }
 
     /// Gives back the descriptors; for a set that is done.

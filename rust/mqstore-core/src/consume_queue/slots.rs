@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Source: `ConsumeQueue#recover` (a unit counts when its offset is not negative and its size is
-//! positive), `ConsumeQueue#fillPreBlank`.
+//! positive), `ConsumeQueue#fillPreBlank`. Other than there, the front of a blank is no unit.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -22,6 +22,9 @@ use super::layout::UNIT_BYTES;
 
 /// Bytes read at once: 819 units.
 pub(super) const CHUNK_BYTES: u64 = 819 * UNIT_BYTES;
+
+/// Two pages and what they reach into: where the end of a file's data is looked for first.
+const FIRST_GUESS_BYTES: u64 = 409 * UNIT_BYTES;
 
 /// What one slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +56,12 @@ impl Slot {
     }
 }
 
+/// No record is this long: a size from here on is the front of a blank unit of which the rest was not written.
+const TORN_BLANK_SIZE: i32 = 0x7F00_0000;
+
 /// Where the record of `unit` ends in the log; `None` when the unit names no possible place.
 pub(super) fn physical_end(unit: &CqUnit) -> Option<i64> {
-    if unit.is_blank() || unit.physical_offset < 0 || unit.size <= 0 {
+    if unit.physical_offset < 0 || !(1..TORN_BLANK_SIZE).contains(&unit.size) {
         return None;
     }
     unit.physical_offset.checked_add(i64::from(unit.size))
@@ -116,10 +122,15 @@ pub(super) fn read_units<'a>(
 /// hole. Exact to [`CHUNK_BYTES`]; `len` where the file system has no holes.
 pub(super) fn data_end(file: &dyn VfsFile, len: u64) -> io::Result<u64> {
     // Whether data follows a position is true up to some point and false behind it.
-    let (mut low, mut high) = (0, len);
     if file.next_data(0)?.is_none() {
         return Ok(0);
     }
+    let (mut low, mut high) = (0, FIRST_GUESS_BYTES);
+    // Most queues of a store with very many of them are short.
+    while high < len && file.next_data(high)?.is_some() {
+        (low, high) = (high, high * 4);
+    }
+    high = high.min(len);
     while high - low > CHUNK_BYTES {
         let middle = low + (high - low) / 2;
         match file.next_data(middle)?.filter(|data| *data < high) {
@@ -128,4 +139,22 @@ pub(super) fn data_end(file: &dyn VfsFile, len: u64) -> io::Result<u64> {
         }
     }
     Ok((high.div_ceil(UNIT_BYTES) * UNIT_BYTES).min(len))
+}
+
+#[cfg(test)]
+mod tests {
+    use mqstore_format::BLANK_UNIT;
+
+    use super::*;
+
+    #[test]
+    fn a_blank_of_which_the_front_was_written_is_no_unit() {
+        let blank = BLANK_UNIT.encode();
+        for written in 0..blank.len() {
+            let mut torn = [0; CQ_UNIT_BYTES];
+            torn[..written].copy_from_slice(&blank[..written]);
+            let slot = Slot::decode(&torn);
+            assert!(!matches!(slot, Slot::Unit(_)), "{written} bytes: {slot:?}");
+        }
+    }
 }

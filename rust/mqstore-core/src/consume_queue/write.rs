@@ -181,6 +181,7 @@ impl ConsumeQueue {
             self.put(writing, file, part.base, part.position, units)?;
             outcome.written += units.len();
         } else {
+            writing.min_record = None;
             let old = self.read_old(file, part)?;
             if let Some(Slot::Unit(last)) = self.merge(writing, file, part, units, &old, outcome)? {
                 stretch.physical_end = physical_end(&last).unwrap_or(stretch.physical_end);
@@ -348,6 +349,7 @@ impl ConsumeQueue {
             None => self.physical_end_before(target)?,
         };
         if starts {
+            writing.min_record = None;
             self.min.store(first.start, Ordering::Release);
         }
         writing.covered.drop_below(target);

@@ -135,7 +135,7 @@ fn recover_queues(
         (false, true) => log.list.min_offset(),
         (false, false) => log.end,
     };
-    for queue in queues.all() {
+    queues.for_each(|queue| {
         queue.recover_bounds()?;
         queue.truncate(trusted_to)?;
         if queue.damaged().is_some() {
@@ -143,7 +143,9 @@ fn recover_queues(
             // has lost all of its records.
             queue.recover_bounds()?;
         }
-        queue.correct_min_offset(log.list.min_offset())?;
+        queue.correct_min_offset(log.list.min_offset())
+    })?;
+    for queue in queues.all() {
         if let Some(reason) = queue.damaged() {
             make_anew(&queues, false, (queue.topic(), queue.queue_id()), &reason, notes)?;
             trusted = false;

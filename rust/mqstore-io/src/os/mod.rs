@@ -5,10 +5,12 @@
 //! opened without following a link and without waiting for a pipe; what is not a regular file is
 //! refused right after. Calls that a signal interrupts are made again.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -72,13 +74,20 @@ impl Vfs for OsVfs {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = above_stderr(retry(|| rustix::fs::open(dir, flags, Mode::empty()))?)?;
         let mut entries = Vec::new();
-        for entry in fs::read_dir(dir)? {
+        for entry in rustix::fs::Dir::read_from(&folder)? {
             let entry = entry?;
-            match self.stat(&entry.path()) {
-                Ok(stat) => entries.push(DirEntry { name: entry.file_name(), stat }),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            // By its folder: a path would be walked anew for each of very many files.
+            match retry(|| rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)) {
+                Ok(stat) => entries.push(DirEntry { name: name.to_owned(), stat: file_stat(&stat) }),
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));

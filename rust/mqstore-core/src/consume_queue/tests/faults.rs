@@ -1,6 +1,6 @@
 //! Failing calls, full disks and lost power.
 
-use mqstore_io::sim::{Fault, OperationKind};
+use mqstore_io::sim::{Fault, OperationKind, SimOptions};
 
 use super::*;
 
@@ -33,9 +33,10 @@ fn after_any_failed_call_the_same_work_can_be_done_again() {
     let expected = expected();
     let (mut failed, mut nth) = (0, 1);
     loop {
-        let sim = SimVfs::default();
+        let sim = SimVfs::new(SimOptions { trace: true, ..SimOptions::default() });
         let files = sim_files(&sim);
         let set = open(&files, Access::ReadWrite);
+        let opened = sim.operations();
         sim.inject(Fault::nth(nth));
         match work(&set, &mut || {}) {
             Ok(()) if sim.faults_fired() == 0 => break,
@@ -49,9 +50,13 @@ fn after_any_failed_call_the_same_work_can_be_done_again() {
         work(&set, &mut || {}).unwrap();
         assert_eq!(queue_tree(&files), expected, "call {nth}");
         assert!(set.all().iter().all(|queue| !queue.is_dirty()));
-        // What the flush has promised is there after the loss of power.
-        let after = sim_files(&sim.crash_with(&mut |_| false).unwrap());
-        assert_eq!(queue_tree(&after), expected, "call {nth}");
+        // What the flush has promised is there after the loss of power; but after a failed sync of a file nobody
+        // knows what is on the device, whatever a later one says, and the store is stopped.
+        let hit = sim.trace().into_iter().find(|call| call.number == opened + nth).unwrap();
+        if hit.kind != OperationKind::Sync {
+            let after = sim_files(&sim.crash_with(&mut |_| false).unwrap());
+            assert_eq!(queue_tree(&after), expected, "call {nth}");
+        }
         assert!(sim.violations().is_empty());
         nth += 1;
     }

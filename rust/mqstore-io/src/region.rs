@@ -417,15 +417,15 @@ impl Region {
 /// Bytes that a processor fetches together, on most machines.
 const CACHE_LINE_BYTES: usize = 64;
 
-/// What fetched memory is for.
-#[cfg(target_arch = "x86_64")]
-const READ: i32 = std::arch::x86_64::_MM_HINT_T0;
-#[cfg(target_arch = "x86_64")]
-const WRITE: i32 = std::arch::x86_64::_MM_HINT_ET0;
-#[cfg(not(target_arch = "x86_64"))]
-const READ: i32 = 0;
-#[cfg(not(target_arch = "x86_64"))]
-const WRITE: i32 = 1;
+/// As [`Region::expect_read`], of bytes wherever they are.
+#[inline]
+pub fn expect_read(bytes: &[u8]) {
+    bytes.chunks(CACHE_LINE_BYTES).for_each(|line| prefetch::<READ>(NonNull::from(line).cast()));
+}
+
+/// What fetched memory is for, as x86-64 numbers its hints: `_MM_HINT_T0` and `_MM_HINT_ET0`.
+const READ: i32 = 3;
+const WRITE: i32 = 7;
 
 #[inline]
 fn prefetch<const FOR: i32>(place: NonNull<u8>) {

@@ -7,13 +7,20 @@
 use std::sync::Arc;
 
 use mqstore_format::{Peek, RecordOutline, peek};
-use mqstore_io::RegionView;
+use mqstore_io::{RegionView, expect_read};
 
 use super::{Damage, LogScanner, ScanItem, Segment, candidates, check_to_read, damage, lies_at, read_up_to};
 use crate::error::{IoContext, StoreError};
 
 /// Where a record's header holds its own log position.
 const OWN_POSITION: std::ops::Range<usize> = 28..36;
+
+/// How far before its turn a record's head is fetched, and how much of it.
+const HEADS_AHEAD: usize = 7;
+const HEAD_BYTES: usize = 64;
+
+/// So much of a record is fetched before its turn; of longer ones the processor fetches the rest by itself.
+const MOST_AHEAD_BYTES: usize = 4096;
 
 /// Neighbouring records of one segment, and their bytes.
 #[derive(Debug)]
@@ -134,6 +141,10 @@ fn whole_records(bytes: &[u8], start: u64, most: u64) -> u64 {
             break;
         }
         let Some(later) = rest.get(size as usize..) else { break };
+        // Only heads are looked at, too far from each other for the processor to see them coming. Most records
+        // are as long as those around them.
+        let ahead = HEADS_AHEAD * size as usize;
+        expect_read(later.get(ahead..ahead + HEAD_BYTES).unwrap_or_default());
         rest = later;
         whole += u64::from(size);
     }
@@ -180,7 +191,10 @@ impl LogStretch {
         mut visit: impl FnMut(&RecordOutline<'_>, u64),
     ) -> Option<Damage> {
         let (mut rest, mut position) = (self.bytes.as_slice(), self.start);
+        let mut last = 0;
         while !rest.is_empty() {
+            // The next record, if it is as long as the last one.
+            expect_read(rest.get(last..2 * last).unwrap_or_default());
             let step = match outline(rest, position, crc) {
                 Ok(record) => {
                     visit(&record, position);
@@ -195,6 +209,7 @@ impl LogStretch {
                     step
                 }
             };
+            last = step.min(MOST_AHEAD_BYTES);
             position += step as u64;
             rest = rest.get(step..).unwrap_or_default();
         }

@@ -27,7 +27,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mqstore_format::{
-    BLANK_HEADER_BYTES, CrcCheck, FormatError, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, Peek, RecordView, peek,
+    BLANK_HEADER_BYTES, CrcCheck, FormatError, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, Peek, RecordOutline,
+    RecordView, peek,
 };
 
 pub use cut::{Cut, LogStretch};
@@ -391,33 +392,41 @@ fn damage(segment: &Segment, offset: u64, claimed_size: Option<u32>, reason: imp
 pub fn check_record(bytes: &[u8], offset: u64, checks: ScanChecks) -> Result<RecordView<'_>, String> {
     let view = decode_at(bytes, offset)?;
     if checks.crc {
-        check_sums(&view, true)?;
+        check_sums(&view.outline(), true)?;
     }
     Ok(view)
 }
 
 /// As [`check_record`] with checksums, for who only reads the record: of two checksums the one that covers
 /// all of it will do.
-pub(super) fn check_to_read(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
-    let view = decode_at(bytes, offset)?;
-    check_sums(&view, !view.has_property_crc())?;
-    Ok(view)
+#[inline]
+pub(super) fn check_to_read(bytes: &[u8], offset: u64) -> Result<RecordOutline<'_>, String> {
+    let record = RecordOutline::decode(bytes).map_err(|error| error.to_string())?;
+    if !lies_at(record.physical_offset, offset) {
+        return Err(lies_elsewhere(record.physical_offset));
+    }
+    check_sums(&record, !record.has_property_crc())?;
+    Ok(record)
 }
 
 fn decode_at(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
     let view = RecordView::decode(bytes).map_err(|error: FormatError| error.to_string())?;
     if !lies_at(view.physical_offset, offset) {
-        return Err(format!("the record says that it lies at {}", view.physical_offset));
+        return Err(lies_elsewhere(view.physical_offset));
     }
     Ok(view)
 }
 
-fn check_sums(view: &RecordView<'_>, body: bool) -> Result<(), String> {
+fn lies_elsewhere(physical_offset: i64) -> String {
+    format!("the record says that it lies at {physical_offset}")
+}
+
+fn check_sums(record: &RecordOutline<'_>, body: bool) -> Result<(), String> {
     let checks =
         CrcCheck { body: body && switch::on("scan.body_crc"), property: switch::on("scan.property_crc") };
-    view.check_crc(checks).map_err(|error| error.to_string())?;
+    record.check_crc(checks).map_err(|error| error.to_string())?;
     // The checksum stands last: where it is missing, the end of the properties may be.
-    let torn = !view.has_property_crc() && view.properties.raw().last() == Some(&0);
+    let torn = !record.has_property_crc() && record.properties.raw().last() == Some(&0);
     if switch::on("scan.h7_torn_properties") && torn {
         return Err("its properties end in zeros, as an unfinished write leaves them".to_owned());
     }

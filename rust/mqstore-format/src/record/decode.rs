@@ -8,16 +8,15 @@ use std::borrow::Cow;
 
 use super::{
     BODY_CRC_POSITION, BORN_HOST_POSITION, BORN_TIMESTAMP_POSITION, EntryFields, FLAG_POSITION, Host,
-    MIN_RECORD_BYTES, PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION,
-    RecordOutline, SYS_FLAG_POSITION, Version,
+    MIN_RECORD_BYTES, PHYSICAL_OFFSET_POSITION, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, RecordOutline,
+    SYS_FLAG_POSITION, Version,
 };
 use crate::bytes::{Reader, field};
 use crate::compression::decompress;
 use crate::delay::DelayLevels;
 use crate::error::FormatError;
-use crate::hash::crc31;
 use crate::ids::offset_message_id;
-use crate::properties::{KEYS, PROPERTY_CRC_HEAD, Properties, TAGS, UNIQ_KEY, property_crc_value};
+use crate::properties::{KEYS, Properties, TAGS, UNIQ_KEY};
 use crate::sys_flag::SysFlag;
 
 /// Which checksums [`RecordView::check_crc`] verifies.
@@ -115,45 +114,22 @@ impl<'a> RecordView<'a> {
             physical_offset: self.physical_offset,
             sys_flag: self.sys_flag,
             store_timestamp: self.store_timestamp,
+            body_crc: self.body_crc,
+            body: self.body,
             topic: self.topic,
             properties: self.properties,
+            bytes: self.bytes,
         }
     }
 
-    /// Verifies the checksums asked for.
-    ///
-    /// A record without a `__CRC32#` property passes the property check; RocketMQ's
-    /// `forceVerifyPropCRC` would refuse it. [`has_property_crc`](Self::has_property_crc) tells.
+    /// See [`RecordOutline::check_crc`].
     pub fn check_crc(&self, check: CrcCheck) -> Result<(), FormatError> {
-        if check.body && !self.body.is_empty() {
-            let actual = crc31(self.body);
-            if actual != self.body_crc {
-                return Err(FormatError::BodyCrc { expected: self.body_crc, actual });
-            }
-        }
-        if check.property && self.has_property_crc() {
-            self.check_property_crc()?;
-        }
-        Ok(())
+        self.outline().check_crc(check)
     }
 
-    /// Whether the record ends with a `__CRC32#` property that covers it.
+    /// See [`RecordOutline::has_property_crc`].
     pub fn has_property_crc(&self) -> bool {
-        self.property_crc_tail().is_some_and(|tail| tail.starts_with(PROPERTY_CRC_HEAD))
-    }
-
-    fn property_crc_tail(&self) -> Option<&'a [u8; PROPERTY_CRC_BYTES]> {
-        self.properties.raw().last_chunk()
-    }
-
-    fn check_property_crc(&self) -> Result<(), FormatError> {
-        let expected = self
-            .property_crc_tail()
-            .and_then(property_crc_value)
-            .ok_or_else(|| FormatError::bad_property("__CRC32#", "not ten digits of a 31-bit number"))?;
-        let covered = self.bytes.len().saturating_sub(PROPERTY_CRC_BYTES);
-        let actual = crc31(self.bytes.get(..covered).unwrap_or_default());
-        if actual == expected { Ok(()) } else { Err(FormatError::PropertyCrc { expected, actual }) }
+        self.outline().has_property_crc()
     }
 
     /// The `KEYS` property: keys separated by single spaces.
@@ -225,7 +201,7 @@ pub(super) struct Frame<'a> {
     store_host: &'a [u8],
     reconsume_times: i32,
     prepared_transaction_offset: i64,
-    body: &'a [u8],
+    pub(super) body: &'a [u8],
     pub(super) topic: &'a str,
     pub(super) properties: Properties<'a>,
 }

@@ -8,15 +8,17 @@
 //!
 //! Source: `CommitLog#checkMessageAndReturnSize`, `IndexService#buildIndex`.
 
-use super::decode::Frame;
-use super::{PHYSICAL_OFFSET_POSITION, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION};
+use super::decode::{CrcCheck, Frame};
+use super::{
+    BODY_CRC_POSITION, PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION,
+};
 use crate::bytes::field;
 use crate::delay::{DelayLevels, SCHEDULE_TOPIC};
 use crate::error::FormatError;
-use crate::hash::{IndexHasher, java_hash, java_hash_bytes};
+use crate::hash::{IndexHasher, crc31, java_hash, java_hash_bytes};
 use crate::properties::{
-    DELAY, INNER_BASE, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, KEYS, Properties, TAGS,
-    UNIQ_KEY,
+    DELAY, INNER_BASE, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, KEYS, PROPERTY_CRC_HEAD,
+    Properties, SEPARATOR, TAGS, UNIQ_KEY, property_crc_value,
 };
 use crate::sys_flag::{SysFlag, TransactionType};
 use crate::topic::{LIGHT_QUEUE_PREFIX, RETRY_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX};
@@ -36,10 +38,16 @@ pub struct RecordOutline<'a> {
     pub sys_flag: SysFlag,
     /// STORETIMESTAMP, epoch milliseconds of the store's clock.
     pub store_timestamp: i64,
+    /// BODYCRC as stored.
+    pub body_crc: u32,
+    /// BODY as stored, compressed if the flag says so.
+    pub body: &'a [u8],
     /// TOPIC.
     pub topic: &'a str,
     /// PROPERTIES, not yet split.
     pub properties: Properties<'a>,
+    /// The whole record.
+    pub bytes: &'a [u8],
 }
 
 impl<'a> RecordOutline<'a> {
@@ -55,9 +63,49 @@ impl<'a> RecordOutline<'a> {
             physical_offset: i64::from_be_bytes(field(frame.head, PHYSICAL_OFFSET_POSITION)),
             sys_flag: frame.sys_flag,
             store_timestamp: frame.store_timestamp,
+            body_crc: u32::from_be_bytes(field(frame.head, BODY_CRC_POSITION)),
+            body: frame.body,
             topic: frame.topic,
             properties: frame.properties,
+            bytes: frame.record,
         })
+    }
+
+    /// Verifies the checksums asked for.
+    ///
+    /// A record without a `__CRC32#` property passes the property check; RocketMQ's
+    /// `forceVerifyPropCRC` would refuse it. [`has_property_crc`](Self::has_property_crc) tells.
+    pub fn check_crc(&self, check: CrcCheck) -> Result<(), FormatError> {
+        if check.body && !self.body.is_empty() {
+            let actual = crc31(self.body);
+            if actual != self.body_crc {
+                return Err(FormatError::BodyCrc { expected: self.body_crc, actual });
+            }
+        }
+        if check.property && self.has_property_crc() {
+            self.check_property_crc()?;
+        }
+        Ok(())
+    }
+
+    /// Whether the record ends with a `__CRC32#` property that covers it.
+    #[inline]
+    pub fn has_property_crc(&self) -> bool {
+        self.property_crc_tail().is_some_and(|tail| tail.starts_with(PROPERTY_CRC_HEAD))
+    }
+
+    fn property_crc_tail(&self) -> Option<&'a [u8; PROPERTY_CRC_BYTES]> {
+        self.properties.raw().last_chunk()
+    }
+
+    fn check_property_crc(&self) -> Result<(), FormatError> {
+        let expected = self
+            .property_crc_tail()
+            .and_then(property_crc_value)
+            .ok_or_else(|| FormatError::bad_property("__CRC32#", "not ten digits of a 31-bit number"))?;
+        let covered = self.bytes.len().saturating_sub(PROPERTY_CRC_BYTES);
+        let actual = crc31(self.bytes.get(..covered).unwrap_or_default());
+        if actual == expected { Ok(()) } else { Err(FormatError::PropertyCrc { expected, actual }) }
     }
 
     /// What of its properties decides its entries.
@@ -88,6 +136,17 @@ impl<'a> RecordOutline<'a> {
     }
 }
 
+/// The properties in front of the checksum, where an entry ends before it.
+#[inline]
+fn without_crc(properties: Properties<'_>) -> Properties<'_> {
+    match properties.raw().split_last_chunk::<PROPERTY_CRC_BYTES>() {
+        Some((front, tail)) if front.last() == Some(&SEPARATOR) && property_crc_value(tail).is_some() => {
+            Properties::new(front)
+        }
+        _ => properties,
+    }
+}
+
 /// The properties that decide a record's entries, as bytes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryFields<'a> {
@@ -110,7 +169,7 @@ impl<'a> EntryFields<'a> {
         const LIGHT_QUEUES_NAME: &[u8] = INNER_MULTI_DISPATCH.as_bytes();
         const LIGHT_OFFSETS_NAME: &[u8] = INNER_MULTI_QUEUE_OFFSET.as_bytes();
         let mut found = Self::default();
-        for (name, value) in properties.iter_raw() {
+        for (name, value) in without_crc(properties).iter_raw() {
             match name {
                 UNIQ_KEY_NAME => found.unique_key = Some(value),
                 KEYS_NAME => found.keys = Some(value),
@@ -244,6 +303,19 @@ mod tests {
         vec(entry, 0..8).prop_map(|entries| entries.concat().into_bytes())
     }
 
+    /// What may stand at the end of properties: a checksum, or what looks like one at first.
+    fn tails() -> impl Strategy<Value = &'static str> {
+        proptest::sample::select(
+            &[
+                "",
+                "__CRC32#\u{1}1234567890\u{2}",
+                "__CRC32#\u{1}01234\u{2}TAGS\u{2}",
+                "__CRC32#\u{1}0\u{2}TAGS\u{1}a\u{2}\u{2}",
+                "_CRC32#\u{1}1234567890\u{2}",
+            ][..],
+        )
+    }
+
     /// The rule of the tags code as the format states it, by separate look-ups.
     fn plain_tags_code(properties: Properties<'_>, topic: &str, stored: i64, levels: &DelayLevels) -> i64 {
         let level = properties.get(DELAY).filter(|_| topic == SCHEDULE_TOPIC);
@@ -286,7 +358,13 @@ mod tests {
         }
 
         #[test]
-        fn one_walk_finds_what_separate_look_ups_find(raw in prop_oneof![texts(), entries()]) {
+        fn one_walk_finds_what_separate_look_ups_find(
+            front in prop_oneof![texts(), entries()],
+            open_end in any::<bool>(),
+            tail in tails(),
+        ) {
+            let front = front.strip_suffix(&[SEPARATOR]).filter(|_| open_end).unwrap_or(&front);
+            let raw = [front, tail.as_bytes()].concat();
             let properties = Properties::new(&raw);
             let fields = EntryFields::of(properties);
             prop_assert_eq!(fields.unique_key(), properties.get(UNIQ_KEY));

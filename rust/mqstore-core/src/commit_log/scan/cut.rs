@@ -231,7 +231,7 @@ impl LogStretch {
 #[inline]
 fn outline(bytes: &[u8], position: u64, crc: bool) -> Result<RecordOutline<'_>, String> {
     if crc {
-        return check_to_read(bytes, position).map(|record| record.outline());
+        return check_to_read(bytes, position);
     }
     RecordOutline::decode(bytes).map_err(|error| error.to_string())
 }

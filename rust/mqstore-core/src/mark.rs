@@ -5,13 +5,14 @@
 //! it); it is written after the sync that it speaks of and never before.
 //!
 //! ```text
-//!   0  8  "MQSSTATE"           8  4  version 1         12  4  flags (1 = closed cleanly)
+//!   0  8  "MQSSTATE"           8  4  version 2         12  4  flags (1 = closed cleanly)
 //!  16  8  sequence            24  8  log position that is synced
 //!  32  8  offset of the last record below it           40  4  its size     44  4  CRC of its bytes
 //!  48  8  log position up to which queues and index are synced
 //!  56  8  segment length      64  8  queue file length
 //!  72  4  index slots         76  4  index entries     80 16  boot id      96  8  newest store time
-//! 104  8  offset of the newest record in the index   112  4  index files   116  4  CRC of the bytes before
+//! 104  8  offset of the newest record in the index   112  4  index files
+//! 116  8  offset of the oldest record in the newest index file               124  4  CRC of the bytes before
 //! ```
 //!
 //! Across threads: one writer at a time (the flush step or close). RocketMQ ignores the folder.
@@ -26,9 +27,20 @@ use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
 const MAGIC: &[u8; 8] = b"MQSSTATE";
-const VERSION: u32 = 1;
-const SLOT_BYTES: usize = 120;
+const VERSION: u32 = 2;
+const SLOT_BYTES: usize = 128;
 const FLAG_CLEAN: u32 = 1;
+
+/// What tells one state of an index from another without reading it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexExtent {
+    /// Number of files.
+    pub files: u32,
+    /// Where the record of the newest file's first entry starts in the log; 0 for none.
+    pub newest_begin: i64,
+    /// Where the record of the newest entry starts in the log; 0 for none.
+    pub end: i64,
+}
 
 /// The content of one slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,16 +71,19 @@ pub struct Mark {
     pub boot_id: [u8; 16],
     /// The newest store timestamp handed out.
     pub store_timestamp_ms: i64,
-    /// The newest record that the index knew: its offset in the log.
-    pub index_end: i64,
-    /// How many index files there were.
-    pub index_files: u32,
+    /// The files of the index.
+    pub index: IndexExtent,
 }
 
 impl Mark {
     /// The index geometry of the store.
     pub fn index_geometry(&self) -> IndexGeometry {
         IndexGeometry { slots: self.index_slots, entries: self.index_entries }
+    }
+
+    /// Whether a close left the log, which ends at `log_end`, as it is.
+    pub fn is_end(&self, log_end: u64) -> bool {
+        self.clean && self.position == log_end
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -88,8 +103,9 @@ impl Mark {
         bytes.extend_from_slice(&self.index_entries.to_be_bytes());
         bytes.extend_from_slice(&self.boot_id);
         bytes.extend_from_slice(&self.store_timestamp_ms.to_be_bytes());
-        bytes.extend_from_slice(&self.index_end.to_be_bytes());
-        bytes.extend_from_slice(&self.index_files.to_be_bytes());
+        bytes.extend_from_slice(&self.index.end.to_be_bytes());
+        bytes.extend_from_slice(&self.index.files.to_be_bytes());
+        bytes.extend_from_slice(&self.index.newest_begin.to_be_bytes());
         let crc = crc31(&bytes);
         bytes.extend_from_slice(&crc.to_be_bytes());
         bytes
@@ -118,8 +134,11 @@ impl Mark {
             index_entries: cursor.u32()?,
             boot_id: cursor.take()?,
             store_timestamp_ms: i64::from_be_bytes(cursor.take()?),
-            index_end: i64::from_be_bytes(cursor.take()?),
-            index_files: cursor.u32()?,
+            index: IndexExtent {
+                end: i64::from_be_bytes(cursor.take()?),
+                files: cursor.u32()?,
+                newest_begin: i64::from_be_bytes(cursor.take()?),
+            },
         })
     }
 }
@@ -208,8 +227,7 @@ mod tests {
             index_entries: 8,
             boot_id: [3; 16],
             store_timestamp_ms: -1,
-            index_end: 12,
-            index_files: 1,
+            index: IndexExtent { end: 12, files: 1, newest_begin: -7 },
         }
     }
 

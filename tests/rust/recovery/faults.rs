@@ -569,3 +569,18 @@ fn index_files_that_are_gone_are_made_again() {
         assert_eq!(run.verify().unwrap().problems, [], "{}", gone.display());
     }
 }
+
+#[test]
+fn an_index_that_another_program_has_begun_anew_is_noticed_after_a_close() {
+    let closed = stopped(true);
+    let newest = tree(&closed.vfs).into_keys().rfind(|path| path.starts_with(root("index"))).unwrap();
+    // As many files as there were, up to the same record, but the newest one begins with that.
+    let mut end = [0; 8];
+    closed.vfs.open(&newest, Access::Read).unwrap().read_exact_at(&mut end, 24).unwrap();
+    overwrite(&closed.vfs, &newest, 16, &end);
+    let store = closed.open(OpenMode::ReadWrite).unwrap();
+    assert!(store.notes().iter().any(|note| note.contains("index files are missing")), "{:?}", store.notes());
+    store.close().unwrap();
+    assert_eq!(closed.verify().unwrap().problems, []);
+    assert_eq!(closed.open(OpenMode::ReadWrite).unwrap().notes(), Vec::<String>::new());
+}

@@ -54,8 +54,8 @@ struct Cut {
 
 impl ConsumeQueue {
     /// Finds minimum and maximum from the files, which are listed anew (but for the first call after a
-    /// load, which has just listed them): for an open in either mode, and for readers that follow another
-    /// process. Forgets uncommitted writes. Changes nothing on disk. What looks wrong is told by
+    /// load for writing, which has just listed them): for an open in either mode, and for readers that
+    /// follow another process. Forgets uncommitted writes. Changes nothing on disk. What looks wrong is told by
     /// [`Self::damaged`].
     pub fn recover_bounds(&self) -> Result<(), StoreError> {
         let mut writing = self.writing.lock();

@@ -60,7 +60,8 @@ impl QueueSet {
         // As in RocketMQ, batch queues have as many units a file unless their files say otherwise.
         let (batch, strays) = BatchQueues::load(files, configured / UNIT_BYTES, access, cache)?;
         let set = Self { home, queues: RwLock::default(), batch, strays: Mutex::default() };
-        set.add(found, strays, true);
+        // Beside another process, what was listed before its state was looked at says nothing.
+        set.add(found, strays, access == Access::ReadWrite);
         Ok(set)
     }
 
@@ -90,8 +91,8 @@ impl QueueSet {
         Ok(())
     }
 
-    /// `just_now`: nothing is to change before the bounds of new queues are looked for.
-    fn add(&self, found: discover::Found, mut strays: Vec<Stray>, just_now: bool) {
+    /// `alone`: nothing changes before the bounds of new queues are looked for.
+    fn add(&self, found: discover::Found, mut strays: Vec<Stray>, alone: bool) {
         strays.extend(found.strays);
         let mut queues = self.queues.write();
         for found in found.queues {
@@ -102,7 +103,7 @@ impl QueueSet {
             let mut listing = discover::classify(&queue.folder(), &found.entries, self.home.layout);
             queue.damage.lock().files.clone_from(&listing.damaged);
             strays.append(&mut listing.strays);
-            if just_now {
+            if alone {
                 queue.writing.lock().listed = Some(Box::new(listing));
             }
         }

@@ -197,8 +197,7 @@ impl Flusher {
             self.write_checkpoint(point)?;
         }
         state.mark.dispatched = dispatched;
-        state.mark.index_end = self.index.end_physical();
-        state.mark.index_files = self.index.file_count() as u32;
+        state.mark.index = self.index.extent();
         self.write_mark(state, clean, true)?;
         self.dispatched.store(dispatched, Ordering::Release);
         Ok(())

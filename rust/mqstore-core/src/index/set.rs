@@ -20,6 +20,7 @@ use super::file::{IndexFile, header_damage, read_header};
 use super::geometry;
 use crate::error::{IoContext, StoreError, Stray};
 use crate::files::{OldFile, StoreFiles};
+use crate::mark::IndexExtent;
 
 /// Index files that are open at most, mapped ones not counted.
 const OPEN_INDEX_FILES: usize = 32;
@@ -194,6 +195,17 @@ impl IndexSet {
     /// may be missing: index from this record on. As of the load, for a set opened for reading.
     pub fn end_physical(&self) -> i64 {
         self.last().map_or(0, |file| file.known_header().end_physical)
+    }
+
+    /// How many files there are, and of which stretch of the log the newest one is.
+    pub fn extent(&self) -> IndexExtent {
+        let list = self.list.read();
+        let newest = list.last().map(|file| file.known_header()).unwrap_or_default();
+        IndexExtent {
+            files: list.len() as u32,
+            newest_begin: newest.begin_physical,
+            end: newest.end_physical,
+        }
     }
 
     /// Where the records of the first and of the last entry of each file start in the log, oldest file first;

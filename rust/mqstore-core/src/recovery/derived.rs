@@ -20,7 +20,7 @@ use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 use crate::index::IndexSet;
 use crate::live::no_sync_failed;
-use crate::mark::{Mark, MarkFile};
+use crate::mark::{IndexExtent, Mark, MarkFile};
 use crate::options::StoreOptions;
 
 /// Queues and index that agree with the log.
@@ -241,7 +241,7 @@ fn recover_index(
     if log.aborted && !cache_is_whole(files, log) {
         index.drop_from(synced_to(log))?;
     }
-    let missing = index.file_count() < log.mark.map_or(0, |mark| mark.index_files as usize) && !log.aborted;
+    let missing = index.file_count() < log.mark.map_or(0, |mark| mark.index.files as usize) && !log.aborted;
     if missing || log.rewritten {
         index.remove_all()?;
     }
@@ -249,16 +249,16 @@ fn recover_index(
     if index.end_physical() >= log.end as i64 {
         index.drop_from(log.end)?;
     }
-    if !log.as_closed
-        && let Some(missed) = missed_by_index(&log.list, &index, log.end)?
-    {
+    let as_left =
+        !log.aborted && log.mark.is_some_and(|mark| mark.is_end(log.end) && mark.index == index.extent());
+    if !as_left && let Some(missed) = missed_by_index(&log.list, &index, log.end)? {
         notes.push(format!(
             "index files are missing, as after a crash of RocketMQ, which deletes them; messages from log offset {missed} \
              on are indexed again"
         ));
         index.drop_from(missed)?;
     }
-    let mut from = index_start(log.mark.as_ref(), index.file_count(), index.end_physical());
+    let mut from = index_start(log.mark.as_ref(), index.extent());
     if !leads_to_a_record(files, log, from)? {
         notes.push("the newest entry of the index leads to no record; the index is made anew".to_owned());
         index.remove_all()?;
@@ -284,16 +284,15 @@ fn names_an_index_file(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| parse_index_file_name(name).is_some())
 }
 
-/// From which log position on the index wants entries, when its newest one is for the record at
-/// `end_physical`.
+/// From which log position on the index wants entries.
 ///
-/// That record itself is wanted again unless the index is just as the mark knew it: its other keys
+/// The record of the newest entry is wanted again unless the index is just as the mark knew it: its other keys
 /// may have been in a file that is gone.
-fn index_start(mark: Option<&Mark>, files: usize, end_physical: i64) -> u64 {
+fn index_start(mark: Option<&Mark>, index: IndexExtent) -> u64 {
     match mark {
-        _ if files == 0 => 0,
-        Some(mark) if mark.index_files as usize == files && mark.index_end == end_physical => mark.dispatched,
-        _ => end_physical.max(0) as u64,
+        _ if index.files == 0 => 0,
+        Some(mark) if mark.index == index => mark.dispatched,
+        _ => index.end.max(0) as u64,
     }
 }
 

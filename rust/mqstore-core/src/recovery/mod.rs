@@ -76,8 +76,6 @@ pub struct RecoveredLog {
     pub rewritten: bool,
     /// Whether the last writer was stopped: it left `abort`, or a mark that is not clean.
     pub aborted: bool,
-    /// Whether nobody wrote since our own clean close.
-    pub as_closed: bool,
     /// The last record of the log: offset and size.
     pub last: Option<(u64, u32)>,
     /// The newest store timestamp that was seen.
@@ -140,7 +138,7 @@ pub fn recover_log(
     let mut notes = std::mem::take(&mut known.notes);
     notes.extend(found.skipped.iter().cloned());
     // After a clean close everything behind the end is zero by construction, and no file lies there.
-    let untouched = mark.is_some_and(|mark| mark.clean && mark.position == found.end)
+    let untouched = mark.is_some_and(|mark| mark.is_end(found.end))
         && !aborted
         && known.list.segments().iter().all(|segment| segment.base_offset() <= found.end);
     if !untouched {
@@ -305,7 +303,6 @@ fn reload(
         mark,
         rewritten: known.rewritten,
         aborted,
-        as_closed: !aborted && mark.is_some_and(|mark| mark.clean && mark.position == found.end),
         last: found.last.or(known.last).or(below),
         store_timestamp_ms: found.store_timestamp_ms.max(mark.map_or(0, |mark| mark.store_timestamp_ms)),
         notes,

@@ -85,6 +85,8 @@ impl Reader {
     fn open_once(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
         files.must_be_a_store()?;
         let mut notes = Vec::new();
+        // Comes first: what is looked at later, queues that were made meanwhile included, is no older.
+        let live = read_live(files);
         let list = SegmentList::load(files)?;
         for stray in &list.strays {
             notes.push(format!("{}: ignored, {}", stray.path.display(), stray.reason));
@@ -98,7 +100,8 @@ impl Reader {
         let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
         let known = mark.map(|mark| mark.index_geometry());
         let index = IndexSet::load(files, known, configured, Access::Read)?;
-        let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?;
+        let file_bytes = mark.map_or(options.queue_file_bytes(), |mark| mark.queue_file_bytes);
+        let queues = QueueSet::load(files, file_bytes, Access::Read)?;
         for stray in queues.strays().iter().chain(index.strays()) {
             notes.push(format!("{}: not used, {}", stray.path.display(), stray.reason));
         }
@@ -123,7 +126,7 @@ impl Reader {
             state: Mutex::new(state),
             notes: Mutex::new(notes),
         };
-        reader.first_look()?;
+        reader.first_look(live)?;
         Ok(reader)
     }
 
@@ -181,15 +184,13 @@ impl Reader {
         topic.map(|topic| topic.attributes.clone()).unwrap_or_default().into_iter().collect()
     }
 
-    fn first_look(&self) -> Result<(), StoreError> {
+    fn first_look(&self, live: Option<LiveState>) -> Result<(), StoreError> {
         let mut state = self.state.lock();
-        let live = read_live(&self.files);
         self.find_end(&mut state, live)?;
         state.queues.recover_bounds()?;
-        let log_bytes = state.end - state.list.min_offset();
         match self.vouched(&state, live) {
             Some(complete_to) => self.trust(&mut state, complete_to)?,
-            None if log_bytes <= FULL_WALK_BYTES => self.walk_all(&mut state)?,
+            None if state.end - state.list.min_offset() <= FULL_WALK_BYTES => self.walk_all(&mut state)?,
             None => {
                 let furthest = state.queues.all().iter().map(|queue| queue.max_physical_end()).max();
                 let complete_to = u64::try_from(furthest.unwrap_or(0)).unwrap_or(0).min(state.end);
@@ -198,8 +199,9 @@ impl Reader {
                 state.index_complete_to = self.index.end_physical().max(0) as u64;
             }
         }
-        let as_closed = self.mark.is_some_and(|mark| mark.clean && mark.position == state.end);
-        if live.is_none() && !as_closed && missed_by_index(&state.list, &self.index, state.end)?.is_some() {
+        let as_left =
+            self.mark.is_some_and(|mark| mark.is_end(state.end) && mark.index == self.index.extent());
+        if live.is_none() && !as_left && missed_by_index(&state.list, &self.index, state.end)?.is_some() {
             self.note("index files are missing; look-ups walk the log".to_owned());
             state.index_complete_to = 0;
         }
@@ -224,7 +226,7 @@ impl Reader {
         let end = state.end;
         self.walk_into_overlay(state, complete_to, end)?;
         state.index_complete_to = match self.mark {
-            Some(mark) if self.index.end_physical() < mark.index_end => 0,
+            Some(mark) if self.index.end_physical() < mark.index.end => 0,
             _ => complete_to,
         };
         let mut suspects: BTreeSet<(String, i32)> = BTreeSet::new();
@@ -430,8 +432,8 @@ impl View for Reader {
                 if end - state.overlay_from > OVERLAY_BYTES
                     && live.is_some_and(|live| live.dispatched > before)
                 {
-                    state.queues =
-                        Arc::new(QueueSet::load(&self.files, self.options.queue_file_bytes(), Access::Read)?);
+                    let file_bytes = state.queues.file_bytes();
+                    state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read)?);
                     state.queues.recover_bounds()?;
                     self.trust(&mut state, live.map_or(before, |live| live.dispatched.min(end)))?;
                 } else {

@@ -96,13 +96,7 @@ fn finish(
     let dispatched = mark.map_or(end, |mark| end.min(mark.position));
     if let Some(mark) = mark {
         QueueManifest::of(made.queues(), list.min_offset(), dispatched).store(files)?;
-        let renewed = Mark {
-            sequence: mark.sequence + 2,
-            dispatched,
-            index_end: made.index().end_physical(),
-            index_files: made.index().file_count() as u32,
-            ..mark
-        };
+        let renewed = Mark { sequence: mark.sequence + 2, dispatched, index: made.index().extent(), ..mark };
         MarkFile::new(files).store(&renewed, true)?;
     }
     let Some((last_offset, store_timestamp)) = made.last_record() else { return Ok(()) };

@@ -86,6 +86,11 @@ impl Mark {
         self.clean && self.position == log_end
     }
 
+    /// Whether a close left the log and the index, which reaches as far as `index` says, as they are.
+    pub fn is_as_left(&self, log_end: u64, index: IndexExtent) -> bool {
+        self.is_end(log_end) && self.index == index
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(SLOT_BYTES);
         bytes.extend_from_slice(MAGIC);

@@ -302,17 +302,18 @@ impl Moment<'_> {
         let mut rng = Rng::new(fingerprint);
         let extra = Recoveries { options, records, counts: self.counts };
         let (count, recovered_min) = (recovered.count, recovered.min);
-        if replaying || rng.below(self.effort.thorough_one_in) == 0 {
+        // A replay draws what the run drew, so that the same things are tried.
+        if (rng.below(self.effort.thorough_one_in) == 0) | replaying {
             extra.twice(&recovered, count)?;
             extra.without_derived(&pristine, need, &mut rng)?;
             extra.reader(&pristine, need, image.kill && tail.is_empty())?;
         }
-        if replaying || rng.chance(4) {
+        if rng.chance(4) | replaying {
             // What a killed process has deleted was deleted in the cache alone.
             let min_from = if image.kill { need.min_from } else { recovered_min };
             extra.again(recovered, min_from, &mut rng)?;
         }
-        if replaying || rng.below(self.effort.nested_one_in) == 0 {
+        if (rng.below(self.effort.nested_one_in) == 0) | replaying {
             *depth = 1;
             let least = if image.kill { self.history.after_power_loss(self.call).least } else { count };
             // So may the names of what was deleted.

@@ -27,8 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mqstore_format::{
-    BLANK_HEADER_BYTES, CrcCheck, FormatError, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, Peek, RecordOutline,
-    RecordView, peek,
+    BLANK_HEADER_BYTES, CrcCheck, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, Peek, RecordOutline, RecordView, peek,
 };
 
 pub use cut::{Cut, LogStretch};
@@ -165,7 +164,7 @@ impl LogScanner {
     }
 
     /// The next item. After [`ScanItem::Damaged`] the position stays; call [`Self::seek`] or
-    /// [`Self::resync`] to go on. After [`ScanItem::End`] it stays too.
+    /// [`Self::skip`] to go on. After [`ScanItem::End`] it stays too.
     pub fn next_item(&mut self) -> Result<ScanItem<'_>, StoreError> {
         let position = self.position;
         if position >= self.limit {
@@ -247,6 +246,16 @@ impl LogScanner {
             }
             Err(error) => Ok(ScanItem::Damaged(damage(segment, position, Some(size), error))),
         }
+    }
+
+    /// Goes on at the next record behind `damage` that holds together, and answers where that is; `None`, with the
+    /// position as it was, when there is none before the limit.
+    pub fn skip(&mut self, damage: &Damage) -> Result<Option<u64>, StoreError> {
+        let next = self.resync(damage.offset.saturating_add(1))?;
+        if let Some(next) = next {
+            self.seek(next);
+        }
+        Ok(next)
     }
 
     /// Finds the next record at or after `from` that holds together: magic, own position, lengths,
@@ -390,7 +399,8 @@ fn damage(segment: &Segment, offset: u64, claimed_size: Option<u32>, reason: imp
 
 /// Decodes `bytes` as the record at `offset` and makes the asked-for checks.
 pub fn check_record(bytes: &[u8], offset: u64, checks: ScanChecks) -> Result<RecordView<'_>, String> {
-    let view = decode_at(bytes, offset)?;
+    let view = RecordView::decode(bytes).map_err(|error| error.to_string())?;
+    check_place(view.physical_offset, offset)?;
     if checks.crc {
         check_sums(&view.outline(), true)?;
     }
@@ -402,23 +412,9 @@ pub fn check_record(bytes: &[u8], offset: u64, checks: ScanChecks) -> Result<Rec
 #[inline]
 pub(super) fn check_to_read(bytes: &[u8], offset: u64) -> Result<RecordOutline<'_>, String> {
     let record = RecordOutline::decode(bytes).map_err(|error| error.to_string())?;
-    if !lies_at(record.physical_offset, offset) {
-        return Err(lies_elsewhere(record.physical_offset));
-    }
+    check_place(record.physical_offset, offset)?;
     check_sums(&record, !record.has_property_crc())?;
     Ok(record)
-}
-
-fn decode_at(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
-    let view = RecordView::decode(bytes).map_err(|error: FormatError| error.to_string())?;
-    if !lies_at(view.physical_offset, offset) {
-        return Err(lies_elsewhere(view.physical_offset));
-    }
-    Ok(view)
-}
-
-fn lies_elsewhere(physical_offset: i64) -> String {
-    format!("the record says that it lies at {physical_offset}")
 }
 
 fn check_sums(record: &RecordOutline<'_>, body: bool) -> Result<(), String> {
@@ -437,6 +433,13 @@ fn check_sums(record: &RecordOutline<'_>, body: bool) -> Result<(), String> {
 #[inline]
 fn lies_at(physical_offset: i64, offset: u64) -> bool {
     !switch::on("scan.own_position") || u64::try_from(physical_offset) == Ok(offset)
+}
+
+fn check_place(physical_offset: i64, offset: u64) -> Result<(), String> {
+    if lies_at(physical_offset, offset) {
+        return Ok(());
+    }
+    Err(format!("the record says that it lies at {physical_offset}"))
 }
 
 /// Offsets in `window` (which starts at log offset `start`) where a magic code and a record's own

@@ -254,10 +254,11 @@ impl<'a> Planner<'a> {
                 ScanItem::Filler { .. } => {}
                 ScanItem::End { offset } => return Ok(offset),
                 // A torn tail ends the log. Other damage makes the tasks that meet it fail.
-                ScanItem::Damaged(damage) => match scanner.resync(damage.offset.saturating_add(1))? {
-                    Some(next) => scanner.seek(next),
-                    None => return Ok(damage.offset),
-                },
+                ScanItem::Damaged(damage) => {
+                    if scanner.skip(&damage)?.is_none() {
+                        return Ok(damage.offset);
+                    }
+                }
             }
         }
     }

@@ -145,6 +145,9 @@ impl ConsumeQueue {
     /// ends for a reader whose log ends at `log_end`. To be given to [`Self::clamp`].
     pub fn max_offset_for(&self, log_end: u64) -> Result<i64, StoreError> {
         let writing = self.writing.lock();
+        if self.physical_end.load(Ordering::Acquire) as u64 <= log_end {
+            return Ok(self.max_offset());
+        }
         let bases = self.bases.read().clone();
         let cut = self.find_cut(&bases, writing.used_end, log_end)?;
         Ok(cut.end.min(self.max_offset()))
@@ -405,8 +408,8 @@ fn oddity(slot: Slot, next: Option<&CqUnit>) -> Option<&'static str> {
     }
 }
 
-/// The position of the first unit below `end`, and the unit, whose record starts at or behind `log_min`, by binary
-/// search; slots without a unit are passed over. Each slot is read at most once, a few excepted.
+/// Searches the slots below `end` for the first unit whose record starts at or behind `log_min`; answers its
+/// position, too. Slots without a unit are passed over.
 fn search(file: &dyn VfsFile, end: u64, log_min: u64) -> std::io::Result<Option<(u64, CqUnit)>> {
     let (mut low, mut high) = (0, end / UNIT_BYTES);
     let mut best = None;

@@ -188,7 +188,7 @@ impl Flusher {
         let derived = self.queues.flush().and_then(|()| self.index.flush());
         derived.map_err(|error| self.log.poison("syncing queues and index", &error.to_string()))?;
         if clean || self.queues.count() != state.manifest_queues {
-            let manifest = QueueManifest::of(&self.queues, self.log.list().min_offset(), dispatched);
+            let manifest = QueueManifest::of(&self.queues, self.log.list().min_offset(), dispatched)?;
             manifest.store(&self.files)?;
             state.manifest_queues = manifest.len();
         }

@@ -194,7 +194,7 @@ impl IndexSet {
     /// Where the record of the newest entry *starts* in the log; 0 when there is none. Its other keys
     /// may be missing: index from this record on. As of the load, for a set opened for reading.
     pub fn end_physical(&self) -> i64 {
-        self.last().map_or(0, |file| file.known_header().end_physical)
+        self.extent().end
     }
 
     /// How many files there are, and of which stretch of the log the newest one is.

@@ -249,8 +249,7 @@ fn recover_index(
     if index.end_physical() >= log.end as i64 {
         index.drop_from(log.end)?;
     }
-    let as_left =
-        !log.aborted && log.mark.is_some_and(|mark| mark.is_end(log.end) && mark.index == index.extent());
+    let as_left = !log.aborted && log.mark.is_some_and(|mark| mark.is_as_left(log.end, index.extent()));
     if !as_left && let Some(missed) = missed_by_index(&log.list, &index, log.end)? {
         notes.push(format!(
             "index files are missing, as after a crash of RocketMQ, which deletes them; messages from log offset {missed} \

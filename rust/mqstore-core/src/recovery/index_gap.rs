@@ -54,9 +54,8 @@ fn first_keyed(list: &Arc<SegmentList>, behind: Option<u64>, to: u64) -> Result<
             ScanItem::End { .. } => return Ok(None),
             ScanItem::Damaged(damage) => damage,
         };
-        match scanner.resync(damage.offset + 1)? {
-            Some(next) => scanner.seek(next),
-            None => return Ok(None),
+        if scanner.skip(&damage)?.is_none() {
+            return Ok(None);
         }
     }
 }

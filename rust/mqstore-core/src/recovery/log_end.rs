@@ -44,8 +44,7 @@ pub fn log_end(
             ScanItem::Damaged(damage) => {
                 // Above the mark a stop may have torn anything: recovery will end the log there.
                 let torn = mark.is_some_and(|mark| damage.offset >= mark.position);
-                if !torn && let Some(next) = scanner.resync(damage.offset + 1)? {
-                    scanner.seek(next);
+                if !torn && scanner.skip(&damage)?.is_some() {
                     continue;
                 }
                 let (path, at, reason) = (damage.path.display(), damage.file_offset, &damage.reason);

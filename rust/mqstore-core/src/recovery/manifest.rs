@@ -35,23 +35,28 @@ const MANIFEST_MAGIC: &[u8; 8] = b"MQSQUEU2";
 const MANIFEST_LIMIT_BYTES: u64 = 64 << 20;
 
 impl QueueManifest {
-    /// The queues as they are now, of a log that begins at `log_min`, complete up to `dispatched`.
-    pub fn of(queues: &QueueSet, log_min: u64, dispatched: u64) -> Self {
-        let plain = queues.all();
-        let batch = queues.batches();
-        let plain = plain
-            .iter()
-            .map(|queue| (queue.topic(), queue.queue_id(), (queue.min_offset(), queue.max_offset())));
-        let batch = batch
-            .iter()
-            .map(|queue| (queue.topic(), queue.queue_id(), (queue.min_offset(), queue.max_offset())));
-        let listed = |(topic, queue_id, (min_offset, max_offset)): (&str, i32, (i64, i64))| Listed {
-            topic: topic.to_owned(),
-            queue_id,
-            min_offset,
-            max_offset,
+    /// The queues of a log that begins at `log_min`, as far as they are complete: up to log position
+    /// `dispatched`. What dispatch adds behind it meanwhile is not listed, as nobody who goes by `dispatched`
+    /// has to find it.
+    pub fn of(queues: &QueueSet, log_min: u64, dispatched: u64) -> Result<Self, StoreError> {
+        let mut listed = Vec::new();
+        let mut list = |topic: &str, queue_id, min_offset, max_offset| {
+            listed.push(Listed { topic: topic.to_owned(), queue_id, min_offset, max_offset });
         };
-        Self { log_min, dispatched, queues: plain.chain(batch).map(listed).collect() }
+        // Maximum first: where the last record lies is published before it.
+        for queue in queues.all() {
+            let (max, min) = (queue.max_offset(), queue.min_offset());
+            let further = u64::try_from(queue.max_physical_end()).is_ok_and(|end| end > dispatched);
+            let max = if further { queue.max_offset_for(dispatched)? } else { max };
+            list(queue.topic(), queue.queue_id(), min, max);
+        }
+        for queue in queues.batches() {
+            let (max, min) = (queue.max_offset(), queue.min_offset());
+            let further = queue.last_physical_offset().is_some_and(|last| last as u64 >= dispatched);
+            let max = if further { queue.max_offset_for(dispatched)? } else { max };
+            list(queue.topic(), queue.queue_id(), min, max);
+        }
+        Ok(Self { log_min, dispatched, queues: listed })
     }
 
     /// How many queues it names.
@@ -66,7 +71,8 @@ impl QueueManifest {
 
     /// The queues of `queues`, which are to be complete up to log position `dispatched`, that lost something
     /// since, by topic and id. Their minimum offsets must have been corrected for a log that begins at
-    /// `log_min`. A manifest that is ahead, because a stop fell behind it, says nothing about ends.
+    /// `log_min`, and their folders listed after this manifest was read. A manifest that is ahead, because a stop
+    /// fell behind it, says nothing about ends; but what it names was on the disk before it.
     pub fn missing_from(&self, queues: &QueueSet, log_min: u64, dispatched: u64) -> Vec<(&str, i32)> {
         let ahead = self.dispatched > dispatched;
         let bounds = |topic: &str, queue_id: i32| {
@@ -75,7 +81,7 @@ impl QueueManifest {
             batch.or_else(plain)
         };
         let whole = |listed: &&Listed| {
-            bounds(&listed.topic, listed.queue_id).map_or(ahead || listed.max_offset == 0, |(min, max)| {
+            bounds(&listed.topic, listed.queue_id).map_or(listed.max_offset == 0, |(min, max)| {
                 let begins = log_min != self.log_min || min <= listed.min_offset || max == 0 && ahead;
                 begins && (ahead || max >= listed.max_offset)
             })
@@ -148,6 +154,8 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -167,6 +175,49 @@ mod tests {
             damaged[at] ^= 1;
             assert_eq!(QueueManifest::decode(&damaged), None, "byte {at}");
             assert_eq!(QueueManifest::decode(&bytes[..at]), None, "cut at {at}");
+        }
+    }
+
+    fn files() -> StoreFiles {
+        let sim = mqstore_io::SimVfs::default();
+        let root = std::path::Path::new("/store");
+        mqstore_io::Vfs::create_dir_all(&sim, root).unwrap();
+        StoreFiles::new(Arc::new(sim), Arc::new(mqstore_io::ManualClock::new(1_700_000_000_000)), root)
+    }
+
+    fn loaded(files: &StoreFiles) -> QueueSet {
+        let set = QueueSet::load(files, 100, mqstore_io::Access::ReadWrite).unwrap();
+        set.recover_bounds().unwrap();
+        set
+    }
+
+    /// What dispatch adds while the manifest is made is no part of it: whoever finds less is not told of a loss,
+    /// and whoever lacks what was complete is.
+    #[test]
+    fn entries_behind_the_dispatched_position_are_not_listed() {
+        let unit = |n: i64| mqstore_format::CqUnit { physical_offset: n * 100, size: 100, tags_code: 0 };
+        let files = files();
+        let set = loaded(&files);
+        let queue = set.get_or_create("orders", 0).unwrap();
+        queue.write(0, &(0..12).map(unit).collect::<Vec<_>>()).unwrap();
+        queue.commit(12).unwrap();
+        let late = set.get_or_create("orders", 1).unwrap();
+        late.write(0, &[unit(12)]).unwrap();
+        late.commit(1).unwrap();
+
+        let manifest = QueueManifest::of(&set, 0, 700).unwrap();
+        assert_eq!(manifest.queues.iter().map(|listed| listed.max_offset).collect::<Vec<_>>(), [7, 0]);
+        late.truncate(700).unwrap();
+        for (log_end, lost) in [(1200, vec![]), (700, vec![]), (600, vec![("orders", 0)])] {
+            queue.truncate(log_end).unwrap();
+            assert_eq!(manifest.missing_from(&set, 0, 700), lost, "queues up to {log_end}");
+        }
+        // A stop before the mark was written: of ends nothing is known, but that there were files is.
+        queue.truncate(0).unwrap();
+        assert_eq!(manifest.missing_from(&set, 0, 100), []);
+        set.set_aside("orders", 0).unwrap();
+        for dispatched in [100, 700] {
+            assert_eq!(manifest.missing_from(&loaded(&files), 0, dispatched), [("orders", 0)]);
         }
     }
 }

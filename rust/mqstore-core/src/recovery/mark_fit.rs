@@ -132,9 +132,8 @@ pub(super) fn last_whole_record(
             ScanItem::End { .. } => return Ok(last),
             ScanItem::Damaged(damage) => damage,
         };
-        match scanner.resync(damage.offset + 1)? {
-            Some(next) => scanner.seek(next),
-            None => return Ok(last),
+        if scanner.skip(&damage)?.is_none() {
+            return Ok(last);
         }
     }
 }

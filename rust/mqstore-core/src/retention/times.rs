@@ -70,16 +70,17 @@ fn last_time(list: &Arc<SegmentList>, segment: &Segment) -> Result<Option<i64>, 
 fn last_time_from(list: &Arc<SegmentList>, segment: &Segment, from: u64) -> Result<Option<i64>, StoreError> {
     let mut scanner = scanner(list, from, segment);
     let mut last = None;
-    let mut next = scanner.resync(from)?;
-    while let Some(offset) = next {
-        scanner.seek(offset);
-        next = loop {
-            match scanner.next_item()? {
-                ScanItem::Record(record) => last = last.max(Some(record.store_timestamp)),
-                ScanItem::Filler { .. } | ScanItem::End { .. } => break None,
-                ScanItem::Damaged(damage) => break scanner.resync(damage.offset + 1)?,
+    let Some(first) = scanner.resync(from)? else { return Ok(None) };
+    scanner.seek(first);
+    loop {
+        match scanner.next_item()? {
+            ScanItem::Record(record) => last = last.max(Some(record.store_timestamp)),
+            ScanItem::Filler { .. } | ScanItem::End { .. } => return Ok(last),
+            ScanItem::Damaged(damage) => {
+                if scanner.skip(&damage)?.is_none() {
+                    return Ok(last);
+                }
             }
-        };
+        }
     }
-    Ok(last)
 }

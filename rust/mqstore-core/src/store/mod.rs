@@ -4,6 +4,7 @@
 //! lock that RocketMQ takes and runs two services (dispatch, flush); opened for reading it holds
 //! nothing. Every call answers [`StoreError::Closed`] after [`Store::close`].
 
+mod beside;
 mod cursor;
 mod expire;
 mod info;

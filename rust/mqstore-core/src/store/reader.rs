@@ -18,6 +18,7 @@ use mqstore_format::{CqUnit, IndexGeometry};
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 
+use super::beside::{again, nap, renewed, settled};
 use super::topics::{batch_topics, load_table};
 use super::view::View;
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
@@ -36,13 +37,6 @@ const FULL_WALK_BYTES: u64 = 2 << 30;
 
 /// Up to this many bytes a look-up walks the log instead of trusting the index.
 const SMALL_LOG_BYTES: u64 = 64 << 20;
-
-/// How often a look is made again after a file was gone; a folder that is missing is so each time.
-const GONE_TRIES: u32 = 20;
-
-/// How long a wait beside a writer sleeps before its first look, and before any later one.
-const FIRST_NAP: Duration = Duration::from_micros(100);
-const LONGEST_NAP: Duration = Duration::from_millis(10);
 
 /// Derived entries that cover more than this are dropped once the files hold them.
 const OVERLAY_BYTES: u64 = 64 << 20;
@@ -85,8 +79,9 @@ impl Reader {
     fn open_once(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
         files.must_be_a_store()?;
         let mut notes = Vec::new();
-        // Comes first: what is looked at later, queues that were made meanwhile included, is no older.
+        // Come first: what is looked at later, queues that were made meanwhile included, is no older.
         let live = read_live(files);
+        let manifest = QueueManifest::load(files);
         let list = SegmentList::load(files)?;
         for stray in &list.strays {
             notes.push(format!("{}: ignored, {}", stray.path.display(), stray.reason));
@@ -126,7 +121,7 @@ impl Reader {
             state: Mutex::new(state),
             notes: Mutex::new(notes),
         };
-        reader.first_look(live)?;
+        reader.first_look(live, manifest.as_ref())?;
         Ok(reader)
     }
 
@@ -178,29 +173,42 @@ impl Reader {
         Ok(())
     }
 
+    /// How many queues `topic` has by the topic table.
+    fn listed_queues(&self, topic: &str) -> i32 {
+        let topic = self.table.topics.get(topic);
+        topic.map_or(0, |topic| topic.read_queues.max(topic.write_queues).clamp(0, 65_536))
+    }
+
     /// Attributes of `topic` as the topic table has them.
     pub(crate) fn attributes(&self, topic: &str) -> Vec<(String, String)> {
         let topic = self.table.topics.get(topic);
         topic.map(|topic| topic.attributes.clone()).unwrap_or_default().into_iter().collect()
     }
 
-    fn first_look(&self, live: Option<LiveState>) -> Result<(), StoreError> {
+    fn first_look(
+        &self,
+        live: Option<LiveState>,
+        manifest: Option<&QueueManifest>,
+    ) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         self.find_end(&mut state, live)?;
         state.queues.recover_bounds()?;
-        match self.vouched(&state, live) {
-            Some(complete_to) => self.trust(&mut state, complete_to)?,
+        let vouched = match live {
+            Some(live) => Some(live.dispatched),
+            None => self.mark.filter(|_| manifest.is_some()).map(|mark| mark.dispatched),
+        };
+        match vouched.map(|complete_to| complete_to.min(state.end)) {
+            Some(complete_to) => self.trust(&mut state, complete_to, manifest, live.is_some())?,
             None if state.end - state.list.min_offset() <= FULL_WALK_BYTES => self.walk_all(&mut state)?,
             None => {
                 let furthest = state.queues.all().iter().map(|queue| queue.max_physical_end()).max();
                 let complete_to = u64::try_from(furthest.unwrap_or(0)).unwrap_or(0).min(state.end);
                 let complete_to = complete_to.max(state.list.min_offset());
-                self.trust(&mut state, complete_to)?;
+                self.trust(&mut state, complete_to, manifest, false)?;
                 state.index_complete_to = self.index.end_physical().max(0) as u64;
             }
         }
-        let as_left =
-            self.mark.is_some_and(|mark| mark.is_end(state.end) && mark.index == self.index.extent());
+        let as_left = self.mark.is_some_and(|mark| mark.is_as_left(state.end, self.index.extent()));
         if live.is_none() && !as_left && missed_by_index(&state.list, &self.index, state.end)?.is_some() {
             self.note("index files are missing; look-ups walk the log".to_owned());
             state.index_complete_to = 0;
@@ -208,19 +216,16 @@ impl Reader {
         Ok(())
     }
 
-    /// Up to where queue and index files are known to be complete, if anything says so.
-    fn vouched(&self, state: &State, live: Option<LiveState>) -> Option<u64> {
-        if let Some(live) = live {
-            return Some(live.dispatched.min(state.end));
-        }
-        let mark = self.mark?;
-        QueueManifest::load(&self.files)?;
-        Some(mark.dispatched.min(state.end))
-    }
-
     /// Uses the queue files up to `complete_to` and derives the rest; single queues that are short or
-    /// damaged are derived whole.
-    fn trust(&self, state: &mut State, complete_to: u64) -> Result<(), StoreError> {
+    /// damaged are derived whole. The `manifest` must have been read before the queues were listed. `beside` a
+    /// writer of ours the files change meanwhile.
+    fn trust(
+        &self,
+        state: &mut State,
+        complete_to: u64,
+        manifest: Option<&QueueManifest>,
+        beside: bool,
+    ) -> Result<(), StoreError> {
         state.overlay_from = complete_to;
         state.overlay = DerivedQueues::default();
         let end = state.end;
@@ -230,17 +235,16 @@ impl Reader {
             _ => complete_to,
         };
         let mut suspects: BTreeSet<(String, i32)> = BTreeSet::new();
-        for queue in state.queues.all() {
-            if queue.damaged_before(complete_to)?.is_some() {
-                suspects.insert((queue.topic().to_owned(), queue.queue_id()));
-            }
+        let is_odd = |queue: &ConsumeQueue| Ok(queue.damaged_before(complete_to)?.is_some());
+        for queue in settled(&self.files, beside, state.queues.all(), is_odd, ConsumeQueue::recover_bounds)? {
+            suspects.insert((queue.topic().to_owned(), queue.queue_id()));
         }
-        for queue in state.queues.batches() {
-            if queue.damaged().is_some() {
-                suspects.insert((queue.topic().to_owned(), queue.queue_id()));
-            }
+        let is_odd = |queue: &BatchQueue| Ok(queue.damaged().is_some());
+        for queue in settled(&self.files, beside, state.queues.batches(), is_odd, BatchQueue::recover_bounds)?
+        {
+            suspects.insert((queue.topic().to_owned(), queue.queue_id()));
         }
-        if let Some(manifest) = QueueManifest::load(&self.files) {
+        if let Some(manifest) = manifest {
             let log_min = state.list.min_offset();
             state.queues.correct_min_offsets(log_min)?;
             let missing = manifest.missing_from(&state.queues, log_min, complete_to);
@@ -306,19 +310,8 @@ impl Reader {
                 ScanItem::Filler { .. } => {}
                 ScanItem::End { .. } => return Ok(()),
                 ScanItem::Damaged(damage) => {
-                    let text = format!(
-                        "{} at offset {}: {}",
-                        damage.path.display(),
-                        damage.file_offset,
-                        damage.reason
-                    );
-                    match scanner.resync(damage.offset + 1)? {
-                        Some(next) => {
-                            self.note(format!("{text}; skipped {} bytes", next - damage.offset));
-                            scanner.seek(next);
-                        }
-                        None => return Ok(()),
-                    }
+                    let Some(next) = scanner.skip(&damage)? else { return Ok(()) };
+                    self.note(damage.skipped(next - damage.offset));
                 }
             }
         }
@@ -377,31 +370,6 @@ impl Reader {
     }
 }
 
-/// What `look` answers, when a writer that deletes files does not come between it at each try.
-fn again<T>(mut look: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    for _ in 0..GONE_TRIES {
-        match look() {
-            Err(error) if error.is_gone() => {}
-            outcome => return outcome,
-        }
-    }
-    look()
-}
-
-/// What `look` answers; once more when a writer deleted one of the queue's files meanwhile.
-fn renewed<T>(
-    queue: &ConsumeQueue,
-    mut look: impl FnMut() -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    match look() {
-        Err(error) if error.is_gone() => {
-            queue.recover_bounds()?;
-            look()
-        }
-        outcome => outcome,
-    }
-}
-
 impl View for Reader {
     fn files(&self) -> &StoreFiles {
         &self.files
@@ -433,9 +401,11 @@ impl View for Reader {
                     && live.is_some_and(|live| live.dispatched > before)
                 {
                     let file_bytes = state.queues.file_bytes();
+                    let manifest = QueueManifest::load(&self.files);
                     state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read)?);
                     state.queues.recover_bounds()?;
-                    self.trust(&mut state, live.map_or(before, |live| live.dispatched.min(end)))?;
+                    let complete_to = live.map_or(before, |live| live.dispatched.min(end));
+                    self.trust(&mut state, complete_to, manifest.as_ref(), live.is_some())?;
                 } else {
                     self.walk_into_overlay(&mut state, before, end)?;
                 }
@@ -462,12 +432,7 @@ impl View for Reader {
 
     fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
         let state = self.state.lock();
-        let listed = self
-            .table
-            .topics
-            .get(topic)
-            .map_or(0, |topic| topic.read_queues.max(topic.write_queues).clamp(0, 65_536));
-        let mut ids: BTreeSet<i32> = (0..listed).collect();
+        let mut ids: BTreeSet<i32> = (0..self.listed_queues(topic)).collect();
         ids.extend(state.queues.topics().remove(topic).unwrap_or_default());
         ids.extend(state.overlay.queue_ids(topic));
         ids.extend(state.replaced.queue_ids(topic));
@@ -475,10 +440,14 @@ impl View for Reader {
     }
 
     fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
-        if !self.queue_ids(topic)?.contains(&queue_id) {
+        let state = self.state.lock();
+        let known = (0..self.listed_queues(topic)).contains(&queue_id)
+            || state.queues.get(topic, queue_id).is_some()
+            || state.queues.batch(topic, queue_id).is_some()
+            || Self::derived(&state, topic, queue_id).is_some();
+        if !known {
             return Ok(None);
         }
-        let state = self.state.lock();
         if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
             let file_max = renewed(&queue, || {
                 queue.correct_min_offset(state.list.min_offset())?;
@@ -593,8 +562,7 @@ impl View for Reader {
         timeout: Duration,
         round: u32,
     ) -> Result<(), StoreError> {
-        let nap = FIRST_NAP.saturating_mul(1 << round.min(16)).min(LONGEST_NAP);
-        self.files.clock.sleep(nap.min(timeout));
+        self.files.clock.sleep(nap(round).min(timeout));
         Ok(())
     }
 }

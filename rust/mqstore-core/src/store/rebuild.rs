@@ -95,7 +95,7 @@ fn finish(
     made.swap()?;
     let dispatched = mark.map_or(end, |mark| end.min(mark.position));
     if let Some(mark) = mark {
-        QueueManifest::of(made.queues(), list.min_offset(), dispatched).store(files)?;
+        QueueManifest::of(made.queues(), list.min_offset(), dispatched)?.store(files)?;
         let renewed = Mark { sequence: mark.sequence + 2, dispatched, index: made.index().extent(), ..mark };
         MarkFile::new(files).store(&renewed, true)?;
     }

@@ -46,6 +46,9 @@ READ_DEFAULTS: Spec = {"pattern": "", "span": 1 << 62, "decode": True}
 DERIVED = ("consumequeue", "index", "checkpoint", "abort")
 """What lies beside a log and can be made anew from it."""
 
+SHARED = ("prepared", "cold")
+"""Kinds of rows whose sides share a store."""
+
 DERIVES = ("derive", "rebuild")
 """Operations that make it."""
 
@@ -65,7 +68,7 @@ class Bench:
         """Return what each contender measured in each round; one that cannot take part has a note instead."""
         if row.kind == "restart":
             return self._restarts(row, contenders, rounds, say)
-        if row.kind == "prepared":
+        if row.kind in SHARED:
             return self._prepared(row, contenders, rounds, say)
         results: Results = {contender.name: [] for contender in contenders}
         with contextlib.ExitStack() as open_drivers:
@@ -104,7 +107,7 @@ class Bench:
 
     def spec(self, row: Row, contender: Contender) -> Spec:
         """Return what the contender is told to do."""
-        finds = READ_DEFAULTS if contender.driver != "rust" and row.kind == "prepared" else {}
+        finds = READ_DEFAULTS if contender.driver != "rust" and row.kind in SHARED else {}
         spec = DEFAULTS | finds | row.spec | contender.spec
         if self._quick:
             for name in ("messages", "unflushed"):
@@ -170,6 +173,8 @@ class Bench:
             filled = self._fill(row, folder)
 
             def find(contender: Contender, driver: Driver) -> Result:
+                if row.kind == "cold":
+                    _drop_from_memory(folder)
                 return self._find(self.spec(row, contender) | {"path": str(folder)}, driver, filled)
 
             ready = [(each, open_drivers.enter_context(self._programs.start(each.driver))) for each in contenders]
@@ -184,7 +189,7 @@ class Bench:
 
     def _fill(self, row: Row, folder: Path) -> Result:
         spec = DEFAULTS | {"op": "fill", "side": "ours", "path": str(folder)}
-        spec |= {name: row.spec[name] for name in ("body_bytes",) if name in row.spec}
+        spec |= {name: row.spec[name] for name in ("body_bytes", "queues") if name in row.spec}
         spec["messages"] = row.spec["filled"] // (QUICK_PART if self._quick else 1)
         with self._programs.start("rust") as driver:
             return driver.measure(spec, MOST_SECONDS)
@@ -265,3 +270,12 @@ class Bench:
             return driver.measure(spec | {"close": False}, MOST_SECONDS)
         finally:
             driver.kill()
+
+
+def _drop_from_memory(folder: Path) -> None:
+    """Have the system forget the files, which nobody maps now."""
+    os.sync()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,8 +1,9 @@
-"""What an open store costs: maps and memory do not grow with the number of segments and queues."""
+"""What an open store costs: maps, descriptors and memory do not grow with the number of segments and queues."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +59,50 @@ def test_maps_and_memory(tmp_path: Path) -> None:
         assert segments >= SEGMENTS - 10
         assert maps <= 3 + (READ_MAPS if mode == "rw" else 0)
         assert anonymous < 64 * MIB
+
+
+VERY_MANY = 40_000 if os.environ.get("MQSTORE_SOAK") else 2_000
+EACH = 10
+MOST_DESCRIPTORS = 700
+"""512 files of queues, and what else a store and an interpreter have open."""
+
+MANY = """
+import json, os, sys, mqstore
+
+home, queues, each = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+def read_all(store, expected):
+    for queue in range(queues):
+        bodies = [message.body for message in store.read("many", queue)]
+        assert bodies == [b"%d/%d" % (queue, number) for number in range(expected(queue))], queue
+
+found = []
+with mqstore.open(home, mode="create") as store:
+    store.create_topic("many", queues=queues)
+    for number in range(each):
+        for queue in range(queues):
+            store.append("many", b"%d/%d" % (queue, number), queue_id=queue)
+    found.append(descriptors())
+with mqstore.open(home, mode="rw") as store:
+    assert len(store.queues("many")) == queues
+    read_all(store, lambda queue: each)
+    for queue in range(0, queues, queues // 100):
+        store.append("many", b"%d/%d" % (queue, each), queue_id=queue)
+    found.append(descriptors())
+for mode in ("rw", "r"):
+    with mqstore.open(home, mode=mode) as store:
+        read_all(store, lambda queue: each + (queue % (queues // 100) == 0))
+        found.append(descriptors())
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.timeout(1200)
+def test_very_many_queues(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", MANY, str(tmp_path / "s"), str(VERY_MANY), str(EACH)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=1100)
+    assert max(json.loads(done.stdout)) <= MOST_DESCRIPTORS

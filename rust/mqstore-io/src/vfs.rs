@@ -321,6 +321,13 @@ pub trait VfsFile: Send + Sync + Debug {
     /// `buf`. Sees every write that returned before, through the file or through a map.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
+    /// Asks the system to fetch these bytes into memory, as they are going to be read; it need not. Comes back
+    /// before they are there, so that several such ranges are fetched at the same time. A file system that has
+    /// no such call does nothing.
+    fn expect_read(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Fills `buf` from `offset` on, or fails with `UnexpectedEof`.
     fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
         while !buf.is_empty() {

@@ -170,6 +170,12 @@ impl MappedPart {
         Some(bytes)
     }
 
+    /// Whether the record at `offset` was appended or read by this process, and so was in memory once.
+    #[inline]
+    pub fn was_used(&self, offset: u64) -> bool {
+        offset >= self.own_from || self.seen.contains(offset - self.base)
+    }
+
     #[inline]
     fn bytes(&self, offset: u64, size: u32) -> Option<RecordBytes> {
         if offset.checked_add(u64::from(size))? > self.end {
@@ -204,6 +210,12 @@ impl CommitLog {
         let seen = self.read_maps.note(segment, self.durable(), self.own_from);
         let (base, end) = (segment.base_offset(), segment.end_offset().min(readable));
         Some(MappedPart { region, base, end, own_from: self.own_from, seen, _held: held })
+    }
+
+    /// Whether a record at `offset` may be on the disk alone: it lies far behind the end, or was there before this
+    /// process began and nobody has read it yet.
+    pub fn may_be_cold(&self, offset: u64) -> bool {
+        offset < self.own_from || self.cold_distance(offset).is_some()
     }
 
     /// How far behind the end of the log `offset` lies, if that is so far that it is probably not in memory.

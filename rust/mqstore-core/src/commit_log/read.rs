@@ -5,6 +5,8 @@
 //! memory is read there (`maps`); else reads are positional, and neighbours are served from one buffer that
 //! they share.
 
+use std::ops::Range;
+
 use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
 use mqstore_io::MappedFileGuard;
 use mqstore_io::sync::{Arc, Ordering, Raise};
@@ -19,6 +21,12 @@ use crate::message::RecordBytes;
 
 /// Bytes that are read ahead once reads turn out to follow one another.
 const AHEAD_BYTES: u64 = 256 << 10;
+
+/// Records that are closer to each other than this are fetched in one piece, with what lies between them.
+const NEAR_BYTES: u64 = 32 << 10;
+
+/// The most that is asked for ahead at once.
+const EXPECTED_BYTES: u64 = 16 << 20;
 
 /// Reads the record at `offset`, which must hold together; `size_hint` is its size where known.
 ///
@@ -116,14 +124,19 @@ impl RecordReader {
 
     /// The record in memory, if it is there and holds together.
     fn in_memory(&mut self, offset: u64, size: Option<u32>) -> Option<RecordBytes> {
+        let part = self.part_of(offset)?;
+        let bytes = part.record(offset, size.or_else(|| part.size_at(offset))?)?;
+        self.hot += 1;
+        Some(bytes)
+    }
+
+    /// The part of the log in memory that `offset` lies in.
+    fn part_of(&mut self, offset: u64) -> Option<&MappedPart> {
         let log = self.log.as_ref()?;
         if !self.part.as_ref().is_some_and(|part| part.holds(offset)) {
             self.part = log.mapped(offset);
         }
-        let part = self.part.as_ref()?;
-        let bytes = part.record(offset, size.or_else(|| part.size_at(offset))?)?;
-        self.hot += 1;
-        Some(bytes)
+        self.part.as_ref()
     }
 
     /// The record of `size` bytes at `offset`.
@@ -133,6 +146,33 @@ impl RecordReader {
         }
         self.count(offset);
         self.positional(files, offset, size)
+    }
+
+    /// Whether [`Self::expect`] would do anything for a record at `offset` or behind it.
+    pub fn may_be_cold(&self, offset: u64) -> bool {
+        self.log.as_ref().is_none_or(|log| log.may_be_cold(offset))
+    }
+
+    fn is_cold(&mut self, offset: u64) -> bool {
+        self.may_be_cold(offset) && !self.part_of(offset).is_some_and(|part| part.was_used(offset))
+    }
+
+    /// Asks the system for the records at `places`, log offsets and sizes, that are going to be read and are probably
+    /// on the disk: it fetches them side by side. A size of 0 stands for one that is not known. Of very many
+    /// bytes only the first are asked for.
+    pub fn expect(&mut self, places: impl Iterator<Item = (u64, u32)>) {
+        let places = places.filter(|(offset, _)| *offset < self.limit && self.is_cold(*offset)).collect();
+        let mut left = EXPECTED_BYTES;
+        for mut piece in pieces(places) {
+            while let Some(segment) = self.list.find(piece.start).filter(|_| left > 0 && !piece.is_empty()) {
+                let len = (piece.end.min(segment.end_offset()) - piece.start).min(left);
+                // What is wrong here, the reads will find and say.
+                let Ok(file) = segment.file() else { return };
+                let _ = file.expect_read(piece.start - segment.base_offset(), len);
+                left -= len;
+                piece.start += len;
+            }
+        }
     }
 
     /// Counts a record that is read from the file.
@@ -148,11 +188,10 @@ impl RecordReader {
     }
 
     fn positional(&mut self, files: &StoreFiles, offset: u64, size: u32) -> Result<RecordBytes, StoreError> {
-        let ahead =
-            offset.checked_sub(self.last_end).is_some_and(|gap| gap < AHEAD_BYTES) && self.last_end > 0;
+        let near = offset.checked_sub(self.last_end).is_some_and(|gap| gap < NEAR_BYTES) && self.last_end > 0;
         self.last_end = offset + u64::from(size);
         self.hold(offset);
-        if !ahead || u64::from(size) > AHEAD_BYTES {
+        if !near || u64::from(size) > AHEAD_BYTES {
             return read_record(files, &self.list, offset, size as usize);
         }
         if let Some(bytes) = self.buffered(offset, size) {
@@ -201,8 +240,38 @@ impl RecordReader {
     }
 }
 
+/// The parts of the log that records at `places` lie in, neighbours together.
+fn pieces(mut places: Vec<(u64, u32)>) -> Vec<Range<u64>> {
+    places.sort_unstable();
+    let mut pieces: Vec<Range<u64>> = Vec::new();
+    for (offset, size) in places {
+        let size = if size == 0 { RECORD_GUESS_BYTES as u64 } else { u64::from(size) };
+        match pieces.last_mut().filter(|piece| offset < piece.end + NEAR_BYTES) {
+            Some(piece) => piece.end = piece.end.max(offset + size),
+            None => pieces.push(offset..offset + size),
+        }
+    }
+    pieces
+}
+
 impl Drop for RecordReader {
     fn drop(&mut self) {
         self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_asked_for_together() {
+        assert_eq!(pieces(vec![]), []);
+        let near = NEAR_BYTES;
+        // In any order, one behind the other, one within the other, one just too far away, one of unknown size.
+        let places = [(5000, 100), (0, 100), (10, 20), (5100 + near, 7), (9 * near, 0), (100 + near, 1)];
+        let guess = RECORD_GUESS_BYTES as u64;
+        assert_eq!(pieces(places[..4].to_vec()), [0..5100, 5100 + near..5107 + near]);
+        assert_eq!(pieces(places.to_vec()), [0..5107 + near, 9 * near..9 * near + guess]);
     }
 }

@@ -170,11 +170,24 @@ impl QueueCursor {
                 }
                 fetched => fetched?,
             }
+            self.expect_records();
             if self.units.first().is_none_or(|(offset, _)| *offset > self.next) {
                 self.still_there()?;
             }
         }
         Ok(self.units.get(self.used).copied().filter(|(offset, _)| *offset < self.end))
+    }
+
+    /// Has the system fetch what the entries lead to.
+    fn expect_records(&mut self) {
+        let Some((_, first)) = self.units.first() else { return };
+        if self.units.len() == 1 || !self.reader.may_be_cold(first.physical_offset.max(0) as u64) {
+            return;
+        }
+        let filter = self.filter.as_ref();
+        let wanted = |unit: &&CqUnit| filter.is_none_or(|filter| filter.may_match_code(unit.tags_code));
+        let units = self.units.iter().map(|(_, unit)| unit);
+        self.reader.expect(units.filter(wanted).filter_map(place));
     }
 
     fn advance(&mut self, queue_offset: i64) {
@@ -218,6 +231,11 @@ impl QueueCursor {
         self.used = 0;
         Ok(())
     }
+}
+
+/// Log offset and size of the record that an entry leads to, if they are possible.
+pub(super) fn place(unit: &CqUnit) -> Option<(u64, u32)> {
+    u64::try_from(unit.physical_offset).ok().zip(u32::try_from(unit.size).ok())
 }
 
 /// Whether a record is what an entry of that queue may lead to; light queues hold entries of records
@@ -327,13 +345,12 @@ pub(crate) fn next_record(
 }
 
 fn skip(scanner: &mut LogScanner, damage: &Damage) -> Result<Found, StoreError> {
-    let place = format!("{} at offset {}: {}", damage.path.display(), damage.file_offset, damage.reason);
-    if let Some(next) = scanner.resync(damage.offset + 1)? {
-        scanner.seek(next);
-        return Ok(Found::Skipped(format!("{place}; skipped {} bytes", next - damage.offset)));
+    if let Some(next) = scanner.skip(damage)? {
+        return Ok(Found::Skipped(damage.skipped(next - damage.offset)));
     }
     // Nothing valid follows: this is where the log ends, torn.
     scanner.end_at(damage.offset);
+    let place = format!("{} at offset {}: {}", damage.path.display(), damage.file_offset, damage.reason);
     Ok(Found::Skipped(format!("{place}; no record follows, the log ends there")))
 }
 
@@ -344,6 +361,8 @@ pub struct LookupCursor {
     pub(crate) remaining: usize,
     pub(crate) reader: RecordReader,
     pub(crate) offsets: VecDeque<u64>,
+    /// How many of `offsets` the system was asked for.
+    pub(crate) expected: usize,
     pub(crate) scanner: Option<LogScanner>,
     /// Where the scan ends.
     pub(crate) limit: u64,
@@ -385,7 +404,13 @@ impl LookupCursor {
             self.offsets.make_contiguous().reverse();
             self.to_turn = false;
         }
-        while let Some(offset) = self.offsets.pop_front() {
+        while let Some(offset) = self.offsets.front().copied() {
+            if self.expected == 0 {
+                self.expected = self.offsets.len().min(MOST_UNITS);
+                self.reader.expect(self.offsets.iter().take(self.expected).map(|offset| (*offset, 0)));
+            }
+            self.expected -= 1;
+            self.offsets.pop_front();
             match self.reader.record_at(self.view.files(), offset) {
                 Ok(bytes) => return Ok(Some((offset, bytes))),
                 // The index may dangle: the record was cut or expired, or the entry is damaged.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mqstore_format::{CqUnit, RecordView, index_key_hash, parse_offset_message_id};
 
-use super::cursor::{Found, KeyQuery, LogCursor, LookupCursor, QueueCursor, next_record};
+use super::cursor::{Found, KeyQuery, LogCursor, LookupCursor, QueueCursor, next_record, place};
 use super::view::View;
 use super::{QueueInfo, Side, Store};
 use crate::commit_log::{LogScanner, RecordReader, ScanChecks};
@@ -237,6 +237,7 @@ impl Store {
             to_turn: false,
             remaining: limit.unwrap_or(usize::MAX),
             offsets: offsets.into(),
+            expected: 0,
             scanner,
             limit: end,
         })
@@ -316,8 +317,7 @@ impl<'a> TimeSearch<'a> {
             let mut units = Vec::new();
             self.view.units(self.topic, self.queue_id, from, 1, &mut units)?;
             let Some((offset, unit)) = units.first().copied() else { return Ok(None) };
-            let place = u64::try_from(unit.physical_offset).ok().zip(u32::try_from(unit.size).ok());
-            let time = place.and_then(|(position, size)| {
+            let time = place(&unit).and_then(|(position, size)| {
                 let bytes = self.reader.record(self.view.files(), position, size).ok()?;
                 RecordView::decode(bytes.as_slice()).ok().map(|view| view.store_timestamp)
             });

@@ -4,15 +4,16 @@
 //! that memory, several times after each other: for the entry, then for the two ends of the record. Of several
 //! messages asked for in one call these waits go side by side.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mqstore_format::{CqUnit, RecordView};
 
-use super::cursor::belongs;
+use super::cursor::{belongs, place};
 use super::view::View;
 use super::writer::Writer;
 use super::{Side, Store};
-use crate::commit_log::MappedPart;
+use crate::commit_log::{MappedPart, RecordReader};
 use crate::consume_queue::UnitPlace;
 use crate::error::StoreError;
 use crate::message::StoredRecord;
@@ -50,12 +51,30 @@ impl Store {
             writer.messages_in_memory(topic, queue_id, offsets, &mut found)?;
         }
         found.resize_with(offsets.len(), || None);
+        if offsets.len() > 1 {
+            let missing = offsets.iter().zip(&found).filter(|(_, found)| found.is_none());
+            self.expect(topic, queue_id, missing.map(|(offset, _)| *offset));
+        }
         for (offset, found) in offsets.iter().zip(&mut found) {
             if found.is_none() {
                 *found = self.look_for(topic, queue_id, *offset)?;
             }
         }
         Ok(found)
+    }
+
+    /// Has the system fetch the messages at `offsets`, as far as they are probably on the disk.
+    fn expect(&self, topic: &str, queue_id: i32, offsets: impl Iterator<Item = i64>) {
+        let view = self.view();
+        let (mut places, mut units) = (Vec::new(), Vec::new());
+        for offset in offsets {
+            units.clear();
+            // What is wrong, the reads will find and say.
+            if view.units(topic, queue_id, offset, 1, &mut units).is_ok() {
+                places.extend(units.first().and_then(|(_, unit)| place(unit)));
+            }
+        }
+        RecordReader::new(view.log(), view.list(), u64::MAX).expect(places.into_iter());
     }
 
     /// The message at `offset`, wherever it is.
@@ -92,6 +111,8 @@ impl Writer {
         self.catch_up()?;
         let Some(queue) = self.queues.get(topic, queue_id) else { return Ok(()) };
         let mut parts = Vec::new();
+        let mut reader = (offsets.len() > 1)
+            .then(|| RecordReader::new(Some(Arc::clone(&self.log)), self.log.list(), u64::MAX));
         for offsets in offsets.chunks(SIDE_BY_SIDE) {
             let mut units: [Option<UnitPlace>; SIDE_BY_SIDE] = Default::default();
             for (unit, offset) in units.iter_mut().zip(offsets) {
@@ -101,6 +122,9 @@ impl Writer {
             for (place, unit) in places.iter_mut().zip(&units) {
                 *place =
                     unit.as_ref().and_then(UnitPlace::unit).and_then(|unit| self.place(unit, &mut parts));
+            }
+            if let Some(reader) = &mut reader {
+                reader.expect(places.iter().flatten().map(|place| (place.position, place.size)));
             }
             for (offset, place) in offsets.iter().zip(&places) {
                 found
@@ -114,7 +138,7 @@ impl Writer {
 
     /// Where the record of `unit` is in memory; it is fetched from there.
     fn place(&self, unit: CqUnit, parts: &mut Vec<MappedPart>) -> Option<Place> {
-        let (position, size) = (u64::try_from(unit.physical_offset).ok()?, u32::try_from(unit.size).ok()?);
+        let (position, size) = place(&unit)?;
         let known = parts.iter().position(|part| part.holds(position));
         if known.is_none() {
             parts.push(self.log.mapped(position)?);

@@ -73,6 +73,13 @@ impl VfsFile for OsFile {
         Ok(retry(|| rustix::io::pread(&self.file, &mut *buf, offset))?)
     }
 
+    #[cfg(target_os = "linux")]
+    fn expect_read(&self, offset: u64, len: u64) -> io::Result<()> {
+        // A length of 0 would stand for all of the file.
+        let Some(len) = std::num::NonZeroU64::new(len) else { return Ok(()) };
+        Ok(retry(|| rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::WillNeed))?)
+    }
+
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(buf, offset)
     }

@@ -14,6 +14,7 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.exception.ConsumeQueueException;
+import org.apache.rocketmq.store.logfile.MappedFile;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /** A RocketMQ store as a broker would open it, on a folder of the benchmark's. */
@@ -90,8 +91,12 @@ final class BenchStore {
         return sum;
     }
 
+    /** Closes the store and its maps, which RocketMQ leaves behind; what is mapped stays in memory. */
     void close() {
         store.shutdown();
+        for (MappedFile file : store.getCommitLog().getMappedFileQueue().getMappedFiles()) {
+            file.shutdown(0);
+        }
     }
 
     private static MessageStoreConfig config(JsonObject spec) {

@@ -157,6 +157,46 @@ class TopicInfo(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class PartSize(_Report):
+    """The room that a part of a store's directory takes."""
+
+    part: str
+    """The folder or file."""
+    files: int
+    """How many files."""
+    bytes: int
+    """Bytes of them, holes included."""
+    disk_bytes: int
+    """Bytes that they occupy on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset(_Report):
+    """How far a consumer group has come in a queue."""
+
+    queue_id: int
+    offset: int
+    """The offset that the group consumes next."""
+    lag: int | None
+    """Messages from there to the queue's end; negative where the group is ahead of a queue that lost its end; None
+    where the store has no such queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo(_Report):
+    """How far a consumer group has come in a topic, by the files of a broker."""
+
+    group: str
+    topic: str
+    queues: tuple[GroupOffset, ...]
+
+    @property
+    def lag(self) -> int:
+        """Messages of all queues that the group has not consumed."""
+        return sum(max(queue.lag or 0, 0) for queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True)
 class StoreInfo(_Report):
     """What `mqstore.info` sees."""
 
@@ -168,16 +208,32 @@ class StoreInfo(_Report):
     """Whether the last writer closed it, and nobody writes now."""
     segment_size: int
     """Bytes of a commit-log segment; 0 when there is none."""
+    queue_file_size: int | None
+    """Bytes of a consume-queue file; None where there is no queue."""
+    queue_entry_bytes: int
+    """Bytes of the entries of consume queues that can be read; the rest of their files is empty, or expired."""
+    index_slots: int | None
+    """Hash slots of a key index file; None where there is none."""
+    index_entries: int | None
+    """Entries of a key index file; None where there is none."""
     log_min_offset: int
     """The first byte of the commit log."""
     log_max_offset: int
     """One past its last byte."""
+    min_store_timestamp: int | None
+    """When the first message that can be read by queue was stored, in epoch milliseconds; None without messages."""
+    max_store_timestamp: int | None
+    """When the last one was stored."""
     messages: int
     """Messages that can be read by queue."""
     topics: tuple[TopicInfo, ...]
     """The topics in order of their names."""
     parts: tuple[str, ...]
     """Folders and files of a store that are there."""
+    disk: tuple[PartSize, ...]
+    """The room that each of them takes."""
+    consumers: tuple[GroupInfo, ...]
+    """How far consumer groups have come, by topic and group: from `config/consumerOffset.json`."""
     rocksdb: bool
     """Whether RocksDB holds a part of it."""
     locked: bool
@@ -192,7 +248,17 @@ class StoreInfo(_Report):
         topics = tuple(
             TopicInfo(topic, tuple(QueueRange(*queue) for queue in queues)) for topic, queues in values["topics"]
         )
-        lists = {"topics": topics, "parts": tuple(values["parts"]), "notes": tuple(values["notes"])}
+        consumers = tuple(
+            GroupInfo(group, topic, tuple(GroupOffset(*queue) for queue in queues))
+            for group, topic, queues in values["consumers"]
+        )
+        lists = {
+            "topics": topics,
+            "parts": tuple(values["parts"]),
+            "disk": tuple(PartSize(*part) for part in values["disk"]),
+            "consumers": consumers,
+            "notes": tuple(values["notes"]),
+        }
         return cls(**{**values, **lists})
 
 
@@ -337,6 +403,9 @@ for _class in (
     VerifyReport,
     QueueRange,
     TopicInfo,
+    PartSize,
+    GroupOffset,
+    GroupInfo,
     StoreInfo,
     StoreStats,
     ExpiredFile,

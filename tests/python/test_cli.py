@@ -7,10 +7,12 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import pytest
 import mqstore
 import rocketmq_bytes as raw
 from conftest import SMALL, Cli, python, tree_hash
+from mqstore.cli.follow import Tail
 
 NAMES = [
     "topic", "queue_id", "queue_offset", "commit_log_offset", "size", "message_id", "unique_id", "keys", "tags",
@@ -36,6 +39,7 @@ READ_VERBS = [
     ["cat", "--format", "table"],
     ["get", "ID"],
     ["lookup", "orders", "all"],
+    ["tail", "orders"],
     ["verify"],
     ["verify", "--format", "json"],
 ]
@@ -125,6 +129,9 @@ def test_not_a_store(tmp_path: Path, cli: Cli, verb: list[str]) -> None:
         ["lookup", "DIR", "orders"],
         ["lookup", "DIR", "orders", "all", "--start-time", "yesterday"],
         ["lookup", "DIR", "orders", "all", "--end-time", "2024-01-01T00:00:00"],
+        ["tail", "DIR"],
+        ["tail", "DIR", "orders", "--limit", "-1"],
+        ["tail", "DIR", "orders", "-f", "--format", "json"],
         ["info", "DIR", "--no-such-option"],
         ["verify", "DIR", "extra"],
     ],
@@ -172,7 +179,70 @@ def test_info(filled: Path, cli: Cli) -> None:
     assert json.loads(cli("info", filled, "--format", "jsonl").stdout) == found
     table = cli("info", filled).stdout
     assert re.search(r"layout +file-queues", table)
+    assert re.search(r"commitlog +1 +64\.0 KiB", table)
+    assert re.search(r"queue_entry_bytes +900 \(", table)
+    assert "group" not in table
     assert re.search(r"orders +1 +0 +20", table)
+
+
+def test_info_of_files(filled: Path) -> None:
+    found = mqstore.info(filled)
+    assert found.queue_file_size == SMALL.queue_file_entries * 20
+    assert (found.index_slots, found.index_entries) == (SMALL.index_slots, SMALL.index_entries)
+    assert found.queue_entry_bytes == 45 * 20
+    with mqstore.open(filled) as store:
+        times = [queue for topic in store.topics() for queue in store.queues(topic)]
+    assert found.min_store_timestamp == min(queue.min_store_timestamp or 0 for queue in times)
+    assert found.max_store_timestamp == max(queue.max_store_timestamp or 0 for queue in times)
+    assert [part.part for part in found.disk] == list(found.parts)
+    for part in found.disk:
+        root = filled / part.part
+        files = [root] if root.is_file() else [path for path in root.rglob("*") if path.is_file()]
+        assert part.files == len(files)
+        assert part.bytes == sum(path.stat().st_size for path in files)
+        assert part.disk_bytes == sum(path.stat().st_blocks * 512 for path in files)
+    # A log alone is a store, too: what is not there is said so.
+    for name in ("consumequeue", "index", "mqstore"):
+        shutil.rmtree(filled / name)
+    bare = mqstore.info(filled)
+    assert (bare.queue_file_size, bare.index_slots, bare.index_entries, bare.queue_entry_bytes) == (None, None, None, 0)
+    assert (bare.messages, bare.min_store_timestamp) == (45, found.min_store_timestamp)
+
+
+OFFSETS = """{
+    "dataVersion":{"counter":3,"stateVersion":0,"timestamp":1700000000000},
+    "groupTopicMap":{},
+    "offsetTable":{"orders@billing":{0:15,1:20},"orders@late":{1:25},"gone@billing":{0:7},"a@b@c":{0:1}}
+}"""
+
+
+def test_info_of_consumer_groups(filled: Path, cli: Cli) -> None:
+    config = filled / "config"
+    config.mkdir(exist_ok=True)
+    # As RocketMQ writes it: keys that are numbers without quotes, which is no JSON.
+    (config / "consumerOffset.json").write_text(OFFSETS)
+    (config / "lmqConsumerOffset.json").write_text('{"offsetTable":{},"lmqOffsetTable":{"events@%LMQ%x":3}}')
+    found = json.loads(cli("info", filled, "--format", "json").stdout)["consumers"]
+    assert found == [
+        {"group": "%LMQ%x", "topic": "events", "queues": [{"queue_id": 0, "offset": 3, "lag": 2}]},
+        {"group": "billing", "topic": "gone", "queues": [{"queue_id": 0, "offset": 7, "lag": None}]},
+        {
+            "group": "billing",
+            "topic": "orders",
+            "queues": [{"queue_id": 0, "offset": 15, "lag": 5}, {"queue_id": 1, "offset": 20, "lag": 0}],
+        },
+        {"group": "late", "topic": "orders", "queues": [{"queue_id": 1, "offset": 25, "lag": -5}]},
+    ]
+    assert [(one.group, one.topic, one.lag) for one in mqstore.info(filled).consumers] == [
+        ("%LMQ%x", "events", 2), ("billing", "gone", 0), ("billing", "orders", 5), ("late", "orders", 0)
+    ]  # fmt: skip
+    assert re.search(r"billing +orders +2 +5\b", cli("info", filled).stdout)
+    # The file before steps in for one that cannot be read; without it that is said.
+    (config / "consumerOffset.json").write_text("{")
+    assert "consumerOffset.json: cannot be read" in cli("info", filled).stderr
+    (config / "consumerOffset.json.bak").write_text(OFFSETS)
+    assert len(mqstore.info(filled).consumers) == 4
+    assert mqstore.info(filled).notes == ()
 
 
 def test_topics(filled: Path, cli: Cli) -> None:
@@ -287,6 +357,73 @@ def test_get(filled: Path, cli: Cli) -> None:
     for unknown in ("nothing", "F" * 32, ""):
         done = cli("get", filled, unknown)
         assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_tail(filled: Path, cli: Cli) -> None:
+    def found(*arguments: object) -> list[tuple[int, int]]:
+        return [(one["queue_id"], one["queue_offset"]) for one in lines(cli("tail", filled, *arguments))]
+
+    in_log_order = [(number % 2, number // 2) for number in range(40)]
+    assert found("orders") == in_log_order[-10:]
+    assert found("orders", "-n", 3) == in_log_order[-3:]
+    assert found("orders", "--limit", 1000) == in_log_order
+    assert found("orders", "-n", 0) == []
+    assert found("orders", "--queue", 1, "-n", 2) == [(1, 18), (1, 19)]
+    assert found("orders", "--filter", "paid", "-n", 12) == [(1, number) for number in range(8, 20)]
+    assert found("orders", "--filter", "none") == []
+    (one,) = lines(cli("tail", filled, "events", "-n", 1, "--body", "text"))
+    assert list(one) == [*NAMES, "body_text"]
+    for arguments in (["none"], ["orders", "--queue", 9]):
+        done = cli("tail", filled, *arguments)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert done.stderr.startswith("mqstore: ")
+
+
+def test_tail_follows(home: Path) -> None:
+    command = [sys.executable, "-m", "mqstore", "tail", home, "t", "-f", "-n", "1", "--body", "text"]
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.create_topic("t", queues=2)
+        store.append_many("t", [b"0", b"1"], queue_id=0)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["body_text"] == "1"
+        for number in range(2, 50):
+            store.append("t", str(number).encode(), queue_id=number % 2)
+            shown = json.loads(process.stdout.readline())
+            assert (shown["body_text"], shown["queue_id"]) == (str(number), number % 2)
+        # What comes at once comes out in its order, however much it is.
+        many = [str(number) for number in range(50, 6000)]
+        store.append_many("t", [text.encode() for text in many], queue_id=1)
+        assert [json.loads(process.stdout.readline())["body_text"] for _ in many] == many
+    with mqstore.open(home, "rw") as store:
+        store.append("t", b"the next writer's")
+        assert json.loads(process.stdout.readline())["body_text"] == "the next writer's"
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (130, "")
+
+
+def test_tail_goes_on_behind_what_was_deleted(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with mqstore.open(home, "create", segment_size=1 << 12, retention_bytes=1 << 13) as store:
+        store.create_topic("t")
+        tail = Tail(store, "t", None, None)
+        assert tail.newest(10) == []
+        store.append_many("t", [b"%d" % number + bytes(200) for number in range(100)])
+        store.flush()
+        assert store.expire(dry_run=False).files
+        first = store.queues("t")[0].min_offset
+        assert first > 0
+        coming = tail.coming()
+        shown = list(chain(next(coming), next(coming)))
+        assert [message.queue_offset for message in shown] == list(range(first, 100))
+    assert capsys.readouterr().err == f"mqstore: t/0: messages 0 to {first - 1} were deleted meanwhile\n"
+
+
+def test_tail_ends_with_its_reader(filled: Path) -> None:
+    command = f"{sys.executable} -m mqstore tail {filled} orders -f | head -n 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
+    assert len(done.stdout.splitlines()) == 1
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_lookup(filled: Path, cli: Cli) -> None:

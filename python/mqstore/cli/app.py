@@ -18,6 +18,7 @@ import mqstore
 from mqstore import StoredMessage
 from mqstore._times import milliseconds_of
 from mqstore.cli import CLEAN, PROBLEMS, USAGE, _abandon_stdout, render
+from mqstore.cli.follow import Tail
 from mqstore.cli.render import Body, Format
 
 P = ParamSpec("P")
@@ -80,10 +81,7 @@ def info(directory: Directory, form: ReportForm = Format.TABLE) -> int:
     elif form is Format.JSON:
         render.document(report.to_dict())
     else:
-        facts = report.to_dict()
-        topics = facts.pop("topics")
-        render.pairs([(name, _fact(value)) for name, value in facts.items()])
-        _topic_table(topics)
+        _info_tables(report)
     return CLEAN
 
 
@@ -132,6 +130,35 @@ def cat(
             names = store.topics() if topic is None else [topic]
             found = chain.from_iterable(_of_topic(store, name, queue, start, end, filter_) for name in names)
         render.messages(islice(found, limit), _message_form(form), body)
+    return CLEAN
+
+
+@app.command()
+@_verb
+def tail(
+    directory: Directory,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    queue: Queue = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="Begin with so many.")] = 10,
+    filter_: Annotated[
+        str | None, typer.Option("--filter", metavar="TAGS", help='Tags, as "a || b".', show_default=False)
+    ] = None,
+    body: BodyForm = Body.BASE64,
+    form: MessageForm = None,
+) -> int:
+    """Prints the newest messages of a topic, all queues in the order of the log."""
+    if follow and form is Format.JSON:
+        raise typer.BadParameter("--format json is one document, which never ends with --follow; use jsonl")
+    with mqstore.open(directory) as store:
+        end = Tail(store, topic, queue, filter_)
+        render.messages(end.newest(limit), _message_form(form), body)
+        sys.stdout.flush()
+        for found in end.coming() if follow else ():
+            render.messages(found, _message_form(form), body)
+            sys.stdout.flush()
+            if not found and render.nobody_reads():
+                break
     return CLEAN
 
 
@@ -265,6 +292,25 @@ def rebuild(
         for text in report.skipped:
             render.note(text)
     return PROBLEMS if report.skipped else CLEAN
+
+
+def _info_tables(report: mqstore.StoreInfo) -> None:
+    facts = report.to_dict()
+    tables = {name: facts.pop(name) for name in ("topics", "parts", "disk", "consumers", "notes")}
+    for name in ("min_store_timestamp", "max_store_timestamp"):
+        facts[name] = facts[name] if facts[name] is None else render.moment(facts[name])
+    queues = next((part.bytes for part in report.disk if part.part == "consumequeue"), 0)
+    fill = f"{100 * report.queue_entry_bytes / queues:.1f} % of the queue files" if queues else "-"
+    facts["queue_entry_bytes"] = f"{facts['queue_entry_bytes']} ({fill})"
+    render.pairs([(name, _fact(value)) for name, value in facts.items()])
+    for text in tables["notes"]:
+        render.note(text)
+    rows = [(part.part, part.files, render.size(part.bytes), render.size(part.disk_bytes)) for part in report.disk]
+    render.table(("part", "files", "size", "on the disk"), rows)
+    _topic_table(tables["topics"])
+    if report.consumers:
+        groups = [(one.group, one.topic, len(one.queues), one.lag) for one in report.consumers]
+        render.table(("group", "topic", "queues", "lag"), groups)
 
 
 def _of_topic(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import select
 import sys
 from contextlib import contextmanager
 from enum import StrEnum
@@ -92,7 +93,7 @@ def message_object(message: StoredMessage, body: Body) -> dict[str, Any]:
 def message_line(message: StoredMessage, body: Body) -> str:
     """A message as one line for people."""
     parts = [
-        _moment(message.store_timestamp),
+        moment(message.store_timestamp),
         f"{plain(message.topic)}/{message.queue_id}",
         str(message.queue_offset),
         f"tags={plain(message.tags or '-')}",
@@ -117,6 +118,13 @@ def messages(found: Iterable[StoredMessage], form: Format, body: Body) -> None:
     for message in found:
         line = message_line(message, body) if form is Format.TABLE else dump(message_object(message, body))
         write(line + "\n")
+
+
+def nobody_reads() -> bool:
+    """Whether standard output is a pipe whose other end was closed."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _array(found: Iterable[StoredMessage], body: Body) -> None:
@@ -169,9 +177,11 @@ def progress(what: str = "reading the log") -> Iterator[Callable[[Progress], Non
         yield None
         return
     from rich.console import Console
+    from rich.progress import DownloadColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    columns = (*Bar.get_default_columns(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda step: bar.update(task, completed=step.done, total=step.total)
 
@@ -183,7 +193,16 @@ def plain(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def _moment(milliseconds: int) -> str:
+def size(number: int) -> str:
+    """Bytes as people read them."""
+    if number < 1024:
+        return f"{number} B"
+    power = min((number.bit_length() - 1) // 10, 6)
+    return f"{number / (1 << 10 * power):.1f} {'KMGTPE'[power - 1]}iB"
+
+
+def moment(milliseconds: int) -> str:
+    """A time in ISO 8601, UTC."""
     from mqstore._times import time_of
 
     try:

@@ -41,5 +41,6 @@ pub use options::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions,
 pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
 pub use store::{
-    Boundary, InfoReport, LogCursor, LookupCursor, QueueCursor, QueueInfo, Stats, Store, info, rebuild,
+    Boundary, Geometry, GroupOffset, GroupOffsets, InfoReport, LogCursor, LookupCursor, PartSize,
+    QueueCursor, QueueInfo, Stats, Store, info, rebuild,
 };

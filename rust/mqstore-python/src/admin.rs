@@ -86,8 +86,14 @@ pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>>
     found.set_item("written_by", report.written_by)?;
     found.set_item("clean", report.clean)?;
     found.set_item("segment_size", report.segment_size)?;
+    found.set_item("queue_file_size", report.geometry.queue_file_bytes)?;
+    found.set_item("queue_entry_bytes", report.geometry.queue_entry_bytes)?;
+    found.set_item("index_slots", report.geometry.index.map(|index| index.slots))?;
+    found.set_item("index_entries", report.geometry.index.map(|index| index.entries))?;
     found.set_item("log_min_offset", report.log_min_offset)?;
     found.set_item("log_max_offset", report.log_max_offset)?;
+    found.set_item("min_store_timestamp", report.min_store_timestamp_ms)?;
+    found.set_item("max_store_timestamp", report.max_store_timestamp_ms)?;
     found.set_item("messages", report.messages)?;
     let topics = PyList::empty(py);
     for (topic, queues) in report.topics {
@@ -96,6 +102,14 @@ pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>>
     }
     found.set_item("topics", topics)?;
     found.set_item("parts", report.parts)?;
+    let disk = report.disk.iter().map(|part| (part.part, part.files, part.bytes, part.disk_bytes));
+    found.set_item("disk", disk.collect::<Vec<_>>())?;
+    let consumers = PyList::empty(py);
+    for group in report.consumers {
+        let queues = group.queues.iter().map(|queue| (queue.queue_id, queue.offset, queue.lag));
+        consumers.append((group.group, group.topic, queues.collect::<Vec<_>>()))?;
+    }
+    found.set_item("consumers", consumers)?;
     found.set_item("rocksdb", report.rocksdb)?;
     found.set_item("locked", report.writer.is_some())?;
     found.set_item("writer_pid", report.writer.flatten())?;

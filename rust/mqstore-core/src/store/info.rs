@@ -1,11 +1,14 @@
 //! What a directory is, at a glance.
 
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use mqstore_io::{Clock, Vfs};
+use mqstore_format::IndexGeometry;
+use mqstore_format::json::{ConsumerOffsets, QueueOffsets};
+use mqstore_io::{Clock, FileKind, Vfs};
 
-use super::{QueueInfo, Store};
+use super::{QueueInfo, Side, Store};
 use crate::error::StoreError;
 use crate::files::StoreFiles;
 use crate::live::writer_pid;
@@ -23,16 +26,26 @@ pub struct InfoReport {
     pub clean: bool,
     /// Bytes of a segment; 0 when there is none.
     pub segment_size: u64,
+    /// Queue and index files.
+    pub geometry: Geometry,
     /// The first byte of the log.
     pub log_min_offset: u64,
     /// One past the last.
     pub log_max_offset: u64,
+    /// Store time of the first message of all queues, in epoch milliseconds.
+    pub min_store_timestamp_ms: Option<i64>,
+    /// Store time of the last one.
+    pub max_store_timestamp_ms: Option<i64>,
     /// Messages that can be read by queue.
     pub messages: u64,
     /// The topics with their queues.
     pub topics: Vec<(String, Vec<QueueInfo>)>,
     /// Folders and files of a store that are there.
     pub parts: Vec<&'static str>,
+    /// The room that each of them takes.
+    pub disk: Vec<PartSize>,
+    /// How far consumer groups have come, by topic and group.
+    pub consumers: Vec<GroupOffsets>,
     /// Whether a part of it is kept in `RocksDB`.
     pub rocksdb: bool,
     /// The process that writes it now, if one does: its id, or `None` where that is unknown.
@@ -40,6 +53,57 @@ pub struct InfoReport {
     /// What a person should know.
     pub notes: Vec<String>,
 }
+
+/// Files of one size each, of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a consume-queue file; `None` where there is no queue.
+    pub queue_file_bytes: Option<u64>,
+    /// Bytes of the entries of consume queues that can be read; the rest of the files is empty, or expired.
+    pub queue_entry_bytes: u64,
+    /// Slots and entries of an index file; `None` where there is none.
+    pub index: Option<IndexGeometry>,
+}
+
+/// The room that a part of a directory takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartSize {
+    /// Its name.
+    pub part: &'static str,
+    /// How many files.
+    pub files: u64,
+    /// Bytes of them, holes included.
+    pub bytes: u64,
+    /// Bytes that they occupy on the disk.
+    pub disk_bytes: u64,
+}
+
+/// How far a consumer group has come in a topic, as `config/consumerOffset.json` has it, or
+/// `config/lmqConsumerOffset.json`. Source: `ConsumerOffsetManager`, `LmqConsumerOffsetManager`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupOffsets {
+    /// The group.
+    pub group: String,
+    /// The topic.
+    pub topic: String,
+    /// Its queues, ascending.
+    pub queues: Vec<GroupOffset>,
+}
+
+/// How far a consumer group has come in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupOffset {
+    /// The queue.
+    pub queue_id: i32,
+    /// The offset that is consumed next.
+    pub offset: i64,
+    /// Messages from there to the queue's end; negative where the group is ahead of a queue that lost its end;
+    /// `None` where the store has no such queue.
+    pub lag: Option<i64>,
+}
+
+/// A group's entry is 100 bytes or so; far more than any broker has.
+const OFFSETS_LIMIT_BYTES: u64 = 256 << 20;
 
 const PARTS: [&str; 15] = [
     "commitlog",
@@ -74,14 +138,16 @@ pub fn info(
         let queues = store.queues(&topic)?;
         topics.push((topic, queues));
     }
-    let messages = topics
-        .iter()
-        .flat_map(|(_, queues)| queues)
-        .map(|queue| (queue.max_offset - queue.min_offset).max(0) as u64);
-    let messages = messages.sum();
+    let queues = || topics.iter().flat_map(|(_, queues): &(String, Vec<QueueInfo>)| queues);
+    let messages = queues().map(|queue| (queue.max_offset - queue.min_offset).max(0) as u64).sum();
+    let min_store_timestamp_ms = queues().filter_map(|queue| queue.min_store_timestamp_ms).min();
+    let max_store_timestamp_ms = queues().filter_map(|queue| queue.max_store_timestamp_ms).max();
     let has = |name: &str| files.vfs.stat(&files.root.join(name)).is_ok();
     let rocksdb_queues = has("consumequeue/CURRENT") || has("consumequeue_rocksdb");
     let holder = files.vfs.lock_holder(&files.lock()).ok().flatten();
+    let parts: Vec<&'static str> = PARTS.into_iter().filter(|name| has(name)).collect();
+    let mut notes = store.notes();
+    let consumers = consumers(&files, &topics, &mut notes);
     Ok(InfoReport {
         layout: match (rocksdb_queues, has("consumequeue")) {
             (true, _) => "rocksdb-queues",
@@ -95,13 +161,109 @@ pub fn info(
         },
         clean: !has("abort"),
         segment_size: stats.segment_bytes,
+        geometry: match &store.inner.side {
+            Side::Reader(reader) => reader.geometry(),
+            Side::Writer(..) => Geometry::default(),
+        },
         log_min_offset: stats.log_min_offset,
         log_max_offset: stats.log_max_offset,
+        min_store_timestamp_ms,
+        max_store_timestamp_ms,
         messages,
         topics,
-        parts: PARTS.into_iter().filter(|name| has(name)).collect(),
+        disk: parts.iter().map(|part| part_size(&files, part)).collect(),
+        parts,
+        consumers,
         rocksdb: rocksdb_queues || has("rocksdbstore") || has("kvStore"),
         writer: holder.map(|_| writer_pid(&files)),
-        notes: store.notes(),
+        notes,
     })
+}
+
+/// The files of a part, in all of its folders; what goes away meanwhile is passed over.
+fn part_size(files: &StoreFiles, part: &'static str) -> PartSize {
+    let mut size = PartSize { part, files: 0, bytes: 0, disk_bytes: 0 };
+    let mut add = |path: &Path| {
+        if let Ok(stat) = files.vfs.stat(path)
+            && stat.kind == FileKind::File
+        {
+            size.files += 1;
+            size.bytes += stat.len;
+            size.disk_bytes += stat.allocated_bytes;
+        }
+    };
+    let home = files.root.join(part);
+    add(&home);
+    let mut folders = vec![home];
+    if part == "commitlog"
+        && let Ok(logs) = files.log_folders()
+    {
+        folders = logs.all();
+    }
+    while let Some(folder) = folders.pop() {
+        for entry in files.vfs.list(&folder).unwrap_or_default() {
+            let path = folder.join(&entry.name);
+            match entry.stat.kind {
+                FileKind::Directory => folders.push(path),
+                _ => add(&path),
+            }
+        }
+    }
+    size
+}
+
+/// What consumer groups have consumed of the queues of `topics`.
+fn consumers(
+    files: &StoreFiles,
+    topics: &[(String, Vec<QueueInfo>)],
+    notes: &mut Vec<String>,
+) -> Vec<GroupOffsets> {
+    let ends: HashMap<(&str, i32), i64> = topics
+        .iter()
+        .flat_map(|(topic, queues)| {
+            queues.iter().map(|queue| ((topic.as_str(), queue.queue_id), queue.max_offset))
+        })
+        .collect();
+    let mut found = Vec::new();
+    for (key, offsets) in saved_offsets(files, notes) {
+        let Some((topic, group)) = ConsumerOffsets::split_key(&key) else { continue };
+        let queue = |(queue_id, offset): (i32, i64)| GroupOffset {
+            queue_id,
+            offset,
+            lag: ends.get(&(topic, queue_id)).map(|end| end - offset),
+        };
+        let queues = offsets.into_iter().map(queue).collect();
+        found.push(GroupOffsets { group: group.to_owned(), topic: topic.to_owned(), queues });
+    }
+    found
+}
+
+/// Both files, since a broker with light queues keeps all of its offsets in the second. A file that does not parse
+/// gives way to its backup, as in RocketMQ.
+fn saved_offsets(files: &StoreFiles, notes: &mut Vec<String>) -> BTreeMap<String, QueueOffsets> {
+    let mut table = BTreeMap::new();
+    for name in ["consumerOffset.json", "lmqConsumerOffset.json"] {
+        let path = files.config().join(name);
+        let Some(saved) =
+            [path.clone(), path.with_extension("json.bak")].iter().find_map(|path| read(files, path))
+        else {
+            if files.vfs.stat(&path).is_ok() {
+                notes.push(format!("{}: cannot be read; consumer groups are not shown", path.display()));
+            }
+            continue;
+        };
+        table.extend(saved.table);
+        let light = saved.unknown.get("lmqOffsetTable").and_then(|table| table.as_object());
+        for (key, offset) in light.into_iter().flatten() {
+            if let Some(offset) = offset.as_i64() {
+                table.insert(key.clone(), QueueOffsets::from([(0, offset)]));
+            }
+        }
+    }
+    table
+}
+
+fn read(files: &StoreFiles, path: &Path) -> Option<ConsumerOffsets> {
+    let text = files.vfs.read_file(path, OFFSETS_LIMIT_BYTES).ok()?;
+    ConsumerOffsets::parse(&text).ok()
 }

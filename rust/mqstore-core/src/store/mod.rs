@@ -32,7 +32,7 @@ use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
 pub use cursor::{LogCursor, LookupCursor, QueueCursor};
-pub use info::{InfoReport, info};
+pub use info::{Geometry, GroupOffset, GroupOffsets, InfoReport, PartSize, info};
 pub use query::Boundary;
 pub use rebuild::{RebuildWatcher, rebuild};
 pub use waiting::Waiter;

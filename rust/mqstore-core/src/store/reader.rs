@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_format::json::{TopicConfig, TopicTable};
-use mqstore_format::{CqUnit, IndexGeometry};
+use mqstore_format::{CQ_UNIT_BYTES, CqUnit, IndexGeometry};
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 
 use super::beside::{again, nap, renewed, settled};
+use super::info::Geometry;
 use super::topics::{batch_topics, load_table};
 use super::view::View;
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
@@ -139,6 +140,18 @@ impl Reader {
         }
         state.queues.release();
         self.index.release();
+    }
+
+    /// How large queue and index files are made here, and what is in them.
+    pub(crate) fn geometry(&self) -> Geometry {
+        let queues = Arc::clone(&self.state.lock().queues);
+        let all = queues.all();
+        let entries: i64 = all.iter().map(|queue| queue.max_offset() - queue.min_offset()).sum();
+        Geometry {
+            queue_file_bytes: (!all.is_empty()).then(|| queues.file_bytes()),
+            queue_entry_bytes: entries as u64 * CQ_UNIT_BYTES as u64,
+            index: (self.index.file_count() > 0).then(|| self.index.geometry()),
+        }
     }
 
     /// Things a person should know, each once.

@@ -1,0 +1,90 @@
+"""The newest messages of a topic, and those that come: what `tail` prints."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from mqstore import OffsetOutOfRangeError, TopicNotFoundError
+from mqstore.cli import render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mqstore import QueueInfo, Store, StoredMessage
+
+# Seconds between two looks at a store that somebody else writes: at first, and at most while nothing comes.
+_FIRST_NAP = 0.01
+_LONGEST_NAP = 0.25
+
+# Messages of one queue that are held before they are handed out in the order of the log.
+_AT_ONCE = 1000
+
+
+class Tail:
+    """The end of a topic: its newest messages, then the ones that come, those of all queues in the order of the log."""
+
+    def __init__(self, store: Store, topic: str, queue: int | None, filter_: str | None) -> None:
+        """Look at `topic`, or at one `queue` of it, through the tag expression `filter_`."""
+        self._store = store
+        self._topic = topic
+        self._queue = queue
+        self._filter = filter_
+        self._next: dict[int, int] = {}
+        queues = self._queues()
+        if queue is not None and not queues:
+            raise TopicNotFoundError(topic, queue)
+        self._first = {one.queue_id: one for one in queues}
+
+    def newest(self, count: int) -> list[StoredMessage]:
+        """Return the `count` messages that were stored last, oldest first; to be asked before `coming`."""
+        found: list[StoredMessage] = []
+        for one in self._first.values():
+            self._next[one.queue_id] = one.max_offset
+            found.extend(self._last(one, count))
+        found.sort(key=_place)
+        return found[len(found) - min(count, len(found)) :]
+
+    def _last(self, one: QueueInfo, count: int) -> list[StoredMessage]:
+        """Return the last `count` messages of a queue that pass the filter, looking back ever further."""
+        back = count
+        while True:
+            start = max(one.min_offset, one.max_offset - back)
+            found = list(self._store.read(self._topic, one.queue_id, start, one.max_offset, filter=self._filter))
+            if len(found) >= count or start == one.min_offset:
+                return found[len(found) - min(count, len(found)) :]
+            back *= 4
+
+    def coming(self) -> Iterator[list[StoredMessage]]:
+        """Yield what comes, without an end; an empty list each time that nothing did."""
+        nap = _FIRST_NAP
+        while True:
+            found = self._more()
+            yield found
+            nap = _FIRST_NAP if found else min(2 * nap, _LONGEST_NAP)
+            if not found:
+                time.sleep(nap)
+
+    def _more(self) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        for one in self._queues():
+            # A queue that was not there before is new from its first message on.
+            start = self._next.setdefault(one.queue_id, one.min_offset)
+            if start >= one.max_offset:
+                continue
+            end = min(one.max_offset, start + _AT_ONCE)
+            try:
+                found.extend(self._store.read(self._topic, one.queue_id, start, end, filter=self._filter))
+            except OffsetOutOfRangeError as error:
+                end = error.min_offset
+                render.note(f"{self._topic}/{one.queue_id}: messages {start} to {end - 1} were deleted meanwhile")
+            self._next[one.queue_id] = end
+        found.sort(key=_place)
+        return found
+
+    def _queues(self) -> list[QueueInfo]:
+        return [one for one in self._store.queues(self._topic) if self._queue in (None, one.queue_id)]
+
+
+def _place(message: StoredMessage) -> int:
+    return message.commit_log_offset

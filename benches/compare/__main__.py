@@ -107,7 +107,7 @@ def _run(arguments: argparse.Namespace, rows: list[Row], scratch: Path) -> int:
         print(report.text(row, found[row.name]), flush=True)
         tables = _write(arguments.output, facts, rounds, rows, measured, found, bench.problems)
     if arguments.docs:
-        report.into_page(ROOT / "docs" / "benchmarks.md", facts, tables)
+        report.into_page(ROOT / "docs" / "benchmarks.md", tables)
     print(f"\n{arguments.output / 'latest.md'}, {arguments.output / 'latest.json'}")
     for problem in bench.problems:
         print(f"not measured: {problem}", file=sys.stderr)
@@ -182,8 +182,8 @@ def _write(
     }
     (output / "latest.json").write_text(json.dumps(data, indent=1) + "\n")
     note = f"Medians of {rounds} rounds (smallest to largest); taken {taken} with `{command}`."
-    tables = report.tables(rows, found, note)
-    (output / "latest.md").write_text(report.markdown(facts, tables))
+    tables = report.tables(rows, found, note, facts)
+    (output / "latest.md").write_text(report.markdown(tables))
     return tables
 
 

@@ -133,22 +133,22 @@ def text(row: Row, found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def into_page(page: Path, facts: dict[str, str], tables: dict[str, str]) -> None:
+def into_page(page: Path, tables: dict[str, str]) -> None:
     """Put tables of rows between the two marks of a page, in the rows' order.
 
-    Rows that the page has and this run has not are kept if they were measured on the same machine with the same
-    versions, and removed otherwise: figures of different machines do not belong beside each other.
+    Rows that the page has and this run has not are kept. Each table says on which machine it was taken: figures are
+    to be compared within a table, not between tables.
     """
     before, _, rest = page.read_text().partition(BEGIN)
     inside, mark, after = rest.partition(END)
     if not mark:
         reason = f"{page} has no {BEGIN} with {END} behind it"
         raise ValueError(reason)
-    intro, *kept = _ROW.split(inside)
-    old = dict(zip(kept[::2], kept[1::2], strict=True)) if intro.strip() == _facts(facts) else {}
+    _, *kept = _ROW.split(inside)
+    old = dict(zip(kept[::2], kept[1::2], strict=True))
     names = [row.name for row in ROWS]
     parts = {name: text.strip() for name, text in (old | tables).items() if name in names}
-    body = "\n\n".join([_facts(facts), *(parts[name] for name in sorted(parts, key=names.index))])
+    body = "\n\n".join(parts[name] for name in sorted(parts, key=names.index))
     page.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}")
 
 
@@ -156,9 +156,10 @@ def _facts(facts: dict[str, str]) -> str:
     return "; ".join(f"{name}: {value}" for name, value in facts.items()) + "."
 
 
-def tables(rows: list[Row], found: dict[str, dict[str, Any]], note: str) -> dict[str, str]:
-    """Return each measured row as a piece of Markdown that ends with `note`."""
-    return {row.name: _table(row, found[row.name], note) for row in rows if row.name in found}
+def tables(rows: list[Row], found: dict[str, dict[str, Any]], note: str, facts: dict[str, str]) -> dict[str, str]:
+    """Return each measured row as a piece of Markdown that ends with `note` and what it was taken on."""
+    end = f"{note} On: {_facts(facts)}"
+    return {row.name: _table(row, found[row.name], end) for row in rows if row.name in found}
 
 
 def _table(row: Row, found: dict[str, Any], note: str) -> str:
@@ -170,6 +171,6 @@ def _table(row: Row, found: dict[str, Any], note: str) -> str:
     return "\n".join([*lines, "", *(f"- {_verdict(asked)}" for asked in found["asked"]), "", note])
 
 
-def markdown(facts: dict[str, str], parts: dict[str, str]) -> str:
+def markdown(parts: dict[str, str]) -> str:
     """Return the whole run as a piece of Markdown."""
-    return "\n\n".join([_facts(facts), *parts.values()]) + "\n"
+    return "\n\n".join(parts.values()) + "\n"

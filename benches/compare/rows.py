@@ -334,6 +334,7 @@ FINDING: tuple[Row, ...] = (
         (Limit("inline", "p99_us", 50), Limit("workers", "p99_us", 200)),
         ours("inline", options=INLINE),
         ours("workers", options=WORKERS),
+        Contender(LIMIT, "rust", {"side": "bare"}),
         pattern="read",
     ),
     _visible(

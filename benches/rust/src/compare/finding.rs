@@ -1,7 +1,9 @@
 //! Finding messages in a store that is there: by queue in order, at random, by key; and how soon one
 //! that was appended is found.
 
+use std::fs::File;
 use std::hint::black_box;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -147,6 +149,34 @@ pub(crate) fn bare_wake(spec: &Spec) -> Result<Value, Failure> {
             Ok(())
         },
     )?;
+    Ok(json!({
+        "seconds": begin.elapsed().as_secs_f64(), "messages": spec.messages, "stored": spec.messages, "refused": 0,
+        "latency": latencies.to_json(),
+    }))
+}
+
+/// The machine's limit for what is found by who appended it: a record copied to a map of pages that are there, an
+/// entry of 20 bytes written to a file and read from it, the record compared; after the same pause.
+pub(crate) fn bare_visible(spec: &Spec) -> Result<Value, Failure> {
+    let folder = &spec.path;
+    std::fs::create_dir_all(folder)?;
+    let entries = File::options().create_new(true).read(true).write(true).open(folder.join("entries"))?;
+    let record = vec![b'x'; spec.body_bytes];
+    let mut log = vec![1; spec.messages as usize * record.len()];
+    let mut latencies = Latencies::default();
+    let begin = Instant::now();
+    for (number, place) in (0..).zip(log.chunks_exact_mut(record.len())) {
+        thread::sleep(spec.pause());
+        let begin = Instant::now();
+        place.copy_from_slice(black_box(&record));
+        let mut entry = [b'e'; 20];
+        entries.write_all_at(&entry, number * 20)?;
+        entries.read_exact_at(&mut entry, number * 20)?;
+        if black_box(entry) != [b'e'; 20] || *place != *record {
+            return Err("what was written was not found".into());
+        }
+        latencies.record(begin.elapsed().as_nanos() as u64);
+    }
     Ok(json!({
         "seconds": begin.elapsed().as_secs_f64(), "messages": spec.messages, "stored": spec.messages, "refused": 0,
         "latency": latencies.to_json(),

@@ -61,6 +61,7 @@ fn run(line: &str) -> Result<Value, Failure> {
         ("dispatch", "bare") => deriving::bare(&spec),
         ("read", "ours") => finding::read(&spec),
         ("visible", "ours") => finding::visible(&spec),
+        ("visible", "bare") if spec.pattern == "read" => finding::bare_visible(&spec),
         ("visible", "bare") => finding::bare_wake(&spec),
         ("queues", "ours") => scale::queues(&spec),
         ("limit", "map") => limits::map(&spec),

@@ -28,6 +28,7 @@ HEADINGS = {
     "p9999_us": "p99.99, µs",
     "max_us": "max, µs",
     "device_bytes_per_log_byte": "disk bytes per log byte",
+    "gb_per_s": "GB/s",
     "taken_ms": "ms",
     "build_ms": "build, ms",
     "close_ms": "close, ms",

@@ -27,6 +27,7 @@ mod open_loop;
 mod ours;
 mod scale;
 mod spec;
+mod verifying;
 
 use std::io::{self, BufRead, Write};
 
@@ -57,6 +58,8 @@ fn run(line: &str) -> Result<Value, Failure> {
         ("fill", "ours") => finding::fill(&spec),
         ("derive", "ours") => deriving::open(&spec),
         ("rebuild", "ours") => deriving::rebuild(&spec),
+        ("verify", "ours") => verifying::verify(&spec),
+        ("verify", "bare") => verifying::bare(&spec),
         ("dispatch", "ours") => deriving::dispatch(&spec),
         ("dispatch", "bare") => deriving::bare(&spec),
         ("read", "ours") => finding::read(&spec),

@@ -22,6 +22,7 @@
 //! position are checked too.
 
 mod cut;
+mod row;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,6 +42,9 @@ const WINDOW_BYTES: usize = 1 << 20;
 
 /// Bytes of a scan's first read.
 const FIRST_WINDOW_BYTES: usize = 64 << 10;
+
+/// Bytes in which the next record is looked for at first.
+const FIRST_LOOK_BYTES: usize = 16 << 10;
 
 /// What lies at one place of the log.
 #[derive(Debug)]
@@ -101,12 +105,14 @@ pub struct LogScanner {
     window: Window,
     /// Whether [`Self::cut`] takes bytes of mapped segments in place.
     maps: bool,
+    /// The buffer of [`Self::rows`].
+    row: Vec<u8>,
 }
 
 impl LogScanner {
     /// A scan from `start`, which must be the start of a record, a filler or a segment, up to `limit`.
     pub fn new(list: Arc<SegmentList>, start: u64, limit: u64, checks: ScanChecks) -> Self {
-        Self { list, checks, position: start, limit, window: Window::default(), maps: false }
+        Self { list, checks, position: start, limit, window: Window::default(), maps: false, row: Vec::new() }
     }
 
     /// Where the next item is looked for.
@@ -261,25 +267,37 @@ impl LogScanner {
     /// Finds the next record at or after `from` that holds together: magic, own position, lengths,
     /// checksums. `None` when there is none before the limit.
     pub fn resync(&mut self, from: u64) -> Result<Option<u64>, StoreError> {
+        self.resync_before(from, self.limit)
+    }
+
+    /// As [`Self::resync`], of records that begin before `end`.
+    pub fn resync_before(&mut self, from: u64, end: u64) -> Result<Option<u64>, StoreError> {
         let list = Arc::clone(&self.list);
-        let limit = self.limit;
+        let end = end.min(self.limit);
         for segment in list
             .segments()
             .iter()
-            .filter(|segment| segment.end_offset() > from && segment.base_offset() < limit)
+            .filter(|segment| segment.end_offset() > from && segment.base_offset() < end)
         {
-            if let Some(found) = self.resync_in(segment, from.max(segment.base_offset()))? {
+            if let Some(found) = self.resync_in(segment, from.max(segment.base_offset()), end)? {
                 return Ok(Some(found));
             }
         }
         Ok(None)
     }
 
-    fn resync_in(&mut self, segment: &Arc<Segment>, from: u64) -> Result<Option<u64>, StoreError> {
+    fn resync_in(
+        &mut self,
+        segment: &Arc<Segment>,
+        from: u64,
+        before: u64,
+    ) -> Result<Option<u64>, StoreError> {
         let end = segment.end_offset().min(self.limit);
         let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
         let mut position = from;
-        while position + MIN_RECORD_BYTES as u64 <= end {
+        // In a whole log the next record is near.
+        let mut wanted = FIRST_LOOK_BYTES;
+        while position < before && position + MIN_RECORD_BYTES as u64 <= end {
             // Holes and unwritten blocks hold no record; skipping them keeps a nearly empty segment cheap.
             match file
                 .next_data(position - segment.base_offset())
@@ -288,13 +306,20 @@ impl LogScanner {
                 Some(data) => position = position.max(segment.base_offset() + data),
                 None => return Ok(None),
             }
-            let len = (end.saturating_sub(position)).min(WINDOW_BYTES as u64) as usize;
+            let len = (end.saturating_sub(position)).min(wanted as u64) as usize;
             if len < MIN_RECORD_BYTES {
                 return Ok(None);
             }
-            let window = self.window.bytes(segment, position, len, end)?;
+            wanted = WINDOW_BYTES.min(4 * wanted);
+            let window = self.window.bytes(segment, position, len, position + len as u64)?;
+            // Zeros hold no record, and room ahead of the log is full of them; a size may begin with three.
+            let zeros = leading_zeros(window).saturating_sub(3);
+            if zeros >= MIN_RECORD_BYTES {
+                position += zeros as u64;
+                continue;
+            }
             let candidate = candidates(window, position).next();
-            let Some(candidate) = candidate else {
+            let Some(candidate) = candidate.filter(|candidate| *candidate < before) else {
                 position += (len - (MIN_RECORD_BYTES - 1)) as u64;
                 continue;
             };
@@ -440,6 +465,16 @@ fn check_place(physical_offset: i64, offset: u64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("the record says that it lies at {physical_offset}"))
+}
+
+/// How many bytes at the front of `bytes` are zero, whole blocks first.
+fn leading_zeros(bytes: &[u8]) -> usize {
+    const BLOCK: usize = 512;
+    let blocks =
+        bytes.chunks_exact(BLOCK).take_while(|block| block.iter().fold(0, |all, byte| all | byte) == 0);
+    let whole = blocks.count() * BLOCK;
+    let rest = bytes.get(whole..).unwrap_or_default();
+    whole + rest.iter().take_while(|byte| **byte == 0).count()
 }
 
 /// Offsets in `window` (which starts at log offset `start`) where a magic code and a record's own

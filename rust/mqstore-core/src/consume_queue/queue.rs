@@ -198,6 +198,17 @@ impl ConsumeQueue {
         Some(UnitPlace { map, position })
     }
 
+    /// Asks the disk for up to `units` units from `from` on, which are going to be read.
+    pub fn expect(&self, from: i64, units: i64) {
+        let to = from.saturating_add(units).min(self.max_offset());
+        for part in self.layout().parts(from.max(self.min_offset())..to) {
+            // What is wrong here, the reads will find and say.
+            if let Ok(file) = self.file(part.base) {
+                let _ = file.expect_read(part.position, part.end_position() - part.position);
+            }
+        }
+    }
+
     fn check_range(&self, offset: i64) -> Result<(), StoreError> {
         let (min_offset, max_offset) = (self.min_offset(), self.max_offset());
         if (min_offset..=max_offset).contains(&offset) {

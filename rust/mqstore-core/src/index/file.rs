@@ -103,7 +103,8 @@ impl IndexFile {
         self.known_header().next_entry() >= self.geometry.entries
     }
 
-    fn open(&self) -> Result<Arc<dyn VfsFile>, StoreError> {
+    /// Its descriptor, for reading by position.
+    pub(super) fn open(&self) -> Result<Arc<dyn VfsFile>, StoreError> {
         self.cache.get(&self.path, Access::Read).at(&self.path, "opening an index file")
     }
 

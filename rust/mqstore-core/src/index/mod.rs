@@ -21,11 +21,13 @@
 //! | `set` | the files, loading, removal, flush |
 //! | `put` | adding entries, rolling to the next file |
 //! | `walk` | look-ups |
+//! | `check` | all entries in order, all chains |
 //! | `file` | one file, read through a map or by position |
 //! | `discover`, `geometry` | which files are ours, and with how many slots and entries |
 //!
 //! Source: `IndexService`, `IndexFile`, `IndexHeader`.
 
+mod check;
 mod discover;
 mod file;
 mod geometry;
@@ -35,6 +37,7 @@ mod set;
 mod tests;
 mod walk;
 
+pub use check::IndexEntries;
 pub use put::IndexPut;
 pub use set::IndexSet;
 pub use walk::Candidates;

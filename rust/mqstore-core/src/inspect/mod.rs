@@ -3,9 +3,29 @@
 //! Reads only, takes no lock, changes no byte; works on stores that cannot be opened for writing and
 //! beside a running writer (then up to what that one has dispatched). Every finding says what it is,
 //! where, what it means for somebody who reads messages, and what a repair would do.
+//!
+//! ```text
+//! pieces of the log -> threads -> parts: records, each beside its queue entry
+//!                                   | in the order of the log
+//!                                   v
+//!         damage between parts; entries of a queue counted; keys beside index entries
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `verify` | all checks, one after the other |
+//! | `walk` | pieces of the log, side by side, put together in order |
+//! | `part` | what some records say, and what the queues answer |
+//! | `queues` | what is in the queues beside it |
+//! | `keys` | what the index answers |
+//! | `problems` | findings as values |
 
+mod keys;
+mod part;
 mod problems;
+mod queues;
 mod verify;
+mod walk;
 
 pub use problems::{Problem, Progress, VerifyReport};
 pub use verify::verify;

@@ -71,6 +71,7 @@ pub(super) enum Kind {
     SegmentGap,
     RecordDamaged,
     TornTail,
+    TimeBack,
     QueueStray,
     QueueMissing,
     QueueEntryWrong,
@@ -80,8 +81,10 @@ pub(super) enum Kind {
     IndexStray,
     IndexMissing,
     IndexAnswer,
+    IndexChain,
     CheckpointAhead,
     CompactionDamaged,
+    ConfigDamaged,
 }
 
 impl Kind {
@@ -109,6 +112,11 @@ impl Kind {
                 "a record that was being written when the writer stopped is not there",
                 "cut the tail off, after a copy",
             ),
+            Self::TimeBack => (
+                "store_time_back",
+                "a search by time may begin too late or too early here, and retention counts from the wrong time",
+                "nothing: the record is whole but for its time",
+            ),
             Self::QueueStray => {
                 ("queue_stray", "RocketMQ may refuse to start; the file is not read", rebuild)
             }
@@ -134,6 +142,9 @@ impl Kind {
             }
             Self::IndexMissing => ("index_missing", "RocketMQ finds no message by key", reindex),
             Self::IndexAnswer => ("index_answer", "RocketMQ does not find this message by its key", reindex),
+            Self::IndexChain => {
+                ("index_chain", "RocketMQ does not find some messages by their keys", reindex)
+            }
             Self::CheckpointAhead => (
                 "checkpoint_ahead",
                 "after a crash RocketMQ may skip records that its queues lack",
@@ -143,6 +154,11 @@ impl Kind {
                 "compaction_damaged",
                 "the compacted queue cannot be read here",
                 "compact the topic again from the log",
+            ),
+            Self::ConfigDamaged => (
+                "config_damaged",
+                "RocketMQ takes the .bak beside it, or starts without topics, groups or offsets",
+                "put the .bak in its place",
             ),
         }
     }

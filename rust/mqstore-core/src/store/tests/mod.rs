@@ -6,6 +6,7 @@ mod lifecycle;
 mod reading;
 mod rebuild;
 mod single;
+mod verify;
 mod waiting;
 
 use std::path::Path;

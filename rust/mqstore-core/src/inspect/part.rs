@@ -1,0 +1,286 @@
+//! What one part of the log says, and what the queues answer to it.
+//!
+//! Owns nothing on disk. A part is made by one thread, from a place where a record begins; whether the
+//! record before it ends there is for [`super::walk`] to say, which puts parts in order. A part keeps what differs,
+//! so that its size does not depend on how much is right.
+
+use std::sync::Arc;
+
+use mqstore_format::{BatchCqUnit, CqUnit, RecordOutline, ext_offset};
+
+use crate::commit_log::{ScanChecks, SegmentList, check_record, read_record};
+use crate::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
+use crate::dispatch::{DispatchRules, RunOutput};
+use crate::error::StoreError;
+use crate::files::StoreFiles;
+
+/// Bytes that are read at first to look at one record.
+const RECORD_GUESS_BYTES: usize = 4096;
+
+/// A step back of the store times below this is the work of a clock that was set right.
+const CLOCK_STEP_MS: i64 = 1000;
+
+/// How many rows of entries the disk is asked for behind one that was read.
+const EXPECTED_ROWS: i64 = 4;
+
+/// Steps back of the store times that a part tells one by one.
+const STEPS_BACK: usize = 16;
+
+/// What is checked, and against what.
+#[derive(Debug)]
+pub(super) struct View<'a> {
+    pub files: &'a StoreFiles,
+    pub list: Arc<SegmentList>,
+    pub queues: QueueSet,
+    pub rules: DispatchRules,
+    /// Nothing from here on counts: a running writer has not published it.
+    pub limit: u64,
+    /// Beyond this a running writer has not dispatched yet.
+    pub dispatched: u64,
+}
+
+/// What the records from one place of the log to another say.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    /// Where the first record begins; `None` when none does.
+    pub first: Option<u64>,
+    /// Where the next one would.
+    pub end: u64,
+    pub messages: u64,
+    pub bytes: u64,
+    pub times: Times,
+    /// What the records contribute to the derived files.
+    pub output: RunOutput,
+    pub queues: Vec<QueuePart>,
+}
+
+/// Whether store times only grow.
+#[derive(Debug, Default)]
+pub(super) struct Times {
+    pub first: Option<i64>,
+    pub last: i64,
+    /// Steps back: log offset of the record, its time, and the time before it.
+    pub back: Vec<(u64, i64, i64)>,
+}
+
+/// What a part says of one queue.
+#[derive(Debug, Default)]
+pub(super) struct QueuePart {
+    pub topic: Box<str>,
+    pub queue_id: i32,
+    /// Queue offsets that the records take, in log order: from, to (exclusive).
+    pub rows: Vec<(i64, i64)>,
+    /// Entries that lead to the record with their offset.
+    pub matched: i64,
+    /// Offsets of records for which the queue has no entry, from, to (exclusive); beyond its end too.
+    pub absent: Vec<(i64, i64)>,
+    /// Entries that say something else than the record with their offset.
+    pub wrong: Vec<(i64, String)>,
+}
+
+impl Times {
+    pub(super) fn add(&mut self, offset: u64, time: i64) {
+        if self.first.is_none() {
+            self.first = Some(time);
+        } else if time < self.last.saturating_sub(CLOCK_STEP_MS) && self.back.len() < STEPS_BACK {
+            self.back.push((offset, time, self.last));
+        }
+        self.last = time;
+    }
+}
+
+impl Part {
+    /// Forgets everything, for another part.
+    pub(super) fn begin(&mut self, start: u64) {
+        self.output.begin();
+        (self.first, self.end) = (None, start);
+        (self.messages, self.bytes) = (0, 0);
+        self.times = Times::default();
+        self.queues.clear();
+    }
+
+    /// Adds a record that lies at log offset `offset`.
+    #[inline]
+    pub(super) fn add(&mut self, rules: &DispatchRules, record: &RecordOutline<'_>, offset: u64) {
+        self.messages += 1;
+        self.bytes += u64::from(record.size);
+        self.times.add(offset, record.store_timestamp);
+        self.output.add(rules, record, offset);
+    }
+
+    /// Compares what was added with the entries of the queues.
+    pub(super) fn compare(&mut self, view: &View<'_>) -> Result<(), StoreError> {
+        for (topic, run) in self.output.queues() {
+            let queue_id = run.queue_id();
+            let mut found = QueuePart { topic: topic.into(), queue_id, ..QueuePart::default() };
+            let queue = view.queues.get(topic, queue_id);
+            for (offset, units) in run.rows() {
+                found.rows.push((offset, offset.saturating_add(units.len() as i64)));
+                match &queue {
+                    Some(queue) => found.compare(view, queue, offset, units)?,
+                    None => found.leave_out(view, offset, units),
+                }
+            }
+            self.queues.push(found);
+        }
+        for (topic, queue_id, units) in self.output.batches() {
+            let mut found = QueuePart { topic: topic.into(), queue_id, ..QueuePart::default() };
+            found.rows.extend(units.iter().map(|unit| (unit.base_offset, unit.next_offset())));
+            match view.queues.batch(topic, queue_id) {
+                Some(queue) => found.compare_batches(view, &queue, units)?,
+                None => units.iter().for_each(|unit| found.leave_out(view, unit.base_offset, &[plain(unit)])),
+            }
+            self.queues.push(found);
+        }
+        Ok(())
+    }
+}
+
+impl QueuePart {
+    /// `units` of records whose queue offsets begin with `from` have no entry.
+    fn leave_out(&mut self, view: &View<'_>, from: i64, units: &[CqUnit]) {
+        // Log order: who has not been dispatched yet stands last.
+        let dispatched = units.partition_point(|unit| (unit.physical_offset as u64) < view.dispatched);
+        let to = from.saturating_add(dispatched as i64);
+        if to > from {
+            self.absent_from(from, to);
+        }
+    }
+
+    fn absent_from(&mut self, from: i64, to: i64) {
+        match self.absent.last_mut() {
+            Some(last) if last.1 == from => last.1 = to,
+            _ => self.absent.push((from, to)),
+        }
+    }
+
+    /// Compares the entries from offset `from` on with `units`, those of the records.
+    fn compare(
+        &mut self,
+        view: &View<'_>,
+        queue: &ConsumeQueue,
+        from: i64,
+        units: &[CqUnit],
+    ) -> Result<(), StoreError> {
+        let below = queue.min_offset().saturating_sub(from).clamp(0, units.len() as i64) as usize;
+        let inside = queue.max_offset().saturating_sub(from).clamp(0, units.len() as i64) as usize;
+        let (front, rest) = units.split_at(below);
+        let (middle, behind) = rest.split_at(inside.saturating_sub(below));
+        self.leave_out(view, from, front);
+        let mut entries = middle.iter();
+        let begin = from + below as i64;
+        if !middle.is_empty() {
+            let mut differ = Vec::new();
+            let read = queue.read_each(begin, middle.len(), |offset, entry| match entries.next() {
+                Some(unit) if agree(&entry, unit) => self.matched += 1,
+                Some(unit) => differ.push((offset, entry, *unit)),
+                None => {}
+            });
+            for (offset, entry, unit) in differ {
+                self.differ(view, offset, entry, unit)?;
+            }
+            unless_corrupt(read)?;
+            queue.expect(begin + middle.len() as i64, EXPECTED_ROWS * middle.len() as i64);
+            let rest = entries.as_slice();
+            self.leave_out(view, begin + (middle.len() - rest.len()) as i64, rest);
+        }
+        self.leave_out(view, begin + middle.len() as i64, behind);
+        Ok(())
+    }
+
+    /// The entry at `offset` is not `unit`, that of a record which says that it stands there.
+    fn differ(
+        &mut self,
+        view: &View<'_>,
+        offset: i64,
+        entry: CqUnit,
+        unit: CqUnit,
+    ) -> Result<(), StoreError> {
+        if entry.is_blank() || entry.size == 0 {
+            self.leave_out(view, offset, &[unit]);
+            return Ok(());
+        }
+        // Of two records for one offset the first one has it.
+        let earlier = entry.physical_offset < unit.physical_offset;
+        if earlier && leads_to(view, (&self.topic, self.queue_id), offset, entry)? {
+            return Ok(());
+        }
+        self.wrong.push((offset, format!("offset {offset} leads to {entry:?}; its record is {unit:?}")));
+        Ok(())
+    }
+
+    fn compare_batches(
+        &mut self,
+        view: &View<'_>,
+        queue: &BatchQueue,
+        units: &[BatchCqUnit],
+    ) -> Result<(), StoreError> {
+        let mut entries = Vec::new();
+        for row in units.chunk_by(|left, right| left.next_offset() == right.base_offset) {
+            let Some(first) = row.first() else { continue };
+            entries.clear();
+            unless_corrupt(queue.read(first.base_offset, row.len(), u64::MAX, &mut entries))?;
+            let mut entries = entries.iter().peekable();
+            for unit in row {
+                let (offset, unit) = (unit.base_offset, plain(unit));
+                while entries.next_if(|(other, _)| *other < offset).is_some() {}
+                match entries.next_if(|(other, _)| *other == offset) {
+                    Some((_, entry)) if agree(entry, &unit) => self.matched += 1,
+                    Some((_, entry)) => self.differ(view, offset, *entry, unit)?,
+                    None => self.leave_out(view, offset, &[unit]),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a unit of a batch queue says that a plain one says too.
+fn plain(unit: &BatchCqUnit) -> CqUnit {
+    CqUnit { physical_offset: unit.physical_offset, size: unit.size, tags_code: unit.tags_code }
+}
+
+/// Whether an entry is that of a record: instead of the tags' hash it may name a place in `consumequeue_ext/`.
+fn agree(entry: &CqUnit, unit: &CqUnit) -> bool {
+    entry == unit
+        || (ext_offset(entry.tags_code).is_some()
+            && (entry.physical_offset, entry.size) == (unit.physical_offset, unit.size))
+}
+
+/// Whether the record that `entry` names says that it stands at `offset` of that queue.
+pub(super) fn leads_to(
+    view: &View<'_>,
+    (topic, queue_id): (&str, i32),
+    offset: i64,
+    entry: CqUnit,
+) -> Result<bool, StoreError> {
+    let Ok(place) = u64::try_from(entry.physical_offset) else { return Ok(false) };
+    let size = usize::try_from(entry.size).unwrap_or(0).min(RECORD_GUESS_BYTES);
+    let Some(bytes) = unless_corrupt(read_record(view.files, &view.list, place, size))? else {
+        return Ok(false);
+    };
+    let Ok(record) = check_record(bytes.as_slice(), place, ScanChecks { crc: true }) else {
+        return Ok(false);
+    };
+    let mut output = RunOutput::default();
+    output.add(&view.rules, &record.outline(), place);
+    let queued =
+        output.queues().filter(|(name, run)| *name == topic && run.queue_id() == queue_id).any(|(_, run)| {
+            run.rows()
+                .any(|(from, units)| from == offset && units.first().is_some_and(|unit| agree(&entry, unit)))
+        });
+    let batched = output.batches().any(|(name, id, units)| {
+        (name, id) == (topic, queue_id)
+            && units.iter().any(|unit| unit.base_offset == offset && agree(&entry, &plain(unit)))
+    });
+    Ok(queued || batched)
+}
+
+/// `None` for bytes that are damaged: what that means for the reader of messages is told elsewhere.
+fn unless_corrupt<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(error @ StoreError::Io { .. }) => Err(error),
+        Err(_) => Ok(None),
+    }
+}

@@ -1,0 +1,300 @@
+//! What all parts of the log say of the queues, and what lies in the queues beside it.
+//!
+//! Owns nothing on disk. Each record was compared with its entry where its part was made; here the entries that
+//! agree are counted. A queue with just as many entries has no others. Only where it has more, they are looked at one
+//! by one. Memory grows with the number of queues and of findings, not of messages.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use mqstore_format::CqUnit;
+
+use super::part::{QueuePart, View, leads_to};
+use super::problems::{Kind, VerifyReport};
+use crate::consume_queue::{BatchQueue, ConsumeQueue};
+use crate::error::StoreError;
+
+/// Entries that are looked at at once.
+const UNITS_AT_ONCE: usize = 4096;
+
+/// What was found of each queue.
+#[derive(Debug, Default)]
+pub(super) struct Tallies {
+    queues: BTreeMap<Box<str>, BTreeMap<i32, Tally>>,
+    /// Findings that are kept one by one.
+    findings: usize,
+}
+
+/// What was found of one queue.
+#[derive(Debug, Default)]
+struct Tally {
+    /// One past the largest offset of a record.
+    end: Option<i64>,
+    /// Offsets before it that no record has: from, to (exclusive), ascending.
+    gaps: Vec<(i64, i64)>,
+    /// Entries that lead to their records.
+    matched: i64,
+    /// Offsets of records without an entry: from, to (exclusive).
+    absent: Vec<(i64, i64)>,
+    /// Entries that say something else than their record.
+    wrong: Vec<(i64, String)>,
+    /// How many more of these were found than are kept.
+    more: u64,
+}
+
+impl Tallies {
+    /// Adds what a part says, which follows those before it.
+    pub(super) fn add(&mut self, parts: &mut Vec<QueuePart>) {
+        for part in parts.drain(..) {
+            let room = VerifyReport::LIMIT.saturating_sub(self.findings);
+            if !self.queues.contains_key(&part.topic) {
+                self.queues.insert(part.topic.clone(), BTreeMap::new());
+            }
+            let Some(queues) = self.queues.get_mut(&part.topic) else { continue };
+            self.findings += queues.entry(part.queue_id).or_default().add(part, room);
+        }
+    }
+
+    /// Tells everything of every queue, and looks at those that have more entries than the log has records.
+    pub(super) fn report(
+        mut self,
+        view: &View<'_>,
+        end: u64,
+        report: &mut VerifyReport,
+    ) -> Result<(), StoreError> {
+        for queue in view.queues.all() {
+            self.queues.entry(queue.topic().into()).or_default().entry(queue.queue_id()).or_default();
+        }
+        for queue in view.queues.batches() {
+            self.queues.entry(queue.topic().into()).or_default().entry(queue.queue_id()).or_default();
+        }
+        for (topic, queues) in &self.queues {
+            for (queue_id, tally) in queues {
+                Look { view, end, report, topic, queue_id: *queue_id, tally }.all()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tally {
+    /// Takes a part over, with at most `room` findings; answers how many there were.
+    fn add(&mut self, part: QueuePart, room: usize) -> usize {
+        for (from, to) in part.rows {
+            self.row(from, to);
+        }
+        self.matched += part.matched;
+        let before = self.absent.len() + self.wrong.len();
+        for (from, to) in part.absent {
+            let full = self.absent.len() + self.wrong.len() - before >= room;
+            match self.absent.last_mut() {
+                Some(last) if last.1 == from => last.1 = to,
+                _ if full => self.more += 1,
+                _ => self.absent.push((from, to)),
+            }
+        }
+        for one in part.wrong {
+            if self.absent.len() + self.wrong.len() - before < room {
+                self.wrong.push(one);
+            } else {
+                self.more += 1;
+            }
+        }
+        self.absent.len() + self.wrong.len() - before
+    }
+
+    /// Records have the offsets `from` to `to` (exclusive).
+    fn row(&mut self, from: i64, to: i64) {
+        match self.end {
+            Some(end) if from > end && self.gaps.len() < VerifyReport::LIMIT => self.gaps.push((end, from)),
+            Some(end) if from < end => self.fill(from, to),
+            _ => {}
+        }
+        self.end = Some(self.end.map_or(to, |end| end.max(to)));
+    }
+
+    /// Takes `from` to `to` out of the gaps: the log need not have offsets in order.
+    fn fill(&mut self, from: i64, to: i64) {
+        let gaps = std::mem::take(&mut self.gaps);
+        self.gaps = gaps
+            .into_iter()
+            .flat_map(|(begin, end)| [(begin, end.min(from)), (begin.max(to), end)])
+            .filter(|(begin, end)| begin < end)
+            .collect();
+    }
+
+    /// Whether something was said of the entry at `offset`, or no record is to be expected there.
+    fn knows(&self, offset: i64) -> bool {
+        let within = |(from, to): &(i64, i64)| (*from..*to).contains(&offset);
+        self.absent.iter().any(within) || self.wrong.iter().any(|(wrong, _)| *wrong == offset)
+    }
+
+    /// Entries between `min` and `max` that are accounted for.
+    fn accounted(&self, min: i64, max: i64) -> i64 {
+        let inside = |&(from, to): &(i64, i64)| (to.min(max) - from.max(min)).max(0);
+        let ranges = self.gaps.iter().chain(&self.absent).map(inside);
+        self.matched + self.wrong.len() as i64 + ranges.sum::<i64>()
+    }
+}
+
+/// A look at one queue.
+struct Look<'a> {
+    view: &'a View<'a>,
+    /// Where the log ends.
+    end: u64,
+    report: &'a mut VerifyReport,
+    topic: &'a str,
+    queue_id: i32,
+    tally: &'a Tally,
+}
+
+impl Look<'_> {
+    fn all(mut self) -> Result<(), StoreError> {
+        if let Some(queue) = self.view.queues.batch(self.topic, self.queue_id) {
+            return self.batch_queue(&queue);
+        }
+        let folder = self.folder(&self.view.files.consume_queue());
+        if let Some(queue) = self.view.queues.get(self.topic, self.queue_id) {
+            return self.queue(&queue, &folder);
+        }
+        self.missing();
+        Ok(())
+    }
+
+    fn folder(&self, home: &Path) -> PathBuf {
+        home.join(self.topic).join(self.queue_id.to_string())
+    }
+
+    fn missing(&mut self) {
+        let messages: i64 = self.tally.absent.iter().map(|(from, to)| to - from).sum();
+        if messages > 0 {
+            let batched = self.view.rules.batch_topics.contains(self.topic);
+            let files = self.view.files;
+            let home = if batched { files.batch_consume_queue() } else { files.consume_queue() };
+            let detail = format!("{messages} messages of the log belong to it");
+            self.report.add(Kind::QueueMissing, &self.folder(&home), None, detail);
+        }
+    }
+
+    fn queue(&mut self, queue: &ConsumeQueue, folder: &Path) -> Result<(), StoreError> {
+        if let Some(reason) = queue.damaged() {
+            self.report.add(Kind::QueueStray, folder, None, reason);
+        }
+        let (min, max) = (queue.min_offset(), queue.max_offset());
+        self.findings(folder, max, |offset| Some(offset.max(0) as u64 * 20));
+        if self.tally.accounted(min, max) != max - min {
+            return self.entries(queue, folder, min, max);
+        }
+        // An offset that no record has should have a blank entry.
+        for (from, to) in &self.tally.gaps {
+            self.entries(queue, folder, *from.max(&min), *to.min(&max))?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the entries `from` to `to` (exclusive).
+    fn entries(&mut self, queue: &ConsumeQueue, folder: &Path, from: i64, to: i64) -> Result<(), StoreError> {
+        let (mut from, mut units) = (from, Vec::new());
+        while from < to {
+            units.clear();
+            match queue.read(from, UNITS_AT_ONCE.min((to - from) as usize), &mut units) {
+                Err(error @ StoreError::Io { .. }) => return Err(error),
+                // A file that is missing; what was damaged is told above.
+                Err(_) => units.clear(),
+                Ok(()) => {}
+            }
+            for (offset, unit) in (from..).zip(&units) {
+                self.entry(folder, offset, Some(offset.max(0) as u64 * 20), *unit)?;
+            }
+            from += UNITS_AT_ONCE as i64;
+        }
+        Ok(())
+    }
+
+    fn batch_queue(&mut self, queue: &BatchQueue) -> Result<(), StoreError> {
+        let folder = &self.folder(&self.view.files.batch_consume_queue());
+        if let Some(reason) = queue.damaged() {
+            self.report.add(Kind::QueueStray, folder, None, reason);
+        }
+        self.findings(folder, queue.max_offset(), |_| None);
+        let mut count = 0;
+        self.batch_entries(queue, |_, _, _| {
+            count += 1;
+            Ok(())
+        })?;
+        if count == self.tally.matched {
+            return Ok(());
+        }
+        self.batch_entries(queue, |look, offset, unit| look.entry(folder, offset, None, unit))
+    }
+
+    fn batch_entries(
+        &mut self,
+        queue: &BatchQueue,
+        mut visit: impl FnMut(&mut Self, i64, CqUnit) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let (mut from, mut units) = (queue.min_offset(), Vec::new());
+        loop {
+            units.clear();
+            match queue.read(from, UNITS_AT_ONCE, u64::MAX, &mut units) {
+                Err(error @ StoreError::Io { .. }) => return Err(error),
+                Err(_) => return Ok(()),
+                Ok(()) => {}
+            }
+            for (offset, unit) in &units {
+                visit(self, *offset, *unit)?;
+            }
+            match units.last() {
+                Some((last, _)) => from = last + 1,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Tells what the parts found, of a queue whose entries end at `max`.
+    fn findings(&mut self, folder: &Path, max: i64, place: impl Fn(i64) -> Option<u64>) {
+        for (from, to) in &self.tally.gaps {
+            let detail = format!("offsets {from} to {to} (exclusive) have no record");
+            self.report.add(Kind::QueueGap, folder, None, detail);
+        }
+        for (offset, detail) in &self.tally.wrong {
+            self.report.add(Kind::QueueEntryWrong, folder, place(*offset), detail.clone());
+        }
+        for &(from, to) in &self.tally.absent {
+            if from < max {
+                let detail =
+                    format!("offsets {from} to {} (exclusive) have records but no entries", to.min(max));
+                self.report.add(Kind::QueueEntryWrong, folder, place(from), detail);
+            }
+            if to > max {
+                let detail =
+                    format!("its entries end at {max}; the log has offsets {} to {}", from.max(max), to - 1);
+                self.report.add(Kind::QueueBehind, folder, None, detail);
+            }
+        }
+        self.report.more += self.tally.more;
+    }
+
+    /// An entry of a queue that has more of them than the log has records.
+    fn entry(
+        &mut self,
+        folder: &Path,
+        offset: i64,
+        place: Option<u64>,
+        unit: CqUnit,
+    ) -> Result<(), StoreError> {
+        let physical = u64::try_from(unit.physical_offset);
+        // Of a record that expired; or a running writer has dispatched more than this check saw.
+        let beside = self.view.dispatched != u64::MAX;
+        let elsewhere =
+            physical.is_ok_and(|place| place < self.view.list.min_offset() || (beside && place >= self.end));
+        if unit.is_blank() || elsewhere || self.tally.knows(offset) {
+            return Ok(());
+        }
+        if !leads_to(self.view, (self.topic, self.queue_id), offset, unit)? {
+            let detail = format!("offset {offset} leads to {unit:?}, where the log has no record for it");
+            self.report.add(Kind::QueueEntryDangling, folder, place, detail);
+        }
+        Ok(())
+    }
+}

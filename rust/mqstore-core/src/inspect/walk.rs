@@ -1,0 +1,321 @@
+//! Walking the log with several threads, in pieces that are put together in the order of the log.
+//!
+//! Owns nothing on disk. A piece is some mebibytes of a segment. Who takes one looks in it for the first record that
+//! holds together and goes on from there; in a whole log that is where the record before it ends, which
+//! whoever puts the pieces together checks. Where it is not, the log is damaged there (or somebody sent a piece of a
+//! log as a message), and that stretch is walked once more, from record to record.
+//!
+//! Pieces that are done wait for those before them; so many may wait that memory stays bounded.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_io::EventCount;
+use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, with_helpers};
+
+use super::part::{Part, View};
+use crate::commit_log::{LogScanner, ScanChecks, ScanItem, Segment};
+use crate::error::StoreError;
+
+/// Bytes of a piece; in tests so few that small logs have many.
+const PIECE_BYTES: u64 = if cfg!(test) { 1 << 10 } else { 8 << 20 };
+
+/// How far before its turn the disk is asked for the log.
+const AHEAD_BYTES: u64 = 24 << 20;
+
+/// Pieces that may be under way or wait.
+const UNDER_WAY: u64 = 16;
+
+/// How long to sleep at most before looking again.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Neighbouring bytes of one segment.
+#[derive(Debug)]
+struct Piece {
+    number: u64,
+    segment: Arc<Segment>,
+    start: u64,
+    end: u64,
+    /// What the disk is to be asked for meanwhile: a place in a segment's file, and bytes.
+    ahead: Option<(Arc<Segment>, u64, u64)>,
+}
+
+/// The pieces of a log, one after the other.
+#[derive(Debug, Default)]
+struct Pieces {
+    next: u64,
+    segment: usize,
+    position: u64,
+    /// Before this place of the log the disk was asked for everything.
+    asked: u64,
+    over: bool,
+}
+
+impl Pieces {
+    /// The next one that holds data; holes and room that nothing was written to are passed over.
+    fn take(&mut self, view: &View<'_>) -> Option<Piece> {
+        while let Some(segment) = view.list.segments().get(self.segment) {
+            let end = segment.end_offset().min(view.limit);
+            let start = self.position.max(segment.base_offset());
+            let data = match segment.file() {
+                Ok(file) if start < end => file.next_data(start - segment.base_offset()),
+                // Who opens it for the piece says what is wrong.
+                Err(_) if start < end => Ok(Some(start - segment.base_offset())),
+                _ => Ok(None),
+            };
+            let data = data.unwrap_or(Some(start - segment.base_offset()));
+            match data.map(|data| segment.base_offset() + data).filter(|data| *data < end) {
+                // The file system knows of whole blocks; a record may begin before one.
+                Some(data) => {
+                    let data = if data - start < PIECE_BYTES { start } else { data };
+                    self.position = (data + PIECE_BYTES).min(end);
+                    let number = self.next;
+                    self.next += 1;
+                    let segment = Arc::clone(segment);
+                    let ahead = self.ahead(view);
+                    return Some(Piece { number, segment, start: data, end: self.position, ahead });
+                }
+                None => self.segment += 1,
+            }
+        }
+        self.over = true;
+        None
+    }
+}
+
+impl Pieces {
+    /// The next bytes that the disk is to be asked for.
+    fn ahead(&mut self, view: &View<'_>) -> Option<(Arc<Segment>, u64, u64)> {
+        let from = self.asked.max(self.position.saturating_sub(PIECE_BYTES));
+        let segment = view.list.find(from).or_else(|| view.list.next_from(from))?;
+        let from = from.max(segment.base_offset());
+        let to = (self.position + AHEAD_BYTES).min(segment.end_offset()).min(view.limit);
+        let len = to.checked_sub(from).filter(|len| *len > 0)?;
+        self.asked = to;
+        Some((Arc::clone(segment), from - segment.base_offset(), len))
+    }
+}
+
+type Outcome = Result<Part, StoreError>;
+
+struct Walk<'a> {
+    view: &'a View<'a>,
+    pieces: Mutex<Pieces>,
+    done: Mutex<BTreeMap<u64, (Piece, Outcome)>>,
+    spare: Mutex<Vec<Part>>,
+    /// Pieces that were put together.
+    taken_over: AtomicU64,
+    over: AtomicBool,
+    moved: EventCount,
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Go {
+    On,
+    /// The log ends.
+    Home,
+}
+
+/// Who puts the parts together.
+pub(super) trait Assembler {
+    /// Where the next record begins.
+    fn position(&self) -> u64;
+    /// Takes over a part that begins there.
+    fn take_over(&mut self, part: &mut Part) -> Result<(), StoreError>;
+    /// Goes on from there by itself, until `end` or the end of the log.
+    fn by_hand(&mut self, end: u64) -> Result<Go, StoreError>;
+}
+
+/// Walks the log of `view` with `helpers` more threads. One of them begins with `aside`, which is called once.
+pub(super) fn walk(
+    view: &View<'_>,
+    helpers: u32,
+    aside: &(dyn Fn() + Sync),
+    assembler: &mut dyn Assembler,
+) -> Result<(), StoreError> {
+    let walk = Walk {
+        view,
+        pieces: Mutex::default(),
+        done: Mutex::default(),
+        spare: Mutex::default(),
+        taken_over: AtomicU64::new(0),
+        over: AtomicBool::new(false),
+        moved: EventCount::new(),
+    };
+    let begun = AtomicBool::new(false);
+    let begin = || {
+        if !begun.swap(true, Ordering::AcqRel) {
+            aside();
+        }
+    };
+    let help = || {
+        begin();
+        walk.help();
+    };
+    with_helpers(helpers, "mq-verify", &help, || {
+        let outcome = walk.assemble(assembler);
+        walk.over.store(true, Ordering::Release);
+        walk.moved.notify_all();
+        begin();
+        outcome
+    })?;
+    // Behind the last piece there may be records still, where the file system keeps data that it does not tell of.
+    assembler.by_hand(u64::MAX).map(drop)
+}
+
+impl Walk<'_> {
+    fn help(&self) {
+        let mut scanner = self.scanner();
+        while !self.over.load(Ordering::Acquire) {
+            match self.take() {
+                Some(piece) => self.work(&mut scanner, piece),
+                None if self.pieces.lock().over => return,
+                None => {
+                    let before = self.taken_over.load(Ordering::Acquire);
+                    let changed = || {
+                        self.taken_over.load(Ordering::Acquire) != before || self.over.load(Ordering::Acquire)
+                    };
+                    self.moved.wait_until(Some(LOOK), changed);
+                }
+            }
+        }
+    }
+
+    fn scanner(&self) -> LogScanner {
+        let list = Arc::clone(&self.view.list);
+        LogScanner::new(list, self.view.list.min_offset(), self.view.limit, ScanChecks { crc: true })
+    }
+
+    fn take(&self) -> Option<Piece> {
+        let mut pieces = self.pieces.lock();
+        if pieces.next >= self.taken_over.load(Ordering::Acquire) + UNDER_WAY {
+            return None;
+        }
+        pieces.take(self.view)
+    }
+
+    fn work(&self, scanner: &mut LogScanner, piece: Piece) {
+        let mut held = Held { walk: self, piece: Some(piece) };
+        let mut part = self.spare.lock().pop().unwrap_or_default();
+        let outcome = match &held.piece {
+            Some(piece) => make_part(self.view, scanner, piece, &mut part).map(|()| part),
+            None => Ok(part),
+        };
+        held.give(outcome);
+    }
+
+    fn assemble(&self, assembler: &mut dyn Assembler) -> Result<(), StoreError> {
+        let mut scanner = self.scanner();
+        for next in 0.. {
+            let (piece, outcome) = loop {
+                if let Some(done) = self.done.lock().remove(&next) {
+                    break done;
+                }
+                match self.take() {
+                    Some(piece) => self.work(&mut scanner, piece),
+                    None if self.is_over(next) => return Ok(()),
+                    None => {
+                        let there = || self.done.lock().contains_key(&next);
+                        self.moved.wait_until(Some(LOOK), there);
+                    }
+                }
+            };
+            let mut part = outcome?;
+            // A record that goes on through all of a piece leaves nothing to do there.
+            if assembler.position() < piece.end {
+                if part.first == Some(assembler.position()) {
+                    assembler.take_over(&mut part)?;
+                }
+                if assembler.by_hand(piece.end)? == Go::Home {
+                    return Ok(());
+                }
+            }
+            self.spare.lock().push(part);
+            self.taken_over.store(next + 1, Ordering::Release);
+            self.moved.notify_all();
+        }
+        Ok(())
+    }
+
+    fn is_over(&self, next: u64) -> bool {
+        let pieces = self.pieces.lock();
+        pieces.over && pieces.next == next
+    }
+}
+
+/// A piece at work: should its thread panic, whoever waits for it hears of that.
+struct Held<'a, 'b> {
+    walk: &'a Walk<'b>,
+    piece: Option<Piece>,
+}
+
+impl Held<'_, '_> {
+    fn give(&mut self, outcome: Outcome) {
+        if let Some(piece) = self.piece.take() {
+            self.walk.done.lock().insert(piece.number, (piece, outcome));
+            self.walk.moved.notify_all();
+        }
+    }
+}
+
+impl Drop for Held<'_, '_> {
+    fn drop(&mut self) {
+        self.give(Err(StoreError::Poisoned {
+            path: self.walk.view.files.root.clone(),
+            stage: "verifying",
+            cause: "a thread that checked the log ended before it was done".to_owned(),
+        }));
+    }
+}
+
+/// Makes the part of a piece: from the first record in it to the first one behind it, or to what is no record.
+fn make_part(
+    view: &View<'_>,
+    scanner: &mut LogScanner,
+    piece: &Piece,
+    part: &mut Part,
+) -> Result<(), StoreError> {
+    part.begin(piece.start);
+    if let Some((segment, from, len)) = &piece.ahead
+        && let Ok(file) = segment.file()
+    {
+        // What is wrong here, the reads will find and say.
+        let _ = file.expect_read(*from, *len);
+    }
+    let first = if piece.start == piece.segment.base_offset() {
+        Some(piece.start)
+    } else {
+        scanner.resync_before(piece.start, piece.end)?
+    };
+    let Some(first) = first else {
+        part.end = piece.end;
+        return Ok(());
+    };
+    part.first = Some(first);
+    scanner.seek(first);
+    add_records(view, scanner, piece.end, part)?;
+    part.compare(view)
+}
+
+/// Adds records to `part` until one begins at `end` or behind it, or something else than a record is met.
+pub(super) fn add_records(
+    view: &View<'_>,
+    scanner: &mut LogScanner,
+    end: u64,
+    part: &mut Part,
+) -> Result<(), StoreError> {
+    loop {
+        scanner.rows(end, |record, offset| part.add(&view.rules, record, offset))?;
+        part.end = scanner.position();
+        if part.end >= end {
+            return Ok(());
+        }
+        match scanner.next_item()? {
+            ScanItem::Record(record) => part.add(&view.rules, &record.outline(), part.end),
+            ScanItem::Filler { .. } => {}
+            ScanItem::End { .. } | ScanItem::Damaged(_) => return Ok(()),
+        }
+    }
+}

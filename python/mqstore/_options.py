@@ -262,10 +262,9 @@ class StoreOptions:
             OSError: the file cannot be read.
             InvalidOptionError: a value is not what RocketMQ would take.
         """
-        from pathlib import Path
+        from mqstore import _broker_conf
 
-        text = Path(path).read_text(encoding="latin-1")
-        return cls(**_from_properties(_parse_properties(text)))
+        return cls(**{one.option: one.value for one in _broker_conf.read(_broker_conf.parse_file(path))})
 
 
 def normalise(options: StoreOptions | None, overrides: Mapping[str, Any]) -> StoreOptions:
@@ -329,149 +328,6 @@ def _milliseconds(name: str, seconds: float) -> int:
     if milliseconds >= 1 << 63:
         raise InvalidOptionError(name, f"{seconds} s is too long")
     return milliseconds
-
-
-def _from_properties(conf: Mapping[str, str]) -> dict[str, Any]:
-    options: dict[str, Any] = {"record_crc": False, "default_queues": 8, **_retention_from(conf)}
-    for key, option in (
-        ("mappedFileSizeCommitLog", "segment_size"),
-        ("maxHashSlotNum", "index_slots"),
-        ("maxIndexNum", "index_entries"),
-        ("maxMessageSize", "max_message_size"),
-        ("defaultTopicQueueNums", "default_queues"),
-        ("flushCommitLogLeastPages", "flush_least_pages"),
-    ):
-        if key in conf:
-            options[option] = _whole(key, conf[key])
-    if "mappedFileSizeConsumeQueue" in conf:
-        # RocketMQ rounds the file up to whole entries of 20 bytes.
-        size = _whole("mappedFileSizeConsumeQueue", conf["mappedFileSizeConsumeQueue"])
-        options["queue_file_entries"] = -(-size // 20)
-    for key, option in (
-        ("flushIntervalCommitLog", "flush_interval"),
-        ("flushCommitLogThoroughInterval", "flush_thorough_interval"),
-        ("commitIntervalCommitLog", "commit_interval"),
-        ("osPageCacheBusyTimeOutMills", "busy_after"),
-        ("waitTimeMillsInSendQueue", "queue_wait_limit"),
-    ):
-        if key in conf:
-            options[option] = _whole(key, conf[key]) / 1000
-    for key, option in (
-        ("enabledAppendPropCRC", "record_crc"),
-        ("autoCreateTopicEnable", "auto_create_topics"),
-        ("flushCommitLogTimed", "flush_timed"),
-    ):
-        if key in conf:
-            options[option] = conf[key].strip().lower() == "true"
-    if "flushDiskType" in conf:
-        kinds = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
-        kind = conf["flushDiskType"].strip()
-        if kind not in kinds:
-            raise InvalidOptionError("flushDiskType", f"{kind!r} is neither SYNC_FLUSH nor ASYNC_FLUSH")
-        options["durability"] = kinds[kind]
-    if conf.get("transientStorePoolEnable", "").strip().lower() == "true" and options.get("durability") != "sync":
-        # RocketMQ ignores the pool of a broker that syncs.
-        options["durability"] = "pooled"
-    if "brokerIP1" in conf or "listenPort" in conf:
-        address = conf.get("brokerIP1", "127.0.0.1").strip()
-        port = _whole("listenPort", conf.get("listenPort", "10911"))
-        options["store_host"] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    return options
-
-
-def _retention_from(conf: Mapping[str, str]) -> dict[str, Any]:
-    """What a broker deletes, and where its log lies."""
-    # A broker that is told nothing keeps three days; one that is told 0 deletes at the first chance.
-    hours = _whole("fileReservedTime", conf.get("fileReservedTime", "72"))
-    options: dict[str, Any] = {"retention": max(hours * 3600.0, 0.001)}
-    if "deleteWhen" in conf:
-        options["delete_when"] = conf["deleteWhen"].strip()
-    for key, option in (
-        ("deleteCommitLogFilesInterval", "delete_interval"),
-        ("destroyMapedFileIntervalForcibly", "held_limit"),
-    ):
-        if key in conf:
-            options[option] = _whole(key, conf[key]) / 1000
-    for key, option, low, high in (
-        ("diskMaxUsedSpaceRatio", "disk_clean_ratio", 10, 95),
-        ("diskSpaceCleanForciblyRatio", "disk_force_ratio", 30, 85),
-        ("diskSpaceWarningLevelRatio", "disk_refuse_ratio", 35, 90),
-    ):
-        if key in conf:
-            options[option] = min(max(_whole(key, conf[key]), low), high) / 100
-    if conf.get("cleanFileForciblyEnable", "").strip().lower() == "false":
-        options["disk_force_ratio"] = 1.0
-    paths = [path.strip() for path in conf.get("storePathCommitLog", "").split(",") if path.strip()]
-    root = conf.get("storePathRootDir", "").strip().rstrip("/")
-    # Where a store has its log anyway is nothing to say, and would be wrong for a copy of it.
-    if paths and [path.rstrip("/") for path in paths] != [f"{root}/commitlog"]:
-        options["commit_log_paths"] = tuple(paths)
-        if len(paths) > 1:
-            older = conf.get("readOnlyCommitLogStorePaths", "").split(",")
-            options["read_only_commit_log_paths"] = tuple(path.strip() for path in older if path.strip())
-    return options
-
-
-def _whole(key: str, text: str) -> int:
-    try:
-        return int(text.strip())
-    except ValueError:
-        raise InvalidOptionError(key, f"{text.strip()!r} is not a whole number") from None
-
-
-def _parse_properties(text: str) -> dict[str, str]:
-    """Java's properties syntax: `=`, `:` or blanks between name and value, `#` and `!` comments."""
-    found: dict[str, str] = {}
-    pending = ""
-    for raw in text.splitlines():
-        line = raw.lstrip(" \t\f")
-        if not pending and line[:1] in ("", "#", "!"):
-            continue
-        line = pending + line
-        if (len(line) - len(line.rstrip("\\"))) % 2 == 1:
-            pending = line[:-1]
-            continue
-        pending = ""
-        name, value = _split_property(line)
-        found[name] = value
-    if pending:
-        name, value = _split_property(pending)
-        found[name] = value
-    return found
-
-
-def _split_property(line: str) -> tuple[str, str]:
-    end = 0
-    while end < len(line) and line[end] not in "=: \t\f":
-        end += 2 if line[end] == "\\" else 1
-    rest = line[end:].lstrip(" \t\f")
-    if rest[:1] in ("=", ":"):
-        rest = rest[1:].lstrip(" \t\f")
-    return _unescape(line[:end]), _unescape(rest)
-
-
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    position = 0
-    while position < len(text):
-        char = text[position]
-        position += 1
-        if char != "\\" or position == len(text):
-            out.append(char)
-            continue
-        char = text[position]
-        position += 1
-        if char == "u":
-            digits = text[position : position + 4]
-            if len(digits) != 4 or not set(digits) <= set("0123456789abcdefABCDEF"):
-                raise InvalidOptionError("\\u" + digits, "not a character escape")
-            out.append(chr(int(digits, 16)))
-            position += 4
-        else:
-            out.append({"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(char, char))
-    return "".join(out)
 
 
 StoreOptions.__module__ = "mqstore"

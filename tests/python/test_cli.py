@@ -30,6 +30,7 @@ NAMES = [
 ]  # fmt: skip
 
 READ_VERBS = [
+    ["stats"],
     ["info"],
     ["info", "--format", "json"],
     ["topics"],
@@ -147,7 +148,7 @@ def test_usage(filled: Path, cli: Cli, arguments: list[str]) -> None:
 def test_help(cli: Cli) -> None:
     done = cli("--help")
     assert done.returncode == 0
-    for verb in ("info", "topics", "cat", "get", "lookup", "verify"):
+    for verb in ("info", "topics", "cat", "tail", "get", "lookup", "verify", "rebuild", "expire", "stats", "config"):
         assert verb in done.stdout
         assert cli(verb, "--help").returncode == 0
 

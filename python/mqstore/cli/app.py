@@ -17,7 +17,7 @@ import typer
 import mqstore
 from mqstore import StoredMessage
 from mqstore._times import milliseconds_of
-from mqstore.cli import CLEAN, PROBLEMS, USAGE, _abandon_stdout, render
+from mqstore.cli import CLEAN, PROBLEMS, USAGE, _abandon_stdout, render, settings
 from mqstore.cli.follow import Tail
 from mqstore.cli.render import Body, Format
 
@@ -30,6 +30,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+config = typer.Typer(help="The options of a store.", no_args_is_help=True)
+app.add_typer(config, name="config")
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The store's directory.", show_default=False)]
 Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)]
@@ -292,6 +295,46 @@ def rebuild(
         for text in report.skipped:
             render.note(text)
     return PROBLEMS if report.skipped else CLEAN
+
+
+@app.command()
+@_verb
+def stats(directory: Directory, form: ReportForm = Format.TABLE) -> int:
+    """Counters and positions of a store, as a reader has them: what is visible, durable, dispatched."""
+    with mqstore.open(directory) as store:
+        found = store.stats().to_dict()
+    if form is Format.JSON:
+        render.document(found)
+    elif form is Format.JSONL:
+        render.lines([found])
+    else:
+        render.pairs([(name, _fact(value)) for name, value in found.items()])
+    return CLEAN
+
+
+@config.command("show")
+@_verb
+def config_show(
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="A store, whose own geometry wins.", show_default=False)
+    ] = None,
+    conf: Annotated[
+        Path | None, typer.Option(help="A broker's properties file (broker.conf).", show_default=False)
+    ] = None,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Every option: its value, where that comes from, and RocketMQ's name of it."""
+    shown = settings.options(directory, conf)
+    if conf is not None and (rest := settings.passed_over(conf)):
+        render.note(f"{conf}: means nothing to a store: {', '.join(rest)}")
+    if form is Format.JSON:
+        render.document([one.to_dict() for one in shown])
+    elif form is Format.JSONL:
+        render.lines([one.to_dict() for one in shown])
+    else:
+        rows = [(one.option, _fact(one.value), one.setting or one.source, ", ".join(one.rocketmq)) for one in shown]
+        render.table(("option", "value", "from", "RocketMQ"), rows)
+    return CLEAN
 
 
 def _info_tables(report: mqstore.StoreInfo) -> None:

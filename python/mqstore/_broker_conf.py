@@ -1,0 +1,239 @@
+"""What a RocketMQ broker's properties file says of a store, in one table.
+
+A broker that is told nothing of a setting has a default of its own. Where that is not ours, the table says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mqstore.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from mqstore.types import StorePath
+
+Conf = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How one option of ours is read from RocketMQ's settings."""
+
+    option: str
+    """Our name."""
+    names: tuple[str, ...]
+    """RocketMQ's: the first one gives it, the others have a say."""
+    value: Callable[[Conf], Any]
+    """Reads it; None stands for nothing said."""
+    default: Any = None
+    """What a broker has that is told nothing, where that is not our default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a file says of one option."""
+
+    option: str
+    value: Any
+    name: str | None
+    """The setting that gives the value; None for a broker's default."""
+
+
+def read(conf: Conf) -> list[Found]:
+    """What `conf` says of our options; those of which it says nothing are left out."""
+    found = []
+    for setting in SETTINGS:
+        value = setting.value(conf)
+        if value is not None:
+            name = next((name for name in setting.names if name in conf), None)
+            found.append(Found(setting.option, value, name))
+        elif setting.default is not None:
+            found.append(Found(setting.option, setting.default, None))
+    return found
+
+
+def names_of(option: str) -> tuple[str, ...]:
+    """RocketMQ's names of one of our options; none where it has no such thing."""
+    return next((setting.names for setting in SETTINGS if setting.option == option), ())
+
+
+def parse_file(path: StorePath) -> dict[str, str]:
+    """The settings in a properties file."""
+    return parse(Path(path).read_text(encoding="latin-1"))
+
+
+def _number(option: str, name: str, default: int | None = None) -> Setting:
+    return Setting(option, (name,), lambda conf: _whole(name, conf[name]) if name in conf else None, default)
+
+
+def _milliseconds(option: str, name: str) -> Setting:
+    return Setting(option, (name,), lambda conf: _whole(name, conf[name]) / 1000 if name in conf else None)
+
+
+def _switch(option: str, name: str, *, default: bool | None = None) -> Setting:
+    return Setting(option, (name,), lambda conf: _is_true(conf[name]) if name in conf else None, default)
+
+
+def _percent(conf: Conf, name: str, low: int, high: int) -> float | None:
+    return min(max(_whole(name, conf[name]), low), high) / 100 if name in conf else None
+
+
+def _queue_file_entries(conf: Conf) -> int | None:
+    name = "mappedFileSizeConsumeQueue"
+    # RocketMQ rounds the file up to whole entries of 20 bytes.
+    return -(-_whole(name, conf[name]) // 20) if name in conf else None
+
+
+def _durability(conf: Conf) -> str | None:
+    kind = conf["flushDiskType"].strip() if "flushDiskType" in conf else None
+    kinds = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
+    if kind is not None and kind not in kinds:
+        raise InvalidOptionError("flushDiskType", f"{kind!r} is neither SYNC_FLUSH nor ASYNC_FLUSH")
+    # RocketMQ ignores the pool of a broker that syncs.
+    if _is_true(conf.get("transientStorePoolEnable", "")) and kind != "SYNC_FLUSH":
+        return "pooled"
+    return None if kind is None else kinds[kind]
+
+
+def _retention(conf: Conf) -> float | None:
+    name = "fileReservedTime"
+    # A broker that is told 0 deletes at the first chance.
+    return max(_whole(name, conf[name]) * 3600.0, 0.001) if name in conf else None
+
+
+def _disk_force_ratio(conf: Conf) -> float | None:
+    if conf.get("cleanFileForciblyEnable", "").strip().lower() == "false":
+        return 1.0
+    return _percent(conf, "diskSpaceCleanForciblyRatio", 30, 85)
+
+
+def _commit_log_paths(conf: Conf) -> tuple[str, ...] | None:
+    paths = _split(conf, "storePathCommitLog")
+    root = conf.get("storePathRootDir", "").strip().rstrip("/")
+    # Where a store has its log anyway is nothing to say, and would be wrong for a copy of it.
+    return None if [path.rstrip("/") for path in paths] == [f"{root}/commitlog"] else paths or None
+
+
+def _read_only_paths(conf: Conf) -> tuple[str, ...] | None:
+    several = len(_commit_log_paths(conf) or ()) > 1
+    return _split(conf, "readOnlyCommitLogStorePaths") or None if several else None
+
+
+def _store_host(conf: Conf) -> str | None:
+    if "brokerIP1" not in conf and "listenPort" not in conf:
+        return None
+    address = conf.get("brokerIP1", "127.0.0.1").strip()
+    port = _whole("listenPort", conf.get("listenPort", "10911"))
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _split(conf: Conf, name: str) -> tuple[str, ...]:
+    return tuple(path.strip() for path in conf.get(name, "").split(",") if path.strip())
+
+
+SETTINGS = (
+    _number("segment_size", "mappedFileSizeCommitLog"),
+    Setting("queue_file_entries", ("mappedFileSizeConsumeQueue",), _queue_file_entries),
+    _number("index_slots", "maxHashSlotNum"),
+    _number("index_entries", "maxIndexNum"),
+    Setting("durability", ("flushDiskType", "transientStorePoolEnable"), _durability),
+    _milliseconds("flush_interval", "flushIntervalCommitLog"),
+    _number("flush_least_pages", "flushCommitLogLeastPages"),
+    _milliseconds("flush_thorough_interval", "flushCommitLogThoroughInterval"),
+    _switch("flush_timed", "flushCommitLogTimed"),
+    _milliseconds("commit_interval", "commitIntervalCommitLog"),
+    _milliseconds("busy_after", "osPageCacheBusyTimeOutMills"),
+    _milliseconds("queue_wait_limit", "waitTimeMillsInSendQueue"),
+    _switch("record_crc", "enabledAppendPropCRC", default=False),
+    _number("max_message_size", "maxMessageSize"),
+    _number("default_queues", "defaultTopicQueueNums", 8),
+    _switch("auto_create_topics", "autoCreateTopicEnable"),
+    Setting("retention", ("fileReservedTime",), _retention, 72 * 3600.0),
+    Setting("delete_when", ("deleteWhen",), lambda conf: conf["deleteWhen"].strip() if "deleteWhen" in conf else None),
+    _milliseconds("delete_interval", "deleteCommitLogFilesInterval"),
+    _milliseconds("held_limit", "destroyMapedFileIntervalForcibly"),
+    Setting(
+        "disk_clean_ratio",
+        ("diskMaxUsedSpaceRatio",),
+        lambda conf: _percent(conf, "diskMaxUsedSpaceRatio", 10, 95),
+    ),
+    Setting("disk_force_ratio", ("diskSpaceCleanForciblyRatio", "cleanFileForciblyEnable"), _disk_force_ratio),
+    Setting(
+        "disk_refuse_ratio",
+        ("diskSpaceWarningLevelRatio",),
+        lambda conf: _percent(conf, "diskSpaceWarningLevelRatio", 35, 90),
+    ),
+    Setting("commit_log_paths", ("storePathCommitLog", "storePathRootDir"), _commit_log_paths),
+    Setting("read_only_commit_log_paths", ("readOnlyCommitLogStorePaths",), _read_only_paths),
+    Setting("store_host", ("brokerIP1", "listenPort"), _store_host),
+)
+"""Every setting of a broker that means something to a store, in the order of our options."""
+
+
+def _is_true(text: str) -> bool:
+    return text.strip().lower() == "true"
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        return int(text.strip())
+    except ValueError:
+        raise InvalidOptionError(name, f"{text.strip()!r} is not a whole number") from None
+
+
+def parse(text: str) -> dict[str, str]:
+    """Java's properties syntax: `=`, `:` or blanks between name and value, `#` and `!` comments."""
+    found: dict[str, str] = {}
+    pending = ""
+    for raw in text.splitlines():
+        line = raw.lstrip(" \t\f")
+        if not pending and line[:1] in ("", "#", "!"):
+            continue
+        line = pending + line
+        if (len(line) - len(line.rstrip("\\"))) % 2 == 1:
+            pending = line[:-1]
+            continue
+        pending = ""
+        name, value = _split_property(line)
+        found[name] = value
+    if pending:
+        name, value = _split_property(pending)
+        found[name] = value
+    return found
+
+
+def _split_property(line: str) -> tuple[str, str]:
+    end = 0
+    while end < len(line) and line[end] not in "=: \t\f":
+        end += 2 if line[end] == "\\" else 1
+    rest = line[end:].lstrip(" \t\f")
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(" \t\f")
+    return _unescape(line[:end]), _unescape(rest)
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
+        if char != "\\" or position == len(text):
+            out.append(char)
+            continue
+        char = text[position]
+        position += 1
+        if char == "u":
+            digits = text[position : position + 4]
+            if len(digits) != 4 or not set(digits) <= set("0123456789abcdefABCDEF"):
+                raise InvalidOptionError("\\u" + digits, "not a character escape")
+            out.append(chr(int(digits, 16)))
+            position += 4
+        else:
+            out.append({"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(char, char))
+    return "".join(out)

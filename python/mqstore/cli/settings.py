@@ -1,0 +1,80 @@
+"""The options that a store would be opened with, and where each of them comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import mqstore
+from mqstore import _broker_conf
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# What Python alone can give.
+_NO_SETTINGS = ("on_event", "before_delete")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An option with its value."""
+
+    option: str
+    value: Any
+    source: str
+    """Where the value comes from: `"default"`, `"directory"`, `"conf"`, or `"conf default"`, what a broker has whose
+    file says nothing."""
+    setting: str | None
+    """The setting of the file that gave it."""
+    rocketmq: tuple[str, ...]
+    """RocketMQ's names of the option."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        value = list(self.value) if isinstance(self.value, tuple) else self.value
+        names = list(self.rocketmq)
+        return {
+            "option": self.option,
+            "value": value,
+            "source": self.source,
+            "setting": self.setting,
+            "rocketmq": names,
+        }
+
+
+def options(directory: Path | None, conf: Path | None) -> list[Shown]:
+    """Every option as an open of `directory` with the broker's file `conf` would have it."""
+    said = {} if conf is None else {one.option: one for one in _broker_conf.read(_broker_conf.parse_file(conf))}
+    there = {} if directory is None else _geometry(directory)
+    chosen = mqstore.StoreOptions(**{name: one.value for name, one in said.items()})
+    shown = []
+    for field in fields(mqstore.StoreOptions):
+        name = field.name
+        if name in _NO_SETTINGS:
+            continue
+        value, source, setting = getattr(chosen, name), "default", None
+        # A directory's own geometry always wins.
+        if name in there:
+            value, source = there[name], "directory"
+        elif name in said:
+            setting = said[name].name
+            source = "conf default" if setting is None else "conf"
+        shown.append(Shown(name, value, source, setting, _broker_conf.names_of(name)))
+    return shown
+
+
+def passed_over(conf: Path) -> list[str]:
+    """Settings of the file that mean nothing to a store."""
+    known = {name for setting in _broker_conf.SETTINGS for name in setting.names}
+    return sorted(set(_broker_conf.parse_file(conf)) - known)
+
+
+def _geometry(directory: Path) -> dict[str, int]:
+    found = mqstore.info(directory)
+    sizes = {
+        "segment_size": found.segment_size or None,
+        "queue_file_entries": None if found.queue_file_size is None else found.queue_file_size // 20,
+        "index_slots": found.index_slots,
+        "index_entries": found.index_entries,
+    }
+    return {name: size for name, size in sizes.items() if size is not None}

@@ -145,6 +145,46 @@ def test_usage(filled: Path, cli: Cli, arguments: list[str]) -> None:
     assert done.stderr
 
 
+def test_completion(cli: Cli) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        done = cli("--show-completion", shell)
+        assert done.returncode == 0, done.stderr
+        assert "_MQSTORE_COMPLETE" in done.stdout
+    words = {"_MQSTORE_COMPLETE": "complete_bash", "COMP_WORDS": "mqstore ver", "COMP_CWORD": "1"}
+    code = "from mqstore.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | words, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["verify"], done.stderr
+
+
+def test_colors_only_where_they_are_wanted(filled: Path) -> None:
+    """On a terminal the bar has colors, but not with --no-color or NO_COLOR."""
+    code = "from mqstore.cli import main; main()"
+
+    def printed(*options: str, **environment: str) -> str:
+        parent, child = pty.openpty()
+        command = [sys.executable, "-c", code, *options, "verify", str(filled)]
+        settings = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        settings |= {"TERM": "xterm-256color"} | environment
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=child, env=settings) as process:
+            os.close(child)
+            found = b""
+            try:
+                while more := os.read(parent, 4096):
+                    found += more
+            except OSError:
+                pass  # Linux says so when the other end is closed
+        os.close(parent)
+        assert process.returncode == 0
+        return found.decode()
+
+    color = re.compile(r"\x1b\[[0-9;]*3[0-9]")
+    assert color.search(printed())
+    assert not color.search(printed("--no-color"))
+    assert not color.search(printed(NO_COLOR="1"))
+
+
 def test_help(cli: Cli) -> None:
     done = cli("--help")
     assert done.returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,7 +27,6 @@ P = ParamSpec("P")
 app = typer.Typer(
     name="mqstore",
     help="Look into, check and query message stores in the format of Apache RocketMQ.",
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -66,10 +66,14 @@ def _verb(work: Callable[P, int]) -> Callable[P, None]:
 @app.callback(invoke_without_command=True)
 def _main(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="Print without colors, as with NO_COLOR set.")] = False,
 ) -> None:
     if version:
         sys.stdout.write(f"mqstore {mqstore.__version__}\n")
         raise typer.Exit
+    if no_color:
+        # What prints looks there, as others do: https://no-color.org
+        os.environ["NO_COLOR"] = "1"
     warnings.simplefilter("always", mqstore.StoreWarning)
     warnings.showwarning = lambda message, *_rest, **_more: render.note(str(message))
 

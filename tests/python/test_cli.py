@@ -188,7 +188,20 @@ def test_colors_only_where_they_are_wanted(filled: Path) -> None:
 def test_help(cli: Cli) -> None:
     done = cli("--help")
     assert done.returncode == 0
-    for verb in ("info", "topics", "cat", "tail", "get", "lookup", "verify", "rebuild", "expire", "stats", "config"):
+    for verb in (
+        "info",
+        "topics",
+        "cat",
+        "tail",
+        "get",
+        "lookup",
+        "verify",
+        "rebuild",
+        "expire",
+        "stats",
+        "bench",
+        "config",
+    ):
         assert verb in done.stdout
         assert cli(verb, "--help").returncode == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import sys
@@ -313,6 +314,39 @@ def stats(directory: Directory, form: ReportForm = Format.TABLE) -> int:
         render.lines([found])
     else:
         render.pairs([(name, _fact(value)) for name, value in found.items()])
+    return CLEAN
+
+
+@app.command()
+@_verb
+def bench(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder on the disk in question.", show_default=False)
+    ],
+    messages: Annotated[int, typer.Option(min=100, max=10_000_000, help="How many of each kind.")] = 100_000,
+    size: Annotated[int, typer.Option(min=1, max=1 << 20, help="Bytes of a body.")] = 1024,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """What a store does here, beside what disk and memory do by themselves; some seconds, one thread.
+
+    Works in a folder of its own below DIR, or beside it where DIR is a store, and takes that away afterwards.
+    """
+    from mqstore.cli.bench import lines
+
+    folder = directory.absolute().parent if (directory / "commitlog").exists() else directory
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    found = list(lines(folder, messages, size))
+    if form is Format.JSON:
+        render.document([line.to_dict() for line in found])
+    elif form is Format.JSONL:
+        render.lines([line.to_dict() for line in found])
+    else:
+        rows = [
+            (line.what, f"{line.limit:,.0f}", f"{line.store:,.0f}", line.unit, f"{line.store / line.limit:.2f}")
+            for line in found
+        ]
+        render.table(("what", "bare loop", "store", "unit", "store / bare loop"), rows)
     return CLEAN
 
 

@@ -24,6 +24,7 @@
 mod cut;
 mod row;
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -297,14 +298,20 @@ impl LogScanner {
         let mut position = from;
         // In a whole log the next record is near.
         let mut wanted = FIRST_LOOK_BYTES;
+        let mut data = None;
         while position < before && position + MIN_RECORD_BYTES as u64 <= end {
-            // Holes and unwritten blocks hold no record; skipping them keeps a nearly empty segment cheap.
-            match file
-                .next_data(position - segment.base_offset())
-                .at_file(|| segment.path(), "looking for data")?
-            {
-                Some(data) => position = position.max(segment.base_offset() + data),
-                None => return Ok(None),
+            // Holes and unwritten blocks hold no record; skipping them keeps a nearly empty segment cheap. All are
+            // looked for before much is read: unwritten blocks count as data as soon as they were read.
+            if data.is_none() && wanted >= WINDOW_BYTES {
+                let found = data_from(&*file, position - segment.base_offset(), end - segment.base_offset());
+                data = Some(found.at_file(|| segment.path(), "looking for data")?);
+            }
+            if let Some(data) = &data {
+                let here = position - segment.base_offset();
+                let Some(next) = data.get(data.partition_point(|part| part.end <= here)) else {
+                    return Ok(None);
+                };
+                position = position.max(segment.base_offset() + next.start);
             }
             let len = (end.saturating_sub(position)).min(wanted as u64) as usize;
             if len < MIN_RECORD_BYTES {
@@ -465,6 +472,21 @@ fn check_place(physical_offset: i64, offset: u64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("the record says that it lies at {physical_offset}"))
+}
+
+/// The parts of a file from `from` to `end` that hold data, to a window's length.
+fn data_from(file: &dyn mqstore_io::VfsFile, from: u64, end: u64) -> std::io::Result<Vec<Range<u64>>> {
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    let mut position = from;
+    while let Some(data) = file.next_data(position)?.filter(|data| *data < end) {
+        let start = data.max(position);
+        position = start + WINDOW_BYTES as u64;
+        match parts.last_mut() {
+            Some(last) if last.end == start => last.end = position,
+            _ => parts.push(start..position),
+        }
+    }
+    Ok(parts)
 }
 
 /// How many bytes at the front of `bytes` are zero, whole blocks first.

@@ -7,7 +7,7 @@
 //!
 //! Pieces that are done wait for those before them; so many may wait that memory stays bounded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,63 +37,68 @@ struct Piece {
     segment: Arc<Segment>,
     start: u64,
     end: u64,
-    /// What the disk is to be asked for meanwhile: a place in a segment's file, and bytes.
-    ahead: Option<(Arc<Segment>, u64, u64)>,
+    /// What the disk is to be asked for meanwhile: a place in the segment's file, and bytes.
+    ahead: Option<(u64, u64)>,
 }
 
 /// The pieces of a log, one after the other.
 #[derive(Debug, Default)]
 struct Pieces {
     next: u64,
+    /// The next segment.
     segment: usize,
-    position: u64,
-    /// Before this place of the log the disk was asked for everything.
+    /// What is left of the one at hand: from, to.
+    planned: VecDeque<(u64, u64)>,
+    /// Before this place of it the disk was asked for everything.
     asked: u64,
     over: bool,
 }
 
 impl Pieces {
-    /// The next one that holds data; holes and room that nothing was written to are passed over.
     fn take(&mut self, view: &View<'_>) -> Option<Piece> {
-        while let Some(segment) = view.list.segments().get(self.segment) {
-            let end = segment.end_offset().min(view.limit);
-            let start = self.position.max(segment.base_offset());
-            let data = match segment.file() {
-                Ok(file) if start < end => file.next_data(start - segment.base_offset()),
-                // Who opens it for the piece says what is wrong.
-                Err(_) if start < end => Ok(Some(start - segment.base_offset())),
-                _ => Ok(None),
+        while self.planned.is_empty() {
+            let Some(segment) = view.list.segments().get(self.segment) else {
+                self.over = true;
+                return None;
             };
-            let data = data.unwrap_or(Some(start - segment.base_offset()));
-            match data.map(|data| segment.base_offset() + data).filter(|data| *data < end) {
-                // The file system knows of whole blocks; a record may begin before one.
-                Some(data) => {
-                    let data = if data - start < PIECE_BYTES { start } else { data };
-                    self.position = (data + PIECE_BYTES).min(end);
-                    let number = self.next;
-                    self.next += 1;
-                    let segment = Arc::clone(segment);
-                    let ahead = self.ahead(view);
-                    return Some(Piece { number, segment, start: data, end: self.position, ahead });
-                }
-                None => self.segment += 1,
-            }
+            self.plan(segment, view.limit);
+            self.segment += 1;
         }
-        self.over = true;
-        None
+        let segment = Arc::clone(view.list.segments().get(self.segment - 1)?);
+        let (start, end) = self.planned.pop_front()?;
+        let number = self.next;
+        self.next += 1;
+        let ahead = self.ahead(segment.base_offset(), start, end);
+        Some(Piece { number, segment, start, end, ahead })
     }
-}
 
-impl Pieces {
-    /// The next bytes that the disk is to be asked for.
-    fn ahead(&mut self, view: &View<'_>) -> Option<(Arc<Segment>, u64, u64)> {
-        let from = self.asked.max(self.position.saturating_sub(PIECE_BYTES));
-        let segment = view.list.find(from).or_else(|| view.list.next_from(from))?;
-        let from = from.max(segment.base_offset());
-        let to = (self.position + AHEAD_BYTES).min(segment.end_offset()).min(view.limit);
-        let len = to.checked_sub(from).filter(|len| *len > 0)?;
-        self.asked = to;
-        Some((Arc::clone(segment), from - segment.base_offset(), len))
+    /// Plans the pieces of a segment that hold data. All are looked for before any is read: room that nothing was
+    /// written to counts as data as soon as it was read.
+    fn plan(&mut self, segment: &Segment, limit: u64) {
+        let (base, end) = (segment.base_offset(), segment.end_offset().min(limit));
+        let file = segment.file();
+        let mut position = base;
+        while position < end {
+            // What is wrong here, who reads the piece will find and say.
+            let data = match &file {
+                Ok(file) => file.next_data(position - base).unwrap_or(Some(position - base)),
+                Err(_) => Some(position - base),
+            };
+            let Some(data) = data.map(|data| base + data).filter(|data| *data < end) else { break };
+            // The file system knows of whole blocks; a record may begin before one.
+            let start = if data - position < PIECE_BYTES { position } else { data };
+            position = (start + PIECE_BYTES).min(end);
+            self.planned.push_back((start, position));
+        }
+    }
+
+    /// The next bytes of the segment with base offset `base` that the disk is to be asked for: a place in its file,
+    /// and how many.
+    fn ahead(&mut self, base: u64, start: u64, end: u64) -> Option<(u64, u64)> {
+        let last = self.planned.back().map_or(end, |(_, end)| *end);
+        let (from, to) = (self.asked.max(start), last.min(end + AHEAD_BYTES));
+        self.asked = self.asked.max(to);
+        to.checked_sub(from).filter(|len| *len > 0).map(|len| (from - base, len))
     }
 }
 
@@ -278,11 +283,11 @@ fn make_part(
     part: &mut Part,
 ) -> Result<(), StoreError> {
     part.begin(piece.start);
-    if let Some((segment, from, len)) = &piece.ahead
-        && let Ok(file) = segment.file()
+    if let Some((from, len)) = piece.ahead
+        && let Ok(file) = piece.segment.file()
     {
         // What is wrong here, the reads will find and say.
-        let _ = file.expect_read(*from, *len);
+        let _ = file.expect_read(from, len);
     }
     let first = if piece.start == piece.segment.base_offset() {
         Some(piece.start)

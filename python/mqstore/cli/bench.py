@@ -1,0 +1,114 @@
+"""What a store does on a disk, beside what the disk and the memory do by themselves.
+
+A few seconds, one thread, this interpreter: enough to see whether a machine is fit and whether something is wrong with
+it. Each line has a bare loop and the store do the same number of bytes in the same folder, one after the other.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mqstore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_AT_ONCE = 100
+"""Messages of one call, where there are many of them."""
+
+_MOST_SYNCS = 500
+"""A disk may need many milliseconds for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One comparison; rates are a second."""
+
+    what: str
+    limit: float
+    store: float
+    unit: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"what": self.what, "limit": self.limit, "store": self.store, "unit": self.unit}
+
+
+def lines(folder: Path, messages: int, size: int) -> Iterator[Line]:
+    """Measures in a folder of its own below `folder`, which goes afterwards."""
+    home = Path(tempfile.mkdtemp(prefix="mqstore-bench-", dir=folder))
+    try:
+        yield from _lines(home, messages, os.urandom(size))
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _lines(home: Path, messages: int, body: bytes) -> Iterator[Line]:
+    bare = home / "bare"
+    syncs = min(messages, _MOST_SYNCS)
+    calls = max(messages // _AT_ONCE, 1)
+    copied = _rate(messages, lambda: _copy(bare, messages, body))
+    with mqstore.open(home / "store", "create") as store:
+        store.create_topic("bench", queues=1)
+        many = [mqstore.Message(body, keys=["key"])] * _AT_ONCE
+        taken = _rate(calls * _AT_ONCE, lambda: [store.append_many("bench", many) for _ in range(calls)])
+        yield Line("append, 100 a call", copied, taken, "messages/s")
+        taken = _rate(messages, lambda: [store.append("bench", body, keys="key") for _ in range(messages)])
+        yield Line("append", copied, taken, "messages/s")
+        limit = _rate(syncs, lambda: _write_synced(bare, syncs, body))
+        taken = _rate(syncs, lambda: [store.append("bench", body, durable=True) for _ in range(syncs)])
+        yield Line("append, durable", limit, taken, "messages/s")
+        limit = _rate(messages, lambda: _read(bare, messages, len(body)))
+        found = _rate(messages, lambda: sum(1 for _ in store.read("bench", 0, 0, messages)))
+        yield Line("read in order", limit, found, "messages/s")
+    began = time.perf_counter()
+    report = mqstore.verify(home / "store")
+    checked = report.bytes / (time.perf_counter() - began)
+    yield Line("verify", limit * len(body) / 1e6, checked / 1e6, "MB/s")
+
+
+def _rate(count: int, work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - began)
+
+
+def _copy(path: Path, count: int, body: bytes) -> None:
+    """Copies bodies one behind the other into a new file that is mapped."""
+    size = len(body)
+    with path.open("w+b") as file:
+        file.truncate(count * size)
+        with mmap.mmap(file.fileno(), count * size) as room:
+            for at in range(0, count * size, size):
+                room[at : at + size] = body
+
+
+def _write_synced(path: Path, count: int, body: bytes) -> None:
+    """Overwrites the file's begin, each write synced."""
+    file = os.open(path, os.O_WRONLY)
+    try:
+        for number in range(count):
+            os.pwrite(file, body, number * len(body))
+            os.fdatasync(file)
+    finally:
+        os.close(file)
+
+
+def _read(path: Path, count: int, size: int) -> None:
+    """Reads the file in pieces of a mebibyte and cuts bodies out of them."""
+    step = max((1 << 20) // size, 1) * size
+    file = os.open(path, os.O_RDONLY)
+    try:
+        for at in range(0, count * size, step):
+            piece = os.pread(file, step, at)
+            for start in range(0, len(piece), size):
+                piece[start : start + size]
+    finally:
+        os.close(file)

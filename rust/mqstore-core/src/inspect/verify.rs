@@ -18,6 +18,7 @@ use crate::files::StoreFiles;
 use crate::index::IndexSet;
 use crate::live::read_live;
 use crate::mark::MarkFile;
+use crate::mend::Ledger;
 use crate::options::StoreOptions;
 
 /// Keys whose index answer is checked at most; they are spread evenly over the log.
@@ -47,6 +48,7 @@ pub fn verify(
         keys: Vec::new(),
         end: 0,
         dispatched: u64::MAX,
+        repairs: Ledger::load(files)?,
     };
     check.segments();
     check.log(progress)?;
@@ -68,6 +70,8 @@ struct Check<'a> {
     end: u64,
     /// Beyond this a running writer has not dispatched yet.
     dispatched: u64,
+    /// Gaps that a repair has told already.
+    repairs: Ledger,
 }
 
 impl Check<'_> {
@@ -101,6 +105,7 @@ impl Check<'_> {
                 next_report = offset + (1 << 20);
             }
             match scanner.next_item()? {
+                ScanItem::Record(record) if record.is_placeholder() => {}
                 ScanItem::Record(record) => {
                     self.report.messages += 1;
                     self.report.bytes += u64::from(record.size);
@@ -212,6 +217,7 @@ impl Check<'_> {
         for pair in wanted.windows(2) {
             if let [(left, _), (right, _)] = pair
                 && left + 1 != *right
+                && !self.repairs.knows(queue.topic(), queue.queue_id(), left + 1, *right)
             {
                 let detail = format!("offsets {} to {} (exclusive) have no record", left + 1, right);
                 self.report.add(Kind::QueueGap, folder, None, detail);

@@ -501,6 +501,10 @@ for _class in (
     StoreEvent,
     CompactionReport,
     RebuildReport,
+    LostRange,
+    LostOffsets,
+    RepairReport,
+    SnapshotReport,
 ):
     _class.__module__ = "mqstore"
 del _class

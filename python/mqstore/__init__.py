@@ -15,7 +15,7 @@ Importing starts no thread and opens nothing; what is heavy is imported where it
 import typing as _typing
 
 from mqstore import errors, types
-from mqstore._directories import compact, info, rebuild, verify
+from mqstore._directories import compact, info, rebuild, repair, verify
 from mqstore._native import AppendResult, StoredMessage, __version__
 from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
 from mqstore.errors import (
@@ -50,12 +50,16 @@ if _typing.TYPE_CHECKING:
         ExpireReport,
         GroupInfo,
         GroupOffset,
+        LostOffsets,
+        LostRange,
         PartSize,
         Problem,
         Progress,
         QueueInfo,
         QueueRange,
         RebuildReport,
+        RepairReport,
+        SnapshotReport,
         StoreEvent,
         StoreInfo,
         StoreStats,
@@ -75,6 +79,8 @@ __all__ = [
     "GroupOffset",
     "InvalidMessageError",
     "InvalidOptionError",
+    "LostOffsets",
+    "LostRange",
     "MQStoreError",
     "Message",
     "MessageTooLargeError",
@@ -86,6 +92,8 @@ __all__ = [
     "QueueInfo",
     "QueueRange",
     "RebuildReport",
+    "RepairReport",
+    "SnapshotReport",
     "Store",
     "StoreBusyError",
     "StoreClosedError",
@@ -111,6 +119,7 @@ __all__ = [
     "info",
     "open",
     "rebuild",
+    "repair",
     "types",
     "verify",
 ]

@@ -1,20 +1,17 @@
-"""The verbs on whole directories: `info`, `verify`, `rebuild`, `compact`."""
+"""The verbs on whole directories: `info`, `verify`, `repair`, `rebuild`, `compact`."""
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from typing import TYPE_CHECKING
 
 from mqstore import _native
 from mqstore._paths import home_of
-from mqstore.errors import StoreLockedError, UnsupportedFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
-    from mqstore._reports import CompactionReport, Progress, RebuildReport, StoreInfo, VerifyReport
+    from mqstore._reports import CompactionReport, Progress, RebuildReport, RepairReport, StoreInfo, VerifyReport
     from mqstore.types import StorePath
 
 
@@ -93,6 +90,59 @@ def rebuild(
     return RebuildReport._timed(lambda: _native.rebuild(home, dry_run, threads, tell), dry_run=dry_run)
 
 
+def repair(
+    path: StorePath,
+    *,
+    output: StorePath | None = None,
+    in_place: bool = False,
+    dry_run: bool = False,
+    progress: Callable[[Progress], object] | None = None,
+) -> RepairReport:
+    """Makes of a damaged directory a store that opens again, with every message that can still be read.
+
+    A torn end of the log is cut. What is damaged between two good records is filled by records that nobody gets to
+    see, a missing segment by one without messages; files of a wrong length or under a wrong name are put right.
+    Queues, key index and checkpoint are made anew where they are wrong, a configuration file that does not parse
+    gives way to its backup, and `abort` is removed once all is durable. RocketMQ opens the result.
+
+    Nothing is lost by it: what is replaced or cut lies in `mqstore/lost+found` before the first byte changes, and
+    `mqstore/repairs.jsonl` says what and why. Whoever stops it may run it again, which ends it; on a store that
+    is in order it changes nothing.
+
+    Args:
+        path: the directory.
+        output: leaves `path` as it is and repairs a copy in this folder, which must not exist.
+        in_place: repairs `path` itself.
+        dry_run: only tells what a repair would do; neither `output` nor `in_place` is needed then.
+        progress: called about once a mebibyte; an exception that it raises ends the repair.
+
+    Returns:
+        What was found, what was done, and what is still wrong.
+
+    Raises:
+        ValueError: neither or both of `output` and `in_place` are given.
+        FileExistsError: `output` exists.
+        NotAStoreError: there is no store.
+        StoreLockedError: somebody has the store open for writing.
+        UnsupportedFormatError: the queues are kept in RocksDB; or with `output` something that cannot be copied,
+            such as a log in folders of its own.
+        CorruptionError: a symbolic link stands in the place of a segment.
+        DiskFullError: no room for the copies.
+    """
+    from mqstore._reports import Progress, RepairReport
+
+    if (output is None) == (not in_place) and not (dry_run and output is None):
+        msg = "repair() needs either output=, a folder for a repaired copy, or in_place=True"
+        raise ValueError(msg)
+    home = home_of(path)
+    target = None if output is None else home_of(output)
+    if target is not None:
+        _must_be_new(target)
+    tell = None if progress is None else lambda done, total: progress(Progress(done, total))
+    found = _native.repair(home, target, dry_run, tell)
+    return RepairReport._of(home, target, dry_run, found)
+
+
 def compact(
     path: StorePath,
     *,
@@ -157,77 +207,20 @@ def compact(
         }
     )
     if output is not None:
-        home = _copy(home, home_of(output))
+        copy = home_of(output)
+        _must_be_new(copy)
+        _native.copy_store(home, copy, None)
+        home = copy
     report = _native.compaction_run(home, chosen, options, threads or os.cpu_count() or 1)
     return CompactionReport._from_dict(json.loads(report))
 
 
-def _copy(source: str, target: str) -> str:
-    """A copy of a store that nobody writes; it appears under its name only when it is whole."""
-    import shutil
-    from pathlib import Path
-
-    if Path(target).exists():
+def _must_be_new(target: str) -> None:
+    if os.path.lexists(target):
         msg = f"{target}: exists already; output needs a new folder"
         raise FileExistsError(msg)
-    if (Path(source) / "mqstore" / "paths").exists():
-        reason = "its log lies in folders of its own, which a copy would share; copy them by hand, or use in_place"
-        raise UnsupportedFormatError(source, reason)
-    before = info(source)
-    if before.locked:
-        raise StoreLockedError(source, before.writer_pid)
-    partial = f"{target}.partial"
-    try:
-        shutil.copytree(source, partial, symlinks=True, copy_function=_copy_file, ignore=_not_of_the_copy(source))
-        after = info(source)
-        if after.locked or after.log_max_offset != before.log_max_offset:
-            raise StoreLockedError(source, after.writer_pid)
-        os.rename(partial, target)  # noqa: PTH104 - the paths are text
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return target
 
 
-def _not_of_the_copy(source: str) -> Callable[[str, list[str]], set[str]]:
-    # Another process's live page, staging and jobs mean nothing in a copy.
-    side = os.path.join(source, "mqstore")  # noqa: PTH118 - what copytree hands over is text
-    return lambda folder, _names: {"live", "tmp", "jobs"} if folder == side else set()
-
-
-def _copy_file(source: str, target: str) -> None:
-    """Copies a file with its holes: queue and index files are mostly empty."""
-    # A store has no pipes and devices; opening one to read it could wait for ever.
-    with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK), "rb") as old, open(target, "wb") as new:  # noqa: PTH123
-        status = os.fstat(old.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            msg = f"{source}: not a file; only files can be copied"
-            raise OSError(msg)
-        for start, end in _data_ranges(old.fileno(), status.st_size):
-            old.seek(start)
-            new.seek(start)
-            while (left := end - old.tell()) > 0 and (chunk := old.read(min(left, 1 << 20))):
-                new.write(chunk)
-        new.truncate(status.st_size)
-        new.flush()
-        os.fsync(new.fileno())
-
-
-def _data_ranges(file: int, size: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file that are no holes; all of it where the file system cannot tell."""
-    position = 0
-    while position < size:
-        try:
-            start = os.lseek(file, position, os.SEEK_DATA)
-            end = os.lseek(file, start, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # ENXIO: nothing but a hole is left
-                yield position, size
-            return
-        yield start, end
-        position = end
-
-
-for _function in (info, verify, rebuild, compact):
+for _function in (info, verify, repair, rebuild, compact):
     _function.__module__ = "mqstore"
 del _function

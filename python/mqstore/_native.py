@@ -17,8 +17,10 @@ from mqstore._mqstore import (
     compaction_report,
     compaction_run,
     compaction_run_task,
+    copy_store,
     info,
     rebuild,
+    repair,
     verify,
 )
 
@@ -37,7 +39,9 @@ __all__ = [
     "compaction_report",
     "compaction_run",
     "compaction_run_task",
+    "copy_store",
     "info",
     "rebuild",
+    "repair",
     "verify",
 ]

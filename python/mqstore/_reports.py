@@ -113,6 +113,94 @@ class VerifyReport(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class LostRange(_Report):
+    """A stretch of the log that no message can be read from any more."""
+
+    path: str
+    """The segment."""
+    offset: int
+    """The first byte in it."""
+    log_offset: int
+    """The first byte in the log."""
+    bytes: int
+    """How many bytes."""
+    reason: str
+    """What was wrong with them."""
+    kept_as: str | None
+    """The copy of them; None where nothing but zeros was there, and in a dry run."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostOffsets(_Report):
+    """Offsets of a queue that no record has: `from_offset` to before `to_offset`."""
+
+    topic: str
+    queue_id: int
+    from_offset: int
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport(_Report):
+    """What `mqstore.repair` found and did."""
+
+    path: str
+    """The directory."""
+    output: str | None
+    """The repaired copy; None for a repair in place."""
+    dry_run: bool
+    """Whether nothing was changed."""
+    changed: bool
+    """Whether something was changed; in a dry run, whether something would be."""
+    ok: bool
+    """Whether `verify` finds nothing: of the result, in a dry run of the store as it is."""
+    messages: int
+    """Messages in the log that hold together."""
+    lost: tuple[LostRange, ...] = ()
+    """Stretches of the log that were replaced, in log order."""
+    queue_offsets: tuple[LostOffsets, ...] = ()
+    """Queue offsets that no record has, as far as no repair has told them before."""
+    actions: tuple[str, ...] = ()
+    """What was done, or would be, in words."""
+    problems: tuple[Problem, ...] = ()
+    """What `verify` finds: of the result, in a dry run of the store as it is."""
+
+    @classmethod
+    def _of(cls, path: str, output: str | None, dry_run: bool, values: Mapping[str, Any]) -> Self:
+        found = VerifyReport._from_dict({**values, "bytes": 0})
+        return cls(
+            path=path,
+            output=output,
+            dry_run=dry_run,
+            changed=values["changed"],
+            ok=values["ok"],
+            messages=values["messages"],
+            lost=tuple(LostRange(**one) for one in values["lost"]),
+            queue_offsets=tuple(LostOffsets(*one) for one in values["queue_offsets"]),
+            actions=tuple(values["actions"]),
+            problems=found.problems,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReport(_Report):
+    """What `Store.snapshot` copied."""
+
+    path: str
+    """The snapshot."""
+    log_min_offset: int
+    """Where its log begins."""
+    log_max_offset: int
+    """Where its log ends: everything before is in it, nothing behind."""
+    messages: int
+    """Messages in its log."""
+    linked_segments: int
+    """Segments that are further names of the store's own files, which neither changes any more."""
+    copied_segments: int
+    """Segments that are files of their own; where the file system can, they share blocks with the store's."""
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildReport(_Report):
     """What `mqstore.rebuild` and `Store.rebuild` made from the log."""
 
@@ -413,6 +501,10 @@ for _class in (
     StoreEvent,
     CompactionReport,
     RebuildReport,
+    LostRange,
+    LostOffsets,
+    RepairReport,
+    SnapshotReport,
 ):
     _class.__module__ = "mqstore"
 del _class

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mqstore._options import StoreOptions
-    from mqstore._reports import ExpireReport, Progress, QueueInfo, RebuildReport, StoreStats, VerifyReport
+    from mqstore._reports import (
+        ExpireReport,
+        Progress,
+        QueueInfo,
+        RebuildReport,
+        SnapshotReport,
+        StoreStats,
+        VerifyReport,
+    )
     from mqstore.types import Mode, StorePath
 
 # A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
@@ -162,6 +170,35 @@ class Store(_native.NativeStore):
 
         tell = None if progress is None else lambda done, total: progress(Progress(done, total))
         return RebuildReport._timed(lambda: self._rebuild(tell))
+
+    def snapshot(self, dest: StorePath, *, progress: Callable[[Progress], object] | None = None) -> SnapshotReport:
+        """Makes a consistent copy of the store in a new folder, of everything that was appended before the call.
+
+        Appends and reads go on. A store that is open for writing is flushed first; one that is open for reading
+        may be written by another process meanwhile. Full segments are shared with the store where the file system
+        can (the same blocks, or a further name for the same file, which neither side changes any more), the rest is
+        copied; queues, key index and checkpoint are built from the copied log. The copy is as after a close.
+
+        Args:
+            dest: the folder, which must not exist. It gets its name when it is whole and durable.
+            progress: called about once a mebibyte; an exception that it raises ends it, and nothing is left.
+
+        Returns:
+            What is in it.
+
+        Raises:
+            FileExistsError: `dest` exists.
+            UnsupportedFormatError: the queues are kept in RocksDB.
+            DiskFullError: no room for the copy.
+        """
+        from mqstore._directories import _must_be_new
+        from mqstore._reports import Progress, SnapshotReport
+
+        self._check()
+        target = home_of(dest)
+        _must_be_new(target)
+        tell = None if progress is None else lambda done, total: progress(Progress(done, total))
+        return SnapshotReport(path=target, **self._snapshot(target, tell))
 
     def __enter__(self) -> Self:
         self._check()

@@ -1,4 +1,4 @@
-"""The verbs. Each opens the directory to read it and never changes a byte, but for `expire` and `rebuild`."""
+"""The verbs. Each opens the directory to read it and never changes a byte, but for `expire`, `rebuild` and `repair`."""
 
 from __future__ import annotations
 
@@ -319,6 +319,39 @@ def stats(directory: Directory, form: ReportForm = Format.TABLE) -> int:
 
 @app.command()
 @_verb
+def repair(
+    directory: Directory,
+    output: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Repair a copy in this new folder.", show_default=False)
+    ] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Repair the directory itself.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Makes a damaged directory one that opens again; exit status 1 when something is still wrong."""
+    if (output is not None and in_place) or (output is None and not in_place and not dry_run):
+        raise typer.BadParameter("give --output OUT, a new folder for a repaired copy, or --in-place")
+    if dry_run or (in_place and not yes):
+        with render.progress("looking for damage") as bar:
+            plan = mqstore.repair(directory, dry_run=True, progress=bar)
+        if dry_run or not plan.changed:
+            _repair_report(plan, form)
+            return CLEAN if plan.ok else PROBLEMS
+        if form is Format.TABLE:
+            _repair_report(plan, form)
+        if not sys.stdin.isatty():
+            render.note(f"{len(plan.actions)} things would be done; say --yes to do them, or --dry-run to see them")
+            return USAGE
+        typer.confirm("Repair the directory so?", abort=True, err=True)
+    with render.progress("repairing") as bar:
+        report = mqstore.repair(directory, output=output, in_place=in_place, progress=bar)
+    _repair_report(report, form)
+    return CLEAN if report.ok else PROBLEMS
+
+
+@app.command()
+@_verb
 def bench(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="A folder on the disk in question.", show_default=False)
@@ -373,6 +406,47 @@ def config_show(
         rows = [(one.option, _fact(one.value), one.setting or one.source, ", ".join(one.rocketmq)) for one in shown]
         render.table(("option", "value", "from", "RocketMQ"), rows)
     return CLEAN
+
+
+@app.command()
+@_verb
+def snapshot(
+    directory: Directory,
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.", show_default=False)],
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Copies the store as it is now to a new folder, also while somebody writes it."""
+    with mqstore.open(directory) as store, render.progress("copying") as bar:
+        report = store.snapshot(output, progress=bar)
+    if form is Format.JSON:
+        render.document(report.to_dict())
+    elif form is Format.JSONL:
+        render.lines([report.to_dict()])
+    else:
+        render.pairs([(name.replace("_", " "), _fact(value)) for name, value in report.to_dict().items()])
+    return CLEAN
+
+
+def _repair_report(report: mqstore.RepairReport, form: Format) -> None:
+    if form is Format.JSON:
+        render.document(report.to_dict())
+        return
+    if form is Format.JSONL:
+        render.lines([report.to_dict()])
+        return
+    facts = [("ok", report.ok), ("changed", report.changed), ("messages", report.messages)]
+    render.pairs([(name, _fact(value)) for name, value in facts])
+    if report.lost:
+        lost = [(one.path, one.offset, one.bytes, one.reason, one.kept_as or "-") for one in report.lost]
+        render.table(("lost in", "offset", "bytes", "reason", "kept as"), lost)
+    if report.queue_offsets:
+        offsets = [(one.topic, one.queue_id, one.from_offset, one.to_offset) for one in report.queue_offsets]
+        render.table(("topic", "queue", "no record from", "to before"), offsets)
+    if report.actions:
+        render.table(("would be done" if report.dry_run else "done",), [(text,) for text in report.actions])
+    if report.problems:
+        rows = [(one.kind, one.path, one.offset, one.detail) for one in report.problems]
+        render.table(("wrong", "path", "offset", "detail"), rows)
 
 
 def _info_tables(report: mqstore.StoreInfo) -> None:

@@ -15,6 +15,7 @@
 //! <root>/mqstore/paths           the folders of the log, when they are others than commitlog/
 //! <root>/mqstore/wipe/           segments that are being overwritten before they go
 //! <root>/mqstore/jobs/           staged compactions
+//! <root>/mqstore/repairs.jsonl   what repairs found lost
 //! ```
 //!
 //! Source: `StorePathConfigHelper`, `BrokerPathConfigHelper`.
@@ -131,6 +132,11 @@ impl StoreFiles {
     /// `mqstore/lost+found/`: what recovery cut, byte for byte.
     pub fn lost_and_found(&self) -> PathBuf {
         self.side().join("lost+found")
+    }
+
+    /// `mqstore/repairs.jsonl`: what repairs found lost.
+    pub fn repairs(&self) -> PathBuf {
+        self.side().join("repairs.jsonl")
     }
 
     /// `mqstore/jobs/`: staged output of compaction jobs.

@@ -26,6 +26,7 @@ pub mod index;
 pub mod inspect;
 pub mod live;
 pub mod mark;
+pub mod mend;
 pub mod message;
 pub mod options;
 pub mod recovery;
@@ -36,11 +37,13 @@ pub use error::{StoreError, Stray};
 pub use events::{ExpiredFile, ExpiredKind, Hooks, StoreEvent, Verdict};
 pub use files::StoreFiles;
 pub use inspect::{Problem, Progress, VerifyReport, verify};
+pub use mend::{LostOffsets, LostRange};
 pub use message::{Appended, NewMessage, RecordBytes, StoredRecord, TagFilter, UniqueKey, encode_properties};
 pub use options::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions, Visibility};
 pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
 pub use store::{
     Boundary, Geometry, GroupOffset, GroupOffsets, InfoReport, LogCursor, LookupCursor, PartSize,
-    QueueCursor, QueueInfo, Stats, Store, info, rebuild,
+    QueueCursor, QueueInfo, RepairReport, RepairTarget, SnapshotReport, Stats, Store, copy_store, info,
+    rebuild, repair,
 };

@@ -182,6 +182,23 @@ impl MappedFile {
         Ok(Self::from_stat(vfs, path, base_offset, &stat, access))
     }
 
+    /// The first `len` bytes, or fewer where it is shorter, of a regular file whose `stat` was just read, for reading.
+    /// A file that is longer is opened now.
+    pub fn front(
+        vfs: &Arc<dyn Vfs>,
+        path: &Path,
+        base_offset: u64,
+        stat: &FileStat,
+        len: u64,
+    ) -> io::Result<Arc<Self>> {
+        let front = FileStat { len: stat.len.min(len), ..*stat };
+        let file = Self::from_stat(vfs, path, base_offset, &front, MapAccess::Read);
+        if stat.len > len {
+            *file.file.lock() = Some(vfs.open(path, Access::Read)?);
+        }
+        Ok(file)
+    }
+
     /// [`MappedFile::open`] for a regular file whose `stat` was just read.
     pub(crate) fn from_stat(
         vfs: &Arc<dyn Vfs>,

@@ -208,6 +208,13 @@ pub trait Vfs: Send + Sync + Debug {
     /// [`Vfs::sync_dir`] of the folder of `to`.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
+    /// Makes the file `to`, whose name must be free, with the content of `from` and the same blocks of the device;
+    /// what is written to either later is its own. `Unsupported` where the system or the file system cannot, with
+    /// no file made. Content and name are durable as those of any other new file.
+    fn reflink(&self, _from: &Path, _to: &Path) -> io::Result<Arc<dyn VfsFile>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Exchanges two names, files or folders, in one step; `Unsupported` where the system or the
     /// file system cannot. Durable after [`Vfs::sync_dir`] of both folders.
     fn exchange(&self, a: &Path, b: &Path) -> io::Result<()>;

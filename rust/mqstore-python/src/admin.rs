@@ -1,11 +1,14 @@
-//! Verbs on whole directories: `verify`, `rebuild`, `info`, and an open store's `stats`.
+//! Verbs on whole directories: `verify`, `rebuild`, `repair`, `info`, and an open store's `stats` and `snapshot`.
 //!
 //! Their answers travel as dicts in the JSON form; `mqstore._reports` makes the dataclasses.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mqstore_core::{Problem, Progress, RebuildReport, Stats, Store, StoreError, StoreFiles, StoreOptions};
+use mqstore_core::{
+    LostRange, Problem, Progress, RebuildReport, RepairTarget, Stats, Store, StoreError, StoreFiles,
+    StoreOptions,
+};
 use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -67,6 +70,79 @@ fn rebuild_dict<'py>(py: Python<'py>, report: &RebuildReport) -> PyResult<Bound<
     found.set_item("queues", report.queues)?;
     found.set_item("index_entries", report.index_entries)?;
     found.set_item("skipped", &report.skipped)?;
+    Ok(found)
+}
+
+/// Repairs the store at `path`, or a copy of it in `output`; `progress` as for `verify`.
+#[pyfunction]
+pub(crate) fn repair(
+    py: Python<'_>,
+    path: PathBuf,
+    output: Option<PathBuf>,
+    dry_run: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'_, PyDict>> {
+    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    let report = watched(py, progress.as_ref(), |watch| {
+        let target = match &output {
+            _ if dry_run => RepairTarget::DryRun,
+            Some(output) => RepairTarget::Output(output),
+            None => RepairTarget::InPlace,
+        };
+        mqstore_core::repair(&files, &StoreOptions::default(), target, watch)
+    })?;
+    let found = PyDict::new(py);
+    found.set_item("changed", report.changed)?;
+    found.set_item("ok", report.ok)?;
+    found.set_item("messages", report.messages)?;
+    let lost = report.lost.iter().map(|one| lost_range(py, one)).collect::<PyResult<Vec<_>>>()?;
+    found.set_item("lost", lost)?;
+    let offsets = report.queue_offsets.iter().map(|one| (&one.topic, one.queue_id, one.from, one.to));
+    found.set_item("queue_offsets", offsets.collect::<Vec<_>>())?;
+    found.set_item("actions", &report.actions)?;
+    let problems = report.problems.iter().map(|one| problem(py, one)).collect::<PyResult<Vec<_>>>()?;
+    found.set_item("problems", problems)?;
+    found.set_item("more", report.more)?;
+    Ok(found)
+}
+
+fn lost_range<'py>(py: Python<'py>, lost: &LostRange) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("path", lost.path.to_string_lossy())?;
+    found.set_item("offset", lost.offset)?;
+    found.set_item("log_offset", lost.log_offset)?;
+    found.set_item("bytes", lost.bytes)?;
+    found.set_item("reason", &lost.reason)?;
+    found.set_item("kept_as", lost.kept_as.as_ref().map(|kept| kept.to_string_lossy()))?;
+    Ok(found)
+}
+
+/// Copies the store at `path`, which nobody writes, to the new folder `output`; `progress` as for `verify`.
+#[pyfunction]
+pub(crate) fn copy_store(
+    py: Python<'_>,
+    path: PathBuf,
+    output: PathBuf,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<()> {
+    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    watched(py, progress.as_ref(), |watch| mqstore_core::copy_store(&files, &output, watch))
+}
+
+/// Makes a consistent copy of an open store.
+pub(crate) fn snapshot_store<'py>(
+    py: Python<'py>,
+    store: &Store,
+    output: &std::path::Path,
+    progress: Option<&Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let report = watched(py, progress, |watch| store.snapshot(output, watch))?;
+    let found = PyDict::new(py);
+    found.set_item("log_min_offset", report.log_min_offset)?;
+    found.set_item("log_max_offset", report.log_max_offset)?;
+    found.set_item("messages", report.messages)?;
+    found.set_item("linked_segments", report.linked_segments)?;
+    found.set_item("copied_segments", report.copied_segments)?;
     Ok(found)
 }
 

@@ -42,6 +42,8 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(runtime::after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(admin::verify, module)?)?;
     module.add_function(wrap_pyfunction!(admin::rebuild, module)?)?;
+    module.add_function(wrap_pyfunction!(admin::repair, module)?)?;
+    module.add_function(wrap_pyfunction!(admin::copy_store, module)?)?;
     module.add_function(wrap_pyfunction!(admin::info, module)?)?;
     compaction::register(module)?;
     Ok(())

@@ -13,7 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-use crate::admin::{rebuild_store, stats_dict};
+use crate::admin::{rebuild_store, snapshot_store, stats_dict};
 use crate::batch::parts;
 use crate::error::{StoreClosedError, to_py};
 use crate::events::report_dict;
@@ -296,6 +296,16 @@ impl NativeStore {
     /// Queues and index made anew; `progress` is called with the bytes done and the bytes in all.
     fn _rebuild<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
         rebuild_store(py, self.core()?, progress.as_ref())
+    }
+
+    /// A consistent copy in the new folder `output`; `progress` as for `_rebuild`.
+    fn _snapshot<'py>(
+        &self,
+        py: Python<'py>,
+        output: PathBuf,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        snapshot_store(py, self.core()?, &output, progress.as_ref())
     }
 
     /// What is due, deleted or only told; Ctrl-C ends it between two files.

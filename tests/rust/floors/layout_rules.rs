@@ -16,7 +16,7 @@ const CRATES: [(&str, &[&str]); 5] = [
 ];
 
 /// The floor of every module at the top of `mqstore-core`. A new module gets a line here.
-const CORE_FLOORS: [(&str, u8); 18] = [
+const CORE_FLOORS: [(&str, u8); 19] = [
     // The ground that all stand on.
     ("error", 0),
     ("events", 0),
@@ -34,6 +34,7 @@ const CORE_FLOORS: [(&str, u8); 18] = [
     ("dispatch", 2),
     ("flush", 2),
     ("recovery", 2),
+    ("mend", 2),
     ("retention", 2),
     ("compaction", 2),
     ("inspect", 2),

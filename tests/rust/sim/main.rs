@@ -8,6 +8,7 @@
 //! | `check` | what a recovered store must be |
 //! | `explore` | going through all of it, counting, replay |
 //! | `remaking` | recoveries that make again what was lost, and are ended |
+//! | `repairing` | repairs, copies and snapshots |
 //!
 //! A failure prints `MQSIM=case:call:state:depth`; with that in the environment the suite looks at this
 //! one state again and leaves its disk as files. `MQSTORE_SOAK=1` makes everything longer.
@@ -27,6 +28,7 @@ mod faults;
 mod foreign;
 mod mutants;
 mod remaking;
+mod repairing;
 mod states;
 mod switches;
 mod workload;

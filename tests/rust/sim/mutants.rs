@@ -11,10 +11,16 @@ use crate::crashes::{LONG, MODES, deleting, exhaustive, named, random, soak};
 use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_done};
 use crate::states::{Limits, Rng};
 use crate::workload::Case;
-use crate::{compacting, decay, faults, foreign, remaking, switches};
+use crate::{compacting, decay, faults, foreign, remaking, repairing, switches};
 
 /// Switches that nobody is to notice here, and why they are kept. The soak tries them all the same.
-const SPARE: [(&str, &str); 17] = [
+const SPARE: [(&str, &str); 23] = [
+    ("repair.sync_log", "a log with a mark is written again, and the rebuild that follows syncs one without"),
+    ("repair.sync_log_folder", "the sync of the log's folders before the mark covers it"),
+    ("repair.sync_made_names", "the sync of the log's folders before the mark covers it"),
+    ("repair.sync_own_name", "the sync of the log's folders before the mark covers it"),
+    ("snapshot.sync_last", "the sync of the log before the mark covers it"),
+    ("snapshot.sync_linked", "a writer has synced its full segments before"),
     ("compaction.sync_cleared_job", "what a job leaves is swept by the next one"),
     ("compaction.sync_swept_jobs", "what a job leaves is swept by the next one"),
     ("compaction.sync_job_name", "a job whose folder is lost is run again"),
@@ -211,6 +217,10 @@ fn compactions(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     compacting::hunt(stop).map(|_| ())
 }
 
+fn repairs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    repairing::hunt(stop).map(|_| ())
+}
+
 fn failed_syncs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     faults::failed_syncs(400, stop).map(|_| ())
 }
@@ -240,6 +250,7 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
     ];
     let first: (&str, Hunt) = match name.split('.').next().unwrap_or_default() {
         "compaction" => ("compactions", compactions),
+        "repair" | "copy" | "snapshot" => ("repairs", repairs),
         "retention" => ("deletions", deletions),
         _ if name.contains("torn") || name.starts_with("mark.two") => ("tears", tears),
         _ if name.contains("log_path") => ("deletions", deletions),

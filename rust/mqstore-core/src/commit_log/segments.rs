@@ -79,6 +79,11 @@ impl SegmentList {
         Ok((row, list))
     }
 
+    /// A log of these files, by ascending offset; where they do not touch it has gaps.
+    pub fn of_files(segments: Vec<Arc<Segment>>) -> Self {
+        Self { segments: segments.into(), ..Self::default() }
+    }
+
     /// The row as it is now.
     pub fn of(row: &MappedFileQueue) -> Self {
         Self { segments: row.snapshot(), ..Self::default() }

@@ -64,7 +64,7 @@ impl BatchTopics {
 pub struct RunOutput {
     /// Index entries in log order.
     pub index: Vec<IndexPut>,
-    /// Records seen.
+    /// Records seen, without those that only fill a place.
     pub records: u64,
     /// Log offset and store time of the last of them.
     pub last_record: (u64, i64),
@@ -202,13 +202,14 @@ impl RunOutput {
     /// Adds what `record`, which lies at log offset `offset`, contributes.
     #[inline]
     pub fn add(&mut self, rules: &DispatchRules, record: &RecordOutline<'_>, offset: u64) {
-        self.records += 1;
         self.last_record = (offset, record.store_timestamp);
         let (queued, indexed) =
             (record.dispatches_to_queue(), record.indexed() && offset >= rules.index_from);
         if !queued && !indexed {
+            self.records += u64::from(!record.is_placeholder());
             return;
         }
+        self.records += 1;
         let known = self.topics.get(self.last).is_some_and(|topic| *topic.name == *record.topic);
         if !known {
             self.last = self.topic(rules, record.topic);

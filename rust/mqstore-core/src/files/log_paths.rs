@@ -262,6 +262,11 @@ impl StoreFiles {
         Ok(folders.side_of(folder).join("wipe").join(name))
     }
 
+    /// A folder of ours on the file system of the log file at `path`, for files that do not have their name yet.
+    pub fn staging_beside(&self, path: &Path) -> Result<PathBuf, StoreError> {
+        Ok(self.log_folders()?.side_of(path.parent().unwrap_or(&self.root)).join("tmp"))
+    }
+
     /// The folders in which files wait to be overwritten.
     pub fn wipe_folders(&self) -> Result<Vec<PathBuf>, StoreError> {
         let folders = self.log_folders()?;

@@ -13,6 +13,7 @@ use crate::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use crate::dispatch::{DispatchRules, RunOutput};
 use crate::error::StoreError;
 use crate::files::StoreFiles;
+use crate::mend::Ledger;
 
 /// Bytes that are read at first to look at one record.
 const RECORD_GUESS_BYTES: usize = 4096;
@@ -33,6 +34,8 @@ pub(super) struct View<'a> {
     pub list: Arc<SegmentList>,
     pub queues: QueueSet,
     pub rules: DispatchRules,
+    /// Gaps that a repair has told already.
+    pub repairs: Ledger,
     /// Nothing from here on counts: a running writer has not published it.
     pub limit: u64,
     /// Beyond this a running writer has not dispatched yet.
@@ -102,6 +105,9 @@ impl Part {
     /// Adds a record that lies at log offset `offset`.
     #[inline]
     pub(super) fn add(&mut self, rules: &DispatchRules, record: &RecordOutline<'_>, offset: u64) {
+        if record.is_placeholder() {
+            return;
+        }
         self.messages += 1;
         self.bytes += u64::from(record.size);
         self.times.add(offset, record.store_timestamp);

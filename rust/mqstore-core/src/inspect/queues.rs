@@ -253,7 +253,8 @@ impl Look<'_> {
 
     /// Tells what the parts found, of a queue whose entries end at `max`.
     fn findings(&mut self, folder: &Path, max: i64, place: impl Fn(i64) -> Option<u64>) {
-        for (from, to) in &self.tally.gaps {
+        let told = |(from, to): &&(i64, i64)| !self.view.repairs.knows(self.topic, self.queue_id, *from, *to);
+        for (from, to) in self.tally.gaps.iter().filter(told) {
             let detail = format!("offsets {from} to {to} (exclusive) have no record");
             self.report.add(Kind::QueueGap, folder, None, detail);
         }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mqstore_format::IndexGeometry;
-use mqstore_format::json::{self, ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicTable};
 use mqstore_io::sync::Mutex;
 use mqstore_io::{Access, FileKind};
 
@@ -23,6 +22,7 @@ use crate::files::StoreFiles;
 use crate::index::IndexSet;
 use crate::live::read_live;
 use crate::mark::MarkFile;
+use crate::mend::{Ledger, check_config};
 use crate::options::StoreOptions;
 
 /// Bytes that a part made by hand has at most, so that its memory stays bounded.
@@ -94,6 +94,7 @@ fn view<'a>(files: &'a StoreFiles, options: &StoreOptions) -> Result<View<'a>, S
         list,
         queues,
         rules: DispatchRules { batch_topics, ..DispatchRules::default() },
+        repairs: Ledger::load(files)?,
         limit: live.map_or(u64::MAX, |live| live.visible),
         dispatched: live.map_or(u64::MAX, |live| live.dispatched),
     })
@@ -266,14 +267,7 @@ impl Check<'_> {
                 continue;
             }
             let Ok(text) = self.files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) else { continue };
-            let parsed = match name {
-                "topics.json" => TopicTable::parse(&text).map(drop),
-                "consumerOffset.json" | "lmqConsumerOffset.json" => ConsumerOffsets::parse(&text).map(drop),
-                "delayOffset.json" => DelayOffsets::parse(&text).map(drop),
-                "subscriptionGroup.json" => SubscriptionGroups::parse(&text).map(drop),
-                _ => json::parse(&text).map(drop),
-            };
-            if let Err(error) = parsed {
+            if let Err(error) = check_config(name, &text) {
                 self.report.add(Kind::ConfigDamaged, &path, None, error.to_string());
             }
         }

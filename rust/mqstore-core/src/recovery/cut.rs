@@ -124,7 +124,7 @@ fn segment_base(path: &Path) -> Option<u64> {
 
 /// Copies everything that is not zero behind `end` to `mqstore/lost+found`, then zeroes it and takes
 /// later segments away. Says what it did.
-pub(super) fn cut_after(
+pub(crate) fn cut_after(
     files: &StoreFiles,
     list: &SegmentList,
     end: u64,
@@ -270,7 +270,7 @@ fn keep_copy(
 }
 
 /// A name in `lost+found` that is not taken.
-fn free_name(files: &StoreFiles, name: &str) -> Result<PathBuf, StoreError> {
+pub(crate) fn free_name(files: &StoreFiles, name: &str) -> Result<PathBuf, StoreError> {
     let folder = files.lost_and_found();
     files.ensure_folder(&folder)?;
     for number in 0..10_000 {
@@ -287,7 +287,7 @@ fn free_name(files: &StoreFiles, name: &str) -> Result<PathBuf, StoreError> {
     })
 }
 
-fn sync_lost_and_found(files: &StoreFiles) -> Result<(), StoreError> {
+pub(crate) fn sync_lost_and_found(files: &StoreFiles) -> Result<(), StoreError> {
     let folder = files.lost_and_found();
     // The folder's own name, too: whoever made it may have been stopped before that was synced.
     switch::step("recovery.sync_lost_and_found", || {

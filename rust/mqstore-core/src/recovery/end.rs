@@ -269,7 +269,7 @@ impl Rewriter<'_> {
 }
 
 /// Writes what lies in `from..end` again, for a log whose end was found without doing so.
-pub(super) fn rewrite(
+pub(crate) fn rewrite(
     files: &StoreFiles,
     list: &SegmentList,
     from: u64,

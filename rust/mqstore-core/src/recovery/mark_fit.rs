@@ -113,7 +113,7 @@ fn overwritten(list: &Arc<SegmentList>, mark: &Mark) -> Result<bool, StoreError>
 }
 
 /// The last record below `limit` that holds together, in the segment that ends there or holds it.
-pub(super) fn last_whole_record(
+pub(crate) fn last_whole_record(
     list: &Arc<SegmentList>,
     limit: u64,
 ) -> Result<Option<(u64, u32)>, StoreError> {

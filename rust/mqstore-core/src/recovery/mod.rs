@@ -33,10 +33,13 @@ use std::sync::Arc;
 
 use mqstore_io::{FileLength, MapAccess, MappedFileQueue};
 
+pub(crate) use cut::{cut_after, free_name, sync_lost_and_found};
 pub use derived::{Derived, recover_derived};
+pub(crate) use end::rewrite;
 pub use index_gap::missed_by_index;
 pub use log_end::{LogEnd, log_end};
 pub use manifest::QueueManifest;
+pub(crate) use mark_fit::last_whole_record;
 pub use mark_fit::mark_fits;
 pub use progress::{RecoveryProgress, RecoveryStage, RecoveryWatcher, Watch};
 pub use rebuild::{RebuildReport, Rebuilding, WhatToRebuild};

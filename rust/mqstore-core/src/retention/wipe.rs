@@ -3,7 +3,7 @@
 //! A segment that is to be wiped leaves the log by a rename to `mqstore/wipe/` (or `.mqstore/wipe/` of
 //! its own folder), so that no half-wiped file is ever part of the log; both folders are synced, then
 //! zeros are written over all of it and synced, then the name goes. Whoever holds a view of its bytes
-//! is waited for. What a stop leaves there is wiped after the next open, whatever the options are then.
+//! is waited for. A file with a further name, as snapshots make them, only loses this one. What a stop leaves there is wiped after the next open, whatever the options are then.
 //!
 //! What this means on the medium is the file system's and the device's affair: see `docs/retention.md`.
 
@@ -21,7 +21,10 @@ const CHUNK_BYTES: u64 = 1 << 20;
 /// Overwrites the file `path`, which nobody reads, with zeros, syncs it and removes it durably.
 pub(super) fn wipe(files: &StoreFiles, path: &Path) -> Result<(), StoreError> {
     let file = files.vfs.open(path, Access::ReadWrite).at(path, "wiping a segment")?;
-    zero(&*file).at(path, "wiping a segment")?;
+    // A snapshot may hold it under another name; it goes with the last one.
+    if file.stat().at(path, "wiping a segment")?.links <= 1 {
+        zero(&*file).at(path, "wiping a segment")?;
+    }
     drop(file);
     files.vfs.remove_file(path).at(path, "removing a wiped segment")?;
     let folder = parent_dir(path);

@@ -308,7 +308,7 @@ fn next_in(scanner: &mut LogScanner, wanted: impl Fn(&RecordView<'_>) -> bool) -
     loop {
         let offset = scanner.position();
         match scanner.next_item()? {
-            ScanItem::Record(record) if !wanted(&record) => {}
+            ScanItem::Record(record) if record.is_placeholder() || !wanted(&record) => {}
             ScanItem::Record(record) => {
                 let bytes = Arc::new(record.bytes.to_vec());
                 let range = 0..bytes.len();

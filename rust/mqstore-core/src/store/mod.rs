@@ -5,6 +5,7 @@
 //! nothing. Every call answers [`StoreError::Closed`] after [`Store::close`].
 
 mod beside;
+mod copy;
 mod cursor;
 mod expire;
 mod info;
@@ -13,8 +14,10 @@ mod open;
 mod query;
 mod reader;
 mod rebuild;
+mod repair;
 mod services;
 mod single;
+mod snapshot;
 mod topics;
 mod view;
 mod waiting;
@@ -31,10 +34,13 @@ use std::time::Duration;
 use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
+pub use copy::copy_store;
 pub use cursor::{LogCursor, LookupCursor, QueueCursor};
 pub use info::{Geometry, GroupOffset, GroupOffsets, InfoReport, PartSize, info};
 pub use query::Boundary;
 pub use rebuild::{RebuildWatcher, rebuild};
+pub use repair::{RepairReport, RepairTarget, repair};
+pub use snapshot::SnapshotReport;
 pub use waiting::Waiter;
 
 use crate::consume_queue::ConsumeQueue;

@@ -45,6 +45,16 @@ pub fn rebuild(
     refuse_rocksdb(files)?;
     let files = &files.clone().with_logs(options)?;
     let _lock = take_lock(files)?;
+    rebuild_locked(files, options, dry_run, watcher)
+}
+
+/// As [`rebuild`], for who holds the lock and has settled where the log lies.
+pub(super) fn rebuild_locked(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    dry_run: bool,
+    watcher: RebuildWatcher<'_>,
+) -> Result<RebuildReport, StoreError> {
     files.ensure_folder(&files.staging())?;
     let list = Arc::new(SegmentList::load(files)?);
     let mark = MarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));

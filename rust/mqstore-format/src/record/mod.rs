@@ -31,11 +31,13 @@ mod decode;
 mod encode;
 mod entries;
 mod host;
+mod placeholder;
 
 pub use decode::{CrcCheck, RecordView};
 pub use encode::{RecordParts, RecordSpec, patch_position, seal_property_crc};
 pub use entries::{EntryFields, RecordOutline};
 pub use host::Host;
+pub use placeholder::{PLACEHOLDER_TOPIC, encode_placeholder, placeholder_bytes};
 
 use crate::bytes::{Reader, field};
 use crate::error::FormatError;

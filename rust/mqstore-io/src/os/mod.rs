@@ -119,6 +119,24 @@ impl Vfs for OsVfs {
         Ok(retry(|| rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty()))?)
     }
 
+    #[cfg(target_os = "linux")]
+    fn reflink(&self, from: &Path, to: &Path) -> io::Result<Arc<dyn VfsFile>> {
+        let source = open_regular(from, OFlags::RDONLY)?;
+        let target = open_regular(to, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
+        match retry(|| rustix::fs::ioctl_ficlone(&target, &source)) {
+            Ok(()) => Ok(Arc::new(OsFile::new(target))),
+            Err(error) => {
+                // The name was free, and the file is empty.
+                let _ = fs::remove_file(to);
+                let cannot = matches!(
+                    error,
+                    Errno::OPNOTSUPP | Errno::INVAL | Errno::XDEV | Errno::NOTTY | Errno::NOSYS | Errno::PERM
+                );
+                Err(if cannot { io::ErrorKind::Unsupported.into() } else { error.into() })
+            }
+        }
+    }
+
     fn exchange(&self, a: &Path, b: &Path) -> io::Result<()> {
         match retry(|| rustix::fs::renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE)) {
             Err(Errno::INVAL) if a.starts_with(b) || b.starts_with(a) => Err(Errno::INVAL.into()),

@@ -5,7 +5,9 @@ mod engine;
 mod lifecycle;
 mod reading;
 mod rebuild;
+mod repair;
 mod single;
+mod snapshot;
 mod verify;
 mod waiting;
 

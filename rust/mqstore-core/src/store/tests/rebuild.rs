@@ -50,7 +50,7 @@ fn rebuild(world: &World, dry_run: bool) -> Result<RebuildReport, StoreError> {
 }
 
 /// Every file below `folder`, by its path.
-fn tree(vfs: &dyn Vfs, folder: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(super) fn tree(vfs: &dyn Vfs, folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in vfs.list(folder).unwrap_or_default() {
         let path = folder.join(&entry.name);

@@ -1,0 +1,215 @@
+//! Making a damaged log one that both engines open, without giving up anything that can be read.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `row` | the files: lengths, names, what is no part of the log |
+//! | `walk` | what does not hold together, and which queue offsets have no record |
+//! | `keep` | copies in `lost+found`, before anything changes |
+//! | `ledger` | `mqstore/repairs.jsonl`: what is lost, written down |
+//! | `fill` | placeholders, fillers and whole segments in the place of what was lost |
+//! | `config` | JSON files that give way to their backups |
+//!
+//! What lies between two records that hold together:
+//!
+//! ```text
+//! | record | ??????????????????? | record |       ->   | record | placeholder | placeholder | record |
+//! | record | ?????????????? end of the segment   ->   | record | filler       end of the segment
+//!   a segment that is missing                    ->   | filler                end of the segment
+//! | record | ?????? and nothing behind it         ->   | record | zeros
+//! ```
+//!
+//! RocketMQ takes a filler only as the rest of a segment, and a placeholder (see
+//! [`mqstore_format::encode_placeholder`]) for the mark of a rolled back transaction.
+//!
+//! Order, so that a stop at any moment leaves the damage or what a further repair ends: the bytes and what is
+//! known of them are durable in `lost+found` and in the ledger before the first of them changes; files get their
+//! lengths and names; then the stretches are filled and synced; then the torn end is cut. The caller holds the
+//! store's lock. Queues, index, checkpoint and mark come after it: see `store::repair`.
+
+mod config;
+mod fill;
+mod keep;
+mod ledger;
+mod row;
+mod walk;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mqstore_io::{FileLength, MapAccess};
+
+use crate::commit_log::SegmentList;
+use crate::error::StoreError;
+use crate::files::StoreFiles;
+use crate::mark::MarkFile;
+use crate::recovery::{Watch, cut_after};
+
+pub(crate) use config::check_config;
+pub use config::repair_config;
+pub(crate) use keep::copy_bytes;
+pub(crate) use ledger::Ledger;
+use row::Row;
+use walk::{Piece, Walked};
+
+/// A stretch of the log that no message can be read from any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostRange {
+    /// The segment.
+    pub path: PathBuf,
+    /// The first byte in it.
+    pub offset: u64,
+    /// The first byte in the log.
+    pub log_offset: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// What was wrong with them.
+    pub reason: String,
+    /// The copy of them; `None` where nothing but zeros was there.
+    pub kept_as: Option<PathBuf>,
+}
+
+/// Offsets of a queue that no record has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LostOffsets {
+    /// The topic.
+    pub topic: String,
+    /// The queue.
+    pub queue_id: i32,
+    /// The first of them.
+    pub from: i64,
+    /// One past the last of them.
+    pub to: i64,
+}
+
+/// A log after its repair, or before it where nothing was to be changed.
+#[derive(Debug, Default)]
+pub struct RepairedLog {
+    /// Whether something was changed, or would have to be.
+    pub changed: bool,
+    /// Where it ends.
+    pub end: u64,
+    /// The last record: offset and size.
+    pub last: Option<(u64, u32)>,
+    /// The newest store time.
+    pub store_timestamp_ms: i64,
+    /// Bytes of a segment; 0 without any.
+    pub segment_bytes: u64,
+    /// Messages that hold together.
+    pub messages: u64,
+    /// What was lost.
+    pub lost: Vec<LostRange>,
+    /// Queue offsets without a record.
+    pub queue_offsets: Vec<LostOffsets>,
+    /// What was done, in words.
+    pub actions: Vec<String>,
+}
+
+/// Repairs the log of the store at `files`; with `dry_run` only tells what that would do.
+///
+/// `watch` hears of the bytes of the log that were looked at; an error as its answer ends the call, and another
+/// repair goes on from there.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] for a symbolic link in the place of a segment, [`StoreError::Unsupported`] for a log
+/// with too many holes; errors of the system.
+pub fn repair_log(
+    files: &StoreFiles,
+    dry_run: bool,
+    watch: &mut dyn FnMut(u64, u64) -> Result<(), StoreError>,
+) -> Result<RepairedLog, StoreError> {
+    let mark = MarkFile::new(files).load();
+    let row = row::look(files, mark.as_ref())?;
+    let total: u64 = row.list.segments().iter().map(|segment| segment.len()).sum();
+    let walked = match row.segment_bytes {
+        0 => Walked::default(),
+        bytes => walk::walk(&row.list, bytes, &mut |done| watch(done.min(total), total))?,
+    };
+    let mut ledger = Ledger::load(files)?;
+    let mut repaired = RepairedLog {
+        end: walked.end,
+        last: walked.last,
+        store_timestamp_ms: walked.store_timestamp_ms,
+        segment_bytes: row.segment_bytes,
+        messages: walked.messages,
+        actions: row.mends.iter().map(|(path, mend)| row::words(path, mend, row.segment_bytes)).collect(),
+        ..RepairedLog::default()
+    };
+    let unknown = |lost: &&LostOffsets| !ledger.knows(&lost.topic, lost.queue_id, lost.from, lost.to);
+    let unknown: Vec<LostOffsets> = walked.missing.iter().filter(unknown).cloned().collect();
+    let (pieces, odd): (Vec<&Piece>, Vec<&Piece>) = walked.pieces.iter().partition(|piece| fill::fits(piece));
+    repaired.changed =
+        !row.mends.is_empty() || !pieces.is_empty() || !unknown.is_empty() || walked.torn.is_some();
+    repaired.actions.extend(odd.iter().map(|piece| fill::too_small(piece)));
+    repaired.actions.extend(pieces.iter().map(|piece| fill::words(files, piece)));
+    repaired.queue_offsets = unknown;
+    if dry_run {
+        repaired.lost = pieces.iter().map(|piece| LostRange::of(files, piece, None)).collect();
+        repaired.actions.extend(walked.torn.iter().map(|torn| {
+            format!("{}: to be cut at byte {} ({})", torn.path.display(), torn.file_offset, torn.reason)
+        }));
+        return Ok(repaired);
+    }
+    if repaired.changed {
+        let lost = give_up(files, &row, &pieces, &repaired.queue_offsets, &mut ledger)?;
+        repaired.lost = lost;
+        row::mend(files, &row)?;
+        fill::fill(files, row.segment_bytes, &pieces)?;
+        if let Some(torn) = &walked.torn {
+            repaired.actions.extend(cut_end(files, row.segment_bytes, walked.end, &torn.reason, watch)?);
+        }
+    }
+    Ok(repaired)
+}
+
+/// Keeps what is about to change, and writes down what is lost.
+fn give_up(
+    files: &StoreFiles,
+    row: &Row,
+    pieces: &[&Piece],
+    missing: &[LostOffsets],
+    ledger: &mut Ledger,
+) -> Result<Vec<LostRange>, StoreError> {
+    let mut lost = Vec::new();
+    for piece in pieces {
+        if ledger.given_up(piece.from, piece.to).is_none() {
+            let kept = fill::keep(files, &row.list, piece)?;
+            let name = kept.as_ref().and_then(|kept| kept.file_name()).map(|name| name.to_string_lossy());
+            ledger.give_up(files, piece, name.as_deref());
+        }
+        let known = ledger.given_up(piece.from, piece.to);
+        lost.push(LostRange::of(files, piece, known.and_then(|known| known.kept_as.as_deref())));
+    }
+    for (path, mend) in &row.mends {
+        if matches!(mend, row::Mend::Cut(_)) {
+            row::keep_beyond(files, path, row.segment_bytes)?;
+        }
+    }
+    for missing in missing {
+        ledger.miss(files, missing);
+    }
+    ledger.store(files)?;
+    Ok(lost)
+}
+
+/// Cuts what lies behind the end of the log.
+fn cut_end(
+    files: &StoreFiles,
+    segment_bytes: u64,
+    end: u64,
+    reason: &str,
+    watch: &mut dyn FnMut(u64, u64) -> Result<(), StoreError>,
+) -> Result<Vec<String>, StoreError> {
+    let list = load(files, segment_bytes)?;
+    if let Some(segment) = list.find(end) {
+        keep::own_file(files, &segment.path())?;
+    }
+    let mut tell = |step: crate::recovery::RecoveryProgress| watch(step.done_bytes, step.total_bytes);
+    let mut watch = Watch::new(&files.clock, &mut tell);
+    cut_after(files, &*load(files, segment_bytes)?, end, reason, &mut watch)
+}
+
+/// The segments as they are now.
+pub(crate) fn load(files: &StoreFiles, segment_bytes: u64) -> Result<Arc<SegmentList>, StoreError> {
+    let length = FileLength::Expected(segment_bytes.max(1));
+    Ok(Arc::new(SegmentList::load_sized(files, length, MapAccess::Read)?.1))
+}

@@ -1,0 +1,332 @@
+//! Repair: the log, then everything that is made from it, then what says that all is well.
+//!
+//! Owns the order of the steps, the durable mark and `abort` of a directory that nobody writes:
+//!
+//! ```text
+//! log (see `mend`) -> synced -> mark "queues not built" -> queues, index, checkpoint -> mark "clean" -> no `abort`
+//! ```
+//!
+//! Across a crash: before the first mark the old one holds, or fits no more, and after it an open builds the
+//! queues again; a repair that is run again ends each of these states. A store that had no mark, because
+//! another program wrote it, gets none.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::crc31;
+use mqstore_io::switch;
+
+use super::copy::{StagedCopy, copy_all};
+use super::open::{refuse_rocksdb, take_lock};
+use super::rebuild::{RebuildWatcher, rebuild_locked};
+use crate::checkpoint::CheckpointFile;
+use crate::commit_log::{SegmentList, read_record};
+use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
+use crate::inspect::{Problem, Progress, verify};
+use crate::live::writer_pid;
+use crate::mark::{IndexExtent, Mark, MarkFile};
+use crate::mend::{LostOffsets, LostRange, RepairedLog, load, repair_config, repair_log};
+use crate::options::StoreOptions;
+use crate::recovery::{RebuildReport, Watch, mark_fits, rewrite};
+
+/// What a repair works on.
+#[derive(Clone, Copy, Debug)]
+pub enum RepairTarget<'a> {
+    /// Nothing is changed.
+    DryRun,
+    /// The store itself.
+    InPlace,
+    /// A copy in this folder, which must not exist.
+    Output(&'a Path),
+}
+
+/// What a repair found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// Whether something was changed; in a dry run, whether something would be.
+    pub changed: bool,
+    /// Whether verification finds nothing: of the result, in a dry run of the store as it is.
+    pub ok: bool,
+    /// Messages in the log that hold together.
+    pub messages: u64,
+    /// Stretches of the log that were lost.
+    pub lost: Vec<LostRange>,
+    /// Queue offsets that no record has, and that were not written down before.
+    pub queue_offsets: Vec<LostOffsets>,
+    /// What was done, in words.
+    pub actions: Vec<String>,
+    /// What verification finds.
+    pub problems: Vec<Problem>,
+    /// Problems beyond those that are listed.
+    pub more: u64,
+}
+
+/// Repairs the store at `files`: cuts a torn end, fills damaged stretches after a copy of them, makes queues, index
+/// and checkpoint anew where they are wrong, and takes a stale `abort` away.
+///
+/// # Errors
+/// [`StoreError::NotAStore`]; [`StoreError::Locked`] when somebody has the store open for writing;
+/// [`StoreError::Unsupported`] for queues in `RocksDB`, and for what [`super::copy_store`] does not copy; what
+/// `watcher` answers; errors of the system. Another repair goes on from there.
+pub fn repair(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    target: RepairTarget<'_>,
+    watcher: RebuildWatcher<'_>,
+) -> Result<RepairReport, StoreError> {
+    options.validate()?;
+    files.must_be_a_store()?;
+    refuse_rocksdb(files)?;
+    let files = &files.clone().with_logs(options)?;
+    match target {
+        RepairTarget::DryRun => plan(files, options, watcher),
+        RepairTarget::InPlace => {
+            let _lock = take_lock(files)?;
+            repair_locked(files, options, &mut Stages::new(3, watcher))
+        }
+        RepairTarget::Output(output) => {
+            let copy = StagedCopy::begin(files, output)?;
+            let mut stages = Stages::new(4, watcher);
+            let filled = copy.filled_by(|copy| {
+                copy_all(files, copy, &mut |step| stages.tell(step))?;
+                stages.next();
+                let mut report = repair_locked(&copy.files, options, &mut stages)?;
+                report.rebase(&copy.files.root, output);
+                Ok(report)
+            })?;
+            filled.publish()
+        }
+    }
+}
+
+/// Tells of several walks over the log as of one.
+struct Stages<'a> {
+    watcher: RebuildWatcher<'a>,
+    all: u64,
+    done: u64,
+}
+
+impl<'a> Stages<'a> {
+    fn new(all: u64, watcher: RebuildWatcher<'a>) -> Self {
+        Self { watcher, all, done: 0 }
+    }
+
+    /// Part of this stage; each takes as much as the others.
+    fn tell(&mut self, step: Progress) -> Result<(), StoreError> {
+        let total = step.total_bytes;
+        let before = total.saturating_mul(self.done.min(self.all - 1));
+        let done_bytes = before.saturating_add(step.done_bytes.min(total));
+        (self.watcher)(Progress { done_bytes, total_bytes: total.saturating_mul(self.all) })
+    }
+
+    fn next(&mut self) {
+        self.done += 1;
+    }
+}
+
+fn plan(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    watcher: RebuildWatcher<'_>,
+) -> Result<RepairReport, StoreError> {
+    if files.vfs.lock_holder(&files.lock()).at(&files.lock(), "asking who has the lock")?.is_some() {
+        return Err(StoreError::Locked { path: files.lock(), pid: writer_pid(files) });
+    }
+    let mut stages = Stages::new(2, watcher);
+    let log = repair_log(files, true, &mut |done_bytes, total_bytes| {
+        stages.tell(Progress { done_bytes, total_bytes })
+    })?;
+    stages.next();
+    let (config, config_changed) = repair_config(files, true)?;
+    let found = verify(files, options, &mut |step| stages.tell(step))?;
+    let derived = found.problems.iter().any(is_of_derived_files);
+    let open = !log.changed && is_settled(files, &log)?;
+    let mut report = RepairReport::of(log);
+    report.changed |= config_changed || derived || !open;
+    report.actions.extend(config);
+    if report.changed {
+        report.actions.push(MADE_ANEW.to_owned());
+    }
+    report.judged(found);
+    Ok(report)
+}
+
+const MADE_ANEW: &str = "queues, index and checkpoint made anew from the log";
+
+fn repair_locked(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    stages: &mut Stages<'_>,
+) -> Result<RepairReport, StoreError> {
+    let log = repair_log(files, false, &mut |done_bytes, total_bytes| {
+        stages.tell(Progress { done_bytes, total_bytes })
+    })?;
+    stages.next();
+    let (config, config_changed) = repair_config(files, false)?;
+    let settled = !log.changed && is_settled(files, &log)?;
+    let seal =
+        Seal { end: log.end, last: log.last, segment_bytes: log.segment_bytes, time: log.store_timestamp_ms };
+    let mut report = RepairReport::of(log);
+    report.actions.extend(config);
+    report.changed |= config_changed;
+    if settled {
+        let found = verify(files, options, &mut |step| stages.tell(step))?;
+        if !found.problems.iter().any(is_of_derived_files) {
+            report.judged(found);
+            return Ok(report);
+        }
+    }
+    report.changed = true;
+    report.actions.push(MADE_ANEW.to_owned());
+    seal.derive(files, options, &mut |step| stages.tell(step))?;
+    stages.next();
+    report.judged(verify(files, options, &mut |step| stages.tell(step))?);
+    Ok(report)
+}
+
+/// Whether the store was closed at the end of its log as it is.
+fn is_settled(files: &StoreFiles, log: &RepairedLog) -> Result<bool, StoreError> {
+    if files.vfs.stat(&files.abort()).is_ok() {
+        return Ok(false);
+    }
+    let Some(mark) = MarkFile::new(files).load() else { return Ok(true) };
+    Ok(mark.is_end(log.end) && mark_fits(files, &*load(files, log.segment_bytes)?, &mark))
+}
+
+/// Whether making queues, index and checkpoint anew is the cure.
+fn is_of_derived_files(problem: &Problem) -> bool {
+    let made = ["queue_", "index_", "checkpoint_"].iter().any(|kind| problem.kind.starts_with(kind));
+    made && problem.kind != "queue_gap"
+}
+
+/// A log whose end is known, for which everything else is made.
+pub(super) struct Seal {
+    pub(super) end: u64,
+    pub(super) last: Option<(u64, u32)>,
+    pub(super) segment_bytes: u64,
+    pub(super) time: i64,
+}
+
+impl Seal {
+    /// Makes the log durable, then queues, index, checkpoint and mark, and takes `abort` away.
+    pub(super) fn derive(
+        &self,
+        files: &StoreFiles,
+        options: &StoreOptions,
+        watcher: RebuildWatcher<'_>,
+    ) -> Result<RebuildReport, StoreError> {
+        let marks = MarkFile::new(files);
+        let old = marks.load();
+        let list = load(files, self.segment_bytes)?;
+        self.sync_log(files, &list, old.as_ref(), watcher)?;
+        if let Some(old) = old {
+            marks.store(&self.mark(files, &list, &old)?, true)?;
+        }
+        let built = rebuild_locked(files, options, false, watcher)?;
+        if self.last.is_none() && files.vfs.stat(&files.checkpoint()).is_ok() {
+            // A log without a record has nothing that a checkpoint could speak of.
+            CheckpointFile::new(files).store(&mqstore_format::Checkpoint::default())?;
+        }
+        if let Some(mark) = marks.load().filter(|_| old.is_some()) {
+            let clean = Mark { sequence: mark.sequence + 1, clean: true, dispatched: self.end, ..mark };
+            marks.store(&clean, true)?;
+        }
+        match files.vfs.remove_file(&files.abort()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            removed => {
+                removed.at(&files.abort(), "removing abort")?;
+                switch::step("repair.sync_abort_removal", || files.vfs.sync_dir(&files.root))
+                    .at(&files.root, "syncing a folder")?;
+            }
+        }
+        Ok(built)
+    }
+
+    /// Everything above the old mark: written again where the last writer was stopped, since a sync of it may have
+    /// failed, and synced.
+    fn sync_log(
+        &self,
+        files: &StoreFiles,
+        list: &Arc<SegmentList>,
+        old: Option<&Mark>,
+        watcher: RebuildWatcher<'_>,
+    ) -> Result<(), StoreError> {
+        let known = old.filter(|mark| mark_fits(files, list, mark));
+        if let Some(mark) = known.filter(|mark| !mark.clean && mark.position < self.end) {
+            let mut tell = |step: crate::recovery::RecoveryProgress| {
+                watcher(Progress { done_bytes: 0, total_bytes: step.total_bytes })
+            };
+            rewrite(files, list, mark.position, self.end, &mut Watch::new(&files.clock, &mut tell))?;
+        }
+        let synced = known.map_or(0, |mark| mark.position);
+        for segment in list.segments().iter().filter(|segment| segment.end_offset() > synced) {
+            let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
+            switch::step("repair.sync_log", || file.sync_data()).at(&segment.path(), "syncing the log")?;
+        }
+        files.sync_logs()
+    }
+
+    /// A mark for this log, which says that its queues are not built.
+    pub(super) fn mark(
+        &self,
+        files: &StoreFiles,
+        list: &SegmentList,
+        old: &Mark,
+    ) -> Result<Mark, StoreError> {
+        let (last_offset, last_size) = self.last.unwrap_or_default();
+        let last_crc = match self.last {
+            Some((offset, size)) => crc31(read_record(files, list, offset, size as usize)?.as_slice()),
+            None => 0,
+        };
+        Ok(Mark {
+            sequence: old.sequence + 1,
+            clean: false,
+            position: self.end,
+            last_offset,
+            last_size,
+            last_crc,
+            dispatched: list.min_offset(),
+            segment_bytes: if self.segment_bytes == 0 { old.segment_bytes } else { self.segment_bytes },
+            boot_id: files.vfs.environment().boot_id,
+            store_timestamp_ms: self.time.max(old.store_timestamp_ms),
+            index: IndexExtent::default(),
+            ..*old
+        })
+    }
+}
+
+impl RepairReport {
+    fn of(log: RepairedLog) -> Self {
+        Self {
+            changed: log.changed,
+            messages: log.messages,
+            lost: log.lost,
+            queue_offsets: log.queue_offsets,
+            actions: log.actions,
+            ..Self::default()
+        }
+    }
+
+    fn judged(&mut self, found: crate::inspect::VerifyReport) {
+        self.ok = found.ok;
+        self.problems = found.problems;
+        self.more = found.more;
+    }
+
+    /// Names what lies below `from` as it is called below `to`.
+    fn rebase(&mut self, from: &Path, to: &Path) {
+        let moved = |path: &mut PathBuf| {
+            if let Ok(relative) = path.strip_prefix(from) {
+                *path = to.join(relative);
+            }
+        };
+        for lost in &mut self.lost {
+            moved(&mut lost.path);
+            lost.kept_as.iter_mut().for_each(moved);
+        }
+        self.problems.iter_mut().for_each(|problem| moved(&mut problem.path));
+        let (from, to) = (from.display().to_string(), to.display().to_string());
+        self.actions.iter_mut().for_each(|text| *text = text.replace(&from, &to));
+    }
+}

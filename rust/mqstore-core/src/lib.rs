@@ -41,6 +41,7 @@ pub use options::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions,
 pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
 pub use store::{
-    Boundary, Geometry, GroupOffset, GroupOffsets, InfoReport, LogCursor, LookupCursor, PartSize,
-    QueueCursor, QueueInfo, Stats, Store, info, rebuild,
+    Boundary, Geometry, GroupOffset, GroupOffsets, InfoReport, LogCursor, LookupCursor, MakeSink, Origin,
+    PartSize, QueueCursor, QueueInfo, Scan, ScanBatch, ScanPlan, ScanRequest, ScanRow, ScanSink, Scanned,
+    Stats, Store, info, rebuild,
 };

@@ -5,6 +5,7 @@
 //! nothing. Every call answers [`StoreError::Closed`] after [`Store::close`].
 
 mod beside;
+mod copies;
 mod cursor;
 mod expire;
 mod info;
@@ -13,6 +14,7 @@ mod open;
 mod query;
 mod reader;
 mod rebuild;
+mod scan;
 mod services;
 mod single;
 mod topics;
@@ -31,10 +33,12 @@ use std::time::Duration;
 use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
+pub use copies::Origin;
 pub use cursor::{LogCursor, LookupCursor, QueueCursor};
 pub use info::{Geometry, GroupOffset, GroupOffsets, InfoReport, PartSize, info};
 pub use query::Boundary;
 pub use rebuild::{RebuildWatcher, rebuild};
+pub use scan::{MakeSink, Scan, ScanBatch, ScanPlan, ScanRequest, ScanRow, ScanSink, Scanned};
 pub use waiting::Waiter;
 
 use crate::consume_queue::ConsumeQueue;
@@ -175,6 +179,21 @@ impl Store {
             Side::Reader(Arc::new(Reader::open(&files, options)?))
         };
         Ok(Self { inner: Arc::new(Inner { files, mode, side, closed: AtomicBool::new(false) }) })
+    }
+
+    /// Opens the store at `path` for reading, for scans: where queues have to be derived, that waits until
+    /// somebody asks for one.
+    pub fn open_log(
+        vfs: Arc<dyn Vfs>,
+        clock: Arc<dyn Clock>,
+        path: &Path,
+        options: &StoreOptions,
+    ) -> Result<Self, StoreError> {
+        let files = StoreFiles::new(vfs, clock, path).with_logs(options)?;
+        let side = Side::Reader(Arc::new(Reader::open_log(&files, options)?));
+        Ok(Self {
+            inner: Arc::new(Inner { files, mode: OpenMode::Read, side, closed: AtomicBool::new(false) }),
+        })
     }
 
     /// The store's root.

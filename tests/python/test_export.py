@@ -177,8 +177,8 @@ def test_into_a_store(source: Path, tmp_path: Path) -> None:
         }
     with pytest.raises(FileExistsError, match="mapping"):
         mqstore.export(source, target, format="store")
-    mqstore.export(source, target, format="store", topics="many", mapping=tmp_path / "second")
-    assert len(in_log(target)) == len(wanted) + 2
+    mqstore.export(source, target, format="store", keys="a", mapping=tmp_path / "second")
+    assert len(in_log(target)) == len(wanted) + 1
     assert mqstore.verify(target).ok
     with pytest.raises(ValueError, match="itself"):
         mqstore.export(source, source, format="store", mapping=tmp_path / "third")
@@ -313,6 +313,7 @@ def test_a_killed_export_goes_on(tmp_path: Path, kind: str) -> None:
     print("seed", seed)
     dice = random.Random(seed)
     command = [sys.executable, "-c", CHILD, str(source), str(target), kind]
+    result = target if kind == "jsonl" else Path(f"{target}.mapping.jsonl")
     rounds = 0
     whole = False
     while not whole:
@@ -326,9 +327,9 @@ def test_a_killed_export_goes_on(tmp_path: Path, kind: str) -> None:
                     time.sleep(dice.random() * 0.01)
                     child.send_signal(signal.SIGKILL)
         rounds += 1
-        if not whole:
-            assert child.returncode == -signal.SIGKILL
-            assert not (target if kind == "jsonl" else Path(f"{target}.mapping.jsonl")).exists()
+        # The kill may have come behind the last step.
+        whole = whole or result.exists()
+        assert whole or child.returncode == -signal.SIGKILL
     messages = in_log(source)
     if kind == "jsonl":
         assert target.read_text().splitlines() == [dump(message_object(one, Body.BASE64)) for one in messages]

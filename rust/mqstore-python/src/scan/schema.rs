@@ -129,12 +129,6 @@ impl Layout {
 
 fn data_type(column: Column, body: BodyForm) -> DataType {
     match column {
-        Column::Topic
-        | Column::MessageId
-        | Column::UniqueId
-        | Column::Tags
-        | Column::BornHost
-        | Column::StoreHost => DataType::Utf8,
         Column::QueueId
         | Column::Size
         | Column::Flag
@@ -149,7 +143,13 @@ fn data_type(column: Column, body: BodyForm) -> DataType {
         Column::Keys => DataType::List(key_field()),
         Column::Properties => DataType::Map(entries_field(), false),
         Column::Body if body == BodyForm::Binary => DataType::Binary,
-        Column::Body => DataType::Utf8,
+        Column::Topic
+        | Column::MessageId
+        | Column::UniqueId
+        | Column::Tags
+        | Column::BornHost
+        | Column::StoreHost
+        | Column::Body => DataType::Utf8,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BinaryArray, ListArray, MapArray, StringArray, StructArray};
-use arrow_buffer::{Buffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{Buffer, NullBuffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
 use arrow_schema::ArrowError;
 use mqstore_format::Properties;
 use mqstore_format::properties::{KEYS, TAGS, UNIQ_KEY};
@@ -34,16 +34,12 @@ fn offsets(ends: &mut Vec<i32>) -> Result<OffsetBuffer<i32>, ArrowError> {
 }
 
 /// A column of byte strings.
+#[derive(Default)]
 pub(super) struct Bytes {
     ends: Vec<i32>,
     values: Vec<u8>,
-    nulls: NullBufferBuilder,
-}
-
-impl Default for Bytes {
-    fn default() -> Self {
-        Self { ends: Vec::new(), values: Vec::new(), nulls: NullBufferBuilder::new(0) }
-    }
+    /// From the first null on.
+    nulls: Option<NullBufferBuilder>,
 }
 
 impl Bytes {
@@ -55,20 +51,31 @@ impl Bytes {
 
     #[inline]
     pub(super) fn push_option(&mut self, value: Option<&[u8]>) {
-        match value {
-            Some(value) => self.push(value),
-            None => {
-                self.ends.push(ends(&self.values));
-                self.nulls.append_null();
-            }
+        if let Some(value) = value {
+            self.push(value);
+        } else {
+            self.push_null();
         }
+    }
+
+    fn push_null(&mut self) {
+        let rows = self.ends.len();
+        let nulls = self.nulls.get_or_insert_with(|| {
+            let mut nulls = NullBufferBuilder::new(2 * rows);
+            nulls.append_n_non_nulls(rows);
+            nulls
+        });
+        nulls.append_null();
+        self.ends.push(ends(&self.values));
     }
 
     /// Ends a value that was appended to [`Self::values`].
     #[inline]
     pub(super) fn end(&mut self) {
         self.ends.push(ends(&self.values));
-        self.nulls.append_non_null();
+        if let Some(nulls) = &mut self.nulls {
+            nulls.append_non_null();
+        }
     }
 
     /// The bytes of all values.
@@ -80,10 +87,10 @@ impl Bytes {
         self.ends.len()
     }
 
+    /// Takes back the values from `rows` on, of which none is null.
     fn cut(&mut self, rows: usize, bytes: usize) {
         self.ends.truncate(rows);
         self.values.truncate(bytes);
-        self.nulls.truncate(rows);
     }
 
     fn value(&self, row: usize) -> &[u8] {
@@ -92,14 +99,20 @@ impl Bytes {
         self.values.get(start..end(row)).unwrap_or_default()
     }
 
+    fn nulls(&mut self) -> Option<NullBuffer> {
+        self.nulls.take().and_then(NullBufferBuilder::build)
+    }
+
     pub(super) fn text(&mut self) -> Result<StringArray, ArrowError> {
         let offsets = offsets(&mut self.ends)?;
-        StringArray::try_new(offsets, Buffer::from_vec(taken(&mut self.values)), self.nulls.finish())
+        let nulls = self.nulls();
+        StringArray::try_new(offsets, Buffer::from_vec(taken(&mut self.values)), nulls)
     }
 
     pub(super) fn binary(&mut self) -> Result<BinaryArray, ArrowError> {
         let offsets = offsets(&mut self.ends)?;
-        BinaryArray::try_new(offsets, Buffer::from_vec(taken(&mut self.values)), self.nulls.finish())
+        let nulls = self.nulls();
+        BinaryArray::try_new(offsets, Buffer::from_vec(taken(&mut self.values)), nulls)
     }
 }
 

@@ -5,6 +5,7 @@ mod engine;
 mod lifecycle;
 mod reading;
 mod rebuild;
+mod scan;
 mod single;
 mod waiting;
 

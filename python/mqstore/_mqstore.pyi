@@ -11,12 +11,17 @@ from mqstore.types import BytesLike, Duration, Keys, Properties, Time
 
 __all__ = [
     "AppendResult",
+    "CopyStream",
+    "LineStream",
     "MessageIterator",
     "NativeStore",
+    "ScanRows",
+    "ScanStream",
     "StoredMessage",
     "__version__",
     "_after_fork_in_child",
     "_restore_message",
+    "append_rows",
     "compaction_abandon",
     "compaction_plan",
     "compaction_preview",
@@ -27,6 +32,10 @@ __all__ = [
     "compaction_run_task",
     "info",
     "rebuild",
+    "scan_copy",
+    "scan_lines",
+    "scan_open",
+    "scan_schema",
     "verify",
 ]
 

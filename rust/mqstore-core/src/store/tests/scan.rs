@@ -72,7 +72,7 @@ fn plans(request: &ScanRequest) -> impl Iterator<Item = ScanRequest> {
     let plans = [ScanPlan::Log, ScanPlan::Queues, ScanPlan::Cheapest];
     plans
         .into_iter()
-        .flat_map(|plan| [1, 2, 5].map(|threads| ScanRequest { plan, threads, ..request.clone() }))
+        .flat_map(|plan| [1, 2, 5].map(|threads| ScanRequest { threads, plan, ..request.clone() }))
 }
 
 #[test]

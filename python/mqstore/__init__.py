@@ -42,14 +42,18 @@ from mqstore.errors import (
 )
 
 if _typing.TYPE_CHECKING:
+    from mqstore._export import export
+    from mqstore._import import import_
     from mqstore._message import Message
     from mqstore._options import StoreOptions
     from mqstore._reports import (
         CompactionReport,
         ExpiredFile,
         ExpireReport,
+        ExportReport,
         GroupInfo,
         GroupOffset,
+        ImportReport,
         LostOffsets,
         LostRange,
         PartSize,
@@ -66,6 +70,7 @@ if _typing.TYPE_CHECKING:
         TopicInfo,
         VerifyReport,
     )
+    from mqstore._scan import Scan, scan
 
 __all__ = [
     "AppendResult",
@@ -74,9 +79,11 @@ __all__ = [
     "DiskFullError",
     "ExpireReport",
     "ExpiredFile",
+    "ExportReport",
     "ForkedProcessError",
     "GroupInfo",
     "GroupOffset",
+    "ImportReport",
     "InvalidMessageError",
     "InvalidOptionError",
     "LostOffsets",
@@ -93,6 +100,7 @@ __all__ = [
     "QueueRange",
     "RebuildReport",
     "RepairReport",
+    "Scan",
     "SnapshotReport",
     "Store",
     "StoreBusyError",
@@ -116,23 +124,36 @@ __all__ = [
     "__version__",
     "compact",
     "errors",
+    "export",
+    "import_",
     "info",
     "open",
     "rebuild",
     "repair",
+    "scan",
     "types",
     "verify",
 ]
 
 
+_HOMES = {
+    "Message": "_message",
+    "Scan": "_scan",
+    "StoreOptions": "_options",
+    "export": "_export",
+    "import_": "_import",
+    "scan": "_scan",
+}
+
+
 def __getattr__(name: str) -> object:
-    # The dataclasses: making them costs more time than all the rest of the import.
+    # The dataclasses, whose making costs more time than all the rest of the import, and what few programs need.
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
     import importlib
 
-    home = {"Message": "_message", "StoreOptions": "_options"}.get(name, "_reports")
+    home = _HOMES.get(name, "_reports")
     globals()[name] = found = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     return found
 

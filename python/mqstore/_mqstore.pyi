@@ -11,12 +11,17 @@ from mqstore.types import BytesLike, Duration, Keys, Properties, Time
 
 __all__ = [
     "AppendResult",
+    "CopyStream",
+    "LineStream",
     "MessageIterator",
     "NativeStore",
+    "ScanRows",
+    "ScanStream",
     "StoredMessage",
     "__version__",
     "_after_fork_in_child",
     "_restore_message",
+    "append_rows",
     "compaction_abandon",
     "compaction_plan",
     "compaction_preview",
@@ -29,6 +34,10 @@ __all__ = [
     "info",
     "rebuild",
     "repair",
+    "scan_copy",
+    "scan_lines",
+    "scan_open",
+    "scan_schema",
     "verify",
 ]
 
@@ -391,6 +400,77 @@ class MessageIterator(Iterator[StoredMessage]):
     def __iter__(self) -> Self: ...
     def __next__(self) -> StoredMessage: ...
 
+@final
+class ScanStream(Iterator[ScanRows]):
+    """One pass over the messages; made by `scan_open`."""
+
+    @property
+    def start(self) -> int:
+        """Where in the log the scan began."""
+    @property
+    def limit(self) -> int:
+        """Where in the log it ends."""
+    @property
+    def follows_entries(self) -> bool:
+        """Whether it follows entries of queues; else it walks the log."""
+    @property
+    def position(self) -> int:
+        """Where in the log it stands: all rows before were given."""
+    def close(self) -> None:
+        """Ends the scan; its threads are gone when this returns."""
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> ScanRows: ...
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """What is left of the pass, as a capsule of Arrow's C stream interface."""
+
+@final
+class ScanRows:
+    """Some rows of a scan, for whoever takes Arrow data."""
+
+    @property
+    def end(self) -> int:
+        """The log offset from which on a scan yields what comes after them."""
+    def __len__(self) -> int: ...
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Schema and data as capsules of Arrow's C data interface."""
+
+@final
+class LineStream(Iterator[tuple[bytes, int, int]]):
+    """One pass over the messages as JSON lines; made by `scan_lines`."""
+
+    @property
+    def start(self) -> int:
+        """Where in the log the scan began."""
+    @property
+    def limit(self) -> int:
+        """Where in the log it ends."""
+    def close(self) -> None:
+        """Ends the scan; its threads are gone when this returns."""
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[bytes, int, int]: ...
+
+@final
+class CopyStream(Iterator[tuple[bytes, int, int, int]]):
+    """One pass over the messages that appends them to another store; made by `scan_copy`."""
+
+    @property
+    def start(self) -> int:
+        """Where in the log the scan began."""
+    @property
+    def limit(self) -> int:
+        """Where in the log it ends."""
+    def close(self) -> None:
+        """Ends the scan; its threads are gone when this returns."""
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[bytes, int, int, int]: ...
+
+def scan_lines(source: str | NativeStore, request: dict[str, Any]) -> LineStream: ...
+def scan_copy(
+    source: str | NativeStore, request: dict[str, Any], target: NativeStore, done: int | None
+) -> CopyStream: ...
+def append_rows(target: NativeStore, rows: list[Any]) -> int: ...
+def scan_open(source: str | NativeStore, request: dict[str, Any]) -> ScanStream: ...
+def scan_schema(request: dict[str, Any]) -> object: ...
 def _restore_message(record: bytes, commit_log_offset: int, queue_offset: int) -> StoredMessage: ...
 def _after_fork_in_child() -> None: ...
 def verify(path: str, progress: Callable[[int, int], object] | None) -> dict[str, Any]: ...

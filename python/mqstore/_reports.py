@@ -484,7 +484,51 @@ class CompactionReport(_Report):
         return cls(**counts, seconds=values["elapsed_ms"] / 1000, skipped=tuple(values["skipped"]))
 
 
+@dataclass(frozen=True, slots=True)
+class ExportReport(_Report):
+    """What `mqstore.export` wrote."""
+
+    path: str
+    """The file, or the store."""
+    format: str
+    """`jsonl`, `parquet`, `arrow` or `store`."""
+    messages: int
+    """Messages in it; of a store, those that were appended."""
+    bytes: int
+    """Length of the file; of a store, of the mapping."""
+    left_out: int
+    """Records that no queue holds, which a store does not get: half messages and rollbacks."""
+    resumed: bool
+    """Whether it went on where an earlier call was interrupted; the counts are of both."""
+    seconds: float
+    """How long it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport(_Report):
+    """What `mqstore.import_` appended, or would append."""
+
+    path: str
+    """The store."""
+    source: str
+    """The file."""
+    format: str
+    """`jsonl`, `parquet` or `arrow`."""
+    messages: int
+    """Messages appended."""
+    left_out: int
+    """Rows that no queue holds: half messages and rollbacks."""
+    topics: dict[str, int]
+    """Messages by topic."""
+    dry_run: bool
+    """Whether nothing was appended."""
+    seconds: float
+    """How long it took."""
+
+
 for _class in (
+    ExportReport,
+    ImportReport,
     Progress,
     QueueInfo,
     Problem,

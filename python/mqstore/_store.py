@@ -15,7 +15,7 @@ from mqstore import _native
 from mqstore._paths import home_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from mqstore._options import StoreOptions
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
         StoreStats,
         VerifyReport,
     )
-    from mqstore.types import Mode, StorePath
+    from mqstore._scan import BodyForm, Scan
+    from mqstore.types import Keys, Mode, StorePath, Time
 
 # A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
 _fork_hook: list[bool] = []
@@ -68,11 +69,15 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     if not isinstance(mode, str):
         msg = f"mode must be a str, not {type(mode).__name__}"
         raise TypeError(msg)
+    _watch_forks()
+    progress = overrides.pop("progress", None)
+    return Store._open(home, mode, normalise(options, overrides), progress)
+
+
+def _watch_forks() -> None:
     if not _fork_hook and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_native._after_fork_in_child)
         _fork_hook.append(True)
-    progress = overrides.pop("progress", None)
-    return Store._open(home, mode, normalise(options, overrides), progress)
 
 
 class Store(_native.NativeStore):
@@ -199,6 +204,45 @@ class Store(_native.NativeStore):
         _must_be_new(target)
         tell = None if progress is None else lambda done, total: progress(Progress(done, total))
         return SnapshotReport(path=target, **self._snapshot(target, tell))
+
+    def scan(
+        self,
+        *,
+        topics: str | Iterable[str] | None = None,
+        queue_id: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        keys: Keys | None = None,
+        filter: str | None = None,
+        columns: Iterable[str] | None = None,
+        batch_size: int = 65_536,
+        body: BodyForm = "binary",
+        threads: int | None = None,
+    ) -> Scan:
+        """Messages as Arrow columns, in the order of the log; see `mqstore.scan`.
+
+        Each use sees every append before it. It ends with a `StoreClosedError` when the store is closed.
+        """
+        from mqstore._scan import Scan, _request
+
+        self._check()
+        request = _request(
+            topics=topics,
+            queue_id=queue_id,
+            start=start,
+            end=end,
+            start_time=start_time,
+            end_time=end_time,
+            keys=keys,
+            filter=filter,
+            columns=columns,
+            batch_size=batch_size,
+            body=body,
+            threads=threads,
+        )
+        return Scan(self, request)
 
     def __enter__(self) -> Self:
         self._check()

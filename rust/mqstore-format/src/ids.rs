@@ -34,11 +34,20 @@ const fn digit(nibble: u8) -> u8 {
 
 /// The id of the record at `physical_offset` of the store at `host`: 32 hex digits, 56 for IPv6.
 pub fn offset_message_id(host: &Host, physical_offset: i64) -> String {
+    let mut digits = Vec::with_capacity(2 * MAX_ID_BYTES);
+    push_offset_message_id(host, physical_offset, &mut digits);
+    digits.into_iter().map(char::from).collect()
+}
+
+/// Appends the digits of [`offset_message_id`] to `out`.
+#[inline]
+pub fn push_offset_message_id(host: &Host, physical_offset: i64, out: &mut Vec<u8>) {
     let mut bytes = [0; MAX_ID_BYTES];
     let end = host.put_at(&mut bytes, 0);
     put(&mut bytes, end, physical_offset.to_be_bytes());
-    let digits = bytes.iter().take(end + 8).flat_map(|byte| hex(*byte));
-    digits.map(char::from).collect()
+    let mut digits = [[0; 2]; MAX_ID_BYTES];
+    digits.iter_mut().zip(bytes).for_each(|(digits, byte)| *digits = hex(byte));
+    out.extend_from_slice(digits.as_flattened().get(..2 * (end + 8)).unwrap_or_default());
 }
 
 /// Reads an offset message id back; either case of hex digits is accepted. The offset may be negative: an

@@ -70,7 +70,9 @@ pub use cq_ext::{CqExtUnit, ext_address, ext_offset};
 pub use delay::{DEFAULT_DELAY_LEVELS, DelayLevels, SCHEDULE_TOPIC};
 pub use error::FormatError;
 pub use hash::{Crc31, IndexHasher, crc31, index_key_hash, index_tag_hash, java_hash, key_digest, tags_code};
-pub use ids::{KeyBlock, MadeKey, UniqueKeyGenerator, offset_message_id, parse_offset_message_id};
+pub use ids::{
+    KeyBlock, MadeKey, UniqueKeyGenerator, offset_message_id, parse_offset_message_id, push_offset_message_id,
+};
 pub use index::{IndexEntry, IndexGeometry, IndexHeader, geometries_for_len};
 pub use names::{
     IndexFileTime, index_file_name, offset_file_name, parse_index_file_name, parse_offset_file_name,

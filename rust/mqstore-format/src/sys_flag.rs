@@ -87,6 +87,12 @@ impl SysFlag {
         }
     }
 
+    /// How the body is compressed, and nothing else.
+    #[must_use]
+    pub const fn compression_only(self) -> Self {
+        Self(self.0 & (Self::COMPRESSED | Self::COMPRESSION))
+    }
+
     /// The transaction type, bits 2-3.
     pub const fn transaction(self) -> TransactionType {
         match self.0 & Self::TRANSACTION {

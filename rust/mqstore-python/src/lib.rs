@@ -26,6 +26,7 @@ mod message;
 mod options;
 mod results;
 mod runtime;
+mod scan;
 mod store;
 
 use pyo3::prelude::*;
@@ -46,5 +47,6 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(admin::copy_store, module)?)?;
     module.add_function(wrap_pyfunction!(admin::info, module)?)?;
     compaction::register(module)?;
+    scan::register(module)?;
     Ok(())
 }

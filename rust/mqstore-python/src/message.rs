@@ -17,13 +17,6 @@ use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString, PyTuple};
 use crate::buffer::RecordBuffer;
 use crate::error::bad_record;
 
-/// No compressed body unpacks to more than this; up to here the limit is 1,032 times its size, which is
-/// the most that deflate can do.
-const DECOMPRESSED_LIMIT_BYTES: usize = 1 << 30;
-
-/// What any compressed body may unpack to.
-const DECOMPRESSED_FLOOR_BYTES: usize = 64 << 20;
-
 /// Bytes of a body that `repr` shows.
 const SHOWN_BYTES: usize = 40;
 
@@ -67,10 +60,8 @@ impl StoredMessage {
     }
 
     fn unpack<'py>(&self, py: Python<'py>, view: &RecordView<'_>) -> PyResult<Bound<'py, PyBytes>> {
-        let most =
-            view.body.len().saturating_mul(1032).clamp(DECOMPRESSED_FLOOR_BYTES, DECOMPRESSED_LIMIT_BYTES);
         let body = py
-            .detach(|| view.decompressed_body(most).map(Cow::into_owned))
+            .detach(|| view.unpacked_body().map(Cow::into_owned))
             .map_err(|error| bad_record(self.record.commit_log_offset, &error))?;
         Ok(PyBytes::new(py, &body))
     }

@@ -43,6 +43,16 @@ impl NativeStore {
         self.shared.store()
     }
 
+    /// What iterators and scans of this store share with it.
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    /// The host that its message ids name.
+    pub(crate) fn host(&self) -> Host {
+        self.host
+    }
+
     fn iterator(slf: &Bound<'_, Self>, source: Source) -> PyResult<MessageIterator> {
         let shared = &slf.get().shared;
         shared.say_notes(slf.py(), 1)?;

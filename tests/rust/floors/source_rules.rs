@@ -30,12 +30,13 @@ const RAW_TYPES: [&str; 4] = ["Instant", "SystemTime", "OpenOptions", "DirBuilde
 const UNSAFE_ALLOWED: [&str; 3] =
     ["rust/mqstore-io/src/region.rs", "rust/mqstore-io/src/os/mmap.rs", "rust/mqstore-python/src/buffer.rs"];
 
-/// Where threads are made; where the store starts those of the background; and three calls that start workers of their
+/// Where threads are made; where the store starts those of the background; three calls that start workers of their
 /// own and join them before they return: recovery's check of records, a local compaction, and its binding, which has
-/// to answer Ctrl-C meanwhile.
-const THREADS_ALLOWED: [&str; 5] = [
+/// to answer Ctrl-C meanwhile; and scans, whose workers end with them.
+const THREADS_ALLOWED: [&str; 6] = [
     "rust/mqstore-io/src/sync.rs",
     "rust/mqstore-core/src/store/services.rs",
+    "rust/mqstore-core/src/store/scan/work.rs",
     "rust/mqstore-core/src/recovery/check.rs",
     "rust/mqstore-core/src/compaction/local.rs",
     "rust/mqstore-python/src/compaction.rs",

@@ -449,6 +449,15 @@ pub(super) fn check_to_read(bytes: &[u8], offset: u64) -> Result<RecordOutline<'
     Ok(record)
 }
 
+/// As [`check_to_read`], for who wants to know all of the record.
+#[inline]
+fn check_to_show(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
+    let view = RecordView::decode(bytes).map_err(|error| error.to_string())?;
+    check_place(view.physical_offset, offset)?;
+    check_sums(&view.outline(), !view.has_property_crc())?;
+    Ok(view)
+}
+
 fn check_sums(record: &RecordOutline<'_>, body: bool) -> Result<(), String> {
     let checks =
         CrcCheck { body: body && switch::on("scan.body_crc"), property: switch::on("scan.property_crc") };

@@ -57,7 +57,7 @@ impl Writer {
             ..*first
         };
         let flags = SysFlag(0).with_inner_batch(true);
-        let encoded = self.encode(&batch, queue_id, flags, now_ms, buffers)?;
+        let encoded = self.encode(&batch, queue_id, flags, now_ms, None, buffers)?;
         let mut pending =
             [Pending { messages: messages.len() as u16, ..self.pending(&batch, next_queue_offset, buffers) }];
         let durable = self.append_pending(&mut pending, now_ms, batch.durable, Some(turn))?;

@@ -5,6 +5,7 @@
 //! nothing. Every call answers [`StoreError::Closed`] after [`Store::close`].
 
 mod beside;
+mod copies;
 mod copy;
 mod cursor;
 mod expire;
@@ -15,6 +16,7 @@ mod query;
 mod reader;
 mod rebuild;
 mod repair;
+mod scan;
 mod services;
 mod single;
 mod snapshot;
@@ -34,12 +36,14 @@ use std::time::Duration;
 use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
+pub use copies::Origin;
 pub use copy::copy_store;
 pub use cursor::{LogCursor, LookupCursor, QueueCursor};
 pub use info::{Geometry, GroupOffset, GroupOffsets, InfoReport, PartSize, info};
 pub use query::Boundary;
 pub use rebuild::{RebuildWatcher, rebuild};
 pub use repair::{RepairReport, RepairTarget, repair};
+pub use scan::{MakeSink, Scan, ScanBatch, ScanPlan, ScanRequest, ScanRow, ScanSink, Scanned};
 pub use snapshot::SnapshotReport;
 pub use waiting::Waiter;
 
@@ -181,6 +185,21 @@ impl Store {
             Side::Reader(Arc::new(Reader::open(&files, options)?))
         };
         Ok(Self { inner: Arc::new(Inner { files, mode, side, closed: AtomicBool::new(false) }) })
+    }
+
+    /// Opens the store at `path` for reading, for scans: where queues have to be derived, that waits until
+    /// somebody asks for one.
+    pub fn open_log(
+        vfs: Arc<dyn Vfs>,
+        clock: Arc<dyn Clock>,
+        path: &Path,
+        options: &StoreOptions,
+    ) -> Result<Self, StoreError> {
+        let files = StoreFiles::new(vfs, clock, path).with_logs(options)?;
+        let side = Side::Reader(Arc::new(Reader::open_log(&files, options)?));
+        Ok(Self {
+            inner: Arc::new(Inner { files, mode: OpenMode::Read, side, closed: AtomicBool::new(false) }),
+        })
     }
 
     /// The store's root.

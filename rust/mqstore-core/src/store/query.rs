@@ -6,7 +6,7 @@ use mqstore_format::{CqUnit, RecordView, index_key_hash, parse_offset_message_id
 
 use super::cursor::{Found, KeyQuery, LogCursor, LookupCursor, QueueCursor, next_record, place};
 use super::view::View;
-use super::{QueueInfo, Side, Store};
+use super::{QueueInfo, Store};
 use crate::commit_log::{LogScanner, RecordReader, ScanChecks};
 use crate::compaction::CompactedQueue;
 use crate::error::StoreError;
@@ -112,16 +112,8 @@ impl Store {
         let view = self.view();
         let limit = view.catch_up()?;
         let first = start.unwrap_or_else(|| view.list().min_offset());
-        let on_damage: Box<dyn FnMut(String) + Send> = match &self.inner.side {
-            Side::Reader(reader) => {
-                let reader = Arc::clone(reader);
-                Box::new(move |text| reader.note(text))
-            }
-            Side::Writer(writer, _) => {
-                let writer = Arc::clone(writer);
-                Box::new(move |text| writer.notes.write().push(text))
-            }
-        };
+        let note = self.noter();
+        let on_damage = Box::new(move |text| note(text));
         Ok(LogCursor::new(view, first, limit, on_damage))
     }
 
@@ -284,7 +276,7 @@ impl Store {
     }
 }
 
-fn no_queue(topic: &str, queue_id: Option<i32>) -> StoreError {
+pub(super) fn no_queue(topic: &str, queue_id: Option<i32>) -> StoreError {
     StoreError::TopicNotFound { topic: topic.to_owned(), queue_id }
 }
 

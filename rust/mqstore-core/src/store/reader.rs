@@ -9,17 +9,18 @@
 //! the queue manifest; else, for a log of at most [`FULL_WALK_BYTES`], by walking it; else the files
 //! are taken up to the furthest entry and each entry is checked when it is used.
 
+mod facts;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_format::json::{TopicConfig, TopicTable};
-use mqstore_format::{CQ_UNIT_BYTES, CqUnit, IndexGeometry};
+use mqstore_format::{CqUnit, IndexGeometry};
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 
 use super::beside::{again, nap, renewed, settled};
-use super::info::Geometry;
 use super::topics::{batch_topics, load_table};
 use super::view::View;
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
@@ -52,6 +53,8 @@ pub(crate) struct Reader {
     mark: Option<Mark>,
     state: Mutex<State>,
     notes: Mutex<Vec<String>>,
+    /// What was there before the queues were listed, until they are looked at.
+    unseen: Mutex<Option<(Option<LiveState>, Option<QueueManifest>)>>,
 }
 
 struct State {
@@ -74,6 +77,15 @@ struct State {
 impl Reader {
     /// Opens the store at `files` without changing it.
     pub(crate) fn open(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
+        again(|| {
+            let reader = Self::open_once(files, options)?;
+            reader.look()?;
+            Ok(reader)
+        })
+    }
+
+    /// As [`Self::open`], for who may want the log alone: queues are looked at when they are asked for.
+    pub(crate) fn open_log(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
         again(|| Self::open_once(files, options))
     }
 
@@ -112,7 +124,7 @@ impl Reader {
             all_replaced: false,
             index_complete_to: 0,
         };
-        let reader = Self {
+        Ok(Self {
             files: files.clone(),
             options: options.clone(),
             table,
@@ -121,14 +133,18 @@ impl Reader {
             mark,
             state: Mutex::new(state),
             notes: Mutex::new(notes),
-        };
-        reader.first_look(live, manifest.as_ref())?;
-        Ok(reader)
+            unseen: Mutex::new(Some((live, manifest))),
+        })
     }
 
-    /// As it was opened.
-    pub(crate) fn options(&self) -> &StoreOptions {
-        &self.options
+    /// Looks at the queues, if nobody did.
+    fn look(&self) -> Result<(), StoreError> {
+        let mut unseen = self.unseen.lock();
+        if let Some((live, manifest)) = &*unseen {
+            self.first_look(*live, manifest.as_ref())?;
+            *unseen = None;
+        }
+        Ok(())
     }
 
     /// Gives back maps and descriptors, but for those that somebody uses.
@@ -140,18 +156,6 @@ impl Reader {
         }
         state.queues.release();
         self.index.release();
-    }
-
-    /// How large queue and index files are made here, and what is in them.
-    pub(crate) fn geometry(&self) -> Geometry {
-        let queues = Arc::clone(&self.state.lock().queues);
-        let all = queues.all();
-        let entries: i64 = all.iter().map(|queue| queue.max_offset() - queue.min_offset()).sum();
-        Geometry {
-            queue_file_bytes: (!all.is_empty()).then(|| queues.file_bytes()),
-            queue_entry_bytes: entries as u64 * CQ_UNIT_BYTES as u64,
-            index: (self.index.file_count() > 0).then(|| self.index.geometry()),
-        }
     }
 
     /// Things a person should know, each once.
@@ -184,18 +188,6 @@ impl Reader {
             self.note(damage);
         }
         Ok(())
-    }
-
-    /// How many queues `topic` has by the topic table.
-    fn listed_queues(&self, topic: &str) -> i32 {
-        let topic = self.table.topics.get(topic);
-        topic.map_or(0, |topic| topic.read_queues.max(topic.write_queues).clamp(0, 65_536))
-    }
-
-    /// Attributes of `topic` as the topic table has them.
-    pub(crate) fn attributes(&self, topic: &str) -> Vec<(String, String)> {
-        let topic = self.table.topics.get(topic);
-        topic.map(|topic| topic.attributes.clone()).unwrap_or_default().into_iter().collect()
     }
 
     fn first_look(
@@ -393,6 +385,7 @@ impl View for Reader {
     }
 
     fn catch_up(&self) -> Result<u64, StoreError> {
+        let seen = self.unseen.lock().is_none();
         let mut state = self.state.lock();
         self.follow_expiry(&mut state)?;
         let before = state.end;
@@ -403,7 +396,7 @@ impl View for Reader {
         }
         self.find_end(&mut state, live)?;
         let end = state.end;
-        if end > before {
+        if end > before && seen {
             if state.all_replaced {
                 let mut all = std::mem::take(&mut state.replaced);
                 let outcome = self.walk(&state, before, end, |record, offset| all.add(record, offset));
@@ -435,6 +428,7 @@ impl View for Reader {
     }
 
     fn topics(&self) -> Result<Vec<String>, StoreError> {
+        self.look()?;
         let state = self.state.lock();
         let mut names: BTreeSet<String> = self.table.topics.keys().cloned().collect();
         names.extend(state.queues.topics().into_keys());
@@ -444,6 +438,7 @@ impl View for Reader {
     }
 
     fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
+        self.look()?;
         let state = self.state.lock();
         let mut ids: BTreeSet<i32> = (0..self.listed_queues(topic)).collect();
         ids.extend(state.queues.topics().remove(topic).unwrap_or_default());
@@ -453,6 +448,7 @@ impl View for Reader {
     }
 
     fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
+        self.look()?;
         let state = self.state.lock();
         let known = (0..self.listed_queues(topic)).contains(&queue_id)
             || state.queues.get(topic, queue_id).is_some()
@@ -492,6 +488,7 @@ impl View for Reader {
         max: usize,
         units: &mut Vec<(i64, CqUnit)>,
     ) -> Result<(), StoreError> {
+        self.look()?;
         let state = self.state.lock();
         let mut from = from;
         let had = units.len();
@@ -525,6 +522,7 @@ impl View for Reader {
     }
 
     fn start_of(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
+        self.look()?;
         if !self.batch.contains(topic) {
             return Ok(offset);
         }
@@ -538,6 +536,7 @@ impl View for Reader {
     }
 
     fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError> {
+        self.look()?;
         let mut state = self.state.lock();
         if Self::is_replaced(&state, topic, queue_id) {
             return Ok(false);
@@ -551,6 +550,7 @@ impl View for Reader {
     }
 
     fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError> {
+        self.look()?;
         let (min, end, complete_to) = {
             let state = self.state.lock();
             (state.list.min_offset(), state.end, state.index_complete_to)

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use mqstore_format::json::{Dialect, TopicConfig, TopicTable};
-use mqstore_format::validate_topic;
+use mqstore_format::properties::KEYS;
+use mqstore_format::{Properties, java_hash, validate_topic};
 use mqstore_io::FileKind;
 use mqstore_io::sync::{Mutex, OnceLock, Raise, RwLock};
 
@@ -18,6 +19,7 @@ use crate::consume_queue::QueueSet;
 use crate::dispatch::BatchTopics;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
+use crate::message::NewMessage;
 
 const TABLE_LIMIT_BYTES: u64 = 256 << 20;
 
@@ -273,6 +275,17 @@ impl Topics {
         }
         outcome
     }
+}
+
+/// The queue of a message that replaces others by its key: the same key always goes to the same one.
+/// The hash is that of Java's strings over the whole `KEYS` property, its absolute value modulo the
+/// number of queues, as RocketMQ's own examples do.
+pub(super) fn by_key(topic: &TopicState, message: &NewMessage<'_>) -> Option<i32> {
+    if !topic.compaction {
+        return None;
+    }
+    let hash = java_hash(Properties::new(message.properties).get(KEYS)?).checked_abs().unwrap_or(0);
+    Some(hash % topic.write_queues().max(1) as i32)
 }
 
 #[cfg(test)]

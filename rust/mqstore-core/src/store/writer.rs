@@ -10,14 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use mqstore_format::properties::{KEYS, UNIQ_KEY};
-use mqstore_format::{
-    CqUnit, KeyBlock, Properties, RecordParts, RecordSpec, SysFlag, UniqueKeyGenerator, java_hash,
-};
+use mqstore_format::properties::UNIQ_KEY;
+use mqstore_format::{CqUnit, KeyBlock, RecordParts, RecordSpec, SysFlag, UniqueKeyGenerator};
 use mqstore_io::sync::{Mutex, MutexGuard, RwLock};
 use mqstore_io::{EventCount, StoreLock, switch};
 
-use super::topics::{TopicState, Topics};
+use super::copies::Origin;
+use super::topics::{TopicState, Topics, by_key};
 use super::view::View;
 use crate::commit_log::{CommitLog, Pending, Placed, SegmentList};
 use crate::consume_queue::QueueSet;
@@ -123,7 +122,7 @@ impl Writer {
             buffers.clear();
             let topic = self.topic(message, last)?;
             let queue_id = route(topic, message)?;
-            let encoded = self.encode(message, queue_id, SysFlag(0), now_ms, buffers)?;
+            let encoded = self.encode(message, queue_id, SysFlag(0), now_ms, None, buffers)?;
             let mut pending = [self.pending(message, topic.next_offset(queue_id), buffers)];
             let turn = topic.batch.then(|| topic.one_by_one.lock());
             let durable = self.append_pending(&mut pending, now_ms, message.durable, turn)?;
@@ -153,6 +152,15 @@ impl Writer {
     /// Appends `messages` at consecutive places; one lock, one sync. Those for a topic with batch queues
     /// become one record.
     pub(crate) fn append_many(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
+        self.append_all(messages, None)
+    }
+
+    /// As [`Self::append_many`]; with `origins`, one for each, what it is of a message is kept.
+    pub(super) fn append_all(
+        &self,
+        messages: &[NewMessage<'_>],
+        origins: Option<&[Origin]>,
+    ) -> Result<Vec<Appended>, StoreError> {
         self.before_append()?;
         if messages.is_empty() {
             return Ok(Vec::new());
@@ -161,14 +169,22 @@ impl Writer {
         SCRATCH.with_borrow_mut(|Scratch { buffers, last }| {
             buffers.clear();
             let mut encoded = Vec::with_capacity(messages.len());
-            for message in messages {
+            for (index, message) in messages.iter().enumerate() {
                 let topic = Arc::clone(self.topic(message, last)?);
                 if topic.batch {
                     buffers.clear();
                     return self.append_inner_batch(messages, &topic, now_ms, buffers);
                 }
                 let queue_id = route(&topic, message)?;
-                encoded.push((topic, queue_id, self.encode(message, queue_id, SysFlag(0), now_ms, buffers)?));
+                let coded = self.encode(
+                    message,
+                    queue_id,
+                    SysFlag(0),
+                    now_ms,
+                    origins.and_then(|all| all.get(index)),
+                    buffers,
+                )?;
+                encoded.push((topic, queue_id, coded));
             }
             let mut heads = buffers.heads.as_mut_slice();
             let mut tails = buffers.tails.as_mut_slice();
@@ -267,6 +283,7 @@ impl Writer {
         queue_id: i32,
         sys_flag: SysFlag,
         now_ms: i64,
+        origin: Option<&Origin>,
         buffers: &mut Buffers,
     ) -> Result<Encoded, StoreError> {
         let limit = u64::from(self.options.max_message_bytes);
@@ -294,12 +311,12 @@ impl Writer {
             flag: message.flag,
             queue_offset: 0,
             physical_offset: 0,
-            sys_flag,
+            sys_flag: origin.map_or(sys_flag, |origin| origin.sys_flag.compression_only()),
             born_timestamp: message.born_timestamp_ms.unwrap_or(now_ms),
-            born_host: host,
+            born_host: origin.map_or(host, |origin| origin.born_host),
             store_timestamp: now_ms,
             store_host: host,
-            reconsume_times: 0,
+            reconsume_times: origin.map_or(0, |origin| origin.reconsume_times),
             prepared_transaction_offset: 0,
             body: message.body,
             properties,
@@ -414,17 +431,6 @@ impl Writer {
         self.lock.lock().take();
         outcome
     }
-}
-
-/// The queue of a message that replaces others by its key: the same key always goes to the same one.
-/// The hash is that of Java's strings over the whole `KEYS` property, its absolute value modulo the
-/// number of queues, as RocketMQ's own examples do.
-fn by_key(topic: &TopicState, message: &NewMessage<'_>) -> Option<i32> {
-    if !topic.compaction {
-        return None;
-    }
-    let hash = java_hash(Properties::new(message.properties).get(KEYS)?).checked_abs().unwrap_or(0);
-    Some(hash % topic.write_queues().max(1) as i32)
 }
 
 /// The queue of `message`: the one it names, else by its key or in turn.

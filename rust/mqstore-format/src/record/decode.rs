@@ -19,6 +19,12 @@ use crate::ids::offset_message_id;
 use crate::properties::{KEYS, Properties, TAGS, UNIQ_KEY};
 use crate::sys_flag::SysFlag;
 
+/// No body unpacks to more than this: see [`RecordView::unpacked_body`].
+const UNPACKED_LIMIT_BYTES: usize = 1 << 30;
+
+/// What any body may unpack to.
+const UNPACKED_FLOOR_BYTES: usize = 64 << 20;
+
 /// Which checksums [`RecordView::check_crc`] verifies.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct CrcCheck {
@@ -181,6 +187,13 @@ impl<'a> RecordView<'a> {
             Some(kind) => decompress(kind, self.body, limit_bytes).map(Cow::Owned),
             None => Err(FormatError::compression("unknown", "the flag names no known compression")),
         }
+    }
+
+    /// The body as the producer gave it, for readers of any store: at most 1,032 times as long as it is stored,
+    /// which is the most that deflate can do, and 1 GiB; 64 MiB are always allowed.
+    pub fn unpacked_body(&self) -> Result<Cow<'a, [u8]>, FormatError> {
+        let most = self.body.len().saturating_mul(1032);
+        self.decompressed_body(most.clamp(UNPACKED_FLOOR_BYTES, UNPACKED_LIMIT_BYTES))
     }
 
     /// The id made of store host and physical offset, upper-case hex.

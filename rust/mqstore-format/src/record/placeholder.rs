@@ -33,9 +33,7 @@ impl RecordOutline<'_> {
     /// Whether it only fills the place of records that were lost.
     #[inline]
     pub fn is_placeholder(&self) -> bool {
-        self.sys_flag.transaction() == TransactionType::Rollback
-            && i32::from_be_bytes(field(self.bytes, FLAG_POSITION)) == PLACEHOLDER_FLAG
-            && PLACEHOLDER_TOPIC.starts_with(self.topic)
+        is_placeholder(self.sys_flag, || i32::from_be_bytes(field(self.bytes, FLAG_POSITION)), self.topic)
     }
 }
 
@@ -43,8 +41,15 @@ impl RecordView<'_> {
     /// As [`RecordOutline::is_placeholder`].
     #[inline]
     pub fn is_placeholder(&self) -> bool {
-        self.outline().is_placeholder()
+        is_placeholder(self.sys_flag, || self.flag, self.topic)
     }
+}
+
+#[inline]
+fn is_placeholder(sys_flag: SysFlag, flag: impl FnOnce() -> i32, topic: &str) -> bool {
+    sys_flag.transaction() == TransactionType::Rollback
+        && flag() == PLACEHOLDER_FLAG
+        && PLACEHOLDER_TOPIC.starts_with(topic)
 }
 
 /// The size of the first of the placeholders that fill `stretch_bytes` exactly; `None` where no record fits.

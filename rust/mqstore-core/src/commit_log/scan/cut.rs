@@ -6,10 +6,13 @@
 
 use std::sync::Arc;
 
-use mqstore_format::{Peek, RecordOutline, peek};
+use mqstore_format::{Peek, RecordOutline, RecordView, peek};
 use mqstore_io::{RegionView, expect_read};
 
-use super::{Damage, LogScanner, ScanItem, Segment, candidates, check_to_read, damage, lies_at, read_up_to};
+use super::{
+    Damage, LogScanner, ScanItem, Segment, candidates, check_to_read, check_to_show, damage, lies_at,
+    read_up_to,
+};
 use crate::error::{IoContext, StoreError};
 
 /// Where a record's header holds its own log position.
@@ -187,18 +190,33 @@ impl LogStretch {
     pub(crate) fn records(
         &self,
         crc: bool,
+        skipped: Option<&mut Vec<String>>,
+        visit: impl FnMut(&RecordOutline<'_>, u64),
+    ) -> Option<Damage> {
+        self.walk(|bytes, position| outline(bytes, position, crc), skipped, visit)
+    }
+
+    /// Shows `visit` all that there is of the records, with their checksums verified, and where they lie. What
+    /// is damaged is passed over and said in `skipped`.
+    pub(crate) fn views(&self, skipped: &mut Vec<String>, visit: impl FnMut(&RecordView<'_>, u64)) {
+        let _ = self.walk(check_to_show, Some(skipped), visit);
+    }
+
+    fn walk<'a, T: HasSize>(
+        &'a self,
+        decode: impl Fn(&'a [u8], u64) -> Result<T, String>,
         mut skipped: Option<&mut Vec<String>>,
-        mut visit: impl FnMut(&RecordOutline<'_>, u64),
+        mut visit: impl FnMut(&T, u64),
     ) -> Option<Damage> {
         let (mut rest, mut position) = (self.bytes.as_slice(), self.start);
         let mut last = 0;
         while !rest.is_empty() {
             // The next record, if it is as long as the last one.
             expect_read(rest.get(last..2 * last).unwrap_or_default());
-            let step = match outline(rest, position, crc) {
+            let step = match decode(rest, position) {
                 Ok(record) => {
                     visit(&record, position);
-                    record.size as usize
+                    record.size()
                 }
                 Err(reason) => {
                     let damage = damage(self.segment.as_ref()?, position, None, reason);
@@ -224,6 +242,23 @@ impl LogStretch {
             Bytes::Read(buffer) => buffer,
             Bytes::InPlace(_) => Vec::new(),
         }
+    }
+}
+
+/// What knows how long its record is.
+trait HasSize {
+    fn size(&self) -> usize;
+}
+
+impl HasSize for RecordOutline<'_> {
+    fn size(&self) -> usize {
+        self.size as usize
+    }
+}
+
+impl HasSize for RecordView<'_> {
+    fn size(&self) -> usize {
+        self.size as usize
     }
 }
 

@@ -6,6 +6,7 @@ mod lifecycle;
 mod reading;
 mod rebuild;
 mod repair;
+mod scan;
 mod single;
 mod snapshot;
 mod verify;

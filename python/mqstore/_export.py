@@ -1,0 +1,424 @@
+"""`export`: messages of a store into a file of JSON lines, Parquet or Arrow, or into another store.
+
+A file appears under its name when it is whole. Until then it is `NAME.partial`, and beside it `NAME.partial.state` says
+up to where it is durable, for JSON lines and for the mapping of a store:
+
+::
+
+    {"digest": "...", "position": 4711, "bytes": 99, "messages": 3, "left_out": 0, "target": 815}
+
+`digest` is of the arguments, `position` the log offset where the export goes on, `bytes` the length of the partial
+file up to there, `target` where the log of the target store ended then. What lies behind `bytes` is cut. What the
+target store holds behind `target` are the messages that were appended after the state was written, in their order.
+Parquet and Arrow files have their directory at the end, and begin anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+
+from mqstore import _native
+from mqstore._paths import home_of
+from mqstore._scan import _BATCH_ROWS, Scan, _mind_forks, _module, _pyarrow, _request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from mqstore._reports import ExportReport, Progress
+    from mqstore.types import Keys, StorePath, Time
+
+ExportFormat: TypeAlias = Literal["jsonl", "parquet", "arrow", "store"]
+"""What an export writes, or an import reads (but for `"store"`)."""
+
+_ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+_FORMATS = ("jsonl", "parquet", "arrow", "store")
+
+# Bytes and seconds between two states.
+_STATE_BYTES = 64 << 20
+_STATE_SECONDS = 5.0
+
+# Bytes of columns that make a row group.
+_GROUP_BYTES = 32 << 20
+
+# What a store that takes copies has to take.
+_MOST_BODY = 1 << 30
+
+
+def export(
+    path: StorePath,
+    dest: StorePath,
+    *,
+    topics: str | Iterable[str] | None = None,
+    start_time: Time | None = None,
+    end_time: Time | None = None,
+    keys: Keys | None = None,
+    body_matches: str | None = None,
+    filter: str | None = None,
+    columns: Iterable[str] | None = None,
+    format: ExportFormat | None = None,
+    overwrite: bool = False,
+    mapping: StorePath | None = None,
+    progress: Callable[[Progress], object] | None = None,
+) -> ExportReport:
+    """Writes messages of the directory `path` to a file, or appends them to another store.
+
+    Messages come in the order of the log; which ones, the arguments say as for `scan`. An export that was interrupted
+    and is called again with the same arguments goes on where it was, for JSON lines and stores; Parquet and Arrow files
+    begin anew.
+
+    Args:
+        path: the directory.
+        dest: the file, which appears under this name when it is whole; for `"store"` a store, made if it is missing.
+        topics: as for `scan`; so are `start_time`, `end_time`, `keys`, `filter` and `columns`.
+        start_time: only what was stored at or after it.
+        end_time: only what was stored before it.
+        keys: only messages with one of these keys.
+        body_matches: only messages whose body, unpacked, matches this regular expression somewhere. The syntax is
+            that of Rust's `regex`: no look-around and no back-references; `(?-u)` for bytes that are no text.
+        filter: a tag expression.
+        columns: their names; None is all. Not for stores.
+        format: None goes by the ending of `dest`: `.jsonl`, `.parquet`, `.arrow`. `"store"` has to be said.
+        overwrite: whether a file at `dest` is replaced.
+        mapping: for stores: where the JSON lines go that say which message lay where and lies where; None is
+            `dest` with `.mapping.jsonl` behind.
+        progress: called now and then with bytes of the log; an exception that it raises interrupts the export.
+
+    Returns:
+        What was written.
+
+    Raises:
+        FileExistsError: there is a file at `dest`, or for stores at `mapping`.
+        InvalidMessageError: for stores: a message that cannot be copied.
+        ImportError: Parquet and Arrow need pyarrow.
+        StoreLockedError: for stores: somebody has `dest` open for writing.
+    """
+    if body_matches is not None and not isinstance(body_matches, str):
+        msg = f"body_matches must be a str, not {type(body_matches).__name__}"
+        raise TypeError(msg)
+    request = _request(
+        topics=topics,
+        queue_id=None,
+        start=None,
+        end=None,
+        start_time=start_time,
+        end_time=end_time,
+        keys=keys,
+        filter=filter,
+        columns=columns,
+        batch_size=_BATCH_ROWS,
+        body="binary",
+        threads=None,
+    )
+    request["body_matches"] = body_matches
+    _native.scan_schema(request)
+    _mind_forks()
+    work = _Export(home_of(path), Path(home_of(dest)), request, overwrite, progress)
+    kind = format_of(work.dest, format)
+    started = time.monotonic()
+    if kind == "store":
+        report = work.to_store(Path(f"{work.dest}.mapping.jsonl") if mapping is None else Path(home_of(mapping)))
+    elif kind == "jsonl":
+        report = work.to_lines()
+    else:
+        report = work.to_columns(kind)
+    return _report(kind, work, report, time.monotonic() - started)
+
+
+def format_of(path: Path, format: str | None) -> str:
+    """The format that is named, or that the ending says."""
+    found = _ENDINGS.get(path.suffix.lower()) if format is None else format
+    if found is None:
+        msg = f"{path}: the ending tells no format; give format=, one of {', '.join(_FORMATS)}"
+        raise ValueError(msg)
+    if found not in _FORMATS:
+        msg = f"format must be one of {', '.join(_FORMATS)}, not {format!r}"
+        raise ValueError(msg)
+    return found
+
+
+def _report(kind: str, work: _Export, counts: _Counts, seconds: float) -> ExportReport:
+    from mqstore._reports import ExportReport
+
+    return ExportReport(
+        path=str(work.dest),
+        format=kind,
+        messages=counts.messages,
+        bytes=counts.bytes,
+        left_out=counts.left_out,
+        resumed=counts.resumed,
+        seconds=round(seconds, 3),
+    )
+
+
+class _Counts:
+    """What an export has written so far."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.left_out = 0
+        self.bytes = 0
+        self.resumed = False
+
+
+class _Partial:
+    """A file that grows, and the state beside it."""
+
+    def __init__(self, dest: Path, digest: str) -> None:
+        self._dest = dest
+        self._path = Path(f"{dest}.partial")
+        self._state_path = Path(f"{dest}.partial.state")
+        self._digest = digest
+        self._written = 0
+        self._when = time.monotonic()
+        self.state: dict[str, Any] | None = None
+        self.file: IO[bytes] = self._open()
+
+    def _open(self) -> IO[bytes]:
+        state: dict[str, Any] | None = None
+        with suppress(OSError, ValueError):
+            state = json.loads(self._state_path.read_bytes())
+        file = open(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")  # noqa: PTH123, SIM115
+        try:
+            _only_one(file, self._path)
+            size = os.fstat(file.fileno()).st_size
+            if isinstance(state, dict) and state.get("digest") == self._digest and state["bytes"] <= size:
+                self.state = state
+            file.truncate(0 if self.state is None else self.state["bytes"])
+            file.seek(0, os.SEEK_END)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def write(self, text: bytes) -> None:
+        self.file.write(text)
+        self._written += len(text)
+
+    def is_due(self, bytes_done: int) -> bool:
+        """Whether a state should be written now."""
+        return bytes_done >= _STATE_BYTES or time.monotonic() - self._when >= _STATE_SECONDS
+
+    def save(self, position: int | None, counts: _Counts, target: int | None = None) -> None:
+        """Makes durable what was written, and says so."""
+        self._sync()
+        state = {
+            "digest": self._digest,
+            "position": position,
+            "bytes": self.file.tell(),
+            "messages": counts.messages,
+            "left_out": counts.left_out,
+            "target": target,
+        }
+        new = Path(f"{self._state_path}.new")
+        with new.open("wb") as file:
+            file.write(json.dumps(state).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._state_path)
+        sync_folder(self._dest.parent)
+        self._when = time.monotonic()
+
+    def _sync(self) -> None:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+    def publish(self) -> int:
+        """Gives the file its name; its length."""
+        self._sync()
+        size = self.file.tell()
+        self.file.close()
+        publish(self._path, self._dest)
+        self._state_path.unlink(missing_ok=True)
+        return size
+
+
+class _Export:
+    """One export."""
+
+    def __init__(
+        self,
+        source: str,
+        dest: Path,
+        request: dict[str, Any],
+        overwrite: bool,
+        progress: Callable[[Progress], object] | None,
+    ) -> None:
+        self.source = source
+        self.dest = dest
+        self._request = request
+        self._overwrite = overwrite
+        self._progress = progress
+
+    def to_lines(self) -> _Counts:
+        self._must_be_free(self.dest)
+        counts = _Counts()
+        partial = _Partial(self.dest, self._digest("jsonl"))
+        with partial.file:
+            start = self._resume(partial, counts)
+            with _closing(_native.scan_lines(self.source, {**self._request, "from": start})) as stream:
+                self._tell(stream, stream.start if start is None else start)
+                fresh = 0
+                for text, rows, end in stream:
+                    partial.write(text)
+                    fresh += len(text)
+                    counts.messages += rows
+                    if partial.is_due(fresh):
+                        partial.save(end, counts)
+                        fresh = 0
+                    self._tell(stream, end)
+            self._must_be_free(self.dest)
+            counts.bytes = partial.publish()
+        return counts
+
+    def to_columns(self, kind: str) -> _Counts:
+        self._must_be_free(self.dest)
+        counts = _Counts()
+        scan = Scan(self.source, self._request)
+        pyarrow = _pyarrow()
+        path = Path(f"{self.dest}.partial")
+        try:
+            with _writer(kind, path, scan.schema) as write, _closing(scan._open()) as stream:
+                group: list[Any] = []
+                for rows in stream:
+                    group.append(pyarrow.record_batch(rows))
+                    counts.messages += len(rows)
+                    if sum(batch.nbytes for batch in group) >= _GROUP_BYTES:
+                        write(pyarrow.Table.from_batches(group))
+                        group.clear()
+                    self._tell(stream, rows.end)
+                if group:
+                    write(pyarrow.Table.from_batches(group))
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            counts.bytes = path.stat().st_size
+            self._must_be_free(self.dest)
+            publish(path, self.dest)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return counts
+
+    def to_store(self, mapping: Path) -> _Counts:
+        import mqstore
+
+        if self._request["columns"] is not None:
+            msg = "columns are for files; a store takes whole messages"
+            raise ValueError(msg)
+        if os.path.realpath(self.source) == os.path.realpath(self.dest):
+            msg = f"{self.dest}: a store cannot be exported into itself"
+            raise ValueError(msg)
+        self._must_be_free(mapping)
+        counts = _Counts()
+        # That there is something to copy is known before a store is made for it.
+        _native.scan_lines(self.source, self._request).close()
+        with mqstore.open(self.dest, "create", max_message_size=_MOST_BODY) as target:
+            partial = _Partial(mapping, self._digest("store"))
+            with partial.file:
+                start = self._resume(partial, counts)
+                if partial.state is None:
+                    partial.save(None, counts, target.stats().log_max_offset)
+                    done = None
+                else:
+                    done = partial.state["target"]
+                request = {**self._request, "from": start}
+                with _closing(_native.scan_copy(self.source, request, target, done)) as stream:
+                    fresh = 0
+                    for text, copied, left_out, end in stream:
+                        partial.write(text)
+                        fresh += len(text)
+                        counts.messages += copied
+                        counts.left_out += left_out
+                        if partial.is_due(fresh * 8):
+                            target.flush()
+                            partial.save(end, counts, target.stats().log_max_offset)
+                            fresh = 0
+                        self._tell(stream, end)
+                target.flush()
+                counts.bytes = partial.publish()
+        return counts
+
+    def _resume(self, partial: _Partial, counts: _Counts) -> int | None:
+        """Where to go on."""
+        if partial.state is None:
+            return None
+        counts.resumed = True
+        counts.messages = partial.state["messages"]
+        counts.left_out = partial.state["left_out"]
+        position: int | None = partial.state["position"]
+        return position
+
+    def _digest(self, kind: str) -> str:
+        told = {name: value for name, value in self._request.items() if name != "threads"}
+        whole = [kind, os.path.realpath(self.source), os.path.realpath(self.dest), told]
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+    def _must_be_free(self, path: Path) -> None:
+        if path.is_dir() or (path.exists() and not self._overwrite):
+            msg = f"{path}: exists already; overwrite replaces a file"
+            raise FileExistsError(msg)
+
+    def _tell(self, stream: Any, position: int) -> None:
+        if self._progress is not None:
+            from mqstore._reports import Progress
+
+            self._progress(Progress(position - stream.start, stream.limit - stream.start))
+
+
+@contextmanager
+def _closing(stream: Any) -> Iterator[Any]:
+    try:
+        yield stream
+    finally:
+        stream.close()
+
+
+@contextmanager
+def _writer(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
+    """What writes tables to a Parquet or Arrow file."""
+    if kind == "parquet":
+        parquet = _module("pyarrow.parquet", "arrow")
+        with parquet.ParquetWriter(str(path), schema, compression="zstd") as writer:
+            yield writer.write_table
+    else:
+        ipc = _module("pyarrow.ipc", "arrow")
+        options = ipc.IpcWriteOptions(compression="zstd")
+        with ipc.new_file(str(path), schema, options=options) as writer:
+            yield writer.write_table
+
+
+def _only_one(file: IO[bytes], path: Path) -> None:
+    """Keeps a second export away from the same file."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        from mqstore.errors import StoreBusyError
+
+        raise StoreBusyError(f"{path}: another export is writing it") from None
+
+
+def publish(path: Path, dest: Path) -> None:
+    """Gives a whole file its name, durably."""
+    path.replace(dest)
+    sync_folder(dest.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder durable."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+export.__module__ = "mqstore"

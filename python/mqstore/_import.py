@@ -1,0 +1,312 @@
+"""`import_`: messages of a file of JSON lines, Parquet or Arrow into a store; the inverse of `export`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mqstore import _native
+from mqstore._export import _MOST_BODY, format_of
+from mqstore._paths import home_of
+from mqstore._scan import _module
+from mqstore._times import milliseconds_of
+from mqstore.errors import InvalidMessageError, MessageTooLargeError, MQStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mqstore._export import ExportFormat
+    from mqstore._reports import ImportReport, Progress
+    from mqstore.types import StorePath
+
+    # Where a row stands, the row, and how many bytes of the file lie behind it; with the bytes in all.
+    Place = tuple[str, dict[str, Any], int, int]
+
+# Rows and bytes of bodies that are appended at once.
+_ROWS = 1000
+_BYTES = 4 << 20
+
+# What of a row counts; places in the old store do not.
+_NAMES = ("topic", "queue_id", "unique_id", "keys", "tags", "properties", "flag", "sys_flag", "born_timestamp",
+          "born_host", "reconsume_times", "body", "body_base64", "body_text", "body_error")  # fmt: skip
+
+# Bits of `sys_flag`: an inner batch; the kind of transaction, and those kinds that no queue holds.
+_BATCH, _TRANSACTION, _NOT_SENT = 0x80, 0xC, (0x4, 0xC)
+
+
+def import_(
+    path: StorePath,
+    source: StorePath,
+    *,
+    format: ExportFormat | None = None,
+    topic: str | None = None,
+    dry_run: bool = False,
+    progress: Callable[[Progress], object] | None = None,
+) -> ImportReport:
+    """Appends the messages of a file to the store at `path`, which is made if it is missing.
+
+    Topic, queue, body, keys, tags, properties, unique id, flag, born time and host, and the number of deliveries are
+    kept; offsets, store time and store host are new. Bodies are stored as they are, not compressed. Topics and queues
+    that are missing are made. All rows are looked at before the first one is appended.
+
+    Args:
+        path: the directory.
+        source: a file as `export` writes it. A row needs `topic` and a body (`body`, `body_base64` or `body_text`);
+            all else may be missing.
+        format: `"jsonl"`, `"parquet"` or `"arrow"`; None goes by the ending.
+        topic: all messages go to this topic; None keeps theirs.
+        dry_run: only looks at all rows, and tells.
+        progress: called now and then; an exception that it raises ends the import, and what was appended stays.
+
+    Returns:
+        What was appended, or would be.
+
+    Raises:
+        InvalidMessageError: a row cannot be a message; names file and line. Nothing was appended when looking at
+            the rows found it, else it says how many were.
+        FileNotFoundError: there is no file.
+        ImportError: Parquet and Arrow need pyarrow.
+        StoreLockedError: somebody has the store open for writing.
+    """
+    import mqstore
+    from mqstore._reports import ImportReport
+
+    file = Path(home_of(source))
+    kind = format_of(file, format)
+    if kind == "store":
+        msg = "an import reads a file; to take the messages of a store, export it with format='store'"
+        raise ValueError(msg)
+    if topic is not None and not isinstance(topic, str):
+        msg = f"topic must be a str or None, not {type(topic).__name__}"
+        raise TypeError(msg)
+    started = time.monotonic()
+    topics: dict[str, int] = {}
+    left_out = 0
+    for place, row, _done, _total in _rows(file, kind):
+        message = _message(place, row, topic)
+        if message is None:
+            left_out += 1
+        else:
+            topics[message[0]] = topics.get(message[0], 0) + 1
+    if not dry_run:
+        with mqstore.open(path, "create", max_message_size=_MOST_BODY) as store:
+            _append(store, file, kind, topic, progress)
+            store.flush()
+    return ImportReport(
+        path=home_of(path),
+        source=str(file),
+        format=kind,
+        messages=sum(topics.values()),
+        left_out=left_out,
+        topics=dict(sorted(topics.items())),
+        dry_run=dry_run,
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _append(
+    store: _native.NativeStore,
+    file: Path,
+    kind: str,
+    topic: str | None,
+    progress: Callable[[Progress], object] | None,
+) -> None:
+    from mqstore._reports import Progress
+
+    places: list[str] = []
+    messages: list[tuple[Any, ...]] = []
+    size = appended = 0
+
+    def flush() -> None:
+        nonlocal appended, size
+        try:
+            appended += _native.append_rows(store, messages)
+        except (InvalidMessageError, MessageTooLargeError):
+            _find_bad(store, places, messages, appended)
+        places.clear()
+        messages.clear()
+        size = 0
+
+    for place, row, done, total in _rows(file, kind):
+        message = _message(place, row, topic)
+        if message is None:
+            continue
+        places.append(place)
+        messages.append(message)
+        size += len(message[2])
+        if len(messages) >= _ROWS or size >= _BYTES:
+            flush()
+            if progress is not None:
+                progress(Progress(done, total))
+    flush()
+
+
+def _find_bad(store: _native.NativeStore, places: list[str], messages: list[tuple[Any, ...]], appended: int) -> None:
+    """Appends one by one, of which none was appended, up to the one that cannot be."""
+    for place, message in zip(places, messages, strict=True):
+        try:
+            appended += _native.append_rows(store, [message])
+        except MQStoreError as error:
+            reason = f"{place}: {error}; {appended} messages before it were imported"
+            raise InvalidMessageError(reason) from error
+
+
+def _rows(file: Path, kind: str) -> Iterator[Place]:
+    return _lines(file) if kind == "jsonl" else _tables(file, kind)
+
+
+def _lines(file: Path) -> Iterator[Place]:
+    total = file.stat().st_size
+    done = 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            done += len(line)
+            if not line.strip():
+                continue
+            place = f"{file}, line {number}"
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InvalidMessageError(f"{place}: no JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise InvalidMessageError(f"{place}: a JSON object is wanted, not {type(row).__name__}")
+            yield place, row, done, total
+
+
+def _tables(file: Path, kind: str) -> Iterator[Place]:
+    pyarrow = _module("pyarrow", "arrow")
+    total = file.stat().st_size
+    try:
+        if kind == "parquet":
+            table = _module("pyarrow.parquet", "arrow").ParquetFile(str(file))
+            names = [name for name in _NAMES if name in table.schema_arrow.names]
+            count = table.metadata.num_rows
+            batches = table.iter_batches(batch_size=_ROWS, columns=names)
+        else:
+            reader = _module("pyarrow.ipc", "arrow").open_file(pyarrow.memory_map(str(file)))
+            names = [name for name in _NAMES if name in reader.schema.names]
+            each = (reader.get_batch(number).select(names) for number in range(reader.num_record_batches))
+            batches = (batch.slice(at, _ROWS) for batch in each for at in range(0, batch.num_rows, _ROWS))
+            count = None
+        number = 0
+        for batch in batches:
+            columns = {name: _values(pyarrow, column) for name, column in zip(names, batch.columns, strict=True)}
+            for index in range(batch.num_rows):
+                number += 1
+                row = {name: values[index] for name, values in columns.items()}
+                yield f"{file}, row {number}", row, total * number // count if count else 0, total
+    except pyarrow.ArrowException as error:
+        raise InvalidMessageError(f"{file}: no {kind} file that can be read: {error}") from error
+
+
+def _values(pyarrow: Any, column: Any) -> list[Any]:
+    if pyarrow.types.is_timestamp(column.type):
+        # Times beyond the years that `datetime` knows are times, too.
+        column = column.cast(pyarrow.timestamp("us", tz=column.type.tz)).cast(pyarrow.int64())
+        return [None if time is None else time // 1000 for time in column.to_pylist()]
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _message(place: str, row: dict[str, Any], topic: str | None) -> tuple[Any, ...] | None:
+    """A row as `append_rows` takes it; None for what is no message of a queue."""
+    try:
+        flags = _int(row, "sys_flag", 0)
+        if flags & _TRANSACTION in _NOT_SENT:
+            return None
+        if flags & _BATCH:
+            raise InvalidMessageError("it is a batch of messages, which cannot be appended as one")
+        name = row.get("topic") if topic is None else topic
+        if not isinstance(name, str):
+            raise InvalidMessageError(f"topic must be text, not {name!r}")
+        return (
+            name,
+            _int(row, "queue_id", None),
+            _body(row),
+            list(_properties(row).items()),
+            _int(row, "flag", 0),
+            _time(row.get("born_timestamp")),
+            _text(row, "born_host"),
+            _int(row, "reconsume_times", 0),
+            # A body that did not unpack is given as it is stored.
+            flags if row.get("body_error") is not None else 0,
+        )
+    except InvalidMessageError as error:
+        raise InvalidMessageError(f"{place}: {error}") from None
+
+
+def _body(row: dict[str, Any]) -> bytes:
+    encoded = row.get("body_base64")
+    if encoded is not None:
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise InvalidMessageError(f"body_base64: {error}") from None
+    body = row.get("body_text") if row.get("body") is None else row["body"]
+    if isinstance(body, str):
+        return body.encode("utf-8", "surrogatepass")
+    if isinstance(body, bytes):
+        return body
+    raise InvalidMessageError("it has no body: body, body_base64 or body_text is needed")
+
+
+def _properties(row: dict[str, Any]) -> dict[str, str]:
+    given = row.get("properties")
+    pairs = given.items() if isinstance(given, Mapping) else given or ()
+    try:
+        found = {name: value for name, value in pairs if value is not None}
+    except (TypeError, ValueError):
+        raise InvalidMessageError(f"properties must map text to text, not {given!r}") from None
+    keys = row.get("keys")
+    if keys is not None and not isinstance(keys, list | str):
+        raise InvalidMessageError(f"keys must be a list of text, not {keys!r}")
+    if keys and "KEYS" not in found:
+        found["KEYS"] = keys if isinstance(keys, str) else " ".join(map(str, keys))
+    for name, property_ in (("tags", "TAGS"), ("unique_id", "UNIQ_KEY")):
+        if (value := _text(row, name)) and property_ not in found:
+            found[property_] = value
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidMessageError(f"properties must map text to text; {name!r} maps to {value!r}")
+    return found
+
+
+def _int(row: dict[str, Any], name: str, default: int | None) -> Any:
+    value = row.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 31) <= value < 1 << 31:
+        raise InvalidMessageError(f"{name} must be a number of 32 bits, not {value!r}")
+    return value
+
+
+def _text(row: dict[str, Any], name: str) -> str | None:
+    value = row.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidMessageError(f"{name} must be text, not {value!r}")
+    return value
+
+
+def _time(value: Any) -> int | None:
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise InvalidMessageError(f"born_timestamp {value!r} is no time") from None
+    if value is None:
+        return None
+    try:
+        found = milliseconds_of("born_timestamp", value)
+    except (TypeError, ValueError) as error:
+        raise InvalidMessageError(str(error)) from None
+    if not -(1 << 63) <= found < 1 << 63:
+        raise InvalidMessageError(f"born_timestamp {found} does not fit 64 bits")
+    return found
+
+
+import_.__module__ = "mqstore"

@@ -1,0 +1,261 @@
+"""`scan`: many messages as Arrow columns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+from mqstore import _native
+from mqstore._paths import home_of
+from mqstore._times import milliseconds_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from mqstore._native import NativeStore
+    from mqstore.types import Keys, StorePath, Time
+
+BodyForm: TypeAlias = Literal["binary", "text", "json"]
+"""How the column `body` is given."""
+
+_MOST_THREADS = 8
+_BATCH_ROWS = 65_536
+_MOST_ROWS = 1 << 24
+
+
+def scan(
+    path: StorePath,
+    *,
+    topics: str | Iterable[str] | None = None,
+    queue_id: int | None = None,
+    start: int | None = None,
+    end: int | None = None,
+    start_time: Time | None = None,
+    end_time: Time | None = None,
+    keys: Keys | None = None,
+    filter: str | None = None,
+    columns: Iterable[str] | None = None,
+    batch_size: int = _BATCH_ROWS,
+    body: BodyForm = "binary",
+    threads: int | None = None,
+) -> Scan:
+    """Messages of the directory `path` as Arrow columns, in the order of the log.
+
+    Nothing is read before the scan is used, and each use begins anew and sees what is there then. Beside a running
+    writer as well; no lock is needed and no byte is changed. An open store has `Store.scan`.
+
+    Args:
+        path: the directory.
+        topics: one topic or several: the messages that their queues hold; None is every record of the log, half
+            messages of transactions included. What a compaction left of a topic is not in the log.
+        queue_id: only this queue of each topic.
+        start: only queue offsets from here on; needs one topic.
+        end: only queue offsets before this; needs one topic.
+        start_time: only what was stored at or after it.
+        end_time: only what was stored before it.
+        keys: only messages with one of these keys, or with one of them as unique id.
+        filter: a tag expression such as `"paid || shipped"`.
+        columns: their names, in the order wanted; None is all. What is not asked for costs nothing: without
+            `body` no body is copied.
+        batch_size: rows of a batch at most, 1 to 16,777,216. A batch has fewer where the messages are large
+            (32 MiB, unless one message has more) or few of those that lie together are wanted.
+        body: `"binary"`: the bytes. `"text"`: text; a body that is no UTF-8 is null. `"json"`: text that is one JSON
+            document; anything else is null. A compressed body that does not unpack is null in any form.
+        threads: at most so many that decode, 1 to 64; None is the number of processors, at most 8. With 1 all happens
+            in the caller's thread. The rows and their order do not depend on it.
+
+    Raises:
+        InvalidOptionError: there is no such column, or arguments that do not go together.
+        TypeError: an argument of the wrong type.
+        ValueError: a number out of bounds, a time without a time zone.
+
+    Using the scan raises `NotAStoreError` and `TopicNotFoundError`, and says what it passed over as a `StoreWarning`.
+    """
+    return Scan(
+        home_of(path),
+        _request(
+            topics=topics,
+            queue_id=queue_id,
+            start=start,
+            end=end,
+            start_time=start_time,
+            end_time=end_time,
+            keys=keys,
+            filter=filter,
+            columns=columns,
+            batch_size=batch_size,
+            body=body,
+            threads=threads,
+        ),
+    )
+
+
+class Scan:
+    """Messages as Arrow columns; made by `mqstore.scan` and `Store.scan`.
+
+    Whatever reads Arrow streams reads it (`__arrow_c_stream__`), any number of times. Iteration yields
+    `pyarrow.RecordBatch`es; errors of the store arrive as mqstore's own there and in the `to_*` methods.
+    """
+
+    __slots__ = ("_request", "_source")
+
+    def __init__(self, source: str | NativeStore, request: dict[str, Any]) -> None:
+        self._source = source
+        self._request = request
+        # What is wrong with the arguments is said by the call and not by the first use.
+        _native.scan_schema(request)
+
+    def __repr__(self) -> str:
+        path = self._source if isinstance(self._source, str) else self._source.path
+        shown = "".join(f", {name}={value!r}" for name, value in self._request.items() if value is not None)
+        return f"<mqstore.Scan of {path!r}{shown}>"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns and their types, as a `pyarrow.Schema`."""
+        return _pyarrow().schema(self)
+
+    def __arrow_c_schema__(self) -> object:
+        return _native.scan_schema(self._request)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._open().__arrow_c_stream__(requested_schema)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        pyarrow = _pyarrow()
+        stream = self._open()
+        try:
+            for rows in stream:
+                yield pyarrow.record_batch(rows)
+        finally:
+            stream.close()
+
+    def to_arrow(self) -> pa.Table:
+        """All of it as a `pyarrow.Table`."""
+        return _pyarrow().Table.from_batches(self, self.schema)
+
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """All of it as a `pandas.DataFrame`; `options` are those of `pyarrow.Table.to_pandas`."""
+        return self.to_arrow().to_pandas(**options)
+
+    def to_polars(self) -> pl.DataFrame:
+        """All of it as a `polars.DataFrame`; `properties` become lists of `key` and `value`."""
+        polars = _module("polars")
+        return cast("pl.DataFrame", polars.from_arrow(self.to_arrow()))
+
+    def to_polars_lazy(self) -> pl.LazyFrame:
+        """A `polars.LazyFrame` that reads when it is collected.
+
+        Columns that a query does not need are not made. Comparisons of `topic`, `queue_id`, `queue_offset` and
+        `store_timestamp` with constants narrow what is read.
+        """
+        from mqstore._polars import lazy_frame
+
+        return lazy_frame(self)
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """A DuckDB relation that reads when it is asked, each time anew.
+
+        Args:
+            connection: the connection; None is DuckDB's default one.
+        """
+        duck = connection if connection is not None else _module("duckdb")
+        return cast("duckdb.DuckDBPyRelation", duck.from_arrow(self))
+
+    def _open(self, **more: Any) -> _native.ScanStream:
+        _mind_forks()
+        return _native.scan_open(self._source, {**self._request, **more} if more else self._request)
+
+    def _narrowed(self, **more: Any) -> Scan:
+        return Scan(self._source, {**self._request, **more})
+
+
+def _request(**given: Any) -> dict[str, Any]:
+    """What the native scan takes."""
+    found = dict(given)
+    if isinstance(found["topics"], str):
+        found["topics"] = [found["topics"]]
+    for name in ("topics", "columns", "keys"):
+        found[name] = _texts(name, found[name])
+    for name in ("queue_id", "start", "end"):
+        _whole(name, found[name])
+    for name in ("start_time", "end_time"):
+        if found[name] is not None:
+            found[name] = milliseconds_of(name, found[name])
+    if found["filter"] is not None and not isinstance(found["filter"], str):
+        msg = f"filter must be a str, not {type(found['filter']).__name__}"
+        raise TypeError(msg)
+    _within("batch_size", found["batch_size"], _MOST_ROWS)
+    if found["threads"] is None:
+        found["threads"] = min(os.cpu_count() or 1, _MOST_THREADS)
+    _within("threads", found["threads"], 64)
+    if found["topics"] is None and (found["queue_id"] is not None):
+        msg = "queue_id needs topics"
+        raise ValueError(msg)
+    if (found["start"] is not None or found["end"] is not None) and len(found["topics"] or ()) != 1:
+        msg = "start and end are offsets in a queue: they need one topic"
+        raise ValueError(msg)
+    return found
+
+
+def _texts(name: str, value: object) -> list[str] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and name == "keys":
+        return [value]
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        msg = f"{name} must be an iterable of str, not {type(value).__name__}"
+        raise TypeError(msg)
+    found = list(value)
+    for text in found:
+        if not isinstance(text, str):
+            msg = f"{name} must be str, not {type(text).__name__}"
+            raise TypeError(msg)
+    return found
+
+
+def _whole(name: str, value: object) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        msg = f"{name} must be an int, not {type(value).__name__}"
+        raise TypeError(msg)
+
+
+def _within(name: str, value: Any, most: int) -> None:
+    _whole(name, value)
+    if value is None or not 1 <= value <= most:
+        msg = f"{name} must be between 1 and {most}, not {value}"
+        raise ValueError(msg)
+
+
+def _mind_forks() -> None:
+    """Has a forked child get an error from what its parent opened."""
+    from mqstore._store import _watch_forks
+
+    _watch_forks()
+
+
+def _pyarrow() -> Any:
+    return _module("pyarrow", "arrow")
+
+
+def _module(name: str, extra: str | None = None) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        what = f'"mqstore[{extra}]"' if extra else name
+        msg = f"this needs {name}: pip install {what}"
+        raise ImportError(msg, name=name) from None
+
+
+scan.__module__ = "mqstore"
+Scan.__module__ = "mqstore"

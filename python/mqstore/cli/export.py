@@ -1,0 +1,143 @@
+"""The verbs that move messages to files and back: `export` and `import`."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import mqstore
+from mqstore._export import ExportFormat
+from mqstore.cli import CLEAN, USAGE, render
+from mqstore.cli.app import Directory, Moment, ReportForm, _moment, _verb, app
+from mqstore.cli.render import Format
+
+
+class To(StrEnum):
+    """What an export writes."""
+
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+    STORE = "store"
+
+
+class From(StrEnum):
+    """What an import reads."""
+
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
+@app.command("export")
+@_verb
+def export(
+    directory: Directory,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file, or the store.", show_default=False)],
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; again for more.")] = None,
+    start_time: Moment = None,
+    end_time: Moment = None,
+    keys: Annotated[
+        list[str] | None, typer.Option("--key", help="Only messages with this key; again for more.")
+    ] = None,
+    filter_: Annotated[
+        str | None, typer.Option("--filter", metavar="TAGS", help='Tags, as "a || b".', show_default=False)
+    ] = None,
+    body_matches: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Only messages whose body matches.", show_default=False)
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="Names, separated by commas.", show_default=False)] = None,
+    to: Annotated[
+        To | None, typer.Option("--format", help="What is written; by the ending of OUT.", show_default=False)
+    ] = None,
+    mapping: Annotated[
+        Path | None, typer.Option(help="For a store: which message went where.", show_default=False)
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    report: Annotated[Format, typer.Option("--report", help="How the answer is printed.")] = Format.TABLE,
+) -> int:
+    """Writes messages to a file of JSON lines, Parquet or Arrow, or copies them to another store."""
+    with render.progress("exporting") as bar, _usage():
+        done = mqstore.export(
+            directory,
+            out,
+            topics=topics or None,
+            start_time=_moment("--start-time", start_time),
+            end_time=_moment("--end-time", end_time),
+            keys=keys or None,
+            body_matches=body_matches,
+            filter=filter_,
+            columns=None if columns is None else [name.strip() for name in columns.split(",")],
+            format=None if to is None else to.value,
+            overwrite=overwrite,
+            mapping=mapping,
+            progress=bar,
+        )
+    _print(done, report)
+    return CLEAN
+
+
+@app.command("import")
+@_verb
+def import_(
+    directory: Directory,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="As export writes it.", show_default=False)],
+    topic: Annotated[str | None, typer.Option("--topic", help="All go to this topic.", show_default=False)] = None,
+    kind: Annotated[
+        From | None, typer.Option("--from", help="What FILE is; by its ending.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be appended.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Appends the messages of a file to a store, which is made if it is missing."""
+    chosen: ExportFormat | None = None if kind is None else kind.value
+    with _usage():
+        plan = mqstore.import_(directory, file, format=chosen, topic=topic, dry_run=True)
+    if dry_run or not plan.messages:
+        _print(plan, form)
+        return CLEAN
+    if form is Format.TABLE:
+        _print(plan, form)
+    if not yes:
+        if not sys.stdin.isatty():
+            render.note(f"{plan.messages} messages would be appended; say --yes to do it, or --dry-run to see the plan")
+            return USAGE
+        typer.confirm(f"Append these {plan.messages} messages to {directory}?", abort=True, err=True)
+    with render.progress("importing") as bar:
+        done = mqstore.import_(directory, file, format=chosen, topic=topic, progress=bar)
+    if form is Format.TABLE:
+        render.note(f"appended {done.messages} messages")
+    else:
+        _print(done, form)
+    return CLEAN
+
+
+class _usage:  # noqa: N801 - a context, not a class to anybody
+    """Arguments that the library refuses are a wrong command line."""
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
+        """Turn what is about the arguments into a usage error."""
+        if isinstance(error, mqstore.InvalidOptionError) or type(error) is ValueError:
+            raise typer.BadParameter(str(error)) from None
+
+
+def _print(report: mqstore.ExportReport | mqstore.ImportReport, form: Format) -> None:
+    values = report.to_dict()
+    if form is Format.JSON:
+        render.document(values)
+    elif form is Format.JSONL:
+        render.lines([values])
+    else:
+        topics = values.pop("topics", None)
+        facts = {name: "yes" if value is True else "no" if value is False else value for name, value in values.items()}
+        render.pairs([(name.replace("_", " "), value) for name, value in facts.items()])
+        if topics:
+            render.table(("topic", "messages"), list(topics.items()))

@@ -1,0 +1,44 @@
+//! Messages that come from another store or from a file: what an application cannot set is kept too.
+//!
+//! Place, store time and store host are new. So is the flag, but for how the body is compressed: a copy is an ordinary
+//! message of its topic.
+
+use mqstore_format::{Host, SysFlag};
+
+use super::Store;
+use crate::error::StoreError;
+use crate::message::{Appended, NewMessage};
+
+/// What a message keeps of where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// How its body is compressed; of other bits nothing is kept.
+    pub sys_flag: SysFlag,
+    /// Where it was made.
+    pub born_host: Host,
+    /// How often consumers gave it back.
+    pub reconsume_times: i32,
+}
+
+impl Store {
+    /// As [`Store::append_many`], for messages that come from elsewhere: `origins` are theirs, in the same
+    /// order. The unique key is taken as it is given; an empty one stands for none.
+    ///
+    /// # Errors
+    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
+    pub fn append_copies(
+        &self,
+        messages: &[NewMessage<'_>],
+        origins: &[Origin],
+    ) -> Result<Vec<Appended>, StoreError> {
+        let writer = self.writer("append")?;
+        let batched =
+            |message: &&NewMessage<'_>| writer.topics.get(message.topic).is_some_and(|topic| topic.batch);
+        if let Some(message) = messages.iter().find(batched) {
+            let topic = message.topic;
+            let reason = format!("topic {topic} keeps batch queues, which take no copies of single messages");
+            return Err(StoreError::InvalidMessage { reason });
+        }
+        writer.append_all(messages, Some(origins))
+    }
+}

@@ -1,0 +1,236 @@
+//! Scans: many messages in the order of the log, for who makes columns of them.
+//!
+//! Changes nothing and writes nothing. A scan sees what is visible when it begins. What it yields depends on
+//! the log alone: where entries of queues lead to the records faster than a walk, their answers are checked
+//! against the records, and a scan that is led to a wrong one goes on as a walk from there. Of what a
+//! walk meets, fillers are no rows, and damaged stretches are passed over and said to the person who opened
+//! the store.
+//!
+//! Rows are decoded by several threads, each record with its checksums, and made into batches there
+//! ([`ScanSink`]); batches come out in the order of the log. The threads belong to the scan and end with it.
+//!
+//! With `topics`, rows are the messages that these topics' own queues hold: no half messages that are stored under
+//! the topic itself, and no records of other topics that name a light queue. Of two records that claim one
+//! place of a queue, which no broker writes, following entries shows the first alone.
+
+mod request;
+mod source;
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use request::{ScanPlan, ScanRequest, ScanRow};
+pub(crate) use source::Note;
+pub use work::{MakeSink, ScanBatch, ScanSink};
+
+use super::query::no_queue;
+use super::view::View;
+use super::{Side, Store};
+use crate::error::StoreError;
+use request::RowFilter;
+use source::{LogSource, QueueRange, QueueSource, Source, first_behind, span};
+use work::{Common, Outcome, Step, Work};
+
+/// Reading one record that an entry leads to takes as long as walking so many bytes of the log.
+const BYTES_PER_ENTRY: u64 = 16 << 10;
+
+/// A scan that has begun; see the module's text.
+pub struct Scan<S: ScanSink> {
+    plan: Plan<S>,
+    work: Option<Work<S>>,
+    threads: u32,
+    start: u64,
+    position: u64,
+    follows_entries: bool,
+}
+
+/// What it takes to begin.
+struct Plan<S> {
+    view: Arc<dyn View>,
+    filter: Arc<RowFilter>,
+    span: (u64, u64),
+    note: Note,
+    make: MakeSink<S>,
+}
+
+/// What [`Scan::next`] answers.
+#[derive(Debug)]
+pub enum Scanned<B> {
+    /// More rows.
+    Batch(ScanBatch<B>),
+    /// None yet; ask again.
+    Later,
+    /// That was all.
+    End,
+}
+
+impl Store {
+    /// Begins a scan; `make` makes what makes batches of rows.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`].
+    pub fn scan<S: ScanSink>(&self, request: &ScanRequest, make: MakeSink<S>) -> Result<Scan<S>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let span = span(&*view, request, limit);
+        let filter = Arc::new(RowFilter::new(request));
+        let ranges = queue_ranges(&*view, request, span)?;
+        let plan = Plan { view, filter, span, note: self.noter(), make };
+        let mut scan = Scan {
+            plan,
+            work: None,
+            threads: request.threads,
+            start: span.0,
+            position: span.0,
+            follows_entries: false,
+        };
+        match ranges {
+            Some(ranges) => scan.follow_entries(ranges)?,
+            None => scan.walk()?,
+        }
+        Ok(scan)
+    }
+
+    /// Tells the person who opened the store something, once.
+    pub(super) fn noter(&self) -> Note {
+        match &self.inner.side {
+            Side::Reader(reader) => {
+                let reader = Arc::clone(reader);
+                Arc::new(move |text| reader.note(text))
+            }
+            Side::Writer(writer, _) => {
+                let writer = Arc::clone(writer);
+                Arc::new(move |text: String| writer.note(&text))
+            }
+        }
+    }
+}
+
+/// The queues whose entries are to be followed; `None` where the log is to be walked.
+fn queue_ranges(
+    view: &dyn View,
+    request: &ScanRequest,
+    span: (u64, u64),
+) -> Result<Option<Vec<QueueRange>>, StoreError> {
+    let Some(mut topics) = request.topics.clone() else { return Ok(None) };
+    topics.sort_unstable();
+    topics.dedup();
+    let mut ranges = Vec::new();
+    let mut entries = 0_u64;
+    for topic in &topics {
+        let ids = view.queue_ids(topic)?;
+        let missing = request.queue_id.filter(|id| !ids.contains(id));
+        if ids.is_empty() || missing.is_some() {
+            return Err(no_queue(topic, missing.filter(|_| !ids.is_empty())));
+        }
+        if request.plan == ScanPlan::Log {
+            continue;
+        }
+        for queue_id in ids.into_iter().filter(|id| request.queue_id.is_none_or(|wanted| wanted == *id)) {
+            let Some((min, max)) = view.bounds(topic, queue_id)? else { continue };
+            let (min, max) =
+                (min.max(request.start_offset.unwrap_or(min)), max.min(request.end_offset.unwrap_or(max)));
+            let queue = (topic.as_str(), queue_id);
+            let next = first_behind(view, queue, (min, max), span.0)?;
+            let end = first_behind(view, queue, (next, max), span.1)?;
+            if next < end {
+                entries = entries.saturating_add((end - next) as u64);
+                ranges.push(QueueRange { topic: topic.clone(), queue_id, next, end });
+            }
+        }
+    }
+    let cheaper = entries.saturating_mul(BYTES_PER_ENTRY) <= span.1.saturating_sub(span.0);
+    let follow = match request.plan {
+        ScanPlan::Log => false,
+        ScanPlan::Queues => true,
+        ScanPlan::Cheapest => cheaper,
+    };
+    Ok(follow.then_some(ranges))
+}
+
+impl<S: ScanSink> Scan<S> {
+    /// Where in the log it began.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Where it stands: everything before has been yielded.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Where it ends.
+    pub fn limit(&self) -> u64 {
+        self.plan.span.1
+    }
+
+    /// Whether it follows entries of queues; else it walks the log.
+    pub fn follows_entries(&self) -> bool {
+        self.follows_entries
+    }
+
+    /// What comes next; waits for it about `timeout`.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`] when the store was closed meanwhile; errors of the system while reading.
+    pub fn next(&mut self, timeout: Duration) -> Result<Scanned<S::Batch>, StoreError> {
+        loop {
+            let Some(work) = &mut self.work else { return Ok(Scanned::End) };
+            match work.step(timeout) {
+                Step::Batch(batch) => {
+                    self.position = batch.end;
+                    return Ok(Scanned::Batch(batch));
+                }
+                Step::Passed(Outcome::Done(end)) => self.position = self.position.max(end),
+                Step::Passed(Outcome::Misled(reason)) => {
+                    (self.plan.note)(format!("{reason}; the scan walks the log from there"));
+                    self.work = None;
+                    self.walk()?;
+                }
+                Step::Passed(Outcome::Failed(error)) => {
+                    self.work = None;
+                    return Err(error);
+                }
+                Step::Later => return Ok(Scanned::Later),
+                Step::End => {
+                    self.work = None;
+                    self.position = self.plan.span.1.max(self.position);
+                    return Ok(Scanned::End);
+                }
+            }
+        }
+    }
+
+    /// Walks the log from where the scan stands.
+    fn walk(&mut self) -> Result<(), StoreError> {
+        let plan = &self.plan;
+        let source =
+            LogSource::new(Arc::clone(&plan.view), self.position, plan.span.1, Arc::clone(&plan.note));
+        self.follows_entries = false;
+        self.begin(Source::Log(source), Arc::new([]))
+    }
+
+    fn follow_entries(&mut self, ranges: Vec<QueueRange>) -> Result<(), StoreError> {
+        let plan = &self.plan;
+        let source = QueueSource::new(Arc::clone(&plan.view), Arc::clone(&plan.filter), ranges, plan.span);
+        let queues = source.queues();
+        self.follows_entries = true;
+        self.begin(Source::Queues(source), queues)
+    }
+
+    fn begin(&mut self, source: Source, queues: Arc<[(String, i32)]>) -> Result<(), StoreError> {
+        let plan = &self.plan;
+        let common = Common {
+            view: Arc::clone(&plan.view),
+            filter: Arc::clone(&plan.filter),
+            queues,
+            limit: plan.span.1,
+            note: Arc::clone(&plan.note),
+            make: Arc::clone(&plan.make),
+        };
+        self.work = Some(Work::begin(common, source, self.threads)?);
+        Ok(())
+    }
+}

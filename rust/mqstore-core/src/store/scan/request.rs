@@ -1,0 +1,153 @@
+//! What a scan is asked for, and which records that is.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use mqstore_format::properties::{KEYS, UNIQ_KEY};
+use mqstore_format::{RecordView, validate_stored_topic};
+use regex::bytes::Regex;
+
+use crate::message::TagFilter;
+
+/// How a scan finds its records. The rows are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScanPlan {
+    /// Whatever reads less.
+    #[default]
+    Cheapest,
+    /// Walks the log.
+    Log,
+    /// Follows the entries of queues; for scans of named topics.
+    Queues,
+}
+
+/// What a scan is asked for; by default every message of the log.
+#[derive(Clone, Debug, Default)]
+pub struct ScanRequest {
+    /// Only messages that the queues of these topics hold.
+    pub topics: Option<Vec<String>>,
+    /// Only records of this topic, whether queues hold them or not.
+    pub record_topic: Option<String>,
+    /// Only this queue of each topic.
+    pub queue_id: Option<i32>,
+    /// Only queue offsets from here on.
+    pub start_offset: Option<i64>,
+    /// Only queue offsets before this.
+    pub end_offset: Option<i64>,
+    /// Only what was stored at or after this time, in epoch milliseconds.
+    pub start_ms: Option<i64>,
+    /// Only what was stored before this time.
+    pub end_ms: Option<i64>,
+    /// Only messages with one of these keys, or with one of them as their unique key.
+    pub keys: Vec<String>,
+    /// Only messages whose tag matches.
+    pub tags: Option<TagFilter>,
+    /// Only messages whose body, decompressed, matches.
+    pub body: Option<Regex>,
+    /// Goes on at this log offset, which an earlier scan said to be where it stands.
+    pub from: Option<u64>,
+    /// Threads that decode; 0 and 1 stand for the caller's own.
+    pub threads: u32,
+    /// How the records are found.
+    pub plan: ScanPlan,
+}
+
+/// A record that a scan came upon.
+pub struct ScanRow<'a> {
+    /// What it says.
+    pub record: &'a RecordView<'a>,
+    /// Where it lies in the log.
+    pub offset: u64,
+    body: OnceCell<Option<Cow<'a, [u8]>>>,
+}
+
+impl<'a> ScanRow<'a> {
+    pub(super) fn new(record: &'a RecordView<'a>, offset: u64) -> Self {
+        Self { record, offset, body: OnceCell::new() }
+    }
+
+    /// The body, decompressed; `None` where it does not decompress. Done once.
+    pub fn body(&self) -> Option<&[u8]> {
+        if !self.record.sys_flag.compressed() {
+            return Some(self.record.body);
+        }
+        self.body.get_or_init(|| self.record.unpacked_body().ok()).as_deref()
+    }
+}
+
+/// Which records are rows.
+#[derive(Clone, Debug)]
+pub(super) struct RowFilter {
+    /// Sorted.
+    topics: Option<Vec<String>>,
+    record_topic: Option<String>,
+    queue_id: Option<i32>,
+    offsets: Option<(i64, i64)>,
+    times: Option<(i64, i64)>,
+    keys: Vec<String>,
+    tags: Option<TagFilter>,
+    body: Option<Regex>,
+}
+
+impl RowFilter {
+    pub(super) fn new(request: &ScanRequest) -> Self {
+        let range = |start: Option<i64>, end: Option<i64>| {
+            (start.is_some() || end.is_some()).then(|| (start.unwrap_or(i64::MIN), end.unwrap_or(i64::MAX)))
+        };
+        let mut topics = request.topics.clone();
+        if let Some(topics) = &mut topics {
+            // What has no queue has no messages: the name could lead out of the store's folders.
+            topics.retain(|topic| validate_stored_topic(topic).is_ok());
+            topics.sort_unstable();
+        }
+        Self {
+            topics,
+            record_topic: request.record_topic.clone(),
+            queue_id: request.queue_id,
+            offsets: range(request.start_offset, request.end_offset),
+            times: range(request.start_ms, request.end_ms),
+            keys: request.keys.clone(),
+            tags: request.tags.clone(),
+            body: request.body.clone(),
+        }
+    }
+
+    /// The tags to look for, where a queue's entries tell them.
+    pub(super) fn tags(&self) -> Option<&TagFilter> {
+        self.tags.as_ref()
+    }
+
+    #[inline]
+    pub(super) fn passes(&self, row: &ScanRow<'_>) -> bool {
+        let record = row.record;
+        if record.is_placeholder() {
+            return false;
+        }
+        if let Some(topics) = &self.topics {
+            let known = match topics.as_slice() {
+                [one] => one == record.topic,
+                many => many.binary_search_by(|topic| topic.as_str().cmp(record.topic)).is_ok(),
+            };
+            let queued = record.queue_id >= 0 && record.queue_offset >= 0 && record.dispatches_to_queue();
+            if !known || !queued {
+                return false;
+            }
+        }
+        let within = |range: Option<(i64, i64)>, value: i64| {
+            range.is_none_or(|(start, end)| start <= value && (value < end || end == i64::MAX))
+        };
+        self.record_topic.as_ref().is_none_or(|topic| topic == record.topic)
+            && self.queue_id.is_none_or(|id| id == record.queue_id)
+            && within(self.offsets, record.queue_offset)
+            && within(self.times, record.store_timestamp)
+            && self.tags.as_ref().is_none_or(|tags| tags.matches(record.tags()))
+            && (self.keys.is_empty() || self.has_key(record))
+            && self.body.as_ref().is_none_or(|body| row.body().is_some_and(|text| body.is_match(text)))
+    }
+
+    fn has_key(&self, record: &RecordView<'_>) -> bool {
+        let [own, keys] = record.properties.get_many([UNIQ_KEY, KEYS]);
+        let is_wanted = |key: &str| self.keys.iter().any(|wanted| wanted == key);
+        own.is_some_and(is_wanted) || keys.is_some_and(|keys| keys.split(' ').any(is_wanted))
+    }
+}

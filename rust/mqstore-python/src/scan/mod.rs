@@ -1,0 +1,273 @@
+//! Scans as Arrow streams.
+//!
+//! A [`ScanStream`] is one pass over the messages: read either batch by batch from Python, or handed over as
+//! a whole through Arrow's C stream interface, whose consumer may be any library and any thread. Columns are
+//! made by the workers of the core's scan; nothing is copied on the way to the consumer.
+//!
+//! A consumer of the C stream need not hold the interpreter. Between two batches it is taken for a moment
+//! when something has to be said to Python: a warning, or whether Ctrl-C came.
+
+mod columns;
+mod lines;
+mod pass;
+mod schema;
+mod text;
+mod transfer;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
+use arrow_array::ffi_stream::FFI_ArrowArrayStream;
+use arrow_array::{Array, RecordBatch, RecordBatchReader, StructArray};
+use arrow_schema::{ArrowError, SchemaRef};
+use mqstore_core::{MakeSink, ScanPlan, ScanRequest, Scanned, StoreError, TagFilter};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use regex::bytes::Regex;
+
+use crate::error::{MQStoreError, to_py};
+use crate::runtime::bug;
+use columns::Columns;
+use pass::{Pass, Running};
+use schema::{BodyForm, Layout};
+
+/// One pass over the messages; made by `scan_open`.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct ScanStream {
+    pass: Pass<Columns>,
+    layout: Arc<Layout>,
+}
+
+/// Some rows of a scan, for whoever takes Arrow data.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct ScanRows {
+    rows: RecordBatch,
+    /// The log offset from which on a scan yields what comes after them.
+    #[pyo3(get)]
+    end: u64,
+}
+
+#[pymethods]
+impl ScanRows {
+    fn __len__(&self) -> usize {
+        self.rows.num_rows()
+    }
+
+    /// Schema and data as capsules of Arrow's C data interface.
+    #[pyo3(signature = (requested_schema = None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+        let _ = requested_schema;
+        let data = StructArray::from(self.rows.clone()).into_data();
+        let array = PyCapsule::new_with_value(py, FFI_ArrowArray::new(&data), c"arrow_array")?;
+        Ok((schema_capsule(py, &self.rows.schema())?, array))
+    }
+}
+
+fn schema_capsule<'py>(py: Python<'py>, schema: &SchemaRef) -> PyResult<Bound<'py, PyCapsule>> {
+    let schema = FFI_ArrowSchema::try_from(schema.as_ref()).map_err(|error| arrow_bug(&error))?;
+    PyCapsule::new_with_value(py, schema, c"arrow_schema")
+}
+
+fn arrow_bug(error: &ArrowError) -> PyErr {
+    MQStoreError::new_err((format!("internal error: {error}; this is a bug of mqstore, please report it"),))
+}
+
+#[pymethods]
+impl ScanStream {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<ScanRows>> {
+        let Some(batch) = self.pass.next(py)? else { return Ok(None) };
+        let rows = batch.rows.map_err(|error| arrow_bug(&error))?;
+        Ok(Some(ScanRows { rows, end: batch.end }))
+    }
+
+    /// Where in the log the scan began.
+    #[getter]
+    fn start(&self) -> u64 {
+        self.pass.start
+    }
+
+    /// Where in the log it ends.
+    #[getter]
+    fn limit(&self) -> u64 {
+        self.pass.limit
+    }
+
+    /// Whether it follows entries of queues; else it walks the log.
+    #[getter]
+    fn follows_entries(&self) -> bool {
+        self.pass.follows_entries
+    }
+
+    /// Where in the log it stands: all rows before were given.
+    #[getter]
+    fn position(&self, py: Python<'_>) -> u64 {
+        self.pass.position(py)
+    }
+
+    /// Ends the scan; its threads are gone when this returns.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.pass.take()));
+    }
+
+    /// What is left of the pass, as a capsule of Arrow's C stream interface.
+    #[pyo3(signature = (requested_schema = None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let _ = requested_schema;
+        let running = py
+            .detach(|| self.pass.take())
+            .ok_or_else(|| PyValueError::new_err("this pass over the messages is over"))?;
+        let batches = Batches { running: Some(running), schema: Arc::clone(&self.layout.schema), said: 0 };
+        let stream = FFI_ArrowArrayStream::new(Box::new(batches));
+        PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
+    }
+}
+
+/// What a C stream reads.
+struct Batches {
+    running: Option<Running<Columns>>,
+    schema: SchemaRef,
+    said: usize,
+}
+
+impl Batches {
+    fn step(running: &mut Running<Columns>) -> Result<Scanned<Result<RecordBatch, ArrowError>>, ArrowError> {
+        match catch_unwind(AssertUnwindSafe(|| running.next())) {
+            Ok(step) => step.map_err(|error| ArrowError::ExternalError(Box::new(error))),
+            Err(panic) => Err(ArrowError::ExternalError(bug(panic.as_ref()).to_string().into())),
+        }
+    }
+
+    /// Says what there is to say to Python, and asks whether Ctrl-C came.
+    fn look(running: &Running<Columns>, said: &mut usize, waited: bool) -> Result<(), ArrowError> {
+        let notes = running.shared.store().map_or(0, |store| store.notes().len());
+        if notes == *said && !waited {
+            return Ok(());
+        }
+        *said = notes;
+        Python::attach(|py| {
+            let signals = running.shared.say_notes(py, 1).and_then(|()| py.check_signals());
+            signals.map_err(|error| {
+                if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+                    // The consumer knows nothing of it: it is raised once the interpreter goes on.
+                    let again = py.import("_thread").and_then(|module| module.call_method0("interrupt_main"));
+                    drop(again);
+                }
+                ArrowError::ExternalError(error.to_string().into())
+            })
+        })
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let running = self.running.as_mut()?;
+            let step = Self::step(running);
+            let waited = matches!(step, Ok(Scanned::Later));
+            let looked = Self::look(running, &mut self.said, waited);
+            match (step, looked) {
+                (Ok(Scanned::Later), Ok(())) => {}
+                (Ok(Scanned::Batch(batch)), Ok(())) => return Some(batch.rows),
+                (Ok(Scanned::End), Ok(())) => self.running = None,
+                (Err(error), _) | (_, Err(error)) => {
+                    self.running = None;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+impl RecordBatchReader for Batches {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+}
+
+/// An entry of the request that is not None.
+fn entry<'py, T: FromPyObjectOwned<'py>>(request: &Bound<'py, PyDict>, name: &str) -> PyResult<Option<T>> {
+    match request.get_item(name)? {
+        Some(value) if !value.is_none() => value.extract().map(Some).map_err(Into::into),
+        _ => Ok(None),
+    }
+}
+
+fn layout(request: &Bound<'_, PyDict>) -> PyResult<Layout> {
+    let columns: Option<Vec<String>> = entry(request, "columns")?;
+    let body: Option<String> = entry(request, "body")?;
+    let form = BodyForm::parse(body.as_deref().unwrap_or("binary")).map_err(to_py)?;
+    let rows: Option<usize> = entry(request, "batch_size")?;
+    Layout::new(columns.as_deref(), form, rows.unwrap_or(usize::MAX).max(1)).map_err(to_py)
+}
+
+fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
+    let filter: Option<String> = entry(request, "filter")?;
+    let body: Option<String> = entry(request, "body_matches")?;
+    let body = body.map(|pattern| Regex::new(&pattern)).transpose().map_err(|error| {
+        to_py(StoreError::InvalidOption { option: "body_matches", reason: error.to_string() })
+    })?;
+    let plan: Option<String> = entry(request, "plan")?;
+    Ok(ScanRequest {
+        topics: entry(request, "topics")?,
+        record_topic: entry(request, "record_topic")?,
+        queue_id: entry(request, "queue_id")?,
+        start_offset: entry(request, "start")?,
+        end_offset: entry(request, "end")?,
+        start_ms: entry(request, "start_time")?,
+        end_ms: entry(request, "end_time")?,
+        keys: entry(request, "keys")?.unwrap_or_default(),
+        tags: filter.map(|expression| TagFilter::parse(&expression)).transpose().map_err(to_py)?.flatten(),
+        body,
+        from: entry(request, "from")?,
+        threads: entry(request, "threads")?.unwrap_or(1),
+        plan: match plan.as_deref() {
+            Some("log") => ScanPlan::Log,
+            Some("queues") => ScanPlan::Queues,
+            _ => ScanPlan::Cheapest,
+        },
+    })
+}
+
+/// Begins a pass over an open store, or over the directory with this path.
+#[pyfunction]
+pub(crate) fn scan_open(source: &Bound<'_, PyAny>, request: &Bound<'_, PyDict>) -> PyResult<ScanStream> {
+    let layout = Arc::new(layout(request)?);
+    let request = scan_request(request)?;
+    let make: MakeSink<Columns> = {
+        let layout = Arc::clone(&layout);
+        Arc::new(move || Columns::new(Arc::clone(&layout)))
+    };
+    Ok(ScanStream { pass: Pass::begin(source, &request, make)?, layout })
+}
+
+/// The schema of a pass, as a capsule of Arrow's C data interface.
+#[pyfunction]
+pub(crate) fn scan_schema<'py>(request: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyCapsule>> {
+    schema_capsule(request.py(), &layout(request)?.schema)
+}
+
+/// Adds what scans need to the native module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<ScanStream>()?;
+    module.add_class::<ScanRows>()?;
+    transfer::register(module)?;
+    module.add_function(wrap_pyfunction!(scan_open, module)?)?;
+    module.add_function(wrap_pyfunction!(scan_schema, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! A scan that runs, as Python's objects hold it: turns, Ctrl-C, warnings, forks.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mqstore_core::{
+    MakeSink, Scan, ScanBatch, ScanRequest, ScanSink, Scanned, Store, StoreError, StoreOptions,
+};
+use mqstore_io::{OsVfs, SystemClock};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::runtime::{SLICE, Shared, detached};
+use crate::store::NativeStore;
+
+/// A scan, and the store that it reads.
+pub(super) struct Running<S: ScanSink> {
+    pub(super) shared: Arc<Shared>,
+    scan: Option<Scan<S>>,
+}
+
+impl<S: ScanSink> Drop for Running<S> {
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            #[expect(
+                clippy::mem_forget,
+                reason = "the child has none of the threads that a drop would join"
+            )]
+            std::mem::forget(self.scan.take());
+        }
+    }
+}
+
+impl<S: ScanSink> Running<S> {
+    /// What comes next, soon.
+    pub(super) fn next(&mut self) -> Result<Scanned<S::Batch>, StoreError> {
+        match &mut self.scan {
+            Some(scan) if !self.shared.is_forked() => scan.next(SLICE),
+            _ => Ok(Scanned::End),
+        }
+    }
+}
+
+/// One pass over the messages. Threads that share one take turns.
+pub(super) struct Pass<S: ScanSink> {
+    running: Mutex<Option<Running<S>>>,
+    shared: Arc<Shared>,
+    pub(super) start: u64,
+    pub(super) limit: u64,
+    pub(super) follows_entries: bool,
+}
+
+impl<S: ScanSink> Pass<S> {
+    /// Begins a pass over an open store, or over the directory with this path.
+    pub(super) fn begin(
+        source: &Bound<'_, PyAny>,
+        request: &ScanRequest,
+        make: MakeSink<S>,
+    ) -> PyResult<Self> {
+        let py = source.py();
+        let shared = if let Ok(path) = source.cast::<PyString>() {
+            let path: PathBuf = path.extract()?;
+            let text = path.to_string_lossy().into_owned();
+            let store = detached(py, || {
+                let (vfs, clock) = (Arc::new(OsVfs::new()), Arc::new(SystemClock::new()));
+                Store::open_log(vfs, clock, &path, &StoreOptions::default())
+            })?;
+            Shared::new(store, text)
+        } else {
+            source.cast::<NativeStore>()?.get().shared()
+        };
+        let store = shared.store()?;
+        let scan = detached(py, || store.scan(request, make))?;
+        shared.say_notes(py, 3)?;
+        let (start, limit, follows_entries) = (scan.start(), scan.limit(), scan.follows_entries());
+        let running = Running { shared: Arc::clone(&shared), scan: Some(scan) };
+        Ok(Self { running: Mutex::new(Some(running)), shared, start, limit, follows_entries })
+    }
+
+    /// What is left of it; it is over then.
+    pub(super) fn take(&self) -> Option<Running<S>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The next rows.
+    pub(super) fn next(&self, py: Python<'_>) -> PyResult<Option<ScanBatch<S::Batch>>> {
+        loop {
+            let step = detached(py, || {
+                let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+                let step = running.as_mut().map_or(Ok(Scanned::End), Running::next);
+                if !matches!(step, Ok(Scanned::Batch(_) | Scanned::Later)) {
+                    *running = None;
+                }
+                step
+            })?;
+            self.shared.say_notes(py, 3)?;
+            match step {
+                Scanned::Batch(batch) => return Ok(Some(batch)),
+                Scanned::Later => py.check_signals()?,
+                Scanned::End => return Ok(None),
+            }
+        }
+    }
+
+    /// Where in the log it stands.
+    pub(super) fn position(&self, py: Python<'_>) -> u64 {
+        py.detach(|| {
+            let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            running.as_ref().and_then(|running| running.scan.as_ref()).map_or(self.limit, Scan::position)
+        })
+    }
+}

@@ -1,0 +1,169 @@
+//! The columns of a scan: names, types, order. `docs/arrow.md` has the same table.
+
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
+use mqstore_core::StoreError;
+
+/// A column; the names are those of `StoredMessage`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Column {
+    Topic,
+    QueueId,
+    QueueOffset,
+    CommitLogOffset,
+    Size,
+    MessageId,
+    UniqueId,
+    Keys,
+    Tags,
+    Properties,
+    Flag,
+    SysFlag,
+    BornTimestamp,
+    BornHost,
+    StoreTimestamp,
+    StoreHost,
+    ReconsumeTimes,
+    PreparedTransactionOffset,
+    BodyCrc,
+    BodySize,
+    Body,
+}
+
+/// All of them, in their order.
+const COLUMNS: [(&str, Column); 21] = [
+    ("topic", Column::Topic),
+    ("queue_id", Column::QueueId),
+    ("queue_offset", Column::QueueOffset),
+    ("commit_log_offset", Column::CommitLogOffset),
+    ("size", Column::Size),
+    ("message_id", Column::MessageId),
+    ("unique_id", Column::UniqueId),
+    ("keys", Column::Keys),
+    ("tags", Column::Tags),
+    ("properties", Column::Properties),
+    ("flag", Column::Flag),
+    ("sys_flag", Column::SysFlag),
+    ("born_timestamp", Column::BornTimestamp),
+    ("born_host", Column::BornHost),
+    ("store_timestamp", Column::StoreTimestamp),
+    ("store_host", Column::StoreHost),
+    ("reconsume_times", Column::ReconsumeTimes),
+    ("prepared_transaction_offset", Column::PreparedTransactionOffset),
+    ("body_crc", Column::BodyCrc),
+    ("body_size", Column::BodySize),
+    ("body", Column::Body),
+];
+
+/// How the column `body` is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BodyForm {
+    /// The bytes.
+    Binary,
+    /// Text; what is no UTF-8 is null.
+    Text,
+    /// Text that is one JSON document; anything else is null.
+    Json,
+}
+
+impl BodyForm {
+    pub(super) fn parse(text: &str) -> Result<Self, StoreError> {
+        match text {
+            "binary" => Ok(Self::Binary),
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(StoreError::InvalidOption {
+                option: "body",
+                reason: format!("{text:?} is none of \"binary\", \"text\", \"json\""),
+            }),
+        }
+    }
+}
+
+/// The columns that a scan makes.
+pub(super) struct Layout {
+    pub(super) columns: Vec<Column>,
+    pub(super) schema: SchemaRef,
+    pub(super) body: BodyForm,
+    /// Rows of a batch at most.
+    pub(super) batch_rows: usize,
+}
+
+impl Layout {
+    /// The columns called `names`, in this order; all of them for `None`.
+    pub(super) fn new(
+        names: Option<&[String]>,
+        body: BodyForm,
+        batch_rows: usize,
+    ) -> Result<Self, StoreError> {
+        let refuse = |reason: String| StoreError::InvalidOption { option: "columns", reason };
+        let mut columns: Vec<(&str, Column)> = Vec::new();
+        match names {
+            None => columns.extend(COLUMNS),
+            Some(names) => {
+                for name in names {
+                    let known = COLUMNS.iter().find(|(known, _)| known == name);
+                    let known = known.ok_or_else(|| {
+                        let all: Vec<_> = COLUMNS.iter().map(|(name, _)| *name).collect();
+                        refuse(format!("there is no column {name:?}; there are {}", all.join(", ")))
+                    })?;
+                    if columns.contains(known) {
+                        return Err(refuse(format!("{name:?} is named twice")));
+                    }
+                    columns.push(*known);
+                }
+            }
+        }
+        let fields: Fields =
+            columns.iter().map(|(name, column)| Field::new(*name, data_type(*column, body), true)).collect();
+        let schema = Arc::new(Schema::new(fields));
+        let columns = columns.into_iter().map(|(_, column)| column).collect();
+        Ok(Self { columns, schema, body, batch_rows })
+    }
+
+    pub(super) fn has(&self, column: Column) -> bool {
+        self.columns.contains(&column)
+    }
+}
+
+fn data_type(column: Column, body: BodyForm) -> DataType {
+    match column {
+        Column::QueueId
+        | Column::Size
+        | Column::Flag
+        | Column::SysFlag
+        | Column::ReconsumeTimes
+        | Column::BodyCrc
+        | Column::BodySize => DataType::Int32,
+        Column::QueueOffset | Column::CommitLogOffset | Column::PreparedTransactionOffset => DataType::Int64,
+        Column::BornTimestamp | Column::StoreTimestamp => {
+            DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
+        }
+        Column::Keys => DataType::List(key_field()),
+        Column::Properties => DataType::Map(entries_field(), false),
+        Column::Body if body == BodyForm::Binary => DataType::Binary,
+        Column::Topic
+        | Column::MessageId
+        | Column::UniqueId
+        | Column::Tags
+        | Column::BornHost
+        | Column::StoreHost
+        | Column::Body => DataType::Utf8,
+    }
+}
+
+/// What the lists of `keys` are made of.
+pub(super) fn key_field() -> FieldRef {
+    Arc::new(Field::new("item", DataType::Utf8, true))
+}
+
+/// Name and value of an entry of `properties`.
+pub(super) fn entry_fields() -> Fields {
+    Fields::from(vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Utf8, true)])
+}
+
+/// What the maps of `properties` are made of.
+pub(super) fn entries_field() -> FieldRef {
+    Arc::new(Field::new("entries", DataType::Struct(entry_fields()), false))
+}

@@ -1,0 +1,395 @@
+//! Messages on their way out and in: JSON lines, and copies from store to store.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mqstore_core::{
+    Appended, LogCursor, MakeSink, NewMessage, Origin, ScanRow, ScanSink, Store, StoreError, StoredRecord,
+};
+use mqstore_format::properties::{INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, PROPERTY_CRC};
+use mqstore_format::{Host, PropertiesBuilder, RecordView, SysFlag, offset_message_id, without_property};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use super::lines::{Lines, push_text};
+use super::pass::Pass;
+use super::schema::Layout;
+use super::{layout, scan_request};
+use crate::error::{invalid, of_message};
+use crate::input::body as body_of;
+use crate::runtime::{Shared, detached};
+use crate::store::NativeStore;
+
+/// Records that are copied at once, and their bytes.
+const COPY_ROWS: usize = 1000;
+const COPY_BYTES: usize = 4 << 20;
+
+/// Properties that are not copied: the checksum is made anew, and the places in light queues were others.
+const NOT_COPIED: [&str; 3] = [PROPERTY_CRC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET];
+
+/// One pass over the messages as JSON lines; made by `scan_lines`.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct LineStream {
+    pass: Pass<Lines>,
+}
+
+#[pymethods]
+impl LineStream {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// Some lines, how many, and the log offset from which on a scan yields what comes after them.
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64, u64)>> {
+        let Some(batch) = self.pass.next(py)? else { return Ok(None) };
+        let (text, rows) = batch.rows;
+        Ok(Some((PyBytes::new(py, &text), rows, batch.end)))
+    }
+
+    /// Where in the log the scan began.
+    #[getter]
+    fn start(&self) -> u64 {
+        self.pass.start
+    }
+
+    /// Where in the log it ends.
+    #[getter]
+    fn limit(&self) -> u64 {
+        self.pass.limit
+    }
+
+    /// Ends the scan; its threads are gone when this returns.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.pass.take()));
+    }
+}
+
+/// Begins a pass over an open store, or over the directory with this path, that makes JSON lines.
+#[pyfunction]
+pub(crate) fn scan_lines(source: &Bound<'_, PyAny>, request: &Bound<'_, PyDict>) -> PyResult<LineStream> {
+    let layout: Arc<Layout> = Arc::new(layout(request)?);
+    let make: MakeSink<Lines> = Arc::new(move || Lines::new(Arc::clone(&layout)));
+    Ok(LineStream { pass: Pass::begin(source, &scan_request(request)?, make)? })
+}
+
+/// Records as they are stored, one behind the other.
+#[derive(Default)]
+struct Raw {
+    bytes: Vec<u8>,
+    /// Where each ends, and where it lies in the log.
+    ends: Vec<(usize, u64)>,
+}
+
+impl ScanSink for Raw {
+    type Batch = Self;
+
+    fn has_room(&self, row: &ScanRow<'_>) -> bool {
+        let bytes = self.bytes.len() + row.record.size as usize;
+        self.ends.is_empty() || (self.ends.len() < COPY_ROWS && bytes <= COPY_BYTES)
+    }
+
+    fn add(&mut self, row: &ScanRow<'_>) {
+        self.bytes.extend_from_slice(row.record.bytes);
+        self.ends.push((self.bytes.len(), row.offset));
+    }
+
+    fn take(&mut self) -> Option<(Self, u64)> {
+        let bytes = self.bytes.len() as u64;
+        (!self.ends.is_empty()).then(|| (std::mem::take(self), bytes))
+    }
+}
+
+/// One pass over the messages that appends them to another store; made by `scan_copy`.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct CopyStream {
+    pass: Pass<Raw>,
+    target: Arc<Shared>,
+    host: Host,
+    state: Mutex<CopyState>,
+}
+
+#[derive(Default)]
+struct CopyState {
+    /// How many queues topics of the target have.
+    queues: HashMap<String, u32>,
+    /// What an interrupted pass has appended already.
+    done: Option<LogCursor>,
+}
+
+#[pymethods]
+impl CopyStream {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// JSON lines that say what went where; how many messages; how many records were left out; the log offset
+    /// from which on a scan yields what comes after them.
+    #[expect(clippy::type_complexity, reason = "a tuple for Python")]
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64, u64, u64)>> {
+        let Some(batch) = self.pass.next(py)? else { return Ok(None) };
+        let target = self.target.store()?;
+        let (text, copied, left_out) = detached(py, || {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.copy(target, self.host, &batch.rows)
+        })?;
+        Ok(Some((PyBytes::new(py, &text), copied, left_out, batch.end)))
+    }
+
+    /// Where in the log the scan began.
+    #[getter]
+    fn start(&self) -> u64 {
+        self.pass.start
+    }
+
+    /// Where in the log it ends.
+    #[getter]
+    fn limit(&self) -> u64 {
+        self.pass.limit
+    }
+
+    /// Ends the scan; its threads are gone when this returns.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.pass.take()));
+    }
+}
+
+/// Begins a pass that appends to `target`. What the target's log holds from `done` on are the first messages.
+#[pyfunction]
+pub(crate) fn scan_copy(
+    source: &Bound<'_, PyAny>,
+    request: &Bound<'_, PyDict>,
+    target: &Bound<'_, NativeStore>,
+    done: Option<u64>,
+) -> PyResult<CopyStream> {
+    let pass = Pass::begin(source, &scan_request(request)?, Arc::new(Raw::default))?;
+    let (target, host) = (target.get().shared(), target.get().host());
+    let store = target.store()?;
+    let done = done.map(|from| detached(source.py(), || store.scan_log(Some(from)))).transpose()?;
+    let state = Mutex::new(CopyState { queues: HashMap::new(), done });
+    Ok(CopyStream { pass, target, host, state })
+}
+
+/// A record that is to be appended.
+struct Copy<'a> {
+    record: RecordView<'a>,
+    offset: u64,
+    properties: Vec<u8>,
+}
+
+impl CopyState {
+    fn copy(&mut self, target: &Store, host: Host, rows: &Raw) -> Result<(Vec<u8>, u64, u64), StoreError> {
+        let mut copies = Vec::with_capacity(rows.ends.len());
+        let (mut start, mut left_out) = (0, 0);
+        for (end, offset) in &rows.ends {
+            let bytes = rows.bytes.get(start..*end).unwrap_or_default();
+            start = *end;
+            let bad = |reason: String| StoreError::InvalidMessage {
+                reason: format!("the record at log offset {offset}: {reason}"),
+            };
+            let record = RecordView::decode(bytes).map_err(|error| bad(error.to_string()))?;
+            if !record.dispatches_to_queue() {
+                left_out += 1;
+                continue;
+            }
+            if record.sys_flag.inner_batch() {
+                return Err(bad("it is a batch of messages, which cannot be copied one by one".to_owned()));
+            }
+            let mut properties = record.properties.raw().to_vec();
+            for name in NOT_COPIED {
+                properties = without_property(&properties, name).into_owned();
+            }
+            copies.push(Copy { record, offset: *offset, properties });
+        }
+        let mut text = Vec::new();
+        let count = copies.len() as u64;
+        let known = self.appended_before(&copies)?;
+        copies.drain(..known.len()).zip(known).for_each(|(copy, one)| {
+            push_mapping(&mut text, &copy, host, one.queue_offset, one.commit_log_offset);
+        });
+        for (copy, one) in copies.iter().zip(self.append(target, &copies)?) {
+            push_mapping(&mut text, copy, host, one.queue_offset, one.commit_log_offset);
+        }
+        Ok((text, count, left_out))
+    }
+
+    /// Those of `copies` that an interrupted pass has appended.
+    fn appended_before(&mut self, copies: &[Copy<'_>]) -> Result<Vec<StoredRecord>, StoreError> {
+        let Some(cursor) = &mut self.done else { return Ok(Vec::new()) };
+        let mut found: Vec<StoredRecord> = Vec::new();
+        while found.len() < copies.len() {
+            let more = cursor.next_batch(copies.len() - found.len())?;
+            if more.is_empty() {
+                self.done = None;
+                break;
+            }
+            found.extend(more);
+        }
+        for (copy, stored) in copies.iter().zip(&found) {
+            let same = stored.view().is_ok_and(|view| {
+                (view.topic, view.queue_id, view.body)
+                    == (copy.record.topic, copy.record.queue_id, copy.record.body)
+                    && view.unique_key() == copy.record.unique_key()
+            });
+            if !same {
+                return Err(StoreError::InvalidMessage {
+                    reason: format!(
+                        "the target's record at log offset {} is not what the interrupted export would have \
+                         written; somebody else has written there: export into another directory",
+                        stored.commit_log_offset
+                    ),
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    fn append(&mut self, target: &Store, copies: &[Copy<'_>]) -> Result<Vec<Appended>, StoreError> {
+        if copies.is_empty() {
+            return Ok(Vec::new());
+        }
+        let wanted = copies.iter().map(|copy| (copy.record.topic, copy.record.queue_id));
+        make_queues(&mut self.queues, target, wanted)?;
+        let messages: Vec<NewMessage<'_>> = copies
+            .iter()
+            .map(|copy| NewMessage {
+                topic: copy.record.topic,
+                body: copy.record.body,
+                properties: &copy.properties,
+                unique_key: Some(copy.record.unique_key().unwrap_or_default()),
+                queue_id: Some(copy.record.queue_id),
+                flag: copy.record.flag,
+                born_timestamp_ms: Some(copy.record.born_timestamp),
+                durable: false,
+            })
+            .collect();
+        let origins: Vec<Origin> = copies
+            .iter()
+            .map(|copy| Origin {
+                sys_flag: copy.record.sys_flag,
+                born_host: copy.record.born_host,
+                reconsume_times: copy.record.reconsume_times,
+            })
+            .collect();
+        target.append_copies(&messages, &origins)
+    }
+}
+
+/// Makes topics and queues that are missing.
+fn make_queues<'a>(
+    known: &mut HashMap<String, u32>,
+    target: &Store,
+    wanted: impl Iterator<Item = (&'a str, i32)>,
+) -> Result<(), StoreError> {
+    let mut most: HashMap<&str, u32> = HashMap::new();
+    for (topic, queue_id) in wanted {
+        // A queue that cannot be is refused by the append.
+        let queues = queue_id.clamp(0, 65_535).unsigned_abs() + 1;
+        let entry = most.entry(topic).or_default();
+        *entry = queues.max(*entry);
+    }
+    for (topic, queues) in most {
+        if !known.contains_key(topic) {
+            let there = match target.queues(topic) {
+                Ok(queues) => queues.len() as u32,
+                Err(StoreError::TopicNotFound { .. }) => 0,
+                Err(error) => return Err(error),
+            };
+            known.insert(topic.to_owned(), there);
+        }
+        if let Some(there) = known.get_mut(topic)
+            && *there < queues
+        {
+            target.create_topic(topic, queues, &[])?;
+            *there = queues;
+        }
+    }
+    Ok(())
+}
+
+/// A line that says where a message lay and where it lies.
+fn push_mapping(out: &mut Vec<u8>, copy: &Copy<'_>, host: Host, queue_offset: i64, offset: u64) {
+    out.extend_from_slice(b"{\"topic\": ");
+    push_text(out, copy.record.topic);
+    // Writing to memory does not fail.
+    let _ = writeln!(
+        out,
+        ", \"queue_id\": {}, \"queue_offset\": {}, \"commit_log_offset\": {}, \"message_id\": \"{}\", \
+         \"new_queue_offset\": {queue_offset}, \"new_commit_log_offset\": {offset}, \"new_message_id\": \"{}\"}}",
+        copy.record.queue_id,
+        copy.record.queue_offset,
+        copy.offset,
+        copy.record.offset_message_id(),
+        offset_message_id(&host, offset as i64),
+    );
+}
+
+/// A message as `append_rows` takes it: topic, queue, body, properties, flag, born time and host, reconsume times, and
+/// the flags of a body that is given compressed.
+type Row<'py> = (
+    String,
+    Option<i32>,
+    Bound<'py, PyAny>,
+    Vec<(String, String)>,
+    i32,
+    Option<i64>,
+    Option<String>,
+    i32,
+    i32,
+);
+
+/// Appends messages that come from a file; all of them or, after an error in one, none.
+#[pyfunction]
+pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<Row<'_>>) -> PyResult<u64> {
+    let py = target.py();
+    let (shared, host) = (target.get().shared(), target.get().host());
+    let store = shared.store()?;
+    let mut parts = Vec::with_capacity(rows.len());
+    for (index, (topic, queue_id, body, pairs, flag, born, born_host, reconsume_times, sys_flag)) in
+        rows.into_iter().enumerate()
+    {
+        let part = || -> PyResult<_> {
+            let mut properties = PropertiesBuilder::new();
+            for (name, value) in pairs.iter().filter(|(name, _)| !NOT_COPIED.contains(&name.as_str())) {
+                properties.push_reserved(name, value).map_err(|error| invalid(error.to_string()))?;
+            }
+            let born_host = born_host.map(|text| text.parse::<Host>()).transpose();
+            let born_host = born_host.map_err(|error| invalid(error.to_string()))?.unwrap_or(host);
+            let unique =
+                pairs.iter().rev().find(|(name, _)| name == "UNIQ_KEY").map(|(_, value)| value.clone());
+            let origin = Origin { sys_flag: SysFlag(sys_flag), born_host, reconsume_times };
+            Ok((topic, queue_id, body_of(&body)?, properties.finish(), flag, born, unique, origin))
+        };
+        parts.push(part().map_err(|error| of_message(py, index, error))?);
+    }
+    let messages: Vec<NewMessage<'_>> = parts
+        .iter()
+        .map(|(topic, queue_id, body, properties, flag, born, unique, _)| NewMessage {
+            topic,
+            body: body.as_bytes(),
+            properties,
+            unique_key: Some(unique.as_deref().unwrap_or_default()),
+            queue_id: *queue_id,
+            flag: *flag,
+            born_timestamp_ms: *born,
+            durable: false,
+        })
+        .collect();
+    let origins: Vec<Origin> = parts.iter().map(|part| part.7).collect();
+    let appended = detached(py, || {
+        let wanted = messages.iter().map(|message| (message.topic, message.queue_id.unwrap_or(0)));
+        make_queues(&mut HashMap::new(), store, wanted)?;
+        store.append_copies(&messages, &origins)
+    })?;
+    Ok(appended.len() as u64)
+}
+
+/// Adds what exports and imports need to the native module.
+pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<LineStream>()?;
+    module.add_class::<CopyStream>()?;
+    module.add_function(wrap_pyfunction!(scan_lines, module)?)?;
+    module.add_function(wrap_pyfunction!(scan_copy, module)?)?;
+    module.add_function(wrap_pyfunction!(append_rows, module)?)?;
+    Ok(())
+}

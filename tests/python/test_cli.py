@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -145,17 +144,17 @@ def test_usage(filled: Path, cli: Cli, arguments: list[str]) -> None:
     assert done.stderr
 
 
-def test_completion(cli: Cli) -> None:
-    for shell in ("bash", "zsh", "fish"):
-        done = cli("--show-completion", shell)
+def test_completion() -> None:
+    def asked(**environment: str) -> str:
+        command = [sys.executable, "-m", "mqstore"]
+        done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
-        assert "_MQSTORE_COMPLETE" in done.stdout
-    words = {"_MQSTORE_COMPLETE": "complete_bash", "COMP_WORDS": "mqstore ver", "COMP_CWORD": "1"}
-    code = "from mqstore.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | words, capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout.split() == ["verify"], done.stderr
+        return done.stdout
+
+    for shell in ("bash", "zsh", "fish"):
+        assert f"complete_{shell}" in asked(_MQSTORE_COMPLETE=f"source_{shell}")
+    found = asked(_MQSTORE_COMPLETE="complete_bash", COMP_WORDS="mqstore ver", COMP_CWORD="1")
+    assert found.split() == ["verify"]
 
 
 def test_colors_only_where_they_are_wanted(filled: Path) -> None:
@@ -196,107 +195,18 @@ def test_help(cli: Cli) -> None:
         "get",
         "lookup",
         "verify",
+        "repair",
         "rebuild",
         "expire",
+        "export",
+        "import",
+        "snapshot",
         "stats",
         "bench",
         "config",
     ):
         assert verb in done.stdout
         assert cli(verb, "--help").returncode == 0
-
-
-def test_info(filled: Path, cli: Cli) -> None:
-    found = json.loads(cli("info", filled, "--format", "json").stdout)
-    with mqstore.open(filled) as store:
-        end = store.stats().log_max_offset
-    assert found["layout"] == "file-queues"
-    assert found["written_by"] == "mqstore"
-    assert found["clean"] is True
-    assert found["segment_size"] == 64 << 10
-    assert (found["log_min_offset"], found["log_max_offset"]) == (0, end)
-    assert found["messages"] == 45
-    assert found["topics"] == [
-        {"topic": "events", "queues": [{"queue_id": 0, "min_offset": 0, "max_offset": 5}]},
-        {
-            "topic": "orders",
-            "queues": [
-                {"queue_id": 0, "min_offset": 0, "max_offset": 20},
-                {"queue_id": 1, "min_offset": 0, "max_offset": 20},
-            ],
-        },
-    ]
-    assert {"commitlog", "consumequeue", "index", "mqstore"} <= set(found["parts"])
-    assert found["rocksdb"] is False
-    assert found["locked"] is False
-    assert found == mqstore.info(filled).to_dict()
-    assert json.loads(cli("info", filled, "--format", "jsonl").stdout) == found
-    table = cli("info", filled).stdout
-    assert re.search(r"layout +file-queues", table)
-    assert re.search(r"commitlog +1 +64\.0 KiB", table)
-    assert re.search(r"queue_entry_bytes +900 \(", table)
-    assert "group" not in table
-    assert re.search(r"orders +1 +0 +20", table)
-
-
-def test_info_of_files(filled: Path) -> None:
-    found = mqstore.info(filled)
-    assert found.queue_file_size == SMALL.queue_file_entries * 20
-    assert (found.index_slots, found.index_entries) == (SMALL.index_slots, SMALL.index_entries)
-    assert found.queue_entry_bytes == 45 * 20
-    with mqstore.open(filled) as store:
-        times = [queue for topic in store.topics() for queue in store.queues(topic)]
-    assert found.min_store_timestamp == min(queue.min_store_timestamp or 0 for queue in times)
-    assert found.max_store_timestamp == max(queue.max_store_timestamp or 0 for queue in times)
-    assert [part.part for part in found.disk] == list(found.parts)
-    for part in found.disk:
-        root = filled / part.part
-        files = [root] if root.is_file() else [path for path in root.rglob("*") if path.is_file()]
-        assert part.files == len(files)
-        assert part.bytes == sum(path.stat().st_size for path in files)
-        assert part.disk_bytes == sum(path.stat().st_blocks * 512 for path in files)
-    # A log alone is a store, too: what is not there is said so.
-    for name in ("consumequeue", "index", "mqstore"):
-        shutil.rmtree(filled / name)
-    bare = mqstore.info(filled)
-    assert (bare.queue_file_size, bare.index_slots, bare.index_entries, bare.queue_entry_bytes) == (None, None, None, 0)
-    assert (bare.messages, bare.min_store_timestamp) == (45, found.min_store_timestamp)
-
-
-OFFSETS = """{
-    "dataVersion":{"counter":3,"stateVersion":0,"timestamp":1700000000000},
-    "groupTopicMap":{},
-    "offsetTable":{"orders@billing":{0:15,1:20},"orders@late":{1:25},"gone@billing":{0:7},"a@b@c":{0:1}}
-}"""
-
-
-def test_info_of_consumer_groups(filled: Path, cli: Cli) -> None:
-    config = filled / "config"
-    config.mkdir(exist_ok=True)
-    # As RocketMQ writes it: keys that are numbers without quotes, which is no JSON.
-    (config / "consumerOffset.json").write_text(OFFSETS)
-    (config / "lmqConsumerOffset.json").write_text('{"offsetTable":{},"lmqOffsetTable":{"events@%LMQ%x":3}}')
-    found = json.loads(cli("info", filled, "--format", "json").stdout)["consumers"]
-    assert found == [
-        {"group": "%LMQ%x", "topic": "events", "queues": [{"queue_id": 0, "offset": 3, "lag": 2}]},
-        {"group": "billing", "topic": "gone", "queues": [{"queue_id": 0, "offset": 7, "lag": None}]},
-        {
-            "group": "billing",
-            "topic": "orders",
-            "queues": [{"queue_id": 0, "offset": 15, "lag": 5}, {"queue_id": 1, "offset": 20, "lag": 0}],
-        },
-        {"group": "late", "topic": "orders", "queues": [{"queue_id": 1, "offset": 25, "lag": -5}]},
-    ]
-    assert [(one.group, one.topic, one.lag) for one in mqstore.info(filled).consumers] == [
-        ("%LMQ%x", "events", 2), ("billing", "gone", 0), ("billing", "orders", 5), ("late", "orders", 0)
-    ]  # fmt: skip
-    assert re.search(r"billing +orders +2 +5\b", cli("info", filled).stdout)
-    # The file before steps in for one that cannot be read; without it that is said.
-    (config / "consumerOffset.json").write_text("{")
-    assert "consumerOffset.json: cannot be read" in cli("info", filled).stderr
-    (config / "consumerOffset.json.bak").write_text(OFFSETS)
-    assert len(mqstore.info(filled).consumers) == 4
-    assert mqstore.info(filled).notes == ()
 
 
 def test_topics(filled: Path, cli: Cli) -> None:

@@ -285,6 +285,16 @@ class GroupInfo(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class HourRate(_Report):
+    """What was written to the log within an hour."""
+
+    start_timestamp: int
+    """When it begins, in epoch milliseconds."""
+    bytes: int
+    """Bytes of the log that were stored in it."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreInfo(_Report):
     """What `mqstore.info` sees."""
 
@@ -314,6 +324,8 @@ class StoreInfo(_Report):
     """When the last one was stored."""
     messages: int
     """Messages that can be read by queue."""
+    hours: tuple[HourRate, ...]
+    """The hours up to the last message, at most 48 of them, oldest first."""
     topics: tuple[TopicInfo, ...]
     """The topics in order of their names."""
     parts: tuple[str, ...]
@@ -341,6 +353,7 @@ class StoreInfo(_Report):
             for group, topic, queues in values["consumers"]
         )
         lists = {
+            "hours": tuple(HourRate(*hour) for hour in values["hours"]),
             "topics": topics,
             "parts": tuple(values["parts"]),
             "disk": tuple(PartSize(*part) for part in values["disk"]),
@@ -538,6 +551,7 @@ for _class in (
     PartSize,
     GroupOffset,
     GroupInfo,
+    HourRate,
     StoreInfo,
     StoreStats,
     ExpiredFile,

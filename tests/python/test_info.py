@@ -21,6 +21,8 @@ def test_info(filled: Path, cli: Cli) -> None:
     assert found["segment_size"] == 64 << 10
     assert (found["log_min_offset"], found["log_max_offset"]) == (0, end)
     assert found["messages"] == 45
+    assert sum(hour["bytes"] for hour in found["hours"]) == end
+    assert all(hour["start_timestamp"] % 3_600_000 == 0 for hour in found["hours"])
     assert found["topics"] == [
         {"topic": "events", "queues": [{"queue_id": 0, "min_offset": 0, "max_offset": 5}]},
         {
@@ -41,6 +43,7 @@ def test_info(filled: Path, cli: Cli) -> None:
     assert re.search(r"commitlog +1 +64\.0 KiB", table)
     assert re.search(r"queue_entry_bytes +900 \(", table)
     assert "group" not in table
+    assert re.search(r"hour +written\b[^█]+T\d\d:00 +█+", table)
     assert re.search(r"orders +1 +0 +20", table)
 
 

@@ -25,6 +25,7 @@ PUBLIC = {
     "ForkedProcessError",
     "GroupInfo",
     "GroupOffset",
+    "HourRate",
     "ImportReport",
     "InvalidMessageError",
     "InvalidOptionError",

@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain, islice
@@ -34,6 +34,9 @@ app = typer.Typer(
 
 config = typer.Typer(help="The options of a store.", no_args_is_help=True)
 app.add_typer(config, name="config")
+
+# What a person reads through; the rest is for a program.
+_SHOWN_PROBLEMS = 100
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The store's directory.", show_default=False)]
 Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)]
@@ -273,9 +276,7 @@ def verify(directory: Directory, form: ReportForm = Format.TABLE) -> int:
         render.lines([report.to_dict()])
     else:
         render.pairs([("ok", "yes" if report.ok else "no"), ("messages", report.messages), ("bytes", report.bytes)])
-        if report.problems:
-            rows = [(p.kind, p.path, p.offset, p.detail, p.consequence, p.repair) for p in report.problems]
-            render.table(("kind", "path", "offset", "detail", "consequence", "repair"), rows)
+        _problem_tables(report.problems)
     return CLEAN if report.ok else PROBLEMS
 
 
@@ -444,14 +445,30 @@ def _repair_report(report: mqstore.RepairReport, form: Format) -> None:
         render.table(("topic", "queue", "no record from", "to before"), offsets)
     if report.actions:
         render.table(("would be done" if report.dry_run else "done",), [(text,) for text in report.actions])
-    if report.problems:
-        rows = [(one.kind, one.path, one.offset, one.detail) for one in report.problems]
-        render.table(("wrong", "path", "offset", "detail"), rows)
+    if report.dry_run and report.problems:
+        render.note(f"{len(report.problems)} problems now; mqstore verify lists them")
+    else:
+        _problem_tables(report.problems)
+
+
+def _problem_tables(problems: Sequence[mqstore.Problem]) -> None:
+    """What kinds of problems there are and what they mean, then each of them."""
+    if not problems:
+        return
+    kinds: dict[str, list[mqstore.Problem]] = {}
+    for one in problems:
+        kinds.setdefault(one.kind, []).append(one)
+    rows = [(kind, len(them), them[0].consequence, them[0].repair) for kind, them in kinds.items()]
+    render.table(("what", "how often", "what it means", "what to do"), rows)
+    shown = problems[:_SHOWN_PROBLEMS]
+    render.table(("what", "where", "offset", "detail"), [(p.kind, p.path, _fact(p.offset), p.detail) for p in shown])
+    if len(problems) > len(shown):
+        render.note(f"{len(problems) - len(shown)} more; --format json lists them")
 
 
 def _info_tables(report: mqstore.StoreInfo) -> None:
     facts = report.to_dict()
-    tables = {name: facts.pop(name) for name in ("topics", "parts", "disk", "consumers", "notes")}
+    tables = {name: facts.pop(name) for name in ("hours", "topics", "parts", "disk", "consumers", "notes")}
     for name in ("min_store_timestamp", "max_store_timestamp"):
         facts[name] = facts[name] if facts[name] is None else render.moment(facts[name])
     queues = next((part.bytes for part in report.disk if part.part == "consumequeue"), 0)
@@ -462,6 +479,13 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
         render.note(text)
     rows = [(part.part, part.files, render.size(part.bytes), render.size(part.disk_bytes)) for part in report.disk]
     render.table(("part", "files", "size", "on the disk"), rows)
+    if report.hours:
+        most = max(hour.bytes for hour in report.hours)
+        bars = [
+            (render.hour(one.start_timestamp), render.bar(one.bytes, most), render.size(one.bytes))
+            for one in report.hours
+        ]
+        render.table(("hour", "written", ""), bars)
     _topic_table(tables["topics"])
     if report.consumers:
         groups = [(one.group, one.topic, len(one.queues), one.lag) for one in report.consumers]

@@ -55,6 +55,9 @@ _FIELDS = (
     "body_crc",
 )
 
+# Columns of the longest bar of a chart.
+_BAR_WIDTH = 40
+
 # What a line for people shows of a body.
 _PREVIEW_BYTES = 60
 
@@ -209,3 +212,17 @@ def moment(milliseconds: int) -> str:
         return time_of(milliseconds).isoformat(timespec="milliseconds")
     except OverflowError:
         return str(milliseconds)
+
+
+def hour(milliseconds: int) -> str:
+    """The hour that begins then, UTC."""
+    return moment(milliseconds)[: len("2026-01-31T12:00")]
+
+
+def bar(value: int, most: int) -> str:
+    """A bar as long as `value` is of `most`; something stays something."""
+    eighths = -(-value * _BAR_WIDTH * 8 // most) if most else 0
+    if not (sys.stdout.encoding or "").lower().startswith("utf"):
+        return "#" * -(-eighths // 8)
+    whole, rest = divmod(eighths, 8)
+    return "█" * whole + " ▏▎▍▌▋▊▉"[rest].strip()

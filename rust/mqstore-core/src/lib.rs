@@ -43,7 +43,7 @@ pub use options::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions,
 pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
 pub use store::{
-    Boundary, Geometry, GroupOffset, GroupOffsets, InfoReport, LogCursor, LookupCursor, MakeSink, Origin,
-    PartSize, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan, ScanRequest,
-    ScanRow, ScanSink, Scanned, SnapshotReport, Stats, Store, copy_store, info, rebuild, repair,
+    Boundary, Geometry, GroupOffset, GroupOffsets, HourRate, InfoReport, LogCursor, LookupCursor, MakeSink,
+    Origin, PartSize, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan,
+    ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, Stats, Store, copy_store, info, rebuild, repair,
 };

@@ -171,6 +171,8 @@ pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>>
     found.set_item("min_store_timestamp", report.min_store_timestamp_ms)?;
     found.set_item("max_store_timestamp", report.max_store_timestamp_ms)?;
     found.set_item("messages", report.messages)?;
+    let hours = report.hours.iter().map(|hour| (hour.start_ms, hour.bytes));
+    found.set_item("hours", hours.collect::<Vec<_>>())?;
     let topics = PyList::empty(py);
     for (topic, queues) in report.topics {
         let queues = queues.iter().map(|queue| (queue.queue_id, queue.min_offset, queue.max_offset));

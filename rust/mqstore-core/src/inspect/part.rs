@@ -211,7 +211,7 @@ impl QueuePart {
         if earlier && leads_to(view, (&self.topic, self.queue_id), offset, entry)? {
             return Ok(());
         }
-        self.wrong.push((offset, format!("offset {offset} leads to {entry:?}; its record is {unit:?}")));
+        self.wrong.push((offset, differs(offset, &entry, &unit)));
         Ok(())
     }
 
@@ -251,6 +251,20 @@ fn agree(entry: &CqUnit, unit: &CqUnit) -> bool {
     entry == unit
         || (ext_offset(entry.tags_code).is_some()
             && (entry.physical_offset, entry.size) == (unit.physical_offset, unit.size))
+}
+
+/// What a person reads about an entry that is not that of its record.
+fn differs(offset: i64, entry: &CqUnit, unit: &CqUnit) -> String {
+    if (entry.physical_offset, entry.size) == (unit.physical_offset, unit.size) {
+        let (found, wanted) = (entry.tags_code, unit.tags_code);
+        return format!("offset {offset} has the tags' hash {found}; its record has {wanted}");
+    }
+    format!("offset {offset} leads to {}; its record lies at {}", where_to(entry), where_to(unit))
+}
+
+/// Where an entry leads.
+pub(super) fn where_to(unit: &CqUnit) -> String {
+    format!("log offset {} ({} bytes)", unit.physical_offset, unit.size)
 }
 
 /// Whether the record that `entry` names says that it stands at `offset` of that queue.

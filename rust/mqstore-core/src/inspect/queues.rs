@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use mqstore_format::CqUnit;
 
-use super::part::{QueuePart, View, leads_to};
+use super::part::{QueuePart, View, leads_to, where_to};
 use super::problems::{Kind, VerifyReport};
 use crate::consume_queue::{BatchQueue, ConsumeQueue};
 use crate::error::StoreError;
@@ -293,7 +293,8 @@ impl Look<'_> {
             return Ok(());
         }
         if !leads_to(self.view, (self.topic, self.queue_id), offset, unit)? {
-            let detail = format!("offset {offset} leads to {unit:?}, where the log has no record for it");
+            let detail =
+                format!("offset {offset} leads to {}, where the log has no record for it", where_to(&unit));
             self.report.add(Kind::QueueEntryDangling, folder, place, detail);
         }
         Ok(())

@@ -8,6 +8,7 @@ use mqstore_format::IndexGeometry;
 use mqstore_format::json::{ConsumerOffsets, QueueOffsets};
 use mqstore_io::{Clock, FileKind, Vfs};
 
+use super::rates::{HourRate, hours};
 use super::{QueueInfo, Side, Store};
 use crate::error::StoreError;
 use crate::files::StoreFiles;
@@ -38,6 +39,8 @@ pub struct InfoReport {
     pub max_store_timestamp_ms: Option<i64>,
     /// Messages that can be read by queue.
     pub messages: u64,
+    /// Bytes of the log that were stored in each of its newest hours, oldest first.
+    pub hours: Vec<HourRate>,
     /// The topics with their queues.
     pub topics: Vec<(String, Vec<QueueInfo>)>,
     /// Folders and files of a store that are there.
@@ -170,6 +173,10 @@ pub fn info(
         min_store_timestamp_ms,
         max_store_timestamp_ms,
         messages,
+        hours: match (min_store_timestamp_ms, max_store_timestamp_ms) {
+            (Some(first), Some(last)) => hours(&store.view().list(), stats.log_max_offset, (first, last))?,
+            _ => Vec::new(),
+        },
         topics,
         disk: parts.iter().map(|part| part_size(&files, part)).collect(),
         parts,

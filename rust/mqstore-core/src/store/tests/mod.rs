@@ -2,6 +2,7 @@
 
 mod batches;
 mod engine;
+mod info;
 mod lifecycle;
 mod reading;
 mod rebuild;

@@ -1,0 +1,128 @@
+"""Makes the pictures in docs/screens: what the command line prints on a terminal, for the guide in docs/dead-broker.md.
+
+    .venv/bin/python tools/screens.py
+
+Builds the store of a broker that died: sixty thousand messages of a shop, groups that lag, then a queue folder that is
+gone, a page of the log overwritten, and a record that was being written when the power went. Then runs the commands of
+the guide on it, each in a terminal of its own, and keeps what that shows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import pty
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from pathlib import Path
+
+import mqstore
+
+SCREENS = Path(__file__).parent.parent / "docs" / "screens"
+COLUMNS = 132
+
+STEPS = {
+    "info": "mqstore info store",
+    "verify": "mqstore verify store",
+    "repair-plan": "mqstore repair store --dry-run",
+    "repair": "mqstore repair store --output mended",
+    "verify-again": "mqstore verify mended",
+    "tail": "mqstore tail mended orders -n 5",
+    "lookup": "mqstore lookup mended orders order-30001",
+}
+
+
+def main() -> None:
+    """Builds the store, runs the commands, writes the pictures."""
+    with tempfile.TemporaryDirectory() as folder:
+        _dead_broker(Path(folder) / "store")
+        shutil.rmtree(SCREENS, ignore_errors=True)
+        SCREENS.mkdir()
+        for name, command in STEPS.items():
+            _picture(name, command, _shown(command, Path(folder)))
+
+
+def _dead_broker(home: Path) -> None:
+    chance = random.Random(7)  # noqa: S311 - any numbers do
+    with mqstore.open(home, "create", segment_size=8 << 20, queue_file_entries=20_000) as store:
+        store.create_topic("orders", queues=4)
+        store.create_topic("payments", queues=2)
+        places = []
+        for number in range(60_000):
+            body = json.dumps(
+                {"order": number, "amount": chance.randrange(100, 99_999), "note": "x" * chance.randrange(300)}
+            )
+            topic = "orders" if number % 3 else "payments"
+            tags = chance.choice(["created", "paid", "shipped"])
+            sent = store.append(topic, body.encode(), keys=f"order-{number}", tags=tags)
+            places.append(sent.commit_log_offset)
+    groups = {"orders@billing": {0: 9_000, 1: 9_800, 2: 10_000, 3: 10_000}, "payments@ledger": {0: 9_990, 1: 10_000}}
+    table = ",".join(f'"{key}":{{{",".join(f"{q}:{o}" for q, o in at.items())}}}' for key, at in groups.items())
+    (home / "config" / "consumerOffset.json").write_text(f'{{"offsetTable":{{{table}}}}}')
+    shutil.rmtree(home / "consumequeue" / "orders" / "2")
+    shutil.rmtree(home / "mqstore")
+    (home / "abort").touch()
+    segments = sorted((home / "commitlog").iterdir())
+    with segments[1].open("r+b") as log:
+        log.seek(3_000_000 // 4096 * 4096)
+        log.write(os.urandom(4096))
+    with segments[-1].open("r+b") as log:
+        log.seek(places[-1] - int(segments[-1].name) + 150)
+        log.write(bytes(400))
+
+
+def _shown(command: str, folder: Path) -> str:
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    words = [sys.executable, "-m", *command.split()]
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+    found = b""
+    with subprocess.Popen(words, cwd=folder, stdout=child, stderr=child, env=environment):  # noqa: S603 - ours
+        os.close(child)
+        try:
+            while more := os.read(parent, 1 << 16):
+                found += more
+        except OSError:
+            pass  # the other end is closed
+    os.close(parent)
+    return _last_look(found.decode().replace("\r\n", "\n"))
+
+
+def _last_look(text: str) -> str:
+    """What is left on the terminal in the end: a bar goes up to its own line, clears it and draws itself again."""
+    lines, row = [""], 0
+    for piece in re.split(r"(\n|\r|\x1b\[1A|\x1b\[2K|\x1b\[\?25[lh])", text):
+        if piece == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif piece == "\x1b[1A":
+            row = max(row - 1, 0)
+        elif piece == "\x1b[2K":
+            lines[row] = ""
+        elif piece != "\r" and not piece.startswith("\x1b[?"):
+            lines[row] += piece
+    return "\n".join(lines).strip("\n")
+
+
+def _picture(name: str, command: str, text: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
+    console.print(Text(f"$ {command}", style="bold"))
+    console.print(Text.from_ansi(text))
+    # The font that rich names comes from another server; whoever looks has one of their own.
+    drawn = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="mqstore"), flags=re.DOTALL)
+    (SCREENS / f"{name}.svg").write_text(re.sub(r"[ \t]+$", "", drawn, flags=re.MULTILINE))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The JSON that the command line prints, as a JSON Schema made from the classes of the answers.
+
+`python tests/python/schemas.py` prints `docs/schema.json`: under `$defs` what each verb prints with `--format json`,
+and one `message`. `--format jsonl` prints the same objects, one a line; of a list, its elements.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import types
+import typing
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from mqstore import _reports
+from mqstore.cli import bench, settings
+
+REPORTS: dict[str, type] = {
+    "info": _reports.StoreInfo,
+    "verify": _reports.VerifyReport,
+    "repair": _reports.RepairReport,
+    "rebuild": _reports.RebuildReport,
+    "expire": _reports.ExpireReport,
+    "snapshot": _reports.SnapshotReport,
+    "stats": _reports.StoreStats,
+    "export": _reports.ExportReport,
+    "import": _reports.ImportReport,
+}
+LISTS: dict[str, type] = {"bench": bench.Line, "config show": settings.Shown}
+_MODULES = (_reports, bench, settings)
+_TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
+_NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
+SIMPLE = {int: "integer", str: "string", bool: "boolean", float: "number"}
+MESSAGES = ("cat", "tail", "get", "lookup")
+
+
+def page() -> str:
+    """The content of `docs/schema.json`."""
+    found: dict[str, Any] = {name: _object(kind) for name, kind in REPORTS.items()}
+    found |= {name: {"type": "array", "items": _object(kind)} for name, kind in LISTS.items()}
+    found["topics"] = {"type": "array", "items": _topic()}
+    found |= {name: {"type": "array", "items": {"$ref": "#/$defs/message"}} for name in MESSAGES}
+    found["message"] = _message()
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What mqstore prints with --format json, by verb",
+        "$defs": dict(sorted(found.items())),
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _object(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind, _NAMES)
+    told = _field_docs(kind)
+    properties = {}
+    for field in fields(kind):
+        described = {"description": told[field.name]} if field.name in told else {}
+        properties[field.name] = _type(hints[field.name]) | described
+    text = (inspect.getdoc(kind) or "").partition("\n")[0]
+    return {"type": "object", "description": text, "properties": properties, "required": list(properties)}
+
+
+def _type(hint: Any) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint in SIMPLE:
+        return {"type": SIMPLE[hint]}
+    if hint is Any:
+        return {}
+    if origin is types.UnionType or origin is typing.Union:
+        return {"anyOf": [{"type": "null"} if one is type(None) else _type(one) for one in arguments]}
+    if origin is tuple:
+        return {"type": "array", "items": _type(arguments[0])}
+    if origin is dict or (origin is not None and "Mapping" in str(origin)):
+        return {"type": "object", "additionalProperties": _type(arguments[1])}
+    if is_dataclass(hint):
+        return _object(hint)
+    message = f"no schema for {hint!r}"
+    raise TypeError(message)
+
+
+def _field_docs(kind: type) -> dict[str, str]:
+    """The text below each field."""
+    found = {}
+    for tree in (_TREES[module] for module in _MODULES):
+        for one in tree.body:
+            if isinstance(one, ast.ClassDef) and one.name == kind.__name__:
+                found |= _texts(one)
+    return found
+
+
+def _texts(tree: ast.ClassDef) -> dict[str, str]:
+    found = {}
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            assert isinstance(field.target, ast.Name)
+            found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def _topic() -> dict[str, Any]:
+    queues = {"type": "array", "items": _object(_reports.QueueInfo)}
+    return {
+        "type": "object",
+        "properties": {"topic": {"type": "string"}, "queues": queues},
+        "required": ["topic", "queues"],
+    }
+
+
+def _message() -> dict[str, Any]:
+    text: dict[str, Any] = {"type": "string"}
+    number: dict[str, Any] = {"type": "integer"}
+    or_null: dict[str, Any] = {"type": ["string", "null"]}
+    always = {
+        "topic": text,
+        "queue_id": number,
+        "queue_offset": number,
+        "commit_log_offset": number,
+        "size": number,
+        "message_id": text,
+        "unique_id": or_null,
+        "keys": {"type": "array", "items": text},
+        "tags": or_null,
+        "properties": {"type": "object", "additionalProperties": text},
+        "flag": number,
+        "sys_flag": number,
+        "born_timestamp": number,
+        "born_host": text,
+        "store_timestamp": number,
+        "store_host": text,
+        "reconsume_times": number,
+        "prepared_transaction_offset": number,
+        "body_crc": number,
+        "body_size": number,
+    }
+    body = {"body_base64": text, "body_text": text, "body_error": text}
+    return {
+        "type": "object",
+        "description": "A message; which of the last three members there are depends on --body and on the body.",
+        "properties": always | body,
+        "required": list(always),
+        "additionalProperties": False,
+    }
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,70 @@
+"""`--format json` of every verb is what docs/schema.json says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import schemas
+
+if TYPE_CHECKING:
+    from conftest import Cli
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+
+PAGE = Path(__file__).parents[2] / "docs" / "schema.json"
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text() == schemas.page(), "python tests/python/schemas.py > docs/schema.json"
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["info", "DIR"],
+        ["topics", "DIR"],
+        ["cat", "DIR"],
+        ["cat", "DIR", "--body", "text"],
+        ["cat", "DIR", "--log", "--body", "none"],
+        ["tail", "DIR", "orders"],
+        ["get", "DIR", "ID"],
+        ["lookup", "DIR", "orders", "all"],
+        ["stats", "DIR"],
+        ["config show", "DIR"],
+        ["bench", "OUT", "--messages", "200"],
+        ["verify", "DIR"],
+        ["verify", "BAD"],
+        ["repair", "BAD", "--dry-run"],
+        ["repair", "BAD", "--output", "OUT/mended"],
+        ["rebuild", "DIR"],
+        ["expire", "DIR", "--retention", "1ms", "--dry-run"],
+        ["snapshot", "DIR", "OUT/snapshot"],
+        ["export", "DIR", "OUT/all.jsonl"],
+        ["import", "DIR", "JSONL", "--dry-run"],
+    ],
+    ids=" ".join,
+)
+def test_every_verb(filled: Path, tmp_path: Path, cli: Cli, verb: list[str]) -> None:
+    first = json.loads(cli("cat", filled, "--limit", "1", "--format", "jsonl").stdout)
+    out = tmp_path / "out"
+    out.mkdir()
+    places = {"DIR": str(filled), "BAD": str(filled), "ID": first["message_id"], "JSONL": str(tmp_path / "some.jsonl")}
+    (tmp_path / "some.jsonl").write_text(json.dumps(first) + "\n")
+    if "BAD" in verb:
+        segment = next((filled / "commitlog").iterdir())
+        with segment.open("r+b") as log:
+            log.seek(first["commit_log_offset"] + 100)
+            log.write(b"\xff" * 8)
+    words = [word for part in verb[:1] for word in part.split()]
+    words += [places.get(word, word.replace("OUT", str(out))) for word in verb[1:]]
+    form = "--report" if verb[0] == "export" else "--format"
+    done = cli(*words, form, "json")
+    assert done.returncode in (0, 1), done.stderr
+    answer: Any = json.loads(done.stdout)
+    document = json.loads(PAGE.read_text())
+    jsonschema.validate(answer, {"$ref": f"#/$defs/{verb[0]}".replace(" ", "%20"), "$defs": document["$defs"]})
+    assert answer

@@ -51,7 +51,7 @@ CHECKPOINT = {
     "confirm offset": (32, 8),
     "logics offset": (40, 8),
 }
-KINDS = ("flip", "zero", "ones", "swap", "duplicate")
+KINDS = ("flip", "first bit", "last bit", "zero", "ones", "swap", "duplicate")
 WHOLE = ("missing", "empty", "cut", "overlong", "foreign")
 FILES = {
     "log segment": ("first", "middle"),
@@ -102,13 +102,15 @@ def cases() -> list[Case]:
 
 
 UNDETECTABLE: list[tuple[str, str, str | None, str]] = [
-    ("record", "CRC32", "ones", "a record whose checksum has lost its name is a record without one"),
+    *[
+        ("record", "CRC32", kind, "a record whose checksum has lost its name is a record without one")
+        for kind in ("ones", "first bit")
+    ],
     *[
         ("index header", field, None, "no look-up without a time goes by it")
         for field in ("begin time", "end time", "begin offset", "end offset", "slot count")
     ],
     ("index entry", "time", None, "no look-up without a time goes by it"),
-    ("index entry", "previous", None, "the end of a chain, which no look-up passes"),
     *[
         ("checkpoint", field, None, "a hint that nothing in the store is beside")
         for field in ("physic time", "logics time", "index time", "master flushed")
@@ -116,7 +118,7 @@ UNDETECTABLE: list[tuple[str, str, str | None, str]] = [
     *[
         ("checkpoint", field, kind, "less than it could say costs time after a crash, and nothing else")
         for field in ("confirm offset", "logics offset")
-        for kind in ("zero", "ones")
+        for kind in ("zero", "ones", "last bit")
     ],
     *[
         ("checkpoint", "file", kind, "a store without it costs time after a crash, and nothing else")
@@ -176,6 +178,10 @@ def spoil(file: Path, at: int, size: int, kind: str, *, other: int | None = None
     there = at + size if other is None else other
     if kind == "flip":
         data[at + size // 2] ^= 0x10
+    elif kind == "first bit":
+        data[at] ^= 0x80
+    elif kind == "last bit":
+        data[at + size - 1] ^= 0x01
     elif kind == "zero":
         data[at : at + size] = bytes(size)
     elif kind == "ones":
@@ -277,8 +283,9 @@ def page() -> str:
         "repair changes nothing. Where the bytes happen to be those already, `verify` finds nothing.",
         "This page is made by `tests/python/damage.py`; a test sees that it is current.",
         "",
-        "Kinds: `flip` one bit, `zero`, `ones`, `swap` with the same field of its neighbour, `duplicate` of that",
-        "field; of whole files `missing`, `empty`, `cut` to a third, `overlong`, `foreign` (from another store).",
+        "Kinds: `flip` a bit in the middle, the `first bit`, the `last bit`, `zero`, `ones`, `swap` with the same",
+        "field of its neighbour, `duplicate` of that field; of whole files `missing`, `empty`, `cut` to a third,",
+        "`overlong`, `foreign` (from another store).",
         "",
         "| Structure | Field | Kinds | Places | May go unnoticed because |",
         "|---|---|---|---|---|",

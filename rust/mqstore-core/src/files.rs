@@ -74,6 +74,11 @@ impl StoreFiles {
         self.root.join("consumequeue")
     }
 
+    /// `consumequeue_ext/`: what a broker that filters by expressions keeps beside its queues.
+    pub fn consume_queue_ext(&self) -> PathBuf {
+        self.root.join("consumequeue_ext")
+    }
+
     /// `batchconsumequeue/`: the queues of topics whose records hold many messages.
     pub fn batch_consume_queue(&self) -> PathBuf {
         self.root.join("batchconsumequeue")

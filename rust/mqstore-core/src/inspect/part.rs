@@ -36,6 +36,8 @@ pub(super) struct View<'a> {
     pub rules: DispatchRules,
     /// Gaps that a repair has told already.
     pub repairs: Ledger,
+    /// Whether there are extension files, which entries may name instead of a tags' hash.
+    pub extended: bool,
     /// Nothing from here on counts: a running writer has not published it.
     pub limit: u64,
     /// Beyond this a running writer has not dispatched yet.
@@ -178,7 +180,7 @@ impl QueuePart {
         if !middle.is_empty() {
             let mut differ = Vec::new();
             let read = queue.read_each(begin, middle.len(), |offset, entry| match entries.next() {
-                Some(unit) if agree(&entry, unit) => self.matched += 1,
+                Some(unit) if agree(view, &entry, unit) => self.matched += 1,
                 Some(unit) => differ.push((offset, entry, *unit)),
                 None => {}
             });
@@ -231,7 +233,7 @@ impl QueuePart {
                 let (offset, unit) = (unit.base_offset, plain(unit));
                 while entries.next_if(|(other, _)| *other < offset).is_some() {}
                 match entries.next_if(|(other, _)| *other == offset) {
-                    Some((_, entry)) if agree(entry, &unit) => self.matched += 1,
+                    Some((_, entry)) if agree(view, entry, &unit) => self.matched += 1,
                     Some((_, entry)) => self.differ(view, offset, *entry, unit)?,
                     None => self.leave_out(view, offset, &[unit]),
                 }
@@ -247,9 +249,10 @@ fn plain(unit: &BatchCqUnit) -> CqUnit {
 }
 
 /// Whether an entry is that of a record: instead of the tags' hash it may name a place in `consumequeue_ext/`.
-fn agree(entry: &CqUnit, unit: &CqUnit) -> bool {
+fn agree(view: &View<'_>, entry: &CqUnit, unit: &CqUnit) -> bool {
     entry == unit
-        || (ext_offset(entry.tags_code).is_some()
+        || (view.extended
+            && ext_offset(entry.tags_code).is_some()
             && (entry.physical_offset, entry.size) == (unit.physical_offset, unit.size))
 }
 
@@ -286,12 +289,13 @@ pub(super) fn leads_to(
     output.add(&view.rules, &record.outline(), place);
     let queued =
         output.queues().filter(|(name, run)| *name == topic && run.queue_id() == queue_id).any(|(_, run)| {
-            run.rows()
-                .any(|(from, units)| from == offset && units.first().is_some_and(|unit| agree(&entry, unit)))
+            run.rows().any(|(from, units)| {
+                from == offset && units.first().is_some_and(|unit| agree(view, &entry, unit))
+            })
         });
     let batched = output.batches().any(|(name, id, units)| {
         (name, id) == (topic, queue_id)
-            && units.iter().any(|unit| unit.base_offset == offset && agree(&entry, &plain(unit)))
+            && units.iter().any(|unit| unit.base_offset == offset && agree(view, &entry, &plain(unit)))
     });
     Ok(queued || batched)
 }

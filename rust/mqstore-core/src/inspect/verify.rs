@@ -95,6 +95,7 @@ fn view<'a>(files: &'a StoreFiles, options: &StoreOptions) -> Result<View<'a>, S
         queues,
         rules: DispatchRules { batch_topics, ..DispatchRules::default() },
         repairs: Ledger::load(files)?,
+        extended: files.vfs.stat(&files.consume_queue_ext()).is_ok(),
         limit: live.map_or(u64::MAX, |live| live.visible),
         dispatched: live.map_or(u64::MAX, |live| live.dispatched),
     })
@@ -283,7 +284,9 @@ impl Check<'_> {
             ("confirmPhyOffset", checkpoint.confirm_physical_offset),
             ("logicsPhysicalOffset", checkpoint.logics_physical_offset),
         ] {
-            if u64::try_from(value).is_ok_and(|value| value > self.end) && self.dispatched == u64::MAX {
+            // RocketMQ has -1 where nothing was confirmed.
+            let wrong = u64::try_from(value).map_or(value < -1, |value| value > self.end);
+            if wrong && self.dispatched == u64::MAX {
                 let detail = format!("{name} is {value}; the log ends at {}", self.end);
                 self.report.add(Kind::CheckpointAhead, &path, None, detail);
             }

@@ -68,6 +68,11 @@ pub struct CommitOutcome {
     pub gap_units: u64,
 }
 
+/// Whether `gap` offsets cannot have been left out in so many bytes of the log.
+fn is_impossible(gap: i64, log_bytes: i64) -> bool {
+    gap > PLAIN_GAP_UNITS && gap > log_bytes / SMALLEST_RECORD_BYTES
+}
+
 impl ConsumeQueue {
     /// Puts `units`, whose first has the queue offset `first_offset`, at their slots. Readers do not
     /// see them before [`Self::commit`].
@@ -310,11 +315,18 @@ impl ConsumeQueue {
             }
             (_, None) => return None,
         };
-        (gap > PLAIN_GAP_UNITS && gap > log_bytes / SMALLEST_RECORD_BYTES).then(|| {
+        is_impossible(gap, log_bytes).then(|| {
             format!(
                 "queue offset {offset} is {gap} ahead, and the log in between has no room for so many records"
             )
         })
+    }
+
+    /// Whether a record at log position `physical` cannot have queue offset `offset`: it is further ahead of the
+    /// queue's end than the log behind the last entry's record has room for.
+    pub fn has_no_room_for(&self, offset: i64, physical: i64) -> bool {
+        let gap = offset.saturating_sub(self.max_offset());
+        is_impossible(gap, physical.saturating_sub(self.max_physical_end()))
     }
 
     /// Publishes all units below `max_offset`, as far as units were written. To be called in log

@@ -77,10 +77,33 @@ pub(super) struct QueuePart {
     pub rows: Vec<(i64, i64)>,
     /// Entries that lead to the record with their offset.
     pub matched: i64,
-    /// Offsets of records for which the queue has no entry, from, to (exclusive); beyond its end too.
-    pub absent: Vec<(i64, i64)>,
+    /// Records for which the queue has no entry; beyond its end too.
+    pub absent: Vec<Absent>,
     /// Entries that say something else than the record with their offset.
     pub wrong: Vec<(i64, String)>,
+}
+
+/// Neighbouring offsets of a queue that have records and no entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Absent {
+    pub from: i64,
+    /// One past the last.
+    pub to: i64,
+    /// Where the record of the first lies in the log.
+    pub physical: i64,
+}
+
+impl Absent {
+    /// Adds `next` to the last of `row` if it follows that; answers it if not.
+    pub(super) fn join(row: &mut [Self], next: Self) -> Option<Self> {
+        match row.last_mut() {
+            Some(last) if last.to == next.from => {
+                last.to = next.to;
+                None
+            }
+            _ => Some(next),
+        }
+    }
 }
 
 impl Times {
@@ -149,16 +172,11 @@ impl QueuePart {
     fn leave_out(&mut self, view: &View<'_>, from: i64, units: &[CqUnit]) {
         // Log order: who has not been dispatched yet stands last.
         let dispatched = units.partition_point(|unit| (unit.physical_offset as u64) < view.dispatched);
+        let Some(first) = units.first().filter(|_| dispatched > 0) else { return };
         let to = from.saturating_add(dispatched as i64);
-        if to > from {
-            self.absent_from(from, to);
-        }
-    }
-
-    fn absent_from(&mut self, from: i64, to: i64) {
-        match self.absent.last_mut() {
-            Some(last) if last.1 == from => last.1 = to,
-            _ => self.absent.push((from, to)),
+        let next = Absent { from, to, physical: first.physical_offset };
+        if let Some(next) = Absent::join(&mut self.absent, next) {
+            self.absent.push(next);
         }
     }
 

@@ -77,6 +77,7 @@ pub(super) enum Kind {
     QueueEntryWrong,
     QueueEntryDangling,
     QueueBehind,
+    QueueOffsetRefused,
     QueueGap,
     IndexStray,
     IndexMissing,
@@ -134,6 +135,11 @@ impl Kind {
             Self::QueueBehind => {
                 ("queue_behind", "consumers of RocketMQ do not see the queue's newest messages yet", rebuild)
             }
+            Self::QueueOffsetRefused => (
+                "queue_offset_refused",
+                "consumers do not see this message; it is read by its place in the log and by key",
+                "nothing: the record is whole but for its queue offset",
+            ),
             Self::QueueGap => {
                 ("queue_gap", "no message has these offsets", "nothing: the log has none for them")
             }

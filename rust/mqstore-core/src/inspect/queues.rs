@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use mqstore_format::CqUnit;
 
-use super::part::{QueuePart, View, leads_to, where_to};
+use super::part::{Absent, QueuePart, View, leads_to, where_to};
 use super::problems::{Kind, VerifyReport};
 use crate::consume_queue::{BatchQueue, ConsumeQueue};
 use crate::error::StoreError;
@@ -34,8 +34,8 @@ struct Tally {
     gaps: Vec<(i64, i64)>,
     /// Entries that lead to their records.
     matched: i64,
-    /// Offsets of records without an entry: from, to (exclusive).
-    absent: Vec<(i64, i64)>,
+    /// Records without an entry.
+    absent: Vec<Absent>,
     /// Entries that say something else than their record.
     wrong: Vec<(i64, String)>,
     /// How many more of these were found than are kept.
@@ -85,12 +85,12 @@ impl Tally {
         }
         self.matched += part.matched;
         let before = self.absent.len() + self.wrong.len();
-        for (from, to) in part.absent {
-            let full = self.absent.len() + self.wrong.len() - before >= room;
-            match self.absent.last_mut() {
-                Some(last) if last.1 == from => last.1 = to,
-                _ if full => self.more += 1,
-                _ => self.absent.push((from, to)),
+        for absent in part.absent {
+            let Some(next) = Absent::join(&mut self.absent, absent) else { continue };
+            if self.absent.len() + self.wrong.len() - before < room {
+                self.absent.push(next);
+            } else {
+                self.more += 1;
             }
         }
         for one in part.wrong {
@@ -125,15 +125,17 @@ impl Tally {
 
     /// Whether something was said of the entry at `offset`, or no record is to be expected there.
     fn knows(&self, offset: i64) -> bool {
-        let within = |(from, to): &(i64, i64)| (*from..*to).contains(&offset);
-        self.absent.iter().any(within) || self.wrong.iter().any(|(wrong, _)| *wrong == offset)
+        self.absent.iter().any(|absent| (absent.from..absent.to).contains(&offset))
+            || self.wrong.iter().any(|(wrong, _)| *wrong == offset)
     }
 
     /// Entries between `min` and `max` that are accounted for.
     fn accounted(&self, min: i64, max: i64) -> i64 {
-        let inside = |&(from, to): &(i64, i64)| (to.min(max) - from.max(min)).max(0);
-        let ranges = self.gaps.iter().chain(&self.absent).map(inside);
-        self.matched + self.wrong.len() as i64 + ranges.sum::<i64>()
+        let inside = |(from, to): (i64, i64)| (to.min(max) - from.max(min)).max(0);
+        let absent = self.absent.iter().map(|absent| (absent.from, absent.to));
+        self.matched
+            + self.wrong.len() as i64
+            + self.gaps.iter().copied().chain(absent).map(inside).sum::<i64>()
     }
 }
 
@@ -166,7 +168,7 @@ impl Look<'_> {
     }
 
     fn missing(&mut self) {
-        let messages: i64 = self.tally.absent.iter().map(|(from, to)| to - from).sum();
+        let messages: i64 = self.tally.absent.iter().map(|absent| absent.to - absent.from).sum();
         if messages > 0 {
             let batched = self.view.rules.batch_topics.contains(self.topic);
             let files = self.view.files;
@@ -181,7 +183,8 @@ impl Look<'_> {
             self.report.add(Kind::QueueStray, folder, None, reason);
         }
         let (min, max) = (queue.min_offset(), queue.max_offset());
-        self.findings(folder, max, |offset| Some(offset.max(0) as u64 * 20));
+        let is_too_far = |absent: &Absent| queue.has_no_room_for(absent.from, absent.physical);
+        self.findings(folder, max, |offset| Some(offset.max(0) as u64 * 20), is_too_far);
         if self.tally.accounted(min, max) != max - min {
             return self.entries(queue, folder, min, max);
         }
@@ -216,7 +219,7 @@ impl Look<'_> {
         if let Some(reason) = queue.damaged() {
             self.report.add(Kind::QueueStray, folder, None, reason);
         }
-        self.findings(folder, queue.max_offset(), |_| None);
+        self.findings(folder, queue.max_offset(), |_| None, |_| false);
         let mut count = 0;
         self.batch_entries(queue, |_, _, _| {
             count += 1;
@@ -244,15 +247,21 @@ impl Look<'_> {
             for (offset, unit) in &units {
                 visit(self, *offset, *unit)?;
             }
-            match units.last() {
-                Some((last, _)) => from = last + 1,
+            match units.last().and_then(|(last, _)| last.checked_add(1)) {
+                Some(next) => from = next,
                 None => return Ok(()),
             }
         }
     }
 
     /// Tells what the parts found, of a queue whose entries end at `max`.
-    fn findings(&mut self, folder: &Path, max: i64, place: impl Fn(i64) -> Option<u64>) {
+    fn findings(
+        &mut self,
+        folder: &Path,
+        max: i64,
+        place: impl Fn(i64) -> Option<u64>,
+        is_too_far: impl Fn(&Absent) -> bool,
+    ) {
         let told = |(from, to): &&(i64, i64)| !self.view.repairs.knows(self.topic, self.queue_id, *from, *to);
         for (from, to) in self.tally.gaps.iter().filter(told) {
             let detail = format!("offsets {from} to {to} (exclusive) have no record");
@@ -261,13 +270,21 @@ impl Look<'_> {
         for (offset, detail) in &self.tally.wrong {
             self.report.add(Kind::QueueEntryWrong, folder, place(*offset), detail.clone());
         }
-        for &(from, to) in &self.tally.absent {
+        for absent in &self.tally.absent {
+            let &Absent { from, to, .. } = absent;
             if from < max {
                 let detail =
                     format!("offsets {from} to {} (exclusive) have records but no entries", to.min(max));
                 self.report.add(Kind::QueueEntryWrong, folder, place(from), detail);
             }
-            if to > max {
+            if to > max && is_too_far(absent) {
+                let physical = absent.physical;
+                let detail = format!(
+                    "the record at log offset {physical} says that it has offset {from}; the queue ends at {max}, and \
+                     the log has no room for so many records in between"
+                );
+                self.report.add(Kind::QueueOffsetRefused, folder, None, detail);
+            } else if to > max {
                 let detail =
                     format!("its entries end at {max}; the log has offsets {} to {}", from.max(max), to - 1);
                 self.report.add(Kind::QueueBehind, folder, None, detail);

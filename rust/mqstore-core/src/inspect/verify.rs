@@ -178,7 +178,8 @@ impl<'a> Log<'a> {
         }
         for (offset, time, before) in times.back.iter().chain(&part.times.back) {
             let Some(segment) = self.view.list.find(*offset) else { continue };
-            let detail = format!("stored at {time}, {} ms before the record before it", before - time);
+            let back = before.saturating_sub(*time);
+            let detail = format!("stored at {time}, {back} ms before the record before it");
             let place = offset - segment.base_offset();
             self.report.add(Kind::TimeBack, &segment.path(), Some(place), detail);
         }

@@ -87,7 +87,7 @@ impl Pieces {
             let Some(data) = data.map(|data| base + data).filter(|data| *data < end) else { break };
             // The file system knows of whole blocks; a record may begin before one.
             let start = if data - position < PIECE_BYTES { position } else { data };
-            position = (start + PIECE_BYTES).min(end);
+            position = start.saturating_add(PIECE_BYTES).min(end);
             self.planned.push_back((start, position));
         }
     }
@@ -96,7 +96,7 @@ impl Pieces {
     /// and how many.
     fn ahead(&mut self, base: u64, start: u64, end: u64) -> Option<(u64, u64)> {
         let last = self.planned.back().map_or(end, |(_, end)| *end);
-        let (from, to) = (self.asked.max(start), last.min(end + AHEAD_BYTES));
+        let (from, to) = (self.asked.max(start), last.min(end.saturating_add(AHEAD_BYTES)));
         self.asked = self.asked.max(to);
         to.checked_sub(from).filter(|len| *len > 0).map(|len| (from - base, len))
     }

@@ -39,7 +39,8 @@ pub(super) fn hours(
     let mut begin = times.first_since(list.min_offset(), oldest.saturating_mul(HOUR_MS))?;
     for hour in oldest..=newest {
         let start_ms = hour.saturating_mul(HOUR_MS);
-        let next = if hour == newest { end } else { times.first_since(begin, start_ms + HOUR_MS)? };
+        let next =
+            if hour == newest { end } else { times.first_since(begin, start_ms.saturating_add(HOUR_MS))? };
         hours.push(HourRate { start_ms, bytes: next.saturating_sub(begin) });
         begin = next;
     }

@@ -197,7 +197,7 @@ fn is_settled(files: &StoreFiles, log: &RepairedLog) -> Result<bool, StoreError>
 /// Whether making queues, index and checkpoint anew is the cure.
 fn is_of_derived_files(problem: &Problem) -> bool {
     let made = ["queue_", "index_", "checkpoint_"].iter().any(|kind| problem.kind.starts_with(kind));
-    made && problem.kind != "queue_gap"
+    made && !["queue_gap", "queue_offset_refused"].contains(&problem.kind)
 }
 
 /// A log whose end is known, for which everything else is made.

@@ -185,10 +185,15 @@ fn store_times_that_go_back() {
     assert_eq!(verified(&world).problems, []);
     // No checksum covers it.
     let segment = &files_in(&world, &world.files().commit_log())[0];
-    write(&world, segment, places[20] + 56, &1_000_i64.to_be_bytes());
-    let report = verified(&world);
-    assert_eq!(kinds(&report), ["store_time_back"]);
-    assert_eq!(report.problems[0].offset, Some(places[20]));
+    for time in [1_000, i64::MIN] {
+        write(&world, segment, places[20] + 56, &time.to_be_bytes());
+        let report = verified(&world);
+        assert_eq!(kinds(&report), ["store_time_back"]);
+        assert_eq!(report.problems[0].offset, Some(places[20]));
+    }
+    write(&world, segment, places[39] + 56, &i64::MAX.to_be_bytes());
+    let report = crate::info(world.vfs.clone(), world.clock.clone(), &world.path, &options).unwrap();
+    assert_eq!(report.hours.len(), 48);
 }
 
 #[test]

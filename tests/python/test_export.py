@@ -367,7 +367,7 @@ def test_two_exports_to_one_file(filled: Path, tmp_path: Path) -> None:
 
 def test_the_commands(filled: Path, tmp_path: Path, cli: Cli) -> None:
     file, target = tmp_path / "o.jsonl", tmp_path / "target"
-    done = cli("export", filled, file, "--topic", "orders", "--filter", "paid", "--report", "json")
+    done = cli("export", filled, file, "--topic", "orders", "--filter", "paid", "--format", "json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["messages"] == 20
     printed = cli("cat", filled, "--log", "--topic", "orders", "--filter", "paid").stdout
@@ -387,7 +387,7 @@ def test_the_commands(filled: Path, tmp_path: Path, cli: Cli) -> None:
     assert bad.returncode == 3
     assert "line 1" in bad.stderr
     copied = cli(
-        "export", filled, tmp_path / "copy", "--format", "store", "--mapping", tmp_path / "map", "--report", "jsonl"
+        "export", filled, tmp_path / "copy", "--to", "store", "--mapping", tmp_path / "map", "--format", "jsonl"
     )
     assert json.loads(copied.stdout)["messages"] == 45
     assert len((tmp_path / "map").read_text().splitlines()) == 45

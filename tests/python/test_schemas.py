@@ -61,8 +61,7 @@ def test_every_verb(filled: Path, tmp_path: Path, cli: Cli, verb: list[str]) -> 
             log.write(b"\xff" * 8)
     words = [word for part in verb[:1] for word in part.split()]
     words += [places.get(word, word.replace("OUT", str(out))) for word in verb[1:]]
-    form = "--report" if verb[0] == "export" else "--format"
-    done = cli(*words, form, "json")
+    done = cli(*words, "--format", "json")
     assert done.returncode in (0, 1), done.stderr
     answer: Any = json.loads(done.stdout)
     document = json.loads(PAGE.read_text())

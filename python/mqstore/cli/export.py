@@ -52,13 +52,13 @@ def export(
     ] = None,
     columns: Annotated[str | None, typer.Option(help="Names, separated by commas.", show_default=False)] = None,
     to: Annotated[
-        To | None, typer.Option("--format", help="What is written; by the ending of OUT.", show_default=False)
+        To | None, typer.Option("--to", help="What is written; by the ending of OUT.", show_default=False)
     ] = None,
     mapping: Annotated[
         Path | None, typer.Option(help="For a store: which message went where.", show_default=False)
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
-    report: Annotated[Format, typer.Option("--report", help="How the answer is printed.")] = Format.TABLE,
+    form: ReportForm = Format.TABLE,
 ) -> int:
     """Writes messages to a file of JSON lines, Parquet or Arrow, or copies them to another store."""
     with render.progress("exporting") as bar, _usage():
@@ -77,7 +77,7 @@ def export(
             mapping=mapping,
             progress=bar,
         )
-    _print(done, report)
+    _print(done, form)
     return CLEAN
 
 

@@ -10,7 +10,7 @@ use mqstore_format::IndexEntry;
 use mqstore_format::index::{INDEX_ENTRY_BYTES, INDEX_SLOT_BYTES};
 use mqstore_io::VfsFile;
 
-use super::file::IndexFile;
+use super::file::{IndexFile, Source};
 use super::set::IndexSet;
 use crate::error::{IoContext, StoreError};
 
@@ -130,7 +130,7 @@ fn broken_chains(file: &Arc<IndexFile>) -> Result<Option<String>, StoreError> {
             let Some(known) = slot.checked_sub(begin).and_then(|slot| newest.get_mut(slot as usize)) else {
                 continue;
             };
-            if u32::try_from(entry.previous) != Ok(*known) {
+            if u32::try_from(entry.previous) != Ok(*known) && !was_put_again(file, &bytes, *known, &entry)? {
                 tell(format!("entry {number} is followed by entry {}, not by {known}", entry.previous));
             }
             *known = number;
@@ -142,6 +142,22 @@ fn broken_chains(file: &Arc<IndexFile>) -> Result<Option<String>, StoreError> {
         1 => first,
         _ => format!("{first}; {} more", broken - 1),
     }))
+}
+
+/// Whether entry `known` was counted and not linked when its writer was killed, and `entry`, of the same record, was put
+/// when that record was indexed again: both follow the same older one then, and nothing is missing.
+fn was_put_again(
+    file: &IndexFile,
+    bytes: &Arc<dyn VfsFile>,
+    known: u32,
+    entry: &IndexEntry,
+) -> Result<bool, StoreError> {
+    if known == 0 {
+        return Ok(false);
+    }
+    let source = Source::File(Arc::clone(bytes));
+    let left = source.entry(file.geometry, known).at(&file.path, "reading an index file")?;
+    Ok((left.previous, left.physical_offset) == (entry.previous, entry.physical_offset))
 }
 
 /// Compares the slots from `begin` on with what they should name.

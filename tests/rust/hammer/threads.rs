@@ -57,9 +57,10 @@ fn hammer(durability: Durability, each: u64) {
             while !done.load(Ordering::SeqCst) {
                 let covered = store_ref.stats().unwrap().log_max_offset;
                 store_ref.flush().unwrap();
+                let after = store_ref.stats().unwrap();
                 assert!(
-                    store_ref.stats().unwrap().durable_offset >= covered,
-                    "a flush that covers too little"
+                    after.durable_offset >= covered,
+                    "a flush that covers too little: {covered} was readable before; {after:?}"
                 );
                 thread::yield_now();
             }

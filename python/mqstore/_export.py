@@ -134,7 +134,8 @@ def format_of(path: Path, format: str | None) -> str:
     """The format that is named, or that the ending says."""
     found = _ENDINGS.get(path.suffix.lower()) if format is None else format
     if found is None:
-        msg = f"{path}: the ending tells no format; give format= (on the command line --to or --from), one of {', '.join(_FORMATS)}"
+        formats = ", ".join(_FORMATS)
+        msg = f"{path}: the ending tells no format; give format= (on the command line --to or --from), one of {formats}"
         raise ValueError(msg)
     if found not in _FORMATS:
         msg = f"format must be one of {', '.join(_FORMATS)}, not {format!r}"

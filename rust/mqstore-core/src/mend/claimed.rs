@@ -1,0 +1,65 @@
+//! Which offsets of a queue records claim, and which of those before the last none does.
+
+/// The offsets of one queue, as the records name them in log order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claimed {
+    /// One past the largest offset of a record; `None` before the first.
+    end: Option<i64>,
+    /// Offsets before it that no record has: from, to (exclusive), ascending.
+    gaps: Vec<(i64, i64)>,
+}
+
+impl Claimed {
+    /// Records have the offsets `from` to `to` (exclusive). A gap that this makes is kept where there is `room` for it;
+    /// answers whether one was.
+    pub(crate) fn claim(&mut self, from: i64, to: i64, room: bool) -> bool {
+        let end = self.end.unwrap_or(from);
+        let made = from > end && room;
+        if made {
+            self.gaps.push((end, from));
+        } else if from < end {
+            self.fill(from, to);
+        }
+        self.end = Some(end.max(to));
+        made
+    }
+
+    /// Takes `from` to `to` out of the gaps: a record may come late in the log.
+    fn fill(&mut self, from: i64, to: i64) {
+        let gaps = std::mem::take(&mut self.gaps);
+        self.gaps = gaps
+            .into_iter()
+            .flat_map(|(begin, end)| [(begin, end.min(from)), (begin.max(to), end)])
+            .filter(|(begin, end)| begin < end)
+            .collect();
+    }
+
+    /// Offsets that no record has.
+    pub(crate) fn gaps(&self) -> &[(i64, i64)] {
+        &self.gaps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_what_nobody_claims() {
+        let mut claimed = Claimed::default();
+        for (from, to) in [(5, 8), (8, 9), (12, 14), (20, 21)] {
+            claimed.claim(from, to, true);
+        }
+        assert_eq!(claimed.gaps(), [(9, 12), (14, 20)]);
+        // Late ones, in the middle of a gap, at its end, over both, before all.
+        claimed.claim(16, 17, true);
+        assert_eq!(claimed.gaps(), [(9, 12), (14, 16), (17, 20)]);
+        claimed.claim(11, 15, true);
+        assert_eq!(claimed.gaps(), [(9, 11), (15, 16), (17, 20)]);
+        claimed.claim(1, 3, true);
+        assert_eq!(claimed.gaps().len(), 3);
+        assert!(!claimed.claim(30, 31, false));
+        assert!(claimed.claim(40, 41, true));
+        assert_eq!(claimed.gaps().last(), Some(&(31, 40)));
+    }
+}

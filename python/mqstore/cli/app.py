@@ -87,11 +87,7 @@ def _main(
 def info(directory: Directory, form: ReportForm = Format.TABLE) -> int:
     """What the directory is: layout, writer, offsets, topics, parts."""
     report = mqstore.info(directory)
-    if form is Format.JSONL:
-        render.lines([report.to_dict()])
-    elif form is Format.JSON:
-        render.document(report.to_dict())
-    else:
+    if not render.machine(report.to_dict(), form):
         _info_tables(report)
     return CLEAN
 
@@ -104,11 +100,7 @@ def topics(directory: Directory, form: ReportForm = Format.TABLE) -> int:
         found: list[dict[str, object]] = [
             {"topic": topic, "queues": [queue.to_dict() for queue in store.queues(topic)]} for topic in store.topics()
         ]
-    if form is Format.JSON:
-        render.document(found)
-    elif form is Format.JSONL:
-        render.lines(found)
-    else:
+    if not render.machine(found, form):
         _topic_table(found)
     return CLEAN
 
@@ -270,11 +262,7 @@ def verify(directory: Directory, form: ReportForm = Format.TABLE) -> int:
     """Checks everything in the directory; exit status 1 when something is wrong."""
     with render.progress() as bar:
         report = mqstore.verify(directory, progress=bar)
-    if form is Format.JSON:
-        render.document(report.to_dict())
-    elif form is Format.JSONL:
-        render.lines([report.to_dict()])
-    else:
+    if not render.machine(report.to_dict(), form):
         render.pairs([("ok", "yes" if report.ok else "no"), ("messages", report.messages), ("bytes", report.bytes)])
         _problem_tables(report.problems)
     return CLEAN if report.ok else PROBLEMS
@@ -290,11 +278,7 @@ def rebuild(
     """Makes queues, key index and checkpoint anew from the log; exit status 1 when the log is damaged."""
     with render.progress("building queues and index") as bar:
         report = mqstore.rebuild(directory, dry_run=dry_run, progress=bar)
-    if form is Format.JSON:
-        render.document(report.to_dict())
-    elif form is Format.JSONL:
-        render.lines([report.to_dict()])
-    else:
+    if not render.machine(report.to_dict(), form):
         render.pairs(
             [(name.replace("_", " "), _fact(value)) for name, value in report.to_dict().items() if name != "skipped"]
         )
@@ -309,11 +293,7 @@ def stats(directory: Directory, form: ReportForm = Format.TABLE) -> int:
     """Counters and positions of a store, as a reader has them: what is visible, durable, dispatched."""
     with mqstore.open(directory) as store:
         found = store.stats().to_dict()
-    if form is Format.JSON:
-        render.document(found)
-    elif form is Format.JSONL:
-        render.lines([found])
-    else:
+    if not render.machine(found, form):
         render.pairs([(name, _fact(value)) for name, value in found.items()])
     return CLEAN
 
@@ -371,11 +351,7 @@ def bench(
     if not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     found = list(lines(folder, messages, size))
-    if form is Format.JSON:
-        render.document([line.to_dict() for line in found])
-    elif form is Format.JSONL:
-        render.lines([line.to_dict() for line in found])
-    else:
+    if not render.machine([line.to_dict() for line in found], form):
         rows = [
             (line.what, f"{line.limit:,.0f}", f"{line.store:,.0f}", line.unit, f"{line.store / line.limit:.2f}")
             for line in found
@@ -399,11 +375,7 @@ def config_show(
     shown = settings.options(directory, conf)
     if conf is not None and (rest := settings.passed_over(conf)):
         render.note(f"{conf}: means nothing to a store: {', '.join(rest)}")
-    if form is Format.JSON:
-        render.document([one.to_dict() for one in shown])
-    elif form is Format.JSONL:
-        render.lines([one.to_dict() for one in shown])
-    else:
+    if not render.machine([one.to_dict() for one in shown], form):
         rows = [(one.option, _fact(one.value), one.setting or one.source, ", ".join(one.rocketmq)) for one in shown]
         render.table(("option", "value", "from", "RocketMQ"), rows)
     return CLEAN
@@ -419,21 +391,13 @@ def snapshot(
     """Copies the store as it is now to a new folder, also while somebody writes it."""
     with mqstore.open(directory) as store, render.progress("copying") as bar:
         report = store.snapshot(output, progress=bar)
-    if form is Format.JSON:
-        render.document(report.to_dict())
-    elif form is Format.JSONL:
-        render.lines([report.to_dict()])
-    else:
+    if not render.machine(report.to_dict(), form):
         render.pairs([(name.replace("_", " "), _fact(value)) for name, value in report.to_dict().items()])
     return CLEAN
 
 
 def _repair_report(report: mqstore.RepairReport, form: Format) -> None:
-    if form is Format.JSON:
-        render.document(report.to_dict())
-        return
-    if form is Format.JSONL:
-        render.lines([report.to_dict()])
+    if render.machine(report.to_dict(), form):
         return
     facts = [("ok", report.ok), ("changed", report.changed), ("messages", report.messages)]
     render.pairs([(name, _fact(value)) for name, value in facts])
@@ -550,11 +514,7 @@ def _age(option: str, text: str) -> float:
 
 
 def _expire_report(report: mqstore.ExpireReport, form: Format) -> None:
-    if form is Format.JSON:
-        render.document(report.to_dict())
-    elif form is Format.JSONL:
-        render.lines([report.to_dict()])
-    else:
+    if not render.machine(report.to_dict(), form):
         rows = [
             (file.kind, file.path, file.bytes, file.first_offset, file.last_offset, file.reason)
             for file in report.files

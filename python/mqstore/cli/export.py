@@ -131,11 +131,7 @@ class _usage:  # noqa: N801 - a context, not a class to anybody
 
 def _print(report: mqstore.ExportReport | mqstore.ImportReport, form: Format) -> None:
     values = report.to_dict()
-    if form is Format.JSON:
-        render.document(values)
-    elif form is Format.JSONL:
-        render.lines([values])
-    else:
+    if not render.machine(values, form):
         topics = values.pop("topics", None)
         facts = {name: "yes" if value is True else "no" if value is False else value for name, value in values.items()}
         render.pairs([(name.replace("_", " "), value) for name, value in facts.items()])

@@ -112,6 +112,15 @@ def message_line(message: StoredMessage, body: Body) -> str:
     return "  ".join(parts)
 
 
+def machine(found: dict[str, Any] | list[dict[str, Any]], form: Format) -> bool:
+    """Prints an answer in a machine form; False, and nothing printed, where people are to read it."""
+    if form is Format.JSON:
+        document(found)
+    elif form is Format.JSONL:
+        lines(found if isinstance(found, list) else [found])
+    return form is not Format.TABLE
+
+
 def messages(found: Iterable[StoredMessage], form: Format, body: Body) -> None:
     """Prints messages as they come."""
     if form is Format.JSON:

@@ -32,6 +32,9 @@ pub use log_paths::LogFolders;
 
 use crate::error::{IoContext, StoreError};
 
+/// Bytes of a configuration file that are read at most; far more than any broker has.
+pub const CONFIG_LIMIT_BYTES: u64 = 256 << 20;
+
 /// A derived file that leads to nothing any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldFile {

@@ -13,6 +13,7 @@ use super::part::{Absent, QueuePart, View, leads_to, where_to};
 use super::problems::{Kind, VerifyReport};
 use crate::consume_queue::{BatchQueue, ConsumeQueue};
 use crate::error::StoreError;
+use crate::mend::Claimed;
 
 /// Entries that are looked at at once.
 const UNITS_AT_ONCE: usize = 4096;
@@ -28,10 +29,8 @@ pub(super) struct Tallies {
 /// What was found of one queue.
 #[derive(Debug, Default)]
 struct Tally {
-    /// One past the largest offset of a record.
-    end: Option<i64>,
-    /// Offsets before it that no record has: from, to (exclusive), ascending.
-    gaps: Vec<(i64, i64)>,
+    /// The offsets of its records.
+    claimed: Claimed,
     /// Entries that lead to their records.
     matched: i64,
     /// Records without an entry.
@@ -68,8 +67,9 @@ impl Tallies {
         for queue in view.queues.batches() {
             self.queues.entry(queue.topic().into()).or_default().entry(queue.queue_id()).or_default();
         }
-        for (topic, queues) in &self.queues {
+        for (topic, queues) in &mut self.queues {
             for (queue_id, tally) in queues {
+                tally.sort();
                 Look { view, end, report, topic, queue_id: *queue_id, tally }.all()?;
             }
         }
@@ -81,7 +81,8 @@ impl Tally {
     /// Takes a part over, with at most `room` findings; answers how many there were.
     fn add(&mut self, part: QueuePart, room: usize) -> usize {
         for (from, to) in part.rows {
-            self.row(from, to);
+            let room = self.claimed.gaps().len() < VerifyReport::LIMIT;
+            self.claimed.claim(from, to, room);
         }
         self.matched += part.matched;
         let before = self.absent.len() + self.wrong.len();
@@ -103,30 +104,25 @@ impl Tally {
         self.absent.len() + self.wrong.len() - before
     }
 
-    /// Records have the offsets `from` to `to` (exclusive).
-    fn row(&mut self, from: i64, to: i64) {
-        match self.end {
-            Some(end) if from > end && self.gaps.len() < VerifyReport::LIMIT => self.gaps.push((end, from)),
-            Some(end) if from < end => self.fill(from, to),
-            _ => {}
-        }
-        self.end = Some(self.end.map_or(to, |end| end.max(to)));
-    }
-
-    /// Takes `from` to `to` out of the gaps: the log need not have offsets in order.
-    fn fill(&mut self, from: i64, to: i64) {
-        let gaps = std::mem::take(&mut self.gaps);
-        self.gaps = gaps
-            .into_iter()
-            .flat_map(|(begin, end)| [(begin, end.min(from)), (begin.max(to), end)])
-            .filter(|(begin, end)| begin < end)
-            .collect();
+    /// Puts findings into the order of their offsets, for [`Self::knows`].
+    fn sort(&mut self) {
+        self.absent.sort_unstable_by_key(|absent| absent.from);
+        // Where two records claim one offset, ranges overlap.
+        self.absent.dedup_by(|next, last| {
+            let overlap = next.from < last.to;
+            if overlap {
+                last.to = last.to.max(next.to);
+            }
+            overlap
+        });
+        self.wrong.sort_unstable_by_key(|(offset, _)| *offset);
     }
 
     /// Whether something was said of the entry at `offset`, or no record is to be expected there.
     fn knows(&self, offset: i64) -> bool {
-        self.absent.iter().any(|absent| (absent.from..absent.to).contains(&offset))
-            || self.wrong.iter().any(|(wrong, _)| *wrong == offset)
+        let begun = self.absent.partition_point(|absent| absent.from <= offset);
+        self.absent.get(..begun).and_then(<[_]>::last).is_some_and(|absent| offset < absent.to)
+            || self.wrong.binary_search_by_key(&offset, |(wrong, _)| *wrong).is_ok()
     }
 
     /// Entries between `min` and `max` that are accounted for.
@@ -135,7 +131,7 @@ impl Tally {
         let absent = self.absent.iter().map(|absent| (absent.from, absent.to));
         self.matched
             + self.wrong.len() as i64
-            + self.gaps.iter().copied().chain(absent).map(inside).sum::<i64>()
+            + self.claimed.gaps().iter().copied().chain(absent).map(inside).sum::<i64>()
     }
 }
 
@@ -189,7 +185,7 @@ impl Look<'_> {
             return self.entries(queue, folder, min, max);
         }
         // An offset that no record has should have a blank entry.
-        for (from, to) in &self.tally.gaps {
+        for (from, to) in self.tally.claimed.gaps() {
             self.entries(queue, folder, *from.max(&min), *to.min(&max))?;
         }
         Ok(())
@@ -263,7 +259,7 @@ impl Look<'_> {
         is_too_far: impl Fn(&Absent) -> bool,
     ) {
         let told = |(from, to): &&(i64, i64)| !self.view.repairs.knows(self.topic, self.queue_id, *from, *to);
-        for (from, to) in self.tally.gaps.iter().filter(told) {
+        for (from, to) in self.tally.claimed.gaps().iter().filter(told) {
             let detail = format!("offsets {from} to {to} (exclusive) have no record");
             self.report.add(Kind::QueueGap, folder, None, detail);
         }

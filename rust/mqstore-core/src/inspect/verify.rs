@@ -18,18 +18,15 @@ use crate::compaction::CompactedQueue;
 use crate::consume_queue::QueueSet;
 use crate::dispatch::{BatchTopics, DispatchRules};
 use crate::error::StoreError;
-use crate::files::StoreFiles;
+use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use crate::index::IndexSet;
 use crate::live::read_live;
 use crate::mark::MarkFile;
-use crate::mend::{Ledger, check_config};
+use crate::mend::{Ledger, check_config, config_files};
 use crate::options::StoreOptions;
 
 /// Bytes that a part made by hand has at most, so that its memory stays bounded.
 const BY_HAND_BYTES: u64 = 4 << 20;
-
-/// Bytes of a configuration file that are read at most; far more than any broker has.
-const CONFIG_LIMIT_BYTES: u64 = 256 << 20;
 
 type Watch<'a> = &'a mut dyn FnMut(Progress) -> Result<(), StoreError>;
 
@@ -262,14 +259,9 @@ struct Check<'a> {
 impl Check<'_> {
     /// Each file of a broker must be one that it can read.
     fn config(&mut self) {
-        for entry in self.files.vfs.list(&self.files.config()).unwrap_or_default() {
-            let path = self.files.config().join(&entry.name);
-            let Some(name) = entry.name.to_str() else { continue };
-            if path.extension() != Some("json".as_ref()) {
-                continue;
-            }
+        for (path, name) in config_files(self.files).unwrap_or_default() {
             let Ok(text) = self.files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) else { continue };
-            if let Err(error) = check_config(name, &text) {
+            if let Err(error) = check_config(&name, &text) {
                 self.report.add(Kind::ConfigDamaged, &path, None, error.to_string());
             }
         }

@@ -5,16 +5,15 @@
 //!
 //! Source: `ConfigManager#load`, `#loadBak`.
 
+use std::path::PathBuf;
+
 use mqstore_format::FormatError;
 use mqstore_format::json::{ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicTable, parse};
 use mqstore_io::{Access, FileKind};
 
 use super::keep;
 use crate::error::{IoContext, StoreError};
-use crate::files::StoreFiles;
-
-/// Far more than any broker has.
-const LIMIT_BYTES: u64 = 256 << 20;
+use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
 
 /// Whether a broker could read `text` as its configuration file `name`.
 pub(crate) fn check_config(name: &str, text: &[u8]) -> Result<(), FormatError> {
@@ -27,28 +26,32 @@ pub(crate) fn check_config(name: &str, text: &[u8]) -> Result<(), FormatError> {
     }
 }
 
-/// Puts backups in the place of what does not parse, or only tells so with `dry_run`. Says what it did.
-pub fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<String>, bool), StoreError> {
+/// The configuration files: paths and names.
+pub(crate) fn config_files(files: &StoreFiles) -> Result<Vec<(PathBuf, String)>, StoreError> {
     let folder = files.config();
     let entries = match files.vfs.list(&folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), false)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.at(&folder, "listing the configuration")?,
     };
+    let found = entries.into_iter().filter(|entry| entry.stat.kind == FileKind::File);
+    let found = found.map(|entry| (folder.join(&entry.name), entry.name.to_string_lossy().into_owned()));
+    Ok(found.filter(|(path, _)| path.extension().is_some_and(|ending| ending == "json")).collect())
+}
+
+/// Puts backups in the place of what does not parse, or only tells so with `dry_run`. Says what it did.
+pub fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<String>, bool), StoreError> {
     let (mut actions, mut changed) = (Vec::new(), false);
-    for entry in entries {
-        let path = folder.join(&entry.name);
-        let is_json = path.extension().is_some_and(|ending| ending == "json");
-        if !is_json || entry.stat.kind != FileKind::File {
-            continue;
-        }
-        let bytes = files.vfs.read_file(&path, LIMIT_BYTES).at(&path, "reading the configuration")?;
-        let name = entry.name.to_string_lossy();
+    for (path, name) in config_files(files)? {
+        let bytes = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES).at(&path, "reading the configuration")?;
         if check_config(&name, &bytes).is_ok() {
             continue;
         }
         let backup = path.with_extension("json.bak");
-        let good =
-            files.vfs.read_file(&backup, LIMIT_BYTES).ok().filter(|bytes| check_config(&name, bytes).is_ok());
+        let good = files
+            .vfs
+            .read_file(&backup, CONFIG_LIMIT_BYTES)
+            .ok()
+            .filter(|bytes| check_config(&name, bytes).is_ok());
         let Some(good) = good else {
             actions.push(format!(
                 "{}: does not parse, and has no backup that does; left as it is",

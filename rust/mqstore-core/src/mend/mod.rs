@@ -5,6 +5,7 @@
 //! | `row` | the files: lengths, names, what is no part of the log |
 //! | `walk` | what does not hold together, and which queue offsets have no record |
 //! | `keep` | copies in `lost+found`, before anything changes |
+//! | `claimed` | which offsets of a queue no record has |
 //! | `ledger` | `mqstore/repairs.jsonl`: what is lost, written down |
 //! | `fill` | placeholders, fillers and whole segments in the place of what was lost |
 //! | `config` | JSON files that give way to their backups |
@@ -26,6 +27,7 @@
 //! lengths and names; then the stretches are filled and synced; then the torn end is cut. The caller holds the
 //! store's lock. Queues, index, checkpoint and mark come after it: see `store::repair`.
 
+mod claimed;
 mod config;
 mod fill;
 mod keep;
@@ -44,8 +46,9 @@ use crate::files::StoreFiles;
 use crate::mark::MarkFile;
 use crate::recovery::{Watch, cut_after};
 
-pub(crate) use config::check_config;
+pub(crate) use claimed::Claimed;
 pub use config::repair_config;
+pub(crate) use config::{check_config, config_files};
 pub(crate) use keep::copy_bytes;
 pub(crate) use ledger::Ledger;
 use row::Row;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use mqstore_format::{EntryFields, RecordView, validate_stored_topic};
 
-use super::LostOffsets;
+use super::{Claimed, LostOffsets};
 use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::error::StoreError;
 
@@ -163,14 +163,6 @@ struct Queues {
     gaps: usize,
 }
 
-/// What is claimed of one queue.
-#[derive(Debug)]
-struct Claimed {
-    end: i64,
-    /// Below `end`, ascending.
-    gaps: Vec<(i64, i64)>,
-}
-
 impl Queues {
     /// By the rules of [`crate::dispatch::DerivedQueues`].
     fn add(&mut self, record: &RecordView<'_>) {
@@ -195,40 +187,20 @@ impl Queues {
             self.topics.insert(topic.to_owned(), BTreeMap::new());
         }
         let Some(queues) = self.topics.get_mut(topic) else { return };
-        let end = offset.saturating_add(messages);
-        let claimed = queues.entry(queue_id).or_insert(Claimed { end: offset, gaps: Vec::new() });
-        if offset < claimed.end {
-            claimed.fill(offset, end);
-        } else if offset > claimed.end && self.gaps < MOST_GAPS {
-            self.gaps += 1;
-            claimed.gaps.push((claimed.end, offset));
-        }
-        claimed.end = claimed.end.max(end);
+        let claimed = queues.entry(queue_id).or_default();
+        let room = self.gaps < MOST_GAPS;
+        self.gaps += usize::from(claimed.claim(offset, offset.saturating_add(messages), room));
     }
 
     fn missing(self) -> Vec<LostOffsets> {
         let mut found = Vec::new();
         for (topic, queues) in self.topics {
             for (queue_id, claimed) in queues {
-                let gaps = claimed.gaps.into_iter();
-                found.extend(gaps.map(|(from, to)| LostOffsets { topic: topic.clone(), queue_id, from, to }));
+                let lost =
+                    |&(from, to): &(i64, i64)| LostOffsets { topic: topic.clone(), queue_id, from, to };
+                found.extend(claimed.gaps().iter().map(lost));
             }
         }
         found
-    }
-}
-
-impl Claimed {
-    /// A record that comes late in the log takes its place out of a gap.
-    fn fill(&mut self, from: i64, to: i64) {
-        let mut left = Vec::with_capacity(self.gaps.len() + 1);
-        for (start, end) in self.gaps.drain(..) {
-            if to <= start || end <= from {
-                left.push((start, end));
-                continue;
-            }
-            left.extend([(start, from), (to, end)].into_iter().filter(|(start, end)| start < end));
-        }
-        self.gaps = left;
     }
 }

@@ -11,7 +11,7 @@ use mqstore_io::{Clock, FileKind, Vfs};
 use super::rates::{HourRate, hours};
 use super::{QueueInfo, Side, Store};
 use crate::error::StoreError;
-use crate::files::StoreFiles;
+use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use crate::live::writer_pid;
 use crate::mark::MarkFile;
 use crate::options::{OpenMode, StoreOptions};
@@ -104,9 +104,6 @@ pub struct GroupOffset {
     /// `None` where the store has no such queue.
     pub lag: Option<i64>,
 }
-
-/// A group's entry is 100 bytes or so; far more than any broker has.
-const OFFSETS_LIMIT_BYTES: u64 = 256 << 20;
 
 const PARTS: [&str; 15] = [
     "commitlog",
@@ -271,6 +268,6 @@ fn saved_offsets(files: &StoreFiles, notes: &mut Vec<String>) -> BTreeMap<String
 }
 
 fn read(files: &StoreFiles, path: &Path) -> Option<ConsumerOffsets> {
-    let text = files.vfs.read_file(path, OFFSETS_LIMIT_BYTES).ok()?;
+    let text = files.vfs.read_file(path, CONFIG_LIMIT_BYTES).ok()?;
     ConsumerOffsets::parse(&text).ok()
 }

@@ -18,10 +18,8 @@ use mqstore_io::sync::{Mutex, OnceLock, Raise, RwLock};
 use crate::consume_queue::QueueSet;
 use crate::dispatch::BatchTopics;
 use crate::error::{IoContext, StoreError};
-use crate::files::StoreFiles;
+use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use crate::message::NewMessage;
-
-const TABLE_LIMIT_BYTES: u64 = 256 << 20;
 
 /// A queue count of the table, which may hold any number.
 fn count(queues: i32) -> u32 {
@@ -125,7 +123,7 @@ pub(crate) struct Topics {
 pub(crate) fn load_table(files: &StoreFiles, notes: &mut Vec<String>) -> TopicTable {
     let path = files.topics_json();
     for path in [path.clone(), path.with_extension("json.bak")] {
-        match files.vfs.read_file(&path, TABLE_LIMIT_BYTES) {
+        match files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) {
             Ok(bytes) if bytes.is_empty() => {}
             Ok(bytes) => match TopicTable::parse(&bytes) {
                 Ok(table) => return table,

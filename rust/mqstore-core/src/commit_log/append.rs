@@ -273,8 +273,11 @@ impl CommitLog {
     }
 
     /// One past the last byte that can be read from the segments.
+    ///
+    /// A filler counts only with its ticket: the pool is past it before what it stands behind is published.
     pub fn readable(&self) -> u64 {
-        self.pool.as_ref().map_or_else(|| self.ring.published(), Pool::drained)
+        let published = self.ring.published();
+        self.pool.as_ref().map_or(published, |pool| pool.drained().min(published))
     }
 
     /// Brings everything appended into the segments and returns where it ends.
@@ -457,7 +460,7 @@ impl CommitLog {
             );
             return Err(StoreError::Busy { reason });
         }
-        self.live.publish(pool.drained());
+        self.live.publish(self.readable());
         Ok(())
     }
 

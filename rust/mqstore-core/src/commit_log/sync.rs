@@ -32,7 +32,7 @@ impl CommitLog {
         let Some(pool) = &self.pool else { return Ok(()) };
         pool.drain(&self.row, position)
             .map_err(|error| self.poison("writing the log", &error.to_string()))?;
-        self.live.publish(pool.drained());
+        self.live.publish(self.readable());
         Ok(())
     }
 

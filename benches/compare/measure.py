@@ -197,7 +197,7 @@ class Bench:
     def _find(self, spec: Spec, driver: Driver, filled: Result) -> Result:
         """One measurement on the store; what is to be made anew is taken away before."""
         spec.pop("filled")
-        spec |= {"log_end": filled["log_bytes"]} if "side" in spec else {}
+        spec["log_end"] = filled["log_bytes"]
         if spec["op"] in DERIVES:
             for name in DERIVED:
                 path = Path(spec["path"], name)

@@ -6,10 +6,14 @@ in README.md.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
 Spec = dict[str, Any]
+
+PROCESSORS = os.cpu_count() or 1
+"""How many threads a loop has that is to use the whole machine."""
 
 JAVA_WARM_UP = 300_000
 """Messages that a JVM appends before the first round of a row, so that it runs compiled code."""
@@ -267,6 +271,11 @@ RESTART = Row(
 )
 
 
+def read_and_summed(name: str = LIMIT, **spec: Any) -> Contender:
+    """Return a loop that reads the log by position and sums every byte as a side."""
+    return Contender(name, "rust", {"op": "verify", "side": "bare"} | spec)
+
+
 def python(name: str = "mqstore, Python", **spec: Any) -> Contender:
     """Return mqstore's Python API as a side."""
     return Contender(name, "python", spec)
@@ -305,6 +314,23 @@ def _visible(name: str, title: str, asked: tuple[Ratio | Limit, ...], *contender
     )
 
 
+def _scan(name: str, title: str, columns: list[str] | None, asked: tuple[Ratio | Limit, ...]) -> Row:
+    return Row(
+        f"scan-{name}",
+        f"1,000,000 messages of 1 KiB to Arrow, {title}, in memory",
+        {"op": "scan", "filled": 1_000_000, "messages": 1_000_000},
+        (
+            python(columns=columns),
+            python("mqstore, Python, 2 threads", columns=columns, threads=2),
+            read_and_summed(),
+            read_and_summed("limit, 2 threads", threads=2),
+        ),
+        asked,
+        figures=("rate", "gb_per_s"),
+        kind="prepared",
+    )
+
+
 INLINE, WORKERS = {"dispatch_threads": 0}, {"dispatch_threads": 2}
 
 FINDING: tuple[Row, ...] = (
@@ -332,7 +358,7 @@ FINDING: tuple[Row, ...] = (
         "verify",
         "all checks of a store of 3.56 GB, in memory",
         {"op": "verify", "filled": 2_914_000, "messages": 2_914_000},
-        (ours(), Contender(LIMIT, "rust", {"side": "bare"})),
+        (ours(), read_and_summed(threads=PROCESSORS)),
         (Limit(OURS, "gb_per_s", 8, at_most=False),),
         figures=("gb_per_s", "rate"),
         kind="prepared",
@@ -341,10 +367,26 @@ FINDING: tuple[Row, ...] = (
         "verify-cold",
         "all checks of a store of 3.56 GB, from the disk",
         {"op": "verify", "filled": 2_914_000, "messages": 2_914_000},
-        (ours(), Contender(LIMIT, "rust", {"side": "bare"})),
+        (ours(), read_and_summed(threads=PROCESSORS)),
         (Ratio(OURS, LIMIT, 0.9, figure="gb_per_s"),),
         figures=("gb_per_s", "rate"),
         kind="cold",
+    ),
+    _scan("body", "the bodies", ["body"], (Limit("mqstore, Python", "gb_per_s", 3, at_most=False),)),
+    _scan(
+        "numbers",
+        "two offsets and the store time",
+        ["queue_offset", "commit_log_offset", "store_timestamp"],
+        (Limit("mqstore, Python", "rate", 8_000_000, at_most=False),),
+    ),
+    _scan("all", "all columns", None, ()),
+    Row(
+        "export-parquet",
+        "1,000,000 messages of 1 KiB, all columns, into a Parquet file with zstd",
+        {"op": "export", "filled": 1_000_000, "messages": 1_000_000},
+        (python(), python("pyarrow's writer alone", pattern="bare")),
+        (Limit("mqstore, Python", "rate", 1_000_000, at_most=False),),
+        kind="prepared",
     ),
     _visible(
         "visible",

@@ -36,7 +36,7 @@ pub(crate) fn verify(spec: &Spec) -> Result<Value, Failure> {
     Ok(result(report.messages, report.bytes, seconds))
 }
 
-/// The machine's limit: as many threads as processors read the log by position, and sum every byte once.
+/// The machine's limit: `threads` threads read the log by position, and sum every byte once.
 pub(crate) fn bare(spec: &Spec) -> Result<Value, Failure> {
     let list = SegmentList::load(&files(spec))?;
     let pieces: Vec<_> = (list.min_offset()..spec.log_end).step_by(PIECE_BYTES as usize).collect();
@@ -56,8 +56,7 @@ pub(crate) fn bare(spec: &Spec) -> Result<Value, Failure> {
     };
     let begin = Instant::now();
     thread::scope(|scope| {
-        let workers: Vec<_> =
-            (0..thread::available_parallelism()?.get()).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..spec.threads).map(|_| scope.spawn(work)).collect();
         workers
             .into_iter()
             .try_for_each(|worker| worker.join().map_err(|_| "a thread of the loop panicked")?)

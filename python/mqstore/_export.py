@@ -36,6 +36,19 @@ if TYPE_CHECKING:
 ExportFormat: TypeAlias = Literal["jsonl", "parquet", "arrow", "store"]
 """What an export writes, or an import reads (but for `"store"`)."""
 
+_REPEATED = [
+    "topic",
+    "queue_id",
+    "tags",
+    "properties.key_value.key",
+    "flag",
+    "sys_flag",
+    "born_host",
+    "store_host",
+    "reconsume_times",
+]
+"""Columns of a Parquet file with a dictionary: of values that differ in each row, making one takes long for nothing."""
+
 _ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 _FORMATS = ("jsonl", "parquet", "arrow", "store")
 
@@ -235,8 +248,14 @@ class _Partial:
         size = self.file.tell()
         self.file.close()
         publish(self._path, self._dest)
-        self._state_path.unlink(missing_ok=True)
+        _tidy(self._dest)
         return size
+
+
+def _tidy(dest: Path) -> None:
+    """Removes what says how far an export to `dest` is."""
+    for ending in (".partial.state", ".partial.state.new"):
+        Path(f"{dest}{ending}").unlink(missing_ok=True)
 
 
 class _Export:
@@ -360,6 +379,9 @@ class _Export:
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
     def _must_be_free(self, path: Path) -> None:
+        if path.exists() and not Path(f"{path}.partial").exists():
+            # An export that was killed in its last step.
+            _tidy(path)
         if path.is_dir() or (path.exists() and not self._overwrite):
             msg = f"{path}: exists already; overwrite replaces a file"
             raise FileExistsError(msg)
@@ -384,7 +406,7 @@ def _writer(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], None
     """What writes tables to a Parquet or Arrow file."""
     if kind == "parquet":
         parquet = _module("pyarrow.parquet", "arrow")
-        with parquet.ParquetWriter(str(path), schema, compression="zstd") as writer:
+        with parquet.ParquetWriter(str(path), schema, compression="zstd", use_dictionary=_REPEATED) as writer:
             yield writer.write_table
     else:
         ipc = _module("pyarrow.ipc", "arrow")

@@ -306,6 +306,24 @@ def test_batches_are_bounded(tmp_path: Path) -> None:
     assert {batch.num_rows for batch in mqstore.scan(tmp_path / "s", batch_size=1)} == {1}
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_memory_of_dropped_batches_is_used_again_and_of_kept_ones_is_not(tmp_path: Path, threads: int) -> None:
+    path = tmp_path / "store"
+    with mqstore.open(path, "create") as store:
+        store.append_many("orders", [mqstore.Message(b"%08d" % n * 8192) for n in range(256)])
+
+    def places(batches: list[Any]) -> list[int]:
+        return [batch.column("body").buffers()[2].address for batch in batches]
+
+    scan = mqstore.scan(path, columns=["body"], batch_size=16, threads=threads)
+    dropped = [place for batch in scan for place in places([batch])]
+    assert len(set(dropped)) < len(dropped)
+    kept = list(scan)
+    assert len(set(places(kept))) == len(kept) == len(dropped)
+    bodies = [body for batch in kept for body in batch.column("body").to_pylist()]
+    assert bodies == [b"%08d" % n * 8192 for n in range(256)]
+
+
 def test_bodies_that_unpack_to_much_are_bounded_too(tmp_path: Path) -> None:
     body = rmq.zlib_body(bytes(20 << 20))
     rmq.write_log(

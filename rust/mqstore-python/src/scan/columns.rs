@@ -14,6 +14,7 @@ use mqstore_core::{ScanRow, ScanSink};
 use mqstore_format::{Host, push_offset_message_id};
 use serde::de::IgnoredAny;
 
+use super::pool::Pool;
 use super::schema::{BodyForm, Column, Layout};
 use super::text::{Bytes, KeyLists, Maps, PropertyColumns, taken};
 
@@ -33,7 +34,7 @@ enum Growing {
 }
 
 impl Growing {
-    fn new(column: Column) -> Option<Self> {
+    fn new(column: Column, pool: &Arc<Pool>) -> Option<Self> {
         Some(match column {
             Column::Topic => Self::Topic(Bytes::default()),
             Column::MessageId => Self::MessageId(Bytes::default()),
@@ -45,7 +46,7 @@ impl Growing {
                 Self::Time(column, Vec::new(), NullBufferBuilder::new(0))
             }
             Column::BodySize => Self::BodySize(Vec::new(), NullBufferBuilder::new(0)),
-            Column::Body => Self::Body(Bytes::default()),
+            Column::Body => Self::Body(Bytes::pooled(pool)),
             Column::QueueId
             | Column::Size
             | Column::Flag
@@ -144,14 +145,15 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    pub(super) fn new(layout: Arc<Layout>) -> Self {
+    /// Bodies lie in memory of `pool`.
+    pub(super) fn new(layout: Arc<Layout>, pool: &Arc<Pool>) -> Self {
         let properties = PropertyColumns {
             unique_id: layout.has(Column::UniqueId).then(Bytes::default),
             tags: layout.has(Column::Tags).then(Bytes::default),
             keys: layout.has(Column::Keys).then(KeyLists::default),
             map: layout.has(Column::Properties).then(Maps::default),
         };
-        let growing = layout.columns.iter().filter_map(|column| Growing::new(*column)).collect();
+        let growing = layout.columns.iter().filter_map(|column| Growing::new(*column, pool)).collect();
         let unpacks = layout.has(Column::Body);
         Self { layout, growing, properties, unpacks, rows: 0, bytes: 0 }
     }

@@ -10,6 +10,7 @@
 mod columns;
 mod lines;
 mod pass;
+mod pool;
 mod schema;
 mod text;
 mod transfer;
@@ -31,6 +32,7 @@ use crate::error::{MQStoreError, to_py};
 use crate::runtime::bug;
 use columns::Columns;
 use pass::{Pass, Running};
+use pool::Pool;
 use schema::{BodyForm, Layout};
 
 /// One pass over the messages; made by `scan_open`.
@@ -250,8 +252,8 @@ pub(crate) fn scan_open(source: &Bound<'_, PyAny>, request: &Bound<'_, PyDict>) 
     let layout = Arc::new(layout(request)?);
     let request = scan_request(request)?;
     let make: MakeSink<Columns> = {
-        let layout = Arc::clone(&layout);
-        Arc::new(move || Columns::new(Arc::clone(&layout)))
+        let (layout, pool) = (Arc::clone(&layout), Arc::<Pool>::default());
+        Arc::new(move || Columns::new(Arc::clone(&layout), &pool))
     };
     Ok(ScanStream { pass: Pass::begin(source, &request, make)?, layout })
 }

@@ -8,6 +8,7 @@ use arrow_schema::ArrowError;
 use mqstore_format::Properties;
 use mqstore_format::properties::{KEYS, TAGS, UNIQ_KEY};
 
+use super::pool::Pool;
 use super::schema::{entries_field, entry_fields, key_field};
 
 /// A list with the room that the one before it took, as batches are much alike.
@@ -38,11 +39,24 @@ fn offsets(ends: &mut Vec<i32>) -> Result<OffsetBuffer<i32>, ArrowError> {
 pub(super) struct Bytes {
     ends: Vec<i32>,
     values: Vec<u8>,
+    pool: Option<Arc<Pool>>,
     /// From the first null on.
     nulls: Option<NullBufferBuilder>,
 }
 
 impl Bytes {
+    /// One whose values lie in memory of `pool`.
+    pub(super) fn pooled(pool: &Arc<Pool>) -> Self {
+        Self { pool: Some(Arc::clone(pool)), ..Self::default() }
+    }
+
+    fn taken_values(&mut self) -> Buffer {
+        match &self.pool {
+            Some(pool) => pool.share(&mut self.values),
+            None => Buffer::from_vec(taken(&mut self.values)),
+        }
+    }
+
     #[inline]
     pub(super) fn push(&mut self, value: &[u8]) {
         self.values.extend_from_slice(value);
@@ -106,13 +120,13 @@ impl Bytes {
     pub(super) fn text(&mut self) -> Result<StringArray, ArrowError> {
         let offsets = offsets(&mut self.ends)?;
         let nulls = self.nulls();
-        StringArray::try_new(offsets, Buffer::from_vec(taken(&mut self.values)), nulls)
+        StringArray::try_new(offsets, self.taken_values(), nulls)
     }
 
     pub(super) fn binary(&mut self) -> Result<BinaryArray, ArrowError> {
         let offsets = offsets(&mut self.ends)?;
         let nulls = self.nulls();
-        BinaryArray::try_new(offsets, Buffer::from_vec(taken(&mut self.values)), nulls)
+        BinaryArray::try_new(offsets, self.taken_values(), nulls)
     }
 }
 

@@ -19,6 +19,9 @@ use crate::error::StoreError;
 /// Bytes of the log that one task decodes.
 const TASK_BYTES: u64 = 2 << 20;
 
+/// How far before a task's turn the system is asked to fetch.
+const AHEAD_BYTES: u64 = 4 * TASK_BYTES;
+
 /// Entries that one task follows at most.
 const TASK_ENTRIES: usize = 4096;
 
@@ -78,13 +81,15 @@ pub(super) struct LogSource {
     limit: u64,
     note: Note,
     held: Option<MappedFileGuard>,
+    /// Up to where the system was asked to fetch.
+    expected: u64,
 }
 
 impl LogSource {
     pub(super) fn new(view: Arc<dyn View>, from: u64, limit: u64, note: Note) -> Self {
         let list = view.list();
         let scanner = LogScanner::new(Arc::clone(&list), from, limit, ScanChecks { crc: true });
-        Self { view, scanner, list, limit, note, held: None }
+        Self { view, scanner, list, limit, note, held: None, expected: 0 }
     }
 
     fn next(&mut self, mut buffer: Vec<u8>) -> Result<Next, StoreError> {
@@ -118,15 +123,20 @@ impl LogSource {
         }
     }
 
-    /// Has the system fetch what the next task reads.
-    fn expect(&self) {
+    /// Has the system fetch what the next tasks read, each page once: asking takes time where it is there.
+    fn expect(&mut self) {
         let position = self.scanner.position();
+        if position + TASK_BYTES <= self.expected || position >= self.limit {
+            return;
+        }
         let cold = self.view.log().is_none_or(|log| log.may_be_cold(position));
-        if let Some(segment) = self.list.find(position).filter(|_| cold && position < self.limit)
+        if let Some(segment) = self.list.find(position).filter(|_| cold)
             && let Ok(file) = segment.file()
         {
+            let begin = position.max(self.expected.min(segment.end_offset()));
+            self.expected = (position + AHEAD_BYTES).min(segment.end_offset());
             // What is wrong here, the read will find and say.
-            let _ = file.expect_read(position - segment.base_offset(), 2 * TASK_BYTES);
+            let _ = file.expect_read(begin - segment.base_offset(), self.expected.saturating_sub(begin));
         }
     }
 

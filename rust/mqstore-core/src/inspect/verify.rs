@@ -7,11 +7,14 @@ use mqstore_format::IndexGeometry;
 use mqstore_io::sync::Mutex;
 use mqstore_io::{Access, FileKind};
 
+use super::extension::Extensions;
 use super::keys::Keys;
 use super::part::{Part, View};
+use super::positions::Positions;
 use super::problems::{Kind, Progress, VerifyReport};
 use super::queues::Tallies;
 use super::walk::{Assembler, Go, add_records, walk};
+use super::{sparse, timer};
 use crate::checkpoint::CheckpointFile;
 use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::compaction::CompactedQueue;
@@ -43,8 +46,9 @@ pub fn verify(
     options: &StoreOptions,
     progress: Watch<'_>,
 ) -> Result<VerifyReport, StoreError> {
-    files.must_be_a_store()?;
+    let files = &files.clone().for_reading()?;
     let mut report = VerifyReport::default();
+    let positions = Positions::load(files);
     let view = view(files, options)?;
     segments(&view, &mut report);
     let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
@@ -60,12 +64,19 @@ pub fn verify(
     for stray in view.queues.strays() {
         report.add(Kind::QueueStray, &stray.path, None, stray.reason.clone());
     }
+    let ends = tallies.ends(&view);
+    let end_of = |topic: &str, queue_id| ends.get(topic).and_then(|queues| queues.get(&queue_id)).copied();
     tallies.report(&view, end, &mut report)?;
     keys.finish(&view, chains.into_inner()?, &mut report);
-    let mut check = Check { files, report, end, dispatched: view.dispatched };
+    let beside = files.vfs.lock_holder(&files.lock()).ok().flatten().is_some();
+    let mut check = Check { files, report, end, dispatched: view.dispatched, beside };
     check.checkpoint();
     check.compaction()?;
     check.config();
+    positions.report(end_of, &mut check.report);
+    if !files.is_log_alone() {
+        timer::check(files, end, end_of(timer::TOPIC, 0), &mut check.report)?;
+    }
     check.report.ok = check.report.problems.is_empty();
     Ok(check.report)
 }
@@ -92,9 +103,14 @@ fn view<'a>(files: &'a StoreFiles, options: &StoreOptions) -> Result<View<'a>, S
         queues,
         rules: DispatchRules { batch_topics, ..DispatchRules::default() },
         repairs: Ledger::load(files)?,
-        extended: files.vfs.stat(&files.consume_queue_ext()).is_ok(),
+        extensions: Extensions::load(files),
         limit: live.map_or(u64::MAX, |live| live.visible),
-        dispatched: live.map_or(u64::MAX, |live| live.dispatched),
+        dispatched: match live {
+            // Where nothing else is, nothing is missing.
+            _ if files.is_log_alone() => 0,
+            Some(live) => live.dispatched,
+            None => u64::MAX,
+        },
     })
 }
 
@@ -105,6 +121,9 @@ fn load_index(files: &StoreFiles, options: &StoreOptions) -> Result<IndexSet, St
 }
 
 fn segments(view: &View<'_>, report: &mut VerifyReport) {
+    if let Some((reason, (path, _))) = view.files.misnamed_segment().zip(view.files.only_segment()) {
+        report.add(Kind::SegmentMisnamed, path, None, reason);
+    }
     for stray in &view.list.strays {
         report.add(Kind::SegmentStray, &stray.path, None, stray.reason.clone());
     }
@@ -254,6 +273,8 @@ struct Check<'a> {
     end: u64,
     /// Beyond this a running writer has not dispatched yet.
     dispatched: u64,
+    /// Whether somebody writes the store now.
+    beside: bool,
 }
 
 impl Check<'_> {
@@ -296,6 +317,11 @@ impl Check<'_> {
                     return Err(error);
                 }
                 self.report.add(Kind::CompactionDamaged, &folder, None, error.to_string());
+            }
+            match sparse::check(self.files, (&topic, queue_id), self.beside, &mut self.report) {
+                Err(error @ StoreError::Io { .. }) => return Err(error),
+                // What the look above told.
+                Err(_) | Ok(()) => {}
             }
         }
         Ok(())

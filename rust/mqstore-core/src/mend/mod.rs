@@ -9,6 +9,7 @@
 //! | `ledger` | `mqstore/repairs.jsonl`: what is lost, written down |
 //! | `fill` | placeholders, fillers and whole segments in the place of what was lost |
 //! | `config` | JSON files that give way to their backups |
+//! | `offsets` | positions beyond the ends of their queues |
 //!
 //! What lies between two records that hold together:
 //!
@@ -32,6 +33,7 @@ mod config;
 mod fill;
 mod keep;
 mod ledger;
+mod offsets;
 mod row;
 mod walk;
 
@@ -51,6 +53,7 @@ pub use config::repair_config;
 pub(crate) use config::{check_config, config_files};
 pub(crate) use keep::copy_bytes;
 pub(crate) use ledger::Ledger;
+pub use offsets::{repair_offsets, set_back_words};
 use row::Row;
 use walk::{Piece, Walked};
 

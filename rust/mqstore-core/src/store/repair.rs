@@ -10,6 +10,7 @@
 //! queues again; a repair that is run again ends each of these states. A store that had no mark, because
 //! another program wrote it, gets none.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,7 +27,9 @@ use crate::files::StoreFiles;
 use crate::inspect::{Problem, Progress, verify};
 use crate::live::writer_pid;
 use crate::mark::{IndexExtent, Mark, MarkFile};
-use crate::mend::{LostOffsets, LostRange, RepairedLog, load, repair_config, repair_log};
+use crate::mend::{
+    LostOffsets, LostRange, RepairedLog, load, repair_config, repair_log, repair_offsets, set_back_words,
+};
 use crate::options::StoreOptions;
 use crate::recovery::{RebuildReport, Watch, mark_fits, rewrite};
 
@@ -148,6 +151,12 @@ fn plan(
     if report.changed {
         report.actions.push(MADE_ANEW.to_owned());
     }
+    let mut ahead: BTreeMap<&Path, u32> = BTreeMap::new();
+    for problem in found.problems.iter().filter(|problem| is_beyond_its_queue(problem)) {
+        *ahead.entry(&problem.path).or_default() += 1;
+    }
+    report.changed |= !ahead.is_empty();
+    report.actions.extend(ahead.into_iter().map(|(path, count)| set_back_words(path, count)));
     report.judged(found);
     Ok(report)
 }
@@ -171,8 +180,14 @@ fn repair_locked(
     report.actions.extend(config);
     report.changed |= config_changed;
     if settled {
-        let found = verify(files, options, &mut |step| stages.tell(step))?;
+        let mut found = verify(files, options, &mut |step| stages.tell(step))?;
         if !found.problems.iter().any(is_of_derived_files) {
+            if found.problems.iter().any(is_beyond_its_queue) {
+                report.changed = true;
+                report.actions.extend(repair_offsets(files, options)?);
+                found.problems.retain(|problem| !is_beyond_its_queue(problem));
+                found.ok = found.problems.is_empty() && found.more == 0;
+            }
             report.judged(found);
             return Ok(report);
         }
@@ -180,6 +195,7 @@ fn repair_locked(
     report.changed = true;
     report.actions.push(MADE_ANEW.to_owned());
     seal.derive(files, options, &mut |step| stages.tell(step))?;
+    report.actions.extend(repair_offsets(files, options)?);
     stages.next();
     report.judged(verify(files, options, &mut |step| stages.tell(step))?);
     Ok(report)
@@ -198,6 +214,11 @@ fn is_settled(files: &StoreFiles, log: &RepairedLog) -> Result<bool, StoreError>
 fn is_of_derived_files(problem: &Problem) -> bool {
     let made = ["queue_", "index_", "checkpoint_"].iter().any(|kind| problem.kind.starts_with(kind));
     made && !["queue_gap", "queue_offset_refused"].contains(&problem.kind)
+}
+
+/// Whether it is a position beyond the end of a queue.
+fn is_beyond_its_queue(problem: &Problem) -> bool {
+    ["consumer_offset_ahead", "delay_offset_ahead"].contains(&problem.kind)
 }
 
 /// A log whose end is known, for which everything else is made.

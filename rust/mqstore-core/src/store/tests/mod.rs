@@ -4,6 +4,7 @@ mod batches;
 mod engine;
 mod info;
 mod lifecycle;
+mod others;
 mod reading;
 mod rebuild;
 mod repair;

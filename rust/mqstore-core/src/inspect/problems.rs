@@ -174,6 +174,13 @@ impl Kind {
                 "after a crash RocketMQ may skip records that its queues lack",
                 "write the checkpoint anew: mqstore rebuild DIR",
             ),
+            _ => self.words_beside(),
+        }
+    }
+
+    /// Of what a broker keeps beside log, queues and index.
+    fn words_beside(self) -> (&'static str, &'static str, &'static str) {
+        match self {
             Self::CompactionDamaged => (
                 "compaction_damaged",
                 "the compacted queue cannot be read here",
@@ -183,7 +190,7 @@ impl Kind {
                 "compaction_entry_wrong",
                 "RocketMQ answers with another message, or none, at this offset of the compacted queue; mqstore goes by the \
                  log",
-                "compact the topic again from the log",
+                "nothing: compact the topic again while the log has it",
             ),
             Self::ConfigDamaged => (
                 "config_damaged",
@@ -210,7 +217,8 @@ impl Kind {
                 "RocketMQ forgets what the timer log holds from here on, and reads its queue of timer messages again",
                 "nothing: RocketMQ cuts the timer log here",
             ),
-            Self::TimerCheckpoint => (
+            // Whatever `words` does not know is listed here.
+            _ => (
                 "timer_checkpoint_ahead",
                 "RocketMQ may pass over timer messages that are put from here on",
                 "nothing: RocketMQ goes by the timer log and the queue",

@@ -131,7 +131,7 @@ fn timer_log(files: &StoreFiles, log_end: u64, report: &mut VerifyReport) -> Res
         let base = entry.name.to_str().and_then(parse_offset_file_name);
         match (entry.stat.kind, base) {
             (FileKind::File, Some(base)) if base <= i64::MAX as u64 / 2 => {
-                found.push((base, entry.stat.len, path))
+                found.push((base, entry.stat.len, path));
             }
             (FileKind::Directory, _) => {}
             _ => report.add(Kind::TimerLog, &path, None, "its name is not the 20 digits of a timer log"),

@@ -216,7 +216,7 @@ impl<'a> Log<'a> {
         if self.view.limit != u64::MAX {
             return Ok(None);
         }
-        let next = self.scanner.resync(offset)?;
+        let next = self.resync(offset)?;
         if let (Some(next), Some(segment)) = (next, self.view.list.find(offset)) {
             let detail = format!("{} bytes of zeros with records behind them", next - offset);
             let place = offset - segment.base_offset();
@@ -225,8 +225,17 @@ impl<'a> Log<'a> {
         Ok(next)
     }
 
+    /// The next record at or behind `from`.
+    fn resync(&mut self, from: u64) -> Result<Option<u64>, StoreError> {
+        let (start, total_bytes) = (self.view.list.min_offset(), self.total_bytes);
+        let progress = &mut self.progress;
+        self.scanner.resync_watched(from, &mut |reached| {
+            progress(Progress { done_bytes: (reached - start).min(total_bytes), total_bytes })
+        })
+    }
+
     fn damage(&mut self, damage: &Damage) -> Result<Option<u64>, StoreError> {
-        let next = self.scanner.resync(damage.offset + 1)?;
+        let next = self.resync(damage.offset + 1)?;
         let kind = if next.is_some() { Kind::RecordDamaged } else { Kind::TornTail };
         let length = next.map_or(String::new(), |next| format!("; {} bytes", next - damage.offset));
         let detail = format!("{}{length}", damage.reason);
@@ -318,10 +327,10 @@ impl Check<'_> {
                 }
                 self.report.add(Kind::CompactionDamaged, &folder, None, error.to_string());
             }
-            match sparse::check(self.files, (&topic, queue_id), self.beside, &mut self.report) {
-                Err(error @ StoreError::Io { .. }) => return Err(error),
-                // What the look above told.
-                Err(_) | Ok(()) => {}
+            // Other damage is what the look above told.
+            let compared = sparse::check(self.files, (&topic, queue_id), self.beside, &mut self.report);
+            if let Err(error @ StoreError::Io { .. }) = compared {
+                return Err(error);
             }
         }
         Ok(())

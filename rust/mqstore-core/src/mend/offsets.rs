@@ -89,7 +89,7 @@ fn replace(
     }
     let file = files.vfs.open(path, Access::Read).at(path, "opening the configuration")?;
     let len = file.len().at(path, "looking at the configuration")?;
-    keep::copy(files, path, &*file, &format!("config_{name}"), 0..len)?;
+    keep::copy(files, path, &*file, &format!("config_{name}"), 0..len, &mut |_| Ok(()))?;
     files.ensure_folder(&files.staging())?;
     let staged = files.staging().join("config");
     files.vfs.write_atomic(path, &staged, text().as_bytes()).at(path, "setting offsets back")?;

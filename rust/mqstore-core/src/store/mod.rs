@@ -37,7 +37,7 @@ use std::time::Duration;
 use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
-pub use copies::Origin;
+pub use copies::{Origin, check_copy};
 pub use copy::copy_store;
 pub use cursor::{LogCursor, LookupCursor, QueueCursor};
 pub use info::{Geometry, GroupOffset, GroupOffsets, InfoReport, PartSize, info};

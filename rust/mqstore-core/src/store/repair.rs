@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mqstore_format::crc31;
-use mqstore_io::switch;
+use mqstore_format::{Checkpoint, IndexGeometry, crc31};
+use mqstore_io::{Access, switch};
 
 use super::copy::{StagedCopy, copy_all};
 use super::open::{refuse_rocksdb, take_lock};
@@ -24,6 +24,7 @@ use crate::checkpoint::CheckpointFile;
 use crate::commit_log::{SegmentList, read_record};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
+use crate::index::IndexSet;
 use crate::inspect::{Problem, Progress, verify};
 use crate::live::writer_pid;
 use crate::mark::{IndexExtent, Mark, MarkFile};
@@ -150,6 +151,7 @@ fn plan(
     report.actions.extend(config);
     if report.changed {
         report.actions.push(MADE_ANEW.to_owned());
+        report.actions.extend(index_words(files, options)?);
     }
     let mut ahead: BTreeMap<&Path, u32> = BTreeMap::new();
     for problem in found.problems.iter().filter(|problem| is_beyond_its_queue(problem)) {
@@ -159,6 +161,21 @@ fn plan(
     report.actions.extend(ahead.into_iter().map(|(path, count)| set_back_words(path, count)));
     report.judged(found);
     Ok(report)
+}
+
+/// What a person should know of the index that is made anew.
+fn index_words(files: &StoreFiles, options: &StoreOptions) -> Result<Option<String>, StoreError> {
+    let known = MarkFile::new(files).load().map(|mark| mark.index_geometry());
+    let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
+    let index = IndexSet::load(files, known, configured, Access::Read)?;
+    let IndexGeometry { slots, entries } = index.geometry();
+    Ok(index.is_guessed().then(|| {
+        format!(
+            "{}: its files do not tell with how many slots and entries they were made; the new ones have {slots} slots and \
+             {entries} entries, and a broker that is set to others finds nothing by key",
+            files.index().display()
+        )
+    }))
 }
 
 const MADE_ANEW: &str = "queues, index and checkpoint made anew from the log";
@@ -194,6 +211,7 @@ fn repair_locked(
     }
     report.changed = true;
     report.actions.push(MADE_ANEW.to_owned());
+    report.actions.extend(index_words(files, options)?);
     seal.derive(files, options, &mut |step| stages.tell(step))?;
     report.actions.extend(repair_offsets(files, options)?);
     stages.next();
@@ -246,8 +264,10 @@ impl Seal {
         }
         let built = rebuild_locked(files, options, false, watcher)?;
         if self.last.is_none() && files.vfs.stat(&files.checkpoint()).is_ok() {
-            // A log without a record has nothing that a checkpoint could speak of.
-            CheckpointFile::new(files).store(&mqstore_format::Checkpoint::default())?;
+            // A log without a record has nothing that a checkpoint could speak of, but for what a master said of itself.
+            let checkpoint = CheckpointFile::new(files);
+            let master_flushed_offset = checkpoint.load().master_flushed_offset;
+            checkpoint.store(&Checkpoint { master_flushed_offset, ..Checkpoint::default() })?;
         }
         if let Some(mark) = marks.load().filter(|_| old.is_some()) {
             let clean = Mark { sequence: mark.sequence + 1, clean: true, dispatched: self.end, ..mark };

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 def info(path: StorePath) -> StoreInfo:
     """Looks at the store in the directory `path`, without changing it.
 
+    `path` may also be a `commitlog` folder without a store around it, or one segment of a log.
+
     Raises:
         NotAStoreError: there is no store.
     """
@@ -33,7 +35,7 @@ def verify(path: StorePath, *, progress: Callable[[Progress], object] | None = N
     answers of the index, the checkpoint, the compacted topics. Works beside a running writer.
 
     Args:
-        path: the directory.
+        path: the directory; or a `commitlog` folder without a store around it, or one segment of a log.
         progress: called now and then; an exception that it raises ends the check.
 
     Returns:

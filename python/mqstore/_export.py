@@ -10,7 +10,13 @@ up to where it is durable, for JSON lines and for the mapping of a store:
 `digest` is of the arguments, `position` the log offset where the export goes on, `bytes` the length of the partial
 file up to there, `target` where the log of the target store ended then. What lies behind `bytes` is cut. What the
 target store holds behind `target` are the messages that were appended after the state was written, in their order.
-Parquet and Arrow files have their directory at the end, and begin anew.
+Parquet and Arrow files have their directory at the end, and begin anew. With `parts` there are many of them, each of
+which is whole when the state counts it, so that only the last one is made again:
+
+::
+
+    NAME.partial/part-00000.parquet  part-00001.parquet ...   gets the name NAME when all are there
+    NAME.partial.state             `bytes` is the length of all parts, `parts` their number
 """
 
 from __future__ import annotations
@@ -59,6 +65,9 @@ _STATE_SECONDS = 5.0
 # Bytes of columns that make a row group.
 _GROUP_BYTES = 32 << 20
 
+# Bytes of columns that make a part.
+_PART_BYTES = 256 << 20
+
 # What a store that takes copies has to take.
 _MOST_BODY = 1 << 30
 
@@ -75,6 +84,7 @@ def export(
     filter: str | None = None,
     columns: Iterable[str] | None = None,
     format: ExportFormat | None = None,
+    parts: bool = False,
     overwrite: bool = False,
     mapping: StorePath | None = None,
     progress: Callable[[Progress], object] | None = None,
@@ -82,8 +92,8 @@ def export(
     """Writes messages of the directory `path` to a file, or appends them to another store.
 
     Messages come in the order of the log; which ones, the arguments say as for `scan`. An export that was interrupted
-    and is called again with the same arguments goes on where it was, for JSON lines and stores; Parquet and Arrow files
-    begin anew.
+    and is called again with the same arguments goes on where it was, for JSON lines, stores and `parts`; single Parquet
+    and Arrow files begin anew.
 
     Args:
         path: the directory.
@@ -97,7 +107,9 @@ def export(
         filter: a tag expression.
         columns: their names; None is all. Not for stores.
         format: None goes by the ending of `dest`: `.jsonl`, `.parquet`, `.arrow`. `"store"` has to be said.
-        overwrite: whether a file at `dest` is replaced.
+        parts: for Parquet and Arrow: `dest` is a folder of files `part-00000.parquet` and so on, of 256 MiB of columns
+            each, which appears when all are there; an interrupted export makes only its last part again.
+        overwrite: whether a file at `dest` is replaced; a folder never is.
         mapping: for stores: where the JSON lines go that say which message lay where and lies where; None is
             `dest` with `.mapping.jsonl` behind.
         progress: called now and then with bytes of the log; an exception that it raises interrupts the export.
@@ -133,11 +145,16 @@ def export(
     _mind_forks()
     work = _Export(home_of(path), Path(home_of(dest)), request, overwrite, progress)
     kind = format_of(work.dest, format)
+    if parts and kind not in ("parquet", "arrow"):
+        msg = f"parts are for Parquet and Arrow; {kind} goes on where it was without them"
+        raise ValueError(msg)
     started = time.monotonic()
     if kind == "store":
         report = work.to_store(Path(f"{work.dest}.mapping.jsonl") if mapping is None else Path(home_of(mapping)))
     elif kind == "jsonl":
         report = work.to_lines()
+    elif parts:
+        report = work.to_parts(kind)
     else:
         report = work.to_columns(kind)
     return _report(kind, work, report, time.monotonic() - started)
@@ -199,7 +216,7 @@ class _Partial:
             state = json.loads(self._state_path.read_bytes())
         file = open(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")  # noqa: PTH123, SIM115
         try:
-            _only_one(file, self._path)
+            _only_one(file.fileno(), self._path)
             size = os.fstat(file.fileno()).st_size
             if isinstance(state, dict) and state.get("digest") == self._digest and state["bytes"] <= size:
                 self.state = state
@@ -229,13 +246,7 @@ class _Partial:
             "left_out": counts.left_out,
             "target": target,
         }
-        new = Path(f"{self._state_path}.new")
-        with new.open("wb") as file:
-            file.write(json.dumps(state).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._state_path)
-        sync_folder(self._dest.parent)
+        _replace_state(self._state_path, state)
         self._when = time.monotonic()
 
     def _sync(self) -> None:
@@ -256,6 +267,80 @@ def _tidy(dest: Path) -> None:
     """Removes what says how far an export to `dest` is."""
     for ending in (".partial.state", ".partial.state.new"):
         Path(f"{dest}{ending}").unlink(missing_ok=True)
+
+
+class _Parts:
+    """A folder of whole files, and the state beside it."""
+
+    def __init__(self, dest: Path, kind: str, digest: str) -> None:
+        self._dest = dest
+        self._kind = kind
+        self._folder = Path(f"{dest}.partial")
+        self._state_path = Path(f"{dest}.partial.state")
+        self._digest = digest
+        self._lock: int | None = None
+        self.count = 0
+
+    def __enter__(self) -> None:
+        self._folder.mkdir(exist_ok=True)
+        self._lock = os.open(self._folder, os.O_RDONLY)
+        try:
+            _only_one(self._lock, self._folder)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def __exit__(self, *_error: object) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def resume(self, counts: _Counts) -> int | None:
+        """Where to go on; what no state counts is removed."""
+        state: Any = None
+        with suppress(OSError, ValueError):
+            state = json.loads(self._state_path.read_bytes())
+        position: int | None = None
+        if isinstance(state, dict) and state.get("digest") == self._digest:
+            counted = [self._folder / self._name(number) for number in range(state["parts"])]
+            if all(path.is_file() for path in counted):
+                self.count, position = state["parts"], state["position"]
+                counts.messages, counts.bytes, counts.resumed = state["messages"], state["bytes"], True
+        kept = {self._name(number) for number in range(self.count)}
+        for path in self._folder.iterdir():
+            if path.name not in kept:
+                path.unlink()
+        return position
+
+    def _name(self, number: int) -> str:
+        return f"part-{number:05}.{self._kind}"
+
+    def add(self, schema: Any, batches: list[Any], position: int | None, counts: _Counts) -> None:
+        """Makes a part durable, and says so."""
+        table = _pyarrow().Table.from_batches(batches, schema)
+        path = self._folder / self._name(self.count)
+        with _writer(self._kind, path, schema) as write:
+            rows = max(1, _GROUP_BYTES * table.num_rows // max(table.nbytes, 1))
+            for at in range(0, table.num_rows, rows):
+                write(table.slice(at, rows))
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            counts.bytes += os.fstat(file.fileno()).st_size
+        sync_folder(self._folder)
+        self.count += 1
+        state = {
+            "digest": self._digest,
+            "position": position,
+            "bytes": counts.bytes,
+            "messages": counts.messages,
+            "parts": self.count,
+        }
+        _replace_state(self._state_path, state)
+
+    def publish(self) -> None:
+        """Gives the folder its name."""
+        self._folder.rename(self._dest)
+        sync_folder(self._dest.parent)
+        _tidy(self._dest)
 
 
 class _Export:
@@ -324,6 +409,32 @@ class _Export:
             raise
         return counts
 
+    def to_parts(self, kind: str) -> _Counts:
+        self._must_be_free(self.dest, folder=True)
+        counts = _Counts()
+        pyarrow = _pyarrow()
+        parts = _Parts(self.dest, kind, self._digest(f"{kind} parts"))
+        with parts:
+            start = parts.resume(counts)
+            scan = Scan(self.source, {**self._request, "from": start})
+            with _closing(scan._open()) as stream:
+                group: list[Any] = []
+                end = start
+                for rows in stream:
+                    group.append(pyarrow.record_batch(rows))
+                    counts.messages += len(rows)
+                    end = rows.end
+                    if sum(batch.nbytes for batch in group) >= _PART_BYTES:
+                        parts.add(scan.schema, group, end, counts)
+                        group.clear()
+                    self._tell(stream, end)
+                # Who reads the folder finds the columns, also where there is no message.
+                if group or not parts.count:
+                    parts.add(scan.schema, group, end, counts)
+            self._must_be_free(self.dest, folder=True)
+            parts.publish()
+        return counts
+
     def to_store(self, mapping: Path) -> _Counts:
         import mqstore
 
@@ -378,10 +489,13 @@ class _Export:
         whole = [kind, os.path.realpath(self.source), os.path.realpath(self.dest), told]
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
-    def _must_be_free(self, path: Path) -> None:
+    def _must_be_free(self, path: Path, *, folder: bool = False) -> None:
         if path.exists() and not Path(f"{path}.partial").exists():
             # An export that was killed in its last step.
             _tidy(path)
+        if folder and path.exists():
+            msg = f"{path}: exists already; a folder of parts needs a new name"
+            raise FileExistsError(msg)
         if path.is_dir() or (path.exists() and not self._overwrite):
             msg = f"{path}: exists already; overwrite replaces a file"
             raise FileExistsError(msg)
@@ -415,14 +529,25 @@ def _writer(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], None
             yield writer.write_table
 
 
-def _only_one(file: IO[bytes], path: Path) -> None:
+def _replace_state(path: Path, state: dict[str, Any]) -> None:
+    """Writes a state durably, in one step."""
+    new = Path(f"{path}.new")
+    with new.open("wb") as file:
+        file.write(json.dumps(state).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    sync_folder(path.parent)
+
+
+def _only_one(file: int, path: Path) -> None:
     """Keeps a second export away from the same file."""
     try:
         import fcntl
     except ImportError:
         return
     try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         from mqstore.errors import StoreBusyError
 

@@ -301,7 +301,8 @@ class StoreInfo(_Report):
     layout: str
     """How queues are kept: `file-queues`, `rocksdb-queues` or `log-only`."""
     written_by: str
-    """Who wrote the directory last, as far as it shows: `mqstore`, `rocketmq`, `rocketmq-5.5`."""
+    """Who wrote the directory last, as far as it shows: `mqstore`, `rocketmq`, `rocketmq-5.5`; `unknown` of a log
+    without a store around it."""
     clean: bool
     """Whether the last writer closed it, and nobody writes now."""
     segment_size: int

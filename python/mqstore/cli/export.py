@@ -57,6 +57,9 @@ def export(
     mapping: Annotated[
         Path | None, typer.Option(help="For a store: which message went where.", show_default=False)
     ] = None,
+    parts: Annotated[
+        bool, typer.Option("--parts", help="Parquet, Arrow: OUT is a folder of files; resumable.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
     form: ReportForm = Format.TABLE,
 ) -> int:
@@ -73,6 +76,7 @@ def export(
             filter=filter_,
             columns=None if columns is None else [name.strip() for name in columns.split(",")],
             format=None if to is None else to.value,
+            parts=parts,
             overwrite=overwrite,
             mapping=mapping,
             progress=bar,

@@ -195,7 +195,7 @@ def progress(what: str = "reading the log") -> Iterator[Callable[[Progress], Non
     columns = (*Bar.get_default_columns(), DownloadColumn(binary_units=True), TransferSpeedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda step: bar.update(task, completed=step.done, total=step.total)
+        yield lambda step: bar.update(task, completed=step.done, total=step.total or None)
 
 
 def plain(text: str) -> str:

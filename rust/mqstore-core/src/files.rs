@@ -18,8 +18,11 @@
 //! <root>/mqstore/repairs.jsonl   what repairs found lost
 //! ```
 //!
+//! Who only reads may name the `commitlog` folder itself, or one segment: see `log_alone`.
+//!
 //! Source: `StorePathConfigHelper`, `BrokerPathConfigHelper`.
 
+mod log_alone;
 mod log_paths;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +32,8 @@ use mqstore_io::switch;
 use mqstore_io::{Clock, FileKind, Vfs};
 
 pub use log_paths::LogFolders;
+
+use log_alone::LogAlone;
 
 use crate::error::{IoContext, StoreError};
 
@@ -59,17 +64,22 @@ pub struct StoreFiles {
     pub root: PathBuf,
     /// The folders of the log, once they are settled.
     logs: Option<Arc<LogFolders>>,
+    /// Set where the root is no store but a log without one.
+    alone: Option<Arc<LogAlone>>,
 }
 
 impl StoreFiles {
     /// A store at `root`.
     pub fn new(vfs: Arc<dyn Vfs>, clock: Arc<dyn Clock>, root: &Path) -> Self {
-        Self { vfs, clock, root: root.to_path_buf(), logs: None }
+        Self { vfs, clock, root: root.to_path_buf(), logs: None, alone: None }
     }
 
     /// `commitlog/`: the segments, unless they lie elsewhere: see [`Self::log_folders`].
     pub fn commit_log(&self) -> PathBuf {
-        self.root.join("commitlog")
+        match &self.alone {
+            Some(alone) => alone.path.clone(),
+            None => self.root.join("commitlog"),
+        }
     }
 
     /// `consumequeue/`: one folder a topic, in it one a queue.
@@ -114,12 +124,12 @@ impl StoreFiles {
 
     /// `abort`: present while a writer runs and after one that died.
     pub fn abort(&self) -> PathBuf {
-        self.root.join("abort")
+        self.home().join("abort")
     }
 
     /// `lock`: the file whose first byte the writer locks.
     pub fn lock(&self) -> PathBuf {
-        self.root.join("lock")
+        self.home().join("lock")
     }
 
     /// `mqstore/`: everything that is ours alone.
@@ -154,7 +164,12 @@ impl StoreFiles {
 
     /// `mqstore/live`: the running writer's positions.
     pub fn live(&self) -> PathBuf {
-        self.side().join("live")
+        self.home().join("mqstore").join("live")
+    }
+
+    /// Where a writer of this log has its lock.
+    fn home(&self) -> &Path {
+        self.alone.as_ref().map_or(&self.root, |alone| &alone.home)
     }
 
     /// Fails unless the root is a folder with a `commitlog` folder in it.
@@ -162,8 +177,20 @@ impl StoreFiles {
     /// # Errors
     /// [`StoreError::NotAStore`] that says what is missing.
     pub fn must_be_a_store(&self) -> Result<(), StoreError> {
-        let refuse =
-            |reason: &str| Err(StoreError::NotAStore { path: self.root.clone(), reason: reason.to_owned() });
+        match (self.missing_of_a_store()?, LogAlone::find(self)) {
+            (None, _) => Ok(()),
+            (Some(_), Ok(Some(_))) => Err(self.no_store(log_alone::NEEDS_A_STORE)),
+            (Some(reason), _) => Err(self.no_store(&reason)),
+        }
+    }
+
+    fn no_store(&self, reason: &str) -> StoreError {
+        StoreError::NotAStore { path: self.root.clone(), reason: reason.to_owned() }
+    }
+
+    /// What the root lacks to be a store; `None` when it is one.
+    fn missing_of_a_store(&self) -> Result<Option<String>, StoreError> {
+        let refuse = |reason: &str| Ok(Some(reason.to_owned()));
         match self.vfs.list(&self.root) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return refuse("it does not exist"),
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
@@ -173,11 +200,11 @@ impl StoreFiles {
             Ok(_) => {}
         }
         match self.vfs.stat(&self.commit_log()) {
-            Ok(stat) if stat.kind == FileKind::Directory => Ok(()),
+            Ok(stat) if stat.kind == FileKind::Directory => Ok(None),
             Ok(_) => refuse("its commitlog is not a folder"),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 if self.has_listed_logs()? {
-                    Ok(())
+                    Ok(None)
                 } else {
                     refuse("it has no commitlog folder")
                 }

@@ -45,5 +45,6 @@ pub use retention::ExpireReport;
 pub use store::{
     Boundary, Geometry, GroupOffset, GroupOffsets, HourRate, InfoReport, LogCursor, LookupCursor, MakeSink,
     Origin, PartSize, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan,
-    ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, Stats, Store, copy_store, info, rebuild, repair,
+    ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, Stats, Store, check_copy, copy_store, info,
+    rebuild, repair,
 };

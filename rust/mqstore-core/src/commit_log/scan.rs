@@ -41,6 +41,9 @@ use mqstore_io::switch;
 /// Bytes that one positional read fetches while scanning.
 const WINDOW_BYTES: usize = 1 << 20;
 
+/// Bytes that are searched between two looks at who watches.
+const WATCHED_BYTES: u64 = 16 << 20;
+
 /// Bytes of a scan's first read.
 const FIRST_WINDOW_BYTES: usize = 64 << 10;
 
@@ -269,6 +272,30 @@ impl LogScanner {
     /// checksums. `None` when there is none before the limit.
     pub fn resync(&mut self, from: u64) -> Result<Option<u64>, StoreError> {
         self.resync_before(from, self.limit)
+    }
+
+    /// As [`Self::resync`]; `watch` hears now and then how far it looked, and an error as its answer ends the search.
+    pub fn resync_watched(
+        &mut self,
+        from: u64,
+        watch: &mut dyn FnMut(u64) -> Result<(), StoreError>,
+    ) -> Result<Option<u64>, StoreError> {
+        let mut at = from;
+        loop {
+            if self.list.find(at).is_none() {
+                let Some(next) = self.list.next_from(at) else { return Ok(None) };
+                at = next.base_offset();
+            }
+            let end = at.saturating_add(WATCHED_BYTES);
+            if let Some(found) = self.resync_before(at, end)? {
+                return Ok(Some(found));
+            }
+            watch(end)?;
+            if end >= self.limit {
+                return Ok(None);
+            }
+            at = end;
+        }
     }
 
     /// As [`Self::resync`], of records that begin before `end`.

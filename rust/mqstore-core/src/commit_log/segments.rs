@@ -35,6 +35,11 @@ pub struct SegmentList {
 impl SegmentList {
     /// Lists the log's folders for reading; a missing folder is an error, an empty one an empty log.
     pub fn load(files: &StoreFiles) -> Result<Self, StoreError> {
+        if let Some((path, base)) = files.only_segment() {
+            let segment = MappedFile::open(&files.vfs, path, base, MapAccess::Read)
+                .at(path, "opening a log segment")?;
+            return Ok(Self::of_files(vec![segment]));
+        }
         let (row, list) = Self::load_row(files, 1, MapAccess::Read)?;
         Ok(Self { segments: row.snapshot(), ..list })
     }

@@ -42,12 +42,13 @@ mod source;
 mod state;
 mod task;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod tree;
 mod writer;
 
+pub(crate) use folder::{DataFile, FilePair, QueueFolder, open_listed};
 pub use geometry::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
 pub use job::{Job, published_report};
 pub use local::{compact, compact_locked};

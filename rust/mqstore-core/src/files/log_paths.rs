@@ -64,6 +64,17 @@ impl LogFolders {
         }
     }
 
+    /// A log without a store around it.
+    pub(super) fn alone(path: &Path) -> Self {
+        Self {
+            new: vec![path.to_path_buf()],
+            read_only: Vec::new(),
+            plain: true,
+            root: PathBuf::new(),
+            full: RwLock::default(),
+        }
+    }
+
     fn listed(files: &StoreFiles, new: &[PathBuf], read_only: &[PathBuf]) -> Result<Self, StoreError> {
         let read_only: BTreeSet<PathBuf> = read_only.iter().cloned().collect();
         let new: BTreeSet<PathBuf> = new.iter().filter(|path| !read_only.contains(*path)).cloned().collect();
@@ -165,6 +176,9 @@ impl StoreFiles {
     /// [`StoreError::InvalidOption`] when the options leave a folder out that holds segments;
     /// [`StoreError::Corrupt`] when nobody says and what the store remembers is damaged.
     pub fn with_logs(mut self, options: &StoreOptions) -> Result<Self, StoreError> {
+        if self.is_log_alone() {
+            return Ok(self);
+        }
         let folders = if options.commit_log_paths.is_empty() {
             self.log_folders()?
         } else {

@@ -21,22 +21,23 @@ use mqstore_io::{Access, Vfs, VfsFile};
 
 use super::discover::{FoundFile, common_len};
 use super::file::read_header;
+use super::front::by_first_entries;
 use crate::error::{IoContext, StoreError};
 
 /// Entries that are followed to tell whether a geometry holds.
 const PROBED_ENTRIES: u32 = 4096;
 
 /// Places that are tried as the last entry before a file is given up.
-const PLACES_TRIED: usize = 65_536;
+pub(super) const PLACES_TRIED: usize = 65_536;
 
 /// Geometries that are looked at closely before a file is given up.
-const GEOMETRIES_TRIED: usize = 64;
+pub(super) const GEOMETRIES_TRIED: usize = 64;
 
 /// Files that are asked.
 const FILES_ASKED: usize = 4;
 
 /// Bytes read at once.
-const CHUNK_BYTES: u64 = 1 << 20;
+pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
 /// What the files say about a geometry.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,7 +72,16 @@ pub(super) fn choose(
         }
         fallback = fallback.or(Some(candidate));
     }
-    Ok(only_fit(vfs, &asked)?.or(fallback))
+    if let Some(found) = only_fit(vfs, &asked)?.or(fallback) {
+        return Ok(Some(found));
+    }
+    for found in &asked {
+        let Some(file) = open(vfs, found)? else { continue };
+        if let Some(found) = by_first_entries(&*file, len).at(&found.path, "reading an index file")? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether a geometry has a slot and room for an entry, in a file that can be mapped.

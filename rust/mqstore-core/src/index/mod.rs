@@ -30,6 +30,7 @@
 mod check;
 mod discover;
 mod file;
+mod front;
 mod geometry;
 mod put;
 mod set;

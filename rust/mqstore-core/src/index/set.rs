@@ -37,6 +37,8 @@ pub struct IndexSet {
     geometry: IndexGeometry,
     strays: Vec<Stray>,
     damaged: Option<String>,
+    /// Whether there are files whose geometry could not be told.
+    guessed: bool,
     list: RwLock<Vec<Arc<IndexFile>>>,
     writer: Mutex<Writer>,
 }
@@ -84,6 +86,7 @@ impl IndexSet {
             geometry: chosen.or(fallback).unwrap_or(configured),
             strays: found.strays,
             damaged: None,
+            guessed: false,
             list: RwLock::default(),
             writer: Mutex::new(Writer { last_name: found.last_name, ..Writer::default() }),
         };
@@ -91,6 +94,11 @@ impl IndexSet {
             set.adopt(found, chosen.is_some())?;
         }
         Ok(set)
+    }
+
+    /// Whether files are there, and neither they nor anybody else tells with how many slots and entries they were made.
+    pub fn is_guessed(&self) -> bool {
+        self.guessed
     }
 
     fn adopt(&mut self, found: FoundFile, known_geometry: bool) -> Result<(), StoreError> {
@@ -102,6 +110,7 @@ impl IndexSet {
             // nothing is lost with it.
             return Ok(());
         } else {
+            self.guessed = true;
             Err("neither the options nor its own chains tell its number of slots and entries".to_owned())
         };
         match judged {

@@ -18,12 +18,20 @@
 //! | `part` | what some records say, and what the queues answer |
 //! | `queues` | what is in the queues beside it |
 //! | `keys` | what the index answers |
+//! | `extension` | what entries lead to in `consumequeue_ext/` |
+//! | `positions` | how far consumers and delay levels have come |
+//! | `sparse` | the queues of compacted topics |
+//! | `timer` | timer wheel and timer log |
 //! | `problems` | findings as values |
 
+mod extension;
 mod keys;
 mod part;
+mod positions;
 mod problems;
 mod queues;
+mod sparse;
+mod timer;
 mod verify;
 mod walk;
 

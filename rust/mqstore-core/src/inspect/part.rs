@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use mqstore_format::{BatchCqUnit, CqUnit, RecordOutline, ext_offset};
 
+use super::extension::Extensions;
 use crate::commit_log::{ScanChecks, SegmentList, check_record, read_record};
 use crate::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use crate::dispatch::{DispatchRules, RunOutput};
@@ -36,8 +37,8 @@ pub(super) struct View<'a> {
     pub rules: DispatchRules,
     /// Gaps that a repair has told already.
     pub repairs: Ledger,
-    /// Whether there are extension files, which entries may name instead of a tags' hash.
-    pub extended: bool,
+    /// The extension files, if there are some: entries may name a place in them instead of a tags' hash.
+    pub extensions: Option<Extensions>,
     /// Nothing from here on counts: a running writer has not published it.
     pub limit: u64,
     /// Beyond this a running writer has not dispatched yet.
@@ -81,6 +82,8 @@ pub(super) struct QueuePart {
     pub absent: Vec<Absent>,
     /// Entries that say something else than the record with their offset.
     pub wrong: Vec<(i64, String)>,
+    /// Entries that lead to nothing good in the extension.
+    pub extension: Vec<(i64, String)>,
 }
 
 /// Neighbouring offsets of a queue that have records and no entries.
@@ -197,14 +200,20 @@ impl QueuePart {
         let begin = from + below as i64;
         if !middle.is_empty() {
             let mut differ = Vec::new();
+            let mut extended = Vec::new();
             let read = queue.read_each(begin, middle.len(), |offset, entry| match entries.next() {
-                Some(unit) if agree(view, &entry, unit) => self.matched += 1,
+                Some(unit) if entry == *unit => self.matched += 1,
+                Some(unit) if agree(view, &entry, unit) => {
+                    self.matched += 1;
+                    extended.push((offset, entry.tags_code, unit.tags_code));
+                }
                 Some(unit) => differ.push((offset, entry, *unit)),
                 None => {}
             });
             for (offset, entry, unit) in differ {
                 self.differ(view, offset, entry, unit)?;
             }
+            self.look_at_extension(view, &extended);
             unless_corrupt(read)?;
             queue.expect(begin + middle.len() as i64, EXPECTED_ROWS * middle.len() as i64);
             let rest = entries.as_slice();
@@ -212,6 +221,17 @@ impl QueuePart {
         }
         self.leave_out(view, begin + middle.len() as i64, behind);
         Ok(())
+    }
+
+    /// Looks up what entries name instead of a tags' hash: offset, address, the hash that should stand there.
+    fn look_at_extension(&mut self, view: &View<'_>, entries: &[(i64, i64, i64)]) {
+        let Some(extensions) = &view.extensions else { return };
+        for (offset, address, tags_code) in entries {
+            let Some(place) = ext_offset(*address) else { continue };
+            if let Some(problem) = extensions.problem(&self.topic, self.queue_id, place, *tags_code) {
+                self.extension.push((*offset, format!("offset {offset}: {problem}")));
+            }
+        }
     }
 
     /// The entry at `offset` is not `unit`, that of a record which says that it stands there.
@@ -269,7 +289,7 @@ fn plain(unit: &BatchCqUnit) -> CqUnit {
 /// Whether an entry is that of a record: instead of the tags' hash it may name a place in `consumequeue_ext/`.
 fn agree(view: &View<'_>, entry: &CqUnit, unit: &CqUnit) -> bool {
     entry == unit
-        || (view.extended
+        || (view.extensions.is_some()
             && ext_offset(entry.tags_code).is_some()
             && (entry.physical_offset, entry.size) == (unit.physical_offset, unit.size))
 }

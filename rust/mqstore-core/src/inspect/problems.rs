@@ -68,6 +68,7 @@ impl VerifyReport {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     SegmentStray,
+    SegmentMisnamed,
     SegmentGap,
     RecordDamaged,
     TornTail,
@@ -76,6 +77,7 @@ pub(super) enum Kind {
     QueueMissing,
     QueueEntryWrong,
     QueueEntryDangling,
+    QueueExtensionWrong,
     QueueBehind,
     QueueOffsetRefused,
     QueueGap,
@@ -85,7 +87,13 @@ pub(super) enum Kind {
     IndexChain,
     CheckpointAhead,
     CompactionDamaged,
+    CompactionEntry,
     ConfigDamaged,
+    ConsumerOffsetAhead,
+    DelayOffsetAhead,
+    TimerWheel,
+    TimerLog,
+    TimerCheckpoint,
 }
 
 impl Kind {
@@ -97,6 +105,11 @@ impl Kind {
                 "segment_stray",
                 "RocketMQ refuses to start; the file's records are not read",
                 "move the file away",
+            ),
+            Self::SegmentMisnamed => (
+                "segment_misnamed",
+                "RocketMQ refuses to start, or finds no record where its queues say",
+                "give the segment the name that its records say",
             ),
             Self::SegmentGap => (
                 "segment_gap",
@@ -132,6 +145,11 @@ impl Kind {
             Self::QueueEntryDangling => {
                 ("queue_entry_dangling", "consumers of RocketMQ are led to no message", rebuild)
             }
+            Self::QueueExtensionWrong => (
+                "queue_extension_wrong",
+                "RocketMQ's tag filters let this message pass that should not, or keep it back",
+                rebuild,
+            ),
             Self::QueueBehind => {
                 ("queue_behind", "consumers of RocketMQ do not see the queue's newest messages yet", rebuild)
             }
@@ -156,15 +174,54 @@ impl Kind {
                 "after a crash RocketMQ may skip records that its queues lack",
                 "write the checkpoint anew: mqstore rebuild DIR",
             ),
+            _ => self.words_beside(),
+        }
+    }
+
+    /// Of what a broker keeps beside log, queues and index.
+    fn words_beside(self) -> (&'static str, &'static str, &'static str) {
+        match self {
             Self::CompactionDamaged => (
                 "compaction_damaged",
                 "the compacted queue cannot be read here",
                 "compact the topic again from the log",
             ),
+            Self::CompactionEntry => (
+                "compaction_entry_wrong",
+                "RocketMQ answers with another message, or none, at this offset of the compacted queue; mqstore goes by the \
+                 log",
+                "nothing: compact the topic again while the log has it",
+            ),
             Self::ConfigDamaged => (
                 "config_damaged",
                 "RocketMQ takes the .bak beside it, or starts without topics, groups or offsets",
                 "put the .bak in its place",
+            ),
+            Self::ConsumerOffsetAhead => (
+                "consumer_offset_ahead",
+                "messages that get these offsets anew count as consumed by the group",
+                "set the group back to the queue's end, after a copy of the file",
+            ),
+            Self::DelayOffsetAhead => (
+                "delay_offset_ahead",
+                "delayed messages that get these offsets anew may never be delivered",
+                "set the level back to the queue's end, after a copy of the file",
+            ),
+            Self::TimerWheel => (
+                "timer_wheel_wrong",
+                "messages of this time slot may come late, or not at all",
+                "nothing: RocketMQ makes the wheel anew from the timer log and its queue",
+            ),
+            Self::TimerLog => (
+                "timer_log_damaged",
+                "RocketMQ forgets what the timer log holds from here on, and reads its queue of timer messages again",
+                "nothing: RocketMQ cuts the timer log here",
+            ),
+            // Whatever `words` does not know is listed here.
+            _ => (
+                "timer_checkpoint_ahead",
+                "RocketMQ may pass over timer messages that are put from here on",
+                "nothing: RocketMQ goes by the timer log and the queue",
             ),
         }
     }

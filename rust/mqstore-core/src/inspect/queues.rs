@@ -37,6 +37,8 @@ struct Tally {
     absent: Vec<Absent>,
     /// Entries that say something else than their record.
     wrong: Vec<(i64, String)>,
+    /// Entries that lead to nothing good in the extension.
+    extension: Vec<(i64, String)>,
     /// How many more of these were found than are kept.
     more: u64,
 }
@@ -52,6 +54,22 @@ impl Tallies {
             let Some(queues) = self.queues.get_mut(&part.topic) else { continue };
             self.findings += queues.entry(part.queue_id).or_default().add(part, room);
         }
+    }
+
+    /// Where each queue that has files ends, by its files and by the log.
+    pub(super) fn ends(&self, view: &View<'_>) -> BTreeMap<Box<str>, BTreeMap<i32, i64>> {
+        let mut ends: BTreeMap<Box<str>, BTreeMap<i32, i64>> = BTreeMap::new();
+        let plain = view.queues.all().into_iter();
+        let plain = plain.map(|queue| (queue.topic().into(), queue.queue_id(), queue.max_offset()));
+        let batches = view.queues.batches().into_iter();
+        let batches = batches.map(|queue| (queue.topic().into(), queue.queue_id(), queue.max_offset()));
+        for (topic, queue_id, max) in plain.chain(batches) {
+            let topic: Box<str> = topic;
+            let tally = self.queues.get(&topic).and_then(|queues| queues.get(&queue_id));
+            let claimed = tally.and_then(|tally| tally.claimed.end()).unwrap_or(0);
+            ends.entry(topic).or_default().insert(queue_id, max.max(claimed));
+        }
+        ends
     }
 
     /// Tells everything of every queue, and looks at those that have more entries than the log has records.
@@ -97,6 +115,13 @@ impl Tally {
         for one in part.wrong {
             if self.absent.len() + self.wrong.len() - before < room {
                 self.wrong.push(one);
+            } else {
+                self.more += 1;
+            }
+        }
+        for one in part.extension {
+            if self.extension.len() < room {
+                self.extension.push(one);
             } else {
                 self.more += 1;
             }
@@ -181,6 +206,10 @@ impl Look<'_> {
         let (min, max) = (queue.min_offset(), queue.max_offset());
         let is_too_far = |absent: &Absent| queue.has_no_room_for(absent.from, absent.physical);
         self.findings(folder, max, |offset| Some(offset.max(0) as u64 * 20), is_too_far);
+        for (offset, detail) in &self.tally.extension {
+            let place = Some((*offset).max(0) as u64 * 20);
+            self.report.add(Kind::QueueExtensionWrong, folder, place, detail.clone());
+        }
         if self.tally.accounted(min, max) != max - min {
             return self.entries(queue, folder, min, max);
         }

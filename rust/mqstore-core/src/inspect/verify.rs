@@ -7,11 +7,14 @@ use mqstore_format::IndexGeometry;
 use mqstore_io::sync::Mutex;
 use mqstore_io::{Access, FileKind};
 
+use super::extension::Extensions;
 use super::keys::Keys;
 use super::part::{Part, View};
+use super::positions::Positions;
 use super::problems::{Kind, Progress, VerifyReport};
 use super::queues::Tallies;
 use super::walk::{Assembler, Go, add_records, walk};
+use super::{sparse, timer};
 use crate::checkpoint::CheckpointFile;
 use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::compaction::CompactedQueue;
@@ -43,8 +46,9 @@ pub fn verify(
     options: &StoreOptions,
     progress: Watch<'_>,
 ) -> Result<VerifyReport, StoreError> {
-    files.must_be_a_store()?;
+    let files = &files.clone().for_reading()?;
     let mut report = VerifyReport::default();
+    let positions = Positions::load(files);
     let view = view(files, options)?;
     segments(&view, &mut report);
     let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
@@ -60,12 +64,19 @@ pub fn verify(
     for stray in view.queues.strays() {
         report.add(Kind::QueueStray, &stray.path, None, stray.reason.clone());
     }
+    let ends = tallies.ends(&view);
+    let end_of = |topic: &str, queue_id| ends.get(topic).and_then(|queues| queues.get(&queue_id)).copied();
     tallies.report(&view, end, &mut report)?;
     keys.finish(&view, chains.into_inner()?, &mut report);
-    let mut check = Check { files, report, end, dispatched: view.dispatched };
+    let beside = files.vfs.lock_holder(&files.lock()).ok().flatten().is_some();
+    let mut check = Check { files, report, end, dispatched: view.dispatched, beside };
     check.checkpoint();
     check.compaction()?;
     check.config();
+    positions.report(end_of, &mut check.report);
+    if !files.is_log_alone() {
+        timer::check(files, end, end_of(timer::TOPIC, 0), &mut check.report)?;
+    }
     check.report.ok = check.report.problems.is_empty();
     Ok(check.report)
 }
@@ -92,9 +103,14 @@ fn view<'a>(files: &'a StoreFiles, options: &StoreOptions) -> Result<View<'a>, S
         queues,
         rules: DispatchRules { batch_topics, ..DispatchRules::default() },
         repairs: Ledger::load(files)?,
-        extended: files.vfs.stat(&files.consume_queue_ext()).is_ok(),
+        extensions: Extensions::load(files),
         limit: live.map_or(u64::MAX, |live| live.visible),
-        dispatched: live.map_or(u64::MAX, |live| live.dispatched),
+        dispatched: match live {
+            // Where nothing else is, nothing is missing.
+            _ if files.is_log_alone() => 0,
+            Some(live) => live.dispatched,
+            None => u64::MAX,
+        },
     })
 }
 
@@ -105,6 +121,9 @@ fn load_index(files: &StoreFiles, options: &StoreOptions) -> Result<IndexSet, St
 }
 
 fn segments(view: &View<'_>, report: &mut VerifyReport) {
+    if let Some((reason, (path, _))) = view.files.misnamed_segment().zip(view.files.only_segment()) {
+        report.add(Kind::SegmentMisnamed, path, None, reason);
+    }
     for stray in &view.list.strays {
         report.add(Kind::SegmentStray, &stray.path, None, stray.reason.clone());
     }
@@ -197,7 +216,7 @@ impl<'a> Log<'a> {
         if self.view.limit != u64::MAX {
             return Ok(None);
         }
-        let next = self.scanner.resync(offset)?;
+        let next = self.resync(offset)?;
         if let (Some(next), Some(segment)) = (next, self.view.list.find(offset)) {
             let detail = format!("{} bytes of zeros with records behind them", next - offset);
             let place = offset - segment.base_offset();
@@ -206,8 +225,17 @@ impl<'a> Log<'a> {
         Ok(next)
     }
 
+    /// The next record at or behind `from`.
+    fn resync(&mut self, from: u64) -> Result<Option<u64>, StoreError> {
+        let (start, total_bytes) = (self.view.list.min_offset(), self.total_bytes);
+        let progress = &mut self.progress;
+        self.scanner.resync_watched(from, &mut |reached| {
+            progress(Progress { done_bytes: (reached - start).min(total_bytes), total_bytes })
+        })
+    }
+
     fn damage(&mut self, damage: &Damage) -> Result<Option<u64>, StoreError> {
-        let next = self.scanner.resync(damage.offset + 1)?;
+        let next = self.resync(damage.offset + 1)?;
         let kind = if next.is_some() { Kind::RecordDamaged } else { Kind::TornTail };
         let length = next.map_or(String::new(), |next| format!("; {} bytes", next - damage.offset));
         let detail = format!("{}{length}", damage.reason);
@@ -254,6 +282,8 @@ struct Check<'a> {
     end: u64,
     /// Beyond this a running writer has not dispatched yet.
     dispatched: u64,
+    /// Whether somebody writes the store now.
+    beside: bool,
 }
 
 impl Check<'_> {
@@ -296,6 +326,11 @@ impl Check<'_> {
                     return Err(error);
                 }
                 self.report.add(Kind::CompactionDamaged, &folder, None, error.to_string());
+            }
+            // Other damage is what the look above told.
+            let compared = sparse::check(self.files, (&topic, queue_id), self.beside, &mut self.report);
+            if let Err(error @ StoreError::Io { .. }) = compared {
+                return Err(error);
             }
         }
         Ok(())

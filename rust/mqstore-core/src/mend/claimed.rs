@@ -34,6 +34,11 @@ impl Claimed {
             .collect();
     }
 
+    /// One past the largest offset of a record; `None` before the first.
+    pub(crate) fn end(&self) -> Option<i64> {
+        self.end
+    }
+
     /// Offsets that no record has.
     pub(crate) fn gaps(&self) -> &[(i64, i64)] {
         &self.gaps

@@ -64,7 +64,7 @@ pub fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<String>, 
         if !dry_run {
             let file = files.vfs.open(&path, Access::Read).at(&path, "opening the configuration")?;
             let name = format!("config_{name}");
-            keep::copy(files, &path, &*file, &name, 0..bytes.len() as u64)?;
+            keep::copy(files, &path, &*file, &name, 0..bytes.len() as u64, &mut |_| Ok(()))?;
             files.ensure_folder(&files.staging())?;
             let staged = files.staging().join("config");
             files.vfs.write_atomic(&path, &staged, &good).at(&path, "putting a backup in place")?;

@@ -44,6 +44,7 @@ pub(super) fn keep(
     files: &StoreFiles,
     list: &SegmentList,
     piece: &Piece,
+    watch: keep::Step<'_>,
 ) -> Result<Option<PathBuf>, StoreError> {
     let Some(segment) = list.next_from(piece.base).filter(|segment| segment.base_offset() == piece.base)
     else {
@@ -53,11 +54,16 @@ pub(super) fn keep(
     let file = segment.file().at(&path, "opening a log segment")?;
     let from = piece.from - piece.base;
     let name = format!("{}.damaged-at-{from}", offset_file_name(piece.base));
-    keep::copy(files, &path, &*file, &name, from..(piece.to - piece.base).min(segment.len()))
+    keep::copy(files, &path, &*file, &name, from..(piece.to - piece.base).min(segment.len()), watch)
 }
 
 /// Fills all pieces, and makes that durable.
-pub(super) fn fill(files: &StoreFiles, segment_bytes: u64, pieces: &[&Piece]) -> Result<(), StoreError> {
+pub(super) fn fill(
+    files: &StoreFiles,
+    segment_bytes: u64,
+    pieces: &[&Piece],
+    watch: keep::Step<'_>,
+) -> Result<(), StoreError> {
     for piece in pieces.iter().filter(|piece| piece.path.is_some()) {
         let list = super::load(files, segment_bytes)?;
         let Some(segment) = list.find(piece.base).filter(|segment| segment.base_offset() == piece.base)
@@ -65,8 +71,8 @@ pub(super) fn fill(files: &StoreFiles, segment_bytes: u64, pieces: &[&Piece]) ->
             continue;
         };
         let path = segment.path();
-        keep::own_file(files, &path)?;
-        fill_piece(files, &path, piece)?;
+        keep::own_file(files, &path, watch)?;
+        fill_piece(files, &path, piece, watch)?;
     }
     let mut folders = BTreeSet::new();
     for piece in pieces.iter().filter(|piece| piece.path.is_none()) {
@@ -78,7 +84,12 @@ pub(super) fn fill(files: &StoreFiles, segment_bytes: u64, pieces: &[&Piece]) ->
     })
 }
 
-fn fill_piece(files: &StoreFiles, path: &Path, piece: &Piece) -> Result<(), StoreError> {
+fn fill_piece(
+    files: &StoreFiles,
+    path: &Path,
+    piece: &Piece,
+    watch: keep::Step<'_>,
+) -> Result<(), StoreError> {
     let file = files.vfs.open(path, Access::ReadWrite).at(path, "opening a log segment")?;
     let mut at = piece.from;
     if piece.to_end {
@@ -88,6 +99,7 @@ fn fill_piece(files: &StoreFiles, path: &Path, piece: &Piece) -> Result<(), Stor
     }
     let mut bytes = Vec::new();
     while let Some(size) = placeholder_bytes(piece.to - at) {
+        watch(0)?;
         bytes.clear();
         encode_placeholder(size, at as i64, piece.store_timestamp_ms, &mut bytes)
             .map_err(|error| StoreError::format(path, at - piece.base, &error))?;

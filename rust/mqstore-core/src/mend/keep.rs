@@ -21,6 +21,9 @@ use crate::recovery::{free_name, sync_lost_and_found};
 /// Bytes that are copied at once.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 
+/// Hears of bytes done; an error as its answer ends the work, which another repair does again.
+pub(super) type Step<'a> = &'a mut dyn FnMut(u64) -> Result<(), StoreError>;
+
 /// Bytes that are left out together where they are all zero.
 const PAGE_BYTES: usize = 4096;
 
@@ -65,19 +68,20 @@ pub(super) fn copy(
     file: &dyn VfsFile,
     name: &str,
     range: Range<u64>,
+    watch: Step<'_>,
 ) -> Result<Option<PathBuf>, StoreError> {
     files.ensure_folder(&files.staging())?;
     let staged = files.staging().join("kept");
     remove_leftover(files, &staged)?;
     let copy = files.vfs.create_new(&staged).at(&staged, "keeping a copy of damaged bytes")?;
-    if !copy_bytes(file, &*copy, range, &mut |_| Ok(()), (path, &staged))? {
+    if !copy_bytes(file, &*copy, range, watch, (path, &staged))? {
         drop(copy);
         remove_leftover(files, &staged)?;
         return Ok(None);
     }
     switch::step("repair.sync_kept", || copy.sync_all()).at(&staged, "syncing a copy of damaged bytes")?;
     let before = files.lost_and_found().join(name);
-    let kept = if is_same(files, &*copy, &before)? {
+    let kept = if is_same(files, &*copy, &before, watch)? {
         remove_leftover(files, &staged)?;
         before
     } else {
@@ -90,7 +94,7 @@ pub(super) fn copy(
 }
 
 /// Whether the file at `path`, if there is one, holds what `copy` does.
-fn is_same(files: &StoreFiles, copy: &dyn VfsFile, path: &Path) -> Result<bool, StoreError> {
+fn is_same(files: &StoreFiles, copy: &dyn VfsFile, path: &Path, watch: Step<'_>) -> Result<bool, StoreError> {
     let Ok(other) = files.vfs.open(path, Access::Read) else { return Ok(false) };
     let len = copy.len().at(path, "comparing copies")?;
     if other.len().at(path, "comparing copies")? != len {
@@ -99,6 +103,7 @@ fn is_same(files: &StoreFiles, copy: &dyn VfsFile, path: &Path) -> Result<bool, 
     let mut buffers = [vec![0; CHUNK_BYTES.min(len as usize)], vec![0; CHUNK_BYTES.min(len as usize)]];
     let mut at = 0;
     while at < len {
+        watch(0)?;
         let bytes = ((len - at) as usize).min(CHUNK_BYTES);
         for (file, buffer) in [copy, &*other].into_iter().zip(&mut buffers) {
             buffer.truncate(bytes);
@@ -123,7 +128,7 @@ fn remove_leftover(files: &StoreFiles, staged: &Path) -> Result<(), StoreError> 
 }
 
 /// Moves a file that is no part of the store to `lost+found`.
-pub(super) fn aside(files: &StoreFiles, path: &Path) -> Result<(), StoreError> {
+pub(super) fn aside(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
     let relative = path.strip_prefix(&files.root).unwrap_or(path);
     let name = relative.to_string_lossy().trim_start_matches('/').replace('/', "_");
     let kept = free_name(files, &format!("{name}.{}", files.clock.now_ms()))?;
@@ -133,7 +138,7 @@ pub(super) fn aside(files: &StoreFiles, path: &Path) -> Result<(), StoreError> {
             let file = files.vfs.open(path, Access::Read).at(path, "opening a stray file")?;
             let len = file.len().at(path, "looking at a stray file")?;
             let name = kept.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            copy(files, path, &*file, &name, 0..len)?;
+            copy(files, path, &*file, &name, 0..len, watch)?;
             files.vfs.remove_file(path).at(path, "removing a stray file")
         }
         moved => {
@@ -145,7 +150,7 @@ pub(super) fn aside(files: &StoreFiles, path: &Path) -> Result<(), StoreError> {
 
 /// Sees to it that the file at `path` has no other name: a copy takes its place where it has. Whoever has the
 /// file under another name keeps it as it is.
-pub(super) fn own_file(files: &StoreFiles, path: &Path) -> Result<(), StoreError> {
+pub(super) fn own_file(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
     let stat = files.vfs.stat(path).at(path, "looking at a segment")?;
     if stat.links <= 1 {
         return Ok(());
@@ -156,7 +161,7 @@ pub(super) fn own_file(files: &StoreFiles, path: &Path) -> Result<(), StoreError
     let staged = folder.join("own");
     remove_leftover(files, &staged)?;
     let own = files.vfs.create_new(&staged).at(&staged, "making a copy of a linked segment")?;
-    copy_bytes(&*file, &*own, 0..stat.len, &mut |_| Ok(()), (path, &staged))?;
+    copy_bytes(&*file, &*own, 0..stat.len, watch, (path, &staged))?;
     switch::step("repair.sync_own_file", || own.sync_all()).at(&staged, "syncing a copy")?;
     files.vfs.rename(&staged, path).at(path, "replacing a linked segment")?;
     let log = path.parent().unwrap_or(path);

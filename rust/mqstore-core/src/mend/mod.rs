@@ -5,10 +5,12 @@
 //! | `row` | the files: lengths, names, what is no part of the log |
 //! | `walk` | what does not hold together, and which queue offsets have no record |
 //! | `keep` | copies in `lost+found`, before anything changes |
+//! | `edges` | which ones are lost before its first and behind its last record |
 //! | `claimed` | which offsets of a queue no record has |
 //! | `ledger` | `mqstore/repairs.jsonl`: what is lost, written down |
 //! | `fill` | placeholders, fillers and whole segments in the place of what was lost |
 //! | `config` | JSON files that give way to their backups |
+//! | `offsets` | positions beyond the ends of their queues |
 //!
 //! What lies between two records that hold together:
 //!
@@ -29,21 +31,25 @@
 
 mod claimed;
 mod config;
+mod edges;
 mod fill;
 mod keep;
 mod ledger;
+mod offsets;
 mod row;
 mod walk;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mqstore_io::{FileLength, MapAccess};
+use mqstore_io::{Access, FileLength, MapAccess};
 
 use crate::commit_log::SegmentList;
+use crate::consume_queue::QueueSet;
 use crate::error::StoreError;
 use crate::files::StoreFiles;
-use crate::mark::MarkFile;
+use crate::mark::{Mark, MarkFile};
+use crate::options::StoreOptions;
 use crate::recovery::{Watch, cut_after};
 
 pub(crate) use claimed::Claimed;
@@ -51,6 +57,7 @@ pub use config::repair_config;
 pub(crate) use config::{check_config, config_files};
 pub(crate) use keep::copy_bytes;
 pub(crate) use ledger::Ledger;
+pub use offsets::{repair_offsets, set_back_words};
 use row::Row;
 use walk::{Piece, Walked};
 
@@ -121,7 +128,8 @@ pub fn repair_log(
     watch: &mut dyn FnMut(u64, u64) -> Result<(), StoreError>,
 ) -> Result<RepairedLog, StoreError> {
     let mark = MarkFile::new(files).load();
-    let row = row::look(files, mark.as_ref())?;
+    // Nothing is known of the length of the log before its files were looked at.
+    let row = row::look(files, mark.as_ref(), &mut |_| watch(0, 0))?;
     let total: u64 = row.list.segments().iter().map(|segment| segment.len()).sum();
     let walked = match row.segment_bytes {
         0 => Walked::default(),
@@ -138,7 +146,10 @@ pub fn repair_log(
         ..RepairedLog::default()
     };
     let unknown = |lost: &&LostOffsets| !ledger.knows(&lost.topic, lost.queue_id, lost.from, lost.to);
-    let unknown: Vec<LostOffsets> = walked.missing.iter().filter(unknown).cloned().collect();
+    let at_edges = lost_at_edges(files, mark.as_ref(), &row, &walked)?;
+    let mut unknown: Vec<LostOffsets> =
+        walked.missing.iter().chain(&at_edges).filter(unknown).cloned().collect();
+    unknown.sort();
     let (pieces, odd): (Vec<&Piece>, Vec<&Piece>) = walked.pieces.iter().partition(|piece| fill::fits(piece));
     repaired.changed =
         !row.mends.is_empty() || !pieces.is_empty() || !unknown.is_empty() || walked.torn.is_some();
@@ -153,15 +164,30 @@ pub fn repair_log(
         return Ok(repaired);
     }
     if repaired.changed {
-        let lost = give_up(files, &row, &pieces, &repaired.queue_offsets, &mut ledger)?;
+        let lost = give_up(files, &row, &pieces, &repaired.queue_offsets, &mut ledger, &mut |_| {
+            watch(total, total)
+        })?;
         repaired.lost = lost;
-        row::mend(files, &row)?;
-        fill::fill(files, row.segment_bytes, &pieces)?;
+        row::mend(files, &row, &mut |_| watch(total, total))?;
+        fill::fill(files, row.segment_bytes, &pieces, &mut |_| watch(total, total))?;
         if let Some(torn) = &walked.torn {
             repaired.actions.extend(cut_end(files, row.segment_bytes, walked.end, &torn.reason, watch)?);
         }
     }
     Ok(repaired)
+}
+
+/// What the queues tell of offsets before the first and behind the last record.
+fn lost_at_edges(
+    files: &StoreFiles,
+    mark: Option<&Mark>,
+    row: &Row,
+    walked: &Walked,
+) -> Result<Vec<LostOffsets>, StoreError> {
+    let file_bytes = mark.map_or(StoreOptions::default().queue_file_bytes(), |mark| mark.queue_file_bytes);
+    let queues = QueueSet::load(files, file_bytes, Access::Read)?;
+    queues.recover_bounds()?;
+    edges::lost(walked, &queues, row.list.min_offset())
 }
 
 /// Keeps what is about to change, and writes down what is lost.
@@ -171,11 +197,12 @@ fn give_up(
     pieces: &[&Piece],
     missing: &[LostOffsets],
     ledger: &mut Ledger,
+    watch: keep::Step<'_>,
 ) -> Result<Vec<LostRange>, StoreError> {
     let mut lost = Vec::new();
     for piece in pieces {
         if ledger.given_up(piece.from, piece.to).is_none() {
-            let kept = fill::keep(files, &row.list, piece)?;
+            let kept = fill::keep(files, &row.list, piece, watch)?;
             let name = kept.as_ref().and_then(|kept| kept.file_name()).map(|name| name.to_string_lossy());
             ledger.give_up(files, piece, name.as_deref());
         }
@@ -184,7 +211,7 @@ fn give_up(
     }
     for (path, mend) in &row.mends {
         if matches!(mend, row::Mend::Cut(_)) {
-            row::keep_beyond(files, path, row.segment_bytes)?;
+            row::keep_beyond(files, path, row.segment_bytes, watch)?;
         }
     }
     for missing in missing {
@@ -204,7 +231,7 @@ fn cut_end(
 ) -> Result<Vec<String>, StoreError> {
     let list = load(files, segment_bytes)?;
     if let Some(segment) = list.find(end) {
-        keep::own_file(files, &segment.path())?;
+        keep::own_file(files, &segment.path(), &mut |_| watch(end, end))?;
     }
     let mut tell = |step: crate::recovery::RecoveryProgress| watch(step.done_bytes, step.total_bytes);
     let mut watch = Watch::new(&files.clock, &mut tell);

@@ -81,7 +81,11 @@ struct Candidate {
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for a symbolic link in the place of a segment; errors of the system.
-pub(super) fn look(files: &StoreFiles, mark: Option<&Mark>) -> Result<Row, StoreError> {
+pub(super) fn look(
+    files: &StoreFiles,
+    mark: Option<&Mark>,
+    watch: keep::Step<'_>,
+) -> Result<Row, StoreError> {
     let mut mends = Vec::new();
     let mut candidates = candidates(files, &mut mends)?;
     candidates.sort_by(|a, b| (a.base, a.waiting, &a.path).cmp(&(b.base, b.waiting, &b.path)));
@@ -92,7 +96,7 @@ pub(super) fn look(files: &StoreFiles, mark: Option<&Mark>) -> Result<Row, Store
     let mut places = Places { files, segment_bytes, taken: BTreeMap::new(), mends };
     let mut misplaced = Vec::new();
     for candidate in candidates {
-        match own_base(files, &candidate, segment_bytes)? {
+        match own_base(files, &candidate, segment_bytes, watch)? {
             Some(base) if base != candidate.base || candidate.waiting => misplaced.push((base, candidate)),
             _ if candidate.waiting => {
                 places.aside(candidate, "no record says where it belongs".to_owned());
@@ -223,23 +227,30 @@ fn own_base(
     files: &StoreFiles,
     candidate: &Candidate,
     segment_bytes: u64,
+    watch: keep::Step<'_>,
 ) -> Result<Option<u64>, StoreError> {
     let segment = front(files, candidate, candidate.base, segment_bytes)?;
     let list = Arc::new(SegmentList::of_files(vec![Arc::clone(&segment)]));
     let mut scanner = LogScanner::new(list, candidate.base, u64::MAX, ScanChecks { crc: true });
-    if scanner.resync(candidate.base)?.is_some() {
+    watch(0)?;
+    if scanner.resync_watched(candidate.base, watch)?.is_some() {
         return Ok(Some(candidate.base));
     }
     let path = &candidate.path;
     let file = segment.file().at(path, "opening a log segment")?;
-    foreign_base(&*file, segment.len()).at(path, "looking for records")
+    foreign_base(&*file, path, segment.len(), watch)
 }
 
 /// The one place that the records of a file name.
-fn foreign_base(file: &dyn VfsFile, len: u64) -> std::io::Result<Option<u64>> {
+fn foreign_base(
+    file: &dyn VfsFile,
+    path: &Path,
+    len: u64,
+    watch: keep::Step<'_>,
+) -> Result<Option<u64>, StoreError> {
     let mut bases = Vec::new();
     let mut at = 0;
-    while let Some((position, own, size)) = next_record(file, at, len)? {
+    while let Some((position, own, size)) = next_record(file, path, at, len, watch)? {
         bases.push(own.checked_sub(position));
         at = position + size;
         if bases.len() == AGREEING {
@@ -251,18 +262,27 @@ fn foreign_base(file: &dyn VfsFile, len: u64) -> std::io::Result<Option<u64>> {
 }
 
 /// The first record at or behind `at` whose checksums hold: its position, where it says that it lies, its size.
-fn next_record(file: &dyn VfsFile, mut at: u64, len: u64) -> std::io::Result<Option<(u64, u64, u64)>> {
+fn next_record(
+    file: &dyn VfsFile,
+    path: &Path,
+    mut at: u64,
+    len: u64,
+    watch: keep::Step<'_>,
+) -> Result<Option<(u64, u64, u64)>, StoreError> {
     let mut window = Vec::new();
-    while let Some(data) = file.next_data(at)?.filter(|data| data + MIN_RECORD_BYTES as u64 <= len) {
+    let reading = "looking for records";
+    let is_inside = |data: &u64| data + MIN_RECORD_BYTES as u64 <= len;
+    while let Some(data) = file.next_data(at).at(path, reading)?.filter(is_inside) {
+        watch(0)?;
         at = at.max(data);
         window.resize(((len - at) as usize).min(WINDOW_BYTES), 0);
-        file.read_exact_at(&mut window, at)?;
+        file.read_exact_at(&mut window, at).at(path, reading)?;
         for start in 0..window.len().saturating_sub(MIN_RECORD_BYTES - 1) {
             let head = window.get(start..).unwrap_or_default();
             let Some(size) = announced(head).filter(|size| at + start as u64 + size <= len) else { continue };
             let position = at + start as u64;
             let mut whole = vec![0; size as usize];
-            file.read_exact_at(&mut whole, position)?;
+            file.read_exact_at(&mut whole, position).at(path, reading)?;
             let own =
                 RecordView::decode(&whole).ok().and_then(|view| u64::try_from(view.physical_offset).ok());
             let holds = |own: &u64| check_record(&whole, *own, ScanChecks { crc: true }).is_ok();
@@ -304,23 +324,24 @@ pub(super) fn keep_beyond(
     files: &StoreFiles,
     path: &Path,
     segment_bytes: u64,
+    watch: keep::Step<'_>,
 ) -> Result<Option<PathBuf>, StoreError> {
     let file = files.vfs.open(path, Access::Read).at(path, "opening a log segment")?;
     let len = file.len().at(path, "looking at a log segment")?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    keep::copy(files, path, &*file, &format!("{name}.beyond-{segment_bytes}"), segment_bytes..len)
+    keep::copy(files, path, &*file, &format!("{name}.beyond-{segment_bytes}"), segment_bytes..len, watch)
 }
 
 /// Does what has to be done. What is cut was kept before.
-pub(super) fn mend(files: &StoreFiles, row: &Row) -> Result<(), StoreError> {
+pub(super) fn mend(files: &StoreFiles, row: &Row, watch: keep::Step<'_>) -> Result<(), StoreError> {
     let mut folders = BTreeSet::new();
     for (path, mend) in &row.mends {
         folders.extend(path.parent().map(Path::to_path_buf));
         match mend {
-            Mend::Aside(_) => keep::aside(files, path)?,
+            Mend::Aside(_) => keep::aside(files, path, watch)?,
             Mend::Remove => files.vfs.remove_file(path).at(path, "removing an empty segment")?,
             Mend::Lengthen(_) | Mend::Cut(_) => {
-                keep::own_file(files, path)?;
+                keep::own_file(files, path, watch)?;
                 let file = files.vfs.open(path, Access::ReadWrite).at(path, "opening a log segment")?;
                 file.set_len(row.segment_bytes).at(path, "giving a segment its length")?;
                 switch::step("repair.sync_length", || file.sync_all()).at(path, "syncing a segment")?;

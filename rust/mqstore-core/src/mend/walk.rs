@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use mqstore_format::{EntryFields, RecordView, validate_stored_topic};
 
+use super::edges::{Edge, Edges};
 use super::{Claimed, LostOffsets};
 use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::error::StoreError;
@@ -59,6 +60,8 @@ pub(super) struct Walked {
     pub(super) messages: u64,
     /// Queue offsets that have no record.
     pub(super) missing: Vec<LostOffsets>,
+    /// The first and the last record of each queue.
+    pub(super) edges: Edges,
 }
 
 /// Walks the log; `watch` hears of the bytes done.
@@ -90,7 +93,7 @@ pub(super) fn walk(
                 walked.store_timestamp_ms = walked.store_timestamp_ms.max(stored);
                 if !record.is_placeholder() {
                     walked.messages += 1;
-                    queues.add(&record);
+                    queues.add(&record, offset);
                 }
                 continue;
             }
@@ -98,7 +101,8 @@ pub(super) fn walk(
             ScanItem::End { offset } => (offset, None),
             ScanItem::Damaged(damage) => (damage.offset, Some(damage)),
         };
-        let Some(next) = scanner.resync(at + u64::from(damage.is_some()))? else {
+        let from = at + u64::from(damage.is_some());
+        let Some(next) = scanner.resync_watched(from, &mut |reached| watch(reached - start))? else {
             (walked.end, walked.torn) = (at, damage);
             break;
         };
@@ -116,6 +120,7 @@ pub(super) fn walk(
         cut_into_pieces(list, segment_bytes, &piece, &mut walked.pieces)?;
         scanner.seek(next);
     }
+    walked.edges = queues.edges();
     walked.missing = queues.missing();
     Ok(walked)
 }
@@ -159,13 +164,13 @@ fn cut_into_pieces(
 /// The offsets of all queues that no record claims.
 #[derive(Debug, Default)]
 struct Queues {
-    topics: BTreeMap<String, BTreeMap<i32, Claimed>>,
+    topics: BTreeMap<String, BTreeMap<i32, (Claimed, Option<Edge>)>>,
     gaps: usize,
 }
 
 impl Queues {
     /// By the rules of [`crate::dispatch::DerivedQueues`].
-    fn add(&mut self, record: &RecordView<'_>) {
+    fn add(&mut self, record: &RecordView<'_>, place: u64) {
         if !record.dispatches_to_queue()
             || record.queue_id < 0
             || record.queue_offset < 0
@@ -174,28 +179,36 @@ impl Queues {
             return;
         }
         let messages = record.inner_batch().map_or(1, |(_, messages)| i64::from(messages.max(1)));
-        self.claim((record.topic, record.queue_id), record.queue_offset, messages);
+        self.claim((record.topic, record.queue_id), record.queue_offset, messages, place);
         for (name, offset) in EntryFields::of(record.properties).light_queues(record.topic) {
             if validate_stored_topic(name).is_ok() {
-                self.claim((name, 0), offset, 1);
+                self.claim((name, 0), offset, 1, place);
             }
         }
     }
 
-    fn claim(&mut self, (topic, queue_id): (&str, i32), offset: i64, messages: i64) {
+    fn claim(&mut self, (topic, queue_id): (&str, i32), offset: i64, messages: i64, place: u64) {
         if !self.topics.contains_key(topic) {
             self.topics.insert(topic.to_owned(), BTreeMap::new());
         }
         let Some(queues) = self.topics.get_mut(topic) else { return };
-        let claimed = queues.entry(queue_id).or_default();
+        let (claimed, edge) = queues.entry(queue_id).or_default();
+        Edge::add(edge, offset, place);
         let room = self.gaps < MOST_GAPS;
         self.gaps += usize::from(claimed.claim(offset, offset.saturating_add(messages), room));
+    }
+
+    fn edges(&self) -> Edges {
+        let of_topic = |queues: &BTreeMap<i32, (Claimed, Option<Edge>)>| {
+            queues.iter().filter_map(|(id, (_, edge))| edge.map(|edge| (*id, edge))).collect()
+        };
+        self.topics.iter().map(|(topic, queues)| (topic.clone(), of_topic(queues))).collect()
     }
 
     fn missing(self) -> Vec<LostOffsets> {
         let mut found = Vec::new();
         for (topic, queues) in self.topics {
-            for (queue_id, claimed) in queues {
+            for (queue_id, (claimed, _)) in queues {
                 let lost =
                     |&(from, to): &(i64, i64)| LostOffsets { topic: topic.clone(), queue_id, from, to };
                 found.extend(claimed.gaps().iter().map(lost));

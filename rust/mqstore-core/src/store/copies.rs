@@ -3,9 +3,10 @@
 //! Place, store time and store host are new. So is the flag, but for how the body is compressed: a copy is an ordinary
 //! message of its topic.
 
-use mqstore_format::{Host, SysFlag};
+use mqstore_format::{Host, RecordSpec, SysFlag, validate_topic};
 
 use super::Store;
+use super::writer::{check_queue_id, invalid_record};
 use crate::error::StoreError;
 use crate::message::{Appended, NewMessage};
 
@@ -18,6 +19,24 @@ pub struct Origin {
     pub born_host: Host,
     /// How often consumers gave it back.
     pub reconsume_times: i32,
+}
+
+/// Whether `message` could be appended to some store: what its topic, its queue, its properties and their lengths say.
+///
+/// # Errors
+/// [`StoreError::InvalidMessage`].
+pub fn check_copy(message: &NewMessage<'_>, origin: &Origin) -> Result<(), StoreError> {
+    validate_topic(message.topic).map_err(|error| invalid_record(&error))?;
+    message.queue_id.map_or(Ok(()), check_queue_id)?;
+    let spec = RecordSpec {
+        flag: message.flag,
+        sys_flag: origin.sys_flag.compression_only(),
+        reconsume_times: origin.reconsume_times,
+        properties: message.properties,
+        property_crc: true,
+        ..RecordSpec::new(message.topic, message.body, origin.born_host, origin.born_host)
+    };
+    spec.encode_parts(&mut Vec::new(), &mut Vec::new()).map(drop).map_err(|error| invalid_record(&error))
 }
 
 impl Store {

@@ -21,7 +21,8 @@ use crate::options::{OpenMode, StoreOptions};
 pub struct InfoReport {
     /// How the queues are kept: `file-queues`, `rocksdb-queues` or `log-only`.
     pub layout: &'static str,
-    /// Who wrote the directory last, as far as it shows: `mqstore`, `rocketmq`, `rocketmq-5.5`.
+    /// Who wrote the directory last, as far as it shows: `mqstore`, `rocketmq`, `rocketmq-5.5`; `unknown` of a log
+    /// without a store.
     pub written_by: &'static str,
     /// Whether the last writer closed it (and nobody writes now).
     pub clean: bool,
@@ -130,7 +131,7 @@ pub fn info(
     path: &Path,
     options: &StoreOptions,
 ) -> Result<InfoReport, StoreError> {
-    let files = StoreFiles::new(Arc::clone(&vfs), Arc::clone(&clock), path);
+    let files = StoreFiles::new(Arc::clone(&vfs), Arc::clone(&clock), path).for_reading()?;
     let store = Store::open(vfs, clock, path, OpenMode::Read, options)?;
     let stats = store.stats()?;
     let mut topics = Vec::new();
@@ -145,8 +146,12 @@ pub fn info(
     let has = |name: &str| files.vfs.stat(&files.root.join(name)).is_ok();
     let rocksdb_queues = has("consumequeue/CURRENT") || has("consumequeue_rocksdb");
     let holder = files.vfs.lock_holder(&files.lock()).ok().flatten();
-    let parts: Vec<&'static str> = PARTS.into_iter().filter(|name| has(name)).collect();
+    let is_part = |name: &&str| if files.is_log_alone() { *name == "commitlog" } else { has(name) };
+    let parts: Vec<&'static str> = PARTS.into_iter().filter(is_part).collect();
     let mut notes = store.notes();
+    if files.is_log_alone() {
+        notes.insert(0, "a log without a store around it: nothing else was looked at".to_owned());
+    }
     let consumers = consumers(&files, &topics, &mut notes);
     Ok(InfoReport {
         layout: match (rocksdb_queues, has("consumequeue")) {
@@ -155,11 +160,12 @@ pub fn info(
             (false, false) => "log-only",
         },
         written_by: match (MarkFile::new(&files).load().is_some(), has("rocksdbstore")) {
+            _ if files.is_log_alone() => "unknown",
             (true, _) => "mqstore",
             (false, true) => "rocketmq-5.5",
             (false, false) => "rocketmq",
         },
-        clean: !has("abort"),
+        clean: files.vfs.stat(&files.abort()).is_err(),
         segment_size: stats.segment_bytes,
         geometry: match &store.inner.side {
             Side::Reader(reader) => reader.geometry(),
@@ -196,7 +202,7 @@ fn part_size(files: &StoreFiles, part: &'static str) -> PartSize {
             size.disk_bytes += stat.allocated_bytes;
         }
     };
-    let home = files.root.join(part);
+    let home = if part == "commitlog" { files.commit_log() } else { files.root.join(part) };
     add(&home);
     let mut folders = vec![home];
     if part == "commitlog"

@@ -37,7 +37,7 @@ use std::time::Duration;
 use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
-pub use copies::Origin;
+pub use copies::{Origin, check_copy};
 pub use copy::copy_store;
 pub use cursor::{LogCursor, LookupCursor, QueueCursor};
 pub use info::{Geometry, GroupOffset, GroupOffsets, InfoReport, PartSize, info};
@@ -183,7 +183,7 @@ impl Store {
                 Err(error) => return Err(error),
             }
         } else {
-            files = files.with_logs(options)?;
+            files = files.for_reading()?.with_logs(options)?;
             Side::Reader(Arc::new(Reader::open(&files, options)?))
         };
         Ok(Self { inner: Arc::new(Inner { files, mode, side, closed: AtomicBool::new(false) }) })
@@ -197,7 +197,7 @@ impl Store {
         path: &Path,
         options: &StoreOptions,
     ) -> Result<Self, StoreError> {
-        let files = StoreFiles::new(vfs, clock, path).with_logs(options)?;
+        let files = StoreFiles::new(vfs, clock, path).for_reading()?.with_logs(options)?;
         let side = Side::Reader(Arc::new(Reader::open_log(&files, options)?));
         Ok(Self {
             inner: Arc::new(Inner { files, mode: OpenMode::Read, side, closed: AtomicBool::new(false) }),

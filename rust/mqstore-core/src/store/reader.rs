@@ -90,8 +90,8 @@ impl Reader {
     }
 
     fn open_once(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
-        files.must_be_a_store()?;
-        let mut notes = Vec::new();
+        let files = &files.clone().for_reading()?;
+        let mut notes: Vec<String> = files.misnamed_segment().into_iter().collect();
         // Come first: what is looked at later, queues that were made meanwhile included, is no older.
         let live = read_live(files);
         let manifest = QueueManifest::load(files);
@@ -178,7 +178,9 @@ impl Reader {
             if live.visible > known {
                 state.list = Arc::new(SegmentList::load(&self.files)?);
             }
-            state.end = state.end.max(live.visible);
+            // One segment ends before the log does.
+            let most = self.files.only_segment().map_or(u64::MAX, |_| state.list.end_offset());
+            state.end = state.end.max(live.visible.min(most));
             return Ok(());
         }
         let beside = self.files.vfs.lock_holder(&self.files.lock()).ok().flatten().is_some();
@@ -199,6 +201,7 @@ impl Reader {
         self.find_end(&mut state, live)?;
         state.queues.recover_bounds()?;
         let vouched = match live {
+            _ if self.files.is_log_alone() => None,
             Some(live) => Some(live.dispatched),
             None => self.mark.filter(|_| manifest.is_some()).map(|mark| mark.dispatched),
         };

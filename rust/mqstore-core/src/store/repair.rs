@@ -10,11 +10,12 @@
 //! queues again; a repair that is run again ends each of these states. A store that had no mark, because
 //! another program wrote it, gets none.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mqstore_format::crc31;
-use mqstore_io::switch;
+use mqstore_format::{Checkpoint, IndexGeometry, crc31};
+use mqstore_io::{Access, switch};
 
 use super::copy::{StagedCopy, copy_all};
 use super::open::{refuse_rocksdb, take_lock};
@@ -23,10 +24,13 @@ use crate::checkpoint::CheckpointFile;
 use crate::commit_log::{SegmentList, read_record};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
+use crate::index::IndexSet;
 use crate::inspect::{Problem, Progress, verify};
 use crate::live::writer_pid;
 use crate::mark::{IndexExtent, Mark, MarkFile};
-use crate::mend::{LostOffsets, LostRange, RepairedLog, load, repair_config, repair_log};
+use crate::mend::{
+    LostOffsets, LostRange, RepairedLog, load, repair_config, repair_log, repair_offsets, set_back_words,
+};
 use crate::options::StoreOptions;
 use crate::recovery::{RebuildReport, Watch, mark_fits, rewrite};
 
@@ -147,9 +151,31 @@ fn plan(
     report.actions.extend(config);
     if report.changed {
         report.actions.push(MADE_ANEW.to_owned());
+        report.actions.extend(index_words(files, options)?);
     }
+    let mut ahead: BTreeMap<&Path, u32> = BTreeMap::new();
+    for problem in found.problems.iter().filter(|problem| is_beyond_its_queue(problem)) {
+        *ahead.entry(&problem.path).or_default() += 1;
+    }
+    report.changed |= !ahead.is_empty();
+    report.actions.extend(ahead.into_iter().map(|(path, count)| set_back_words(path, count)));
     report.judged(found);
     Ok(report)
+}
+
+/// What a person should know of the index that is made anew.
+fn index_words(files: &StoreFiles, options: &StoreOptions) -> Result<Option<String>, StoreError> {
+    let known = MarkFile::new(files).load().map(|mark| mark.index_geometry());
+    let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
+    let index = IndexSet::load(files, known, configured, Access::Read)?;
+    let IndexGeometry { slots, entries } = index.geometry();
+    Ok(index.is_guessed().then(|| {
+        format!(
+            "{}: its files do not tell with how many slots and entries they were made; the new ones have {slots} slots and \
+             {entries} entries, and a broker that is set to others finds nothing by key",
+            files.index().display()
+        )
+    }))
 }
 
 const MADE_ANEW: &str = "queues, index and checkpoint made anew from the log";
@@ -171,15 +197,23 @@ fn repair_locked(
     report.actions.extend(config);
     report.changed |= config_changed;
     if settled {
-        let found = verify(files, options, &mut |step| stages.tell(step))?;
+        let mut found = verify(files, options, &mut |step| stages.tell(step))?;
         if !found.problems.iter().any(is_of_derived_files) {
+            if found.problems.iter().any(is_beyond_its_queue) {
+                report.changed = true;
+                report.actions.extend(repair_offsets(files, options)?);
+                found.problems.retain(|problem| !is_beyond_its_queue(problem));
+                found.ok = found.problems.is_empty() && found.more == 0;
+            }
             report.judged(found);
             return Ok(report);
         }
     }
     report.changed = true;
     report.actions.push(MADE_ANEW.to_owned());
+    report.actions.extend(index_words(files, options)?);
     seal.derive(files, options, &mut |step| stages.tell(step))?;
+    report.actions.extend(repair_offsets(files, options)?);
     stages.next();
     report.judged(verify(files, options, &mut |step| stages.tell(step))?);
     Ok(report)
@@ -198,6 +232,11 @@ fn is_settled(files: &StoreFiles, log: &RepairedLog) -> Result<bool, StoreError>
 fn is_of_derived_files(problem: &Problem) -> bool {
     let made = ["queue_", "index_", "checkpoint_"].iter().any(|kind| problem.kind.starts_with(kind));
     made && !["queue_gap", "queue_offset_refused"].contains(&problem.kind)
+}
+
+/// Whether it is a position beyond the end of a queue.
+fn is_beyond_its_queue(problem: &Problem) -> bool {
+    ["consumer_offset_ahead", "delay_offset_ahead"].contains(&problem.kind)
 }
 
 /// A log whose end is known, for which everything else is made.
@@ -225,8 +264,10 @@ impl Seal {
         }
         let built = rebuild_locked(files, options, false, watcher)?;
         if self.last.is_none() && files.vfs.stat(&files.checkpoint()).is_ok() {
-            // A log without a record has nothing that a checkpoint could speak of.
-            CheckpointFile::new(files).store(&mqstore_format::Checkpoint::default())?;
+            // A log without a record has nothing that a checkpoint could speak of, but for what a master said of itself.
+            let checkpoint = CheckpointFile::new(files);
+            let master_flushed_offset = checkpoint.load().master_flushed_offset;
+            checkpoint.store(&Checkpoint { master_flushed_offset, ..Checkpoint::default() })?;
         }
         if let Some(mark) = marks.load().filter(|_| old.is_some()) {
             let clean = Mark { sequence: mark.sequence + 1, clean: true, dispatched: self.end, ..mark };

@@ -437,17 +437,23 @@ impl Writer {
 pub(super) fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32, StoreError> {
     match message.queue_id {
         None => Ok(by_key(topic, message).unwrap_or_else(|| topic.turn())),
-        Some(queue_id) if (0..65_536).contains(&queue_id) => {
+        Some(queue_id) => {
+            check_queue_id(queue_id)?;
             if (queue_id as u32) < topic.write_queues() {
                 return Ok(queue_id);
             }
             let topic = message.topic.to_owned();
             Err(StoreError::TopicNotFound { topic, queue_id: Some(queue_id) })
         }
-        Some(queue_id) => Err(StoreError::InvalidMessage {
-            reason: format!("queue id {queue_id} is not between 0 and 65535"),
-        }),
     }
+}
+
+/// Whether a queue can have this id.
+pub(super) fn check_queue_id(queue_id: i32) -> Result<(), StoreError> {
+    if (0..65_536).contains(&queue_id) {
+        return Ok(());
+    }
+    Err(StoreError::InvalidMessage { reason: format!("queue id {queue_id} is not between 0 and 65535") })
 }
 
 pub(super) fn invalid_record(error: &mqstore_format::FormatError) -> StoreError {

@@ -5,7 +5,8 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore_core::{
-    Appended, LogCursor, MakeSink, NewMessage, Origin, ScanRow, ScanSink, Store, StoreError, StoredRecord,
+    Appended, LogCursor, MakeSink, NewMessage, Origin, ScanRow, ScanSink, Store, StoreError, StoreOptions,
+    StoredRecord, check_copy,
 };
 use mqstore_format::properties::{INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, PROPERTY_CRC};
 use mqstore_format::{Host, PropertiesBuilder, RecordView, SysFlag, offset_message_id, without_property};
@@ -16,7 +17,7 @@ use super::lines::{Lines, push_text};
 use super::pass::Pass;
 use super::schema::Layout;
 use super::{layout, scan_request};
-use crate::error::{invalid, of_message};
+use crate::error::{invalid, of_message, to_py};
 use crate::input::body as body_of;
 use crate::runtime::{Shared, detached};
 use crate::store::NativeStore;
@@ -344,44 +345,72 @@ pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<Row<'_>>) -
     let py = target.py();
     let (shared, host) = (target.get().shared(), target.get().host());
     let store = shared.store()?;
-    let mut parts = Vec::with_capacity(rows.len());
-    for (index, (topic, queue_id, body, pairs, flag, born, born_host, reconsume_times, sys_flag)) in
-        rows.into_iter().enumerate()
-    {
-        let part = || -> PyResult<_> {
-            let mut properties = PropertiesBuilder::new();
-            for (name, value) in pairs.iter().filter(|(name, _)| !NOT_COPIED.contains(&name.as_str())) {
-                properties.push_reserved(name, value).map_err(|error| invalid(error.to_string()))?;
-            }
-            let born_host = born_host.map(|text| text.parse::<Host>()).transpose();
-            let born_host = born_host.map_err(|error| invalid(error.to_string()))?.unwrap_or(host);
-            let unique =
-                pairs.iter().rev().find(|(name, _)| name == "UNIQ_KEY").map(|(_, value)| value.clone());
-            let origin = Origin { sys_flag: SysFlag(sys_flag), born_host, reconsume_times };
-            Ok((topic, queue_id, body_of(&body)?, properties.finish(), flag, born, unique, origin))
-        };
-        parts.push(part().map_err(|error| of_message(py, index, error))?);
-    }
-    let messages: Vec<NewMessage<'_>> = parts
-        .iter()
-        .map(|(topic, queue_id, body, properties, flag, born, unique, _)| NewMessage {
-            topic,
-            body: body.as_bytes(),
-            properties,
-            unique_key: Some(unique.as_deref().unwrap_or_default()),
-            queue_id: *queue_id,
-            flag: *flag,
-            born_timestamp_ms: *born,
-            durable: false,
-        })
-        .collect();
-    let origins: Vec<Origin> = parts.iter().map(|part| part.7).collect();
+    let parts = parts_of(py, rows, host)?;
+    let messages: Vec<NewMessage<'_>> = parts.iter().map(Parts::message).collect();
+    let origins: Vec<Origin> = parts.iter().map(|part| part.origin).collect();
     let appended = detached(py, || {
         let wanted = messages.iter().map(|message| (message.topic, message.queue_id.unwrap_or(0)));
         make_queues(&mut HashMap::new(), store, wanted)?;
         store.append_copies(&messages, &origins)
     })?;
     Ok(appended.len() as u64)
+}
+
+/// Looks whether each message could be appended, to a store that is not there yet.
+#[pyfunction]
+pub(crate) fn check_rows(py: Python<'_>, rows: Vec<Row<'_>>) -> PyResult<()> {
+    let host = StoreOptions::default().store_host;
+    for (index, part) in parts_of(py, rows, host)?.iter().enumerate() {
+        let checked = check_copy(&part.message(), &part.origin).map_err(to_py);
+        checked.map_err(|error| of_message(py, index, error))?;
+    }
+    Ok(())
+}
+
+/// A row, taken apart.
+struct Parts<'py> {
+    topic: String,
+    queue_id: Option<i32>,
+    body: Bound<'py, PyBytes>,
+    properties: Vec<u8>,
+    flag: i32,
+    born: Option<i64>,
+    unique: Option<String>,
+    origin: Origin,
+}
+
+impl Parts<'_> {
+    fn message(&self) -> NewMessage<'_> {
+        NewMessage {
+            topic: &self.topic,
+            body: self.body.as_bytes(),
+            properties: &self.properties,
+            unique_key: Some(self.unique.as_deref().unwrap_or_default()),
+            queue_id: self.queue_id,
+            flag: self.flag,
+            born_timestamp_ms: self.born,
+            durable: false,
+        }
+    }
+}
+
+fn parts_of<'py>(py: Python<'py>, rows: Vec<Row<'py>>, host: Host) -> PyResult<Vec<Parts<'py>>> {
+    let part = |(topic, queue_id, body, pairs, flag, born, born_host, reconsume_times, sys_flag): Row<
+        'py,
+    >| {
+        let mut properties = PropertiesBuilder::new();
+        for (name, value) in pairs.iter().filter(|(name, _)| !NOT_COPIED.contains(&name.as_str())) {
+            properties.push_reserved(name, value).map_err(|error| invalid(error.to_string()))?;
+        }
+        let born_host = born_host.map(|text| text.parse::<Host>()).transpose();
+        let born_host = born_host.map_err(|error| invalid(error.to_string()))?.unwrap_or(host);
+        let unique = pairs.iter().rev().find(|(name, _)| name == "UNIQ_KEY").map(|(_, value)| value.clone());
+        let origin = Origin { sys_flag: SysFlag(sys_flag), born_host, reconsume_times };
+        let (body, properties) = (body_of(&body)?, properties.finish());
+        Ok(Parts { topic, queue_id, body, properties, flag, born, unique, origin })
+    };
+    let numbered = rows.into_iter().enumerate();
+    numbered.map(|(index, row)| part(row).map_err(|error| of_message(py, index, error))).collect()
 }
 
 /// Adds what exports and imports need to the native module.
@@ -391,5 +420,6 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(scan_lines, module)?)?;
     module.add_function(wrap_pyfunction!(scan_copy, module)?)?;
     module.add_function(wrap_pyfunction!(append_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(check_rows, module)?)?;
     Ok(())
 }

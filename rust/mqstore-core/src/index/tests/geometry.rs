@@ -150,3 +150,23 @@ fn pipes_and_links_are_neither_opened_nor_followed() {
     let set = IndexSet::load(&files, None, TINY, Access::Read).unwrap();
     assert!(set.strays()[0].reason.contains("link"));
 }
+
+#[test]
+fn without_a_header_the_first_entries_tell() {
+    for (slots, entries, count) in [(100, 50, 30), (1000, 5000, 3000), (333, 2000, 900), (7, 50, 40)] {
+        let geometry = IndexGeometry { slots, entries };
+        let world = written(geometry, count);
+        let path = world.sim.list(&world.files.index()).unwrap().pop().unwrap().name;
+        let file = world.sim.open(&world.files.index().join(path), Access::ReadWrite).unwrap();
+        for header in [[0; 40], [0xff; 40]] {
+            file.write_all_at(&header, 0).unwrap();
+            let set = load(&world, None, TINY);
+            assert_eq!(set.geometry(), geometry, "{count} entries");
+            assert!(!set.is_guessed());
+        }
+        // Without its first entries nothing tells it, and that is said.
+        file.write_all_at(&[0xff; 200], geometry.entry_position(0)).unwrap();
+        let set = load(&world, None, TINY);
+        assert_eq!((set.geometry(), set.is_guessed()), (TINY, true), "{count} entries");
+    }
+}

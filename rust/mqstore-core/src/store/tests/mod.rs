@@ -1,9 +1,11 @@
 //! The store as a whole, on the simulated and the real file system.
 
 mod batches;
+mod edges;
 mod engine;
 mod info;
 mod lifecycle;
+mod others;
 mod reading;
 mod rebuild;
 mod repair;

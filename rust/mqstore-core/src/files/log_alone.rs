@@ -1,0 +1,177 @@
+//! A log without a store around it, for who only reads.
+//!
+//! Owns the judgement whether a path that is no store's directory is one of these:
+//!
+//! ```text
+//! backup/commitlog/                       a folder of segments
+//! backup/00000000001073741824             one segment; the offset of its first byte is its name
+//! backup/old-disk.seg                     one segment under another name: its first record says where it begins
+//! ```
+//!
+//! Queue files have names of 20 digits too, so that the first bytes decide, and where they are damaged the search for
+//! any record. Nothing around the log is used but the lock of who may be writing it. Writes nothing.
+//!
+//! Source: `MappedFileQueue#doLoad`, `CommitLog#checkMessageAndReturnSize`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::names::COMMITLOG_DIR;
+use mqstore_format::{BLANK_HEADER_BYTES, MIN_RECORD_BYTES, Peek, RecordView, parse_offset_file_name, peek};
+use mqstore_io::vfs::parent_dir;
+use mqstore_io::{Access, FileKind, VfsFile};
+
+use super::{LogFolders, StoreFiles};
+use crate::error::{IoContext, StoreError};
+
+/// Bytes of a file that are searched at once.
+const WINDOW_BYTES: usize = 1 << 20;
+
+pub(super) const NEEDS_A_STORE: &str = "it is a log without a store around it, which can be read and verified, not \
+                                        written; give the directory that holds the commitlog folder, or make one: \
+                                        mqstore snapshot PATH OUT";
+
+/// A log that is all there is.
+#[derive(Debug)]
+pub(super) struct LogAlone {
+    /// The folder, or the one segment.
+    pub(super) path: PathBuf,
+    /// The store's root, if there were one.
+    pub(super) home: PathBuf,
+    /// Where the one segment begins, and whether its name says so.
+    segment: Option<(u64, bool)>,
+}
+
+impl LogAlone {
+    /// What log the root of `files` is, if it is no store.
+    pub(super) fn find(files: &StoreFiles) -> Result<Option<Self>, StoreError> {
+        let path = files.root.as_path();
+        match files.vfs.stat(path) {
+            Ok(stat) if stat.kind == FileKind::File => Self::file(files, path),
+            Ok(_) => Self::folder(files, path),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn folder(files: &StoreFiles, path: &Path) -> Result<Option<Self>, StoreError> {
+        let Ok(entries) = files.vfs.list(path) else { return Ok(None) };
+        let is_named = |name: &std::ffi::OsStr| name.to_str().and_then(parse_offset_file_name).is_some();
+        let mut segments =
+            entries.iter().filter(|entry| entry.stat.kind == FileKind::File && is_named(&entry.name));
+        let is_log = match path.file_name() {
+            Some(name) if name == COMMITLOG_DIR => segments.next().is_some(),
+            _ => segments.try_fold(false, |found, entry| {
+                Ok::<_, StoreError>(found || has_record(files, &path.join(&entry.name))?)
+            })?,
+        };
+        Ok(is_log.then(|| Self { path: path.to_path_buf(), home: path.join(".."), segment: None }))
+    }
+
+    fn file(files: &StoreFiles, path: &Path) -> Result<Option<Self>, StoreError> {
+        let named = path.file_name().and_then(|name| name.to_str()).and_then(parse_offset_file_name);
+        let segment = match (named, first_base(files, path)?) {
+            (_, Some(base)) => (base, named == Some(base)),
+            (Some(base), None) if has_record(files, path)? => (base, true),
+            _ => return Ok(None),
+        };
+        let home = parent_dir(path).join("..");
+        Ok(Some(Self { path: path.to_path_buf(), home, segment: Some(segment) }))
+    }
+}
+
+impl StoreFiles {
+    /// These files for reading: those of a store, or a log alone.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`] for what is neither; reading it can fail.
+    pub fn for_reading(mut self) -> Result<Self, StoreError> {
+        if self.alone.is_some() {
+            return Ok(self);
+        }
+        let Some(reason) = self.missing_of_a_store()? else { return Ok(self) };
+        let Some(alone) = LogAlone::find(&self)? else {
+            let is_file = self.vfs.stat(&self.root).is_ok_and(|stat| stat.kind == FileKind::File);
+            return Err(self.no_store(if is_file { NO_SEGMENT } else { &reason }));
+        };
+        self.logs = Some(Arc::new(LogFolders::alone(&alone.path)));
+        if alone.segment.is_some() {
+            self.root = parent_dir(&self.root).to_path_buf();
+        }
+        self.alone = Some(Arc::new(alone));
+        Ok(self)
+    }
+
+    /// Whether there is a log and nothing else.
+    pub fn is_log_alone(&self) -> bool {
+        self.alone.is_some()
+    }
+
+    /// The one segment that there is, and where it begins.
+    pub fn only_segment(&self) -> Option<(&Path, u64)> {
+        let alone = self.alone.as_deref()?;
+        alone.segment.map(|(base, _)| (alone.path.as_path(), base))
+    }
+
+    /// What a person should know of the name of the one segment.
+    pub fn misnamed_segment(&self) -> Option<String> {
+        let alone = self.alone.as_deref()?;
+        alone.segment.filter(|(_, named)| !named).map(|(base, _)| {
+            let name = mqstore_format::offset_file_name(base);
+            format!("its first record says that it begins at log offset {base}: its name should be {name}")
+        })
+    }
+}
+
+const NO_SEGMENT: &str = "it is a file and no segment of a log: no record was found in it (one whose name is not its \
+                          offset, 20 digits, must begin with a whole record)";
+
+/// Where the first record of a file says that the file begins; `None` when it does not begin with a record.
+fn first_base(files: &StoreFiles, path: &Path) -> Result<Option<u64>, StoreError> {
+    let file = files.vfs.open(path, Access::Read).at(path, "opening a file")?;
+    let len = file.len().at(path, "looking at a file")?;
+    let mut head = [0; BLANK_HEADER_BYTES];
+    if len < MIN_RECORD_BYTES as u64 {
+        return Ok(None);
+    }
+    file.read_exact_at(&mut head, 0).at(path, "reading a file")?;
+    let Ok(Peek::Record { size, .. }) = peek(&head) else { return Ok(None) };
+    if u64::from(size) > len {
+        return Ok(None);
+    }
+    let mut whole = vec![0; size as usize];
+    file.read_exact_at(&mut whole, 0).at(path, "reading a file")?;
+    let own = RecordView::decode(&whole).ok().map(|record| record.physical_offset);
+    Ok(own.and_then(|own| u64::try_from(own).ok()))
+}
+
+/// Whether a file begins as a segment does, or has a record anywhere.
+fn has_record(files: &StoreFiles, path: &Path) -> Result<bool, StoreError> {
+    let file = files.vfs.open(path, Access::Read).at(path, "opening a file")?;
+    let len = file.len().at(path, "looking at a file")?;
+    search(&*file, len).at(path, "looking for records")
+}
+
+fn search(file: &dyn VfsFile, len: u64) -> std::io::Result<bool> {
+    let mut window = Vec::new();
+    let mut at = 0;
+    while let Some(data) = file.next_data(at)?.filter(|data| data + BLANK_HEADER_BYTES as u64 <= len) {
+        at = at.max(data);
+        // The first look is a short one: it decides for every file that is whole.
+        let wanted = if at == 0 && window.is_empty() { BLANK_HEADER_BYTES } else { WINDOW_BYTES };
+        window.resize(((len - at) as usize).min(wanted), 0);
+        file.read_exact_at(&mut window, at)?;
+        let begins = |(start, head): (usize, &[u8])| match peek(head) {
+            Ok(Peek::Record { size, .. } | Peek::Blank { size }) => {
+                at + start as u64 + u64::from(size) <= len
+            }
+            _ => false,
+        };
+        if window.windows(BLANK_HEADER_BYTES).enumerate().any(begins) {
+            return Ok(true);
+        }
+        if wanted == WINDOW_BYTES {
+            at += (window.len() - (BLANK_HEADER_BYTES - 1)) as u64;
+        }
+    }
+    Ok(false)
+}

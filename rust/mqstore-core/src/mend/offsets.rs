@@ -1,0 +1,97 @@
+//! Positions of consumers and of delay levels that are beyond the ends of their queues: set back to them.
+//!
+//! Owns the change of `config/consumerOffset.json`, `lmqConsumerOffset.json` and `delayOffset.json`; the file as it was goes to
+//! `lost+found` first, and the new one takes its place in one step. The queues have to be right: whoever calls this has made
+//! them anew, or found nothing wrong with them. A queue that has no file says nothing.
+//!
+//! Source: `ConsumerOffsetManager`, `ScheduleMessageService#correctDelayOffset`.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use mqstore_format::json::{ConsumerOffsets, DelayOffsets, Dialect};
+use mqstore_format::names::DELAY_OFFSET_FILE;
+use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
+use mqstore_io::Access;
+
+use super::keep;
+use crate::consume_queue::QueueSet;
+use crate::error::{IoContext, StoreError};
+use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
+use crate::options::StoreOptions;
+
+/// Where each queue ends.
+struct Ends(HashMap<(String, i32), i64>);
+
+impl Ends {
+    fn load(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
+        let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?;
+        queues.recover_bounds()?;
+        let plain = queues.all().into_iter();
+        let plain = plain.map(|queue| ((queue.topic().to_owned(), queue.queue_id()), queue.max_offset()));
+        let batches = queues.batches().into_iter();
+        let batches = batches.map(|queue| ((queue.topic().to_owned(), queue.queue_id()), queue.max_offset()));
+        Ok(Self(plain.chain(batches).collect()))
+    }
+
+    /// Sets `offset` back where it is beyond the end of the queue; whether it was.
+    fn set_back(&self, topic: &str, queue_id: i32, offset: &mut i64) -> bool {
+        let end = self.0.get(&(topic.to_owned(), queue_id)).filter(|end| *offset > **end);
+        end.inspect(|end| *offset = **end).is_some()
+    }
+}
+
+/// Sets back what is beyond the end of its queue, and says what it did.
+pub fn repair_offsets(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<String>, StoreError> {
+    let ends = Ends::load(files, options)?;
+    let mut actions = Vec::new();
+    for name in ["consumerOffset.json", "lmqConsumerOffset.json"] {
+        let path = files.config().join(name);
+        let Ok(text) = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) else { continue };
+        let Ok(mut offsets) = ConsumerOffsets::parse(&text) else { continue };
+        let mut count = 0;
+        for (key, queues) in &mut offsets.table {
+            let Some((topic, _)) = ConsumerOffsets::split_key(key) else { continue };
+            for (queue_id, offset) in queues {
+                count += u32::from(ends.set_back(topic, *queue_id, offset));
+            }
+        }
+        let write = || offsets.to_json(Dialect::default());
+        actions.extend(replace(files, &path, name, count, write)?);
+    }
+    let path = files.config().join(DELAY_OFFSET_FILE);
+    let text = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES).unwrap_or_default();
+    if let Ok(mut delays) = DelayOffsets::parse(&text) {
+        let mut count = 0;
+        for (level, offset) in &mut delays.table {
+            count += u32::from(ends.set_back(SCHEDULE_TOPIC, DelayLevels::queue_id(*level), offset));
+        }
+        let write = || delays.to_json(Dialect::default());
+        actions.extend(replace(files, &path, DELAY_OFFSET_FILE, count, write)?);
+    }
+    Ok(actions)
+}
+
+/// What a person reads about `count` offsets of the file at `path`.
+pub fn set_back_words(path: &Path, count: u32) -> String {
+    format!("{}: {count} offsets beyond the end of their queue set back to it", path.display())
+}
+
+fn replace(
+    files: &StoreFiles,
+    path: &Path,
+    name: &str,
+    count: u32,
+    text: impl FnOnce() -> String,
+) -> Result<Option<String>, StoreError> {
+    if count == 0 {
+        return Ok(None);
+    }
+    let file = files.vfs.open(path, Access::Read).at(path, "opening the configuration")?;
+    let len = file.len().at(path, "looking at the configuration")?;
+    keep::copy(files, path, &*file, &format!("config_{name}"), 0..len, &mut |_| Ok(()))?;
+    files.ensure_folder(&files.staging())?;
+    let staged = files.staging().join("config");
+    files.vfs.write_atomic(path, &staged, text().as_bytes()).at(path, "setting offsets back")?;
+    Ok(Some(set_back_words(path, count)))
+}

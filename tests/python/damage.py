@@ -51,13 +51,43 @@ CHECKPOINT = {
     "confirm offset": (32, 8),
     "logics offset": (40, 8),
 }
-KINDS = ("flip", "first bit", "last bit", "zero", "ones", "swap", "duplicate")
+BATCH_UNIT = {
+    "physical offset": (0, 8),
+    "size": (8, 4),
+    "tags code": (12, 8),
+    "store time": (20, 8),
+    "base offset": (28, 8),
+    "messages": (36, 2),
+    "compacted offset": (38, 4),
+    "reserved": (42, 4),
+}
+MARK = {
+    "magic": (0, 8),
+    "version": (8, 4),
+    "flags": (12, 4),
+    "sequence": (16, 8),
+    "position": (24, 8),
+    "last offset": (32, 8),
+    "last size": (40, 4),
+    "last checksum": (44, 4),
+    "dispatched": (48, 8),
+    "segment length": (56, 8),
+    "store time": (96, 8),
+    "checksum": (124, 4),
+}
+ALONE = ("flip", "first bit", "last bit", "zero", "ones", "more", "less", "inverted", "negated", "reversed", "shifted")
+"""Kinds of damage that need no neighbour."""
+KINDS = (*ALONE, "swap", "duplicate")
+SELDOM = ("more", "less", "inverted", "negated", "reversed", "shifted")
+"""Kinds that are tried at one place of a field."""
 WHOLE = ("missing", "empty", "cut", "overlong", "foreign")
 FILES = {
     "log segment": ("first", "middle"),
     "queue file": ("first", "last"),
     "index file": ("first", "last"),
+    "batch queue file": ("only",),
     "checkpoint": ("only",),
+    "durable mark": ("newest", "older"),
 }
 
 
@@ -75,36 +105,83 @@ class Case:
         return f"{self.structure}: {self.field}, {self.kind}, {self.place}"
 
 
+SAME: list[tuple[str, str, str, str]] = [
+    ("record", "QUEUEID", "zero, inverted, negated, reversed, shifted, duplicate", ""),
+    ("record", "FLAG", "zero, duplicate", "first"),
+    ("record", "QUEUEOFFSET", "zero, duplicate", "first"),
+    ("record", "PHYSICALOFFSET", "zero", "first"),
+    ("record", "SYSFLAG", "zero, inverted, negated, reversed, shifted", ""),
+    ("record", "BORNHOST", "swap, duplicate", ""),
+    ("record", "STOREHOST", "swap, duplicate", ""),
+    ("record", "RECONSUMETIMES", "zero, inverted, negated, reversed, shifted, swap, duplicate", ""),
+    ("record", "PREPAREDTRANSACTIONOFFSET", "zero, inverted, negated, reversed, shifted, swap, duplicate", ""),
+    ("record", "TOPICLEN", "reversed, shifted", ""),
+    ("record", "TOPICLEN", "duplicate", "middle, before filler"),
+    ("record", "TOPIC", "swap, duplicate", ""),
+    ("record", "PROPLEN", "shifted", ""),
+    ("filler", "magic", "swap", ""),
+    ("queue entry", "tags code", "duplicate", "first, last"),
+    ("batch unit", "tags code", "duplicate", ""),
+    ("batch unit", "base offset", "duplicate", ""),
+    ("batch unit", "messages", "zero, inverted, negated, shifted", ""),
+    ("batch unit", "compacted offset", "ones, inverted, reversed, swap, duplicate", ""),
+    ("batch unit", "reserved", "zero, inverted, negated, reversed, shifted, swap, duplicate", ""),
+    ("index header", "end time", "duplicate", ""),
+    ("index header", "begin offset", "zero, inverted, negated, reversed, shifted", ""),
+    ("index entry", "physical offset", "zero, swap, duplicate", "first"),
+    ("index entry", "time", "zero, inverted, negated, swap, duplicate", ""),
+    ("index entry", "previous", "zero, swap, duplicate", "first"),
+    ("checkpoint", "physic time", "swap, duplicate", ""),
+    ("checkpoint", "index time", "duplicate", ""),
+    ("checkpoint", "master flushed", "zero, inverted, negated, reversed, shifted", ""),
+    ("checkpoint", "confirm offset", "swap, duplicate", ""),
+    ("durable mark", "version", "less, duplicate", ""),
+    ("durable mark", "flags", "zero, inverted, negated", ""),
+    ("durable mark", "last size", "duplicate", ""),
+]
+"""What would change nothing, or the same as an earlier case: structure, field, kinds, places (empty: all)."""
+
+
+def _is_same(case: Case) -> bool:
+    return any(
+        (case.structure, case.field) == (structure, field)
+        and case.kind in kinds.split(", ")
+        and (not places or case.place in places.split(", "))
+        for structure, field, kinds, places in SAME
+    )
+
+
 def cases() -> list[Case]:
     """All of them, in the order of the table."""
     found = [
-        Case("record", field, kind, place)
-        for field, kind, place in itertools.product((*HEAD, *TAIL), KINDS, ("first", "middle", "before filler"))
+        Case(structure, field, kind, place)
+        for structure, fields, places in (
+            ("record", (*HEAD, *TAIL), ("first", "middle", "before filler")),
+            ("filler", ("size", "magic"), ("first",)),
+            ("queue entry", tuple(QUEUE_ENTRY), ("first", "middle", "last")),
+            ("batch unit", tuple(BATCH_UNIT), ("middle",)),
+            ("index header", tuple(INDEX_HEADER), ("first",)),
+            ("index slot", ("entry",), ("first", "last")),
+            ("index entry", tuple(INDEX_ENTRY), ("first", "last")),
+            ("checkpoint", tuple(CHECKPOINT), ("only",)),
+            ("durable mark", tuple(MARK), ("newest",)),
+        )
+        for field in fields
+        for kind in KINDS
+        for place in (places if kind not in SELDOM else places[len(places) // 2 :][:1])
     ]
-    found += [Case("filler", field, kind, "first") for field in ("size", "magic") for kind in KINDS]
-    found += [
-        Case("queue entry", field, kind, place)
-        for field, kind, place in itertools.product(QUEUE_ENTRY, KINDS, ("first", "middle", "last"))
-    ]
-    found += [Case("index header", field, kind, "first") for field in INDEX_HEADER for kind in KINDS]
-    found += [Case("index slot", "entry", kind, place) for kind in KINDS for place in ("first", "last")]
-    found += [
-        Case("index entry", field, kind, place)
-        for field, kind, place in itertools.product(INDEX_ENTRY, KINDS, ("first", "last"))
-    ]
-    found += [Case("checkpoint", field, kind, "only") for field in CHECKPOINT for kind in KINDS]
     found += [
         Case(structure, "file", kind, place)
         for structure, places in FILES.items()
         for kind, place in itertools.product(WHOLE, places)
     ]
-    return found
+    return [case for case in found if not _is_same(case)]
 
 
 UNDETECTABLE: list[tuple[str, str, str | None, str]] = [
     *[
         ("record", "CRC32", kind, "a record whose checksum has lost its name is a record without one")
-        for kind in ("ones", "first bit")
+        for kind in ("ones", "first bit", "inverted", "negated", "reversed")
     ],
     *[
         ("index header", field, None, "no look-up without a time goes by it")
@@ -118,7 +195,16 @@ UNDETECTABLE: list[tuple[str, str, str | None, str]] = [
     *[
         ("checkpoint", field, kind, "less than it could say costs time after a crash, and nothing else")
         for field in ("confirm offset", "logics offset")
-        for kind in ("zero", "ones", "last bit")
+        for kind in ("zero", "ones", "last bit", "more", "less")
+    ],
+    *[
+        (
+            "durable mark",
+            field,
+            None,
+            "a mark that does not hold counts as none",
+        )
+        for field in (*MARK, "file")
     ],
     *[
         ("checkpoint", "file", kind, "a store without it costs time after a crash, and nothing else")
@@ -155,14 +241,16 @@ def fields_of(data: bytes) -> dict[str, tuple[int, int]]:
     """Where the fields of a record lie."""
     body_len = struct.unpack_from(">i", data, 84)[0]
     topic_at = 88 + body_len
-    topic_len = data[topic_at]
-    properties_at = topic_at + 1 + topic_len
+    # Records of the second version have two bytes for it.
+    wide = 2 if data[4:8] == b"\xda\xa3\x20\xab" else 1
+    topic_len = int.from_bytes(data[topic_at : topic_at + wide])
+    properties_at = topic_at + wide + topic_len
     properties_len = struct.unpack_from(">h", data, properties_at)[0]
     end = properties_at + 2 + properties_len
     return HEAD | {
         "BODY": (88, body_len),
-        "TOPICLEN": (topic_at, 1),
-        "TOPIC": (topic_at + 1, topic_len),
+        "TOPICLEN": (topic_at, wide),
+        "TOPIC": (topic_at + wide, topic_len),
         "PROPLEN": (properties_at, 2),
         "PROPERTIES": (properties_at + 2, properties_len - 20),
         "CRC32": (end - 20, 20),
@@ -186,6 +274,16 @@ def spoil(file: Path, at: int, size: int, kind: str, *, other: int | None = None
         data[at : at + size] = bytes(size)
     elif kind == "ones":
         data[at : at + size] = b"\xff" * size
+    elif kind in ("more", "less", "negated"):
+        number = int.from_bytes(old)
+        number = -number if kind == "negated" else number + (3 if kind == "more" else -3)
+        data[at : at + size] = (number % (1 << 8 * size)).to_bytes(size)
+    elif kind == "inverted":
+        data[at : at + size] = bytes(byte ^ 0xFF for byte in old)
+    elif kind == "reversed":
+        data[at : at + size] = old[::-1]
+    elif kind == "shifted":
+        data[at : at + size] = old[1:] + b"\0"
     elif kind == "swap":
         data[at : at + size], data[there : there + size] = data[there : there + size], old
     else:
@@ -205,10 +303,17 @@ def apply(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:
         at, size = CHECKPOINT[case.field]
         return spoil(home / "checkpoint", at, size, case.kind, other=(at + 8) % 48), set()
     if case.structure == "queue entry":
-        file = min(home.glob("consumequeue/orders/0/*"))
+        file = min(home.glob("consumequeue/orders/1/*"))
         number = {"first": 0, "middle": 10, "last": 30}[case.place]
         at, size = QUEUE_ENTRY[case.field]
         return spoil(file, number * 20 + at, size, case.kind, other=number * 20 + 20 + at), set()
+    if case.structure == "batch unit":
+        file = min(home.glob("batchconsumequeue/batched/0/*"))
+        at, size = BATCH_UNIT[case.field]
+        return spoil(file, 3 * 46 + at, size, case.kind, other=4 * 46 + at), set()
+    if case.structure == "durable mark":
+        at, size = MARK[case.field]
+        return spoil(_marks(home)[0], at, size, case.kind, other=(at + 8) % 120), set()
     file = min(home.glob("index/*"))
     if case.structure == "index header":
         at, size = INDEX_HEADER[case.field]
@@ -234,26 +339,41 @@ def _log(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:
         start = (at + size) % SEGMENT + (0 if case.field == "size" else 4)
         other = (at + size) % SEGMENT + (4 if case.field == "size" else 0)
         return spoil(file, start, 4, case.kind, other=other), set()
-    # Of two neighbours in one segment; the earlier one where there is no later.
-    neighbour = number - 1 if number == ends[0] else number + 1
-    (at, size), (there, length) = base.records[number], base.records[neighbour]
+    at, size = base.records[number]
     file = home / "commitlog" / f"{at // SEGMENT * SEGMENT:020d}"
     data = file.read_bytes()
-    field, width = fields_of(data[at % SEGMENT :][:size])[case.field]
-    other, other_width = fields_of(data[there % SEGMENT :][:length])[case.field]
-    changed = spoil(file, at % SEGMENT + field, min(width, other_width), case.kind, other=there % SEGMENT + other)
-    return changed, {number, neighbour} if case.kind == "swap" else {number}
+
+    def field_of(number: int) -> tuple[int, bytes]:
+        at, size = base.records[number]
+        start, width = fields_of(data[at % SEGMENT :][:size])[case.field]
+        return at % SEGMENT + start, data[at % SEGMENT + start :][:width]
+
+    start, old = field_of(number)
+    # The neighbour is the nearest of the segment that has something else there, of the same length if there is one.
+    near = [n for n, (other, _) in enumerate(base.records) if n != number and other // SEGMENT == at // SEGMENT]
+    near.sort(key=lambda n: (len(field_of(n)[1]) != len(old), field_of(n)[1] == old, abs(n - number)))
+    there, theirs = field_of(near[0])
+    changed = spoil(file, start, min(len(old), len(theirs)), case.kind, other=there)
+    return changed, {number, near[0]} if case.kind == "swap" else {number}
+
+
+def _marks(home: Path) -> list[Path]:
+    """The slots of the durable mark, the newest first."""
+    return sorted(home.glob("mqstore/state.*"), key=lambda file: file.read_bytes()[16:24], reverse=True)
 
 
 def _whole(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:
     pattern = {
         "log segment": "commitlog/*",
-        "queue file": "consumequeue/orders/0/*",
+        "queue file": "consumequeue/orders/1/*",
         "index file": "index/*",
+        "batch queue file": "batchconsumequeue/batched/0/*",
         "checkpoint": "checkpoint",
+        "durable mark": "mqstore/state.*",
     }[case.structure]
-    files = sorted(home.glob(pattern))
-    number = {"first": 0, "only": 0, "middle": 1, "last": len(files) - 1}[case.place]
+    files = _marks(home) if case.structure == "durable mark" else sorted(home.glob(pattern))
+    places = {"first": 0, "only": 0, "newest": 0, "older": 1, "middle": 1, "last": len(files) - 1}
+    number = places[case.place]
     file = files[number]
     before = file.read_bytes()
     if case.kind == "missing":
@@ -280,12 +400,13 @@ def page() -> str:
         "",
         f"Each of these {len(cases())} damages is done to a store of its own. `verify` finds it, or the last column",
         "says why it need not; `repair` saves every message that was not hit, its result verifies clean, and a second",
-        "repair changes nothing. Where the bytes happen to be those already, `verify` finds nothing.",
+        "repair changes nothing. Each changes bytes, and no two change them to the same.",
         "This page is made by `tests/python/damage.py`; a test sees that it is current.",
         "",
-        "Kinds: `flip` a bit in the middle, the `first bit`, the `last bit`, `zero`, `ones`, `swap` with the same",
-        "field of its neighbour, `duplicate` of that field; of whole files `missing`, `empty`, `cut` to a third,",
-        "`overlong`, `foreign` (from another store).",
+        "Kinds: `flip` a bit in the middle, the `first bit`, the `last bit`, `zero`, `ones`, three `more` or `less`,",
+        "all bits `inverted`, the number `negated`, its bytes `reversed` or `shifted` by one, `swap` with that field",
+        "of its neighbour, `duplicate` of that field; of whole files `missing`, `empty`, `cut` to a third, `overlong`,",
+        "`foreign` (from another store).",
         "",
         "| Structure | Field | Kinds | Places | May go unnoticed because |",
         "|---|---|---|---|---|",

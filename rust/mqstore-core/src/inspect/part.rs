@@ -265,20 +265,38 @@ impl QueuePart {
         for row in units.chunk_by(|left, right| left.next_offset() == right.base_offset) {
             let Some(first) = row.first() else { continue };
             entries.clear();
-            unless_corrupt(queue.read(first.base_offset, row.len(), u64::MAX, &mut entries))?;
+            let read = queue.read_units(first.base_offset, row.len(), u64::MAX, |entry| entries.push(*entry));
+            unless_corrupt(read)?;
             let mut entries = entries.iter().peekable();
             for unit in row {
-                let (offset, unit) = (unit.base_offset, plain(unit));
-                while entries.next_if(|(other, _)| *other < offset).is_some() {}
-                match entries.next_if(|(other, _)| *other == offset) {
-                    Some((_, entry)) if agree(view, entry, &unit) => self.matched += 1,
-                    Some((_, entry)) => self.differ(view, offset, *entry, unit)?,
-                    None => self.leave_out(view, offset, &[unit]),
+                let offset = unit.base_offset;
+                while entries.next_if(|entry| entry.base_offset < offset).is_some() {}
+                match entries.next_if(|entry| entry.base_offset == offset) {
+                    Some(entry) if !agree(view, &plain(entry), &plain(unit)) => {
+                        self.differ(view, offset, plain(entry), plain(unit))?;
+                    }
+                    Some(entry) => match differs_beyond(entry, unit) {
+                        Some(detail) => self.wrong.push((offset, detail)),
+                        None => self.matched += 1,
+                    },
+                    None => self.leave_out(view, offset, &[plain(unit)]),
                 }
             }
         }
         Ok(())
     }
+}
+
+/// How an entry of a batch queue differs from that of its record in what a plain one does not say.
+fn differs_beyond(entry: &BatchCqUnit, unit: &BatchCqUnit) -> Option<String> {
+    let offset = unit.base_offset;
+    if entry.store_timestamp != unit.store_timestamp {
+        let (found, wanted) = (entry.store_timestamp, unit.store_timestamp);
+        return Some(format!("offset {offset} has the store time {found}; its record has {wanted}"));
+    }
+    let fields = |unit: &BatchCqUnit| (unit.batch_size, unit.compacted_offset, unit.reserved);
+    (fields(entry) != fields(unit))
+        .then(|| format!("offset {offset} has not the entry that its record makes"))
 }
 
 /// What a unit of a batch queue says that a plain one says too.

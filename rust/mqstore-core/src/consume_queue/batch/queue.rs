@@ -213,16 +213,30 @@ impl BatchQueue {
         log_end: u64,
         out: &mut Vec<(i64, CqUnit)>,
     ) -> Result<(), StoreError> {
+        self.read_units(from, max_units, log_end, |unit| {
+            let BatchCqUnit { physical_offset, size, tags_code, base_offset, .. } = *unit;
+            out.push((base_offset, CqUnit { physical_offset, size, tags_code }));
+        })
+    }
+
+    /// As [`Self::read`], with all that a unit says.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`].
+    pub(crate) fn read_units(
+        &self,
+        from: i64,
+        max_units: usize,
+        log_end: u64,
+        visit: impl FnMut(&BatchCqUnit),
+    ) -> Result<(), StoreError> {
         let mut row = self.row.read().clone();
         if log_end < u64::MAX {
             row.end = self.search(&row, |unit| (unit.physical_offset as u64) < log_end)?;
         }
         let start = self.first_from(&row, from.max(self.min_offset()))?;
         let end = row.end.min(start.saturating_add((max_units as u64).saturating_mul(UNIT_BYTES)));
-        self.walk(start..end, |unit| {
-            let BatchCqUnit { physical_offset, size, tags_code, base_offset, .. } = *unit;
-            out.push((base_offset, CqUnit { physical_offset, size, tags_code }));
-        })
+        self.walk(start..end, visit)
     }
 
     /// Where the first unit lies whose first message has a queue offset of at least `from`.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         VerifyReport,
     )
     from mqstore._scan import BodyForm, Scan
+    from mqstore._table import Bodies, Table
     from mqstore.types import Duration, Keys, Mode, StorePath, Time
 
 # A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
@@ -247,6 +248,23 @@ class Store(_native.NativeStore):
             max_bytes_per_second=max_bytes_per_second,
             progress=progress,
         )
+
+    def table(self, topic: str, *, bodies: Bodies = "memory") -> Table:
+        """The topic as a live, read-only mapping from key to newest message, loaded when this returns.
+
+        Args:
+            topic: the topic, best one with the attribute `cleanup.policy=COMPACTION`, so that all messages of a key are
+                in one queue and old ones can go.
+            bodies: `"memory"` keeps the newest message of each key in memory; `"disk"` its place only, which takes
+                some 200 bytes a key, and reads it when it is asked for.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+        """
+        from mqstore._table import Table
+
+        self._check()
+        return Table(self, topic, bodies)
 
     def snapshot(self, dest: StorePath, *, progress: Callable[[Progress], object] | None = None) -> SnapshotReport:
         """Makes a consistent copy of the store in a new folder, of everything that was appended before the call.

@@ -72,9 +72,11 @@ if _typing.TYPE_CHECKING:
         VerifyReport,
     )
     from mqstore._scan import Scan, scan
+    from mqstore._table import Change, Table
 
 __all__ = [
     "AppendResult",
+    "Change",
     "CompactionReport",
     "CorruptionError",
     "DiskFullError",
@@ -119,6 +121,7 @@ __all__ = [
     "StoreTimeoutError",
     "StoreWarning",
     "StoredMessage",
+    "Table",
     "TopicInfo",
     "TopicNotFoundError",
     "UnsupportedFormatError",
@@ -139,9 +142,11 @@ __all__ = [
 
 
 _HOMES = {
+    "Change": "_table",
     "Message": "_message",
     "Scan": "_scan",
     "StoreOptions": "_options",
+    "Table": "_table",
     "export": "_export",
     "import_": "_import",
     "scan": "_scan",

@@ -11,8 +11,9 @@ from mqstore._paths import home_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from mqstore._compaction import Keyless
     from mqstore._reports import CompactionReport, Progress, RebuildReport, RepairReport, StoreInfo, VerifyReport
-    from mqstore.types import StorePath
+    from mqstore.types import Duration, StorePath
 
 
 def info(path: StorePath) -> StoreInfo:
@@ -151,32 +152,51 @@ def compact(
     topics: Iterable[str] | None = None,
     output: StorePath | None = None,
     in_place: bool = False,
+    tombstone_retention: Duration = 86_400.0,
+    dry_run: bool = False,
     force: bool = False,
+    keyless: Keyless = "drop",
+    confirm_keys: bool = True,
     threads: int | None = None,
-    memory_size: int = 256 << 20,
+    memory_size: int = 100 << 20,
+    max_bytes_per_second: int | None = None,
     log_file_size: int | None = None,
     queue_file_size: int | None = None,
     job_id: str | None = None,
+    progress: Callable[[Progress], object] | None = None,
 ) -> CompactionReport:
     """Keeps of every key of compaction topics the newest message, in RocketMQ's own compaction folders.
 
     Each queue is wholly in its old or wholly in its new state, whatever happens meanwhile. The commit log
-    is not changed; who opens the store for writing may append while the job runs, not while it ends.
+    is not changed; who opens the store for writing may append while the job runs, not while it ends. An open
+    store has `Store.compact`.
 
     Args:
         path: the directory.
         topics: the topics; None stands for all compaction topics.
         output: leaves `path` as it is and compacts a copy in this folder, which must not exist.
         in_place: compacts `path` itself.
-        force: whether `topics` may name topics that are no compaction topics.
+        tombstone_retention: how long a message without a body, which deletes its key, is kept after the
+            compaction that removed the last older value, so that a slow reader sees it; seconds, or a
+            `timedelta`. 0 does as RocketMQ, which does not keep it at all.
+        dry_run: compacts aside, in `mqstore/jobs` of the directory, tells what came out, and throws it away;
+            neither `output` nor `in_place` is needed then.
+        force: also compacts queues that have not changed since the last time, and lets `topics` name topics
+            that are no compaction topics.
+        keyless: what becomes of messages without a key: `"drop"`, as in RocketMQ; `"keep"`; or `"refuse"`,
+            which leaves their queue as it is and names it in `skipped`.
+        confirm_keys: whether keys are compared in full; otherwise by their MD5, as in RocketMQ.
         threads: at most so many queues at once; None is the number of processors.
         memory_size: bytes that the keys of one queue may take in memory; with less of it a queue takes
             more rounds. RocketMQ: `maxOffsetMapSize` / `compactionThreadNum`.
+        max_bytes_per_second: what all queues together may read and write; None is no limit.
         log_file_size: wished bytes of a log file in a store that has none yet; None is 104,857,600.
             RocketMQ: `compactionMappedFileSize`.
         queue_file_size: wished bytes of a queue file, likewise; None is 10,485,760.
             RocketMQ: `compactionCqMappedFileSize`.
         job_id: names the job; one that was published under this name does nothing. None makes a name.
+        progress: called with the bytes that were read and have to be read, each message twice; an exception
+            that it raises ends the compaction, and every queue is as it was.
 
     Raises:
         ValueError: neither or both of `output` and `in_place` are given.
@@ -184,37 +204,35 @@ def compact(
         StoreLockedError: somebody has the store open for writing.
         InvalidOptionError: an option is out of bounds.
     """
-    import json
+    from mqstore import _compaction
 
-    from mqstore._reports import CompactionReport
-
-    if (output is None) == (not in_place):
+    if (output is None) == (not in_place) and not (dry_run and output is None):
         msg = "compact() needs either output=, a folder for a compacted copy, or in_place=True"
         raise ValueError(msg)
-    if isinstance(topics, str):
-        msg = "topics must be an iterable of str, not a str"
-        raise TypeError(msg)
-    if threads is not None and threads < 1:
-        msg = f"threads must be at least 1, not {threads}"
-        raise ValueError(msg)
-    chosen = None if topics is None else list(topics)
+    chosen = _compaction.topic_list(topics)
     home = home_of(path)
-    options = json.dumps(
-        {
-            "force": force,
-            "memory_bytes": memory_size,
-            "log_file_bytes": log_file_size,
-            "queue_file_bytes": queue_file_size,
-            "job_id": job_id,
-        }
+    options = _compaction.options_json(
+        tombstone_retention=tombstone_retention,
+        memory_size=memory_size,
+        dry_run=dry_run,
+        force=force,
+        keyless=keyless,
+        confirm_keys=confirm_keys,
+        log_file_bytes=log_file_size,
+        queue_file_bytes=queue_file_size,
+        job_id=job_id,
     )
     if output is not None:
         copy = home_of(output)
         _must_be_new(copy)
         _native.copy_store(home, copy, None)
         home = copy
-    report = _native.compaction_run(home, chosen, options, threads or os.cpu_count() or 1)
-    return CompactionReport._from_dict(json.loads(report))
+    return _compaction.run(
+        lambda threads, pace, tell: _native.compaction_run(home, chosen, options, threads, pace, tell),
+        threads=threads,
+        max_bytes_per_second=max_bytes_per_second,
+        progress=progress,
+    )
 
 
 def _must_be_new(target: str) -> None:

@@ -481,11 +481,13 @@ class CompactionReport(_Report):
     seconds: float
     """From the plan to the publication."""
     skipped: tuple[str, ...] = ()
-    """What was left out, each with its reason."""
+    """What was left out, each as `topic/queue: reason`; the reason is `unchanged` for what was done before."""
     keyless: int = 0
-    """Messages without a key, which were dropped."""
+    """Messages without a key; dropped, unless they were to be kept."""
     tombstones: int = 0
-    """Messages that delete their key, which were dropped."""
+    """Messages without a body, which delete their key."""
+    tombstones_kept: int = 0
+    """Those of them that were kept, so that slow readers see them."""
     job_id: str = ""
     """The job; one that was published before does nothing."""
 
@@ -493,7 +495,7 @@ class CompactionReport(_Report):
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
         """From the report of a job as the core gives it."""
         names = ("messages_before", "messages_after", "keys", "rounds", "bytes_before", "bytes_after",
-                 "keyless", "tombstones", "job_id")  # fmt: skip
+                 "keyless", "tombstones", "tombstones_kept", "job_id")  # fmt: skip
         counts = {name: values[name] for name in names}
         return cls(**counts, seconds=values["elapsed_ms"] / 1000, skipped=tuple(values["skipped"]))
 

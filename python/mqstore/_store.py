@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
+    from mqstore._compaction import Keyless
     from mqstore._options import StoreOptions
     from mqstore._reports import (
+        CompactionReport,
         ExpireReport,
         Progress,
         QueueInfo,
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
         VerifyReport,
     )
     from mqstore._scan import BodyForm, Scan
-    from mqstore.types import Keys, Mode, StorePath, Time
+    from mqstore._table import Bodies, Table
+    from mqstore.types import Duration, Keys, Mode, StorePath, Time
 
 # A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
 _fork_hook: list[bool] = []
@@ -175,6 +178,93 @@ class Store(_native.NativeStore):
 
         tell = None if progress is None else lambda done, total: progress(Progress(done, total))
         return RebuildReport._timed(lambda: self._rebuild(tell))
+
+    def compact(
+        self,
+        topic: str | Iterable[str] | None = None,
+        *,
+        tombstone_retention: Duration = 86_400.0,
+        dry_run: bool = False,
+        force: bool = False,
+        keyless: Keyless = "drop",
+        confirm_keys: bool = True,
+        threads: int | None = None,
+        memory_size: int = 100 << 20,
+        max_bytes_per_second: int | None = None,
+        log_file_size: int | None = None,
+        queue_file_size: int | None = None,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> CompactionReport:
+        """Keeps of every key of a compaction topic the newest message, while the store is in use.
+
+        Appends and reads go on; what is appended meanwhile is left to the next compaction. Afterwards reads begin with
+        what was kept, at its old offsets, and go on with what came later.
+
+        Args:
+            topic: the topic, or several; None stands for all compaction topics.
+            tombstone_retention: how long a message without a body, which deletes its key, is kept after the
+                compaction that removed the last older value, so that a slow reader sees it; seconds, or a
+                `timedelta`. 0 does as RocketMQ, which does not keep it at all.
+            dry_run: compacts aside, tells what came out, and throws it away.
+            force: also compacts queues that have not changed since the last time, and topics that are no compaction
+                topics.
+            keyless: what becomes of messages without a key: `"drop"`, as in RocketMQ; `"keep"`; or `"refuse"`, which
+                leaves their queue as it is and names it in `skipped`.
+            confirm_keys: whether keys are compared in full; otherwise by their MD5, as in RocketMQ.
+            threads: at most so many queues at once; None is the number of processors.
+            memory_size: bytes that the keys of one queue may take in memory; with less of it a queue takes more rounds.
+            max_bytes_per_second: what all queues together may read and write; None is no limit.
+            log_file_size: wished bytes of a log file in a store that has none yet; None is 104,857,600.
+            queue_file_size: wished bytes of a queue file, likewise; None is 10,485,760.
+            progress: called with the bytes that were read and have to be read, each message twice; an exception that
+                it raises ends the compaction, and every queue is as it was.
+
+        Returns:
+            What was done. `skipped` says which queues were left out, and why: `unchanged`, for one.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+            StoreBusyError: another thread compacts it.
+            StoreClosedError: it was closed meanwhile; every queue is as it was.
+            TopicNotFoundError: there is no such topic.
+            InvalidOptionError: a topic is no compaction topic, or an option is out of bounds.
+        """
+        from mqstore import _compaction
+
+        chosen = _compaction.topic_list(topic, one=True)
+        options = _compaction.options_json(
+            tombstone_retention=tombstone_retention,
+            memory_size=memory_size,
+            dry_run=dry_run,
+            force=force,
+            keyless=keyless,
+            confirm_keys=confirm_keys,
+            log_file_bytes=log_file_size,
+            queue_file_bytes=queue_file_size,
+        )
+        return _compaction.run(
+            lambda threads, pace, tell: self._compact((chosen, options, threads, pace), tell),
+            threads=threads,
+            max_bytes_per_second=max_bytes_per_second,
+            progress=progress,
+        )
+
+    def table(self, topic: str, *, bodies: Bodies = "memory") -> Table:
+        """The topic as a live, read-only mapping from key to newest message, loaded when this returns.
+
+        Args:
+            topic: the topic, best one with the attribute `cleanup.policy=COMPACTION`, so that all messages of a key are
+                in one queue and old ones can go.
+            bodies: `"memory"` keeps the newest message of each key in memory; `"disk"` its place only, which takes
+                some 200 bytes a key, and reads it when it is asked for.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+        """
+        from mqstore._table import Table
+
+        self._check()
+        return Table(self, topic, bodies)
 
     def snapshot(self, dest: StorePath, *, progress: Callable[[Progress], object] | None = None) -> SnapshotReport:
         """Makes a consistent copy of the store in a new folder, of everything that was appended before the call.

@@ -23,6 +23,7 @@ REPORTS: dict[str, type] = {
     "repair": _reports.RepairReport,
     "rebuild": _reports.RebuildReport,
     "expire": _reports.ExpireReport,
+    "compact": _reports.CompactionReport,
     "snapshot": _reports.SnapshotReport,
     "stats": _reports.StoreStats,
     "export": _reports.ExportReport,

@@ -16,6 +16,7 @@ from conftest import python
 # A name that appears here is public from now on; one that leaks out by accident fails the test.
 PUBLIC = {
     "AppendResult",
+    "Change",
     "CompactionReport",
     "CorruptionError",
     "DiskFullError",
@@ -60,6 +61,7 @@ PUBLIC = {
     "StoreTimeoutError",
     "StoreWarning",
     "StoredMessage",
+    "Table",
     "TopicInfo",
     "TopicNotFoundError",
     "UnsupportedFormatError",

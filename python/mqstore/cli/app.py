@@ -1,4 +1,7 @@
-"""The verbs. Each opens the directory to read it and never changes a byte, but for `expire`, `rebuild` and `repair`."""
+"""The verbs. Each opens the directory to read it and never changes a byte, but for `expire`, `rebuild` and `repair`.
+
+`compact`, `export` and `import` are in files of their own.
+"""
 
 from __future__ import annotations
 

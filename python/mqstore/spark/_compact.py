@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
+from mqstore._compaction import options_json, topic_list
 from mqstore._paths import home_of
 from mqstore._reports import CompactionReport
 from mqstore.errors import MQStoreError
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from mqstore.types import StorePath
+    from mqstore._compaction import Keyless
+    from mqstore.types import Duration, StorePath
 
 
 def compact(
@@ -30,15 +32,18 @@ def compact(
     job_id: str | None = None,
     force: bool = False,
     max_tasks: int | None = None,
-    memory_size: int = 256 << 20,
+    tombstone_retention: Duration = 86_400.0,
+    keyless: Keyless = "drop",
+    confirm_keys: bool = True,
+    memory_size: int = 100 << 20,
     log_file_size: int | None = None,
     queue_file_size: int | None = None,
 ) -> CompactionReport:
     """Compacts topics: of every key the newest message stays, unless its body is empty.
 
     The result goes into RocketMQ's own compaction folders, where a broker serves it and goes on. The commit log stays
-    as it is. Messages without a key are not in the compacted view, as in RocketMQ; the whole ``KEYS`` text of a message
-    is its key.
+    as it is. Messages without a key are not in the compacted view, as in RocketMQ, unless ``keyless`` says so; the
+    whole ``KEYS`` text of a message is its key.
 
     One task a queue, run by native code on the executors, which read and write the directory themselves. They only
     write into folders of their own; the driver checks what they wrote, takes the store's lock and makes all new files
@@ -53,9 +58,15 @@ def compact(
         topics: which topics; all compaction topics when None.
         job_id: a name for the job. A job that was published under it before does nothing but return its report, so
             that a driver can be started again. Made up when None.
-        force: also compact topics whose attribute ``cleanup.policy`` is not ``COMPACTION``. A broker keeps such files,
-            and serves these topics from the commit log as before.
+        force: also compact queues that have not changed since the last time, and topics whose attribute
+            ``cleanup.policy`` is not ``COMPACTION``. A broker keeps such files, and serves these topics from the commit
+            log as before.
         max_tasks: at most so many Spark tasks; one a queue when None.
+        tombstone_retention: how long a message without a body, which deletes its key, is kept after the compaction
+            that removed the last older value; seconds, or a ``timedelta``. 0 does as RocketMQ: not at all.
+        keyless: what becomes of messages without a key: ``"drop"``, as in RocketMQ; ``"keep"``; or ``"refuse"``, which
+            leaves their queue as it is and names it in ``skipped``.
+        confirm_keys: whether keys are compared in full; otherwise by their MD5, as in RocketMQ.
         memory_size: bytes that the keys of one queue may take in memory; with less of it a queue takes more rounds.
         log_file_size: wished bytes of a log file in a store that has none yet; RocketMQ's 104,857,600 when None.
         queue_file_size: wished bytes of a queue file, likewise; RocketMQ's 10,485,760 when None.
@@ -74,20 +85,21 @@ def compact(
     """
     require(spark)
     home = os.path.abspath(home_of(path))  # noqa: PTH100 - symbolic links stay as they are on the executors too
-    if isinstance(topics, str):
-        msg = "topics must be an iterable of str, not a str"
-        raise TypeError(msg)
+    chosen = topic_list(topics)
     if max_tasks is not None and max_tasks < 1:
         msg = f"max_tasks must be at least 1, not {max_tasks}"
         raise ValueError(msg)
-    options = {
-        "job_id": job_id,
-        "force": force,
-        "memory_bytes": memory_size,
-        "log_file_bytes": log_file_size,
-        "queue_file_bytes": queue_file_size,
-    }
-    text = _native.compaction_plan(home, None if topics is None else list(topics), json.dumps(options))
+    options = options_json(
+        tombstone_retention=tombstone_retention,
+        memory_size=memory_size,
+        job_id=job_id,
+        force=force,
+        keyless=keyless,
+        confirm_keys=confirm_keys,
+        log_file_bytes=log_file_size,
+        queue_file_bytes=queue_file_size,
+    )
+    text = _native.compaction_plan(home, chosen, options)
     plan = json.loads(text)
     try:
         results = _run(spark, home, plan, max_tasks)

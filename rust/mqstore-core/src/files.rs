@@ -15,6 +15,7 @@
 //! <root>/mqstore/paths           the folders of the log, when they are others than commitlog/
 //! <root>/mqstore/wipe/           segments that are being overwritten before they go
 //! <root>/mqstore/jobs/           staged compactions
+//! <root>/mqstore/compaction.json what is known of the compacted files
 //! <root>/mqstore/repairs.jsonl   what repairs found lost
 //! ```
 //!
@@ -160,6 +161,11 @@ impl StoreFiles {
     /// `mqstore/jobs/`: staged output of compaction jobs.
     pub fn jobs(&self) -> PathBuf {
         self.side().join("jobs")
+    }
+
+    /// `mqstore/compaction.json`: what is known of the compacted files.
+    pub fn compaction_manifest(&self) -> PathBuf {
+        self.side().join("compaction.json")
     }
 
     /// `mqstore/live`: the running writer's positions.

@@ -9,21 +9,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore_core::compaction::{
-    CompactedQueue, CompactionOptions, CompactionPlan, Job, QueueTask, Stop, TaskResult, Worker, compact,
-    plan, preview, publish, published_report, run_task,
+    CompactedQueue, CompactionOptions, CompactionPlan, CompactionReport, Control, Job, QueueTask, TaskResult,
+    Worker, compact, plan, preview, publish, published_report, run_task,
 };
 use mqstore_core::{StoreError, StoreFiles};
 use mqstore_io::{Clock, OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::runtime::{SLICE, clock, detached};
+use crate::runtime::{SLICE, Shared, clock, detached};
 
 /// Jobs that this process drives, by store and id.
 static RUNNING: Mutex<Option<HashMap<(PathBuf, String), Job>>> = Mutex::new(None);
 
 /// A compacted record: queue offset, KEYS, body as stored, the whole record.
 type Record<'py> = (i64, Option<String>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+
+/// Topics, options, threads, bytes a second: see `compaction_run`.
+pub(crate) type Request = (Option<Vec<String>>, String, usize, u64);
 
 /// Adds the functions of this file to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -99,7 +102,7 @@ fn compaction_run_task(py: Python<'_>, task: &str, staging: PathBuf) -> PyResult
         let files = files_at(&task.root);
         let environment = files.vfs.environment();
         let worker = Worker { pid: environment.pid, host: environment.hostname, module };
-        Ok(run_task(&files, &task, &staging, worker, &Stop::default())?.to_json())
+        Ok(run_task(&files, &task, &staging, worker, &Control::default())?.to_json())
     })
 }
 
@@ -130,31 +133,70 @@ fn compaction_report(py: Python<'_>, path: PathBuf, job_id: &str) -> PyResult<Op
     detached(py, || Ok(published_report(&files_at(&path), job_id)?.map(|report| report.to_json())))
 }
 
-/// A whole job in this process, on at most `threads` threads; the report as JSON. Answers Ctrl-C.
+/// A whole job in this process, on at most `threads` threads that read and write at most
+/// `bytes_per_second` together (0: no limit); the report as JSON. Answers Ctrl-C; `progress` is called with
+/// the bytes done and the bytes in all.
 #[pyfunction]
-#[pyo3(signature = (path, topics, options, threads))]
+#[pyo3(signature = (path, topics, options, threads, bytes_per_second, progress))]
 fn compaction_run(
     py: Python<'_>,
     path: PathBuf,
     topics: Option<Vec<String>>,
     options: &str,
     threads: usize,
+    bytes_per_second: u64,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let options = detached(py, || CompactionOptions::from_json(options))?;
-    let stop = Arc::new(Stop::default());
-    let (files, stopping) = (files_at(&path), Arc::clone(&stop));
-    let run = move || {
-        compact(&files, topics.as_deref(), &options, threads, &stopping).map(|report| report.to_json())
+    let files = files_at(&path);
+    let work = move |control: &Arc<Control>| compact(&files, topics.as_deref(), &options, threads, control);
+    drive(py, &path, bytes_per_second, progress.as_ref(), work)
+}
+
+/// As `compaction_run`, of an open store.
+pub(crate) fn compact_store(
+    py: Python<'_>,
+    shared: Arc<Shared>,
+    request: Request,
+    progress: Option<&Py<PyAny>>,
+) -> PyResult<String> {
+    let (topics, options, threads, bytes_per_second) = request;
+    let options = detached(py, || CompactionOptions::from_json(&options))?;
+    let path = PathBuf::from(shared.path());
+    let work = move |control: &Arc<Control>| match shared.store() {
+        Ok(store) => store.compact(topics.as_deref(), &options, threads, control),
+        Err(_) => Err(StoreError::Closed { path: PathBuf::from(shared.path()) }),
     };
+    drive(py, &path, bytes_per_second, progress, work)
+}
+
+/// Runs `work` in a thread of its own; a signal, or an error of `progress`, ends it.
+fn drive(
+    py: Python<'_>,
+    path: &Path,
+    bytes_per_second: u64,
+    progress: Option<&Py<PyAny>>,
+    work: impl FnOnce(&Arc<Control>) -> Result<CompactionReport, StoreError> + Send + 'static,
+) -> PyResult<String> {
+    let control = Arc::new(Control::with_bytes_per_second(bytes_per_second));
+    let shared = Arc::clone(&control);
+    let run = move || work(&shared).map(|report| report.to_json());
     let thread = detached(py, || {
         mqstore_io::sync::spawn("mq-compaction", run)
-            .map_err(|error| StoreError::io(&path, "starting a thread", error))
+            .map_err(|error| StoreError::io(path, "starting a thread", error))
     })?;
     let mut raised = None;
+    let mut told = 0;
     while !thread.is_finished() {
         py.detach(|| clock().sleep(SLICE));
-        if let Err(error) = py.check_signals() {
-            stop.request();
+        let at = control.progress();
+        let mut looked = py.check_signals();
+        if let Some(progress) = progress.filter(|_| at.done_bytes > told) {
+            told = at.done_bytes;
+            looked = looked.and_then(|()| progress.call1(py, (at.done_bytes, at.total_bytes)).map(drop));
+        }
+        if let Err(error) = looked {
+            control.end();
             raised = Some(error);
             break;
         }

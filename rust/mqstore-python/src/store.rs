@@ -15,6 +15,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::admin::{rebuild_store, snapshot_store, stats_dict};
 use crate::batch::parts;
+use crate::compaction::{Request, compact_store};
 use crate::error::{StoreClosedError, to_py};
 use crate::events::report_dict;
 use crate::input::{Encoded, duration, encode, number, offset, offsets, optional_offset, queue, text, time};
@@ -306,6 +307,11 @@ impl NativeStore {
     /// Queues and index made anew; `progress` is called with the bytes done and the bytes in all.
     fn _rebuild<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
         rebuild_store(py, self.core()?, progress.as_ref())
+    }
+
+    /// The newest message of every key kept; see `compaction_run`.
+    fn _compact(&self, py: Python<'_>, request: Request, progress: Option<Py<PyAny>>) -> PyResult<String> {
+        compact_store(py, self.shared(), request, progress.as_ref())
     }
 
     /// A consistent copy in the new folder `output`; `progress` as for `_rebuild`.

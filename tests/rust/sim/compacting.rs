@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mqstore_core::compaction::{
-    CompactedQueue, CompactionOptions, Planned, Stop, Worker, compact, plan, publish, run_task,
+    CompactedQueue, CompactionOptions, Control, Planned, Worker, compact, plan, publish, run_task,
 };
 use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreFiles, encode_properties};
 use mqstore_io::{SimVfs, Vfs};
@@ -58,12 +58,13 @@ fn options(job: &str) -> CompactionOptions {
         job_id: Some(job.to_owned()),
         log_file_bytes: 4096,
         queue_file_bytes: 46 * 4,
+        tombstone_retention_ms: 0,
         ..CompactionOptions::default()
     }
 }
 
 fn run(files: &StoreFiles, job: &str) -> Result<(), String> {
-    compact(files, None, &options(job), 1, &Arc::new(Stop::default())).map(|_| ()).map_err(explain)
+    compact(files, None, &options(job), 1, &Arc::new(Control::default())).map(|_| ()).map_err(explain)
 }
 
 /// A store with one generation (unless `first`) and newer messages, in a process that still runs: what
@@ -221,7 +222,7 @@ fn damaged_staging() -> Result<(), String> {
     let task = plan.tasks.first().ok_or("nothing to compact")?;
     let staging = root().join("mqstore/jobs/two/worker");
     let worker = Worker { pid: 1, host: String::new(), module: String::new() };
-    let result = run_task(&files, task, &staging, worker, &Stop::default()).map_err(explain)?;
+    let result = run_task(&files, task, &staging, worker, &Control::default()).map_err(explain)?;
     let mut files_there = Vec::new();
     crate::decay::files_below(&start.world.vfs, &staging, &mut files_there);
     let (path, _) = files_there.first().ok_or("the task has made no file")?;

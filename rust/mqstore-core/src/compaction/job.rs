@@ -139,7 +139,7 @@ pub(crate) fn check_nonce(files: &StoreFiles, job_id: &str, nonce: &str) -> Resu
 
 impl Job {
     /// Starts job `id`, after sweeping what dead jobs left. The caller holds the store's lock.
-    pub(crate) fn begin(files: &StoreFiles, _held: &dyn StoreLock, id: &str) -> Result<Begun, StoreError> {
+    pub(crate) fn begin(files: &StoreFiles, id: &str) -> Result<Begun, StoreError> {
         check_job_id(id)?;
         make_dir(files, &files.side(), &files.root)?;
         make_dir(files, &files.jobs(), &files.side())?;

@@ -5,15 +5,15 @@
 
 use std::sync::Arc;
 
-use mqstore_io::StoreLock;
 use mqstore_io::sync::{Mutex, spawn};
 
+use super::control::Control;
 use super::job::{Job, job_dir};
 use super::model::{CompactionReport, QueueTask, TaskResult, Worker};
 use super::options::CompactionOptions;
-use super::plan::{Planned, plan, plan_locked};
-use super::publish::{publish, publish_locked};
-use super::task::{Stop, run_task};
+use super::plan::{Planned, plan};
+use super::publish::{publish, rehearse};
+use super::task::run_task;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
@@ -28,36 +28,23 @@ pub fn compact(
     topics: Option<&[String]>,
     options: &CompactionOptions,
     threads: usize,
-    stop: &Arc<Stop>,
+    control: &Arc<Control>,
 ) -> Result<CompactionReport, StoreError> {
     let Planned { plan, job } = plan(files, topics, options)?;
-    let (job, results) = run_all(files, job, &plan.tasks, threads, stop)?;
-    publish(files, job, &plan, &results)
-}
-
-/// As [`compact`], for a caller that holds the store's lock throughout.
-pub fn compact_locked(
-    files: &StoreFiles,
-    held: &dyn StoreLock,
-    topics: Option<&[String]>,
-    options: &CompactionOptions,
-    threads: usize,
-    stop: &Arc<Stop>,
-) -> Result<CompactionReport, StoreError> {
-    let Planned { plan, job } = plan_locked(files, held, topics, options)?;
-    let (job, results) = run_all(files, job, &plan.tasks, threads, stop)?;
-    publish_locked(files, held, job, &plan, &results)
+    let (job, results) = run_all(files, job, &plan.tasks, threads, control)?;
+    if options.dry_run { rehearse(files, job, &plan, &results) } else { publish(files, job, &plan, &results) }
 }
 
 /// Runs every task of a job; after the first error no other one starts, and the job is over.
-fn run_all(
+pub(crate) fn run_all(
     files: &StoreFiles,
     job: Option<Job>,
     tasks: &[QueueTask],
     threads: usize,
-    stop: &Arc<Stop>,
+    control: &Arc<Control>,
 ) -> Result<(Option<Job>, Vec<TaskResult>), StoreError> {
-    match run_on_threads(files, tasks, threads, stop) {
+    control.expect(tasks.iter().map(|task| task.records.saturating_mul(2)).fold(0, u64::saturating_add));
+    match run_on_threads(files, tasks, threads, control) {
         Ok(results) => Ok((job, results)),
         Err(error) => {
             // The first error is the one to report; the next job sweeps what this leaves.
@@ -71,15 +58,15 @@ fn run_on_threads(
     files: &StoreFiles,
     tasks: &[QueueTask],
     threads: usize,
-    stop: &Arc<Stop>,
+    control: &Arc<Control>,
 ) -> Result<Vec<TaskResult>, StoreError> {
     let pending: Arc<Mutex<Vec<(usize, QueueTask)>>> =
         Arc::new(Mutex::new(tasks.iter().cloned().enumerate().rev().collect()));
     let mut running = Vec::new();
     for _ in 0..threads.clamp(1, tasks.len().max(1)) {
-        let (files, pending, stop) = (files.clone(), Arc::clone(&pending), Arc::clone(stop));
+        let (files, pending, control) = (files.clone(), Arc::clone(&pending), Arc::clone(control));
         let root = files.root.clone();
-        let run = move || run_pending(&files, &pending, &stop);
+        let run = move || run_pending(&files, &pending, &control);
         running.push(spawn("mq-compact", run).at(&root, "starting a thread")?);
     }
     let mut results = Vec::new();
@@ -97,7 +84,7 @@ fn run_on_threads(
 fn run_pending(
     files: &StoreFiles,
     pending: &Mutex<Vec<(usize, QueueTask)>>,
-    stop: &Stop,
+    control: &Control,
 ) -> Result<Vec<TaskResult>, StoreError> {
     let environment = files.vfs.environment();
     let worker = Worker { pid: environment.pid, host: environment.hostname, module: String::new() };
@@ -109,7 +96,7 @@ fn run_pending(
             return Ok(results);
         };
         let staging = job_dir(files, &task.job_id).join(format!("local-{at}"));
-        match run_task(files, &task, &staging, worker.clone(), stop) {
+        match run_task(files, &task, &staging, worker.clone(), control) {
             Ok(result) => results.push(result),
             Err(error) => {
                 pending.lock().clear();

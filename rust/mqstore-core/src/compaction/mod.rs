@@ -14,8 +14,8 @@
 //! |---|---|
 //! | `plan`, `task`, `publish` | the three steps; `local` runs them in this process |
 //! | `model`, `options`, `json` | what they hand to each other |
-//! | `job`, `tree`, `state` | a job's folder and record, the next folder, "has it moved?" |
-//! | `source`, `digests`, `writer` | a task's input, its memory, its output |
+//! | `job`, `tree`, `state`, `manifest` | a job's folder and record, the next folder, "has it moved?", what is known |
+//! | `source`, `digests`, `writer`, `control` | a task's input, its memory, its output, its reins |
 //! | `folder`, `cursor`, `reader`, `positions`, `geometry` | RocketMQ's files |
 //!
 //! Across a crash: each queue is wholly in its old or wholly in its new generation, log and queue
@@ -25,6 +25,7 @@
 //! Source: `CompactionStore`, `CompactionLog`, `SparseConsumeQueue`; what is done better, and why, is
 //! in each module's text.
 
+mod control;
 mod cursor;
 mod digests;
 mod folder;
@@ -32,6 +33,7 @@ mod geometry;
 mod job;
 mod json;
 mod local;
+mod manifest;
 mod model;
 mod options;
 mod plan;
@@ -48,16 +50,20 @@ mod tests;
 mod tree;
 mod writer;
 
+pub use control::Control;
 pub(crate) use folder::{DataFile, FilePair, QueueFolder, open_listed};
 pub use geometry::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
 pub use job::{Job, published_report};
-pub use local::{compact, compact_locked};
+pub use local::compact;
+pub(crate) use local::run_all;
 pub use model::{
     CompactionPlan, CompactionReport, Counts, LogPart, LogTail, OutputFile, OutputPair, QueueTask,
     TaskResult, Worker,
 };
-pub use options::CompactionOptions;
+pub use options::{CompactionOptions, Keyless};
+pub(crate) use plan::{OpenStore, plan_open};
 pub use plan::{Planned, plan, plan_locked, preview};
 pub use publish::{publish, publish_locked};
+pub(crate) use publish::{publish_held, rehearse};
 pub use reader::{CompactedQueue, CompactedRecords};
-pub use task::{Stop, run_task};
+pub use task::run_task;

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::folder::check_names;
 use super::geometry::CompactionGeometry;
 use super::json::{Fields, VERSION, malformed, parse};
+use super::options::Keyless;
 use crate::error::StoreError;
 
 /// What a driver has decided to do.
@@ -49,12 +50,20 @@ pub struct QueueTask {
     pub queue_id: i32,
     /// Lengths of the new files.
     pub geometry: CompactionGeometry,
-    /// Bytes that the map of key digests may take.
+    /// Bytes that the map of keys may take.
     pub memory_bytes: u64,
+    /// Whether keys are compared in full, and not by their MD5.
+    pub confirm_keys: bool,
+    /// What becomes of records without a key.
+    pub keyless: Keyless,
+    /// Records without a body below this queue offset have been kept for long enough.
+    pub tombstones_below: i64,
     /// The state of the queue's compaction files when the job was planned.
     pub generation: String,
-    /// One past the last queue offset in them; 0 when there are none.
+    /// One past the last queue offset that is in them or was read for them; 0 when there are none.
     pub previous_end: i64,
+    /// How many records the task is going to find, about.
+    pub records: u64,
     /// The part of the commit log that follows.
     pub log: LogPart,
 }
@@ -129,10 +138,12 @@ pub struct Counts {
     pub survivors: u64,
     /// Distinct keys met, deleted ones included.
     pub keys: u64,
-    /// Records without a key; RocketMQ does not compact them, they are dropped.
+    /// Records without a key.
     pub keyless: u64,
     /// Keyed records without a body, which delete their key.
     pub tombstones: u64,
+    /// Those of them that were kept.
+    pub tombstones_kept: u64,
     /// Bytes of the records read.
     pub bytes_before: u64,
     /// Bytes of the records kept.
@@ -162,6 +173,8 @@ pub struct TaskResult {
     pub log_tail: Option<LogTail>,
     /// The queue offset of the last keyed record read.
     pub position: Option<i64>,
+    /// The queue offset of the first tombstone that was kept.
+    pub first_tombstone: Option<i64>,
     /// Who did it.
     pub worker: Worker,
 }
@@ -177,10 +190,12 @@ pub struct CompactionReport {
     pub messages_after: u64,
     /// Distinct keys met, deleted ones included.
     pub keys: u64,
-    /// Records without a key, which were dropped.
+    /// Records without a key.
     pub keyless: u64,
-    /// Records that delete their key, which were dropped.
+    /// Records that delete their key.
     pub tombstones: u64,
+    /// Those of them that were kept for slow readers.
+    pub tombstones_kept: u64,
     /// The most often that one queue's digest map was filled.
     pub rounds: u64,
     /// Bytes of the records read.
@@ -249,8 +264,12 @@ impl QueueTask {
             "log_file_bytes": self.geometry.log_file_bytes,
             "queue_file_bytes": self.geometry.queue_file_bytes,
             "memory_bytes": self.memory_bytes,
+            "confirm_keys": self.confirm_keys,
+            "keyless": self.keyless.name(),
+            "tombstones_below": self.tombstones_below,
             "generation": self.generation,
             "previous_end": self.previous_end,
+            "records": self.records,
             "log": {
                 "queue_from": self.log.queue_from,
                 "queue_to": self.log.queue_to,
@@ -286,8 +305,12 @@ impl QueueTask {
             queue_id,
             geometry,
             memory_bytes: fields.u64("memory_bytes")?,
+            confirm_keys: fields.flag("confirm_keys")?,
+            keyless: Keyless::from_name("compaction task", fields.text("keyless")?)?,
+            tombstones_below: fields.i64("tombstones_below")?,
             generation: fields.text("generation")?.to_owned(),
             previous_end: fields.i64("previous_end")?,
+            records: fields.u64("records")?,
             log: LogPart {
                 queue_from: log.i64("queue_from")?,
                 queue_to: log.i64("queue_to")?,
@@ -322,6 +345,7 @@ impl TaskResult {
             "pairs": pairs,
             "log_tail": tail,
             "position": self.position,
+            "first_tombstone": self.first_tombstone,
             "worker": self.worker.to_value(),
         })
         .to_string()
@@ -352,6 +376,8 @@ impl TaskResult {
         check_names(topic, queue_id)?;
         let failed = fields.optional("failed").map(|_| fields.text("failed")).transpose()?;
         let position = fields.optional("position").map(|_| fields.i64("position")).transpose()?;
+        let first_tombstone =
+            fields.optional("first_tombstone").map(|_| fields.i64("first_tombstone")).transpose()?;
         Ok(Self {
             job_id: fields.text("job_id")?.to_owned(),
             topic: topic.to_owned(),
@@ -362,12 +388,13 @@ impl TaskResult {
             pairs: fields.array("pairs")?.iter().map(pair_from).collect::<Result<_, _>>()?,
             log_tail: fields.optional("log_tail").map(tail_from).transpose()?,
             position,
+            first_tombstone,
             worker: Worker::from_value(fields.optional("worker").unwrap_or(&Value::Null))?,
         })
     }
 }
 
-fn pair_value(pair: &OutputPair) -> Value {
+pub(crate) fn pair_value(pair: &OutputPair) -> Value {
     let file = |file: &OutputFile| json!({"used_bytes": file.used_bytes, "crc": file.crc});
     json!({
         "name": offset_file_name(pair.base),
@@ -426,6 +453,7 @@ impl Counts {
             "keys": self.keys,
             "keyless": self.keyless,
             "tombstones": self.tombstones,
+            "tombstones_kept": self.tombstones_kept,
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
             "rounds": self.rounds,
@@ -440,6 +468,7 @@ impl Counts {
             keys: fields.u64("keys")?,
             keyless: fields.u64("keyless")?,
             tombstones: fields.u64("tombstones")?,
+            tombstones_kept: fields.u64("tombstones_kept")?,
             bytes_before: fields.u64("bytes_before")?,
             bytes_after: fields.u64("bytes_after")?,
             rounds: fields.u64("rounds")?,
@@ -455,6 +484,7 @@ impl CompactionReport {
         self.keys = self.keys.saturating_add(counts.keys);
         self.keyless = self.keyless.saturating_add(counts.keyless);
         self.tombstones = self.tombstones.saturating_add(counts.tombstones);
+        self.tombstones_kept = self.tombstones_kept.saturating_add(counts.tombstones_kept);
         self.bytes_before = self.bytes_before.saturating_add(counts.bytes_before);
         self.bytes_after = self.bytes_after.saturating_add(counts.bytes_after);
         self.rounds = self.rounds.max(counts.rounds);
@@ -474,6 +504,7 @@ impl CompactionReport {
             "keys": self.keys,
             "keyless": self.keyless,
             "tombstones": self.tombstones,
+            "tombstones_kept": self.tombstones_kept,
             "rounds": self.rounds,
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
@@ -492,6 +523,7 @@ impl CompactionReport {
             keys: fields.u64("keys")?,
             keyless: fields.u64("keyless")?,
             tombstones: fields.u64("tombstones")?,
+            tombstones_kept: fields.u64("tombstones_kept")?,
             rounds: fields.u64("rounds")?,
             bytes_before: fields.u64("bytes_before")?,
             bytes_after: fields.u64("bytes_after")?,

@@ -21,8 +21,9 @@ use mqstore_io::{Access, StoreLock};
 use super::folder::{check_names, queue_ids, topics as topics_with_files};
 use super::geometry::CompactionGeometry;
 use super::job::{Begun, Job, fresh_token};
+use super::manifest::{Generation, Manifest};
 use super::model::{CompactionPlan, LogPart, QueueTask};
-use super::options::CompactionOptions;
+use super::options::{CompactionOptions, Keyless};
 use super::publish::lock_store;
 use super::state::GenerationState;
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
@@ -60,14 +61,32 @@ pub fn plan(
 /// As [`plan`], for a caller that holds the store's lock.
 pub fn plan_locked(
     files: &StoreFiles,
-    held: &dyn StoreLock,
+    _held: &dyn StoreLock,
     topics: Option<&[String]>,
     options: &CompactionOptions,
 ) -> Result<Planned, StoreError> {
-    let planner = Planner::new(files, options)?;
+    begin(files, &Planner::new(files, options)?, topics)
+}
+
+/// As [`plan_locked`], for the process that has the store open for writing, and so holds its lock.
+pub(crate) fn plan_open(
+    files: &StoreFiles,
+    topics: Option<&[String]>,
+    options: &CompactionOptions,
+    open: &OpenStore<'_>,
+) -> Result<Planned, StoreError> {
+    begin(files, &Planner::of_open(files, options, open)?, topics)
+}
+
+fn begin(
+    files: &StoreFiles,
+    planner: &Planner<'_>,
+    topics: Option<&[String]>,
+) -> Result<Planned, StoreError> {
+    let options = planner.options;
     let topics = planner.choose(topics)?;
     let id = options.job_id.clone().unwrap_or_else(|| format!("compact-{}", fresh_token(files)));
-    let job = match Job::begin(files, held, &id)? {
+    let job = match Job::begin(files, &id)? {
         Begun::Running(job) => job,
         Begun::Published(report) => {
             let plan = CompactionPlan {
@@ -118,6 +137,14 @@ fn require_store(files: &StoreFiles) -> Result<(), StoreError> {
     })
 }
 
+/// What an open store knows better than its files.
+pub(crate) struct OpenStore<'a> {
+    /// Its queues.
+    pub(crate) queues: &'a Arc<QueueSet>,
+    /// Dispatches what was appended, and says how far that is.
+    pub(crate) catch_up: &'a dyn Fn() -> Result<u64, StoreError>,
+}
+
 /// What a plan is made from.
 struct Planner<'a> {
     files: &'a StoreFiles,
@@ -125,7 +152,8 @@ struct Planner<'a> {
     table: TopicTable,
     with_files: Vec<String>,
     list: Arc<SegmentList>,
-    queues: QueueSet,
+    queues: Arc<QueueSet>,
+    open: Option<&'a OpenStore<'a>>,
     /// Whether consume queues may be followed.
     trusted: bool,
     /// No consume queue points behind this log position.
@@ -137,6 +165,9 @@ struct Chosen {
     topics: BTreeSet<String>,
     skipped: Vec<String>,
 }
+
+/// A queue, and one past the last queue offset that was found of it.
+type Ended = ((String, i32), i64);
 
 impl<'a> Planner<'a> {
     fn new(files: &'a StoreFiles, options: &'a CompactionOptions) -> Result<Self, StoreError> {
@@ -153,7 +184,27 @@ impl<'a> Planner<'a> {
             trusted: clean && covered <= list.end_offset(),
             covered,
             list: Arc::new(list),
-            queues,
+            queues: Arc::new(queues),
+            open: None,
+            files,
+            options,
+        })
+    }
+
+    fn of_open(
+        files: &'a StoreFiles,
+        options: &'a CompactionOptions,
+        open: &'a OpenStore<'a>,
+    ) -> Result<Self, StoreError> {
+        options.geometry()?;
+        Ok(Self {
+            table: topic_table(files)?,
+            with_files: topics_with_files(files, &files.compaction())?,
+            trusted: true,
+            covered: (open.catch_up)()?,
+            list: Arc::new(SegmentList::load_if_any(files)?),
+            queues: Arc::clone(open.queues),
+            open: Some(open),
             files,
             options,
         })
@@ -217,40 +268,47 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Every queue of `topics` that may hold a record, and where the log ends.
-    fn queues_of(&self, topics: &BTreeSet<String>) -> Result<(Vec<(String, i32)>, u64), StoreError> {
+    /// Every queue of `topics` that may hold a record, one past the last queue offset that the walked part of
+    /// the log has of it, and where the log ends.
+    fn queues_of(&self, topics: &BTreeSet<String>) -> Result<(Vec<Ended>, u64), StoreError> {
         let known = self.queues.topics();
-        let mut found: BTreeMap<&str, BTreeSet<i32>> = BTreeMap::new();
+        let mut found: BTreeMap<&str, BTreeMap<i32, i64>> = BTreeMap::new();
         let mut unknown = false;
         for topic in topics {
             let ids = found.entry(topic).or_default();
-            ids.extend(queue_ids(self.files, &self.files.compaction(), topic)?);
+            ids.extend(queue_ids(self.files, &self.files.compaction(), topic)?.into_iter().map(|id| (id, 0)));
             let in_queues = known.get(topic).filter(|_| self.trusted);
             unknown |= in_queues.is_none();
-            ids.extend(in_queues.into_iter().flatten());
+            ids.extend(in_queues.into_iter().flatten().map(|id| (*id, 0)));
         }
         // Without a consume queue to trust, only the log knows which queues there are.
         let from = if unknown { self.list.min_offset() } else { self.covered };
-        let log_end = self.look_through(from, |topic, queue_id| {
-            if let Some(ids) = found.get_mut(topic) {
-                ids.insert(queue_id);
-            }
-        })?;
+        let log_end = if self.open.is_some() {
+            // Everything that was appended before has its entry.
+            self.covered
+        } else {
+            self.look_through(from, |topic, queue_id, queue_offset| {
+                if let Some(ids) = found.get_mut(topic) {
+                    let end = ids.entry(queue_id).or_insert(0);
+                    *end = queue_offset.saturating_add(1).max(*end);
+                }
+            })?
+        };
         let queues = found
             .into_iter()
-            .flat_map(|(topic, ids)| ids.into_iter().map(move |id| (topic.to_owned(), id)))
-            .filter(|(topic, id)| check_names(topic, *id).is_ok())
+            .flat_map(|(topic, ids)| ids.into_iter().map(move |(id, end)| ((topic.to_owned(), id), end)))
+            .filter(|((topic, id), _)| check_names(topic, *id).is_ok())
             .collect();
         Ok((queues, log_end))
     }
 
     /// Calls `visit` for each record from log position `from` on; where the log ends.
-    fn look_through(&self, from: u64, mut visit: impl FnMut(&str, i32)) -> Result<u64, StoreError> {
+    fn look_through(&self, from: u64, mut visit: impl FnMut(&str, i32, i64)) -> Result<u64, StoreError> {
         let list = Arc::clone(&self.list);
         let mut scanner = LogScanner::new(list, from, u64::MAX >> 1, ScanChecks { crc: true });
         loop {
             match scanner.next_item()? {
-                ScanItem::Record(record) => visit(record.topic, record.queue_id),
+                ScanItem::Record(record) => visit(record.topic, record.queue_id, record.queue_offset),
                 ScanItem::Filler { .. } => {}
                 ScanItem::End { offset } => return Ok(offset),
                 // A torn tail ends the log. Other damage makes the tasks that meet it fail.
@@ -272,13 +330,15 @@ impl<'a> Planner<'a> {
             published: None,
         };
         let (queues, log_end) = self.queues_of(&chosen.topics)?;
+        let manifest = Manifest::load(self.files)?;
+        let now_ms = self.files.clock.now_ms();
         let mut geometry = None;
         let mut states = Vec::new();
-        for (topic, queue_id) in queues {
+        for ((topic, queue_id), scanned_to) in queues {
             match GenerationState::load(self.files, &topic, queue_id) {
                 Ok(state) => {
                     geometry = geometry.or(state.geometry);
-                    states.push((topic, queue_id, state));
+                    states.push((topic, queue_id, state, scanned_to));
                 }
                 Err(error @ StoreError::Corrupt { .. }) => {
                     plan.skipped.push(format!("{topic}/{queue_id}: {error}"));
@@ -290,18 +350,58 @@ impl<'a> Planner<'a> {
             Some(geometry) => geometry,
             None => self.options.geometry()?,
         };
-        for (topic, queue_id, state) in states {
+        for (topic, queue_id, state, scanned_to) in states {
             if !state.blocked.is_empty() {
                 plan.skipped.push(format!("{topic}/{queue_id}: {}", state.blocked.join("; ")));
                 continue;
             }
-            let log = self.log_part(&topic, queue_id, state.end, log_end);
-            if state.end == 0 && log.queue_from >= log.queue_to && log.scan_from >= log.log_end {
+            let known = manifest.get(&topic, queue_id, &state.token);
+            let previous_end = known.map_or(0, |known| known.end).max(state.end);
+            let log = self.log_part(&topic, queue_id, previous_end, log_end);
+            if previous_end == 0 && log.queue_from >= log.queue_to && log.scan_from >= log.log_end {
                 continue;
             }
-            plan.tasks.push(self.task(topic, queue_id, state, geometry, log, (job_id, nonce)));
+            let tombstones_below = self.tombstones_below(known, now_ms);
+            let end = scanned_to.max(log.queue_to);
+            if !self.options.force
+                && known.is_some_and(|known| self.is_unchanged(known, end, tombstones_below))
+            {
+                plan.skipped.push(format!("{topic}/{queue_id}: unchanged"));
+                continue;
+            }
+            let mut task = self.task(topic, queue_id, state, geometry, log, (job_id, nonce));
+            task.previous_end = previous_end;
+            let in_log = u64::try_from(task.log.queue_to - task.log.queue_from).unwrap_or(0);
+            task.records = in_log.saturating_add(known.map_or(0, Generation::records));
+            task.tombstones_below = tombstones_below;
+            plan.tasks.push(task);
+        }
+        if let Some(open) = self.open {
+            // Every entry that the tasks follow is of a record before this.
+            let end = (open.catch_up)()?;
+            for task in &mut plan.tasks {
+                if task.log.scan_from == task.log.log_end {
+                    task.log.scan_from = end;
+                }
+                task.log.log_end = end;
+            }
         }
         Ok(plan)
+    }
+
+    /// The queue offset below which tombstones need not be kept any more.
+    fn tombstones_below(&self, known: Option<&Generation>, now_ms: i64) -> i64 {
+        match self.options.tombstone_retention_ms {
+            0 => i64::MAX,
+            retention => known.map_or(0, |known| known.tombstones_below(retention, now_ms)),
+        }
+    }
+
+    /// Whether a run over a queue that ends at `end` would leave everything as it is.
+    fn is_unchanged(&self, known: &Generation, end: i64, tombstones_below: i64) -> bool {
+        let all_stays = known.first_tombstone.is_none_or(|first| first >= tombstones_below)
+            && (known.keyless == 0 || self.options.keyless == Keyless::Keep);
+        end <= known.end && all_stays
     }
 
     fn task(
@@ -321,6 +421,10 @@ impl<'a> Planner<'a> {
             queue_id,
             geometry: state.geometry.unwrap_or(geometry),
             memory_bytes: self.options.memory_bytes,
+            confirm_keys: self.options.confirm_keys,
+            keyless: self.options.keyless,
+            tombstones_below: 0,
+            records: 0,
             generation: state.token,
             previous_end: state.end,
             log,

@@ -7,7 +7,8 @@
 //!    generation that it was planned from; what fails is skipped and reported
 //! 2  the commit log is synced as far as it was compacted
 //! 3  jobs/<id>/tree becomes the next `compaction` folder: hard links and the new files, all synced
-//! 4  the record says "publishing", with the inode of tree                         -- durable
+//! 4  the manifest gets what is known of the next generations, then the record says "publishing",
+//!    with the inode of tree                                                       -- durable
 //! 5  compaction <-> jobs/<id>/tree                                                -- the one step
 //! 6  both parent folders are synced
 //! 7  the record says "published"; everything else of the job is swept
@@ -29,7 +30,11 @@ use serde_json::json;
 
 use super::geometry::UNIT_BYTES;
 use super::job::{Begun, Job, check_nonce, check_staging_name, compaction_inode, job_dir, settle};
-use super::model::{CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult};
+use super::manifest::{Generation, Manifest};
+use super::model::{
+    CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult, pair_value,
+};
+use super::options::Keyless;
 use super::state::GenerationState;
 use super::tree::{NextTree, Replacement};
 use super::writer::{STAGED_LOGS, STAGED_QUEUES};
@@ -55,14 +60,24 @@ pub fn publish(
     plan: &CompactionPlan,
     results: &[TaskResult],
 ) -> Result<CompactionReport, StoreError> {
-    let held = lock_store(files)?;
-    publish_locked(files, held.as_ref(), job, plan, results)
+    let _held = lock_store(files)?;
+    publish_held(files, job, plan, results)
 }
 
 /// As [`publish`], for a caller that holds the store's lock.
 pub fn publish_locked(
     files: &StoreFiles,
     _held: &dyn StoreLock,
+    job: Option<Job>,
+    plan: &CompactionPlan,
+    results: &[TaskResult],
+) -> Result<CompactionReport, StoreError> {
+    publish_held(files, job, plan, results)
+}
+
+/// As [`publish`], in a process that holds the store's lock.
+pub(crate) fn publish_held(
+    files: &StoreFiles,
     job: Option<Job>,
     plan: &CompactionPlan,
     results: &[TaskResult],
@@ -97,6 +112,26 @@ pub fn publish_locked(
     report.elapsed_ms = job.elapsed_ms(files);
     job.published(files, &report)?;
     settle(files, job.id())?;
+    Ok(report)
+}
+
+/// What [`publish`] would report, after all its checks; the job is over, and nothing is published.
+pub(crate) fn rehearse(
+    files: &StoreFiles,
+    job: Option<Job>,
+    plan: &CompactionPlan,
+    results: &[TaskResult],
+) -> Result<CompactionReport, StoreError> {
+    if let Some(report) = &plan.published {
+        return Ok(report.clone());
+    }
+    let mut report = CompactionReport { job_id: plan.job_id.clone(), ..CompactionReport::default() };
+    report.skipped.clone_from(&plan.skipped);
+    if let Some(job) = job {
+        let checked = accept(files, &job, plan, results, &mut report).map(|_| ());
+        report.elapsed_ms = job.elapsed_ms(files);
+        checked.and(job.abandon(files))?;
+    }
     Ok(report)
 }
 
@@ -144,12 +179,7 @@ fn accept<'a>(
                     "worker": result.worker.to_value(),
                     "staging": result.staging,
                 }));
-                replacements.push(Replacement {
-                    task,
-                    staging: job.dir().join(&result.staging),
-                    pairs: &result.pairs,
-                    position: result.position,
-                });
+                replacements.push(Replacement { task, staging: job.dir().join(&result.staging), result });
             }
             (Some(reason), _) => report.skipped.push(format!("{name}: {reason}")),
             (None, None) => {}
@@ -329,6 +359,7 @@ fn switch(
     NextTree::build(files, &tree, replacements)?;
     switch::step("compaction.sync_tree_name", || files.vfs.sync_dir(job.dir()))
         .at(job.dir(), "syncing a job's folder")?;
+    note(files, job, replacements)?;
     let inode = files.vfs.stat(&tree).at(&tree, "looking at the next generation")?.inode;
     job.publishing(files, inode, report)?;
     let switched = if compaction_inode(files)?.is_some() {
@@ -341,6 +372,29 @@ fn switch(
         .at(&files.root, "syncing the store's folder")?;
     switch::step("compaction.sync_old_tree", || files.vfs.sync_dir(job.dir()))
         .at(job.dir(), "syncing a job's folder")
+}
+
+/// Notes what is known of the next generations, beside what is known of the present ones.
+fn note(files: &StoreFiles, job: &Job, replacements: &[Replacement<'_>]) -> Result<(), StoreError> {
+    let mut manifest = Manifest::load(files)?;
+    let now_ms = files.clock.now_ms();
+    for Replacement { task, result, .. } in replacements {
+        let (topic, queue_id) = (task.topic.as_str(), task.queue_id);
+        let read = result.log_tail.map_or(0, |tail| tail.queue_offset.saturating_add(1));
+        let mut next = Generation {
+            token: GenerationState::load_from(files, &job.tree(), topic, queue_id)?.token,
+            replaces: task.generation.clone(),
+            job_id: job.id().to_owned(),
+            end: read.max(task.previous_end),
+            first_tombstone: result.first_tombstone,
+            keyless: if task.keyless == Keyless::Keep { result.counts.keyless } else { 0 },
+            removed: Vec::new(),
+            files: result.pairs.iter().map(pair_value).collect(),
+        };
+        next.follow(manifest.get(topic, queue_id, &task.generation), now_ms);
+        manifest.add(topic, queue_id, next);
+    }
+    manifest.write(files)
 }
 
 fn cannot_switch(compaction: &Path, error: io::Error) -> StoreError {

@@ -3,7 +3,7 @@
 //! Owns the joining of a queue's two sources, which overlap nowhere:
 //!
 //! ```text
-//! compaction/...       q3 q7 q8 q12 |                     up to the end that the plan saw
+//! compaction/...       q3 q7 q8 q12 |                     up to the end of what was read for it
 //! consume queue + log               | q13 q14 q15         entries, each checked against its record
 //! log alone                         |             q16     what no entry points at yet
 //! ```
@@ -45,6 +45,8 @@ pub(crate) fn walk(
 ) -> Result<Option<LogTail>, StoreError> {
     let mut walk = Walk { files, task, last_offset: -1, tail: None, visit };
     walk.previous_generation()?;
+    // Also what was read for that generation and not kept.
+    walk.last_offset = walk.last_offset.max(task.previous_end.saturating_sub(1));
     walk.commit_log()?;
     Ok(walk.tail)
 }

@@ -2,6 +2,8 @@
 //!
 //! Owns the comparison of "planned" and "now": both read the folder through [`GenerationState`].
 
+use std::path::Path;
+
 use super::cursor::{Listed, PairCursor};
 use super::folder::QueueFolder;
 use super::geometry::CompactionGeometry;
@@ -27,8 +29,18 @@ pub(crate) struct GenerationState {
 impl GenerationState {
     /// Looks at the files of a queue.
     pub(crate) fn load(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<Self, StoreError> {
+        Self::load_from(files, &files.compaction(), topic, queue_id)
+    }
+
+    /// Looks at the files of a queue below `compaction`, which may be the next folder of that name.
+    pub(crate) fn load_from(
+        files: &StoreFiles,
+        compaction: &Path,
+        topic: &str,
+        queue_id: i32,
+    ) -> Result<Self, StoreError> {
         for _ in 0..MOST_TRIES {
-            let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
+            let folder = QueueFolder::load(files, compaction, topic, queue_id)?;
             if let Listed::Same((end, last_entry)) = end_of(files, &folder, topic, queue_id)? {
                 return Ok(Self {
                     token: folder.token(&last_entry),

@@ -6,9 +6,10 @@
 //! their folder only, and what one that died left is swept. A result is complete when it is returned:
 //! files and folders are synced.
 //!
-//! Two walks over the records: the first gathers digests of the keys, the second copies the newest
-//! record of every key, unless it has no body. What RocketMQ drops is dropped and counted: records
-//! whose KEYS are blank. The whole KEYS text is the key.
+//! Two walks over the records: the first gathers the keys, the second copies the newest record of every
+//! key. One without a body is a tombstone: it is copied while a slow reader may need it, which is what
+//! the plan says. The whole KEYS text is the key; records whose KEYS are blank are counted, and dropped
+//! as by RocketMQ unless the task says otherwise.
 //!
 //! Source: `CompactionLog#getOffsetMap`, `#shouldRetainMsg`, `#asyncPutMessage`.
 
@@ -16,42 +17,22 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use mqstore_io::switch;
-use mqstore_io::sync::{AtomicBool, Ordering};
 
 use mqstore_format::RecordView;
 use mqstore_format::properties::KEYS;
 
-use super::digests::{KeyCollector, Verdicts};
+use super::control::{Control, Meter};
+use super::digests::{Equality, KeyCollector, Verdicts};
 use super::job::{check_nonce, check_staging_name, job_dir};
 use super::model::{Counts, LogTail, OutputPair, QueueTask, TaskResult, Worker};
+use super::options::Keyless;
 use super::source::walk;
 use super::writer::GenerationWriter;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
-/// How many records a task handles between two looks at [`Stop`].
-const RECORDS_BETWEEN_LOOKS: u64 = 256;
-
-/// Asks running tasks to end.
-#[derive(Debug, Default)]
-pub struct Stop(AtomicBool);
-
-impl Stop {
-    /// From now on tasks end with [`StoreError::Closed`] within a few hundred records.
-    pub fn request(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn check(&self, files: &StoreFiles, records: u64) -> Result<(), StoreError> {
-        if records.is_multiple_of(RECORDS_BETWEEN_LOOKS) && self.0.load(Ordering::Relaxed) {
-            return Err(StoreError::Closed { path: files.root.clone() });
-        }
-        Ok(())
-    }
-}
-
-/// File of the key digests in a staging folder.
-const DIGESTS_FILE: &str = "digests";
+/// File of the keys in a staging folder.
+const KEYS_FILE: &str = "keys";
 
 /// Compacts the queue of `task` into the folder `staging`, which must lie in the job's folder and must
 /// not exist yet. `worker` is noted in the result.
@@ -60,14 +41,14 @@ const DIGESTS_FILE: &str = "digests";
 ///
 /// # Errors
 /// [`StoreError::NotAStore`] when this process does not see the driver's directory,
-/// [`StoreError::InvalidOption`] for a staging folder elsewhere, [`StoreError::Closed`] when `stop`
+/// [`StoreError::InvalidOption`] for a staging folder elsewhere, [`StoreError::Closed`] when `control`
 /// asks for it, and I/O errors.
 pub fn run_task(
     files: &StoreFiles,
     task: &QueueTask,
     staging: &Path,
     worker: Worker,
-    stop: &Stop,
+    control: &Control,
 ) -> Result<TaskResult, StoreError> {
     let name = staging.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     check_staging_name(name)?;
@@ -90,16 +71,23 @@ pub fn run_task(
         pairs: Vec::new(),
         log_tail: None,
         position: None,
+        first_tombstone: None,
         worker,
     };
-    match compact(files, task, staging, stop) {
+    match compact(files, task, staging, control) {
         Ok(output) => {
             result.counts = output.counts;
             result.pairs = output.pairs;
             result.log_tail = output.log_tail;
             result.position = output.position;
+            result.first_tombstone = output.first_tombstone;
         }
-        Err(error @ (StoreError::Corrupt { .. } | StoreError::TooLarge { .. } | StoreError::Busy { .. })) => {
+        Err(
+            error @ (StoreError::Corrupt { .. }
+            | StoreError::TooLarge { .. }
+            | StoreError::Busy { .. }
+            | StoreError::InvalidOption { .. }),
+        ) => {
             result.failed = Some(error.to_string());
         }
         Err(error) => return Err(error),
@@ -111,68 +99,97 @@ pub fn run_task(
     Ok(result)
 }
 
+#[derive(Default)]
 struct Output {
     counts: Counts,
     pairs: Vec<OutputPair>,
     log_tail: Option<LogTail>,
     position: Option<i64>,
+    first_tombstone: Option<i64>,
 }
 
-fn compact(files: &StoreFiles, task: &QueueTask, staging: &Path, stop: &Stop) -> Result<Output, StoreError> {
-    let digests = staging.join(DIGESTS_FILE);
-    let mut counts = Counts::default();
-    let mut position = None;
-    let mut collector = KeyCollector::create(files, &digests)?;
-    let log_tail = walk(files, task, &mut |record| {
-        stop.check(files, counts.before)?;
+fn compact(
+    files: &StoreFiles,
+    task: &QueueTask,
+    staging: &Path,
+    control: &Control,
+) -> Result<Output, StoreError> {
+    let keys = staging.join(KEYS_FILE);
+    let mut output = Output::default();
+    let equality = if task.confirm_keys { Equality::FullKeys } else { Equality::Digests };
+    let mut collector = KeyCollector::create(files, &keys, equality)?;
+    let mut meter = Meter::start(files, control)?;
+    let counts = &mut output.counts;
+    output.log_tail = walk(files, task, &mut |record| {
+        meter.read(record.size)?;
         counts.before += 1;
         counts.bytes_before += u64::from(record.size);
         let Some(key) = compaction_key(record) else {
             counts.keyless += 1;
             return Ok(());
         };
-        position = Some(record.queue_offset);
-        collector.add(&key, !record.body.is_empty())
+        counts.tombstones += u64::from(record.body.is_empty());
+        output.position = Some(record.queue_offset);
+        collector.add(&key)
     })?;
+    meter.look()?;
+    if task.keyless == Keyless::Refuse && counts.keyless > 0 {
+        return Err(StoreError::InvalidOption {
+            option: "keyless",
+            reason: format!("{} messages have no key, which is refused", counts.keyless),
+        });
+    }
     let verdicts = collector.finish(task.memory_bytes)?;
     counts.keys = verdicts.keys;
-    counts.tombstones = verdicts.tombstone_records;
     counts.rounds = verdicts.rounds;
-    let mut writer = GenerationWriter::create(files, staging, task.geometry)?;
-    copy(files, task, &mut writer, &verdicts, &mut counts, stop)?;
-    let pairs = writer.finish()?;
-    files.vfs.remove_file(&digests).at(&digests, "removing the file of key digests")?;
-    Ok(Output { counts, pairs, log_tail, position })
+    copy(files, task, staging, &verdicts, &mut output, control)?;
+    files.vfs.remove_file(&keys).at(&keys, "removing the file of keys")?;
+    Ok(output)
 }
 
 /// The second walk.
 fn copy(
     files: &StoreFiles,
     task: &QueueTask,
-    writer: &mut GenerationWriter<'_>,
+    staging: &Path,
     verdicts: &Verdicts,
-    counts: &mut Counts,
-    stop: &Stop,
+    output: &mut Output,
+    control: &Control,
 ) -> Result<(), StoreError> {
-    let mut ordinal = 0;
+    let mut writer = GenerationWriter::create(files, staging, task.geometry)?;
+    let mut meter = Meter::start(files, control)?;
+    let (mut seen, mut ordinal) = (0, 0);
     walk(files, task, &mut |record| {
-        stop.check(files, ordinal)?;
-        if compaction_key(record).is_none() {
-            return Ok(());
-        }
-        if verdicts.survives(ordinal) {
-            counts.survivors += 1;
-            counts.bytes_after += u64::from(record.size);
+        meter.read(record.size)?;
+        seen += 1;
+        let stays = if compaction_key(record).is_none() {
+            task.keyless == Keyless::Keep
+        } else {
+            ordinal += 1;
+            let is_tombstone = record.body.is_empty();
+            let stays = verdicts.is_newest(ordinal - 1)
+                && !(is_tombstone && record.queue_offset < task.tombstones_below);
+            if stays && is_tombstone {
+                output.counts.tombstones_kept += 1;
+                output.first_tombstone.get_or_insert(record.queue_offset);
+            }
+            stays
+        };
+        if stays {
+            output.counts.survivors += 1;
+            output.counts.bytes_after += u64::from(record.size);
+            meter.wrote(record.size);
             writer.append(record)?;
         }
-        ordinal += 1;
         Ok(())
     })?;
-    if ordinal != verdicts.records {
+    meter.look()?;
+    if (seen, ordinal) != (output.counts.before, verdicts.records) {
         return Err(StoreError::Busy {
             reason: format!("{}/{} changed while it was compacted", task.topic, task.queue_id),
         });
     }
+    output.pairs = writer.finish()?;
     Ok(())
 }
 

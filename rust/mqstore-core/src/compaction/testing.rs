@@ -14,7 +14,7 @@ use mqstore_format::{
 use mqstore_io::{Access, ManualClock, SimVfs};
 
 use super::folder::{LOG_DIR, QUEUE_DIR, queue_dir};
-use super::{CompactedQueue, CompactionOptions, CompactionReport, Stop, compact};
+use super::{CompactedQueue, CompactionOptions, CompactionReport, Control, compact};
 use crate::consume_queue::QueueSet;
 use crate::error::StoreError;
 use crate::files::StoreFiles;
@@ -35,15 +35,24 @@ pub(crate) fn sim_files() -> StoreFiles {
 
 /// The test store's root in `vfs`.
 pub(crate) fn files_on(vfs: &SimVfs) -> StoreFiles {
-    let files =
-        StoreFiles::new(Arc::new(vfs.clone()), Arc::new(ManualClock::new(START_MS)), Path::new("/store"));
+    files_with(vfs, Arc::new(ManualClock::new(START_MS)))
+}
+
+/// The same, with a clock that the test holds.
+pub(crate) fn files_with(vfs: &SimVfs, clock: Arc<ManualClock>) -> StoreFiles {
+    let files = StoreFiles::new(Arc::new(vfs.clone()), clock, Path::new("/store"));
     mqstore_io::Vfs::create_dir_all(vfs, &files.root).unwrap();
     files
 }
 
-/// Options that make small files.
+/// Options that make small files; tombstones go at once, as in RocketMQ.
 pub(crate) fn small() -> CompactionOptions {
-    CompactionOptions { log_file_bytes: 2048, queue_file_bytes: 46 * 8, ..CompactionOptions::default() }
+    CompactionOptions {
+        log_file_bytes: 2048,
+        queue_file_bytes: 46 * 8,
+        tombstone_retention_ms: 0,
+        ..CompactionOptions::default()
+    }
 }
 
 /// Compacts in this process.
@@ -53,7 +62,7 @@ pub(crate) fn compact_now(
     options: &CompactionOptions,
     threads: usize,
 ) -> Result<CompactionReport, StoreError> {
-    compact(files, topics, options, threads, &Arc::new(Stop::default()))
+    compact(files, topics, options, threads, &Arc::new(Control::default()))
 }
 
 /// A message of a test.
@@ -96,6 +105,7 @@ impl Sent {
 #[derive(Debug)]
 pub(crate) struct TestStore {
     pub(crate) files: StoreFiles,
+    pub(crate) clock: Arc<ManualClock>,
     log_end: u64,
     queues: QueueSet,
     next: HashMap<(String, i32), i64>,
@@ -109,12 +119,13 @@ impl TestStore {
     }
 
     pub(crate) fn on(vfs: &SimVfs, topics: &[&str]) -> Self {
-        let files = files_on(vfs);
+        let clock = Arc::new(ManualClock::new(START_MS));
+        let files = files_with(vfs, Arc::clone(&clock));
         for dir in [files.commit_log(), files.consume_queue(), files.config()] {
             files.vfs.create_dir_all(&dir).unwrap();
         }
         let queues = QueueSet::load(&files, QUEUE_FILE_BYTES, Access::ReadWrite).unwrap();
-        let store = Self { queues, files, log_end: 0, next: HashMap::new(), sent: BTreeMap::new() };
+        let store = Self { queues, files, clock, log_end: 0, next: HashMap::new(), sent: BTreeMap::new() };
         store.write_topics(topics);
         store
     }

@@ -22,7 +22,7 @@ use mqstore_io::FileKind;
 use mqstore_io::switch;
 
 use super::folder::{LOG_DIR, QUEUE_DIR, list_or_none, queue_dir};
-use super::model::{OutputPair, QueueTask};
+use super::model::{QueueTask, TaskResult};
 use super::positions::{POSITIONS_BACKUP, POSITIONS_FILE, Positions, path_below};
 use super::writer::{STAGED_LOGS, STAGED_QUEUES};
 use crate::error::{IoContext, StoreError};
@@ -36,8 +36,7 @@ const MOST_LEVELS: usize = 16;
 pub(crate) struct Replacement<'a> {
     pub(crate) task: &'a QueueTask,
     pub(crate) staging: PathBuf,
-    pub(crate) pairs: &'a [OutputPair],
-    pub(crate) position: Option<i64>,
+    pub(crate) result: &'a TaskResult,
 }
 
 /// The folder that is being built.
@@ -135,7 +134,7 @@ impl<'a> NextTree<'a> {
                     self.make_folder(folder)?;
                 }
             }
-            for pair in replacement.pairs {
+            for pair in &replacement.result.pairs {
                 let name = offset_file_name(pair.base);
                 self.link(&replacement.staging.join(staged).join(&name), &dir.join(&name))?;
             }
@@ -147,7 +146,7 @@ impl<'a> NextTree<'a> {
         let compaction = self.files.compaction();
         let mut positions = Positions::load(self.files, &compaction)?;
         for replacement in replacements {
-            if let Some(position) = replacement.position {
+            if let Some(position) = replacement.result.position {
                 positions.set(&replacement.task.topic, replacement.task.queue_id, position);
             }
         }

@@ -36,6 +36,8 @@ pub struct QueueCursor {
     at_once: usize,
     /// Records that a compaction left, and the offset behind them; they come before the queue's own.
     compacted: Option<(CompactedRecords, i64)>,
+    /// Whether the caller named no end.
+    to_newest: bool,
     /// Whether offsets may be missing, because a compaction dropped them.
     sparse: bool,
 }
@@ -63,6 +65,7 @@ impl QueueCursor {
             used: 0,
             at_once: FIRST_UNITS,
             compacted: None,
+            to_newest: false,
             sparse: false,
         }
     }
@@ -72,31 +75,49 @@ impl QueueCursor {
         self.next
     }
 
-    /// Serves what a compaction left below its end instead of the queue's own entries.
-    pub(crate) fn with_compacted(mut self, compacted: &CompactedQueue) -> Self {
+    /// Serves what a compaction left below its end instead of the queue's own entries. With `to_newest`, a
+    /// compaction that is published meanwhile is read to its end: it may have dropped a message for a newer
+    /// one that lies behind the end of this read.
+    pub(crate) fn with_compacted(mut self, compacted: &CompactedQueue, to_newest: bool) -> Self {
         if self.next < compacted.max_offset() {
             self.compacted = Some((compacted.read(self.next), compacted.max_offset()));
+            self.to_newest = to_newest;
             self.sparse = true;
         }
         self
     }
 
     fn next_compacted(&mut self) -> Result<Option<StoredRecord>, StoreError> {
-        let Some((records, end)) = &mut self.compacted else { return Ok(None) };
-        let end = *end;
-        while let Some(record) = records.next().transpose()? {
-            if record.queue_offset >= end.min(self.end) {
-                break;
+        while let Some((records, end)) = &mut self.compacted {
+            let end = *end;
+            while let Some(record) = records.next().transpose()? {
+                if record.queue_offset >= end.min(self.end) {
+                    break;
+                }
+                self.next = record.queue_offset + 1;
+                let tags_match =
+                    |filter: &TagFilter| record.view().is_ok_and(|view| filter.matches(view.tags()));
+                if self.filter.as_ref().is_none_or(tags_match) {
+                    return Ok(Some(record));
+                }
             }
-            self.next = record.queue_offset + 1;
-            let tags_match = |filter: &TagFilter| record.view().is_ok_and(|view| filter.matches(view.tags()));
-            if self.filter.as_ref().is_none_or(tags_match) {
-                return Ok(Some(record));
-            }
+            self.next = self.next.max(end);
+            self.compacted = self.newer_generation(end)?;
         }
-        self.compacted = None;
-        self.next = self.next.max(end);
         Ok(None)
+    }
+
+    /// What a compaction left behind `end` that was published since this read began.
+    fn newer_generation(&mut self, end: i64) -> Result<Option<(CompactedRecords, i64)>, StoreError> {
+        if !self.to_newest {
+            return Ok(None);
+        }
+        let Some(compacted) = CompactedQueue::open(self.view.files(), &self.topic, self.queue_id)? else {
+            return Ok(None);
+        };
+        let newer = compacted.max_offset();
+        self.end = self.end.max(newer);
+        Ok((newer > end).then(|| (compacted.read(self.next), newer)))
     }
 
     /// Up to `max` records; an empty answer is the end.

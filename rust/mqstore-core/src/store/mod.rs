@@ -5,6 +5,7 @@
 //! nothing. Every call answers [`StoreError::Closed`] after [`Store::close`].
 
 mod beside;
+mod compact;
 mod copies;
 mod copy;
 mod cursor;
@@ -426,6 +427,7 @@ impl Inner {
         };
         writer.closed.store(true, Ordering::Release);
         writer.queues.wake_all();
+        writer.end_compaction();
         services.stop(writer);
         writer.finish()
     }

@@ -126,6 +126,8 @@ fn start(
         expire_due: EventCount::new(),
         notes: notes.into(),
         rebuilding: Mutex::default(),
+        compacting: Mutex::default(),
+        compaction: Mutex::default(),
         closed: false.into(),
     }))
 }

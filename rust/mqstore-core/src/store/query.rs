@@ -41,11 +41,10 @@ impl Store {
         }
         let mut infos = Vec::with_capacity(ids.len());
         for queue_id in ids {
-            let (mut min_offset, max_offset) = view.bounds(topic, queue_id)?.unwrap_or((0, 0));
-            if let Some(compacted) = Self::compacted(&*view, topic, queue_id)? {
-                min_offset = min_offset.min(compacted.min_offset());
-            }
-            let mut times = TimeSearch::new(&view, topic, queue_id, limit);
+            let (first, max_offset) = view.bounds(topic, queue_id)?.unwrap_or((0, 0));
+            let compacted = Self::compacted(&*view, topic, queue_id)?;
+            let min_offset = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
+            let mut times = TimeSearch::new(&view, topic, queue_id, limit).with_compacted(compacted);
             infos.push(QueueInfo {
                 queue_id,
                 min_offset,
@@ -58,7 +57,8 @@ impl Store {
     }
 
     /// The messages of a queue from `start` (default: the minimum) to before `end` (default: the
-    /// maximum now) whose tags match `filter`.
+    /// maximum now) whose tags match `filter`. Of a compacted queue any offset up to the maximum can be the
+    /// start: where its message went, the next one answers.
     ///
     /// # Errors
     /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] when `start` lies below the
@@ -74,13 +74,12 @@ impl Store {
         self.check()?;
         let view = self.view();
         let limit = view.catch_up()?;
-        let (mut min_offset, max_offset) = bounds(&view, topic, queue_id)?;
+        let (first, max_offset) = bounds(&view, topic, queue_id)?;
         let compacted = Self::compacted(&*view, topic, queue_id)?;
-        if let Some(compacted) = &compacted {
-            min_offset = min_offset.min(compacted.min_offset());
-        }
+        let min_offset = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
+        let lowest = if compacted.is_some() { 0 } else { min_offset };
         let first = start.unwrap_or(min_offset);
-        if first < min_offset || first > max_offset {
+        if first < lowest || first > max_offset {
             return Err(StoreError::OffsetOutOfRange {
                 topic: topic.to_owned(),
                 queue_id,
@@ -90,10 +89,11 @@ impl Store {
             });
         }
         let first = view.start_of(topic, queue_id, first)?;
+        let to_newest = end.is_none();
         let end = end.unwrap_or(max_offset).min(max_offset);
         let cursor = QueueCursor::new(view, topic, queue_id, (first, end), filter.cloned(), limit);
         Ok(match &compacted {
-            Some(compacted) => cursor.with_compacted(compacted),
+            Some(compacted) => cursor.with_compacted(compacted, to_newest),
             None => cursor,
         })
     }
@@ -249,7 +249,9 @@ impl Store {
         let view = self.view();
         let limit = view.catch_up()?;
         let (min, max) = bounds(&view, topic, queue_id)?;
-        let mut search = TimeSearch::new(&view, topic, queue_id, limit);
+        let compacted = Self::compacted(&*view, topic, queue_id)?;
+        let min = compacted.as_ref().map_or(min, CompactedQueue::min_offset);
+        let mut search = TimeSearch::new(&view, topic, queue_id, limit).with_compacted(compacted);
         // The first offset whose time is at or after (Lower) or after (Upper) the time.
         let (mut low, mut high) = (min, max);
         while low < high {
@@ -294,17 +296,34 @@ struct TimeSearch<'a> {
     topic: &'a str,
     queue_id: i32,
     reader: RecordReader,
+    /// What a compaction left, which counts below its end.
+    compacted: Option<CompactedQueue>,
 }
 
 impl<'a> TimeSearch<'a> {
     fn new(view: &'a Arc<dyn View>, topic: &'a str, queue_id: i32, limit: u64) -> Self {
         let reader = RecordReader::new(view.log(), view.list(), limit);
-        Self { view, topic, queue_id, reader }
+        Self { view, topic, queue_id, reader, compacted: None }
+    }
+
+    fn with_compacted(mut self, compacted: Option<CompactedQueue>) -> Self {
+        self.compacted = compacted;
+        self
     }
 
     /// The first message at or after `offset` that can be read: its offset and store time.
     fn at_or_after(&mut self, offset: i64) -> Result<Option<(i64, i64)>, StoreError> {
         let mut from = offset;
+        if let Some(compacted) = self.compacted.as_ref().filter(|compacted| offset < compacted.max_offset()) {
+            if let Some(record) = compacted.read(offset).next().transpose()? {
+                let view = record.view();
+                let view = view.map_err(|error| {
+                    StoreError::format(&self.view.files().compaction(), record.commit_log_offset, &error)
+                })?;
+                return Ok(Some((record.queue_offset, view.store_timestamp)));
+            }
+            from = compacted.max_offset();
+        }
         loop {
             let mut units = Vec::new();
             self.view.units(self.topic, self.queue_id, from, 1, &mut units)?;

@@ -19,6 +19,7 @@ use super::copies::Origin;
 use super::topics::{TopicState, Topics, by_key};
 use super::view::View;
 use crate::commit_log::{CommitLog, Pending, Placed, SegmentList};
+use crate::compaction::Control;
 use crate::consume_queue::QueueSet;
 use crate::dispatch::{Dispatcher, RUN_BYTES};
 use crate::error::{IoContext, StoreError};
@@ -61,6 +62,9 @@ pub(crate) struct Writer {
     pub(super) notes: RwLock<Vec<String>>,
     /// Held while queues and index are made anew.
     pub(super) rebuilding: Mutex<()>,
+    /// Held while topics are compacted, and what ends that.
+    pub(super) compacting: Mutex<()>,
+    pub(super) compaction: Mutex<Option<Arc<Control>>>,
     pub(super) closed: AtomicBool,
 }
 

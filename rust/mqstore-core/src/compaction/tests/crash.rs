@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use mqstore_io::{SimVfs, Vfs};
 
 use crate::compaction::CompactionOptions;
+use crate::compaction::manifest::Manifest;
+use crate::compaction::state::GenerationState;
 use crate::compaction::testing::{Sent, TestStore, compact_now, compacted, files_on, small};
 use crate::files::StoreFiles;
 
@@ -43,6 +45,15 @@ fn leftovers(files: &StoreFiles, job: &str) -> Vec<String> {
     entries.into_iter().map(|entry| entry.name.into_string().unwrap()).collect()
 }
 
+/// What the manifest says is there for the files that are there.
+fn check_facts(files: &StoreFiles) {
+    let manifest = Manifest::load(files).unwrap();
+    for queue in 0..2 {
+        let state = GenerationState::load(files, TOPIC, queue).unwrap();
+        assert!(state.end == 0 || manifest.get(TOPIC, queue, &state.token).is_some());
+    }
+}
+
 fn check_from(first: bool) {
     let (base, old, new) = start(first);
     let run = base.kill().unwrap();
@@ -62,6 +73,7 @@ fn check_from(first: bool) {
             let found = content(&files);
             assert!(found == old || found == new, "call {call}: neither the old nor the new generation");
             seen[usize::from(found == new)] = true;
+            check_facts(&files);
             let report = compact_now(&files, None, &options("two"), 1).unwrap();
             assert_eq!(report.skipped, Vec::<String>::new(), "call {call}");
             assert_eq!(content(&files), new, "call {call}: resumed");

@@ -9,7 +9,7 @@ use crate::compaction::job::job_dir;
 use crate::compaction::publish::lock_store;
 use crate::compaction::testing::{Sent, TestStore, compact_now, compacted, files_on, small};
 use crate::compaction::{
-    CompactionOptions, CompactionPlan, CompactionReport, Planned, QueueTask, Stop, TaskResult, Worker,
+    CompactionOptions, CompactionPlan, CompactionReport, Control, Planned, QueueTask, TaskResult, Worker,
     compact, plan, publish, run_task,
 };
 use crate::files::StoreFiles;
@@ -37,7 +37,7 @@ fn try_task(
     staging: &std::path::Path,
     worker: Worker,
 ) -> Result<TaskResult, StoreError> {
-    run_task(files, task, staging, worker, &Stop::default())
+    run_task(files, task, staging, worker, &Control::default())
 }
 
 fn attempt(files: &StoreFiles, task: &QueueTask, name: &str) -> TaskResult {
@@ -212,8 +212,8 @@ fn jobs_of_dead_drivers_are_swept_and_running_ones_are_not() {
 #[test]
 fn a_compaction_that_is_stopped_leaves_nothing() {
     let store = store();
-    let stop = std::sync::Arc::new(Stop::default());
-    stop.request();
+    let stop = std::sync::Arc::new(Control::default());
+    stop.end();
     let error = compact(&store.files, None, &named("j"), 2, &stop).unwrap_err();
     assert!(matches!(error, StoreError::Closed { .. }), "{error}");
     assert!(inode(&store.files).is_none());
@@ -270,7 +270,8 @@ fn refused(lie: impl Fn(&StoreFiles, &mut Vec<TaskResult>)) -> String {
     let store = store();
     compact_now(&store.files, None, &named("before"), 1).unwrap();
     let before = compacted(&store.files, TOPIC, 0);
-    let Planned { plan, job } = planned(&store.files, "j");
+    let forced = CompactionOptions { force: true, ..named("j") };
+    let Planned { plan, job } = plan(&store.files, None, &forced).unwrap();
     let mut results = attempts(&store.files, &plan);
     lie(&store.files, &mut results);
     let report = publish(&store.files, job, &plan, &results).unwrap();

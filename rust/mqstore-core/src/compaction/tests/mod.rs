@@ -4,3 +4,4 @@ mod broker;
 mod crash;
 mod job;
 mod model;
+mod tombstones;

@@ -30,11 +30,12 @@ proptest! {
         rounds in prop::collection::vec(
             prop::collection::vec((0..3_i32, 0..12_u8, prop::bool::weighted(0.8)), 0..60), 1..4),
         memory_bytes in prop::sample::select(vec![0_u64, 300, 1 << 20]),
+        confirm_keys in any::<bool>(),
         queues_lost in any::<bool>(),
         threads in 1..4_usize,
     ) {
         let mut store = TestStore::new(&[TOPIC]);
-        let options = CompactionOptions { memory_bytes, ..small() };
+        let options = CompactionOptions { memory_bytes, confirm_keys, ..small() };
         for (round, steps) in rounds.iter().enumerate() {
             for (at, step) in steps.iter().enumerate() {
                 store.append("plain", 0, Sent::new("other", "topic"));
@@ -45,11 +46,14 @@ proptest! {
                 store.files.vfs.create_dir_all(&store.files.consume_queue()).unwrap();
             }
             let report = compact_now(&store.files, None, &options, threads).unwrap();
-            prop_assert_eq!(&report.skipped, &Vec::<String>::new());
             let mut after = 0;
             for queue in 0..3 {
                 let expected = store.dictionary(TOPIC, queue);
-                after += expected.len() as u64;
+                let untouched = round > 0 && !steps.iter().any(|step| step.0 == queue);
+                let unchanged = format!("{TOPIC}/{queue}: unchanged");
+                let was_there = store.sent.contains_key(&(TOPIC.to_owned(), queue));
+                prop_assert_eq!(report.skipped.contains(&unchanged), untouched && was_there);
+                after += if untouched { 0 } else { expected.len() as u64 };
                 prop_assert_eq!(compacted(&store.files, TOPIC, queue), expected);
             }
             prop_assert_eq!(report.messages_after, after);
@@ -83,9 +87,10 @@ fn the_end_stays_when_everything_is_deleted() {
     for key in 0..5 {
         store.append(TOPIC, 0, Sent::new(&format!("k{key}"), ""));
     }
-    for _ in 0..2 {
-        let report = compact_now(&store.files, None, &small(), 1).unwrap();
-        assert_eq!(report.messages_after, 0);
+    for force in [false, true] {
+        let options = CompactionOptions { force, ..small() };
+        let report = compact_now(&store.files, None, &options, 1).unwrap();
+        assert_eq!((report.messages_after, report.skipped.len()), (0, 0));
         let queue = CompactedQueue::open(&store.files, TOPIC, 0).unwrap().unwrap();
         assert_eq!((queue.min_offset(), queue.max_offset()), (15, 15));
         assert_eq!(offsets(&store.files, TOPIC, 0), Vec::<i64>::new());

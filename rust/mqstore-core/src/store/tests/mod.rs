@@ -1,6 +1,7 @@
 //! The store as a whole, on the simulated and the real file system.
 
 mod batches;
+mod compact;
 mod edges;
 mod engine;
 mod info;

@@ -1,0 +1,77 @@
+"""The verb `compact`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import mqstore
+from mqstore.cli import CLEAN, PROBLEMS, render
+from mqstore.cli.app import Directory, ReportForm, _age, _fact, _verb, app
+from mqstore.cli.render import Format
+
+
+class Keyless(StrEnum):
+    """What becomes of messages without a key."""
+
+    DROP = "drop"
+    KEEP = "keep"
+    REFUSE = "refuse"
+
+
+@app.command("compact")
+@_verb
+def compact(
+    directory: Directory,
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; again for more.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Compact a copy in this new folder.", show_default=False)
+    ] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Compact the directory itself.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would come out.")] = False,
+    tombstone_retention: Annotated[
+        str, typer.Option(metavar="AGE", help='Keep messages that delete a key so long: "24h"; 0 as RocketMQ.')
+    ] = "24h",
+    keyless: Annotated[Keyless, typer.Option(help="What becomes of messages without a key.")] = Keyless.DROP,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also queues that have not changed, and topics that are no compaction topics."),
+    ] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Queues at once.", show_default=False)] = None,
+    memory: Annotated[
+        int, typer.Option("--memory", metavar="BYTES", min=0, help="What the keys of a queue may take.")
+    ] = 100 << 20,
+    max_bytes_per_second: Annotated[
+        int | None, typer.Option(metavar="BYTES", min=1, help="What may be read and written.", show_default=False)
+    ] = None,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Keeps the newest message of every key of compaction topics; exit status 1 when a queue had to be left out."""
+    if (output is not None and in_place) or (output is None and not in_place and not dry_run):
+        raise typer.BadParameter("give --output OUT, a new folder for a compacted copy, or --in-place")
+    with render.progress("compacting") as bar:
+        report = mqstore.compact(
+            directory,
+            topics=topics or None,
+            output=output,
+            in_place=in_place,
+            tombstone_retention=_age("--tombstone-retention", tombstone_retention),
+            dry_run=dry_run,
+            force=force,
+            keyless=keyless.value,
+            threads=threads,
+            memory_size=memory,
+            max_bytes_per_second=max_bytes_per_second,
+            progress=bar,
+        )
+    left_out = [text for text in report.skipped if not text.endswith(": unchanged")]
+    if not render.machine(report.to_dict(), form):
+        names = [name for name in report.to_dict() if name not in ("skipped", "job_id")]
+        render.pairs([(name.replace("_", " "), _fact(getattr(report, name))) for name in names])
+        render.pairs([("queues unchanged", len(report.skipped) - len(left_out))])
+    for text in left_out:
+        render.note(f"left out: {text}")
+    return PROBLEMS if left_out else CLEAN

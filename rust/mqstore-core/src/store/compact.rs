@@ -1,0 +1,85 @@
+//! Compaction of an open store: appends and reads go on meanwhile.
+//!
+//! The store's lock, which this process holds, keeps all others away from `compaction/`; one compaction
+//! runs at a time. Records come from the commit log by way of the queues that the writer has in memory,
+//! up to where dispatch is when the plan is made; what is appended later waits for the next run. A close
+//! ends a running compaction, which leaves every queue as it was.
+
+use std::sync::Arc;
+
+use super::Store;
+use super::view::View;
+use super::writer::Writer;
+use crate::compaction::{
+    CompactionOptions, CompactionReport, Control, OpenStore, Planned, plan_open, publish_held, rehearse,
+    run_all,
+};
+use crate::error::StoreError;
+
+impl Store {
+    /// Keeps of every key of `topics` (`None`: all compaction topics) the newest message, in RocketMQ's
+    /// compaction folders, on at most `threads` threads; see [`crate::compaction`].
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] while another compaction runs;
+    /// [`StoreError::TopicNotFound`]; [`StoreError::InvalidOption`] for a topic that is no compaction topic;
+    /// [`StoreError::Closed`] when `control` ends it, or the store is closed; errors of the system. Every
+    /// queue is as it was then, unless the very last step failed: in that case as it was to be.
+    pub fn compact(
+        &self,
+        topics: Option<&[String]>,
+        options: &CompactionOptions,
+        threads: usize,
+        control: &Arc<Control>,
+    ) -> Result<CompactionReport, StoreError> {
+        self.writer("compact")?.compact(topics, options, threads, control)
+    }
+}
+
+impl Writer {
+    fn compact(
+        &self,
+        topics: Option<&[String]>,
+        options: &CompactionOptions,
+        threads: usize,
+        control: &Arc<Control>,
+    ) -> Result<CompactionReport, StoreError> {
+        let Some(_one) = self.compacting.try_lock() else {
+            return Err(StoreError::Busy { reason: "the store is being compacted already".into() });
+        };
+        *self.compaction.lock() = Some(Arc::clone(control));
+        // A close either finds the control, or was before this.
+        let outcome = self.check().and_then(|()| self.compact_alone(topics, options, threads, control));
+        self.compaction.lock().take();
+        outcome
+    }
+
+    fn compact_alone(
+        &self,
+        topics: Option<&[String]>,
+        options: &CompactionOptions,
+        threads: usize,
+        control: &Arc<Control>,
+    ) -> Result<CompactionReport, StoreError> {
+        self.topics.store()?;
+        let catch_up = || self.catch_up();
+        let open = OpenStore { queues: &self.queues, catch_up: &catch_up };
+        let Planned { plan, job } = plan_open(&self.files, topics, options, &open)?;
+        let (job, results) = run_all(&self.files, job, &plan.tasks, threads, control)?;
+        if options.dry_run {
+            return rehearse(&self.files, job, &plan, &results);
+        }
+        // A compacted record must not outlive its original, which only the log's own sync makes sure where
+        // records are not in the file yet.
+        self.flusher.flush_all(false)?;
+        publish_held(&self.files, job, &plan, &results)
+    }
+
+    /// Ends a compaction that runs, and waits for its end.
+    pub(super) fn end_compaction(&self) {
+        if let Some(control) = self.compaction.lock().as_ref() {
+            control.end();
+        }
+        let _ended = self.compacting.lock();
+    }
+}

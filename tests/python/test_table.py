@@ -1,0 +1,160 @@
+"""A topic as a mapping: always equal to a dictionary, whatever is appended, deleted and compacted meanwhile."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mqstore
+from conftest import SMALL
+
+TABLE = {"cleanup.policy": "COMPACTION"}
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[mqstore.Store]:
+    """An open store with an empty table of three queues."""
+    with mqstore.open(home, "create", options=SMALL) as opened:
+        opened.create_topic("prices", queues=3, attributes=TABLE)
+        yield opened
+
+
+def bodies(table: mqstore.Table) -> dict[str, bytes]:
+    return {key: message.body for key, message in table.items()}
+
+
+@pytest.mark.parametrize("kept", ["memory", "disk"])
+@pytest.mark.parametrize("retention", [0, 1000.0])
+def test_it_equals_a_dictionary(store: mqstore.Store, kept: str, retention: float) -> None:
+    chance = random.Random(7)
+    expected: dict[str, bytes] = {}
+    early = store.table("prices", bodies=kept)  # type: ignore[arg-type]
+    with mqstore.open(store.path) as reader:
+        beside = reader.table("prices")
+        for number in range(600):
+            key = f"k{chance.randrange(40)} of 40"
+            body = b"" if chance.random() < 0.3 else str(number).encode()
+            store.append("prices", body, properties={}, keys=key.split())
+            expected.pop(key, None)
+            if body:
+                expected[key] = body
+            if chance.random() < 0.1:
+                # Some tables have seen everything by now, others have not.
+                store.compact(tombstone_retention=retention)
+            if chance.random() < 0.1:
+                assert bodies(early) == expected
+            if chance.random() < 0.02:
+                assert bodies(beside) == expected
+        assert bodies(early) == bodies(beside) == bodies(store.table("prices")) == expected
+    assert len(early) == len(expected)
+    assert sorted(early) == sorted(expected)
+
+
+def test_it_is_a_read_only_mapping(store: mqstore.Store) -> None:
+    table = store.table("prices")
+    assert (len(table), table.get("tea"), "tea" in table, 3 in table) == (0, None, False, False)
+    place = store.append("prices", b"1.2", keys="tea")
+    assert table["tea"].queue_offset == place.queue_offset
+    assert table.topic == "prices"
+    assert table.offset(place.queue_id) == 1
+    with pytest.raises(KeyError):
+        table["coffee"]
+    with pytest.raises(TypeError):
+        table["tea"] = table["tea"]  # type: ignore[index]
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(table)
+    assert "prices" in repr(table)
+    assert table != store.table("prices")
+    with pytest.raises(mqstore.TopicNotFoundError):
+        store.table("nobody")
+    with pytest.raises(ValueError, match="bodies"):
+        store.table("prices", bodies="nowhere")  # type: ignore[arg-type]
+    store.append("prices", b"no key", queue_id=0)
+    assert list(table) == ["tea"]
+
+
+def test_new_queues_are_found(store: mqstore.Store) -> None:
+    table = store.table("prices")
+    store.create_topic("prices", queues=6)
+    store.append("prices", b"x", keys="late", queue_id=5)
+    assert table["late"].queue_id == 5
+    # A key in two queues: what was stored last counts.
+    store.append("prices", b"y", keys="late", queue_id=1)
+    assert table["late"].body == b"y"
+
+
+def test_waiting(store: mqstore.Store) -> None:
+    table = store.table("prices")
+    assert not table.wait_until(0, queue_id=1, timeout=0.01)
+    timer = threading.Timer(0.05, lambda: store.append("prices", b"x", keys="k", queue_id=1))
+    timer.start()
+    assert table.wait_until(0, queue_id=1, timeout=30)
+    assert table["k"].body == b"x"
+    timer.join()
+
+
+def test_changes_come_as_they_happen(store: mqstore.Store) -> None:
+    store.append("prices", b"before", keys="a", queue_id=0)
+    table = store.table("prices")
+    changes = table.changes(timeout=30)
+    store.append("prices", b"1", keys="a", queue_id=0)
+    store.append("prices", b"", keys="a", queue_id=0)
+    store.append("prices", b"passed over", queue_id=0)
+    first, second = next(changes), next(changes)
+    assert (first.key, first.message and first.message.body, first.queue_offset) == ("a", b"1", 1)
+    assert (second.key, second.message, second.queue_id) == ("a", None, 0)
+    timer = threading.Timer(0.05, lambda: store.append("prices", b"2", keys="b", queue_id=2))
+    timer.start()
+    third = next(changes)
+    assert (third.key, third.queue_id) == ("b", 2)
+    timer.join()
+    assert list(table.changes(timeout=0.01)) == []
+    # What a compaction dropped at the end of a queue is no news for ever.
+    store.append("prices", b"", keys="b", queue_id=2)
+    store.compact(tombstone_retention=0)
+    assert list(store.table("prices").changes(timeout=0.01)) == []
+
+
+def test_it_ends_with_its_store(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.create_topic("prices", attributes=TABLE)
+        table = store.table("prices")
+        changes = table.changes()
+    with pytest.raises(mqstore.StoreClosedError):
+        len(table)
+    with pytest.raises(mqstore.StoreClosedError):
+        next(changes)
+
+
+def test_any_topic_can_be_one(store: mqstore.Store) -> None:
+    for number in range(20):
+        store.append("plain", str(number).encode(), keys=f"k{number % 3}")
+    assert bodies(store.table("plain")) == {"k0": b"18", "k1": b"19", "k2": b"17"}
+
+
+def test_consumer_offsets_in_a_table(store: mqstore.Store) -> None:
+    """The recipe of docs/compaction.md."""
+    store.create_topic("offsets", attributes=TABLE)
+    for number in range(10):
+        store.append("orders", str(number).encode())
+
+    def work(most: int) -> list[bytes]:
+        offsets = store.table("offsets")
+        done = offsets["reports/orders/0"].text() if "reports/orders/0" in offsets else "0"
+        found = []
+        for message in store.read("orders", 0, int(done)):
+            found.append(message.body)
+            store.append("offsets", str(message.queue_offset + 1).encode(), keys="reports/orders/0")
+            if len(found) == most:
+                break
+        return found
+
+    assert work(4) == [b"0", b"1", b"2", b"3"]
+    store.compact("offsets")
+    assert work(100) == [b"4", b"5", b"6", b"7", b"8", b"9"]
+    assert work(100) == []

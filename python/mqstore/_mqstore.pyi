@@ -17,11 +17,13 @@ __all__ = [
     "NativeStore",
     "ScanRows",
     "ScanStream",
+    "Stager",
     "StoredMessage",
     "__version__",
     "_after_fork_in_child",
     "_restore_message",
     "append_rows",
+    "append_staged",
     "check_rows",
     "compaction_abandon",
     "compaction_plan",
@@ -32,13 +34,18 @@ __all__ = [
     "compaction_run",
     "compaction_run_task",
     "copy_store",
+    "decode_records",
     "info",
+    "key_hashes",
+    "message_ids",
     "rebuild",
     "repair",
     "scan_copy",
     "scan_lines",
     "scan_open",
     "scan_schema",
+    "staged_ids",
+    "tags_codes",
     "verify",
 ]
 
@@ -422,6 +429,8 @@ class ScanStream(Iterator[ScanRows]):
     @property
     def position(self) -> int:
         """Where in the log it stands: all rows before were given."""
+    def passed(self) -> list[tuple[str, str]]:
+        """What was passed over until now: `"damaged"`, or `"deleted"` before it was read; and where and why."""
     def close(self) -> None:
         """Ends the scan; its threads are gone when this returns."""
     def __iter__(self) -> Self: ...
@@ -470,6 +479,26 @@ class CopyStream(Iterator[tuple[bytes, int, int, int]]):
     def __iter__(self) -> Self: ...
     def __next__(self) -> tuple[bytes, int, int, int]: ...
 
+@final
+class Stager:
+    """Makes staged messages of rows; one for each task that writes."""
+
+    def __new__(cls, topic: str | None, most_body_bytes: int, process: int, salt: int) -> Self: ...
+    def stage(self, columns: dict[str, Any], start: int, end: int) -> tuple[bytes, int]:
+        """Rows `start` and on as a block of staged messages, and how far it reaches."""
+
+def staged_ids(block: bytes) -> list[tuple[str, str]]: ...
+def append_staged(target: NativeStore, block: bytes, skip: int) -> int: ...
+def decode_records(
+    request: dict[str, Any], records: tuple[bytes | None, bytes, bytes], rows: int
+) -> tuple[ScanRows | None, list[int]]: ...
+def tags_codes(tags: tuple[bytes | None, bytes, bytes], rows: int) -> bytes: ...
+def key_hashes(
+    topics: tuple[bytes | None, bytes, bytes], keys: tuple[bytes | None, bytes, bytes], rows: int
+) -> bytes: ...
+def message_ids(
+    hosts: tuple[bytes | None, bytes, bytes], offsets: tuple[bytes | None, bytes], rows: int
+) -> list[str | None]: ...
 def scan_lines(source: str | NativeStore, request: dict[str, Any]) -> LineStream: ...
 def scan_copy(
     source: str | NativeStore, request: dict[str, Any], target: NativeStore, done: int | None

@@ -16,7 +16,10 @@ or not at all.
 
 from __future__ import annotations
 
+from mqstore.spark._append import resume
 from mqstore.spark._compact import compact, job_details
+from mqstore.spark._jobs import export, rebuild, verify
+from mqstore.spark._session import register
 from mqstore.spark._ship import ship
 
-__all__ = ["compact", "job_details", "ship"]
+__all__ = ["compact", "export", "job_details", "rebuild", "register", "resume", "ship", "verify"]

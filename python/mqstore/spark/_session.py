@@ -31,3 +31,20 @@ def last_line(error: BaseException, mark: str) -> str | None:
     """What follows ``mark`` in the text of an error that came back from an executor, up to the end of that line."""
     lines = [line.partition(mark)[2].strip() for line in str(error).splitlines() if mark in line]
     return lines[-1] if lines else None
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the format ``mqstore`` known to a session.
+
+    Only needed where Spark does not find it by itself: it looks for modules called ``pyspark_*`` on the driver's path.
+
+    Args:
+        spark: the session.
+    """
+    from pyspark_mqstore import DefaultSource
+
+    require(spark)
+    spark.dataSource.register(DefaultSource)
+
+
+register.__module__ = "mqstore.spark"

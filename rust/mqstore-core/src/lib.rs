@@ -44,7 +44,7 @@ pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
 pub use store::{
     Boundary, Geometry, GroupOffset, GroupOffsets, HourRate, InfoReport, LogCursor, LookupCursor, MakeSink,
-    Origin, PartSize, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan,
-    ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, Stats, Store, check_copy, copy_store, info,
-    rebuild, repair,
+    Origin, PartSize, Passed, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan,
+    ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store,
+    check_copy, copy_store, info, rebuild, repair, staged_messages,
 };

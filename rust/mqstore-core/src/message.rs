@@ -15,7 +15,7 @@ use mqstore_io::RegionView;
 use crate::error::StoreError;
 
 /// A message to append.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewMessage<'a> {
     /// The topic; 1 to 127 characters of `%|a-zA-Z0-9_-` (255 for retry and dead-letter topics).
     pub topic: &'a str,

@@ -22,6 +22,7 @@ mod scan;
 mod services;
 mod single;
 mod snapshot;
+mod staged;
 mod topics;
 mod view;
 mod waiting;
@@ -46,8 +47,11 @@ pub use query::Boundary;
 pub use rates::HourRate;
 pub use rebuild::{RebuildWatcher, rebuild};
 pub use repair::{RepairReport, RepairTarget, repair};
-pub use scan::{MakeSink, Scan, ScanBatch, ScanPlan, ScanRequest, ScanRow, ScanSink, Scanned};
+pub use scan::{
+    MakeSink, Passed, Scan, ScanBatch, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned,
+};
 pub use snapshot::SnapshotReport;
+pub use staged::{StagedBlock, staged_messages};
 pub use waiting::Waiter;
 
 use crate::consume_queue::ConsumeQueue;

@@ -8,10 +8,13 @@
 //! when something has to be said to Python: a warning, or whether Ctrl-C came.
 
 mod columns;
+mod expressions;
+mod given;
 mod lines;
 mod pass;
 mod pool;
 mod schema;
+mod staged;
 mod text;
 mod transfer;
 
@@ -22,7 +25,7 @@ use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{Array, RecordBatch, RecordBatchReader, StructArray};
 use arrow_schema::{ArrowError, SchemaRef};
-use mqstore_core::{MakeSink, ScanPlan, ScanRequest, Scanned, StoreError, TagFilter};
+use mqstore_core::{MakeSink, Passed, ScanPlan, ScanRange, ScanRequest, Scanned, StoreError, TagFilter};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -114,6 +117,17 @@ impl ScanStream {
     #[getter]
     fn position(&self, py: Python<'_>) -> u64 {
         self.pass.position(py)
+    }
+
+    /// What was passed over until now: `"damaged"`, or `"deleted"` before it was read; and where and why.
+    fn passed(&self, py: Python<'_>) -> Vec<(&'static str, String)> {
+        let passed = self.pass.passed(py).into_iter();
+        let named = passed.filter_map(|(what, text)| match what {
+            Passed::Damaged => Some(("damaged", text)),
+            Passed::Deleted => Some(("deleted", text)),
+            Passed::Misled => None,
+        });
+        named.collect()
     }
 
     /// Ends the scan; its threads are gone when this returns.
@@ -225,7 +239,11 @@ fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
         to_py(StoreError::InvalidOption { option: "body_matches", reason: error.to_string() })
     })?;
     let plan: Option<String> = entry(request, "plan")?;
+    let ranges: Option<Vec<(String, i32, i64, i64)>> = entry(request, "ranges")?;
+    let range = |(topic, queue_id, start, end)| ScanRange { topic, queue_id, start, end };
     Ok(ScanRequest {
+        ranges: ranges.map(|ranges| ranges.into_iter().map(range).collect()),
+        to: entry(request, "to")?,
         topics: entry(request, "topics")?,
         record_topic: entry(request, "record_topic")?,
         queue_id: entry(request, "queue_id")?,
@@ -269,6 +287,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ScanStream>()?;
     module.add_class::<ScanRows>()?;
     transfer::register(module)?;
+    staged::register(module)?;
+    expressions::register(module)?;
     module.add_function(wrap_pyfunction!(scan_open, module)?)?;
     module.add_function(wrap_pyfunction!(scan_schema, module)?)?;
     Ok(())

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore_core::{
-    MakeSink, Scan, ScanBatch, ScanRequest, ScanSink, Scanned, Store, StoreError, StoreOptions,
+    MakeSink, Passed, Scan, ScanBatch, ScanRequest, ScanSink, Scanned, Store, StoreError, StoreOptions,
 };
 use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
@@ -44,6 +44,8 @@ impl<S: ScanSink> Running<S> {
 /// One pass over the messages. Threads that share one take turns.
 pub(super) struct Pass<S: ScanSink> {
     running: Mutex<Option<Running<S>>>,
+    /// What it had passed over when it ended.
+    passed: Mutex<Vec<(Passed, String)>>,
     shared: Arc<Shared>,
     pub(super) start: u64,
     pub(super) limit: u64,
@@ -74,7 +76,14 @@ impl<S: ScanSink> Pass<S> {
         shared.say_notes(py, 3)?;
         let (start, limit, follows_entries) = (scan.start(), scan.limit(), scan.follows_entries());
         let running = Running { shared: Arc::clone(&shared), scan: Some(scan) };
-        Ok(Self { running: Mutex::new(Some(running)), shared, start, limit, follows_entries })
+        Ok(Self {
+            running: Mutex::new(Some(running)),
+            passed: Mutex::default(),
+            shared,
+            start,
+            limit,
+            follows_entries,
+        })
     }
 
     /// What is left of it; it is over then.
@@ -89,7 +98,10 @@ impl<S: ScanSink> Pass<S> {
                 let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
                 let step = running.as_mut().map_or(Ok(Scanned::End), Running::next);
                 if !matches!(step, Ok(Scanned::Batch(_) | Scanned::Later)) {
-                    *running = None;
+                    let over = running.take();
+                    let scan = over.as_ref().and_then(|running| running.scan.as_ref());
+                    let passed = scan.map(Scan::passed).unwrap_or_default();
+                    *self.passed.lock().unwrap_or_else(PoisonError::into_inner) = passed;
                 }
                 step
             })?;
@@ -100,6 +112,15 @@ impl<S: ScanSink> Pass<S> {
                 Scanned::End => return Ok(None),
             }
         }
+    }
+
+    /// What it passed over until now.
+    pub(super) fn passed(&self, py: Python<'_>) -> Vec<(Passed, String)> {
+        py.detach(|| {
+            let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            let passed = running.as_ref().and_then(|running| running.scan.as_ref()).map(Scan::passed);
+            passed.unwrap_or_else(|| self.passed.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        })
     }
 
     /// Where in the log it stands.

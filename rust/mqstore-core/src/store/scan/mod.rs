@@ -20,8 +20,11 @@ mod work;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use request::{ScanPlan, ScanRequest, ScanRow};
+use mqstore_io::sync::Mutex;
+
+pub use request::{ScanPlan, ScanRange, ScanRequest, ScanRow};
 pub(crate) use source::Note;
+pub use source::Passed;
 pub use work::{MakeSink, ScanBatch, ScanSink};
 
 use super::query::no_queue;
@@ -29,7 +32,7 @@ use super::view::View;
 use super::{Side, Store};
 use crate::error::StoreError;
 use request::RowFilter;
-use source::{LogSource, QueueRange, QueueSource, Source, first_behind, span};
+use source::{LogSource, QueueRange, QueueSource, Source, Tell, first_behind, span};
 use work::{Common, Outcome, Step, Work};
 
 /// Reading one record that an entry leads to takes as long as walking so many bytes of the log.
@@ -50,7 +53,8 @@ struct Plan<S> {
     view: Arc<dyn View>,
     filter: Arc<RowFilter>,
     span: (u64, u64),
-    note: Note,
+    tell: Tell,
+    passed: Arc<Mutex<Vec<(Passed, String)>>>,
     make: MakeSink<S>,
 }
 
@@ -77,7 +81,13 @@ impl Store {
         let span = span(&*view, request, limit);
         let filter = Arc::new(RowFilter::new(request));
         let ranges = queue_ranges(&*view, request, span)?;
-        let plan = Plan { view, filter, span, note: self.noter(), make };
+        let (passed, note) = (Arc::default(), self.noter());
+        let told: Arc<Mutex<Vec<(Passed, String)>>> = Arc::clone(&passed);
+        let tell: Tell = Arc::new(move |what, text: String| {
+            told.lock().push((what, text.clone()));
+            note(text);
+        });
+        let plan = Plan { view, filter, span, tell, passed, make };
         let mut scan = Scan {
             plan,
             work: None,
@@ -114,6 +124,9 @@ fn queue_ranges(
     request: &ScanRequest,
     span: (u64, u64),
 ) -> Result<Option<Vec<QueueRange>>, StoreError> {
+    if let Some(ranges) = &request.ranges {
+        return of_ranges(view, request, ranges, span);
+    }
     let Some(mut topics) = request.topics.clone() else { return Ok(None) };
     topics.sort_unstable();
     topics.dedup();
@@ -141,13 +154,35 @@ fn queue_ranges(
             }
         }
     }
-    let cheaper = entries.saturating_mul(BYTES_PER_ENTRY) <= span.1.saturating_sub(span.0);
-    let follow = match request.plan {
+    Ok(follows(request, entries, span).then_some(ranges))
+}
+
+fn follows(request: &ScanRequest, entries: u64, span: (u64, u64)) -> bool {
+    match request.plan {
         ScanPlan::Log => false,
         ScanPlan::Queues => true,
-        ScanPlan::Cheapest => cheaper,
-    };
-    Ok(follow.then_some(ranges))
+        ScanPlan::Cheapest => entries.saturating_mul(BYTES_PER_ENTRY) <= span.1.saturating_sub(span.0),
+    }
+}
+
+/// As [`queue_ranges`], for parts of queues that are named one by one.
+fn of_ranges(
+    view: &dyn View,
+    request: &ScanRequest,
+    wanted: &[ScanRange],
+    span: (u64, u64),
+) -> Result<Option<Vec<QueueRange>>, StoreError> {
+    let mut ranges = Vec::new();
+    let mut entries = 0_u64;
+    for ScanRange { topic, queue_id, start, end } in wanted {
+        let Some((min, max)) = view.bounds(topic, *queue_id)? else { continue };
+        let (next, end) = (min.max(*start), max.min(*end));
+        if next < end {
+            entries = entries.saturating_add((end - next) as u64);
+            ranges.push(QueueRange { topic: topic.clone(), queue_id: *queue_id, next, end });
+        }
+    }
+    Ok(follows(request, entries, span).then_some(ranges))
 }
 
 impl<S: ScanSink> Scan<S> {
@@ -171,6 +206,11 @@ impl<S: ScanSink> Scan<S> {
         self.follows_entries
     }
 
+    /// What was passed over until now, and each time the scan was led astray.
+    pub fn passed(&self) -> Vec<(Passed, String)> {
+        self.plan.passed.lock().clone()
+    }
+
     /// What comes next; waits for it about `timeout`.
     ///
     /// # Errors
@@ -185,7 +225,8 @@ impl<S: ScanSink> Scan<S> {
                 }
                 Step::Passed(Outcome::Done(end)) => self.position = self.position.max(end),
                 Step::Passed(Outcome::Misled(reason)) => {
-                    (self.plan.note)(format!("{reason}; the scan walks the log from there"));
+                    let text = format!("{reason}; the scan walks the log from there");
+                    (self.plan.tell)(Passed::Misled, text);
                     self.work = None;
                     self.walk()?;
                 }
@@ -207,7 +248,7 @@ impl<S: ScanSink> Scan<S> {
     fn walk(&mut self) -> Result<(), StoreError> {
         let plan = &self.plan;
         let source =
-            LogSource::new(Arc::clone(&plan.view), self.position, plan.span.1, Arc::clone(&plan.note));
+            LogSource::new(Arc::clone(&plan.view), self.position, plan.span.1, Arc::clone(&plan.tell));
         self.follows_entries = false;
         self.begin(Source::Log(source), Arc::new([]))
     }
@@ -227,7 +268,7 @@ impl<S: ScanSink> Scan<S> {
             filter: Arc::clone(&plan.filter),
             queues,
             limit: plan.span.1,
-            note: Arc::clone(&plan.note),
+            tell: Arc::clone(&plan.tell),
             make: Arc::clone(&plan.make),
         };
         self.work = Some(Work::begin(common, source, self.threads)?);

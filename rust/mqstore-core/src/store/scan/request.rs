@@ -21,6 +21,19 @@ pub enum ScanPlan {
     Queues,
 }
 
+/// A part of a queue.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ScanRange {
+    /// The topic.
+    pub topic: String,
+    /// The queue.
+    pub queue_id: i32,
+    /// The first queue offset.
+    pub start: i64,
+    /// One past the last.
+    pub end: i64,
+}
+
 /// What a scan is asked for; by default every message of the log.
 #[derive(Clone, Debug, Default)]
 pub struct ScanRequest {
@@ -28,6 +41,8 @@ pub struct ScanRequest {
     pub topics: Option<Vec<String>>,
     /// Only records of this topic, whether queues hold them or not.
     pub record_topic: Option<String>,
+    /// Only these parts of queues, each queue once; takes the place of `topics`.
+    pub ranges: Option<Vec<ScanRange>>,
     /// Only this queue of each topic.
     pub queue_id: Option<i32>,
     /// Only queue offsets from here on.
@@ -46,6 +61,8 @@ pub struct ScanRequest {
     pub body: Option<Regex>,
     /// Goes on at this log offset, which an earlier scan said to be where it stands.
     pub from: Option<u64>,
+    /// Ends before the first record that starts at this log offset or behind it.
+    pub to: Option<u64>,
     /// Threads that decode; 0 and 1 stand for the caller's own.
     pub threads: u32,
     /// How the records are found.
@@ -62,7 +79,8 @@ pub struct ScanRow<'a> {
 }
 
 impl<'a> ScanRow<'a> {
-    pub(super) fn new(record: &'a RecordView<'a>, offset: u64) -> Self {
+    /// A row of a record that lies there.
+    pub fn new(record: &'a RecordView<'a>, offset: u64) -> Self {
         Self { record, offset, body: OnceCell::new() }
     }
 
@@ -81,6 +99,8 @@ pub(super) struct RowFilter {
     /// Sorted.
     topics: Option<Vec<String>>,
     record_topic: Option<String>,
+    /// Sorted.
+    ranges: Option<Vec<ScanRange>>,
     queue_id: Option<i32>,
     offsets: Option<(i64, i64)>,
     times: Option<(i64, i64)>,
@@ -94,14 +114,21 @@ impl RowFilter {
         let range = |start: Option<i64>, end: Option<i64>| {
             (start.is_some() || end.is_some()).then(|| (start.unwrap_or(i64::MIN), end.unwrap_or(i64::MAX)))
         };
-        let mut topics = request.topics.clone();
+        let mut ranges = request.ranges.clone();
+        if let Some(ranges) = &mut ranges {
+            ranges.sort_unstable();
+        }
+        let named = |ranges: &Vec<ScanRange>| ranges.iter().map(|range| range.topic.clone()).collect();
+        let mut topics = ranges.as_ref().map(named).or_else(|| request.topics.clone());
         if let Some(topics) = &mut topics {
             // What has no queue has no messages: the name could lead out of the store's folders.
             topics.retain(|topic| validate_stored_topic(topic).is_ok());
             topics.sort_unstable();
+            topics.dedup();
         }
         Self {
             topics,
+            ranges,
             record_topic: request.record_topic.clone(),
             queue_id: request.queue_id,
             offsets: range(request.start_offset, request.end_offset),
@@ -137,6 +164,7 @@ impl RowFilter {
             range.is_none_or(|(start, end)| start <= value && (value < end || end == i64::MAX))
         };
         self.record_topic.as_ref().is_none_or(|topic| topic == record.topic)
+            && self.ranges.as_ref().is_none_or(|ranges| in_ranges(ranges, record))
             && self.queue_id.is_none_or(|id| id == record.queue_id)
             && within(self.offsets, record.queue_offset)
             && within(self.times, record.store_timestamp)
@@ -150,4 +178,12 @@ impl RowFilter {
         let is_wanted = |key: &str| self.keys.iter().any(|wanted| wanted == key);
         own.is_some_and(is_wanted) || keys.is_some_and(|keys| keys.split(' ').any(is_wanted))
     }
+}
+
+/// Whether one of `ranges`, which are sorted, holds the record.
+fn in_ranges(ranges: &[ScanRange], record: &RecordView<'_>) -> bool {
+    let order =
+        |range: &ScanRange| range.topic.as_str().cmp(record.topic).then(range.queue_id.cmp(&record.queue_id));
+    let found = ranges.binary_search_by(order).ok().and_then(|at| ranges.get(at));
+    found.is_some_and(|range| (range.start..range.end).contains(&record.queue_offset))
 }

@@ -57,6 +57,20 @@ pub(super) enum Next {
 /// Tells the person who opened the store something.
 pub(crate) type Note = Arc<dyn Fn(String) + Send + Sync>;
 
+/// What a scan has to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// Bytes that are no record were passed over.
+    Damaged,
+    /// A part of the log was deleted before it was read.
+    Deleted,
+    /// An entry of a queue led astray; no row is missing for it.
+    Misled,
+}
+
+/// Tells it.
+pub(super) type Tell = Arc<dyn Fn(Passed, String) + Send + Sync>;
+
 /// See the module's text.
 pub(super) enum Source {
     Log(LogSource),
@@ -79,17 +93,17 @@ pub(super) struct LogSource {
     scanner: LogScanner,
     list: Arc<SegmentList>,
     limit: u64,
-    note: Note,
+    tell: Tell,
     held: Option<MappedFileGuard>,
     /// Up to where the system was asked to fetch.
     expected: u64,
 }
 
 impl LogSource {
-    pub(super) fn new(view: Arc<dyn View>, from: u64, limit: u64, note: Note) -> Self {
+    pub(super) fn new(view: Arc<dyn View>, from: u64, limit: u64, tell: Tell) -> Self {
         let list = view.list();
         let scanner = LogScanner::new(Arc::clone(&list), from, limit, ScanChecks { crc: true });
-        Self { view, scanner, list, limit, note, held: None, expected: 0 }
+        Self { view, scanner, list, limit, tell, held: None, expected: 0 }
     }
 
     fn next(&mut self, mut buffer: Vec<u8>) -> Result<Next, StoreError> {
@@ -142,12 +156,12 @@ impl LogSource {
 
     fn skip(&mut self, damage: &Damage) -> Result<(), StoreError> {
         if let Some(next) = self.scanner.skip(damage)? {
-            (self.note)(damage.skipped(next - damage.offset));
+            (self.tell)(Passed::Damaged, damage.skipped(next - damage.offset));
             return Ok(());
         }
         self.scanner.end_at(damage.offset);
         let place = format!("{} at offset {}: {}", damage.path.display(), damage.file_offset, damage.reason);
-        (self.note)(format!("{place}; no record follows, the log ends there"));
+        (self.tell)(Passed::Damaged, format!("{place}; no record follows, the log ends there"));
         Ok(())
     }
 
@@ -163,7 +177,10 @@ impl LogSource {
         self.limit = self.limit.max(min);
         self.scanner.extend(list, self.limit);
         self.scanner.seek(min);
-        (self.note)(format!("the log from offset {position} to {min} was deleted while it was read"));
+        (self.tell)(
+            Passed::Deleted,
+            format!("the log from offset {position} to {min} was deleted while it was read"),
+        );
         Ok(())
     }
 }
@@ -190,7 +207,7 @@ pub(super) fn span(view: &dyn View, request: &ScanRequest, limit: u64) -> (u64, 
         let first = later.find(|segment| begins(segment).is_some_and(|time| time >= behind));
         to = first.map_or(to, |segment| segment.base_offset());
     }
-    (from.max(request.from.unwrap_or(0)), to)
+    (from.max(request.from.unwrap_or(0)), to.min(request.to.unwrap_or(u64::MAX)))
 }
 
 /// One queue whose entries a scan follows.

@@ -15,7 +15,7 @@ use mqstore_io::sync::{AtomicBool, Condvar, JoinHandle, Mutex, Ordering, spawn};
 
 use super::super::view::View;
 use super::request::{RowFilter, ScanRow};
-use super::source::{Next, Note, Source, Task, fits};
+use super::source::{Next, Passed, Source, Task, Tell, fits};
 use crate::commit_log::RecordReader;
 use crate::error::{IoContext, StoreError};
 
@@ -80,7 +80,7 @@ pub(super) struct Common<S> {
     pub(super) filter: Arc<RowFilter>,
     pub(super) queues: Arc<[(String, i32)]>,
     pub(super) limit: u64,
-    pub(super) note: Note,
+    pub(super) tell: Tell,
     pub(super) make: MakeSink<S>,
 }
 
@@ -114,7 +114,7 @@ impl<S: ScanSink> Common<S> {
                         end = offset + u64::from(record.size);
                     }
                 });
-                skipped.drain(..).for_each(|text| (self.note)(text));
+                skipped.drain(..).for_each(|text| (self.tell)(Passed::Damaged, text));
                 if goes_on && let Some((rows, bytes)) = sink.take() {
                     hand_over(ScanBatch { rows, end: behind }, bytes);
                 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{World, message, put, small};
 use crate::{
-    MakeSink, OpenMode, Scan, ScanPlan, ScanRequest, ScanRow, ScanSink, Scanned, Store, StoreError,
-    TagFilter, encode_properties,
+    MakeSink, OpenMode, Scan, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, Store,
+    StoreError, TagFilter, encode_properties,
 };
 
 /// Collects log offset and body of each row, a few at a time.
@@ -235,4 +235,30 @@ fn copies_keep_what_an_application_cannot_set() {
     store.create_topic("batches", 1, &[("queue.type".to_owned(), "BatchCQ".to_owned())]).unwrap();
     let refused = store.append_copies(&[message("batches", Some(0), b"x", &[])], &[origin]);
     assert!(matches!(refused, Err(StoreError::InvalidMessage { .. })));
+}
+
+#[test]
+fn parts_of_queues_and_of_the_log_make_up_the_whole() {
+    let world = World::real();
+    let store = filled(&world);
+    let range = |topic: &str, queue_id, start, end| ScanRange { topic: topic.into(), queue_id, start, end };
+    let ranges = vec![range("b", 0, 10, 50), range("a", 2, 0, 1000), range("a", 0, 7, 8)];
+    let found = all(&store, &ScanRequest { ranges: Some(ranges.clone()), ..ScanRequest::default() });
+    assert_eq!(found.len(), 40 + 160 + 1);
+    for request in plans(&ScanRequest { ranges: Some(ranges), ..ScanRequest::default() }) {
+        assert_eq!(all(&store, &request), found, "{request:?}");
+        let cuts: Vec<u64> = found.iter().step_by(29).map(|row| row.0).collect();
+        let ends = cuts.iter().skip(1).copied().map(Some).chain([None]);
+        let parts = cuts.iter().zip(ends).flat_map(|(from, to)| {
+            let scan = begin(&store, &ScanRequest { from: Some(*from), to, ..request.clone() });
+            let mut scan = scan.unwrap();
+            assert!(to.is_none_or(|to| scan.limit() == to));
+            let rows = rest(&mut scan);
+            assert_eq!(scan.passed(), []);
+            rows
+        });
+        assert_eq!(parts.collect::<Vec<_>>(), found, "{request:?}");
+    }
+    let nothing = ScanRequest { ranges: Some(vec![range("nobody", 0, 0, 9)]), ..ScanRequest::default() };
+    assert!(plans(&nothing).all(|request| all(&store, &request).is_empty()));
 }

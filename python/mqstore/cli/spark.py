@@ -1,0 +1,140 @@
+"""The verbs that do their work on Spark: `mqstore spark compact | verify | rebuild | export`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import mqstore
+from mqstore.cli import CLEAN, PROBLEMS, render
+from mqstore.cli.app import Directory, ReportForm, _verb, app
+from mqstore.cli.render import Format
+
+spark_app = typer.Typer(help="Work on stores by Spark.", no_args_is_help=True)
+app.add_typer(spark_app, name="spark")
+
+Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="The stores.", show_default=False)]
+Master = Annotated[str, typer.Option("--master", help="Where Spark runs: local[4], spark://host:7077, yarn.")]
+
+
+@contextmanager
+def _session(master: str) -> Iterator[Any]:
+    """A session of its own; executors elsewhere get the package."""
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError:
+        msg = 'this needs PySpark: pip install "mqstore[spark]"'
+        raise mqstore.MQStoreError(msg) from None
+    from mqstore.spark import ship
+
+    builder = SparkSession.builder.master(master).appName("mqstore").config("spark.ui.showConsoleProgress", "false")
+    session = builder.getOrCreate()
+    try:
+        if not master.startswith("local"):
+            ship(session)
+        yield session
+    finally:
+        session.stop()
+
+
+@spark_app.command()
+@_verb
+def verify(directories: Directories, master: Master = "local[*]", form: ReportForm = Format.TABLE) -> int:
+    """Checks stores, each in a task of its own; exit status 1 when something is wrong."""
+    from mqstore import spark as jobs
+
+    with _session(master) as session:
+        found = jobs.verify(session, directories)
+    rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
+    if not render.machine(rows, form):
+        columns = ("store", "ok", "messages", "bytes", "problems")
+        render.table(
+            columns,
+            [
+                (path, "yes" if each.ok else "no", each.messages, each.bytes, len(each.problems))
+                for path, each in found.items()
+            ],
+        )
+    return CLEAN if all(each.ok for each in found.values()) else PROBLEMS
+
+
+@spark_app.command()
+@_verb
+def rebuild(
+    directories: Directories,
+    master: Master = "local[*]",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would come out.")] = False,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Makes queues and key index of stores anew; exit status 1 when a log is damaged."""
+    from mqstore import spark as jobs
+
+    with _session(master) as session:
+        found = jobs.rebuild(session, directories, dry_run=dry_run)
+    rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
+    if not render.machine(rows, form):
+        columns = ("store", "messages", "queues", "index entries")
+        render.table(columns, [(path, each.messages, each.queues, each.index_entries) for path, each in found.items()])
+        for each in found.values():
+            for text in each.skipped:
+                render.note(text)
+    return PROBLEMS if any(each.skipped for each in found.values()) else CLEAN
+
+
+@spark_app.command()
+@_verb
+def compact(
+    directory: Directory,
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; again for more.")] = None,
+    master: Master = "local[*]",
+    job_id: Annotated[str | None, typer.Option(help="Done once under this name.", show_default=False)] = None,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Keeps of every key of compaction topics the newest message; exit status 1 when a queue was left out."""
+    from mqstore import spark as jobs
+
+    with _session(master) as session:
+        report = jobs.compact(session, directory, topics=topics or None, job_id=job_id)
+    _print(report.to_dict(), form)
+    return PROBLEMS if report.skipped else CLEAN
+
+
+@spark_app.command()
+@_verb
+def export(
+    directory: Directory,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder, which is made.", show_default=False)],
+    to: Annotated[str, typer.Option("--to", help="parquet or arrow.")] = "parquet",
+    options: Annotated[
+        list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of a read; again for more.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that is there.")] = False,
+    master: Master = "local[*]",
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Writes messages to a folder of Parquet or Arrow files."""
+    from mqstore import spark as jobs
+
+    given: dict[str, Any] = {}
+    for option in options or ():
+        name, equals, value = option.partition("=")
+        if not equals:
+            msg = f"{option!r} is not NAME=VALUE"
+            raise typer.BadParameter(msg)
+        given[name] = value
+    if to not in ("parquet", "arrow"):
+        msg = f"--to must be parquet or arrow, not {to!r}"
+        raise typer.BadParameter(msg)
+    with _session(master) as session:
+        report = jobs.export(session, directory, out, format=to, overwrite=overwrite, **given)
+    _print(report.to_dict(), form)
+    return CLEAN
+
+
+def _print(values: dict[str, Any], form: Format) -> None:
+    if not render.machine(values, form):
+        render.pairs([(name.replace("_", " "), str(value)) for name, value in values.items()])

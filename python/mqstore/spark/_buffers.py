@@ -1,0 +1,61 @@
+"""Arrow columns as the buffers that native code takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Text = tuple[bytes | None, bytes, bytes]
+Numbers = tuple[bytes | None, bytes]
+
+
+def texts(array: Any, kind: Any) -> Text:
+    """A column of text or bytes, as the type ``kind``."""
+    return _texts(_whole(array.cast(kind)))
+
+
+def numbers(array: Any, kind: Any) -> Numbers:
+    """A column of numbers, as the type ``kind``."""
+    found = _whole(array.cast(kind))
+    nulls, values = found.buffers()
+    return _bytes(nulls), _bytes(values) or b""
+
+
+def lists(array: Any) -> tuple[bytes | None, bytes, Text]:
+    """A column of lists of text."""
+    import pyarrow as pa
+
+    found = _whole(array.cast(pa.list_(pa.string())))
+    nulls, offsets = found.buffers()[:2]
+    return _bytes(nulls), _offsets(offsets, len(found)), _texts(_whole(found.values))
+
+
+def maps(array: Any) -> tuple[bytes | None, bytes, Text, Text]:
+    """A column of maps from text to text."""
+    import pyarrow as pa
+
+    found = _whole(array.cast(pa.map_(pa.string(), pa.string())))
+    nulls, offsets = found.buffers()[:2]
+    return _bytes(nulls), _offsets(offsets, len(found)), _texts(_whole(found.keys)), _texts(_whole(found.items))
+
+
+def _whole(array: Any) -> Any:
+    """The array, not as a part of another one's buffers."""
+    import pyarrow as pa
+
+    if array.offset == 0:
+        return array
+    return array.take(pa.array(range(len(array)), pa.int64()))
+
+
+def _texts(array: Any) -> Text:
+    nulls, offsets, values = array.buffers()
+    return _bytes(nulls), _offsets(offsets, len(array)), _bytes(values) or b""
+
+
+def _offsets(buffer: Any, rows: int) -> bytes:
+    # A column without a row may come without offsets.
+    return _bytes(buffer) or bytes(4 * (rows + 1))
+
+
+def _bytes(buffer: Any) -> bytes | None:
+    return None if buffer is None else buffer.to_pybytes()

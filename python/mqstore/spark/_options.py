@@ -1,0 +1,272 @@
+"""The options of the data source: Kafka's spelling where the meaning is Kafka's.
+
+Spark hands every option over as text, and takes any name without a word; here an unknown one is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from mqstore._native import scan_schema
+from mqstore.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COLUMNS = {
+    "topic": "string",
+    "queue_id": "int",
+    "queue_offset": "bigint",
+    "commit_log_offset": "bigint",
+    "size": "int",
+    "message_id": "string",
+    "unique_id": "string",
+    "keys": "array<string>",
+    "tags": "string",
+    "properties": "map<string,string>",
+    "flag": "int",
+    "sys_flag": "int",
+    "born_timestamp": "timestamp",
+    "born_host": "string",
+    "store_timestamp": "timestamp",
+    "store_host": "string",
+    "reconsume_times": "int",
+    "prepared_transaction_offset": "bigint",
+    "body_crc": "int",
+    "body_size": "int",
+    "body": "binary",
+}
+"""The columns of a scan and their types in Spark."""
+
+_READ = [
+    "path",
+    "paths",
+    "topic",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "includeBody",
+    "includeProperties",
+    "columns",
+    "bodyFormat",
+    "tags",
+    "keys",
+    "mode",
+    "columnNameOfCorruptRecord",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "splitBytes",
+    "batchBytes",
+    "pushdown",
+]
+_STREAM = ["maxOffsetsPerTrigger", "maxBytesPerTrigger"]
+_WRITE = ["path", "topic", "queues", "jobId", "maxMessageSize"]
+
+# Options that Spark itself takes, and hands over to the sink as well.
+_SPARKS = ("checkpointlocation", "queryname")
+
+_MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
+_EARLIEST, _LATEST = -2, -1
+
+
+def refuse(option: str, reason: str) -> InvalidOptionError:
+    """The error for an option."""
+    return InvalidOptionError(option, reason)
+
+
+def known(given: Mapping[str, str], names: list[str]) -> dict[str, str]:
+    """The options by their proper names.
+
+    Raises:
+        InvalidOptionError: there is none of that name.
+    """
+    proper = {name.lower(): name for name in names}
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        if name.lower() not in proper:
+            near = difflib.get_close_matches(name.lower(), proper, 1)
+            hint = f"did you mean {proper[near[0]]}?" if near else f"there are {', '.join(names)}"
+            raise refuse(name, f"there is no such option; {hint}")
+        found[proper[name.lower()]] = value
+    return found
+
+
+def read_options(given: Mapping[str, str]) -> dict[str, Any]:
+    """What a read is asked for, as plain values.
+
+    Raises:
+        InvalidOptionError: an option is unknown, or says something that cannot be.
+    """
+    options = known(given, _READ + _STREAM)
+    mode = options.get("mode", "FAILFAST").upper()
+    if mode not in _MODES:
+        raise refuse("mode", f"{mode!r} is none of {', '.join(_MODES)}")
+    start, end = _offsets(options, "starting", None), _offsets(options, "ending", _LATEST)
+    form = options.get("bodyFormat", "binary")
+    found = {
+        "paths": _paths(options),
+        "topics": _topics(options),
+        "start": start,
+        "end": end,
+        "fail_on_data_loss": _truth(options, "failOnDataLoss", True),
+        "columns": _columns(options),
+        "body": form,
+        "filter": options.get("tags"),
+        "keys": _names(options["keys"]) if "keys" in options else None,
+        "mode": mode,
+        "corrupt": options.get("columnNameOfCorruptRecord", "_corrupt_record"),
+        "min_partitions": _number(options, "minPartitions", 1),
+        "max_records": _number(options, "maxRecordsPerPartition", None),
+        "split_bytes": _number(options, "splitBytes", 128 << 20),
+        "batch_bytes": _number(options, "batchBytes", 1 << 20),
+        "pushdown": _truth(options, "pushdown", False),
+        "max_offsets": _number(options, "maxOffsetsPerTrigger", None),
+        "max_bytes": _number(options, "maxBytesPerTrigger", None),
+    }
+    scan_schema({"columns": found["columns"], "body": form})
+    return found
+
+
+def write_options(given: Mapping[str, str]) -> dict[str, Any]:
+    """What a write is asked for, as plain values.
+
+    Raises:
+        InvalidOptionError: an option is unknown, or says something that cannot be.
+    """
+    # Spark hands over what is its own as well.
+    options = known({name: value for name, value in given.items() if name.lower() not in _SPARKS}, _WRITE)
+    return {
+        "path": _absolute(_one(options)),
+        "topic": options.get("topic"),
+        "queues": _number(options, "queues", None),
+        "job_id": _job_id(options),
+        "max_message_size": _number(options, "maxMessageSize", 4 << 20),
+    }
+
+
+def _job_id(options: dict[str, str]) -> str | None:
+    name = options.get("jobId")
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", name):
+        raise refuse("jobId", f"{name!r} is not 1 to 100 letters, digits, '_', '-' and '.'")
+    return name
+
+
+def _absolute(path: str) -> str:
+    path = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+    return os.path.abspath(path)  # noqa: PTH100 - symbolic links stay as they are on the executors too
+
+
+def _one(options: dict[str, str]) -> str:
+    if not options.get("path"):
+        raise refuse("path", "name the store's directory, by load(path), save(path) or the option path")
+    return options["path"]
+
+
+def _paths(options: dict[str, str]) -> list[str]:
+    if "paths" not in options:
+        return [_absolute(_one(options))]
+    paths = _json(options, "paths")
+    if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
+        raise refuse("paths", "it is a JSON list of directories")
+    return [_absolute(path) for path in paths]
+
+
+def _topics(options: dict[str, str]) -> dict[str, Any]:
+    """Which topics: their names, a pattern, or names with queues."""
+    given = [name for name in ("topic", "subscribe", "subscribePattern", "assign") if name in options]
+    if len(given) > 1:
+        raise refuse(given[1], f"it does not go together with {given[0]}")
+    if not given:
+        return {"all": True}
+    value = options[given[0]]
+    if given[0] == "subscribePattern":
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise refuse("subscribePattern", str(error)) from None
+        return {"pattern": value}
+    if given[0] == "assign":
+        queues = _json(options, "assign")
+        if not isinstance(queues, dict) or not all(_are_numbers(ids) for ids in queues.values()):
+            raise refuse("assign", 'it is JSON of topics and lists of queues, as {"orders": [0, 1]}')
+        return {"assign": queues}
+    return {"names": [value] if given[0] == "topic" else _names(value)}
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(type(each) is int for each in value)
+
+
+def _offsets(options: dict[str, str], which: str, default: int | None) -> Any:
+    """Where to begin or end: a number for all queues, a time, or numbers by topic and queue."""
+    offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
+    if timestamp in options:
+        if offsets in options:
+            raise refuse(timestamp, f"it does not go together with {offsets}")
+        return {"timestamp": _number(options, timestamp, None, least=-(1 << 63))}
+    value = options.get(offsets)
+    if value is None:
+        return default
+    word = {"earliest": _EARLIEST, "latest": _LATEST}.get(value.strip().lower())
+    if word is not None:
+        if word == _EARLIEST and which == "ending":
+            raise refuse(offsets, "a read cannot end at the earliest offset")
+        return word
+    found = _json(options, offsets)
+    told = isinstance(found, dict) and all(
+        isinstance(queues, dict) and all(queue.isdecimal() and type(at) is int for queue, at in queues.items())
+        for queues in found.values()
+    )
+    if not told:
+        raise refuse(offsets, 'it is earliest, latest or JSON as {"orders": {"0": 23, "1": -2}}')
+    return {"offsets": found}
+
+
+def _json(options: dict[str, str], name: str) -> Any:
+    try:
+        return json.loads(options[name])
+    except ValueError:
+        raise refuse(name, f"{options[name]!r} is no JSON") from None
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _columns(options: dict[str, str]) -> list[str]:
+    if "columns" in options:
+        return _names(options["columns"])
+    left_out: set[str] = set()
+    if not _truth(options, "includeBody", True):
+        left_out.add("body")
+    if not _truth(options, "includeProperties", True):
+        left_out.add("properties")
+    return [name for name in COLUMNS if name not in left_out]
+
+
+def _truth(options: dict[str, str], name: str, default: bool) -> bool:
+    text = options.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise refuse(name, f"{text!r} is neither true nor false")
+    return text == "true"
+
+
+def _number(options: dict[str, str], name: str, default: int | None, least: int = 1) -> int | None:
+    if name not in options:
+        return default
+    try:
+        found = int(options[name])
+    except ValueError:
+        raise refuse(name, f"{options[name]!r} is no whole number") from None
+    if not least <= found < 1 << 63:
+        raise refuse(name, f"{found} is not between {least} and {(1 << 63) - 1}")
+    return found

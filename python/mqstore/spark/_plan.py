@@ -1,0 +1,231 @@
+"""Which queues a read wants, from where to where, and into which parts it is cut.
+
+Runs on the driver's side, in Spark's planning processes. A part is a tuple of plain values: the store, parts of queues,
+the stretch of the log in which their records lie, and rows in a batch. Where the wanted queues hold much of the log,
+parts are stretches of the log, which tasks walk; where they hold little of it, parts are offsets of queues, whose
+entries tasks follow. A record belongs to exactly one part either way. Of queues that were compacted a task asks the
+store for messages, as ``Store.read`` does: below the end of the compaction they are not those of the log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import mqstore
+from mqstore import _native
+from mqstore.errors import MQStoreError, OffsetOutOfRangeError, TopicNotFoundError
+from mqstore.spark._options import _EARLIEST, _LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+# Reading one record that an entry leads to takes as long as walking so many bytes of the log.
+_BYTES_PER_ENTRY = 16 << 10
+
+# Entries that a part follows, unless the options say otherwise.
+_ENTRIES = 1 << 16
+
+# Messages in a batch of those that the store is asked for.
+_MESSAGE_ROWS = 512
+
+Bounds = dict[tuple[str, int], tuple[int, int]]
+"""Smallest and next offset of each queue."""
+
+
+class Range(NamedTuple):
+    """A part of a queue."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+
+
+class Part(NamedTuple):
+    """What one task reads."""
+
+    path: str
+    ranges: tuple[Range, ...]
+    begin: int
+    """The log offset of the first record."""
+    to: int
+    """No record starts at this log offset or behind it."""
+    way: str
+    """``log``: walks it; ``cheapest``: that, or follows entries; ``messages``: asks the store."""
+    batch_rows: int
+
+
+def bounds(store: mqstore.Store, topics: dict[str, Any]) -> Bounds:
+    """The bounds of the queues that are wanted.
+
+    Raises:
+        TopicNotFoundError: a topic or queue that was named is not there.
+    """
+    found: Bounds = {}
+    there = store.topics()
+    if "names" in topics:
+        wanted: Iterable[str] = topics["names"]
+    elif "assign" in topics:
+        wanted = topics["assign"]
+    elif "pattern" in topics:
+        pattern = re.compile(topics["pattern"])
+        wanted = [topic for topic in there if pattern.fullmatch(topic)]
+    else:
+        wanted = there
+    for topic in wanted:
+        queues = {queue.queue_id: (queue.min_offset, queue.max_offset) for queue in store.queues(topic)}
+        for queue_id in topics.get("assign", {}).get(topic, queues):
+            if queue_id not in queues:
+                raise TopicNotFoundError(topic, queue_id)
+            found[topic, queue_id] = queues[queue_id]
+    return found
+
+
+def position(
+    store: mqstore.Store, queue: tuple[str, int], limits: tuple[int, int], asked: Any, default: int = _EARLIEST
+) -> int:
+    """The offset that ``asked`` stands for in a queue; not yet held against what is there."""
+    topic, queue_id = queue
+    if isinstance(asked, dict) and "timestamp" in asked:
+        return store.offset_for_time(topic, queue_id, asked["timestamp"])
+    if isinstance(asked, dict):
+        asked = asked["offsets"].get(topic, {}).get(str(queue_id), default)
+    if asked is None:
+        asked = default
+    return limits[0] if asked == _EARLIEST else limits[1] if asked == _LATEST else int(asked)
+
+
+def batch_ranges(store: mqstore.Store, options: dict[str, Any], lost: Callable[[str], None]) -> list[Range]:
+    """The parts of queues that a batch read wants; ``lost`` hears of offsets that are gone."""
+    found = []
+    queues = bounds(store, options["topics"])
+    for queue, limits in sorted(queues.items()):
+        start = position(store, queue, limits, options["start"])
+        end = position(store, queue, limits, options["end"], _LATEST)
+        if start < limits[0]:
+            lost(gone(queue, start, limits))
+            start = limits[0]
+        if isinstance(options["start"], dict) and start > limits[1]:
+            raise OffsetOutOfRangeError(*queue, start, *limits)
+        found.append(Range(*queue, start, min(end, limits[1])))
+    return [part for part in found if part.start < part.end]
+
+
+def gone(queue: tuple[str, int], offset: int, limits: tuple[int, int]) -> str:
+    """Says that an offset is not there."""
+    return f"queue {queue[1]} of topic {queue[0]!r} holds offsets {limits[0]} to {limits[1]} and not {offset}"
+
+
+def parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) -> list[Part]:
+    """Cuts parts of queues into what tasks read."""
+    compacted = [part for part in ranges if _is_compacted(store.path, part)]
+    pieces = [piece for part in compacted for piece in _pieces(part, options["max_records"] or _ENTRIES)]
+    asked = [Part(store.path, (piece,), 0, 0, "messages", _MESSAGE_ROWS) for piece in pieces]
+    return asked + _log_parts(store, [part for part in ranges if part not in compacted], options)
+
+
+def _is_compacted(path: str, part: Range) -> bool:
+    """Whether a compaction has left something of a queue."""
+    if not os.path.isdir(os.path.join(path, "compaction")):  # noqa: PTH112, PTH118
+        return False
+    return _native.compaction_read(path, part.topic, part.queue_id, 0, 1) is not None
+
+
+def _pieces(part: Range, most: int) -> list[Range]:
+    """A part of a queue in parts of at most so many offsets."""
+    starts = range(part.start, part.end, most)
+    return [Range(part.topic, part.queue_id, start, min(start + most, part.end)) for start in starts]
+
+
+def _log_parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) -> list[Part]:
+    """Cuts parts of queues that are in the log."""
+    found = [(part, first) for part in ranges if (first := _first(store, part)) is not None]
+    if not found:
+        return []
+    ends = {part: _end(store, part) for part, _ in found}
+    sizes = [first.size for _, first in found]
+    rows = max(16, min(16_384, options["batch_bytes"] * len(sizes) // max(1, sum(sizes))))
+    begin, to = min(first.commit_log_offset for _, first in found), max(ends.values())
+    ranges = [part for part, _ in found]
+    entries = sum(part.end - part.start for part in ranges)
+    few = entries * _BYTES_PER_ENTRY <= to - begin and options["mode"] != "PERMISSIVE"
+    if few or options["max_records"]:
+        most = options["max_records"] or max(1, min(_ENTRIES, -(-entries // options["min_partitions"])))
+        return _by_offsets(store, ranges, most, (options["max_records"] is None, rows))
+    count = max(options["min_partitions"], -(-(to - begin) // options["split_bytes"]))
+    cuts = sorted({begin, *_cuts(store, max(ranges, key=lambda part: part.end - part.start), begin, to, count)})
+    return [
+        Part(store.path, tuple(ranges), start, end, "log", rows)
+        for start, end in zip(cuts, [*cuts[1:], to], strict=True)
+    ]
+
+
+def _first(store: mqstore.Store, part: Range) -> mqstore.StoredMessage | None:
+    """The first message of a part, as far as the log still has it."""
+    try:
+        return next(store.read(part.topic, part.queue_id, part.start, part.end), None)
+    except OffsetOutOfRangeError as error:
+        # Expired since the bounds were asked for: what the task will find missing, it says.
+        if error.min_offset >= part.end:
+            return None
+        return next(store.read(part.topic, part.queue_id, error.min_offset, part.end), None)
+
+
+def _end(store: mqstore.Store, part: Range) -> int:
+    """Where in the log a part ends."""
+    last = store.message_at(part.topic, part.queue_id, part.end - 1)
+    return store.stats().log_max_offset if last is None else last.commit_log_offset + last.size
+
+
+def _by_offsets(store: mqstore.Store, ranges: list[Range], most: int, how: tuple[bool, int]) -> list[Part]:
+    """Parts with at most so many offsets; ``how``: whether small ranges share one, and rows in a batch."""
+    shares, rows = how
+    groups: list[list[Range]] = []
+    room = 0
+    for part in ranges:
+        for piece in _pieces(part, most):
+            if not shares or piece.end - piece.start > room:
+                groups.append([])
+                room = most
+            groups[-1].append(piece)
+            room -= piece.end - piece.start
+    found = []
+    for group in groups:
+        firsts = [first for piece in group if (first := _first(store, piece)) is not None]
+        if firsts:
+            begin = min(first.commit_log_offset for first in firsts)
+            end = max(_end(store, piece) for piece in group)
+            found.append(Part(store.path, tuple(group), begin, end, "cheapest", rows))
+    return found
+
+
+def _cuts(store: mqstore.Store, part: Range, begin: int, to: int, count: int) -> list[int]:
+    """Places where records of a queue lie, about evenly over a stretch of the log."""
+    found = []
+    low = part.start
+    for number in range(1, count):
+        wanted = begin + number * (to - begin) // count
+        high = part.end
+        at = None
+        while low < high:
+            middle = (low + high) // 2
+            message = next(store.read(part.topic, part.queue_id, middle, high), None)
+            if message is not None and message.commit_log_offset < wanted:
+                low = message.queue_offset + 1
+            else:
+                high = middle
+                at = at if message is None else message.commit_log_offset
+        if at is not None and begin < at < to:
+            found.append(at)
+    return found
+
+
+def open_store(path: str) -> mqstore.Store:
+    """Opens a store for planning."""
+    try:
+        return mqstore.open(path)
+    except MQStoreError as error:
+        error.add_note(f"{path} has to be there under this path on the driver and on every executor")
+        raise

@@ -1,0 +1,161 @@
+"""The data source ``mqstore``, as far as it runs on the driver's side."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import mqstore
+from mqstore._native import __version__
+from mqstore.errors import MQStoreError
+from mqstore.spark import _plan, _remote
+from mqstore.spark._options import COLUMNS, read_options, refuse, write_options
+from mqstore.spark._ship import archive_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql.types import StructType
+
+
+def _by_value() -> None:
+    """Has the classes for the executors pickled by value."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(_remote)  # type: ignore[no-untyped-call]
+
+
+def home() -> tuple[str, str]:
+    """By which tasks find the package: the name under which it is sent, and its version."""
+    return archive_name(), __version__
+
+
+def entering() -> tuple[Callable[[tuple[str, str]], None], tuple[str, str]]:
+    """A function that makes the package importable in a task, and its argument."""
+    _by_value()
+    return _remote._enter, home()
+
+
+def schema(given: Mapping[str, str]) -> StructType:
+    """The columns that the options ask for."""
+    return _schema(read_options(given))
+
+
+def struct(columns: dict[str, str]) -> StructType:
+    """The type of rows with these columns; all may be null."""
+    from pyspark.sql import types
+
+    text = types.StringType()
+    kinds: dict[str, types.DataType] = {
+        "string": text,
+        "int": types.IntegerType(),
+        "bigint": types.LongType(),
+        "timestamp": types.TimestampType(),
+        "binary": types.BinaryType(),
+        "array<string>": types.ArrayType(text),
+        "map<string,string>": types.MapType(text, text),
+    }
+    return types.StructType([types.StructField(name, kinds[kind]) for name, kind in columns.items()])
+
+
+def _schema(options: dict[str, Any]) -> StructType:
+    columns = {name: COLUMNS[name] for name in options["columns"]}
+    if "body" in columns and options["body"] != "binary":
+        columns["body"] = "string"
+    if options["mode"] == "PERMISSIVE":
+        columns[options["corrupt"]] = "string"
+    return struct(columns)
+
+
+def _narrowed(options: dict[str, Any], wanted: StructType) -> dict[str, Any]:
+    """The options, with the columns that a user's own schema names."""
+    all_columns = {**options, "columns": list(COLUMNS)}
+    there = {field.name: field.dataType for field in _schema(all_columns).fields}
+    for field in wanted.fields:
+        if field.name not in there:
+            raise refuse("schema", f"there is no column {field.name!r}; there are {', '.join(there)}")
+        if field.dataType != there[field.name]:
+            kind, asked = there[field.name].simpleString(), field.dataType.simpleString()
+            raise refuse("schema", f"column {field.name} is {kind} and not {asked}")
+    return {**options, "output": [field.name for field in wanted.fields]}
+
+
+def reader(given: Mapping[str, str], wanted: StructType) -> _remote.Reader:
+    """What reads a store as it is now: where it ends is settled here, once for all tasks and attempts."""
+    _by_value()
+    options = _narrowed(read_options(given), wanted)
+    if len(options["paths"]) > 1 and "offsets" in str(options["start"]) + str(options["end"]):
+        raise refuse("paths", "offsets of single queues belong to one store; read the stores one by one")
+    ranges = {}
+    for path in options["paths"]:
+        with _plan.open_store(path) as store:
+            ranges[path] = [tuple(part) for part in _plan.batch_ranges(store, options, _lost(options))]
+    kind = _remote.PushingReader if options["pushdown"] else _remote.Reader
+    return kind(options, home(), ranges)
+
+
+def _lost(options: dict[str, Any]) -> Any:
+    """What hears of offsets that are gone."""
+
+    def lost(text: str) -> None:
+        if options["fail_on_data_loss"]:
+            msg = f"{text}; with the option failOnDataLoss=false the read begins behind what is gone"
+            raise MQStoreError(msg)
+        warnings.warn(text, mqstore.StoreWarning, stacklevel=2)
+
+    return lost
+
+
+def plan(options: dict[str, Any], ranges: dict[str, Any]) -> list[_plan.Part]:
+    """What each task of a batch read does."""
+    found: list[_plan.Part] = []
+    for path, wanted in ranges.items():
+        with _plan.open_store(path) as store:
+            found += _plan.parts(store, [_plan.Range(*part) for part in wanted], options)
+    return found
+
+
+def stream_reader(given: Mapping[str, str], wanted: StructType) -> _remote.StreamReader:
+    """What reads a store while it grows."""
+    _by_value()
+    options = _narrowed(read_options(given), wanted)
+    if len(options["paths"]) > 1:
+        raise refuse("paths", "a stream reads one store; join several by union")
+    if options["end"] != -1:
+        raise refuse("endingOffsets", "a stream has no end; leave it out")
+    if options["start"] is None:
+        options["start"] = -1
+    return _remote.StreamReader(options, home())
+
+
+def writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> _remote.Writer:
+    """What appends rows."""
+    options = _write_options(given, wanted, overwrite)
+    return _remote.Writer(options, home(), _new_job())
+
+
+def stream_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> _remote.StreamWriter:
+    """What appends the rows of a stream."""
+    options = _write_options(given, wanted, overwrite)
+    if options["job_id"] is not None:
+        raise refuse("jobId", "a stream's batches are known by its checkpoint; leave it out")
+    return _remote.StreamWriter(options, home(), _new_job())
+
+
+def _new_job() -> str:
+    return secrets.token_hex(12)
+
+
+def _write_options(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> dict[str, Any]:
+    from mqstore.spark import _append
+    from mqstore.spark._stage import check_schema
+
+    _by_value()
+    options = write_options(given)
+    if overwrite:
+        msg = 'a store is a log and only grows: write with mode("append")'
+        raise MQStoreError(msg)
+    check_schema(wanted, options)
+    _append.prepare(options)
+    return options

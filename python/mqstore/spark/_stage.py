@@ -1,0 +1,180 @@
+"""Rows on their way into a store: what tasks write.
+
+A task writes one file in ``mqstore/spark/stage/<job>/<batch>/`` of the store, under a name that no other attempt ever
+has: a row of blocks as ``rust/mqstore-core/src/store/staged.rs`` draws them. It is synced before the task answers.
+Nothing reads it but the driver's side, which learns its name from the answer: files of attempts that were lost lie
+there unread until they are swept.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mqstore import _native
+from mqstore._export import sync_folder
+from mqstore.errors import InvalidMessageError, MQStoreError
+from mqstore.spark import _buffers
+from mqstore.spark._options import COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_TYPES = {
+    "body": ("binary", "string"),
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "keys": ("array<string>", "string"),
+    "topic": ("string",),
+    "tags": ("string",),
+    "properties": ("map<string,string>",),
+    "queue_id": ("int", "smallint", "tinyint", "bigint"),
+    "flag": ("int",),
+    "born_timestamp": ("timestamp",),
+}
+
+# Columns of a read that say where a message lay: a new one lies elsewhere.
+_NOT_WRITTEN = set(COLUMNS) - set(_TYPES)
+
+
+def stage_folder(path: str) -> Path:
+    """Where the staged files of all jobs are."""
+    return Path(path, "mqstore", "spark", "stage")
+
+
+def check_schema(schema: StructType, options: dict[str, Any]) -> None:
+    """Makes sure that rows of this schema can be messages.
+
+    Raises:
+        InvalidMessageError: they cannot.
+    """
+    names = [field.name for field in schema.fields]
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if field.name in _NOT_WRITTEN:
+            continue
+        if field.name not in _TYPES:
+            near = difflib.get_close_matches(field.name, _TYPES, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"a message has {', '.join(_TYPES)}"
+            raise InvalidMessageError(f"there is no column {field.name!r}; {hint}")
+        if kind not in _TYPES[field.name]:
+            raise InvalidMessageError(f"column {field.name} must be {' or '.join(_TYPES[field.name])}, not {kind}")
+    for one, other in (("body", "value"), ("keys", "key")):
+        if one in names and other in names:
+            raise InvalidMessageError(f"give one of the columns {one} and {other}, which mean the same")
+    if "body" not in names and "value" not in names:
+        raise InvalidMessageError("there is no column body (or value)")
+    if "topic" not in names and options["topic"] is None:
+        raise InvalidMessageError("name the topic: by the option topic, or in a column")
+
+
+def stage(
+    options: dict[str, Any], job: str, batches: Iterable[pa.RecordBatch]
+) -> tuple[int, str, int, int, str | None, dict[str, int]]:
+    """Writes the rows of a task.
+
+    Returns:
+        The number of the partition, the file's name, rows and bytes of it, the streaming query, and of each topic the
+        largest queue that was named, -1 for none.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        msg = "rows can only be staged in a Spark task"
+        raise MQStoreError(msg)
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    query = context.getLocalProperty("sql.streaming.queryId")
+    attempt = f"{context.partitionId()}-{context.attemptNumber()}-{context.taskAttemptId()}-{secrets.token_hex(8)}.run"
+    file = f"{batch or 0}/{attempt}"
+    home = stage_folder(options["path"]) / job
+    _same_folder(options)
+    path = home / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows, topics = 0, dict[str, int]()
+    with path.open("xb") as out:
+        for block, count in _blocks(options, batches, topics):
+            out.write(block)
+            rows += count
+        out.flush()
+        os.fsync(out.fileno())
+        size = out.tell()
+    for folder in (path.parent, home, home.parent):
+        sync_folder(folder)
+    return context.partitionId(), file, rows, size, query, topics
+
+
+def _same_folder(options: dict[str, Any]) -> None:
+    """Makes sure that this executor sees the folder that the driver sees."""
+    token = stage_folder(options["path"]) / "token"
+    try:
+        same = token.read_text() == options["token"]
+    except OSError:
+        same = False
+    if not same:
+        msg = (
+            f"{token} is not on this executor what it is on the driver: the store has to be reached under the same "
+            "path on the driver and on every executor"
+        )
+        raise MQStoreError(msg)
+
+
+def _blocks(
+    options: dict[str, Any], batches: Iterable[pa.RecordBatch], topics: dict[str, int]
+) -> Iterator[tuple[bytes, int]]:
+    stager = _native.Stager(options["topic"], options["max_message_size"], os.getpid(), secrets.randbits(32))
+    for batch in batches:
+        if batch.num_rows:
+            columns = _columns(batch)
+            _note_topics(options, batch, topics)
+            start = 0
+            while start < batch.num_rows:
+                block, reached = stager.stage(columns, start, batch.num_rows)
+                yield block, reached - start
+                start = reached
+
+
+def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
+    """The columns of a batch as the native code takes them."""
+    import pyarrow as pa
+
+    there = {name: batch.column(name) for name in batch.schema.names if name in _TYPES}
+    found: dict[str, Any] = {"body": _buffers.texts(there.get("body", there.get("value")), pa.binary())}
+    keys = there.get("keys", there.get("key"))
+    if keys is not None and pa.types.is_list(keys.type):
+        found["keys"] = _buffers.lists(keys)
+    elif keys is not None:
+        found["key"] = _buffers.texts(keys, pa.string())
+    for name in ("topic", "tags"):
+        if name in there:
+            found[name] = _buffers.texts(there[name], pa.string())
+    if "properties" in there:
+        found["properties"] = _buffers.maps(there["properties"])
+    for name in ("queue_id", "flag"):
+        if name in there:
+            found[name] = _buffers.numbers(there[name], pa.int32())
+    if "born_timestamp" in there:
+        found["born_timestamp"] = _buffers.numbers(there["born_timestamp"], pa.timestamp("us", "UTC"))
+    return found
+
+
+def _note_topics(options: dict[str, Any], batch: pa.RecordBatch, topics: dict[str, int]) -> None:
+    """Keeps which topics there are, and of each the largest queue that is named."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = batch.schema.names
+    topic = batch.column("topic") if "topic" in names else pa.nulls(batch.num_rows, pa.string())
+    if options["topic"] is not None:
+        topic = pc.fill_null(topic, options["topic"])
+    queue = batch.column("queue_id") if "queue_id" in names else pa.array([-1]).take(pa.array([0] * batch.num_rows))
+    table = pa.table({"topic": topic, "queue": pc.fill_null(queue.cast(pa.int64()), -1)})
+    for row in table.group_by("topic").aggregate([("queue", "max")]).to_pylist():
+        if row["topic"] is not None:
+            topics[row["topic"]] = max(topics.get(row["topic"], -1), row["queue_max"])

@@ -1,0 +1,145 @@
+"""Offsets of a streaming read.
+
+An offset is ``{"orders": {"0": 17}}``, as Kafka's: the next queue offset of each queue, topics and queues sorted, since
+Spark compares and keeps their text. The first one says in words where the query begins (``{"starting": ...}``): Spark
+asks for it more than once, and numbers would skip what came in between. Its first batch turns the words into numbers;
+for ``latest`` that batch is empty, and from then on the checkpoint holds numbers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import mqstore
+from mqstore.errors import MQStoreError
+from mqstore.spark import _plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LATEST = -1
+_SAMPLES = 3
+
+_Positions = dict[tuple[str, int], int]
+
+
+def initial(options: dict[str, Any]) -> dict[str, Any]:
+    """Where a query begins, in words."""
+    return {"starting": options["start"]}
+
+
+def _shown(positions: _Positions) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for (topic, queue_id), at in sorted(positions.items()):
+        found.setdefault(topic, {})[str(queue_id)] = at
+    return found
+
+
+def _positions(shown: dict[str, Any]) -> _Positions:
+    return {(topic, int(queue)): at for topic, queues in shown.items() for queue, at in queues.items()}
+
+
+def ends(options: dict[str, Any]) -> dict[str, Any]:
+    """Where the queues end now."""
+    with _plan.open_store(options["paths"][0]) as store:
+        return _shown({queue: limits[1] for queue, limits in _plan.bounds(store, options["topics"]).items()})
+
+
+def _starts(store: mqstore.Store, limits: _plan.Bounds, start: dict[str, Any]) -> _Positions:
+    """The numbers that an offset stands for. A queue that it does not name is new: it begins with its first message."""
+    if "starting" not in start:
+        known = _positions(start)
+        return {queue: known.get(queue, bounds[0]) for queue, bounds in limits.items()}
+    asked = start["starting"]
+    return {queue: _plan.position(store, queue, bounds, asked) for queue, bounds in limits.items()}
+
+
+def latest(
+    options: dict[str, Any], start: dict[str, Any] | None, target: dict[str, Any] | None, capped: bool
+) -> dict[str, Any]:
+    """Where the next batch ends: what is there, within the caps and not beyond the target."""
+    with _plan.open_store(options["paths"][0]) as store:
+        limits = _plan.bounds(store, options["topics"])
+        most = {queue: bounds[1] for queue, bounds in limits.items()}
+        if target is not None:
+            aims = _positions(target)
+            most = {queue: min(at, aims.get(queue, at)) for queue, at in most.items()}
+        if start is None or start == {"starting": _LATEST}:
+            return _shown(most)
+        begins = _starts(store, limits, start)
+        wanted: dict[tuple[str, int], tuple[int, int]] = {}
+        for queue, begin in begins.items():
+            # What is gone takes no share of a cap; whether that is an error is said when the batch is planned.
+            wanted[queue] = max(begin, limits[queue][0]), max(begin, most[queue])
+        if capped:
+            _cap(store, options, wanted)
+        found = {queue: max(begins[queue], end) for queue, (_, end) in wanted.items()}
+    if "starting" not in start:
+        # A queue that is not there at the moment keeps its place.
+        found = {**_positions(start), **found}
+    return _shown(found)
+
+
+def _cap(store: mqstore.Store, options: dict[str, Any], wanted: dict[tuple[str, int], tuple[int, int]]) -> None:
+    """Cuts what is wanted down to the caps, each queue by its share."""
+    most: int | None = options["max_offsets"]
+    if options["max_bytes"] is not None:
+        fitting = max(1, options["max_bytes"] // _mean_size(store, wanted))
+        most = fitting if most is None else min(most, fitting)
+    total = sum(max(0, end - begin) for begin, end in wanted.values())
+    if most is None or total <= most:
+        return
+    shares = {queue: most * max(0, end - begin) / total for queue, (begin, end) in wanted.items()}
+    given = {queue: int(share) for queue, share in shares.items()}
+    # What rounding leaves goes where most of it was cut off.
+    by_rest = sorted(shares, key=lambda queue: (given[queue] - shares[queue], queue))
+    for queue in by_rest[: most - sum(given.values())]:
+        given[queue] += 1
+    for queue, (begin, end) in wanted.items():
+        wanted[queue] = begin, min(end, begin + given[queue])
+
+
+def _mean_size(store: mqstore.Store, wanted: dict[tuple[str, int], tuple[int, int]]) -> int:
+    """About what a record takes, after a few of each queue."""
+    sizes = []
+    for (topic, queue_id), (begin, end) in wanted.items():
+        if begin < end:
+            places = {begin + (end - 1 - begin) * number // _SAMPLES for number in range(_SAMPLES + 1)}
+            sizes += [each.size for each in store.messages_at(topic, queue_id, sorted(places)) if each is not None]
+    return sum(sizes) // len(sizes) if sizes else 1
+
+
+def plan(options: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) -> list[_plan.Part]:
+    """What each task of a batch reads."""
+    if start == {"starting": _LATEST}:
+        return []
+    lost = _lost(options)
+    with _plan.open_store(options["paths"][0]) as store:
+        limits = _plan.bounds(store, options["topics"])
+        begins = _starts(store, limits, start)
+        found = []
+        for queue, to in _positions(end).items():
+            if queue not in limits:
+                if _positions({} if "starting" in start else start).get(queue) != to:
+                    lost(f"queue {queue[1]} of topic {queue[0]!r} is gone")
+                continue
+            begin, bounds = begins[queue], limits[queue]
+            if begin < to and begin < bounds[0]:
+                lost(_plan.gone(queue, begin, bounds))
+                begin = bounds[0]
+            if to > bounds[1]:
+                lost(_plan.gone(queue, to - 1, bounds))
+            if begin < min(to, bounds[1]):
+                found.append(_plan.Range(*queue, begin, min(to, bounds[1])))
+        return _plan.parts(store, sorted(found), options)
+
+
+def _lost(options: dict[str, Any]) -> Callable[[str], None]:
+    def lost(text: str) -> None:
+        if options["fail_on_data_loss"]:
+            msg = f"{text}; with the option failOnDataLoss=false the query goes on behind what is gone"
+            raise MQStoreError(msg)
+        warnings.warn(text, mqstore.StoreWarning, stacklevel=2)
+
+    return lost

@@ -1,0 +1,119 @@
+"""The jobs on whole stores, in Python and on the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+import mqstore.spark
+from mqstore import cli
+from mqstore.cli import spark as verbs
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / name for name in ("one", "two")]
+    for path in paths:
+        with mqstore.open(path, "create", segment_size=1 << 15) as store:
+            for number in range(300):
+                store.append(f"t{number % 2}", b"x" * (number % 200), keys=f"k{number}")
+    return paths
+
+
+def test_verify(spark: Any, stores: list[Path]) -> None:
+    segment = min((stores[1] / "commitlog").iterdir())
+    data = bytearray(segment.read_bytes())
+    data[5000] ^= 0xFF
+    segment.write_bytes(data)
+    found = mqstore.spark.verify(spark, stores)
+    assert found == {str(path): mqstore.verify(path) for path in stores}
+    assert [report.ok for report in found.values()] == [True, False]
+    with pytest.raises(mqstore.MQStoreError, match="NotAStoreError"):
+        mqstore.spark.verify(spark, [stores[0] / "nothing"])
+    with pytest.raises(TypeError, match="iterable of directories"):
+        mqstore.spark.verify(spark, str(stores[0]))
+    assert mqstore.spark.verify(spark, []) == {}
+
+
+def test_rebuild(spark: Any, stores: list[Path]) -> None:
+    for path in stores:
+        shutil.rmtree(path / "consumequeue")
+    assert all(each.dry_run for each in mqstore.spark.rebuild(spark, stores, dry_run=True).values())
+    assert not (stores[0] / "consumequeue").exists()
+    found = mqstore.spark.rebuild(spark, stores)
+    assert [(each.messages, each.queues) for each in found.values()] == [(300, 2)] * 2
+    assert all(mqstore.verify(path).ok for path in stores)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_export(spark: Any, stores: list[Path], tmp_path: Path, kind: str) -> None:
+    import pyarrow.dataset
+
+    dest = tmp_path / "out" / "t0"
+    report = mqstore.spark.export(
+        spark, stores[0], dest, format=kind, topic="t0", columns="queue_offset,body", splitBytes=8192
+    )
+    assert (report.messages, report.format, report.path) == (150, kind, str(dest))
+    files = sorted(dest.iterdir())
+    assert len(files) > 1
+    assert report.bytes == sum(each.stat().st_size for each in files)
+    table = pyarrow.dataset.dataset(str(dest), format=kind).to_table()
+    wanted = mqstore.scan(stores[0], topics="t0", columns=["queue_offset", "body"]).to_arrow()
+    assert table.sort_by("queue_offset").to_pylist() == wanted.to_pylist()
+    with pytest.raises(FileExistsError):
+        mqstore.spark.export(spark, stores[0], dest)
+    report = mqstore.spark.export(spark, stores[0], dest, topic="t1", overwrite=True, includeBody=False)
+    assert report.messages == 150
+    assert [each.name for each in dest.parent.iterdir()] == ["t0"]
+
+
+def test_an_export_that_fails_leaves_nothing(spark: Any, stores: list[Path], tmp_path: Path) -> None:
+    segment = min((stores[0] / "commitlog").iterdir())
+    data = bytearray(segment.read_bytes())
+    data[5000] ^= 0xFF
+    segment.write_bytes(data)
+    with pytest.raises(mqstore.MQStoreError, match=r"commitlog/0.* at offset \d+"):
+        mqstore.spark.export(spark, stores[0], tmp_path / "out" / "all")
+    assert list((tmp_path / "out").iterdir()) == []
+    with pytest.raises(mqstore.InvalidOptionError, match="did you mean topic"):
+        mqstore.spark.export(spark, stores[0], tmp_path / "out" / "all", topics="t0")
+
+
+def test_the_command_line(
+    spark: Any,
+    stores: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # The session of all tests goes on.
+    monkeypatch.setattr(type(spark), "stop", lambda _session: None)
+    assert verbs.spark_app.info.help
+
+    def run(*arguments: object) -> tuple[int, str]:
+        status = cli.run(["spark", *map(str, arguments)])
+        return status, capsys.readouterr().out
+
+    status, out = run("verify", *stores, "--format", "json", "--master", "local[2]")
+    assert (status, [each["ok"] for each in json.loads(out)]) == (0, [True, True])
+    status, out = run("rebuild", stores[0])
+    assert status == 0
+    assert "300" in out
+    status, out = run("export", stores[0], tmp_path / "out", "--option", "topic=t0", "--format", "json")
+    assert (status, json.loads(out)["messages"]) == (0, 150)
+    status, out = run("compact", stores[0], "--topic", "t0")
+    assert status == 3
+    with mqstore.open(stores[0], "rw") as store:
+        store.create_topic("prices", attributes={"cleanup.policy": "COMPACTION"})
+        for _ in range(5):
+            store.append("prices", b"x", keys="k")
+    status, out = run("compact", stores[0], "--topic", "prices", "--format", "json")
+    assert (status, json.loads(out)["messages_after"]) == (0, 1)
+    status, out = run("verify", tmp_path / "nothing")
+    assert status == 3
+    assert run("export", stores[0], tmp_path / "other", "--to", "csv")[0] == 2

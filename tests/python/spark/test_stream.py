@@ -1,0 +1,220 @@
+"""The streaming read: caps, restarts, gaps, loss."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+from mqstore.spark import _rows, _source, _stream
+
+
+def fill(path: Path, count: int, first: int = 0, queues: int = 2) -> Path:
+    with mqstore.open(path, "create", segment_size=1 << 12) as store:
+        if "orders" not in store.topics():
+            store.create_topic("orders", queues=queues)
+        for number in range(first, first + count):
+            store.append("orders", f"{number}".encode(), queue_id=number % queues)
+    return path
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    return fill(tmp_path / "store", 100)
+
+
+def drain(spark: Any, path: Path, work: Path, **options: Any) -> list[dict[str, Any]]:
+    """Runs a query to the end of what is there, into Parquet; its progress."""
+    given = {"subscribe": "orders", "columns": "queue_id,queue_offset,body", "startingOffsets": "earliest", **options}
+    frame = spark.readStream.format("mqstore").options(**given).load(str(path))
+    query = (
+        frame.writeStream.format("parquet")
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .option("path", str(work / "out"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    progress: list[dict[str, Any]] = [json.loads(each.json) for each in query.recentProgress]
+    return progress
+
+
+def numbers(spark: Any, work: Path) -> Counter[int]:
+    return Counter(int(bytes(row.body)) for row in spark.read.parquet(str(work / "out")).collect())
+
+
+def test_caps_and_restarts_give_every_message_once(spark: Any, made: Path, tmp_path: Path) -> None:
+    progress = drain(spark, made, tmp_path, maxOffsetsPerTrigger=30)
+    assert [each["numInputRows"] for each in progress if each["numInputRows"]] == [30, 30, 30, 10]
+    # Messages, and a queue that was not there before.
+    fill(made, 50, first=100)
+    with mqstore.open(made, "rw") as store:
+        store.create_topic("orders", queues=3)
+        store.append("orders", b"150", queue_id=2)
+    progress = drain(spark, made, tmp_path, maxOffsetsPerTrigger=1000)
+    assert sum(each["numInputRows"] for each in progress) == 51
+    assert progress[-1]["sources"][0]["endOffset"] == {"orders": {"0": 75, "1": 75, "2": 1}}
+    assert numbers(spark, tmp_path) == Counter(range(151))
+
+
+def test_a_query_that_failed_reads_its_batch_again(spark: Any, made: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def broken(frame: Any, batch: int) -> None:
+        seen.extend(int(bytes(row.body)) for row in frame.collect())
+        if batch == 1:
+            raise ConnectionError("lost")
+
+    def start(action: Any) -> Any:
+        frame = spark.readStream.format("mqstore").option("startingOffsets", "earliest")
+        frame = frame.option("maxOffsetsPerTrigger", 40).load(str(made))
+        stream = frame.writeStream.foreachBatch(action).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return stream.trigger(availableNow=True).start()
+
+    with pytest.raises(Exception, match="lost"):
+        start(broken).awaitTermination()
+    assert len(seen) == 80
+    fill(made, 20, first=100)
+    batches: dict[int, list[int]] = {}
+    start(
+        lambda frame, batch: batches.update({batch: [int(bytes(row.body)) for row in frame.collect()]})
+    ).awaitTermination()
+    assert sorted(batches[1]) == sorted(seen[40:])
+    assert Counter(seen[:40]) + Counter(number for some in batches.values() for number in some) == Counter(range(120))
+
+
+def options(path: Path, **given: Any) -> dict[str, Any]:
+    texts = {"path": str(path), **{name: str(value) for name, value in given.items()}}
+    return _source.stream_reader(texts, _source.schema(texts)).options
+
+
+def rows(asked: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    return sorted(
+        int(row["body"])
+        for part in _stream.plan(asked, start, end)
+        for batch in _rows.rows(asked, tuple(part))
+        for row in batch.to_pylist()
+    )
+
+
+def test_latest_is_settled_once(made: Path) -> None:
+    asked = options(made)
+    start = _stream.initial(asked)
+    first = _stream.latest(asked, start, None, True)
+    assert first == {"orders": {"0": 50, "1": 50}}
+    fill(made, 6, first=100)
+    # Asked again, as Spark does, it begins at the same place; a first batch that is done again is still empty.
+    assert _stream.initial(asked) == start
+    assert rows(asked, start, first) == []
+    second = _stream.latest(asked, first, None, True)
+    assert rows(asked, first, second) == list(range(100, 106))
+    assert list(second["orders"]) == ["0", "1"]
+
+
+def test_starts(made: Path) -> None:
+    asked = options(made, startingOffsets='{"orders": {"0": 48, "1": -1}}')
+    start = _stream.initial(asked)
+    end = _stream.latest(asked, start, None, True)
+    assert rows(asked, start, end) == [96, 98]
+    with mqstore.open(made) as store:
+        when = store.read("orders", 0, 49).__next__().store_timestamp + 1
+    asked = options(made, startingTimestamp=when)
+    start = _stream.initial(asked)
+    first = _stream.latest(asked, start, None, True)
+    assert rows(asked, start, first) == []
+    fill(made, 3, first=100)
+    assert rows(asked, start, first) == []
+    assert rows(asked, first, _stream.latest(asked, first, None, True)) == [100, 101, 102]
+
+
+def test_shares_of_a_cap(made: Path) -> None:
+    with mqstore.open(made, "rw") as store:
+        for number in range(100, 400):
+            store.append("orders", f"{number}".encode(), queue_id=0)
+    asked = options(made, startingOffsets="earliest", maxOffsetsPerTrigger=41)
+    at = _stream.initial(asked)
+    found: list[int] = []
+    while (end := _stream.latest(asked, at, None, True)) != at:
+        some = rows(asked, at, end)
+        assert len(some) <= 41
+        if not found:
+            assert end == {"orders": {"0": 36, "1": 5}}
+        found += some
+        at = end
+    assert Counter(found) == Counter(range(400))
+    # What is asked for without a cap is all.
+    assert _stream.latest(asked, _stream.initial(asked), None, False) == at
+
+
+def test_bytes_of_a_trigger(made: Path) -> None:
+    with mqstore.open(made) as store:
+        size = store.read("orders", 0, 20).__next__().size
+    asked = options(made, startingOffsets="earliest", maxBytesPerTrigger=10 * size)
+    end = _stream.latest(asked, _stream.initial(asked), None, True)
+    assert 8 <= sum(end["orders"].values()) <= 12
+    tiny = options(made, startingOffsets="earliest", maxBytesPerTrigger=1)
+    assert sum(_stream.latest(tiny, _stream.initial(tiny), None, True)["orders"].values()) == 1
+
+
+def test_what_expired_under_a_query(made: Path) -> None:
+    asked = options(made, startingOffsets="earliest", splitBytes=1 << 30)
+    first = {"orders": {"0": 2, "1": 2}}
+    segments = sorted((made / "commitlog").iterdir())
+    assert len(segments) > 1
+    segments[0].unlink()
+    end = _stream.latest(asked, first, None, True)
+    with pytest.raises(mqstore.MQStoreError, match="failOnDataLoss=false"):
+        _stream.plan(asked, first, end)
+    lenient = {**asked, "fail_on_data_loss": False}
+    with pytest.warns(mqstore.StoreWarning, match="holds offsets"):
+        left = rows(lenient, first, end)
+    assert left == list(range(left[0], 100))
+    # A cap counts what is there, and not what is gone.
+    capped = {**lenient, "max_offsets": 4}
+    end = _stream.latest(capped, first, None, True)
+    with pytest.warns(mqstore.StoreWarning):
+        assert len(rows(capped, first, end)) == 4
+    # A store that has less than was read before is another one.
+    with pytest.raises(mqstore.MQStoreError, match="and not"):
+        _stream.plan(asked, {"orders": {"0": 90, "1": 90}}, {"orders": {"0": 91, "1": 90}})
+
+
+def test_gaps_of_compacted_topics_are_no_loss(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with mqstore.open(path, "create", segment_size=1 << 14) as store:
+        store.create_topic("orders", queues=1, attributes={"cleanup.policy": "COMPACTION"})
+        for number in range(300):
+            store.append("orders", f"{number}".encode(), keys=f"k{number % 5}", tags="ab"[number % 2])
+    mqstore.compact(path, in_place=True)
+    with mqstore.open(path, "rw") as store:
+        for number in range(300, 350):
+            store.append("orders", f"{number}".encode(), keys=f"k{number % 5}", tags="ab"[number % 2])
+    asked = options(path, startingOffsets="earliest", maxOffsetsPerTrigger=70)
+    at, found = _stream.initial(asked), list[int]()
+    while (end := _stream.latest(asked, at, None, True)) != at:
+        assert end["orders"]["0"] - (at["orders"]["0"] if "orders" in at else 0) <= 70
+        found += rows(asked, at, end)
+        at = end
+    # Of each key the newest message, and what came behind the last compaction; as `Store.read` tells it.
+    with mqstore.open(path) as store:
+        assert found == [int(message.body) for message in store.read("orders")]
+    assert found[:5] == list(range(295, 300))
+    assert found[5:] == list(range(300, 350))
+    given = {"path": str(path), "tags": "a", "keys": "k3,k4", "bodyFormat": "text", "mode": "PERMISSIVE"}
+    batch = _source.reader(given, _source.schema(given))
+    (part,) = _source.plan(batch.options, batch.ranges)
+    some = [row for each in _rows.rows(batch.options, tuple(part)) for row in each.to_pylist()]
+    assert [int(row["body"]) for row in some] == [n for n in found if n % 2 == 0 and n % 5 in (3, 4)]
+    assert all(row["keys"] == [f"k{int(row['body']) % 5}"] and dict(row["properties"])["TAGS"] == "a" for row in some)
+    assert all(row["store_timestamp"].timestamp() > 1_600_000_000 for row in some)
+
+
+def test_what_a_stream_cannot_take(made: Path) -> None:
+    with pytest.raises(mqstore.InvalidOptionError, match="a stream has no end"):
+        options(made, endingOffsets='{"orders": {"0": 1}}')
+    with pytest.raises(mqstore.InvalidOptionError, match="maxOffsetsPerTrigger"):
+        options(made, maxOffsetPerTrigger=1)

@@ -1,0 +1,308 @@
+"""Writing to stores: what arrives, and that it arrives once whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+import mqstore.spark
+from mqstore import _native
+from mqstore.spark import _append, _stage
+
+
+def bodies(path: Path, topic: str = "t") -> Counter[bytes]:
+    with mqstore.open(path) as store:
+        return Counter(message.body for queue in store.queues(topic) for message in store.read(topic, queue.queue_id))
+
+
+def staged(path: Path) -> list[Path]:
+    return list(_stage.stage_folder(str(path)).rglob("*.run"))
+
+
+def test_every_column_arrives(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    frame = spark.sql(
+        "SELECT 'orders' AS topic, array('a', concat('k', id)) AS keys, if(id % 2 = 0, 'even', null) AS tags, "
+        "map('region', 'eu', 'n', string(id)) AS properties, int(id % 3) AS queue_id, int(id) AS flag, "
+        "timestamp_millis(1600000000000 + id) AS born_timestamp, encode(string(id), 'utf-8') AS body FROM range(100)"
+    )
+    frame.write.format("mqstore").mode("append").save(str(path))
+    with mqstore.open(path) as store:
+        assert len(store.queues("orders")) == 3
+        found = [message for queue in range(3) for message in store.read("orders", queue)]
+    assert len(found) == 100
+    for message in found:
+        number = int(message.body)
+        assert message.queue_id == number % 3
+        assert message.keys == ("a", f"k{number}")
+        assert message.tags == ("even" if number % 2 == 0 else None)
+        assert (message.properties["region"], message.properties["n"]) == ("eu", str(number))
+        assert (message.flag, message.born_timestamp) == (number, 1600000000000 + number)
+    assert len({message.unique_id for message in found}) == 100
+    assert mqstore.verify(path).ok
+    assert staged(path) == []
+    # A store that is read can be written to another one as it is.
+    copy = tmp_path / "copy"
+    spark.read.format("mqstore").load(str(path)).write.format("mqstore").mode("append").save(str(copy))
+    with mqstore.open(copy) as store:
+        again = [message for queue in range(3) for message in store.read("orders", queue)]
+    same = [(m.body, m.keys, m.tags, m.unique_id, m.flag, m.born_timestamp, m.properties["n"]) for m in found]
+    assert Counter(same) == Counter(
+        (m.body, m.keys, m.tags, m.unique_id, m.flag, m.born_timestamp, m.properties["n"]) for m in again
+    )
+
+
+def test_keys_go_to_the_queues_that_python_chooses(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with mqstore.open(path, "create") as store:
+        store.create_topic("prices", queues=4, attributes={"cleanup.policy": "COMPACTION"})
+        wanted = {f"item-{n}": store.append("prices", b"x", keys=f"item-{n}").queue_id for n in range(50)}
+    frame = spark.sql("SELECT concat('item-', id) AS key, string(id) AS value FROM range(50)")
+    frame.write.format("mqstore").option("topic", "prices").mode("append").save(str(path))
+    with mqstore.open(path) as store:
+        found = [(message.keys[0], queue) for queue in range(4) for message in store.read("prices", queue)]
+    assert Counter(found) == Counter(dict.fromkeys(wanted.items(), 2))
+    assert len(set(wanted.values())) == 4
+    frame.write.format("mqstore").option("topic", "turns").option("queues", 2).mode("append").save(str(path))
+    with mqstore.open(path) as store:
+        assert [queue.max_offset for queue in store.queues("turns")] == [25, 25]
+
+
+def stage(path: Path, job: str, *parts: list[bytes], batch: int = 0) -> list[dict[str, Any]]:
+    """What tasks would have staged and told."""
+    options = {"path": str(path), "topic": "t", "max_message_size": 1 << 20}
+    if not path.exists():
+        mqstore.open(path, "create").close()
+    _append.prepare(options)
+    import pyarrow as pa
+
+    told = []
+    for number, part in enumerate(parts):
+        file = f"{batch}/{number}.run"
+        home = _stage.stage_folder(str(path)) / job / file
+        home.parent.mkdir(parents=True, exist_ok=True)
+        batches = [pa.record_batch({"body": pa.array(part[at : at + 7])}) for at in range(0, len(part), 7)]
+        topics: dict[str, int] = {}
+        data = b"".join(block for block, _ in _stage._blocks(options, batches, topics))
+        home.write_bytes(data)
+        told.append({"file": file, "rows": len(part), "size": len(data), "topics": topics})
+    return told
+
+
+def options(path: Path, job_id: str | None = None) -> dict[str, Any]:
+    return {"path": str(path), "job_id": job_id, "queues": None}
+
+
+PARTS = [[f"{part}-{n}".encode() for n in range(20)] for part in range(3)]
+ALL = Counter(body for part in PARTS for body in part)
+
+
+class Killed(BaseException):
+    """What a kill is to a test: nothing behind it runs."""
+
+
+@pytest.mark.parametrize("calls", range(9))
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_crash_at_any_step_is_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, foreign: bool
+) -> None:
+    path = tmp_path / "store"
+    told = stage(path, "job", *PARTS)
+    left = calls
+
+    def dying(real: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            nonlocal left
+            found = real(*arguments)
+            if left == 0:
+                raise Killed
+            left -= 1
+            return found
+
+        return call
+
+    # A kill does not tidy up: the journal stays wherever it was.
+    monkeypatch.setattr(_native, "append_staged", dying(_native.append_staged))
+    monkeypatch.setattr(_append, "sync_folder", lambda _folder: None)
+    real = Path.unlink
+
+    def keep(self: Path, *arguments: Any, **named: Any) -> None:
+        if left == 0 and self.name == "journal.json":
+            raise Killed
+        real(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "unlink", keep)
+    with pytest.raises(Killed):
+        _append.commit(options(path, "nightly"), "job", "nightly", None, told)
+    monkeypatch.undo()
+    assert bodies(path).total() == min(60, sum([7, 7, 6, 7, 7, 6, 7, 7, 6][: calls + 1]))
+    if foreign:
+        with mqstore.open(path, "rw") as store:
+            for _ in range(3):
+                store.append("t", b"foreign")
+    _append.abandon(options(path), "job")
+    # The driver begins anew, stages anew, and the step that had begun is the one that counts.
+    again = stage(path, "other", *PARTS)
+    _append.commit(options(path, "nightly"), "other", "nightly", None, again)
+    assert bodies(path) == ALL + Counter({b"foreign": 3 * foreign})
+    _append.commit(options(path, "nightly"), "other", "nightly", None, [])
+    assert bodies(path) == ALL + Counter({b"foreign": 3 * foreign})
+    assert not (path / "mqstore" / "spark" / "journal.json").exists()
+
+
+def test_the_next_write_ends_one_that_was_interrupted(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    told = stage(path, "one", *PARTS)
+    with mqstore.open(path, "rw") as store:
+        store.create_topic("t")
+        _append._journal(store, options(path), "one", "one", None, told)
+    assert mqstore.spark.resume(path) == 60
+    assert mqstore.spark.resume(path) == 0
+    assert bodies(path) == ALL
+    told = stage(path, "two", [b"more"])
+    _append.commit(options(path), "two", "two", None, told)
+    assert bodies(path) == ALL + Counter({b"more": 1})
+
+
+def test_batches_of_a_query_count_once(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    for batch in (0, 1, 1, 0, 2):
+        told = stage(path, "job", [f"batch {batch}".encode()], batch=batch)
+        _append.commit(options(path), "job", "query", batch, told)
+    assert bodies(path) == Counter({b"batch 0": 1, b"batch 1": 1, b"batch 2": 1})
+    told = stage(path, "job", [b"of another query"], batch=0)
+    _append.commit(options(path), "job", "another", 0, told)
+    assert bodies(path).total() == 4
+
+
+def test_damaged_staging_appends_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    told = stage(path, "job", [b"a"], [b"b"])
+    file = _stage.stage_folder(str(path)) / "job" / told[0]["file"]
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(mqstore.MQStoreError, match="damaged"):
+        _append.commit(options(path), "job", "job", None, told)
+    assert bodies(path).total() == 0
+    file.unlink()
+    with pytest.raises(mqstore.CorruptionError, match="missing"):
+        _append.commit(options(path), "job", "job", None, told)
+    assert mqstore.spark.resume(path) == 0
+
+
+def test_stale_staging_is_swept(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    stage(path, "old", [b"a"])
+    for each in _stage.stage_folder(str(path)).rglob("*"):
+        os.utime(each, (1, 1))
+    stage(path, "new", [b"a"])
+    assert {each.name for each in _stage.stage_folder(str(path)).iterdir()} == {"new", "token"}
+
+
+def test_executors_that_see_another_folder_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    options: dict[str, Any] = {"path": str(path)}
+    _append.prepare(options)
+    _stage._same_folder(options)
+    again: dict[str, Any] = {"path": str(path)}
+    _append.prepare(again)
+    assert again == options
+    other = {**options, "token": "another"}
+    with pytest.raises(mqstore.MQStoreError, match="under the same path"):
+        _stage._same_folder(other)
+
+
+def test_rows_that_cannot_be_messages(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+
+    def write(query: str, **given: Any) -> None:
+        spark.sql(query).write.format("mqstore").options(topic="t", **given).mode("append").save(str(path))
+
+    for query, error in (
+        ("SELECT 1 AS body", "column body must be binary or string"),
+        ("SELECT 'x' AS tag, 'b' AS body", "did you mean 'tags'"),
+        ("SELECT 'x' AS tags", "no column body"),
+        ("SELECT string(null) AS body", "a body is null"),
+        ("SELECT 'a b' AS key, 'b' AS body", "InvalidMessageError"),
+        ("SELECT 'b' AS body, 70000 AS queue_id", "queue id 70000"),
+        ("SELECT repeat('x', 100) AS body", "limit is 10"),
+    ):
+        with pytest.raises(Exception, match=error):
+            write(query, maxMessageSize=10)
+    with pytest.raises(Exception, match="did you mean topic"):
+        spark.sql("SELECT 'b' AS body").write.format("mqstore").option("topics", "t").mode("append").save(str(path))
+    with pytest.raises(Exception, match="name the topic"):
+        spark.sql("SELECT 'b' AS body").write.format("mqstore").mode("append").save(str(path))
+    with pytest.raises(Exception, match="only grows"):
+        spark.sql("SELECT 'b' AS body").write.format("mqstore").option("topic", "t").mode("overwrite").save(str(path))
+    with mqstore.open(path) as store:
+        assert store.topics() == []
+    assert staged(path) == []
+
+
+def test_a_task_that_is_lost_leaves_no_row(spark: Any, tmp_path: Path) -> None:
+    from pyspark.sql.functions import udf
+
+    @udf("string")
+    def once(number: int) -> str:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if number % 50 == 49 and context is not None and context.attemptNumber() == 0:
+            raise ConnectionError("lost")
+        return str(number)
+
+    path = tmp_path / "store"
+    frame = spark.range(0, 100, 1, 2).select(once("id").alias("body"))
+    frame.write.format("mqstore").options(topic="t", jobId="first").mode("append").save(str(path))
+    assert bodies(path) == Counter(str(number).encode() for number in range(100))
+    frame.write.format("mqstore").options(topic="t", jobId="first").mode("append").save(str(path))
+    assert bodies(path).total() == 100
+
+
+def test_a_stream_into_a_store(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, path = tmp_path / "source", tmp_path / "store"
+    with mqstore.open(source, "create") as store:
+        for number in range(90):
+            store.append("t", str(number).encode(), keys=f"k{number}")
+
+    def run() -> Any:
+        frame = spark.readStream.format("mqstore").options(startingOffsets="earliest", maxOffsetsPerTrigger=40)
+        stream = frame.load(str(source)).select("topic", "body", "keys").writeStream.format("mqstore")
+        stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).option("path", str(path))
+        query = stream.outputMode("append").trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query
+
+    query = run()
+    wanted = Counter(str(number).encode() for number in range(90))
+    assert bodies(path) == wanted
+    # Spark forgets that it committed the last batch: it is done again, and counts once.
+    commits = tmp_path / "checkpoint" / "commits"
+    last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+    for each in commits.iterdir():
+        if each.name in (str(last), f".{last}.crc"):
+            each.unlink()
+    run()
+    assert bodies(path) == wanted
+    done = json.loads((path / "mqstore" / "spark" / "done" / f"{query.id}.json").read_text())
+    assert done["batch"] == last
+
+
+def test_a_store_that_somebody_writes_is_not_written(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    monkeypatch.setattr(_append, "_LOCK_WAIT_SECONDS", 0.2)
+    told = stage(path, "job", [b"x"])
+    with mqstore.open(path, "rw"), pytest.raises(mqstore.StoreLockedError):
+        _append.commit(options(path), "job", "job", None, told)
+    _append.commit(options(path), "job", "job", None, told)
+    assert bodies(path) == Counter({b"x": 1})

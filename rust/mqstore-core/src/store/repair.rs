@@ -109,11 +109,13 @@ struct Stages<'a> {
     watcher: RebuildWatcher<'a>,
     all: u64,
     done: u64,
+    /// What was told last.
+    last: Progress,
 }
 
 impl<'a> Stages<'a> {
     fn new(all: u64, watcher: RebuildWatcher<'a>) -> Self {
-        Self { watcher, all, done: 0 }
+        Self { watcher, all, done: 0, last: Progress::default() }
     }
 
     /// Part of this stage; each takes as much as the others.
@@ -121,7 +123,11 @@ impl<'a> Stages<'a> {
         let total = step.total_bytes;
         let before = total.saturating_mul(self.done.min(self.all - 1));
         let done_bytes = before.saturating_add(step.done_bytes.min(total));
-        (self.watcher)(Progress { done_bytes, total_bytes: total.saturating_mul(self.all) })
+        // Where no length is known yet, whoever watches is heard all the same.
+        if total > 0 {
+            self.last = Progress { done_bytes, total_bytes: total.saturating_mul(self.all) };
+        }
+        (self.watcher)(self.last)
     }
 
     fn next(&mut self) {

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
-from mqstore.errors import OffsetOutOfRangeError, TopicNotFoundError
+from mqstore.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
     from mqstore._native import StoredMessage
@@ -64,6 +64,7 @@ class Table(Mapping[str, "StoredMessage"]):
         # Where each queue is read on.
         self._next: dict[int, int] = {}
         self._files: object = None
+        self._known_table: object = None
         self._load(sorted(self._ends()))
         self.refresh()
 
@@ -184,17 +185,25 @@ class Table(Mapping[str, "StoredMessage"]):
                 found.append(None)
         return found
 
+    def _topic_table(self) -> object:
+        """Another value after a topic got more queues."""
+        try:
+            stat = os.stat(os.path.join(self._store.path, "config", "topics.json"))  # noqa: PTH116, PTH118
+        except FileNotFoundError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns
+
     def _ends(self) -> dict[int, int]:
         return {queue.queue_id: queue.max_offset for queue in self._store.queues(self._topic)}
 
     def _due(self, places: dict[int, int]) -> list[int]:
         """The queues that have something behind their place, and those that are new."""
-        try:
-            self._store.wait(self._topic, max(places, default=-1) + 1, 0, 0)
-        except TopicNotFoundError:
-            new = []
-        else:
+        new: list[int] = []
+        table = self._topic_table()
+        if table != self._known_table or self._store.wait(self._topic, max(places, default=-1) + 1, 0, 0):
             new = [queue for queue in sorted(self._ends()) if queue not in places]
+            if places is self._next:
+                self._known_table = table
         return [queue for queue, start in places.items() if self._store.wait(self._topic, queue, start, 0)] + new
 
     def _messages(self, queue: int, start: int | None) -> Iterator[StoredMessage]:

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-import mqstore
 from mqstore.cli import CLEAN, PROBLEMS, render
 from mqstore.cli.app import Directory, ReportForm, _verb, app
 from mqstore.cli.render import Format
@@ -24,15 +23,10 @@ Master = Annotated[str, typer.Option("--master", help="Where Spark runs: local[4
 @contextmanager
 def _session(master: str) -> Iterator[Any]:
     """A session of its own; executors elsewhere get the package."""
-    try:
-        from pyspark.sql import SparkSession
-    except ModuleNotFoundError:
-        msg = 'this needs PySpark: pip install "mqstore[spark]"'
-        raise mqstore.MQStoreError(msg) from None
     from mqstore.spark import ship
+    from mqstore.spark._session import begin
 
-    builder = SparkSession.builder.master(master).appName("mqstore").config("spark.ui.showConsoleProgress", "false")
-    session = builder.getOrCreate()
+    session = begin(master)
     try:
         if not master.startswith("local"):
             ship(session)

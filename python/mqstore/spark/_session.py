@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from mqstore.errors import MQStoreError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -25,6 +27,20 @@ def require(spark: SparkSession) -> None:
     if not callable(getattr(spark, "range", None)):
         msg = f"spark must be a SparkSession, not {type(spark).__name__}"
         raise TypeError(msg)
+
+
+def begin(master: str) -> SparkSession:
+    """A session for the command line.
+
+    Raises:
+        MQStoreError: PySpark is missing.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError:
+        raise MQStoreError(_MISSING) from None
+    builder = SparkSession.builder.master(master).appName("mqstore").config("spark.ui.showConsoleProgress", "false")
+    return builder.getOrCreate()
 
 
 def last_line(error: BaseException, mark: str) -> str | None:

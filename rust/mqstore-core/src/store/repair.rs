@@ -104,28 +104,32 @@ pub fn repair(
     }
 }
 
-/// Tells of several walks over the log as of one.
+/// Tells of several walks over the store as of one.
 struct Stages<'a> {
     watcher: RebuildWatcher<'a>,
     all: u64,
     done: u64,
+    /// What each stage counts for; the length of the first one.
+    share: u64,
     /// What was told last.
     last: Progress,
 }
 
 impl<'a> Stages<'a> {
     fn new(all: u64, watcher: RebuildWatcher<'a>) -> Self {
-        Self { watcher, all, done: 0, last: Progress::default() }
+        Self { watcher, all, done: 0, share: 0, last: Progress::default() }
     }
 
-    /// Part of this stage; each takes as much as the others.
+    /// Part of this stage; each takes as much as the others, whatever it has to read.
     fn tell(&mut self, step: Progress) -> Result<(), StoreError> {
         let total = step.total_bytes;
-        let before = total.saturating_mul(self.done.min(self.all - 1));
-        let done_bytes = before.saturating_add(step.done_bytes.min(total));
         // Where no length is known yet, whoever watches is heard all the same.
         if total > 0 {
-            self.last = Progress { done_bytes, total_bytes: total.saturating_mul(self.all) };
+            self.share = if self.share == 0 { total } else { self.share };
+            let within = u128::from(self.share) * u128::from(step.done_bytes.min(total)) / u128::from(total);
+            let before = self.share.saturating_mul(self.done.min(self.all - 1));
+            let done_bytes = before.saturating_add(within as u64).max(self.last.done_bytes);
+            self.last = Progress { done_bytes, total_bytes: self.share.saturating_mul(self.all) };
         }
         (self.watcher)(self.last)
     }

@@ -29,3 +29,4 @@ mod walk;
 
 pub use problems::{Problem, Progress, VerifyReport};
 pub use verify::verify;
+pub(crate) use verify::verify_locked;

@@ -1,7 +1,8 @@
 //! JSON files of `config/` that do not parse, and have a backup that does.
 //!
 //! RocketMQ writes `x.json.bak` before each new `x.json` and reads it when the other does not parse. Here it takes
-//! the other's place, which is kept in `lost+found`.
+//! the other's place, which is kept in `lost+found`. Without a backup that does parse, the file alone goes there, and
+//! RocketMQ starts as without it.
 //!
 //! Source: `ConfigManager#load`, `#loadBak`.
 
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 
 use mqstore_format::FormatError;
 use mqstore_format::json::{ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicTable, parse};
-use mqstore_io::{Access, FileKind};
+use mqstore_io::{Access, FileKind, switch};
 
 use super::keep;
 use crate::error::{IoContext, StoreError};
@@ -54,9 +55,16 @@ pub fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<String>, 
             .filter(|bytes| check_config(&name, bytes).is_ok());
         let Some(good) = good else {
             actions.push(format!(
-                "{}: does not parse, and has no backup that does; left as it is",
+                "{}: does not parse, and has no backup that does; moved to lost+found",
                 path.display()
             ));
+            changed = true;
+            if !dry_run {
+                keep::aside(files, &path)?;
+                let folder = files.config();
+                switch::step("repair.sync_config_aside", || files.vfs.sync_dir(&folder))
+                    .at(&folder, "syncing a folder")?;
+            }
             continue;
         };
         actions.push(format!("{}: does not parse; its backup takes its place", path.display()));

@@ -11,7 +11,7 @@
 
 mod facts;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +42,9 @@ const SMALL_LOG_BYTES: u64 = 64 << 20;
 
 /// Derived entries that cover more than this are dropped once the files hold them.
 const OVERLAY_BYTES: u64 = 64 << 20;
+
+/// Queues that notes name one by one.
+const MOST_NAMED: usize = 8;
 
 /// See the module's text.
 pub(crate) struct Reader {
@@ -255,10 +258,7 @@ impl Reader {
             let missing = manifest.missing_from(&state.queues, log_min, complete_to);
             suspects.extend(missing.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
         }
-        for (topic, queue_id) in suspects {
-            self.replace(state, &topic, queue_id, "its files are not as they were left")?;
-        }
-        Ok(())
+        self.replace(state, &suspects, "its files are not as they were left")
     }
 
     /// Derives every queue from the log.
@@ -322,17 +322,36 @@ impl Reader {
         }
     }
 
-    /// Derives one queue from the log and stops using its files.
-    fn replace(&self, state: &mut State, topic: &str, queue_id: i32, reason: &str) -> Result<(), StoreError> {
-        self.note(format!("queue {topic}/{queue_id}: {reason}; derived from the log in memory"));
+    /// Derives some queues from the log, all in one walk, and stops using their files.
+    fn replace(
+        &self,
+        state: &mut State,
+        queues: &BTreeSet<(String, i32)>,
+        reason: &str,
+    ) -> Result<(), StoreError> {
+        for (topic, queue_id) in queues.iter().take(MOST_NAMED) {
+            self.note(format!("queue {topic}/{queue_id}: {reason}; derived from the log in memory"));
+        }
+        if let Some(more) = queues.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
+            self.note(format!("and {more} queues more: {reason}; derived from the log in memory"));
+        }
+        if queues.is_empty() {
+            return Ok(());
+        }
+        let mut topics: HashMap<&str, BTreeSet<i32>> = HashMap::new();
+        for (topic, queue_id) in queues {
+            topics.entry(topic).or_default().insert(*queue_id);
+        }
         let mut wanted = DerivedQueues::default();
         self.walk(state, state.list.min_offset(), state.end, |record, offset| {
-            if record.topic == topic && record.queue_id == queue_id {
+            if topics.get(record.topic).is_some_and(|ids| ids.contains(&record.queue_id)) {
                 wanted.add(record, offset);
             }
         })?;
-        state.replaced.adopt(&mut wanted, topic, queue_id);
-        state.replaced_ids.insert((topic.to_owned(), queue_id));
+        for (topic, queue_id) in queues {
+            state.replaced.adopt(&mut wanted, topic, *queue_id);
+            state.replaced_ids.insert((topic.clone(), *queue_id));
+        }
         Ok(())
     }
 
@@ -415,9 +434,8 @@ impl View for Reader {
                 } else {
                     self.walk_into_overlay(&mut state, before, end)?;
                 }
-                for (topic, queue_id) in state.replaced_ids.clone() {
-                    self.replace(&mut state, &topic, queue_id, "its files are not used")?;
-                }
+                let replaced = state.replaced_ids.clone();
+                self.replace(&mut state, &replaced, "its files are not used")?;
             }
         }
         Ok(end)
@@ -541,7 +559,7 @@ impl View for Reader {
         if Self::is_replaced(&state, topic, queue_id) {
             return Ok(false);
         }
-        self.replace(&mut state, topic, queue_id, reason)?;
+        self.replace(&mut state, &BTreeSet::from([(topic.to_owned(), queue_id)]), reason)?;
         Ok(true)
     }
 

@@ -23,7 +23,7 @@ use crate::checkpoint::CheckpointFile;
 use crate::commit_log::{SegmentList, read_record};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
-use crate::inspect::{Problem, Progress, verify};
+use crate::inspect::{Problem, Progress, verify, verify_locked};
 use crate::live::writer_pid;
 use crate::mark::{IndexExtent, Mark, MarkFile};
 use crate::mend::{LostOffsets, LostRange, RepairedLog, load, repair_config, repair_log};
@@ -171,7 +171,7 @@ fn repair_locked(
     report.actions.extend(config);
     report.changed |= config_changed;
     if settled {
-        let found = verify(files, options, &mut |step| stages.tell(step))?;
+        let found = verify_locked(files, options, &mut |step| stages.tell(step))?;
         if !found.problems.iter().any(is_of_derived_files) {
             report.judged(found);
             return Ok(report);
@@ -181,7 +181,7 @@ fn repair_locked(
     report.actions.push(MADE_ANEW.to_owned());
     seal.derive(files, options, &mut |step| stages.tell(step))?;
     stages.next();
-    report.judged(verify(files, options, &mut |step| stages.tell(step))?);
+    report.judged(verify_locked(files, options, &mut |step| stages.tell(step))?);
     Ok(report)
 }
 

@@ -1,11 +1,11 @@
-//! What an open for writing reads: the bytes above the mark and at most one segment, whatever the size of
-//! the store.
+//! What is read: by an open for writing the bytes above the mark and at most one segment, whatever the size of the
+//! store; where queues are missing, the log once for all of them.
 
 use std::path::Path;
 
 use mqstore_core::OpenMode;
-use mqstore_io::SimVfs;
 use mqstore_io::sim::OperationKind;
+use mqstore_io::{SimVfs, Vfs};
 use mqstore_tests::{Simulated, append};
 
 use crate::{ROOT, message, options, stopped, written};
@@ -83,4 +83,23 @@ fn the_tail_is_read_in_proportion() {
     let (none, half) = (of(0), of(SEGMENT / 2));
     assert!(none <= SEGMENT, "{none}");
     assert!(half >= none / 2 && half <= 2 * (SEGMENT / 2) + SEGMENT, "{half}");
+}
+
+#[test]
+fn queues_that_are_missing_are_derived_in_one_walk() {
+    let options = mqstore_core::StoreOptions { segment_bytes: SEGMENT, default_queues: 40, ..options() };
+    let (world, store) = written(options, 1, 1);
+    store.create_topic("orders", 40, &[]).unwrap();
+    for queue_id in (0..40).cycle().take(800) {
+        append(&store, &[mqstore_tests::Remembered { queue_id, body: vec![7; 900], ..message(1) }]).unwrap();
+    }
+    let log = store.stats().unwrap().log_max_offset;
+    let world = stopped(world, store, true);
+    world.vfs.remove_dir_all(&Path::new(ROOT).join("consumequeue")).unwrap();
+    let before = world.vfs.operations();
+    let store = world.open(OpenMode::Read).unwrap();
+    assert_eq!(store.queues("orders").unwrap().len(), 40);
+    let read = read_bytes(&world.vfs, before, "commitlog");
+    assert!(read < 3 * log, "{read} bytes of {log}");
+    assert!(store.notes().len() < 12, "{:?}", store.notes());
 }

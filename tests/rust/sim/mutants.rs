@@ -14,7 +14,11 @@ use crate::workload::Case;
 use crate::{compacting, decay, faults, foreign, remaking, repairing, switches};
 
 /// Switches that nobody is to notice here, and why they are kept. The soak tries them all the same.
-const SPARE: [(&str, &str); 23] = [
+const SPARE: [(&str, &str); 24] = [
+    (
+        "repair.sync_config_aside",
+        "a file that comes back does not parse, and goes again with the next repair",
+    ),
     ("repair.sync_log", "a log with a mark is written again, and the rebuild that follows syncs one without"),
     ("repair.sync_log_folder", "the sync of the log's folders before the mark covers it"),
     ("repair.sync_made_names", "the sync of the log's folders before the mark covers it"),

@@ -302,14 +302,18 @@ impl LogScanner {
     pub fn resync_before(&mut self, from: u64, end: u64) -> Result<Option<u64>, StoreError> {
         let list = Arc::clone(&self.list);
         let end = end.min(self.limit);
+        // In a whole log the next record is near.
+        let mut first_look = FIRST_LOOK_BYTES;
         for segment in list
             .segments()
             .iter()
             .filter(|segment| segment.end_offset() > from && segment.base_offset() < end)
         {
-            if let Some(found) = self.resync_in(segment, from.max(segment.base_offset()), end)? {
+            if let Some(found) = self.resync_in(segment, from.max(segment.base_offset()), end, first_look)? {
                 return Ok(Some(found));
             }
+            // It is not: whole segments may be holes, which nobody reads.
+            first_look = WINDOW_BYTES;
         }
         Ok(None)
     }
@@ -319,12 +323,12 @@ impl LogScanner {
         segment: &Arc<Segment>,
         from: u64,
         before: u64,
+        first_look: usize,
     ) -> Result<Option<u64>, StoreError> {
         let end = segment.end_offset().min(self.limit);
         let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
         let mut position = from;
-        // In a whole log the next record is near.
-        let mut wanted = FIRST_LOOK_BYTES;
+        let mut wanted = first_look;
         let mut data = None;
         while position < before && position + MIN_RECORD_BYTES as u64 <= end {
             // Holes and unwritten blocks hold no record; skipping them keeps a nearly empty segment cheap. All are

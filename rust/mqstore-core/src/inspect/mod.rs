@@ -37,3 +37,4 @@ mod walk;
 
 pub use problems::{Problem, Progress, VerifyReport};
 pub use verify::verify;
+pub(crate) use verify::verify_locked;

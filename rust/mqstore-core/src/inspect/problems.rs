@@ -195,7 +195,7 @@ impl Kind {
             Self::ConfigDamaged => (
                 "config_damaged",
                 "RocketMQ takes the .bak beside it, or starts without topics, groups or offsets",
-                "put the .bak in its place",
+                "put the .bak in its place; without one, move it to lost+found",
             ),
             Self::ConsumerOffsetAhead => (
                 "consumer_offset_ahead",

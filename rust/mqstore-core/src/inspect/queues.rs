@@ -160,6 +160,11 @@ impl Tally {
     }
 }
 
+/// Where the entry of an offset lies in the queue's files.
+fn place_of(offset: i64) -> u64 {
+    (offset.max(0) as u64).saturating_mul(20)
+}
+
 /// A look at one queue.
 struct Look<'a> {
     view: &'a View<'a>,
@@ -205,10 +210,9 @@ impl Look<'_> {
         }
         let (min, max) = (queue.min_offset(), queue.max_offset());
         let is_too_far = |absent: &Absent| queue.has_no_room_for(absent.from, absent.physical);
-        self.findings(folder, max, |offset| Some(offset.max(0) as u64 * 20), is_too_far);
+        self.findings(folder, max, |offset| Some(place_of(offset)), is_too_far);
         for (offset, detail) in &self.tally.extension {
-            let place = Some((*offset).max(0) as u64 * 20);
-            self.report.add(Kind::QueueExtensionWrong, folder, place, detail.clone());
+            self.report.add(Kind::QueueExtensionWrong, folder, Some(place_of(*offset)), detail.clone());
         }
         if self.tally.accounted(min, max) != max - min {
             return self.entries(queue, folder, min, max);
@@ -232,7 +236,7 @@ impl Look<'_> {
                 Ok(()) => {}
             }
             for (offset, unit) in (from..).zip(&units) {
-                self.entry(folder, offset, Some(offset.max(0) as u64 * 20), *unit)?;
+                self.entry(folder, offset, Some(place_of(offset)), *unit)?;
             }
             from += UNITS_AT_ONCE as i64;
         }

@@ -23,7 +23,7 @@ use crate::dispatch::{BatchTopics, DispatchRules};
 use crate::error::StoreError;
 use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use crate::index::IndexSet;
-use crate::live::read_live;
+use crate::live::{LiveState, read_live};
 use crate::mark::MarkFile;
 use crate::mend::{Ledger, check_config, config_files};
 use crate::options::StoreOptions;
@@ -47,9 +47,28 @@ pub fn verify(
     progress: Watch<'_>,
 ) -> Result<VerifyReport, StoreError> {
     let files = &files.clone().for_reading()?;
+    check(files, options, read_live(files), progress)
+}
+
+/// As [`verify`], by the holder of the store's lock: what the page of an earlier writer says counts no more.
+pub(crate) fn verify_locked(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    progress: Watch<'_>,
+) -> Result<VerifyReport, StoreError> {
+    files.must_be_a_store()?;
+    check(files, options, None, progress)
+}
+
+fn check(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    live: Option<LiveState>,
+    progress: Watch<'_>,
+) -> Result<VerifyReport, StoreError> {
     let mut report = VerifyReport::default();
     let positions = Positions::load(files);
-    let view = view(files, options)?;
+    let view = view(files, options, live)?;
     segments(&view, &mut report);
     let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
     let index = Arc::new(load_index(files, options)?);
@@ -82,9 +101,12 @@ pub fn verify(
 }
 
 /// Loads everything that the log is compared with.
-fn view<'a>(files: &'a StoreFiles, options: &StoreOptions) -> Result<View<'a>, StoreError> {
+fn view<'a>(
+    files: &'a StoreFiles,
+    options: &StoreOptions,
+    live: Option<LiveState>,
+) -> Result<View<'a>, StoreError> {
     let list = Arc::new(SegmentList::load(files)?);
-    let live = read_live(files);
     let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?;
     queues.recover_bounds()?;
     queues.for_each(|queue| queue.correct_min_offset(list.min_offset()))?;

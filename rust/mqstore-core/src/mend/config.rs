@@ -1,7 +1,8 @@
 //! JSON files of `config/` that do not parse, and have a backup that does.
 //!
 //! RocketMQ writes `x.json.bak` before each new `x.json` and reads it when the other does not parse. Here it takes
-//! the other's place, which is kept in `lost+found`.
+//! the other's place, which is kept in `lost+found`. Without a backup that does parse, the file alone goes there, and
+//! RocketMQ starts as without it.
 //!
 //! Source: `ConfigManager#load`, `#loadBak`.
 
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 
 use mqstore_format::FormatError;
 use mqstore_format::json::{ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicTable, parse};
-use mqstore_io::{Access, FileKind};
+use mqstore_io::{Access, FileKind, switch};
 
 use super::keep;
 use crate::error::{IoContext, StoreError};
@@ -38,7 +39,8 @@ pub(crate) fn config_files(files: &StoreFiles) -> Result<Vec<(PathBuf, String)>,
     Ok(found.filter(|(path, _)| path.extension().is_some_and(|ending| ending == "json")).collect())
 }
 
-/// Puts backups in the place of what does not parse, or only tells so with `dry_run`. Says what it did.
+/// Puts backups in the place of what does not parse and moves away what has none, or only tells so with `dry_run`.
+/// Says what it did.
 pub fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<String>, bool), StoreError> {
     let (mut actions, mut changed) = (Vec::new(), false);
     for (path, name) in config_files(files)? {
@@ -54,9 +56,16 @@ pub fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<String>, 
             .filter(|bytes| check_config(&name, bytes).is_ok());
         let Some(good) = good else {
             actions.push(format!(
-                "{}: does not parse, and has no backup that does; left as it is",
+                "{}: does not parse, and has no backup that does; moved to lost+found",
                 path.display()
             ));
+            changed = true;
+            if !dry_run {
+                keep::aside(files, &path, &mut |_| Ok(()))?;
+                let folder = files.config();
+                switch::step("repair.sync_config_aside", || files.vfs.sync_dir(&folder))
+                    .at(&folder, "syncing a folder")?;
+            }
             continue;
         };
         actions.push(format!("{}: does not parse; its backup takes its place", path.display()));

@@ -213,7 +213,7 @@ impl QueueCursor {
 
     fn advance(&mut self, queue_offset: i64) {
         self.used += 1;
-        self.next = queue_offset + 1;
+        self.next = queue_offset.saturating_add(1);
     }
 
     /// The record of an entry, `None` when its tags do not match after all; and how many offsets it takes.
@@ -221,7 +221,7 @@ impl QueueCursor {
         let bad = |reason: String| {
             StoreError::corrupt(
                 &self.view.files().consume_queue().join(&self.topic).join(self.queue_id.to_string()),
-                queue_offset.max(0) as u64 * 20,
+                (queue_offset.max(0) as u64).saturating_mul(20),
                 reason,
             )
         };

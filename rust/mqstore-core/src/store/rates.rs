@@ -4,7 +4,7 @@
 //! forty looks at single records for each hour, whatever the log's size. Damage is passed over. Where a clock was
 //! set back the hours around that are wrong, and nothing else.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
@@ -32,7 +32,7 @@ pub(super) fn hours(
     (first_ms, last_ms): (i64, i64),
 ) -> Result<Vec<HourRate>, StoreError> {
     let scanner = LogScanner::new(Arc::clone(list), list.min_offset(), end, ScanChecks { crc: true });
-    let mut times = Times { scanner, end, known: HashMap::new() };
+    let mut times = Times { scanner, end, known: BTreeMap::new() };
     let newest = last_ms.div_euclid(HOUR_MS);
     let oldest = first_ms.div_euclid(HOUR_MS).max(newest.saturating_sub(MOST_HOURS - 1));
     let mut hours = Vec::new();
@@ -50,17 +50,23 @@ pub(super) fn hours(
 struct Times {
     scanner: LogScanner,
     end: u64,
-    /// The first record at or behind a place: where it lies, and its store time.
-    known: HashMap<u64, Option<(u64, i64)>>,
+    /// The first record at or behind a place: where it lies, and its store time. It is that of all places in between,
+    /// so that a hole of the log is walked through once.
+    known: BTreeMap<u64, Option<(u64, i64)>>,
 }
 
 impl Times {
     fn at_or_behind(&mut self, place: u64) -> Result<Option<(u64, i64)>, StoreError> {
-        if let Some(known) = self.known.get(&place) {
+        if let Some((_, known)) = self.known.range(..=place).next_back()
+            && known.is_none_or(|(offset, _)| place <= offset)
+        {
             return Ok(*known);
         }
-        let mut found = None;
-        if let Some(offset) = self.scanner.resync(place)? {
+        // Where there is nothing up to a place that was looked at, it is what lies behind that.
+        let behind = self.known.range(place..).next().map(|(at, known)| (*at, *known));
+        let (before, mut found) = behind.unwrap_or((u64::MAX, None));
+        if let Some(offset) = self.scanner.resync_before(place, before)? {
+            found = None;
             self.scanner.seek(offset);
             if let ScanItem::Record(record) = self.scanner.next_item()? {
                 found = Some((offset, record.store_timestamp));

@@ -10,19 +10,18 @@
 //! are taken up to the furthest entry and each entry is checked when it is used.
 
 mod facts;
+mod view;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
-use mqstore_format::json::{TopicConfig, TopicTable};
-use mqstore_format::{CqUnit, IndexGeometry};
+use mqstore_format::IndexGeometry;
+use mqstore_format::json::TopicTable;
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 
-use super::beside::{again, nap, renewed, settled};
+use super::beside::{again, settled};
 use super::topics::{batch_topics, load_table};
-use super::view::View;
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use crate::dispatch::{BatchTopics, DerivedQueue, DerivedQueues};
@@ -42,6 +41,9 @@ const SMALL_LOG_BYTES: u64 = 64 << 20;
 
 /// Derived entries that cover more than this are dropped once the files hold them.
 const OVERLAY_BYTES: u64 = 64 << 20;
+
+/// Queues that notes name one by one.
+const MOST_NAMED: usize = 8;
 
 /// See the module's text.
 pub(crate) struct Reader {
@@ -258,10 +260,7 @@ impl Reader {
             let missing = manifest.missing_from(&state.queues, log_min, complete_to);
             suspects.extend(missing.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
         }
-        for (topic, queue_id) in suspects {
-            self.replace(state, &topic, queue_id, "its files are not as they were left")?;
-        }
-        Ok(())
+        self.replace(state, &suspects, "its files are not as they were left")
     }
 
     /// Derives every queue from the log.
@@ -325,17 +324,36 @@ impl Reader {
         }
     }
 
-    /// Derives one queue from the log and stops using its files.
-    fn replace(&self, state: &mut State, topic: &str, queue_id: i32, reason: &str) -> Result<(), StoreError> {
-        self.note(format!("queue {topic}/{queue_id}: {reason}; derived from the log in memory"));
+    /// Derives some queues from the log, all in one walk, and stops using their files.
+    fn replace(
+        &self,
+        state: &mut State,
+        queues: &BTreeSet<(String, i32)>,
+        reason: &str,
+    ) -> Result<(), StoreError> {
+        for (topic, queue_id) in queues.iter().take(MOST_NAMED) {
+            self.note(format!("queue {topic}/{queue_id}: {reason}; derived from the log in memory"));
+        }
+        if let Some(more) = queues.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
+            self.note(format!("and {more} queues more: {reason}; derived from the log in memory"));
+        }
+        if queues.is_empty() {
+            return Ok(());
+        }
+        let mut topics: HashMap<&str, BTreeSet<i32>> = HashMap::new();
+        for (topic, queue_id) in queues {
+            topics.entry(topic).or_default().insert(*queue_id);
+        }
         let mut wanted = DerivedQueues::default();
         self.walk(state, state.list.min_offset(), state.end, |record, offset| {
-            if record.topic == topic && record.queue_id == queue_id {
+            if topics.get(record.topic).is_some_and(|ids| ids.contains(&record.queue_id)) {
                 wanted.add(record, offset);
             }
         })?;
-        state.replaced.adopt(&mut wanted, topic, queue_id);
-        state.replaced_ids.insert((topic.to_owned(), queue_id));
+        for (topic, queue_id) in queues {
+            state.replaced.adopt(&mut wanted, topic, *queue_id);
+            state.replaced_ids.insert((topic.clone(), *queue_id));
+        }
         Ok(())
     }
 
@@ -375,210 +393,5 @@ impl Reader {
     /// The files' queue, when it is used: its maximum clamped to the visible log.
     fn file_queue(state: &State, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
         if Self::is_replaced(state, topic, queue_id) { None } else { state.queues.get(topic, queue_id) }
-    }
-}
-
-impl View for Reader {
-    fn files(&self) -> &StoreFiles {
-        &self.files
-    }
-
-    fn check(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn catch_up(&self) -> Result<u64, StoreError> {
-        let seen = self.unseen.lock().is_none();
-        let mut state = self.state.lock();
-        self.follow_expiry(&mut state)?;
-        let before = state.end;
-        let live = read_live(&self.files);
-        let at_segment_end = state.list.find(before).is_none();
-        if at_segment_end {
-            state.list = Arc::new(SegmentList::load(&self.files)?);
-        }
-        self.find_end(&mut state, live)?;
-        let end = state.end;
-        if end > before && seen {
-            if state.all_replaced {
-                let mut all = std::mem::take(&mut state.replaced);
-                let outcome = self.walk(&state, before, end, |record, offset| all.add(record, offset));
-                state.replaced = all;
-                outcome?;
-            } else {
-                if end - state.overlay_from > OVERLAY_BYTES
-                    && live.is_some_and(|live| live.dispatched > before)
-                {
-                    let file_bytes = state.queues.file_bytes();
-                    let manifest = QueueManifest::load(&self.files);
-                    state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read)?);
-                    state.queues.recover_bounds()?;
-                    let complete_to = live.map_or(before, |live| live.dispatched.min(end));
-                    self.trust(&mut state, complete_to, manifest.as_ref(), live.is_some())?;
-                } else {
-                    self.walk_into_overlay(&mut state, before, end)?;
-                }
-                for (topic, queue_id) in state.replaced_ids.clone() {
-                    self.replace(&mut state, &topic, queue_id, "its files are not used")?;
-                }
-            }
-        }
-        Ok(end)
-    }
-
-    fn list(&self) -> Arc<SegmentList> {
-        Arc::clone(&self.state.lock().list)
-    }
-
-    fn topics(&self) -> Result<Vec<String>, StoreError> {
-        self.look()?;
-        let state = self.state.lock();
-        let mut names: BTreeSet<String> = self.table.topics.keys().cloned().collect();
-        names.extend(state.queues.topics().into_keys());
-        names.extend(state.overlay.topics().map(str::to_owned));
-        names.extend(state.replaced.topics().map(str::to_owned));
-        Ok(names.into_iter().collect())
-    }
-
-    fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
-        self.look()?;
-        let state = self.state.lock();
-        let mut ids: BTreeSet<i32> = (0..self.listed_queues(topic)).collect();
-        ids.extend(state.queues.topics().remove(topic).unwrap_or_default());
-        ids.extend(state.overlay.queue_ids(topic));
-        ids.extend(state.replaced.queue_ids(topic));
-        Ok(ids.into_iter().collect())
-    }
-
-    fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
-        self.look()?;
-        let state = self.state.lock();
-        let known = (0..self.listed_queues(topic)).contains(&queue_id)
-            || state.queues.get(topic, queue_id).is_some()
-            || state.queues.batch(topic, queue_id).is_some()
-            || Self::derived(&state, topic, queue_id).is_some();
-        if !known {
-            return Ok(None);
-        }
-        if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
-            let file_max = renewed(&queue, || {
-                queue.correct_min_offset(state.list.min_offset())?;
-                queue.max_offset_for(state.overlay_from)
-            })?;
-            let overlay = state.overlay.get(topic, queue_id);
-            let max = overlay.map_or(0, DerivedQueue::max_offset).max(file_max);
-            // Where nothing in the files is left of the log, what is derived begins it.
-            let derived_min = || overlay.and_then(DerivedQueue::min_offset).unwrap_or(max);
-            let min = Some(queue.min_offset()).filter(|min| *min < file_max).unwrap_or_else(derived_min);
-            return Ok(Some((min, max)));
-        }
-        let bounds = Self::derived(&state, topic, queue_id)
-            .map_or((0, 0), |queue| (queue.min_offset().unwrap_or(queue.max_offset()), queue.max_offset()));
-        if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {
-            queue.correct_min_offset(state.list.min_offset())?;
-            let file_max = queue.max_offset_for(state.overlay_from)?;
-            let min = if file_max > 0 { queue.min_offset().min(file_max) } else { bounds.0 };
-            return Ok(Some((min, bounds.1.max(file_max))));
-        }
-        Ok(Some(bounds))
-    }
-
-    fn units(
-        &self,
-        topic: &str,
-        queue_id: i32,
-        from: i64,
-        max: usize,
-        units: &mut Vec<(i64, CqUnit)>,
-    ) -> Result<(), StoreError> {
-        self.look()?;
-        let state = self.state.lock();
-        let mut from = from;
-        let had = units.len();
-        if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
-            let file_max = renewed(&queue, || {
-                let file_max = queue.max_offset_for(state.overlay_from)?;
-                units.truncate(had);
-                super::read_units(&queue, from.max(queue.min_offset()), file_max, max, units)?;
-                Ok(file_max)
-            })?;
-            from = from.max(file_max);
-        }
-        if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {
-            let seen = state.overlay_from;
-            match queue.read(from, max, seen, units) {
-                Err(error @ StoreError::Corrupt { .. }) => {
-                    units.truncate(had);
-                    drop(state);
-                    self.distrust(topic, queue_id, &error.to_string())?;
-                    return self.units(topic, queue_id, from, max, units);
-                }
-                outcome => outcome?,
-            }
-            from = from.max(queue.max_offset_for(seen)?);
-        }
-        if let Some(queue) = Self::derived(&state, topic, queue_id) {
-            let room = max.saturating_sub(units.len());
-            units.extend(queue.from(from).iter().take(room).copied());
-        }
-        Ok(())
-    }
-
-    fn start_of(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
-        self.look()?;
-        if !self.batch.contains(topic) {
-            return Ok(offset);
-        }
-        let state = self.state.lock();
-        if let Some(queue) = Self::batch_queue(&state, topic, queue_id)
-            && offset < queue.max_offset_for(state.overlay_from)?
-        {
-            return queue.start_of(offset);
-        }
-        Ok(Self::derived(&state, topic, queue_id).map_or(offset, |queue| queue.start_of(offset)))
-    }
-
-    fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError> {
-        self.look()?;
-        let mut state = self.state.lock();
-        if Self::is_replaced(&state, topic, queue_id) {
-            return Ok(false);
-        }
-        self.replace(&mut state, topic, queue_id, reason)?;
-        Ok(true)
-    }
-
-    fn keeps_newest(&self, topic: &str) -> bool {
-        self.table.topics.get(topic).is_some_and(TopicConfig::is_compaction)
-    }
-
-    fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError> {
-        self.look()?;
-        let (min, end, complete_to) = {
-            let state = self.state.lock();
-            (state.list.min_offset(), state.end, state.index_complete_to)
-        };
-        if end - min <= SMALL_LOG_BYTES || complete_to <= min {
-            return Ok(None);
-        }
-        let found = self.index.candidates(hash, i64::MIN, i64::MAX)?;
-        if let Some(damage) = found.damaged {
-            self.note(format!("{damage}; the index is not used, look-ups walk the log"));
-            return Ok(None);
-        }
-        Ok(Some((super::sorted_offsets(found.offsets, min, complete_to), complete_to)))
-    }
-
-    /// Another process writes, and raises nothing here: looks again after a while, soon at first.
-    fn wait_for(
-        &self,
-        _topic: &str,
-        _queue_id: i32,
-        _offset: i64,
-        timeout: Duration,
-        round: u32,
-    ) -> Result<(), StoreError> {
-        self.files.clock.sleep(nap(round).min(timeout));
-        Ok(())
     }
 }

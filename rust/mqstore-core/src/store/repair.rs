@@ -25,7 +25,7 @@ use crate::commit_log::{SegmentList, read_record};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 use crate::index::IndexSet;
-use crate::inspect::{Problem, Progress, verify};
+use crate::inspect::{Problem, Progress, verify, verify_locked};
 use crate::live::writer_pid;
 use crate::mark::{IndexExtent, Mark, MarkFile};
 use crate::mend::{
@@ -207,7 +207,7 @@ fn repair_locked(
     report.actions.extend(config);
     report.changed |= config_changed;
     if settled {
-        let mut found = verify(files, options, &mut |step| stages.tell(step))?;
+        let mut found = verify_locked(files, options, &mut |step| stages.tell(step))?;
         if !found.problems.iter().any(is_of_derived_files) {
             if found.problems.iter().any(is_beyond_its_queue) {
                 report.changed = true;
@@ -225,7 +225,7 @@ fn repair_locked(
     seal.derive(files, options, &mut |step| stages.tell(step))?;
     report.actions.extend(repair_offsets(files, options)?);
     stages.next();
-    report.judged(verify(files, options, &mut |step| stages.tell(step))?);
+    report.judged(verify_locked(files, options, &mut |step| stages.tell(step))?);
     Ok(report)
 }
 

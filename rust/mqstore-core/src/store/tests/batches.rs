@@ -162,3 +162,30 @@ fn batch_queues_survive_a_close_a_kill_and_the_loss_of_their_files() {
     store.close().unwrap();
     assert!(crate::inspect::verify(&world.files(), &options, &mut |_| Ok(())).unwrap().ok);
 }
+
+#[test]
+fn what_a_unit_cannot_say_is_found_and_ends_no_reader() {
+    let (world, _, _) = World::simulated();
+    let options = small();
+    let store = create(&world, &options);
+    for number in 0..5_u8 {
+        put(&store, 0, &[&[number]]);
+    }
+    store.close().unwrap();
+    let path = world.path.join("batchconsumequeue/batched/0/00000000000000000000");
+    let file = world.vfs.open(&path, mqstore_io::Access::ReadWrite).unwrap();
+    let mut whole = vec![0; 5 * 46];
+    file.read_exact_at(&mut whole, 0).unwrap();
+    // The store time, the largest offset there is, and one that no place in a file belongs to.
+    for (at, value) in [(20, 7_i64), (28, i64::MAX), (28, i64::MAX - 1)] {
+        file.write_all_at(&value.to_be_bytes(), 4 * 46 + at).unwrap();
+        let found = crate::verify(&world.files(), &options, &mut |_| Ok(())).unwrap();
+        assert!(!found.ok, "{at}: {value}");
+        let reader = world.open(OpenMode::Read, &options).unwrap();
+        if let Ok(mut cursor) = reader.read("batched", 0, None, None, None) {
+            // Whatever the answer is.
+            let _ = cursor.next_batch(100);
+        }
+        file.write_all_at(&whole, 0).unwrap();
+    }
+}

@@ -390,3 +390,32 @@ fn a_repair_that_is_stopped_anywhere_is_ended_by_another() {
         }
     }
 }
+
+/// The page of a writer that was killed in this boot says how far the log went, which a repair may shorten.
+#[test]
+fn a_repair_after_a_kill_goes_by_the_log_alone() {
+    let (world, sim, _) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    let places: Vec<_> = (0..20).map(|_| put(&store, "orders", 0, b"body", "k")).collect();
+    store.flush().unwrap();
+    let world = world.on(Arc::new(sim.kill().unwrap()));
+    drop(store);
+    spoil(&world, places[19].commit_log_offset + 20, b"torn");
+    let report = repair(&world);
+    assert!(report.ok && report.changed, "{:?}", report.problems);
+    assert_eq!(report.messages, 19);
+    assert!(!repair(&world).changed);
+}
+
+#[test]
+fn configuration_without_a_backup_is_moved_away() {
+    let (world, _, _) = filled(3);
+    let path = world.files().config().join("consumerOffset.json");
+    world.vfs.create_new(&path).unwrap().write_all_at(b"{\"offsetTable\":", 0).unwrap();
+    let report = repair(&world);
+    assert!(report.ok && report.changed, "{:?}", report.problems);
+    assert!(world.vfs.stat(&path).is_err());
+    let kept = world.vfs.list(&world.files().lost_and_found()).unwrap();
+    assert_eq!(kept.len(), 1);
+    assert!(!repair(&world).changed);
+}

@@ -25,6 +25,7 @@ __all__ = [
     "append_rows",
     "append_staged",
     "check_rows",
+    "check_staged",
     "compaction_abandon",
     "compaction_plan",
     "compaction_preview",
@@ -489,6 +490,7 @@ class Stager:
 
 def staged_ids(block: bytes) -> list[tuple[str, str]]: ...
 def append_staged(target: NativeStore, block: bytes, skip: int) -> int: ...
+def check_staged(target: NativeStore, topic: str) -> None: ...
 def decode_records(
     request: dict[str, Any], records: tuple[bytes | None, bytes, bytes], rows: int
 ) -> tuple[ScanRows | None, list[int]]: ...

@@ -135,12 +135,15 @@ def _make_topics(store: mqstore.Store, options: dict[str, Any], told: list[dict[
         for topic, queue_id in each["topics"].items():
             wanted[topic] = max(wanted.get(topic, -1), queue_id)
     there = set(store.topics())
+    # What the store does not take is found out before the first row is appended: it would not take it later either.
+    for topic in there.intersection(wanted):
+        _native.check_staged(store, topic)
+        queue_id, count = wanted[topic], len(store.queues(topic))
+        if queue_id >= count:
+            raise InvalidMessageError(f"a row names queue {queue_id} of topic {topic!r}, which has {count}")
     for topic, queue_id in wanted.items():
         if topic not in there:
             store.create_topic(topic, queues=max(queue_id + 1, options["queues"] or 1))
-        elif queue_id >= len(store.queues(topic)):
-            count = len(store.queues(topic))
-            raise InvalidMessageError(f"a row names queue {queue_id} of topic {topic!r}, which has {count}")
 
 
 def _journal(

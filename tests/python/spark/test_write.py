@@ -74,9 +74,9 @@ def test_keys_go_to_the_queues_that_python_chooses(spark: Any, tmp_path: Path) -
         assert [queue.max_offset for queue in store.queues("turns")] == [25, 25]
 
 
-def stage(path: Path, job: str, *parts: list[bytes], batch: int = 0) -> list[dict[str, Any]]:
+def stage(path: Path, job: str, *parts: list[bytes], batch: int = 0, topic: str = "t") -> list[dict[str, Any]]:
     """What tasks would have staged and told."""
-    options = {"path": str(path), "topic": "t", "max_message_size": 1 << 20}
+    options = {"path": str(path), "topic": topic, "max_message_size": 1 << 20}
     if not path.exists():
         mqstore.open(path, "create").close()
     _append.prepare(options)
@@ -168,6 +168,19 @@ def test_the_next_write_ends_one_that_was_interrupted(tmp_path: Path) -> None:
     told = stage(path, "two", [b"more"])
     _append.commit(options(path), "two", "two", None, told)
     assert bodies(path) == ALL + Counter({b"more": 1})
+
+
+def test_a_topic_that_takes_no_rows_stops_a_write_before_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with mqstore.open(path, "create") as store:
+        store.create_topic("batched", attributes={"queue.type": "BatchCQ"})
+    told = stage(path, "job", *PARTS) + stage(path, "job", [b"x"], topic="batched", batch=1)
+    with pytest.raises(mqstore.InvalidMessageError, match="topic batched keeps batch queues"):
+        _append.commit(options(path), "job", "job", None, told)
+    with mqstore.open(path) as store:
+        assert store.topics() == ["batched"]
+    _append.commit(options(path), "other", "other", None, stage(path, "other", [b"more"]))
+    assert bodies(path) == Counter({b"more": 1})
 
 
 def test_batches_of_a_query_count_once(tmp_path: Path) -> None:

@@ -50,14 +50,19 @@ impl Store {
         messages: &[NewMessage<'_>],
         origins: &[Origin],
     ) -> Result<Vec<Appended>, StoreError> {
-        let writer = self.writer("append")?;
-        let batched =
-            |message: &&NewMessage<'_>| writer.topics.get(message.topic).is_some_and(|topic| topic.batch);
-        if let Some(message) = messages.iter().find(batched) {
-            let topic = message.topic;
+        messages.iter().try_for_each(|message| self.check_copies_to(message.topic))?;
+        self.writer("append")?.append_all(messages, Some(origins))
+    }
+
+    /// Whether [`Self::append_copies`] takes messages for this topic.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidMessage`] for a topic with batch queues; [`StoreError::ReadOnly`].
+    pub fn check_copies_to(&self, topic: &str) -> Result<(), StoreError> {
+        if self.writer("append")?.topics.get(topic).is_some_and(|topic| topic.batch) {
             let reason = format!("topic {topic} keeps batch queues, which take no copies of single messages");
             return Err(StoreError::InvalidMessage { reason });
         }
-        writer.append_all(messages, Some(origins))
+        Ok(())
     }
 }

@@ -206,6 +206,14 @@ pub(crate) fn staged_ids(block: &Bound<'_, PyBytes>) -> PyResult<Vec<(String, St
     Ok(found.iter().map(id).collect())
 }
 
+/// Makes sure that staged messages of this topic can be appended.
+#[pyfunction]
+pub(crate) fn check_staged(target: &Bound<'_, NativeStore>, topic: &str) -> PyResult<()> {
+    let shared = target.get().shared();
+    let store = shared.store()?;
+    detached(target.py(), || store.check_copies_to(topic))
+}
+
 /// Appends the messages of a staged block but for the first `skip`; all of them or, after an error in one, none.
 #[pyfunction]
 pub(crate) fn append_staged(
@@ -228,5 +236,6 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Stager>()?;
     module.add_function(wrap_pyfunction!(staged_ids, module)?)?;
     module.add_function(wrap_pyfunction!(append_staged, module)?)?;
+    module.add_function(wrap_pyfunction!(check_staged, module)?)?;
     Ok(())
 }

@@ -83,6 +83,14 @@ class Shop:
             raise written
         return written
 
+    def write(self, version: str, scenario: Scenario) -> Written:
+        """Write a scenario that is none of the suite's."""
+        self._write_closed(version, [scenario])
+        written = self._written[version, scenario.name]
+        if isinstance(written, Exception):
+            raise written
+        return written
+
     def leave_stores(self) -> None:
         """Have every store that is still open shut down, without waiting for it."""
         for session in self._sessions.values():

@@ -1,10 +1,11 @@
-//! The bodies of the fuzz targets: one function for each decoder of `mqstore-format`.
+//! The bodies of the fuzz targets: one function for each decoder of `mqstore-format`, and one for whole stores.
 //!
 //! Each takes any bytes and must return: no panic, no endless loop, no memory beyond what the bytes justify.
 //! What decodes must also come back: encoded anew it is the same bytes, or decodes to the same value where a
 //! format has more than one form. `run.sh` runs them under libFuzzer; `cargo test` replays the seeds.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use mqstore_format::json::{
     self, CompactionPositions, ConsumerOffsets, DelayOffsets, Dialect, SubscriptionGroups, TopicTable, Value,
@@ -18,6 +19,9 @@ use mqstore_format::{
     parse_queue_dir_name, patch_position, peek, seal_property_crc, split_batch, validate_stored_topic,
     validate_topic, without_property,
 };
+
+use mqstore_tests::changes::{Choices, FromBytes, change};
+use mqstore_tests::damaged::Subject;
 
 /// Limit for everything that is decompressed here.
 const BODY_LIMIT: usize = 1 << 20;
@@ -306,11 +310,37 @@ pub fn compression(data: &[u8]) {
     }
 }
 
+/// The stores whose bytes are changed: ours, and those that RocketMQ wrote.
+static STORES: LazyLock<Vec<Subject>> = LazyLock::new(|| {
+    let packs: [(&str, &[u8]); 2] = [
+        ("rocketmq-5.3.3", include_bytes!("../../rust/damage/stores/rocketmq-5.3.3")),
+        ("rocketmq-5.5.0", include_bytes!("../../rust/damage/stores/rocketmq-5.5.0")),
+    ];
+    let mut all = Subject::ours().expect("stores in memory can be made");
+    all.extend(packs.map(|(name, bytes)| Subject::packed(name, bytes).expect("the pack is whole")));
+    all
+});
+
+/// A whole store of which the input changes some bytes: looked at, checked, read, repaired, and checked again. What
+/// has to hold stands in `mqstore_tests::damaged`.
+pub fn directory(data: &[u8]) {
+    let mut choices = FromBytes(data);
+    let number = choices.below(STORES.len() as u64) as usize;
+    let Some(store) = STORES.get(number) else { return };
+    let outcome = store.try_change(|vfs| {
+        for _ in 0..=choices.below(4) {
+            change(vfs, &mut choices)?;
+        }
+        Ok(())
+    });
+    outcome.unwrap_or_else(|what| panic!("{}: {what}", store.name));
+}
+
 /// A target: any bytes in, nothing out.
 pub type Target = fn(&[u8]);
 
 /// The targets by name, as `run.sh` and the tests know them.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("record", record),
     ("properties", properties),
     ("batch", batch),
@@ -320,6 +350,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("json", json),
     ("ids_names", ids_names),
     ("compression", compression),
+    ("directory", directory),
 ];
 
 #[cfg(test)]

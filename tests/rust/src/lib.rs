@@ -1,5 +1,8 @@
 //! Oracles and generators that the suites share.
 
+pub mod changes;
+pub mod damaged;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -17,7 +17,7 @@ use crate::delay::{DelayLevels, SCHEDULE_TOPIC};
 use crate::error::FormatError;
 use crate::hash::{IndexHasher, crc31, java_hash, java_hash_bytes};
 use crate::properties::{
-    DELAY, INNER_BASE, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, KEYS, PROPERTY_CRC_HEAD,
+    DELAY, INNER_BASE, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, KEYS, PROPERTY_CRC,
     Properties, SEPARATOR, TAGS, UNIQ_KEY, property_crc_value,
 };
 use crate::sys_flag::{SysFlag, TransactionType};
@@ -88,10 +88,11 @@ impl<'a> RecordOutline<'a> {
         Ok(())
     }
 
-    /// Whether the record ends with a `__CRC32#` property that covers it.
+    /// Whether the record ends with a `__CRC32#` property that covers it. The name alone says so: where what
+    /// follows is no checksum, the record is damaged.
     #[inline]
     pub fn has_property_crc(&self) -> bool {
-        self.property_crc_tail().is_some_and(|tail| tail.starts_with(PROPERTY_CRC_HEAD))
+        self.property_crc_tail().is_some_and(|tail| tail.starts_with(PROPERTY_CRC.as_bytes()))
     }
 
     fn property_crc_tail(&self) -> Option<&'a [u8; PROPERTY_CRC_BYTES]> {

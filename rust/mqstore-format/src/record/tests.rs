@@ -94,6 +94,14 @@ fn example_b_property_crc() {
     assert!(record.has_property_crc());
     assert_eq!(record.check_crc(CrcCheck::ALL), Ok(()));
     assert_eq!(record.properties.get("__CRC32#"), Some("8490082691"));
+
+    // A checksum that does not parse is damage; one without its name is none.
+    for at in 167..187 {
+        let mut other = bytes.clone();
+        other[at] ^= 0x80;
+        let sealed = RecordView::decode(&other).map(|record| record.check_crc(CrcCheck::ALL).is_err());
+        assert_eq!(sealed, Ok(at >= 175), "{at}");
+    }
 }
 
 #[test]

@@ -1,0 +1,520 @@
+//! Stores that somebody changes bytes of: what they answered before, and what a check and a repair must make of them.
+//!
+//! A store is small and lies in memory, so that tens of thousands of changes take minutes. What must hold for each:
+//!
+//! | the check | then |
+//! |---|---|
+//! | finds nothing | every message is there as it was, by log, queue and key |
+//! | finds something | a reader gets an error with a type, or what is left |
+//! | either | a repair saves each message whose bytes nobody touched, its result is clean, and another changes nothing |
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mqstore_core::{
+    Durability, NewMessage, OpenMode, RepairReport, RepairTarget, Store, StoreError, StoreFiles,
+    StoreOptions, VerifyReport, encode_properties,
+};
+use mqstore_format::RecordView;
+use mqstore_io::sim::SimOptions;
+use mqstore_io::{FileKind, ManualClock, SimVfs, Vfs};
+
+/// Where the stores lie.
+pub const ROOT: &str = "/data/store";
+
+/// One case may take so long; most take a thousandth of it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Findings that no repair can undo: the record is whole but for its time, or its queue offset.
+const LEFT_ALONE: [&str; 2] = ["store_time_back", "queue_offset_refused"];
+
+/// Bytes of the last property of a record with a checksum over all of it.
+const CRC_BYTES: usize = 20;
+
+/// What a store says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answers {
+    /// The records by log offset.
+    pub log: BTreeMap<u64, Vec<u8>>,
+    /// Queue offsets and log offsets of each queue.
+    pub queues: BTreeMap<(String, i32), Vec<(i64, u64)>>,
+    /// Log offsets of each key.
+    pub keys: BTreeMap<(String, String), Vec<u64>>,
+}
+
+/// A store whose bytes are about to change.
+#[derive(Debug)]
+pub struct Subject {
+    /// What it is called in messages and on the command line.
+    pub name: String,
+    /// The disk as it was.
+    vfs: SimVfs,
+    options: StoreOptions,
+    clock: Arc<ManualClock>,
+    /// Whether each record has a checksum over all of it.
+    covered: bool,
+    answers: Answers,
+}
+
+/// What became of one change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whether the check found something.
+    pub found: bool,
+    /// Messages that were hit.
+    pub hit: usize,
+    /// Messages that were read again after the repair.
+    pub saved: usize,
+}
+
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Subject {
+    /// The stores that we write: closed with checksums over records, closed without, killed, repaired.
+    ///
+    /// # Errors
+    /// When one cannot be made.
+    pub fn ours() -> Result<Vec<Self>, String> {
+        let closed = Self::written("closed", true, false)?;
+        let repaired = closed.repaired()?;
+        let plain = Self::written("plain", false, false)?;
+        let killed = Self::written("killed", true, true)?;
+        Ok(vec![closed, plain, killed, repaired])
+    }
+
+    /// A store in the form of `tests/interop/pack.py`.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn packed(name: &str, bytes: &[u8]) -> Result<Self, String> {
+        let vfs = disk()?;
+        unpack(&vfs, bytes).ok_or("the pack is cut off")?.map_err(told)?;
+        Self::of(name, vfs, StoreOptions { dispatch_threads: Some(0), ..StoreOptions::default() }, false)
+    }
+
+    fn of(name: &str, vfs: SimVfs, options: StoreOptions, covered: bool) -> Result<Self, String> {
+        let clock = Arc::new(ManualClock::new(1_700_000_100_000));
+        let answers = Answers::default();
+        let mut subject = Self { name: name.to_owned(), vfs, options, clock, covered, answers };
+        let vfs = subject.vfs.kill().map_err(told)?;
+        let found = subject.verify(&vfs).map_err(told)?;
+        if !found.ok {
+            return Err(format!("{name}: {:?}", found.problems));
+        }
+        subject.answers = subject.read(&vfs, None).map_err(|error| format!("{name}: {error}"))?;
+        Ok(subject)
+    }
+
+    fn written(name: &str, record_crc: bool, killed: bool) -> Result<Self, String> {
+        let options = StoreOptions {
+            segment_bytes: 4096,
+            queue_file_entries: 16,
+            index_slots: 5,
+            index_entries: 60,
+            durability: Durability::Manual,
+            dispatch_threads: Some(0),
+            default_queues: 2,
+            prewarm: false,
+            record_crc,
+            ..StoreOptions::default()
+        };
+        let vfs = disk()?;
+        let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+        let store =
+            Store::open(Arc::new(vfs.clone()), clock.clone(), Path::new(ROOT), OpenMode::Create, &options)
+                .map_err(told)?;
+        fill(&store, &clock).map_err(told)?;
+        if killed {
+            store.flush().map_err(told)?;
+            append(&store, 90).map_err(told)?;
+            store.step().map_err(told)?;
+            let dead = vfs.kill().map_err(told)?;
+            // What the store still does, it does to the disk that nobody looks at any more.
+            drop(store);
+            return Self::of(name, dead, options, record_crc);
+        }
+        store.close().map_err(told)?;
+        Self::of(name, vfs, options, record_crc)
+    }
+
+    /// This store after damage and repair, with placeholders and notes of what was lost.
+    fn repaired(&self) -> Result<Self, String> {
+        let vfs = self.vfs.kill().map_err(told)?;
+        for (number, at) in self.answers.log.keys().enumerate().filter(|(number, _)| number % 17 == 9) {
+            let (base, place) = (at / 4096 * 4096, at % 4096);
+            let path = Path::new(ROOT).join(format!("commitlog/{base:020}"));
+            vfs.flip(&path, place + 20 + number as u64, 0x55).map_err(told)?;
+        }
+        self.repair(&vfs).map_err(told)?;
+        Self::of("repaired", vfs, self.options.clone(), self.covered)
+    }
+
+    fn files(&self, vfs: &SimVfs) -> StoreFiles {
+        StoreFiles::new(Arc::new(vfs.clone()), self.clock.clone(), Path::new(ROOT))
+    }
+
+    fn verify(&self, vfs: &SimVfs) -> Result<VerifyReport, StoreError> {
+        mqstore_core::verify(&self.files(vfs), &self.options, &mut |_| Ok(()))
+    }
+
+    fn repair(&self, vfs: &SimVfs) -> Result<RepairReport, StoreError> {
+        mqstore_core::repair(&self.files(vfs), &self.options, RepairTarget::InPlace, &mut |_| Ok(()))
+    }
+
+    /// Reads everything there is; with `asked`, by its queues and keys.
+    fn read(&self, vfs: &SimVfs, asked: Option<&Answers>) -> Result<Answers, StoreError> {
+        let store = Store::open(
+            Arc::new(vfs.clone()),
+            self.clock.clone(),
+            Path::new(ROOT),
+            OpenMode::Read,
+            &self.options,
+        )?;
+        let mut found = Answers { log: log(&store)?, ..Answers::default() };
+        let (queues, keys) = match asked {
+            Some(asked) => (asked.queues.keys().cloned().collect(), asked.keys.keys().cloned().collect()),
+            None => (queues(&store)?, keys(&found.log)),
+        };
+        for (topic, queue_id) in queues {
+            let row = queue(&store, &topic, queue_id)?;
+            found.queues.insert((topic, queue_id), row);
+        }
+        for (topic, key) in keys {
+            let mut cursor = store.lookup(&topic, &key, None, None, None)?;
+            let places = cursor.next_batch(usize::MAX)?.iter().map(|one| one.commit_log_offset).collect();
+            found.keys.insert((topic, key), places);
+        }
+        Ok(found)
+    }
+
+    /// A copy of the disk, to be changed.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub fn copy(&self) -> Result<SimVfs, String> {
+        self.vfs.kill().map_err(told)
+    }
+
+    /// Changes a copy with `change`, and looks at what becomes of it.
+    ///
+    /// # Errors
+    /// With what did not hold.
+    pub fn try_change(&self, change: impl FnOnce(&SimVfs) -> std::io::Result<()>) -> Result<Outcome, String> {
+        let begin = Instant::now();
+        let vfs = self.copy()?;
+        change(&vfs).map_err(told)?;
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.judge(&vfs)))
+            .unwrap_or_else(|panic| Err(format!("a panic: {}", words(panic.as_ref()))));
+        if begin.elapsed() > PATIENCE {
+            return Err(format!("it took {:?}", begin.elapsed()));
+        }
+        outcome
+    }
+
+    fn judge(&self, vfs: &SimVfs) -> Result<Outcome, String> {
+        let whole = self.untouched(vfs);
+        let mut outcome = Outcome { hit: self.answers.log.len() - whole.len(), ..Outcome::default() };
+        let before = tree(vfs);
+        let _ = mqstore_core::info(Arc::new(vfs.clone()), self.clock.clone(), Path::new(ROOT), &self.options);
+        let found = self.verify(vfs);
+        let read = self.read(vfs, Some(&self.answers));
+        if tree(vfs) != before {
+            return Err("looking changed a file".to_owned());
+        }
+        match (found, read) {
+            (Ok(found), Ok(read)) if found.ok => {
+                self.same(&whole, &read, Self::begin(vfs))
+                    .map_err(|what| format!("no finding, but {what}"))?;
+            }
+            (Ok(found), Err(error)) if found.ok => {
+                return Err(format!("no finding, but a reader gets: {error}"));
+            }
+            (Err(StoreError::NotAStore { .. }), _) => return Ok(outcome),
+            (Err(error), _) => return Err(format!("the check ends with: {error}")),
+            (Ok(_), _) => outcome.found = true,
+        }
+        let report = self.repair(vfs).map_err(|error| format!("the repair ends with: {error}"))?;
+        let left: Vec<_> =
+            report.problems.iter().filter(|one| self.covered || !LEFT_ALONE.contains(&one.kind)).collect();
+        if !left.is_empty() {
+            return Err(format!("the repair leaves {left:?} after {:?}", report.actions));
+        }
+        let after = tree(vfs);
+        let again = self.repair(vfs).map_err(|error| format!("another repair ends with: {error}"))?;
+        if again.changed || tree(vfs) != after {
+            return Err(format!("another repair changes: {:?}, after {:?}", again.actions, report.actions));
+        }
+        let read =
+            self.read(vfs, Some(&self.answers)).map_err(|error| format!("after the repair: {error}"))?;
+        outcome.saved =
+            self.saved(&whole, &read).map_err(|what| format!("after {:?}: {what}", report.actions))?;
+        Ok(outcome)
+    }
+
+    /// The messages all of whose bytes are where they were.
+    fn untouched(&self, vfs: &SimVfs) -> Vec<u64> {
+        let mut files: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for (path, len) in list(vfs, &Path::new(ROOT).join("commitlog")) {
+            if let (Some(base), Ok(bytes)) = (base_of(&path), vfs.read_file(&path, len)) {
+                files.insert(base, bytes);
+            }
+        }
+        let there = |at: u64, bytes: &[u8]| {
+            let (base, file) = files.range(..=at).next_back()?;
+            let from = (at - base) as usize;
+            Some(file.get(from..from + bytes.len())? == bytes)
+        };
+        let log = self.answers.log.iter();
+        log.filter(|(at, bytes)| there(**at, bytes) == Some(true)).map(|(at, _)| *at).collect()
+    }
+
+    /// Where the first segment begins.
+    fn begin(vfs: &SimVfs) -> u64 {
+        let files = list(vfs, &Path::new(ROOT).join("commitlog"));
+        let bases = files.iter().filter(|(_, len)| *len > 0).filter_map(|(path, _)| base_of(path));
+        bases.min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether what was read is what was written, as far as a checksum can tell.
+    fn same(&self, whole: &[u64], read: &Answers, begin: u64) -> Result<(), String> {
+        for (at, bytes) in &self.answers.log {
+            let Some(now) = read.log.get(at) else {
+                // A log without its oldest segments is one whose messages expired.
+                if *at < begin {
+                    continue;
+                }
+                return Err(format!("the message at {at} is gone"));
+            };
+            let body = |bytes: &[u8]| RecordView::decode(bytes).map(|view| view.body.to_vec());
+            if (is_sealed(now) && now != bytes) || body(now) != body(bytes) {
+                let changed: Vec<_> =
+                    bytes.iter().zip(now).enumerate().filter(|(_, (a, b))| a != b).collect();
+                return Err(format!(
+                    "the message at {at} is another one: of {} bytes {changed:?}",
+                    bytes.len()
+                ));
+            }
+        }
+        if let Some(made) = read.log.keys().find(|at| !self.answers.log.contains_key(at)) {
+            return Err(format!("there is a message at {made}"));
+        }
+        // Nothing speaks for the keys of a record without a checksum.
+        if whole.len() < self.answers.log.len() {
+            return self.saved(whole, read).map(drop);
+        }
+        for (queue, row) in &self.answers.queues {
+            if read.queues.get(queue) != Some(row) {
+                return Err(format!("queue {queue:?} has {:?}, not {row:?}", read.queues.get(queue)));
+            }
+        }
+        for (key, places) in &self.answers.keys {
+            if read.keys.get(key) != Some(places) {
+                return Err(format!("key {key:?} has {:?}, not {places:?}", read.keys.get(key)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether everything that nobody touched is there; how many messages those are.
+    fn saved(&self, whole: &[u64], read: &Answers) -> Result<usize, String> {
+        for at in whole {
+            if read.log.get(at) != self.answers.log.get(at) {
+                return Err(format!("the message at {at} is lost or another one"));
+            }
+        }
+        let is_whole = |at: &u64| whole.binary_search(at).is_ok();
+        // A record without a checksum may claim what belongs to another one when it is hit.
+        if !self.covered && whole.len() < self.answers.log.len() {
+            return Ok(whole.len());
+        }
+        for (queue, row) in &self.answers.queues {
+            let found = read.queues.get(queue).map_or(&[][..], Vec::as_slice);
+            if let Some(lost) = row.iter().find(|entry| is_whole(&entry.1) && !found.contains(entry)) {
+                return Err(format!("queue {queue:?} lost {lost:?}: {found:?}"));
+            }
+        }
+        for (key, places) in &self.answers.keys {
+            let found = read.keys.get(key).map_or(&[][..], Vec::as_slice);
+            if let Some(lost) = places.iter().find(|at| is_whole(at) && !found.contains(at)) {
+                return Err(format!("key {key:?} lost {lost}: {found:?}"));
+            }
+        }
+        Ok(whole.len())
+    }
+}
+
+fn disk() -> Result<SimVfs, String> {
+    let vfs = SimVfs::new(SimOptions { by_hand: true, ..SimOptions::default() });
+    vfs.create_dir_all(Path::new(ROOT)).map_err(told)?;
+    Ok(vfs)
+}
+
+/// The log offset that a segment's name says.
+fn base_of(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.parse().ok()
+}
+
+/// Whether a record has a checksum over all of it. One whose checksum has lost its name is a record without.
+fn is_sealed(record: &[u8]) -> bool {
+    let tail = record.len().checked_sub(CRC_BYTES).and_then(|at| record.get(at..));
+    tail.is_some_and(|tail| tail.starts_with(b"__CRC32#"))
+}
+
+/// What a panic said.
+pub fn words(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}
+
+/// Three topics, of which one has batch queues; keys that repeat, empty bodies, long ones.
+fn fill(store: &Store, clock: &ManualClock) -> Result<(), StoreError> {
+    store.create_topic("orders", 2, &[])?;
+    store.create_topic("batched", 1, &[("queue.type".to_owned(), "BatchCQ".to_owned())])?;
+    for number in 0..48 {
+        clock.advance(Duration::from_millis(number % 3 * 700));
+        append(store, number)?;
+        if number % 6 == 5 {
+            store.step()?;
+        }
+    }
+    Ok(())
+}
+
+fn append(store: &Store, number: u64) -> Result<(), StoreError> {
+    let (topic, queue_id) = match number % 4 {
+        0 => ("orders", 0),
+        1 => ("orders", 1),
+        2 => ("batched", 0),
+        _ => ("others", 1),
+    };
+    let keys = [format!("k{}", number % 7), format!("n{number}")];
+    let properties = encode_properties(
+        keys.iter().map(String::as_str),
+        Some(if number.is_multiple_of(3) { "a" } else { "b" }),
+        None,
+        [("p", "v")],
+    )?;
+    let body = format!("{number:03}").repeat(number as usize % 5 * 20);
+    let message = NewMessage {
+        topic,
+        body: body.as_bytes(),
+        properties: &properties,
+        unique_key: None,
+        queue_id: Some(queue_id),
+        flag: number as i32,
+        born_timestamp_ms: Some(1_699_999_999_000 + number as i64),
+        durable: false,
+    };
+    let copies = if topic == "batched" { 1 + number as usize % 3 } else { 1 };
+    store.append_many(&vec![message; copies]).map(drop)
+}
+
+fn log(store: &Store) -> Result<BTreeMap<u64, Vec<u8>>, StoreError> {
+    let mut cursor = store.scan_log(None)?;
+    let mut found = BTreeMap::new();
+    loop {
+        let batch = cursor.next_batch(1000)?;
+        if batch.is_empty() {
+            return Ok(found);
+        }
+        for record in batch {
+            if let Ok(view) = record.view() {
+                found.insert(record.commit_log_offset, view.bytes.to_vec());
+            }
+        }
+    }
+}
+
+fn queues(store: &Store) -> Result<Vec<(String, i32)>, StoreError> {
+    let mut found = Vec::new();
+    for topic in store.topics()? {
+        found.extend(store.queues(&topic)?.iter().map(|queue| (topic.clone(), queue.queue_id)));
+    }
+    Ok(found)
+}
+
+fn keys(log: &BTreeMap<u64, Vec<u8>>) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for view in log.values().filter_map(|bytes| RecordView::decode(bytes).ok()).filter(RecordView::indexed) {
+        let own = view.key_list().map(str::to_owned).chain(view.unique_key().map(str::to_owned));
+        found.extend(own.map(|key| (view.topic.to_owned(), key)));
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn queue(store: &Store, topic: &str, queue_id: i32) -> Result<Vec<(i64, u64)>, StoreError> {
+    let mut cursor = match store.read(topic, queue_id, None, None, None) {
+        // None of its messages is left.
+        Err(StoreError::TopicNotFound { .. }) => return Ok(Vec::new()),
+        cursor => cursor?,
+    };
+    let mut row = Vec::new();
+    loop {
+        let batch = cursor.next_batch(1000)?;
+        if batch.is_empty() {
+            return Ok(row);
+        }
+        row.extend(batch.iter().map(|one| (one.queue_offset, one.commit_log_offset)));
+    }
+}
+
+/// The files below `folder` with their lengths.
+pub fn list(vfs: &SimVfs, folder: &Path) -> Vec<(PathBuf, u64)> {
+    let mut found = Vec::new();
+    for entry in vfs.list(folder).unwrap_or_default() {
+        let path = folder.join(&entry.name);
+        if entry.stat.kind == FileKind::Directory {
+            found.extend(list(vfs, &path));
+        } else {
+            found.push((path, entry.stat.len));
+        }
+    }
+    found
+}
+
+/// Every file with its bytes.
+fn tree(vfs: &SimVfs) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = list(vfs, Path::new(ROOT)).into_iter();
+    // The lock may be made by who asks for it.
+    let files = files.filter(|(path, _)| !path.ends_with("lock"));
+    files.map(|(path, len)| (path.clone(), vfs.read_file(&path, len).unwrap_or_default())).collect()
+}
+
+/// Writes the files of a pack: `None` when it is cut off.
+fn unpack(vfs: &SimVfs, bytes: &[u8]) -> Option<std::io::Result<()>> {
+    let mut rest = bytes;
+    let mut take = |count: usize| {
+        let (head, tail) = rest.split_at_checked(count)?;
+        rest = tail;
+        Some(head)
+    };
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    let files = number(take(4)?);
+    for _ in 0..files {
+        let name = number(take(2)?) as usize;
+        let path = Path::new(ROOT).join(std::str::from_utf8(take(name)?).ok()?);
+        let (len, chunks) = (number(take(8)?), number(take(4)?));
+        let made = vfs
+            .create_dir_all(path.parent().unwrap_or(&path))
+            .and_then(|()| vfs.create_new(&path))
+            .and_then(|file| file.set_len(len).map(|()| file));
+        let file = match made {
+            Ok(file) => file,
+            Err(error) => return Some(Err(error)),
+        };
+        for _ in 0..chunks {
+            let (at, count) = (number(take(8)?), number(take(4)?) as usize);
+            if let Err(error) = file.write_all_at(take(count)?, at) {
+                return Some(Err(error));
+            }
+        }
+    }
+    Some(Ok(()))
+}

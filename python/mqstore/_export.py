@@ -246,7 +246,7 @@ class _Partial:
             "left_out": counts.left_out,
             "target": target,
         }
-        _replace_state(self._state_path, state)
+        replace_state(self._state_path, state)
         self._when = time.monotonic()
 
     def _sync(self) -> None:
@@ -334,7 +334,7 @@ class _Parts:
             "messages": counts.messages,
             "parts": self.count,
         }
-        _replace_state(self._state_path, state)
+        replace_state(self._state_path, state)
 
     def publish(self) -> None:
         """Gives the folder its name."""
@@ -388,19 +388,11 @@ class _Export:
         pyarrow = _pyarrow()
         path = Path(f"{self.dest}.partial")
         try:
-            with _writer(kind, path, scan.schema) as write, _closing(scan._open()) as stream:
-                group: list[Any] = []
+            with column_file(kind, path, scan.schema) as write, _closing(scan._open()) as stream:
                 for rows in stream:
-                    group.append(pyarrow.record_batch(rows))
+                    write(pyarrow.record_batch(rows))
                     counts.messages += len(rows)
-                    if sum(batch.nbytes for batch in group) >= _GROUP_BYTES:
-                        write(pyarrow.Table.from_batches(group))
-                        group.clear()
                     self._tell(stream, rows.end)
-                if group:
-                    write(pyarrow.Table.from_batches(group))
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
             counts.bytes = path.stat().st_size
             self._must_be_free(self.dest)
             publish(path, self.dest)
@@ -529,7 +521,34 @@ def _writer(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], None
             yield writer.write_table
 
 
-def _replace_state(path: Path, state: dict[str, Any]) -> None:
+@contextmanager
+def column_file(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
+    """What writes batches to a Parquet or Arrow file, in groups; the file's bytes are durable at the end."""
+    group: list[Any] = []
+    held = 0
+    with _writer(kind, path, schema) as write:
+
+        def flush() -> None:
+            nonlocal held
+            write(_pyarrow().Table.from_batches(group))
+            group.clear()
+            held = 0
+
+        def add(batch: Any) -> None:
+            nonlocal held
+            group.append(batch)
+            held += batch.nbytes
+            if held >= _GROUP_BYTES:
+                flush()
+
+        yield add
+        if group:
+            flush()
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def replace_state(path: Path, state: dict[str, Any]) -> None:
     """Writes a state durably, in one step."""
     new = Path(f"{path}.new")
     with new.open("wb") as file:

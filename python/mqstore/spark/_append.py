@@ -18,7 +18,6 @@ done exactly once, and one that has not begun leaves nothing behind but files th
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import time
@@ -27,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 import mqstore
 from mqstore import _native
-from mqstore._export import sync_folder
+from mqstore._export import replace_state, sync_folder
 from mqstore._paths import home_of
-from mqstore.errors import CorruptionError, InvalidMessageError, StoreLockedError
+from mqstore.errors import CorruptionError, InvalidMessageError
+from mqstore.spark._locks import once_unlocked
 from mqstore.spark._stage import stage_folder
 
 if TYPE_CHECKING:
@@ -113,14 +113,7 @@ def resume(path: StorePath) -> int:
 
 def _locked(path: str) -> mqstore.Store:
     """The store, open for writing; waits a while for another driver."""
-    until = time.monotonic() + _LOCK_WAIT_SECONDS
-    while True:
-        try:
-            return mqstore.open(path, "rw")
-        except StoreLockedError:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(0.1)
+    return once_unlocked(lambda: mqstore.open(path, "rw"), _LOCK_WAIT_SECONDS)
 
 
 def _was_done(path: str, name: str, batch: int | None) -> bool:
@@ -260,13 +253,7 @@ def _write(path: Path, value: dict[str, Any]) -> None:
     if not path.parent.exists():
         path.parent.mkdir()
         sync_folder(path.parent.parent)
-    new = path.with_name(f"{path.name}.new")
-    with new.open("w") as file:
-        json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    sync_folder(path.parent)
+    replace_state(path, value)
 
 
 def _sweep(path: str) -> None:

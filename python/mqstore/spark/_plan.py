@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mqstore
@@ -116,6 +117,18 @@ def batch_ranges(store: mqstore.Store, options: dict[str, Any], lost: Callable[[
 def gone(queue: tuple[str, int], offset: int, limits: tuple[int, int]) -> str:
     """Says that an offset is not there."""
     return f"queue {queue[1]} of topic {queue[0]!r} holds offsets {limits[0]} to {limits[1]} and not {offset}"
+
+
+def lost(options: dict[str, Any], goes_on: str) -> Callable[[str], None]:
+    """What hears of offsets that are gone: an error, or where that was asked for, a warning."""
+
+    def hear(text: str) -> None:
+        if options["fail_on_data_loss"]:
+            msg = f"{text}; with the option failOnDataLoss=false {goes_on} behind what is gone"
+            raise MQStoreError(msg)
+        warnings.warn(text, mqstore.StoreWarning, stacklevel=2)
+
+    return hear
 
 
 def parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) -> list[Part]:

@@ -170,8 +170,8 @@ class Staged(WriterCommitMessage):
         self.query = query
 
 
-class Writer(DataSourceArrowWriter):
-    """Appends rows: tasks stage them, the driver's side appends them in one step."""
+class _Staging:
+    """What tasks of both kinds of write do."""
 
     def __init__(self, options: dict[str, Any], home: tuple[str, str], job: str) -> None:
         self.options = options
@@ -184,6 +184,10 @@ class Writer(DataSourceArrowWriter):
         from mqstore.spark._stage import stage
 
         return Staged(self.job, *stage(self.options, self.job, iterator))
+
+
+class Writer(_Staging, DataSourceArrowWriter):
+    """Appends rows: tasks stage them, the driver's side appends them in one step."""
 
     def commit(self, messages: list[Any]) -> None:
         """Appends what was staged."""
@@ -198,20 +202,8 @@ class Writer(DataSourceArrowWriter):
         _append.abandon(self.options, self.job)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(_Staging, DataSourceStreamArrowWriter):
     """Appends the batches of a stream, each once."""
-
-    def __init__(self, options: dict[str, Any], home: tuple[str, str], job: str) -> None:
-        self.options = options
-        self.home = home
-        self.job = job
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stages the rows of a task."""
-        _enter(self.home)
-        from mqstore.spark._stage import stage
-
-        return Staged(self.job, *stage(self.options, self.job, iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """Appends what was staged, unless this batch of this query was appended before."""

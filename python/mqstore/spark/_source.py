@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import secrets
-import warnings
 from typing import TYPE_CHECKING, Any
 
-import mqstore
 from mqstore._native import __version__
 from mqstore.errors import MQStoreError
 from mqstore.spark import _plan, _remote
@@ -88,23 +86,12 @@ def reader(given: Mapping[str, str], wanted: StructType) -> _remote.Reader:
     if len(options["paths"]) > 1 and "offsets" in str(options["start"]) + str(options["end"]):
         raise refuse("paths", "offsets of single queues belong to one store; read the stores one by one")
     ranges = {}
+    lost = _plan.lost(options, "the read begins")
     for path in options["paths"]:
         with _plan.open_store(path) as store:
-            ranges[path] = [tuple(part) for part in _plan.batch_ranges(store, options, _lost(options))]
+            ranges[path] = [tuple(part) for part in _plan.batch_ranges(store, options, lost)]
     kind = _remote.PushingReader if options["pushdown"] else _remote.Reader
     return kind(options, home(), ranges)
-
-
-def _lost(options: dict[str, Any]) -> Any:
-    """What hears of offsets that are gone."""
-
-    def lost(text: str) -> None:
-        if options["fail_on_data_loss"]:
-            msg = f"{text}; with the option failOnDataLoss=false the read begins behind what is gone"
-            raise MQStoreError(msg)
-        warnings.warn(text, mqstore.StoreWarning, stacklevel=2)
-
-    return lost
 
 
 def plan(options: dict[str, Any], ranges: dict[str, Any]) -> list[_plan.Part]:

@@ -8,15 +8,12 @@ for ``latest`` that batch is empty, and from then on the checkpoint holds number
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
-import mqstore
-from mqstore.errors import MQStoreError
 from mqstore.spark import _plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import mqstore
 
 _LATEST = -1
 _SAMPLES = 3
@@ -114,7 +111,7 @@ def plan(options: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) ->
     """What each task of a batch reads."""
     if start == {"starting": _LATEST}:
         return []
-    lost = _lost(options)
+    lost = _plan.lost(options, "the query goes on")
     with _plan.open_store(options["paths"][0]) as store:
         limits = _plan.bounds(store, options["topics"])
         begins = _starts(store, limits, start)
@@ -133,13 +130,3 @@ def plan(options: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) ->
             if begin < min(to, bounds[1]):
                 found.append(_plan.Range(*queue, begin, min(to, bounds[1])))
         return _plan.parts(store, sorted(found), options)
-
-
-def _lost(options: dict[str, Any]) -> Callable[[str], None]:
-    def lost(text: str) -> None:
-        if options["fail_on_data_loss"]:
-            msg = f"{text}; with the option failOnDataLoss=false the query goes on behind what is gone"
-            raise MQStoreError(msg)
-        warnings.warn(text, mqstore.StoreWarning, stacklevel=2)
-
-    return lost

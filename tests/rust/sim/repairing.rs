@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use mqstore_core::{OpenMode, RepairTarget, StoreError, StoreOptions};
+use mqstore_format::QUEUE_OFFSET_POSITION;
 use mqstore_io::{Access, SimVfs, Vfs};
 
 use crate::crashes::must_hold;
@@ -21,6 +22,8 @@ fn options() -> StoreOptions {
         queue_file_entries: 16,
         index_slots: 3,
         index_entries: 64,
+        // Queue offsets that changed pass for right then.
+        record_crc: false,
         ..StoreOptions::default()
     }
 }
@@ -57,7 +60,8 @@ fn segment(base: u64) -> PathBuf {
     root().join("commitlog").join(mqstore_format::offset_file_name(base))
 }
 
-/// Damages a record, lengthens a segment and takes two away, durably; how many messages are left.
+/// Damages a record, changes the queue offset of another, lengthens a segment and takes two away, durably; how many
+/// messages are left.
 fn damage(world: &World, places: &[u64], torn: bool) -> Result<u64, String> {
     let harm = || -> std::io::Result<()> {
         let at = places[4];
@@ -67,12 +71,16 @@ fn damage(world: &World, places: &[u64], torn: bool) -> Result<u64, String> {
         let long = world.vfs.open(&segment(3 * SEGMENT), Access::ReadWrite)?;
         long.write_all_at(DAMAGE, SEGMENT + 10)?;
         long.sync_all()?;
+        let at = places.iter().filter(|at| **at / SEGMENT == 2).nth(3).copied().unwrap_or_default();
+        let file = world.vfs.open(&segment(2 * SEGMENT), Access::ReadWrite)?;
+        file.write_all_at(&50_i64.to_be_bytes(), at % SEGMENT + QUEUE_OFFSET_POSITION as u64)?;
+        file.sync_all()?;
         world.vfs.remove_file(&segment(SEGMENT))?;
         world.vfs.hard_link(&segment(0), Path::new("/data/other"))?;
         world.vfs.create_new(&root().join("commitlog").join("notes"))?.sync_all()?;
         if torn {
             let last = world.vfs.open(&segment(places[59] / SEGMENT * SEGMENT), Access::ReadWrite)?;
-            last.write_all_at(DAMAGE, places[59] % SEGMENT + 40)?;
+            last.write_all_at(DAMAGE, places[59] % SEGMENT + 30)?;
             last.sync_all()?;
         }
         world.vfs.sync_dir(Path::new("/data"))?;

@@ -1,8 +1,8 @@
 //! Queue entries made in memory, for readers whose queue files cannot be used.
 //!
 //! The same rules as the dispatcher's, without the files: a record yields one entry at the offset that
-//! it names; of two records for one place the first in the log wins. An inner batch is one entry that
-//! takes as many offsets as it has messages. Light queues get an entry for each record that names them.
+//! it names; of two records for one place the first in the log wins. An inner batch is one entry at the offset of
+//! its first message, which takes as many offsets as it has messages. Light queues get an entry for each record that names them.
 
 use std::collections::BTreeMap;
 
@@ -80,8 +80,9 @@ impl DerivedQueues {
         let fields = EntryFields::of(record.properties);
         let tags_code = fields.tags_code(record.topic, record.store_timestamp, &self.delay_levels);
         let unit = CqUnit { physical_offset: offset as i64, size: record.size as i32, tags_code };
-        let messages = record.inner_batch().map_or(1, |(_, messages)| i64::from(messages.max(1)));
-        self.add_unit((record.topic, record.queue_id), record.queue_offset, messages, unit);
+        let batch = record.inner_batch().filter(|(base, _)| record.sys_flag.inner_batch() && *base >= 0);
+        let (queue_offset, messages) = batch.unwrap_or((record.queue_offset, 1));
+        self.add_unit((record.topic, record.queue_id), queue_offset, i64::from(messages.max(1)), unit);
         for (name, queue_offset) in fields.light_queues(record.topic) {
             if validate_stored_topic(name).is_ok() {
                 self.add_unit((name, 0), queue_offset, 1, unit);

@@ -7,8 +7,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use mqstore_format::{BatchCqUnit, CqUnit, DelayLevels, IndexHasher, RecordOutline, validate_stored_topic};
+use mqstore_io::FileKind;
 use mqstore_io::sync::{Arc, RwLock};
 
+use crate::files::StoreFiles;
 use crate::index::IndexPut;
 
 /// Queue ids below this have their place in a table; others are searched.
@@ -43,6 +45,17 @@ pub struct DispatchRules {
 pub struct BatchTopics(Arc<RwLock<BTreeSet<Box<str>>>>);
 
 impl BatchTopics {
+    /// The topics that have a folder of batch queues.
+    pub fn with_folders(files: &StoreFiles) -> Self {
+        let topics = Self::default();
+        for entry in files.vfs.list(&files.batch_consume_queue()).unwrap_or_default() {
+            if let (FileKind::Directory, Some(name)) = (entry.stat.kind, entry.name.to_str()) {
+                topics.insert(name);
+            }
+        }
+        topics
+    }
+
     /// Whether `topic` is one of them.
     pub fn contains(&self, topic: &str) -> bool {
         self.0.read().contains(topic)

@@ -14,7 +14,7 @@ use crate::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use crate::dispatch::{DispatchRules, RunOutput};
 use crate::error::StoreError;
 use crate::files::StoreFiles;
-use crate::mend::Ledger;
+use crate::mend::{Ledger, Stretch};
 
 /// Bytes that are read at first to look at one record.
 const RECORD_GUESS_BYTES: usize = 4096;
@@ -74,8 +74,8 @@ pub(super) struct Times {
 pub(super) struct QueuePart {
     pub topic: Box<str>,
     pub queue_id: i32,
-    /// Queue offsets that the records take, in log order: from, to (exclusive).
-    pub rows: Vec<(i64, i64)>,
+    /// Queue offsets that the records take, in log order.
+    pub rows: Vec<Stretch>,
     /// Entries that lead to the record with their offset.
     pub matched: i64,
     /// Records for which the queue has no entry; beyond its end too.
@@ -149,7 +149,12 @@ impl Part {
             let mut found = QueuePart { topic: topic.into(), queue_id, ..QueuePart::default() };
             let queue = view.queues.get(topic, queue_id);
             for (offset, units) in run.rows() {
-                found.rows.push((offset, offset.saturating_add(units.len() as i64)));
+                if let (Some(first), Some(last)) = (units.first(), units.last()) {
+                    let to = offset.saturating_add(units.len() as i64);
+                    let (first, last) = (first.physical_offset as u64, last.physical_offset as u64);
+                    let records = units.len() as i64;
+                    found.rows.push(Stretch { from: offset, to, first, last, records });
+                }
                 match &queue {
                     Some(queue) => found.compare(view, queue, offset, units)?,
                     None => found.leave_out(view, offset, units),
@@ -159,7 +164,16 @@ impl Part {
         }
         for (topic, queue_id, units) in self.output.batches() {
             let mut found = QueuePart { topic: topic.into(), queue_id, ..QueuePart::default() };
-            found.rows.extend(units.iter().map(|unit| (unit.base_offset, unit.next_offset())));
+            found.rows.extend(units.iter().map(|unit| {
+                let place = unit.physical_offset as u64;
+                Stretch {
+                    from: unit.base_offset,
+                    to: unit.next_offset(),
+                    first: place,
+                    last: place,
+                    records: 1,
+                }
+            }));
             match view.queues.batch(topic, queue_id) {
                 Some(queue) => found.compare_batches(view, &queue, units)?,
                 None => units.iter().for_each(|unit| found.leave_out(view, unit.base_offset, &[plain(unit)])),

@@ -80,6 +80,7 @@ pub(super) enum Kind {
     QueueExtensionWrong,
     QueueBehind,
     QueueOffsetRefused,
+    QueueOffsetWrong,
     QueueGap,
     IndexStray,
     IndexMissing,
@@ -157,6 +158,11 @@ impl Kind {
                 "queue_offset_refused",
                 "consumers do not see this message; it is read by its place in the log and by key",
                 "nothing: the record is whole but for its queue offset",
+            ),
+            Self::QueueOffsetWrong => (
+                "queue_offset_wrong",
+                "consumers get this message at a place of the queue that is another one's, and perhaps not that one",
+                "give the record the offset that is free where it lies, if there is only one",
             ),
             Self::QueueGap => {
                 ("queue_gap", "no message has these offsets", "nothing: the log has none for them")

@@ -13,7 +13,7 @@ use super::part::{Absent, QueuePart, View, leads_to, where_to};
 use super::problems::{Kind, VerifyReport};
 use crate::consume_queue::{BatchQueue, ConsumeQueue};
 use crate::error::StoreError;
-use crate::mend::Claimed;
+use crate::mend::{Claimed, Order};
 
 /// Entries that are looked at at once.
 const UNITS_AT_ONCE: usize = 4096;
@@ -31,6 +31,8 @@ pub(super) struct Tallies {
 struct Tally {
     /// The offsets of its records.
     claimed: Claimed,
+    /// Whether they only grow.
+    order: Order,
     /// Entries that lead to their records.
     matched: i64,
     /// Records without an entry.
@@ -98,9 +100,10 @@ impl Tallies {
 impl Tally {
     /// Takes a part over, with at most `room` findings; answers how many there were.
     fn add(&mut self, part: QueuePart, room: usize) -> usize {
-        for (from, to) in part.rows {
+        for row in part.rows {
             let room = self.claimed.gaps().len() < VerifyReport::LIMIT;
-            self.claimed.claim(from, to, room);
+            self.claimed.claim(row.from, row.to, room);
+            self.order.add(row, room);
         }
         self.matched += part.matched;
         let before = self.absent.len() + self.wrong.len();
@@ -141,6 +144,7 @@ impl Tally {
             overlap
         });
         self.wrong.sort_unstable_by_key(|(offset, _)| *offset);
+        self.order.finish();
     }
 
     /// Whether something was said of the entry at `offset`, or no record is to be expected there.
@@ -295,6 +299,16 @@ impl Look<'_> {
         for (from, to) in self.tally.claimed.gaps().iter().filter(told) {
             let detail = format!("offsets {from} to {to} (exclusive) have no record");
             self.report.add(Kind::QueueGap, folder, None, detail);
+        }
+        for misfit in self.tally.order.misfits().iter().filter(|misfit| misfit.is_wrong()) {
+            let (claims, place) = (misfit.stretch.from, misfit.stretch.first);
+            let around: Vec<String> =
+                misfit.before.iter().chain(&misfit.behind).map(|(offset, _)| offset.to_string()).collect();
+            let around = around.join(" and ");
+            let detail = format!(
+                "the record at log offset {place} says that it has offset {claims}; those around it have {around}"
+            );
+            self.report.add(Kind::QueueOffsetWrong, folder, None, detail);
         }
         for (offset, detail) in &self.tally.wrong {
             self.report.add(Kind::QueueEntryWrong, folder, place(*offset), detail.clone());

@@ -113,12 +113,7 @@ fn view<'a>(
     for queue in queues.batches() {
         queue.correct_min_offset(0)?;
     }
-    let batch_topics = BatchTopics::default();
-    for entry in files.vfs.list(&files.batch_consume_queue()).unwrap_or_default() {
-        if let Some(topic) = entry.name.to_str().filter(|_| entry.stat.kind == FileKind::Directory) {
-            batch_topics.insert(topic);
-        }
-    }
+    let batch_topics = BatchTopics::with_folders(files);
     Ok(View {
         files,
         list,

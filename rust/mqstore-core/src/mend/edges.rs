@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use super::LostOffsets;
 use super::walk::Walked;
-use crate::consume_queue::{ConsumeQueue, QueueSet};
+use crate::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use crate::error::StoreError;
 
 /// Entries that are read at once.
@@ -27,20 +27,20 @@ const UNITS_AT_ONCE: i64 = 4096;
 pub(super) struct Edge {
     pub(super) first: (i64, u64),
     pub(super) last: (i64, u64),
+    /// One past the last offset of the last record.
+    pub(super) end: i64,
 }
 
 impl Edge {
-    /// Takes a record in; those of a log come in its order.
-    pub(super) fn add(edge: &mut Option<Self>, offset: i64, place: u64) {
-        let here = (offset, place);
-        match edge {
-            None => *edge = Some(Self { first: here, last: here }),
-            Some(edge) => {
-                edge.first = edge.first.min(here);
-                if offset > edge.last.0 {
-                    edge.last = here;
-                }
-            }
+    /// Takes a row of records in; those of a log come in its order.
+    pub(super) fn add(edge: &mut Option<Self>, first: (i64, u64), last: (i64, u64), end: i64) {
+        let Some(edge) = edge else {
+            *edge = Some(Self { first, last, end });
+            return;
+        };
+        edge.first = edge.first.min(first);
+        if last.0 > edge.last.0 {
+            (edge.last, edge.end) = (last, end);
         }
     }
 }
@@ -52,7 +52,7 @@ pub(super) type Edges = BTreeMap<String, BTreeMap<i32, Edge>>;
 pub(super) fn lost(walked: &Walked, queues: &QueueSet, log_min: u64) -> Result<Vec<LostOffsets>, StoreError> {
     let mut found = Vec::new();
     if log_min == 0 {
-        for (topic, ids) in &walked.edges {
+        for (topic, ids) in &walked.said.edges {
             for (queue_id, Edge { first: (offset, place), .. }) in ids {
                 if *offset > 0 && walked.pieces.iter().any(|piece| piece.from < *place) {
                     found.push(LostOffsets {
@@ -65,95 +65,167 @@ pub(super) fn lost(walked: &Walked, queues: &QueueSet, log_min: u64) -> Result<V
             }
         }
     }
-    for queue in queues.all() {
-        if queue.damaged().is_some() {
-            continue;
-        }
-        let (topic, queue_id) = (queue.topic(), queue.queue_id());
-        let edge = walked.edges.get(topic).and_then(|ids| ids.get(&queue_id)).copied();
-        let ranges = [begin(walked, &queue, edge, log_min)?, end(walked, &queue, edge)?];
-        for (from, to) in ranges.into_iter().flatten() {
-            found.push(LostOffsets { topic: topic.to_owned(), queue_id, from, to });
-        }
+    for queue in queues.all().iter().filter(|queue| queue.damaged().is_none()) {
+        of_queue(walked, (queue.topic(), queue.queue_id()), &Entries::Plain(queue), log_min, &mut found)?;
+    }
+    for queue in queues.batches().iter().filter(|queue| queue.damaged().is_none()) {
+        of_queue(walked, (queue.topic(), queue.queue_id()), &Entries::Batch(queue), log_min, &mut found)?;
     }
     found.sort();
     found.dedup();
     Ok(found)
 }
 
+fn of_queue(
+    walked: &Walked,
+    (topic, queue_id): (&str, i32),
+    queue: &Entries<'_>,
+    log_min: u64,
+    found: &mut Vec<LostOffsets>,
+) -> Result<(), StoreError> {
+    let edge = walked.said.edges.get(topic).and_then(|ids| ids.get(&queue_id)).copied();
+    let ranges = [begin(walked, queue, edge, log_min)?, end(walked, queue, edge)?];
+    for (from, to) in ranges.into_iter().flatten() {
+        found.push(LostOffsets { topic: topic.to_owned(), queue_id, from, to });
+    }
+    Ok(())
+}
+
 /// Offsets before the first record; of a queue without one, all that led into damage.
 fn begin(
     walked: &Walked,
-    queue: &ConsumeQueue,
+    queue: &Entries<'_>,
     edge: Option<Edge>,
     log_min: u64,
 ) -> Result<Option<(i64, i64)>, StoreError> {
     if edge.is_some() && log_min == 0 {
         return Ok(None);
     }
-    let to = edge.map_or(queue.max_offset(), |edge| edge.first.0);
-    if !agrees(queue, edge.map(|edge| edge.first))? {
+    let (min, max) = queue.bounds();
+    let to = edge.map_or(max, |edge| edge.first.0);
+    if !queue.agrees(edge.map(|edge| edge.first))? {
         return Ok(None);
     }
     let mut range: Option<(i64, i64)> = None;
-    each(queue, queue.min_offset(), to, |offset, place| {
-        if is_damaged(walked, place) {
-            range = Some((range.map_or(offset, |(from, _)| from), offset + 1));
+    queue.each(min, to, |entry| {
+        if walked.is_damaged(entry.place, entry.place + 1) {
+            range = Some((range.map_or(entry.from, |(from, _)| from), entry.to));
         }
     })?;
     Ok(range.map(|(from, last)| (from, if edge.is_some() { to } else { last })))
 }
 
 /// Offsets behind the last record.
-fn end(walked: &Walked, queue: &ConsumeQueue, edge: Option<Edge>) -> Result<Option<(i64, i64)>, StoreError> {
-    let Some(edge) = edge.filter(|edge| edge.last.0 + 1 < queue.max_offset()) else { return Ok(None) };
-    if !agrees(queue, Some(edge.last))? {
+fn end(walked: &Walked, queue: &Entries<'_>, edge: Option<Edge>) -> Result<Option<(i64, i64)>, StoreError> {
+    let (_, max) = queue.bounds();
+    let Some(edge) = edge.filter(|edge| edge.end < max) else { return Ok(None) };
+    if !queue.agrees(Some(edge.last))? {
         return Ok(None);
     }
-    let from = edge.last.0 + 1;
+    let from = edge.end;
     let mut to = from;
-    each(queue, from, queue.max_offset(), |offset, place| {
-        if is_damaged(walked, place) || place >= walked.end {
-            to = offset + 1;
+    queue.each(from, max, |entry| {
+        if walked.is_damaged(entry.place, entry.place + 1) || entry.place >= walked.end {
+            to = entry.to;
         }
     })?;
     Ok((to > from).then_some((from, to)))
 }
 
-fn is_damaged(walked: &Walked, place: u64) -> bool {
-    let behind = walked.pieces.partition_point(|piece| piece.from <= place);
-    behind.checked_sub(1).and_then(|at| walked.pieces.get(at)).is_some_and(|piece| place < piece.to)
+/// An entry that leads somewhere: its offsets, and the place in the log.
+struct Entry {
+    from: i64,
+    to: i64,
+    place: u64,
 }
 
-/// Whether the queue has an entry for a record that leads to it; a queue without a record has none to be asked for.
-fn agrees(queue: &ConsumeQueue, record: Option<(i64, u64)>) -> Result<bool, StoreError> {
-    let Some((offset, place)) = record else { return Ok(true) };
-    let mut same = false;
-    each(queue, offset, offset + 1, |_, found| same = found == place)?;
-    Ok(same)
+/// The entries of a queue of either kind.
+enum Entries<'a> {
+    Plain(&'a ConsumeQueue),
+    Batch(&'a BatchQueue),
 }
 
-/// Visits the entries from `from` to before `to` that lead somewhere.
-fn each(queue: &ConsumeQueue, from: i64, to: i64, mut visit: impl FnMut(i64, u64)) -> Result<(), StoreError> {
-    let to = to.min(queue.max_offset());
-    let (mut from, mut units) = (from.max(queue.min_offset()), Vec::new());
+impl Entries<'_> {
+    fn bounds(&self) -> (i64, i64) {
+        match self {
+            Self::Plain(queue) => (queue.min_offset(), queue.max_offset()),
+            Self::Batch(queue) => (queue.min_offset(), queue.max_offset()),
+        }
+    }
+
+    /// Whether the queue has an entry for a record that leads to it; a queue without a record has none to be asked for.
+    fn agrees(&self, record: Option<(i64, u64)>) -> Result<bool, StoreError> {
+        let Some((offset, place)) = record else { return Ok(true) };
+        let mut same = false;
+        self.each(offset, offset.saturating_add(1), |entry| same = entry.place == place)?;
+        Ok(same)
+    }
+
+    /// Visits the entries that begin from `from` to before `to`.
+    fn each(&self, from: i64, to: i64, visit: impl FnMut(&Entry)) -> Result<(), StoreError> {
+        let (min, max) = self.bounds();
+        let (from, to) = (from.max(min), to.min(max));
+        match self {
+            Self::Plain(queue) => each_plain(queue, from, to, visit),
+            Self::Batch(queue) => each_batch(queue, from, to, visit),
+        }
+    }
+}
+
+fn each_plain(
+    queue: &ConsumeQueue,
+    mut from: i64,
+    to: i64,
+    mut visit: impl FnMut(&Entry),
+) -> Result<(), StoreError> {
+    let mut units = Vec::new();
     while from < to {
         units.clear();
-        match queue.read(from, UNITS_AT_ONCE.min(to - from) as usize, &mut units) {
-            Err(error @ StoreError::Io { .. }) => return Err(error),
-            // A file that is missing says nothing.
-            Err(_) => units.clear(),
-            Ok(()) => {}
+        // A file that is missing says nothing.
+        if !is_readable(queue.read(from, UNITS_AT_ONCE.min(to - from) as usize, &mut units))? {
+            units.clear();
         }
         for (offset, unit) in (from..to).zip(&units) {
             if let Ok(place) = u64::try_from(unit.physical_offset)
                 && !unit.is_blank()
                 && unit.size > 0
             {
-                visit(offset, place);
+                visit(&Entry { from: offset, to: offset + 1, place });
             }
         }
         from += UNITS_AT_ONCE;
     }
     Ok(())
+}
+
+fn each_batch(
+    queue: &BatchQueue,
+    mut from: i64,
+    to: i64,
+    mut visit: impl FnMut(&Entry),
+) -> Result<(), StoreError> {
+    while from < to {
+        let mut next = None;
+        let read = queue.read_units(from, UNITS_AT_ONCE as usize, u64::MAX, |unit| {
+            next = Some(unit.next_offset());
+            if let Ok(place) = u64::try_from(unit.physical_offset)
+                && unit.base_offset < to
+            {
+                visit(&Entry { from: unit.base_offset, to: unit.next_offset(), place });
+            }
+        });
+        match next.filter(|next| *next > from) {
+            Some(next) if is_readable(read)? => from = next,
+            _ => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// Whether something was read; what is damaged or missing says nothing.
+fn is_readable(read: Result<(), StoreError>) -> Result<bool, StoreError> {
+    match read {
+        Err(error @ StoreError::Io { .. }) => Err(error),
+        read => Ok(read.is_ok()),
+    }
 }

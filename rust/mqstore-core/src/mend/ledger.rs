@@ -5,18 +5,22 @@
 //! ```text
 //! {"kind":"log","time_ms":…,"segment":"…","offset":…,"log_offset":…,"bytes":…,"reason":"…","kept_as":"…"|null}
 //! {"kind":"queue","time_ms":…,"topic":"…","queue_id":…,"from":…,"to":…}
+//! {"kind":"place","time_ms":…,"topic":"…","log_offset":…,"from":[queue id, offset],"to":[queue id, offset]}
 //! ```
 //!
 //! A line of kind `log` is durable, with the copy that it names, before the first byte of its range changes:
 //! whoever finds a range of it damaged again ends a repair that was stopped, and keeps nothing twice. A line of
 //! kind `queue` says that no record has the offsets from `from` to before `to`, which verification then takes
-//! for known. Lines that cannot be read count as none.
+//! for known. One of kind `place` is durable before
+//! the record gets the queue offset of `to`, or its queue, instead of that of `from`. Lines that cannot be read count as none.
 
 use std::collections::HashMap;
 
 use mqstore_format::offset_file_name;
 use serde_json::{Value, json};
 
+use super::queues::Correction;
+use super::renumber::Misplaced;
 use super::walk::Piece;
 use super::{LostOffsets, LostRange};
 use crate::error::{IoContext, StoreError};
@@ -122,6 +126,25 @@ impl Ledger {
             "queue_id": lost.queue_id,
             "from": lost.from,
             "to": lost.to,
+        });
+        self.add(&line);
+    }
+
+    /// Adds a record that gets another place in a queue; one that is given up has a line for its range.
+    pub(super) fn misplace(&mut self, files: &StoreFiles, one: &Misplaced) {
+        let from = (one.queue_id, one.queue_offset);
+        let to = match one.correction {
+            Correction::Offset(offset) => (one.queue_id, offset),
+            Correction::Queue(queue_id) => (queue_id, one.queue_offset),
+            Correction::GivenUp => return,
+        };
+        let line = json!({
+            "kind": "place",
+            "time_ms": files.clock.now_ms(),
+            "topic": one.topic,
+            "log_offset": one.log_offset,
+            "from": from,
+            "to": to,
         });
         self.add(&line);
     }

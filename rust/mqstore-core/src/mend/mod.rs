@@ -6,7 +6,10 @@
 //! | `walk` | what does not hold together, and which queue offsets have no record |
 //! | `keep` | copies in `lost+found`, before anything changes |
 //! | `edges` | which ones are lost before its first and behind its last record |
+//! | `queues` | what the records say of their queues |
 //! | `claimed` | which offsets of a queue no record has |
+//! | `order` | which records contradict the others of their queue |
+//! | `renumber` | the places in queues that these get back |
 //! | `ledger` | `mqstore/repairs.jsonl`: what is lost, written down |
 //! | `fill` | placeholders, fillers and whole segments in the place of what was lost |
 //! | `config` | JSON files that give way to their backups |
@@ -26,7 +29,7 @@
 //!
 //! Order, so that a stop at any moment leaves the damage or what a further repair ends: the bytes and what is
 //! known of them are durable in `lost+found` and in the ledger before the first of them changes; files get their
-//! lengths and names; then the stretches are filled and synced; then the torn end is cut. The caller holds the
+//! lengths and names; then the stretches are filled and queue offsets set right, and synced; then the torn end is cut. The caller holds the
 //! store's lock. Queues, index, checkpoint and mark come after it: see `store::repair`.
 
 mod claimed;
@@ -36,6 +39,9 @@ mod fill;
 mod keep;
 mod ledger;
 mod offsets;
+mod order;
+mod queues;
+mod renumber;
 mod row;
 mod walk;
 
@@ -46,6 +52,7 @@ use mqstore_io::{Access, FileLength, MapAccess};
 
 use crate::commit_log::SegmentList;
 use crate::consume_queue::QueueSet;
+use crate::dispatch::BatchTopics;
 use crate::error::StoreError;
 use crate::files::StoreFiles;
 use crate::mark::{Mark, MarkFile};
@@ -58,6 +65,9 @@ pub(crate) use config::{check_config, config_files};
 pub(crate) use keep::copy_bytes;
 pub(crate) use ledger::Ledger;
 pub use offsets::{repair_offsets, set_back_words};
+pub(crate) use order::{Order, Stretch};
+use queues::{Corrections, Queues};
+use renumber::Misplaced;
 use row::Row;
 use walk::{Piece, Walked};
 
@@ -114,7 +124,8 @@ pub struct RepairedLog {
     pub actions: Vec<String>,
 }
 
-/// Repairs the log of the store at `files`; with `dry_run` only tells what that would do.
+/// Repairs the log of the store at `files`; with `dry_run` only tells what that would do. The queues of `batch_topics`
+/// hold batches.
 ///
 /// `watch` hears of the bytes of the log that were looked at; an error as its answer ends the call, and another
 /// repair goes on from there.
@@ -124,6 +135,7 @@ pub struct RepairedLog {
 /// with too many holes; errors of the system.
 pub fn repair_log(
     files: &StoreFiles,
+    batch_topics: &BatchTopics,
     dry_run: bool,
     watch: &mut dyn FnMut(u64, u64) -> Result<(), StoreError>,
 ) -> Result<RepairedLog, StoreError> {
@@ -131,10 +143,8 @@ pub fn repair_log(
     // Nothing is known of the length of the log before its files were looked at.
     let row = row::look(files, mark.as_ref(), &mut |_| watch(0, 0))?;
     let total: u64 = row.list.segments().iter().map(|segment| segment.len()).sum();
-    let walked = match row.segment_bytes {
-        0 => Walked::default(),
-        bytes => walk::walk(&row.list, bytes, &mut |done| watch(done.min(total), total))?,
-    };
+    let (walked, misplaced) =
+        look_at_log(files, &row, batch_topics, &mut |done| watch(done.min(total), total))?;
     let mut ledger = Ledger::load(files)?;
     let mut repaired = RepairedLog {
         end: walked.end,
@@ -148,13 +158,17 @@ pub fn repair_log(
     let unknown = |lost: &&LostOffsets| !ledger.knows(&lost.topic, lost.queue_id, lost.from, lost.to);
     let at_edges = lost_at_edges(files, mark.as_ref(), &row, &walked)?;
     let mut unknown: Vec<LostOffsets> =
-        walked.missing.iter().chain(&at_edges).filter(unknown).cloned().collect();
+        walked.said.missing.iter().chain(&at_edges).filter(unknown).cloned().collect();
     unknown.sort();
     let (pieces, odd): (Vec<&Piece>, Vec<&Piece>) = walked.pieces.iter().partition(|piece| fill::fits(piece));
-    repaired.changed =
-        !row.mends.is_empty() || !pieces.is_empty() || !unknown.is_empty() || walked.torn.is_some();
+    repaired.changed = !row.mends.is_empty()
+        || !pieces.is_empty()
+        || !unknown.is_empty()
+        || !misplaced.is_empty()
+        || walked.torn.is_some();
     repaired.actions.extend(odd.iter().map(|piece| fill::too_small(piece)));
     repaired.actions.extend(pieces.iter().map(|piece| fill::words(files, piece)));
+    repaired.actions.extend(misplaced.iter().filter_map(|one| renumber::words(files, &row.list, one)));
     repaired.queue_offsets = unknown;
     if dry_run {
         repaired.lost = pieces.iter().map(|piece| LostRange::of(files, piece, None)).collect();
@@ -164,17 +178,42 @@ pub fn repair_log(
         return Ok(repaired);
     }
     if repaired.changed {
+        for one in &misplaced {
+            ledger.misplace(files, one);
+        }
         let lost = give_up(files, &row, &pieces, &repaired.queue_offsets, &mut ledger, &mut |_| {
             watch(total, total)
         })?;
         repaired.lost = lost;
         row::mend(files, &row, &mut |_| watch(total, total))?;
         fill::fill(files, row.segment_bytes, &pieces, &mut |_| watch(total, total))?;
+        renumber::renumber(files, row.segment_bytes, &misplaced, &mut |_| watch(total, total))?;
         if let Some(torn) = &walked.torn {
             repaired.actions.extend(cut_end(files, row.segment_bytes, walked.end, &torn.reason, watch)?);
         }
     }
     Ok(repaired)
+}
+
+/// Walks the log; once more where records get other places in queues, with these.
+fn look_at_log(
+    files: &StoreFiles,
+    row: &Row,
+    batch_topics: &BatchTopics,
+    watch: keep::Step<'_>,
+) -> Result<(Walked, Vec<Misplaced>), StoreError> {
+    if row.segment_bytes == 0 {
+        return Ok((Walked::default(), Vec::new()));
+    }
+    let none = Corrections::new();
+    let walked = walk::walk(&row.list, row.segment_bytes, Queues::new(batch_topics, &none), watch)?;
+    let misplaced = renumber::plan(files, &row.list, &walked)?;
+    if misplaced.is_empty() {
+        return Ok((walked, misplaced));
+    }
+    let corrections = renumber::corrections(&misplaced);
+    let walked = walk::walk(&row.list, row.segment_bytes, Queues::new(batch_topics, &corrections), watch)?;
+    Ok((walked, misplaced))
 }
 
 /// What the queues tell of offsets before the first and behind the last record.

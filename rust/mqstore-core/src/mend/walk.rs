@@ -4,14 +4,11 @@
 //! holds together, so that one bad record never hides those after it. Reads only, one window at a time; what it
 //! keeps grows with the damage and the queues, not with the log.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mqstore_format::{EntryFields, RecordView, validate_stored_topic};
-
-use super::edges::{Edge, Edges};
-use super::{Claimed, LostOffsets};
+use super::queues::{Queues, Said};
+use super::renumber;
 use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::error::StoreError;
 
@@ -20,9 +17,6 @@ const TELL_BYTES: u64 = 1 << 20;
 
 /// Pieces that one repair fills. A name that is a number far off must not fill the disk with segments.
 const MOST_PIECES: usize = 1 << 16;
-
-/// Gaps in queues that are told one by one.
-const MOST_GAPS: usize = 1 << 20;
 
 /// What lies between two things that hold together, within one segment's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +37,14 @@ pub(super) struct Piece {
     pub(super) store_timestamp_ms: i64,
 }
 
+impl Piece {
+    /// An empty one.
+    fn at(from: u64, store_timestamp_ms: i64) -> Self {
+        let reason = String::new();
+        Self { from, to: from, path: None, base: 0, to_end: false, reason, store_timestamp_ms }
+    }
+}
+
 /// The log as it was found.
 #[derive(Debug, Default)]
 pub(super) struct Walked {
@@ -58,22 +60,28 @@ pub(super) struct Walked {
     pub(super) store_timestamp_ms: i64,
     /// Messages that hold together.
     pub(super) messages: u64,
-    /// Queue offsets that have no record.
-    pub(super) missing: Vec<LostOffsets>,
-    /// The first and the last record of each queue.
-    pub(super) edges: Edges,
+    /// What the records say of their queues.
+    pub(super) said: Said,
 }
 
-/// Walks the log; `watch` hears of the bytes done.
+impl Walked {
+    /// Whether anything was lost between two places of the log.
+    pub(super) fn is_damaged(&self, from: u64, to: u64) -> bool {
+        let behind = self.pieces.partition_point(|piece| piece.from < to);
+        behind.checked_sub(1).and_then(|at| self.pieces.get(at)).is_some_and(|piece| piece.to > from)
+    }
+}
+
+/// Walks the log, with what `queues` knows of single records; `watch` hears of the bytes done.
 pub(super) fn walk(
     list: &Arc<SegmentList>,
     segment_bytes: u64,
+    mut queues: Queues<'_>,
     watch: &mut dyn FnMut(u64) -> Result<(), StoreError>,
 ) -> Result<Walked, StoreError> {
     let start = list.min_offset();
     let mut scanner = LogScanner::new(Arc::clone(list), start, u64::MAX, ScanChecks { crc: true });
     let mut walked = Walked { end: start, ..Walked::default() };
-    let mut queues = Queues::default();
     let mut time = None;
     let mut told = start;
     loop {
@@ -83,6 +91,15 @@ pub(super) fn walk(
             told = offset;
         }
         let (at, damage) = match scanner.next_item()? {
+            ScanItem::Record(record) if queues.gives_up(offset) => {
+                let piece = Piece {
+                    to: offset + u64::from(record.size),
+                    reason: renumber::NO_PLACE.to_owned(),
+                    ..Piece::at(offset, time.unwrap_or(record.store_timestamp))
+                };
+                cut_into_pieces(list, segment_bytes, &piece, &mut walked.pieces)?;
+                continue;
+            }
             ScanItem::Record(record) => {
                 let stored = record.store_timestamp;
                 if time.is_none() {
@@ -108,20 +125,11 @@ pub(super) fn walk(
         };
         let reason =
             damage.map_or_else(|| "zeros with records behind them".to_owned(), |damage| damage.reason);
-        let piece = Piece {
-            from: at,
-            to: next,
-            path: None,
-            base: 0,
-            to_end: false,
-            reason,
-            store_timestamp_ms: time.unwrap_or(0),
-        };
+        let piece = Piece { to: next, reason, ..Piece::at(at, time.unwrap_or(0)) };
         cut_into_pieces(list, segment_bytes, &piece, &mut walked.pieces)?;
         scanner.seek(next);
     }
-    walked.edges = queues.edges();
-    walked.missing = queues.missing();
+    walked.said = queues.finish();
     Ok(walked)
 }
 
@@ -159,61 +167,4 @@ fn cut_into_pieces(
         at = end;
     }
     Ok(())
-}
-
-/// The offsets of all queues that no record claims.
-#[derive(Debug, Default)]
-struct Queues {
-    topics: BTreeMap<String, BTreeMap<i32, (Claimed, Option<Edge>)>>,
-    gaps: usize,
-}
-
-impl Queues {
-    /// By the rules of [`crate::dispatch::DerivedQueues`].
-    fn add(&mut self, record: &RecordView<'_>, place: u64) {
-        if !record.dispatches_to_queue()
-            || record.queue_id < 0
-            || record.queue_offset < 0
-            || validate_stored_topic(record.topic).is_err()
-        {
-            return;
-        }
-        let messages = record.inner_batch().map_or(1, |(_, messages)| i64::from(messages.max(1)));
-        self.claim((record.topic, record.queue_id), record.queue_offset, messages, place);
-        for (name, offset) in EntryFields::of(record.properties).light_queues(record.topic) {
-            if validate_stored_topic(name).is_ok() {
-                self.claim((name, 0), offset, 1, place);
-            }
-        }
-    }
-
-    fn claim(&mut self, (topic, queue_id): (&str, i32), offset: i64, messages: i64, place: u64) {
-        if !self.topics.contains_key(topic) {
-            self.topics.insert(topic.to_owned(), BTreeMap::new());
-        }
-        let Some(queues) = self.topics.get_mut(topic) else { return };
-        let (claimed, edge) = queues.entry(queue_id).or_default();
-        Edge::add(edge, offset, place);
-        let room = self.gaps < MOST_GAPS;
-        self.gaps += usize::from(claimed.claim(offset, offset.saturating_add(messages), room));
-    }
-
-    fn edges(&self) -> Edges {
-        let of_topic = |queues: &BTreeMap<i32, (Claimed, Option<Edge>)>| {
-            queues.iter().filter_map(|(id, (_, edge))| edge.map(|edge| (*id, edge))).collect()
-        };
-        self.topics.iter().map(|(topic, queues)| (topic.clone(), of_topic(queues))).collect()
-    }
-
-    fn missing(self) -> Vec<LostOffsets> {
-        let mut found = Vec::new();
-        for (topic, queues) in self.topics {
-            for (queue_id, (claimed, _)) in queues {
-                let lost =
-                    |&(from, to): &(i64, i64)| LostOffsets { topic: topic.clone(), queue_id, from, to };
-                found.extend(claimed.gaps().iter().map(lost));
-            }
-        }
-        found
-    }
 }

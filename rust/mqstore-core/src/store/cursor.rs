@@ -260,10 +260,12 @@ pub(super) fn place(unit: &CqUnit) -> Option<(u64, u32)> {
 }
 
 /// Whether a record is what an entry of that queue may lead to; light queues hold entries of records
-/// that name them in a property.
+/// that name them in a property, batch queues go by another one.
 pub(super) fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue_offset: i64) -> bool {
     if record.topic == topic {
-        return record.queue_id == queue_id && record.queue_offset == queue_offset;
+        let is_first = || record.inner_batch().is_some_and(|(base, _)| base == queue_offset);
+        return record.queue_id == queue_id
+            && (record.queue_offset == queue_offset || record.sys_flag.inner_batch() && is_first());
     }
     let names = record.properties.get("INNER_MULTI_DISPATCH").unwrap_or_default();
     names.split(',').any(|name| name == topic)

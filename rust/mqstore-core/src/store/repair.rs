@@ -20,8 +20,10 @@ use mqstore_io::{Access, switch};
 use super::copy::{StagedCopy, copy_all};
 use super::open::{refuse_rocksdb, take_lock};
 use super::rebuild::{RebuildWatcher, rebuild_locked};
+use super::topics::{batch_topics, load_table};
 use crate::checkpoint::CheckpointFile;
 use crate::commit_log::{SegmentList, read_record};
+use crate::dispatch::BatchTopics;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 use crate::index::IndexSet;
@@ -148,7 +150,7 @@ fn plan(
         return Err(StoreError::Locked { path: files.lock(), pid: writer_pid(files) });
     }
     let mut stages = Stages::new(2, watcher);
-    let log = repair_log(files, true, &mut |done_bytes, total_bytes| {
+    let log = repair_log(files, &batch_topics_of(files), true, &mut |done_bytes, total_bytes| {
         stages.tell(Progress { done_bytes, total_bytes })
     })?;
     stages.next();
@@ -173,6 +175,11 @@ fn plan(
     Ok(report)
 }
 
+/// Topics whose queues hold batches, as far as anything tells.
+fn batch_topics_of(files: &StoreFiles) -> BatchTopics {
+    batch_topics(files, &load_table(files, &mut Vec::new()))
+}
+
 /// What a person should know of the index that is made anew.
 fn index_words(files: &StoreFiles, options: &StoreOptions) -> Result<Option<String>, StoreError> {
     let known = MarkFile::new(files).load().map(|mark| mark.index_geometry());
@@ -195,7 +202,7 @@ fn repair_locked(
     options: &StoreOptions,
     stages: &mut Stages<'_>,
 ) -> Result<RepairReport, StoreError> {
-    let log = repair_log(files, false, &mut |done_bytes, total_bytes| {
+    let log = repair_log(files, &batch_topics_of(files), false, &mut |done_bytes, total_bytes| {
         stages.tell(Progress { done_bytes, total_bytes })
     })?;
     stages.next();
@@ -241,7 +248,7 @@ fn is_settled(files: &StoreFiles, log: &RepairedLog) -> Result<bool, StoreError>
 /// Whether making queues, index and checkpoint anew is the cure.
 fn is_of_derived_files(problem: &Problem) -> bool {
     let made = ["queue_", "index_", "checkpoint_"].iter().any(|kind| problem.kind.starts_with(kind));
-    made && !["queue_gap", "queue_offset_refused"].contains(&problem.kind)
+    made && !["queue_gap", "queue_offset_refused", "queue_offset_wrong"].contains(&problem.kind)
 }
 
 /// Whether it is a position beyond the end of a queue.

@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use mqstore_format::json::{Dialect, TopicConfig, TopicTable};
 use mqstore_format::properties::KEYS;
 use mqstore_format::{Properties, java_hash, validate_topic};
-use mqstore_io::FileKind;
 use mqstore_io::sync::{Mutex, OnceLock, Raise, RwLock};
 
 use crate::consume_queue::QueueSet;
@@ -138,14 +137,9 @@ pub(crate) fn load_table(files: &StoreFiles, notes: &mut Vec<String>) -> TopicTa
 
 /// Topics whose queues hold batch units, by attribute or by the folder that RocketMQ keeps for them.
 pub(crate) fn batch_topics(files: &StoreFiles, table: &TopicTable) -> BatchTopics {
-    let topics = BatchTopics::default();
+    let topics = BatchTopics::with_folders(files);
     for topic in table.topics.values().filter(|topic| topic.is_batch_queue()) {
         topics.insert(&topic.name);
-    }
-    for entry in files.vfs.list(&files.batch_consume_queue()).unwrap_or_default() {
-        if let (FileKind::Directory, Some(name)) = (entry.stat.kind, entry.name.to_str()) {
-            topics.insert(name);
-        }
     }
     topics
 }

@@ -47,7 +47,16 @@ _OPTIONAL_DURATIONS = ("retention",)
 _RATIOS = ("disk_clean_ratio", "disk_force_ratio", "disk_refuse_ratio")
 _PATHS = ("commit_log_paths", "read_only_commit_log_paths")
 _CALLS = ("on_event", "before_delete")
-_SWITCHES = ("record_crc", "index_tags", "auto_create_topics", "flush_timed", "prewarm", "lock_memory", "secure_wipe")
+_SWITCHES = (
+    "record_crc",
+    "index_tags",
+    "auto_create_topics",
+    "flush_timed",
+    "prewarm",
+    "lock_memory",
+    "secure_wipe",
+    "expire_uncompacted",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +196,11 @@ class StoreOptions:
 
     secure_wipe: bool = False
     """Whether a segment is overwritten with zeros before its room is given back."""
+
+    expire_uncompacted: bool = False
+    """Whether a segment is deleted although it holds keyed messages of a compaction topic that no
+    compaction has taken up yet; they are lost then. By default such a segment stays, and `Store.expire`
+    says so."""
 
     commit_log_paths: StorePath | Iterable[StorePath] = ()
     """Folders that new segments go to in turn, one path or several; a relative one counts from the

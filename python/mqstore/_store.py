@@ -131,23 +131,30 @@ class Store(_native.NativeStore):
 
         return StoreStats(**self._stats())
 
-    def expire(self, *, dry_run: bool = True) -> ExpireReport:
+    def expire(self, *, dry_run: bool = True, compact: bool = False) -> ExpireReport:
         """Deletes the oldest segments as far as the retention options let them go, whatever the hour.
 
-        Queue and index files that lead nowhere then go too. Without a retention nothing is due.
+        Queue and index files that lead nowhere then go too. Without a retention nothing is due. A segment
+        with keyed messages of a compaction topic that no compaction has taken up yet stays, and those behind
+        it, unless the store was opened with `expire_uncompacted`.
 
         Args:
             dry_run: only tells what would go, which a store open for reading can do too.
+            compact: first compacts every compaction topic, as `compact` does without arguments, so that no
+                segment has to stay for one. Nothing is compacted with `dry_run`.
 
         Returns:
-            What went, or would go, file by file and why; and what stays for now although it is due.
+            What went, or would go, file by file and why; and in `kept` what stays for now although it is due,
+            with the topics that have to be compacted first.
 
         Raises:
             StoreReadOnlyError: the store is open for reading and `dry_run` is false.
-            StoreBusyError: the call comes from inside of a hook.
+            StoreBusyError: the call comes from inside of a hook; with `compact`, another compaction runs.
         """
         from mqstore._reports import ExpireReport
 
+        if compact and not dry_run:
+            self.compact()
         return ExpireReport._from_dict(self._expire(dry_run))
 
     def verify(self, *, progress: Callable[[Progress], object] | None = None) -> VerifyReport:

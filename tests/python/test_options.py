@@ -47,6 +47,7 @@ DEFAULTS = {
     "disk_force_ratio": 0.85,
     "disk_refuse_ratio": 0.9,
     "secure_wipe": False,
+    "expire_uncompacted": False,
     "commit_log_paths": (),
     "read_only_commit_log_paths": (),
     "on_event": None,
@@ -115,6 +116,7 @@ def test_durations_are_seconds_or_timedelta() -> None:
         ("disk_force_ratio", -0.1),
         ("disk_refuse_ratio", "90"),
         ("secure_wipe", None),
+        ("expire_uncompacted", 1),
         ("read_only_commit_log_paths", ("/old",)),
     ],
 )

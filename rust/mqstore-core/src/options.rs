@@ -166,6 +166,10 @@ pub struct StoreOptions {
     pub disk_refuse_ratio: f64,
     /// Whether a segment is overwritten with zeros and synced before its room is given back. Default false.
     pub secure_wipe: bool,
+    /// Whether a segment goes although it holds keyed messages of a compaction topic that no compaction has
+    /// taken up yet, which are lost then. Default false. RocketMQ needs no such option: it copies each
+    /// message when it dispatches it.
+    pub expire_uncompacted: bool,
     /// Folders that new segments go to in turn; a relative one counts from the store's root. Empty, the
     /// default, stands for what the store remembers, else `commitlog`. `storePathCommitLog`.
     pub commit_log_paths: Vec<PathBuf>,
@@ -213,6 +217,7 @@ impl Default for StoreOptions {
             disk_force_ratio: 0.85,
             disk_refuse_ratio: 0.90,
             secure_wipe: false,
+            expire_uncompacted: false,
             commit_log_paths: Vec::new(),
             read_only_commit_log_paths: Vec::new(),
             hooks: Hooks::default(),

@@ -51,6 +51,7 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "disk_force_ratio" => options.disk_force_ratio = value.extract()?,
             "disk_refuse_ratio" => options.disk_refuse_ratio = value.extract()?,
             "secure_wipe" => options.secure_wipe = value.extract()?,
+            "expire_uncompacted" => options.expire_uncompacted = value.extract()?,
             "commit_log_paths" => options.commit_log_paths = value.extract()?,
             "read_only_commit_log_paths" => options.read_only_commit_log_paths = value.extract()?,
             "on_event" | "before_delete" => crate::events::set(&mut options.hooks, name, &value)?,

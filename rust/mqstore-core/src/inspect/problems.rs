@@ -88,6 +88,7 @@ pub(super) enum Kind {
     CheckpointAhead,
     CompactionDamaged,
     CompactionEntry,
+    CompactionFile,
     ConfigDamaged,
     ConsumerOffsetAhead,
     DelayOffsetAhead,
@@ -190,6 +191,11 @@ impl Kind {
                 "compaction_entry_wrong",
                 "RocketMQ answers with another message, or none, at this offset of the compacted queue; mqstore goes by the \
                  log",
+                "nothing: compact the topic again while the log has it",
+            ),
+            Self::CompactionFile => (
+                "compaction_file_changed",
+                "bytes of this compacted file are not those that were written; messages in it may be others, or missing",
                 "nothing: compact the topic again while the log has it",
             ),
             Self::ConfigDamaged => (

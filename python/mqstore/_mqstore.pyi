@@ -32,6 +32,7 @@ __all__ = [
     "compaction_publish",
     "compaction_read",
     "compaction_report",
+    "compaction_restore",
     "compaction_run",
     "compaction_run_task",
     "copy_store",
@@ -83,6 +84,7 @@ class NativeStore:
         self,
         request: tuple[list[str] | None, str, int, int],
         progress: Callable[[int, int], object] | None,
+        source: NativeStore | None = None,
     ) -> str: ...
     def _expire(self, dry_run: bool) -> dict[str, Any]: ...
     def _scan_log(self, start: int | None = None) -> MessageIterator: ...
@@ -532,6 +534,12 @@ def compaction_run(
     options: str,
     threads: int,
     bytes_per_second: int,
+    progress: Callable[[int, int], object] | None,
+) -> str: ...
+def compaction_restore(
+    path: str,
+    source: NativeStore,
+    request: tuple[list[str] | None, str, int, int],
     progress: Callable[[int, int], object] | None,
 ) -> str: ...
 def compaction_read(

@@ -331,7 +331,7 @@ def later() -> list[Spec]:
 
 
 def newest_of_all(original: Served) -> dict[tuple[int, int], tuple[str, ...]]:
-    """Return the keys by queue id and queue offset of what has to be left of the original messages and the later ones."""
+    """Return the keys, by queue id and queue offset, of what has to be left of all messages."""
     last = {
         (queue_id, each["keys"]): (offset, each["body"][0]) for (queue_id, offset), each in sorted(original.items())
     }

@@ -309,9 +309,16 @@ impl NativeStore {
         rebuild_store(py, self.core()?, progress.as_ref())
     }
 
-    /// The newest message of every key kept; see `compaction_run`.
-    fn _compact(&self, py: Python<'_>, request: Request, progress: Option<Py<PyAny>>) -> PyResult<String> {
-        compact_store(py, self.shared(), request, progress.as_ref())
+    /// The newest message of every key kept, lost ones made anew from `source`; see `compaction_run`.
+    #[pyo3(signature = (request, progress, source = None))]
+    fn _compact(
+        &self,
+        py: Python<'_>,
+        request: Request,
+        progress: Option<Py<PyAny>>,
+        source: Option<PyRef<'_, Self>>,
+    ) -> PyResult<String> {
+        compact_store(py, self.shared(), request, progress.as_ref(), source.map(|source| source.shared()))
     }
 
     /// A consistent copy in the new folder `output`; `progress` as for `_rebuild`.

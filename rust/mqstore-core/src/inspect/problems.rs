@@ -185,7 +185,7 @@ impl Kind {
             Self::CompactionDamaged => (
                 "compaction_damaged",
                 "the compacted queue cannot be read here",
-                "compact the topic again from the log",
+                "nothing: compact the topic again while the log has it, or restore it from another store",
             ),
             Self::CompactionEntry => (
                 "compaction_entry_wrong",
@@ -196,7 +196,7 @@ impl Kind {
             Self::CompactionFile => (
                 "compaction_file_changed",
                 "bytes of this compacted file are not those that were written; messages in it may be others, or missing",
-                "nothing: compact the topic again while the log has it",
+                "nothing: compact the topic again while the log has it, or restore it from another store",
             ),
             Self::ConfigDamaged => (
                 "config_damaged",

@@ -148,7 +148,7 @@ def restore_store(
     request = _request(topics, **options)
     with _opened(source) as other:
         return _run(
-            lambda threads, pace, tell: store._compact((*request, threads, pace), tell, other),
+            lambda threads, pace, tell: store._compact((*request, threads, pace, other), tell),
             threads=threads,
             max_bytes_per_second=max_bytes_per_second,
             progress=progress,

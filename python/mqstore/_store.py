@@ -251,7 +251,7 @@ class Store(_native.NativeStore):
             queue_file_bytes=queue_file_size,
         )
         return _compaction.run(
-            lambda threads, pace, tell: self._compact((chosen, options, threads, pace), tell),
+            lambda threads, pace, tell: self._compact((chosen, options, threads, pace, None), tell),
             threads=threads,
             max_bytes_per_second=max_bytes_per_second,
             progress=progress,

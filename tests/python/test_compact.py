@@ -287,3 +287,28 @@ def test_verify_knows_what_a_compaction_wrote(table: mqstore.Store) -> None:
     log.write_bytes(spoiled)
     log.with_name("aside").unlink()
     assert mqstore.verify(home).ok
+
+
+def test_the_background_compacts_what_has_changed_enough(home: Path) -> None:
+    told: list[mqstore.StoreEvent] = []
+    compacted = threading.Event()
+
+    def hear(event: mqstore.StoreEvent) -> None:
+        if event.kind == "compacted":
+            told.append(event)
+            compacted.set()
+
+    with mqstore.open(home, "create", options=SMALL, compaction_interval=0.02, on_event=hear) as store:
+        store.create_topic("prices", queues=2, attributes=TABLE)
+        fill(store)
+        assert compacted.wait(60)
+        # Messages may have been appended behind it.
+        compacted.clear()
+        fill(store)
+        assert compacted.wait(60)
+        newest = {message.keys: message.body for message in store.read("prices")}
+        assert newest == {(f"k{number % 10}",): f"{number}".encode() for number in range(290, 300)}
+    assert told[0].detail.startswith("prices: ")
+    assert len(mqstore.verify(home).problems) == 0
+    with mqstore.open(home, "rw", options=SMALL) as store:
+        assert store.queues("prices")[0].min_offset >= 290

@@ -27,7 +27,10 @@ static RUNNING: Mutex<Option<HashMap<(PathBuf, String), Job>>> = Mutex::new(None
 type Record<'py> = (i64, Option<String>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
 /// Topics, options, threads, bytes a second: see `compaction_run`.
-pub(crate) type Request = (Option<Vec<String>>, String, usize, u64);
+type Request = (Option<Vec<String>>, String, usize, u64);
+
+/// The same for an open store, and the store that lost files are made anew from, if they are to be.
+pub(crate) type StoreRequest = (Option<Vec<String>>, String, usize, u64, Option<Py<NativeStore>>);
 
 /// Adds the functions of this file to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -157,8 +160,7 @@ fn compaction_run(
     drive(py, &path, bytes_per_second, progress.as_ref(), work)
 }
 
-/// Lost compaction files made anew from the open store `source`; `request` as for `Store._compact`; the
-/// report as JSON.
+/// Lost compaction files made anew from the open store `source`; the report as JSON.
 #[pyfunction]
 #[pyo3(signature = (path, source, request, progress))]
 fn compaction_restore(
@@ -188,11 +190,11 @@ fn open(shared: &Arc<Shared>) -> Result<&Store, StoreError> {
 pub(crate) fn compact_store(
     py: Python<'_>,
     shared: Arc<Shared>,
-    request: Request,
+    request: StoreRequest,
     progress: Option<&Py<PyAny>>,
-    source: Option<Arc<Shared>>,
 ) -> PyResult<String> {
-    let (topics, options, threads, bytes_per_second) = request;
+    let (topics, options, threads, bytes_per_second, source) = request;
+    let source = source.map(|source| source.get().shared());
     let options = detached(py, || CompactionOptions::from_json(&options))?;
     let path = PathBuf::from(shared.path());
     let work = move |control: &Arc<Control>| {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use mqstore_format::{CqUnit, RecordView};
 
-use super::manifest::Manifest;
+use super::manifest::{Generation, Manifest};
 use super::state::GenerationState;
 use super::task::compaction_key;
 use super::topics::CompactionTopics;
@@ -72,6 +72,36 @@ pub(crate) fn taken_up(files: &StoreFiles, topic: &str, queue_id: i32) -> Result
     Ok((Taken::load(files)?.end(topic, queue_id)?, token))
 }
 
+/// The compaction topics of which a queue has at least this part of its messages behind the last compaction,
+/// sorted. What a compaction kept is counted where it is known, and as nothing otherwise.
+pub(crate) fn dirty_topics(
+    files: &StoreFiles,
+    queues: &QueueSet,
+    ratio: f64,
+) -> Result<Vec<String>, StoreError> {
+    let topics = CompactionTopics::load(files)?;
+    if topics.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut taken = Taken::load(files)?;
+    let mut found = Vec::new();
+    for (topic, ids) in queues.topics() {
+        if !topics.contains(&topic) {
+            continue;
+        }
+        for queue_id in ids {
+            let Some(queue) = queues.get(&topic, queue_id) else { continue };
+            let new = queue.max_offset() - taken.end(&topic, queue_id)?.max(queue.min_offset());
+            let all = new as f64 + taken.kept(&topic, queue_id)? as f64;
+            if new > 0 && new as f64 >= ratio * all {
+                found.push(topic);
+                break;
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// How far compactions have read each queue.
 pub(super) struct Taken<'a> {
     files: &'a StoreFiles,
@@ -100,6 +130,20 @@ impl<'a> Taken<'a> {
         };
         self.ends.insert(name, end);
         Ok(end)
+    }
+}
+
+impl Taken<'_> {
+    /// How many messages the last compaction kept; 0 where that is not known.
+    fn kept(&self, topic: &str, queue_id: i32) -> Result<u64, StoreError> {
+        match GenerationState::load(self.files, topic, queue_id) {
+            Ok(state) => {
+                let known = self.manifest.get(topic, queue_id, &state.token);
+                Ok(known.map_or(0, Generation::records))
+            }
+            Err(StoreError::Corrupt { .. }) => Ok(0),
+            Err(error) => Err(error),
+        }
     }
 }
 

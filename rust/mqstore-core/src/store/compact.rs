@@ -54,7 +54,7 @@ impl Writer {
         outcome
     }
 
-    fn compact(
+    pub(super) fn compact(
         &self,
         topics: Option<&[String]>,
         options: &CompactionOptions,

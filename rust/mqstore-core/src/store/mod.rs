@@ -6,6 +6,7 @@
 
 mod beside;
 mod compact;
+mod compact_due;
 mod copies;
 mod copy;
 mod cursor;

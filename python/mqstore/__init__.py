@@ -71,6 +71,7 @@ if _typing.TYPE_CHECKING:
         TopicInfo,
         VerifyReport,
     )
+    from mqstore._restore import RestoredQueue, RestoreReport, restore_compaction
     from mqstore._scan import Scan, scan
     from mqstore._table import Change, Table
 
@@ -104,6 +105,8 @@ __all__ = [
     "QueueRange",
     "RebuildReport",
     "RepairReport",
+    "RestoreReport",
+    "RestoredQueue",
     "Scan",
     "SnapshotReport",
     "Store",
@@ -135,6 +138,7 @@ __all__ = [
     "open",
     "rebuild",
     "repair",
+    "restore_compaction",
     "scan",
     "types",
     "verify",
@@ -149,6 +153,9 @@ _HOMES = {
     "Table": "_table",
     "export": "_export",
     "import_": "_import",
+    "RestoreReport": "_restore",
+    "RestoredQueue": "_restore",
+    "restore_compaction": "_restore",
     "scan": "_scan",
 }
 

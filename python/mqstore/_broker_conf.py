@@ -87,6 +87,15 @@ def _queue_file_entries(conf: Conf) -> int | None:
     return -(-_whole(name, conf[name]) // 20) if name in conf else None
 
 
+def _compaction_memory(conf: Conf) -> int | None:
+    if "maxOffsetMapSize" not in conf:
+        return None
+    # RocketMQ's threads share it.
+    return _whole("maxOffsetMapSize", conf["maxOffsetMapSize"]) // max(
+        _whole("compactionThreadNum", conf.get("compactionThreadNum", "6")), 1
+    )
+
+
 def _durability(conf: Conf) -> str | None:
     kind = conf["flushDiskType"].strip() if "flushDiskType" in conf else None
     kinds = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
@@ -166,6 +175,8 @@ SETTINGS = (
         ("diskSpaceWarningLevelRatio",),
         lambda conf: _percent(conf, "diskSpaceWarningLevelRatio", 35, 90),
     ),
+    _milliseconds("compaction_interval", "compactionScheduleInternal"),
+    Setting("compaction_memory_size", ("maxOffsetMapSize", "compactionThreadNum"), _compaction_memory),
     Setting("commit_log_paths", ("storePathCommitLog", "storePathRootDir"), _commit_log_paths),
     Setting("read_only_commit_log_paths", ("readOnlyCommitLogStorePaths",), _read_only_paths),
     Setting("store_host", ("brokerIP1", "listenPort"), _store_host),

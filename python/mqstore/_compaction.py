@@ -45,7 +45,21 @@ def run(
     progress: Callable[[Progress], object] | None,
 ) -> CompactionReport:
     """Calls the native function with threads, pace and progress; its report."""
-    from mqstore._reports import CompactionReport, Progress
+    from mqstore._reports import CompactionReport
+
+    found = call_native(call, threads=threads, max_bytes_per_second=max_bytes_per_second, progress=progress)
+    return CompactionReport._from_dict(found)
+
+
+def call_native(
+    call: Callable[[int, int, Callable[[int, int], object] | None], str],
+    *,
+    threads: int | None,
+    max_bytes_per_second: int | None,
+    progress: Callable[[Progress], object] | None,
+) -> dict[str, Any]:
+    """As `run`, for any report."""
+    from mqstore._reports import Progress
 
     if threads is not None and threads < 1:
         msg = f"threads must be at least 1, not {threads}"
@@ -54,8 +68,8 @@ def run(
         msg = f"max_bytes_per_second must be at least 1, not {max_bytes_per_second}"
         raise ValueError(msg)
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
-    report = call(threads or os.cpu_count() or 1, max_bytes_per_second or 0, tell)
-    return CompactionReport._from_dict(json.loads(report))
+    report: dict[str, Any] = json.loads(call(threads or os.cpu_count() or 1, max_bytes_per_second or 0, tell))
+    return report
 
 
 def _milliseconds(retention: Duration) -> int:

@@ -32,6 +32,7 @@ __all__ = [
     "compaction_publish",
     "compaction_read",
     "compaction_report",
+    "compaction_restore",
     "compaction_run",
     "compaction_run_task",
     "copy_store",
@@ -81,7 +82,7 @@ class NativeStore:
     def _snapshot(self, output: str, progress: Callable[[int, int], object] | None) -> dict[str, int]: ...
     def _compact(
         self,
-        request: tuple[list[str] | None, str, int, int],
+        request: tuple[list[str] | None, str, int, int, NativeStore | None],
         progress: Callable[[int, int], object] | None,
     ) -> str: ...
     def _expire(self, dry_run: bool) -> dict[str, Any]: ...
@@ -532,6 +533,12 @@ def compaction_run(
     options: str,
     threads: int,
     bytes_per_second: int,
+    progress: Callable[[int, int], object] | None,
+) -> str: ...
+def compaction_restore(
+    path: str,
+    source: NativeStore,
+    request: tuple[list[str] | None, str, int, int],
     progress: Callable[[int, int], object] | None,
 ) -> str: ...
 def compaction_read(

@@ -32,6 +32,7 @@ _INTEGERS = (
     "max_message_size",
     "default_queues",
     "pool_size",
+    "compaction_memory_size",
 )
 _DURATIONS = (
     "flush_interval",
@@ -43,11 +44,20 @@ _DURATIONS = (
     "held_limit",
 )
 _OPTIONAL_INTEGERS = ("dispatch_threads", "retention_bytes")
-_OPTIONAL_DURATIONS = ("retention",)
-_RATIOS = ("disk_clean_ratio", "disk_force_ratio", "disk_refuse_ratio")
+_OPTIONAL_DURATIONS = ("retention", "compaction_interval")
+_RATIOS = ("disk_clean_ratio", "disk_force_ratio", "disk_refuse_ratio", "compaction_dirty_ratio")
 _PATHS = ("commit_log_paths", "read_only_commit_log_paths")
 _CALLS = ("on_event", "before_delete")
-_SWITCHES = ("record_crc", "index_tags", "auto_create_topics", "flush_timed", "prewarm", "lock_memory", "secure_wipe")
+_SWITCHES = (
+    "record_crc",
+    "index_tags",
+    "auto_create_topics",
+    "flush_timed",
+    "prewarm",
+    "lock_memory",
+    "secure_wipe",
+    "expire_uncompacted",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +197,24 @@ class StoreOptions:
 
     secure_wipe: bool = False
     """Whether a segment is overwritten with zeros before its room is given back."""
+
+    expire_uncompacted: bool = False
+    """Whether a segment is deleted although it holds keyed messages of a compaction topic that no
+    compaction has taken up yet; they are lost then. By default such a segment stays, and `Store.expire`
+    says so."""
+
+    compaction_interval: Duration | None = None
+    """Seconds, or a `timedelta`, between two looks of the background at compaction topics; a topic that has
+    changed enough is compacted then, as by `Store.compact` with its defaults. 0.001 to 31,536,000 (a year); None
+    leaves it to whoever calls `compact`. RocketMQ: `compactionScheduleInternal`."""
+
+    compaction_dirty_ratio: float = 0.5
+    """The part of a queue's messages that has to be newer than its last compaction before the background
+    compacts its topic: 0 to 1; with 0 one message is enough. RocketMQ goes by closed files instead."""
+
+    compaction_memory_size: int = 100 << 20
+    """Bytes that the keys of a queue may take in memory when the background compacts it.
+    RocketMQ: `maxOffsetMapSize` / `compactionThreadNum`."""
 
     commit_log_paths: StorePath | Iterable[StorePath] = ()
     """Folders that new segments go to in turn, one path or several; a relative one counts from the

@@ -450,7 +450,7 @@ class StoreEvent(_Report):
 
     kind: str
     """`segment_deleted`, `segment_kept`, `segment_wiped`, `queue_file_deleted`, `index_file_deleted`,
-    `appends_refused`, `appends_resumed`."""
+    `appends_refused`, `appends_resumed`, `compacted` (by the background)."""
     file: ExpiredFile | None
     """The file, where it is about one."""
     detail: str

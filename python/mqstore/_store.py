@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StoreStats,
         VerifyReport,
     )
+    from mqstore._restore import RestoreReport
     from mqstore._scan import BodyForm, Scan
     from mqstore._table import Bodies, Table
     from mqstore.types import Duration, Keys, Mode, StorePath, Time
@@ -131,23 +132,30 @@ class Store(_native.NativeStore):
 
         return StoreStats(**self._stats())
 
-    def expire(self, *, dry_run: bool = True) -> ExpireReport:
+    def expire(self, *, dry_run: bool = True, compact: bool = False) -> ExpireReport:
         """Deletes the oldest segments as far as the retention options let them go, whatever the hour.
 
-        Queue and index files that lead nowhere then go too. Without a retention nothing is due.
+        Queue and index files that lead nowhere then go too. Without a retention nothing is due. A segment
+        with keyed messages of a compaction topic that no compaction has taken up yet stays, and those behind
+        it, unless the store was opened with `expire_uncompacted`.
 
         Args:
             dry_run: only tells what would go, which a store open for reading can do too.
+            compact: first compacts every compaction topic, as `compact` does without arguments, so that no
+                segment has to stay for one. Nothing is compacted with `dry_run`.
 
         Returns:
-            What went, or would go, file by file and why; and what stays for now although it is due.
+            What went, or would go, file by file and why; and in `kept` what stays for now although it is due,
+            with the topics that have to be compacted first.
 
         Raises:
             StoreReadOnlyError: the store is open for reading and `dry_run` is false.
-            StoreBusyError: the call comes from inside of a hook.
+            StoreBusyError: the call comes from inside of a hook; with `compact`, another compaction runs.
         """
         from mqstore._reports import ExpireReport
 
+        if compact and not dry_run:
+            self.compact()
         return ExpireReport._from_dict(self._expire(dry_run))
 
     def verify(self, *, progress: Callable[[Progress], object] | None = None) -> VerifyReport:
@@ -243,7 +251,73 @@ class Store(_native.NativeStore):
             queue_file_bytes=queue_file_size,
         )
         return _compaction.run(
-            lambda threads, pace, tell: self._compact((chosen, options, threads, pace), tell),
+            lambda threads, pace, tell: self._compact((chosen, options, threads, pace, None), tell),
+            threads=threads,
+            max_bytes_per_second=max_bytes_per_second,
+            progress=progress,
+        )
+
+    def restore_compaction(
+        self,
+        source: Store | StorePath,
+        topics: str | Iterable[str] | None = None,
+        *,
+        tombstone_retention: Duration = 86_400.0,
+        dry_run: bool = False,
+        force: bool = False,
+        keyless: Keyless = "drop",
+        confirm_keys: bool = True,
+        threads: int | None = None,
+        memory_size: int = 100 << 20,
+        max_bytes_per_second: int | None = None,
+        log_file_size: int | None = None,
+        queue_file_size: int | None = None,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> RestoreReport:
+        """Makes compaction files that are lost, or end before the commit log begins, anew from another store.
+
+        As `mqstore.restore_compaction`, while the store is in use. The arguments are the same but for the path.
+
+        Args:
+            source: a store of the same messages: an open `Store`, or a directory. It is only read.
+            topics: the topic, or several; None stands for all compaction topics.
+            tombstone_retention: how long a message without a body is kept from now on.
+            dry_run: only tells which queues would be restored, and up to which offset.
+            force: also restores queues whose compaction files reach the commit log.
+            keyless: what becomes of messages without a key, as for `compact`.
+            confirm_keys: whether keys are compared in full; otherwise by their MD5, as in RocketMQ.
+            threads: at most so many queues are compacted at once; None is the number of processors.
+            memory_size: bytes that the keys of one queue may take in memory.
+            max_bytes_per_second: what may be read and written; None is no limit.
+            log_file_size: wished bytes of a log file in a store that has none; None is 104,857,600.
+            queue_file_size: wished bytes of a queue file, likewise; None is 10,485,760.
+            progress: called with the bytes that were read and have to be read, as far as that is known; an
+                exception that it raises ends the call, and the next one goes on.
+
+        Returns:
+            What was done. `skipped` says which queues were left out, and why.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+            StoreBusyError: another thread compacts it.
+            StoreClosedError: it was closed meanwhile; every queue is as it was.
+            InvalidOptionError: `source` is the store itself, or an option is out of bounds.
+            CorruptionError: a message of the source that is needed is damaged.
+        """
+        from mqstore import _restore
+
+        return _restore.restore_store(
+            self,
+            source,
+            topics,
+            tombstone_retention=tombstone_retention,
+            memory_size=memory_size,
+            dry_run=dry_run,
+            force=force,
+            keyless=keyless,
+            confirm_keys=confirm_keys,
+            log_file_bytes=log_file_size,
+            queue_file_bytes=queue_file_size,
             threads=threads,
             max_bytes_per_second=max_bytes_per_second,
             progress=progress,

@@ -7,8 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -265,6 +266,116 @@ def test_rocketmq_serves_what_mqstore_wrote_and_compacted(
     compacted = by_mqstore(path)
     check_compacted(original, compacted)
     hand_over(shop, version, path, java_config(options) | geometry_of(path) | NEVER, compacted, tally)
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """Return an empty folder whose file system forgets nothing and syncs nothing, where there is one."""
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="mqstore-", dir=shared if shared.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+def test_rocketmq_goes_on_with_what_mqstore_compacted(
+    source: Source, shop: Shop, version: str, in_memory: Path, tally: Tally
+) -> None:
+    """We compact, RocketMQ appends, rolls and compacts, we open: our facts are void, and nothing is lost.
+
+    At last the commit log goes as far as the compaction files allow, so that they are all there is.
+    """
+    ours = in_memory / "ours"
+    original = source(version, "fed", ours)
+    # Tombstones stay for a day, so that our manifest says something that only holds for our files.
+    mqstore.compact(ours, topics=["table"], in_place=True)
+    path, served = gone_on(shop, version, ours)
+    told = (path / "mqstore/compaction.json").read_bytes()
+    assert told == (ours / "mqstore/compaction.json").read_bytes()
+
+    latest = newest_of_all(original)
+    assert {at: each["keys"] for at, each in served.items() if at in latest} == latest
+    old = {at: each for at, each in unsealed(original).items() if at in latest}
+    assert {at: unsealed(served)[at] for at in old} == old
+    assert 10 < len(old) < len(latest) - 10
+    files = listing(path)
+    assert by_mqstore(path) == served
+    assert mqstore.verify(path).problems == ()
+    with mqstore.open(path, "rw", retention_bytes=1) as store:
+        report = store.expire(dry_run=False)
+        assert (report.segments > 10, report.kept) == (True, ())
+    assert listing(path) == files
+    assert by_mqstore(path) == served
+
+    done = mqstore.compact(path, topics=["table"], in_place=True, tombstone_retention=0)
+    assert (done.messages_before, done.skipped) == (len(served), ())
+    assert {at: each["keys"] for at, each in by_mqstore(path).items()} == latest
+    tally.messages += 3 * len(served)
+    tally.queues += QUEUES
+
+
+LATER = [*(f"k{n}" for n in range(0, 41, 2)), *(f"later{n}" for n in range(7))]
+"""Keys that get later messages: half of the old ones, and new ones."""
+
+
+def later() -> list[Spec]:
+    """Updates of old and new keys, enough for several files of each queue, and new tombstones."""
+    return [
+        message(
+            "table",
+            (f"w{n}", 0 if n % 101 == 100 else 80 + n % 200),
+            queue_id=n % QUEUES,
+            keys=[LATER[n // QUEUES % len(LATER)]],
+            tags="t",
+        )
+        for n in range(1600)
+    ]
+
+
+def newest_of_all(original: Served) -> dict[tuple[int, int], tuple[str, ...]]:
+    """Return the keys, by queue id and queue offset, of what has to be left of all messages."""
+    last = {
+        (queue_id, each["keys"]): (offset, each["body"][0]) for (queue_id, offset), each in sorted(original.items())
+    }
+    ends = {queue_id: 1 + max(offset for each, offset in original if each == queue_id) for queue_id in range(QUEUES)}
+    for n in range(len(later())):
+        queue_id = n % QUEUES
+        last[queue_id, (LATER[n // QUEUES % len(LATER)],)] = (ends[queue_id], 0 if n % 101 == 100 else 1)
+        ends[queue_id] += 1
+    return {(queue_id, offset): key for (queue_id, key), (offset, length) in last.items() if length > 0}
+
+
+def gone_on(shop: Shop, version: str, ours: Path) -> tuple[Path, Served]:
+    """Return a copy of a directory that RocketMQ appended to and compacted until its last run took up new files."""
+    before = positions(ours)
+    for attempt in range(ATTEMPTS):
+        path = ours.with_name(f"theirs-{attempt}")
+        shutil.copytree(ours, path)
+        config = SMALL | geometry_of(path) | SCHEDULES["compacted"]
+        java = shop.session(version).open(path, config=config, topics=TOPICS)
+        assert java.report.complaints() == []
+        java.put(later())
+        deadline = time.monotonic() + 30
+        while not all(position > before[queue] for queue, position in positions(path).items()):
+            assert time.monotonic() < deadline, "RocketMQ compacted nothing"
+            time.sleep(0.1)
+        served = by_rocketmq(java)
+        shop.session(version).close_stores([java])
+        if not in_the_middle(path):
+            return path, served
+    raise AssertionError(f"RocketMQ left a switch unfinished {ATTEMPTS} times")
+
+
+def positions(path: Path) -> dict[str, int]:
+    """Return how far RocketMQ's checkpoint says that each queue of the topic is compacted."""
+    table = json.loads((path / "compaction/position-checkpoint").read_text())["queueOffsetMap"]
+    found = {name: position for name, position in table.items() if name.startswith("table_")}
+    assert len(found) == QUEUES
+    return found
+
+
+def listing(path: Path) -> dict[str, bytes]:
+    """Return every file below the compaction folder."""
+    root = path / "compaction"
+    return {str(each.relative_to(root)): each.read_bytes() for each in root.rglob("*") if each.is_file()}
 
 
 def hand_over(shop: Shop, version: str, path: Path, config: dict[str, Any], compacted: Served, tally: Tally) -> None:

@@ -263,3 +263,52 @@ def test_the_verb_says_what_was_left_out(home: Path, cli: Cli) -> None:
     done = cli("compact", home, "--in-place", "--keyless", "refuse")
     assert done.returncode == 1
     assert "left out: prices/0:" in done.stderr
+
+
+def test_verify_knows_what_a_compaction_wrote(table: mqstore.Store) -> None:
+    fill(table, queue_id=None)
+    table.compact(**FILES)
+    home = Path(table.path)
+    table.close()
+    assert mqstore.verify(home).ok
+    log = next(path for path in sorted((home / "compaction/compactionLog/prices/1").iterdir()))
+    original = log.read_bytes()
+    # The born time of the first record, which no checksum of the record's body covers.
+    spoiled = bytearray(original)
+    spoiled[47] ^= 1
+    with log.open("r+b") as file:
+        file.write(spoiled)
+    (problem,) = mqstore.verify(home).problems
+    assert (problem.kind, problem.path) == ("compaction_file_changed", str(log))
+    assert "messages in it may be others" in problem.consequence
+    assert "compact the topic again" in problem.repair
+    # A copy has other files: what is known is not about them.
+    log.rename(log.with_name("aside"))
+    log.write_bytes(spoiled)
+    log.with_name("aside").unlink()
+    assert mqstore.verify(home).ok
+
+
+def test_the_background_compacts_what_has_changed_enough(home: Path) -> None:
+    told: list[mqstore.StoreEvent] = []
+    compacted = threading.Event()
+
+    def hear(event: mqstore.StoreEvent) -> None:
+        if event.kind == "compacted":
+            told.append(event)
+            compacted.set()
+
+    with mqstore.open(home, "create", options=SMALL, compaction_interval=0.02, on_event=hear) as store:
+        store.create_topic("prices", queues=2, attributes=TABLE)
+        fill(store)
+        assert compacted.wait(60)
+        # Messages may have been appended behind it.
+        compacted.clear()
+        fill(store)
+        assert compacted.wait(60)
+        newest = {message.keys: message.body for message in store.read("prices")}
+        assert newest == {(f"k{number % 10}",): f"{number}".encode() for number in range(290, 300)}
+    assert told[0].detail.startswith("prices: ")
+    assert len(mqstore.verify(home).problems) == 0
+    with mqstore.open(home, "rw", options=SMALL) as store:
+        assert store.queues("prices")[0].min_offset >= 290

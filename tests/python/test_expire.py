@@ -294,3 +294,81 @@ def test_the_verb_takes_a_brokers_file(filled: Path, tmp_path: Path, cli: Cli) -
     conf.write_text("fileReservedTime=72\n")
     report = cli("expire", filled, "--conf", conf, "--format", "jsonl")
     assert (report.returncode, json.loads(report.stdout)["files"]) == (0, [])
+
+
+TABLE = {"cleanup.policy": "COMPACTION"}
+
+
+def fill_table(store: mqstore.Store, keys: int = 5) -> None:
+    """Five keys in the first segments only; then messages of another topic."""
+    store.create_topic("prices", attributes=TABLE)
+    for number in range(keys):
+        store.append("prices", f"{number}".encode(), keys=f"k{number}")
+    fill(store)
+
+
+def prices(home: Path) -> list[bytes]:
+    with mqstore.open(home) as store:
+        return [message.body for message in store.read("prices")]
+
+
+def test_what_no_compaction_took_up_stays(home: Path) -> None:
+    kept: list[StoreEvent] = []
+    options = {**KEEP_TWO, "on_event": kept.append}
+    with mqstore.open(home, "create", **options) as store:
+        fill_table(store)
+        for dry_run in (True, False):
+            report = store.expire(dry_run=dry_run)
+            assert (report.files, report.log_min_offset) == ((), 0)
+            (reason,) = report.kept
+            assert reason.startswith(str(home / "commitlog" / ("0" * 20)))
+            assert "no compaction has taken up, of prices (queue 0 from offset 0 on); compact first" in reason
+        assert [(event.kind, "prices (queue 0" in event.detail) for event in kept] == [("segment_kept", True)]
+        with mqstore.open(home, **KEEP_TWO) as reader:
+            assert reader.expire().to_dict() == {**report.to_dict(), "dry_run": True}
+        done = store.expire(dry_run=False, compact=True)
+        assert (done.segments, done.kept) == (3, ())
+        assert len(segments(home)) == 2
+    assert prices(home) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_dry_run_compacts_nothing_and_keyless_messages_hold_nothing_back(home: Path) -> None:
+    with mqstore.open(home, "create", **KEEP_TWO) as store:
+        store.create_topic("prices", attributes=TABLE)
+        store.append("prices", b"without a key")
+        store.append("prices", b"value", keys="k")
+        fill(store)
+        assert "prices (queue 0 from offset 1 on)" in store.expire(compact=True).kept[0]
+        assert not (home / "compaction").exists()
+        store.compact()
+        store.append("prices", b"newer", keys="k")
+        done = store.expire(dry_run=False)
+        assert (done.segments, done.kept) == (3, ())
+        fill(store, 4)
+        # The newer value lies in the oldest segment now.
+        assert "prices (queue 0 from offset 2 on)" in store.expire(dry_run=False).kept[0]
+    assert prices(home) == [b"value", b"newer"]
+
+
+def test_expire_uncompacted_lets_it_go(home: Path) -> None:
+    with mqstore.open(home, "create", expire_uncompacted=True, **KEEP_TWO) as store:
+        fill_table(store)
+        assert store.expire(dry_run=False).segments == 3
+    assert prices(home) == []
+
+
+def test_the_verb_compacts_first(home: Path, cli: Cli) -> None:
+    with mqstore.open(home, "create", **TINY) as store:
+        fill_table(store)
+    rule = ["--retention-bytes", "8192"]
+    told = cli("expire", str(home), *rule, "--yes")
+    assert (told.returncode, "kept for now" in told.stderr, len(segments(home))) == (0, True, 5)
+    done = cli("expire", str(home), *rule, "--yes", "--compact", "--format", "json")
+    assert json.loads(done.stdout)["segments"] == 3
+    assert len(segments(home)) == 2
+    assert prices(home) == [b"0", b"1", b"2", b"3", b"4"]
+    with mqstore.open(home, "rw", **TINY) as store:
+        store.append("prices", b"new", keys="k0")
+        fill(store)
+    assert cli("expire", str(home), *rule, "--yes", "--expire-uncompacted").returncode == 0
+    assert len(segments(home)) == 2

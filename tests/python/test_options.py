@@ -47,6 +47,10 @@ DEFAULTS = {
     "disk_force_ratio": 0.85,
     "disk_refuse_ratio": 0.9,
     "secure_wipe": False,
+    "expire_uncompacted": False,
+    "compaction_interval": None,
+    "compaction_dirty_ratio": 0.5,
+    "compaction_memory_size": 100 << 20,
     "commit_log_paths": (),
     "read_only_commit_log_paths": (),
     "on_event": None,
@@ -115,6 +119,11 @@ def test_durations_are_seconds_or_timedelta() -> None:
         ("disk_force_ratio", -0.1),
         ("disk_refuse_ratio", "90"),
         ("secure_wipe", None),
+        ("expire_uncompacted", 1),
+        ("compaction_interval", 0),
+        ("compaction_interval", 4e7),
+        ("compaction_dirty_ratio", 1.1),
+        ("compaction_memory_size", -1),
         ("read_only_commit_log_paths", ("/old",)),
     ],
 )
@@ -219,6 +228,13 @@ def test_broker_conf(tmp_path: Path) -> None:
         commit_log_paths=("/disk1/log", "/disk2/log"),
         read_only_commit_log_paths=("/data/store/commitlog",),
     )
+
+
+def test_broker_conf_of_compaction(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("compactionScheduleInternal=60000\nmaxOffsetMapSize=1200\ncompactionThreadNum=4\n")
+    options = StoreOptions.from_broker_conf(path)
+    assert (options.compaction_interval, options.compaction_memory_size) == (60.0, 300)
 
 
 def test_broker_conf_with_its_log_where_it_always_is(tmp_path: Path) -> None:

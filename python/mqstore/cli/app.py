@@ -221,6 +221,15 @@ def expire(
         Path | None, typer.Option(help="Keep what a broker with this properties file would.", show_default=False)
     ] = None,
     secure_wipe: Annotated[bool, typer.Option("--secure-wipe", help="Overwrite segments with zeros.")] = False,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Compact first, so that no segment stays for a compaction topic.")
+    ] = False,
+    expire_uncompacted: Annotated[
+        bool,
+        typer.Option(
+            "--expire-uncompacted", help="Also segments with messages of compaction topics that nothing took up."
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     form: ReportForm = Format.TABLE,
@@ -229,15 +238,16 @@ def expire(
     if retention is None and retention_bytes is None and conf is None:
         raise typer.BadParameter("nothing goes without a rule: give --retention, --retention-bytes or --conf")
     options = mqstore.StoreOptions() if conf is None else mqstore.StoreOptions.from_broker_conf(conf)
-    options = replace(options, secure_wipe=secure_wipe)
+    options = replace(options, secure_wipe=secure_wipe, expire_uncompacted=expire_uncompacted)
     if retention is not None:
         options = replace(options, retention=_age("--retention", retention))
     if retention_bytes is not None:
         options = replace(options, retention_bytes=retention_bytes)
     with mqstore.open(directory, options=options) as store:
         plan = store.expire(dry_run=True)
-    if dry_run or not plan.files:
+    if dry_run or not (plan.files or (plan.kept and compact)):
         _expire_report(plan, form)
+        _tell_kept(plan)
         return CLEAN
     if form is Format.TABLE:
         _expire_report(plan, form)
@@ -245,13 +255,13 @@ def expire(
         if not sys.stdin.isatty():
             render.note(f"{len(plan.files)} files would be deleted; say --yes to do it, or --dry-run to see them")
             return USAGE
-        typer.confirm(f"Delete these {len(plan.files)} files?", abort=True, err=True)
+        first = "Compact, then delete" if compact else "Delete"
+        typer.confirm(f"{first} these {len(plan.files)} files?", abort=True, err=True)
     with render.progress("recovering the store") as bar:
         opened = mqstore.open(directory, "rw", options=options, progress=bar)
     with opened as store:
-        done = store.expire(dry_run=False)
-    for reason in done.kept:
-        render.note(f"kept for now: {reason}")
+        done = store.expire(dry_run=False, compact=compact)
+    _tell_kept(done)
     if form is Format.TABLE:
         render.note(f"deleted {len(done.files)} files with {done.bytes} bytes")
     else:
@@ -514,6 +524,11 @@ def _age(option: str, text: str) -> float:
         return float(number) * units[text.removeprefix(number) or "s"]
     except (ValueError, KeyError):
         raise typer.BadParameter(f'{option} {text!r} is no age such as "90", "30m", "72h" or "7d"') from None
+
+
+def _tell_kept(report: mqstore.ExpireReport) -> None:
+    for reason in report.kept:
+        render.note(f"kept for now: {reason}")
 
 
 def _expire_report(report: mqstore.ExpireReport, form: Format) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,6 +31,14 @@ def compact(
         Path | None, typer.Option(metavar="OUT", help="Compact a copy in this new folder.", show_default=False)
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Compact the directory itself.")] = False,
+    restore_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Make lost compaction files anew from this store.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would come out.")] = False,
     tombstone_retention: Annotated[
         str, typer.Option(metavar="AGE", help='Keep messages that delete a key so long: "24h"; 0 as RocketMQ.')
@@ -52,26 +60,39 @@ def compact(
     """Keeps the newest message of every key of compaction topics; exit status 1 when a queue had to be left out."""
     if (output is not None and in_place) or (output is None and not in_place and not dry_run):
         raise typer.BadParameter("give --output OUT, a new folder for a compacted copy, or --in-place")
-    with render.progress("compacting") as bar:
-        report = mqstore.compact(
-            directory,
-            topics=topics or None,
-            output=output,
-            in_place=in_place,
-            tombstone_retention=_age("--tombstone-retention", tombstone_retention),
-            dry_run=dry_run,
-            force=force,
-            keyless=keyless.value,
-            threads=threads,
-            memory_size=memory,
-            max_bytes_per_second=max_bytes_per_second,
-            progress=bar,
-        )
+    with render.progress("compacting" if restore_from is None else "restoring") as bar:
+        options: dict[str, Any] = {
+            "topics": topics or None,
+            "tombstone_retention": _age("--tombstone-retention", tombstone_retention),
+            "dry_run": dry_run,
+            "force": force,
+            "keyless": keyless.value,
+            "threads": threads,
+            "memory_size": memory,
+            "max_bytes_per_second": max_bytes_per_second,
+            "progress": bar,
+        }
+        if restore_from is not None:
+            if output is not None:
+                raise typer.BadParameter("--restore-from works --in-place; copy the directory first")
+            return _tell_restored(mqstore.restore_compaction(directory, restore_from, **options), form)
+        report = mqstore.compact(directory, output=output, in_place=in_place, **options)
     left_out = [text for text in report.skipped if not text.endswith(": unchanged")]
     if not render.machine(report.to_dict(), form):
         names = [name for name in report.to_dict() if name not in ("skipped", "job_id")]
         render.pairs([(name.replace("_", " "), _fact(getattr(report, name))) for name in names])
         render.pairs([("queues unchanged", len(report.skipped) - len(left_out))])
+    for text in left_out:
+        render.note(f"left out: {text}")
+    return PROBLEMS if left_out else CLEAN
+
+
+def _tell_restored(report: mqstore.RestoreReport, form: Format) -> int:
+    left_out = [text for text in report.skipped if not text.endswith(": nothing is missing")]
+    if not render.machine(report.to_dict(), form):
+        rows = [(each.topic, each.queue_id, each.until, each.messages, each.resumed) for each in report.queues]
+        render.table(("topic", "queue", "lost before", "messages pulled", "pulled before"), rows)
+        render.pairs([("queues restored", len(rows)), ("queues whole", len(report.skipped) - len(left_out))])
     for text in left_out:
         render.note(f"left out: {text}")
     return PROBLEMS if left_out else CLEAN

@@ -69,7 +69,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreEvent {
     /// A stable word: `segment_deleted`, `segment_kept`, `segment_wiped`, `queue_file_deleted`,
-    /// `index_file_deleted`, `appends_refused`, `appends_resumed`.
+    /// `index_file_deleted`, `appends_refused`, `appends_resumed`, `compacted`.
     pub kind: &'static str,
     /// The file, where it is about one.
     pub file: Option<ExpiredFile>,

@@ -163,6 +163,11 @@ impl StoreFiles {
         self.side().join("jobs")
     }
 
+    /// `mqstore/restore/`: what is pulled from another store in place of lost compaction files.
+    pub fn restore(&self) -> PathBuf {
+        self.side().join("restore")
+    }
+
     /// `mqstore/compaction.json`: what is known of the compacted files.
     pub fn compaction_manifest(&self) -> PathBuf {
         self.side().join("compaction.json")

@@ -46,5 +46,5 @@ pub use store::{
     Boundary, Geometry, GroupOffset, GroupOffsets, HourRate, InfoReport, LogCursor, LookupCursor, MakeSink,
     Origin, PartSize, Passed, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan,
     ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store,
-    check_copy, copy_store, info, rebuild, repair, staged_messages,
+    check_copy, copy_store, info, rebuild, repair, restore_compaction, staged_messages,
 };

@@ -166,6 +166,21 @@ pub struct StoreOptions {
     pub disk_refuse_ratio: f64,
     /// Whether a segment is overwritten with zeros and synced before its room is given back. Default false.
     pub secure_wipe: bool,
+    /// Whether a segment goes although it holds keyed messages of a compaction topic that no compaction has
+    /// taken up yet, which are lost then. Default false. RocketMQ needs no such option: it copies each
+    /// message when it dispatches it.
+    pub expire_uncompacted: bool,
+    /// Milliseconds between two looks at compaction topics, of which those are compacted that have changed
+    /// enough; `None`, the default, leaves compaction to whoever asks for it. 1 to 31,536,000,000 (a year).
+    /// `compactionScheduleInternal` (900,000 there, and a random part of it).
+    pub compaction_interval_ms: Option<u64>,
+    /// The part of a queue's messages, those that the last compaction kept included, that has to be newer than
+    /// it before the background compacts its topic. Default 0.5, 0 to 1; with 0 one message is enough.
+    /// RocketMQ goes by closed files instead.
+    pub compaction_dirty_ratio: f64,
+    /// Bytes that the keys of a queue may take in memory when the background compacts it. Default 100 MiB.
+    /// `maxOffsetMapSize` / `compactionThreadNum`.
+    pub compaction_memory_bytes: u64,
     /// Folders that new segments go to in turn; a relative one counts from the store's root. Empty, the
     /// default, stands for what the store remembers, else `commitlog`. `storePathCommitLog`.
     pub commit_log_paths: Vec<PathBuf>,
@@ -213,6 +228,10 @@ impl Default for StoreOptions {
             disk_force_ratio: 0.85,
             disk_refuse_ratio: 0.90,
             secure_wipe: false,
+            expire_uncompacted: false,
+            compaction_interval_ms: None,
+            compaction_dirty_ratio: 0.5,
+            compaction_memory_bytes: 100 << 20,
             commit_log_paths: Vec::new(),
             read_only_commit_log_paths: Vec::new(),
             hooks: Hooks::default(),
@@ -251,6 +270,7 @@ impl StoreOptions {
             0,
             MAX_DISPATCH_THREADS.into(),
         )?;
+        within("compaction_interval", self.compaction_interval_ms.unwrap_or(1), 1, 31_536_000_000)?;
         self.validate_retention()?;
         if !(0..=65_535).contains(&self.store_host.port) {
             return Err(StoreError::InvalidOption {
@@ -276,6 +296,7 @@ impl StoreOptions {
             ("disk_clean_ratio", self.disk_clean_ratio),
             ("disk_force_ratio", self.disk_force_ratio),
             ("disk_refuse_ratio", self.disk_refuse_ratio),
+            ("compaction_dirty_ratio", self.compaction_dirty_ratio),
         ] {
             if !(0.0..=1.0).contains(&ratio) {
                 return Err(StoreError::InvalidOption {

@@ -9,15 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore_core::compaction::{
-    CompactedQueue, CompactionOptions, CompactionPlan, CompactionReport, Control, Job, QueueTask, TaskResult,
-    Worker, compact, plan, preview, publish, published_report, run_task,
+    CompactedQueue, CompactionOptions, CompactionPlan, Control, Job, QueueTask, TaskResult, Worker, compact,
+    plan, preview, publish, published_report, run_task,
 };
-use mqstore_core::{StoreError, StoreFiles};
+use mqstore_core::{Store, StoreError, StoreFiles, restore_compaction};
 use mqstore_io::{Clock, OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::runtime::{SLICE, Shared, clock, detached};
+use crate::store::NativeStore;
 
 /// Jobs that this process drives, by store and id.
 static RUNNING: Mutex<Option<HashMap<(PathBuf, String), Job>>> = Mutex::new(None);
@@ -26,7 +27,10 @@ static RUNNING: Mutex<Option<HashMap<(PathBuf, String), Job>>> = Mutex::new(None
 type Record<'py> = (i64, Option<String>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
 /// Topics, options, threads, bytes a second: see `compaction_run`.
-pub(crate) type Request = (Option<Vec<String>>, String, usize, u64);
+type Request = (Option<Vec<String>>, String, usize, u64);
+
+/// The same for an open store, and the store that lost files are made anew from, if they are to be.
+pub(crate) type StoreRequest = (Option<Vec<String>>, String, usize, u64, Option<Py<NativeStore>>);
 
 /// Adds the functions of this file to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -37,6 +41,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(compaction_abandon, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_report, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_run, module)?)?;
+    module.add_function(wrap_pyfunction!(compaction_restore, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_read, module)?)?;
     Ok(())
 }
@@ -149,23 +154,57 @@ fn compaction_run(
 ) -> PyResult<String> {
     let options = detached(py, || CompactionOptions::from_json(options))?;
     let files = files_at(&path);
-    let work = move |control: &Arc<Control>| compact(&files, topics.as_deref(), &options, threads, control);
+    let work = move |control: &Arc<Control>| {
+        compact(&files, topics.as_deref(), &options, threads, control).map(|report| report.to_json())
+    };
     drive(py, &path, bytes_per_second, progress.as_ref(), work)
 }
 
-/// As `compaction_run`, of an open store.
-pub(crate) fn compact_store(
+/// Lost compaction files made anew from the open store `source`; the report as JSON.
+#[pyfunction]
+#[pyo3(signature = (path, source, request, progress))]
+fn compaction_restore(
     py: Python<'_>,
-    shared: Arc<Shared>,
+    path: PathBuf,
+    source: PyRef<'_, NativeStore>,
     request: Request,
-    progress: Option<&Py<PyAny>>,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let (topics, options, threads, bytes_per_second) = request;
     let options = detached(py, || CompactionOptions::from_json(&options))?;
+    let (files, source) = (files_at(&path), source.shared());
+    let work = move |control: &Arc<Control>| {
+        let report =
+            restore_compaction(&files, open(&source)?, topics.as_deref(), &options, threads, control)?;
+        Ok(report.to_json())
+    };
+    drive(py, &path, bytes_per_second, progress.as_ref(), work)
+}
+
+/// The store, unless it was closed.
+fn open(shared: &Arc<Shared>) -> Result<&Store, StoreError> {
+    shared.store().map_err(|_| StoreError::Closed { path: PathBuf::from(shared.path()) })
+}
+
+/// As `compaction_run`, of an open store; as `compaction_restore` with a `source`.
+pub(crate) fn compact_store(
+    py: Python<'_>,
+    shared: Arc<Shared>,
+    request: StoreRequest,
+    progress: Option<&Py<PyAny>>,
+) -> PyResult<String> {
+    let (topics, options, threads, bytes_per_second, source) = request;
+    let source = source.map(|source| source.get().shared());
+    let options = detached(py, || CompactionOptions::from_json(&options))?;
     let path = PathBuf::from(shared.path());
-    let work = move |control: &Arc<Control>| match shared.store() {
-        Ok(store) => store.compact(topics.as_deref(), &options, threads, control),
-        Err(_) => Err(StoreError::Closed { path: PathBuf::from(shared.path()) }),
+    let work = move |control: &Arc<Control>| {
+        let (store, topics) = (open(&shared)?, topics.as_deref());
+        Ok(match &source {
+            None => store.compact(topics, &options, threads, control)?.to_json(),
+            Some(source) => {
+                store.restore_compaction(open(source)?, topics, &options, threads, control)?.to_json()
+            }
+        })
     };
     drive(py, &path, bytes_per_second, progress, work)
 }
@@ -176,11 +215,11 @@ fn drive(
     path: &Path,
     bytes_per_second: u64,
     progress: Option<&Py<PyAny>>,
-    work: impl FnOnce(&Arc<Control>) -> Result<CompactionReport, StoreError> + Send + 'static,
+    work: impl FnOnce(&Arc<Control>) -> Result<String, StoreError> + Send + 'static,
 ) -> PyResult<String> {
     let control = Arc::new(Control::with_bytes_per_second(bytes_per_second));
     let shared = Arc::clone(&control);
-    let run = move || work(&shared).map(|report| report.to_json());
+    let run = move || work(&shared);
     let thread = detached(py, || {
         mqstore_io::sync::spawn("mq-compaction", run)
             .map_err(|error| StoreError::io(path, "starting a thread", error))

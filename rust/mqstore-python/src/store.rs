@@ -15,7 +15,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::admin::{rebuild_store, snapshot_store, stats_dict};
 use crate::batch::parts;
-use crate::compaction::{Request, compact_store};
+use crate::compaction::{StoreRequest, compact_store};
 use crate::error::{StoreClosedError, to_py};
 use crate::events::report_dict;
 use crate::input::{Encoded, duration, encode, number, offset, offsets, optional_offset, queue, text, time};
@@ -309,8 +309,13 @@ impl NativeStore {
         rebuild_store(py, self.core()?, progress.as_ref())
     }
 
-    /// The newest message of every key kept; see `compaction_run`.
-    fn _compact(&self, py: Python<'_>, request: Request, progress: Option<Py<PyAny>>) -> PyResult<String> {
+    /// The newest message of every key kept; see `StoreRequest`.
+    fn _compact(
+        &self,
+        py: Python<'_>,
+        request: StoreRequest,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<String> {
         compact_store(py, self.shared(), request, progress.as_ref())
     }
 

@@ -86,10 +86,15 @@ impl QueueFolder {
         topic: &str,
         queue_id: i32,
     ) -> Result<Self, StoreError> {
+        let logs = queue_dir(compaction, LOG_DIR, topic, queue_id);
+        Self::load_from(files, &logs, &queue_dir(compaction, QUEUE_DIR, topic, queue_id))
+    }
+
+    /// Lists the files of a queue whose logs and sparse queues lie in these two folders.
+    pub(crate) fn load_from(files: &StoreFiles, logs: &Path, queues: &Path) -> Result<Self, StoreError> {
         let mut folder = Self::empty();
-        let logs = folder.data_files(files, &queue_dir(compaction, LOG_DIR, topic, queue_id), "log")?;
-        let mut queues =
-            folder.data_files(files, &queue_dir(compaction, QUEUE_DIR, topic, queue_id), "queue")?;
+        let logs = folder.data_files(files, logs, "log")?;
+        let mut queues = folder.data_files(files, queues, "queue")?;
         for log in logs {
             let at = queues.iter().position(|queue| queue.base == log.base);
             folder.pairs.push(FilePair { log, queue: at.map(|at| queues.remove(at)) });

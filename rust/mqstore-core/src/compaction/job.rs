@@ -273,7 +273,8 @@ fn take_lock(files: &StoreFiles, id: &str) -> Result<Box<dyn StoreLock>, StoreEr
     })
 }
 
-fn make_dir(files: &StoreFiles, dir: &Path, parent: &Path) -> Result<(), StoreError> {
+/// Makes a folder in `parent`, durably.
+pub(super) fn make_dir(files: &StoreFiles, dir: &Path, parent: &Path) -> Result<(), StoreError> {
     files.vfs.create_dir_all(dir).at(dir, "creating a folder")?;
     switch::step("compaction.sync_job_name", || files.vfs.sync_dir(parent)).at(parent, "syncing a folder")
 }

@@ -1,6 +1,6 @@
 //! Compaction: of every key the newest record, in RocketMQ's own compaction folders.
 //!
-//! Owns `compaction/` (what RocketMQ keeps of compaction topics) and `mqstore/jobs/`. A job has three
+//! Owns `compaction/` (what RocketMQ keeps of compaction topics), `mqstore/jobs/` and `mqstore/restore/`. A job has three
 //! steps, plain functions on plain values, so that they can run in one process, in many threads, or on
 //! as many machines as see the directory:
 //!
@@ -17,6 +17,9 @@
 //! | `job`, `tree`, `state`, `manifest` | a job's folder and record, the next folder, "has it moved?", what is known |
 //! | `source`, `digests`, `writer`, `control` | a task's input, its memory, its output, its reins |
 //! | `folder`, `cursor`, `reader`, `positions`, `geometry` | RocketMQ's files |
+//! | `restore` | lost files made anew from another store |
+//! | `checksums` | files against what is known of them, for `verify` |
+//! | `topics`, `untaken` | which topics there are; what of the log no compaction has taken up |
 //!
 //! Across a crash: each queue is wholly in its old or wholly in its new generation, log and queue
 //! together; see `publish`. Across threads and processes: one driver a job (the job's lock), one
@@ -25,6 +28,7 @@
 //! Source: `CompactionStore`, `CompactionLog`, `SparseConsumeQueue`; what is done better, and why, is
 //! in each module's text.
 
+mod checksums;
 mod control;
 mod cursor;
 mod digests;
@@ -40,6 +44,7 @@ mod plan;
 mod positions;
 mod publish;
 mod reader;
+mod restore;
 mod source;
 mod state;
 mod task;
@@ -47,9 +52,12 @@ mod task;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod topics;
 mod tree;
+mod untaken;
 mod writer;
 
+pub(crate) use checksums::changed_files;
 pub use control::Control;
 pub(crate) use folder::{DataFile, FilePair, QueueFolder, open_listed};
 pub use geometry::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
@@ -66,4 +74,7 @@ pub use plan::{Planned, plan, plan_locked, preview};
 pub use publish::{publish, publish_locked};
 pub(crate) use publish::{publish_held, rehearse};
 pub use reader::{CompactedQueue, CompactedRecords};
+pub use restore::{RestoreReport, RestoredQueue};
+pub(crate) use restore::{RestoreSource, Run, restore, restore_open};
 pub use task::run_task;
+pub(crate) use untaken::{Untaken, dirty_topics, taken_up, untaken_in};

@@ -62,6 +62,8 @@ pub struct QueueTask {
     pub generation: String,
     /// One past the last queue offset that is in them or was read for them; 0 when there are none.
     pub previous_end: i64,
+    /// Whether what precedes the commit log comes from `mqstore/restore`, and not from the queue's own files.
+    pub restored: bool,
     /// How many records the task is going to find, about.
     pub records: u64,
     /// The part of the commit log that follows.
@@ -269,6 +271,7 @@ impl QueueTask {
             "tombstones_below": self.tombstones_below,
             "generation": self.generation,
             "previous_end": self.previous_end,
+            "restored": self.restored,
             "records": self.records,
             "log": {
                 "queue_from": self.log.queue_from,
@@ -310,6 +313,7 @@ impl QueueTask {
             tombstones_below: fields.i64("tombstones_below")?,
             generation: fields.text("generation")?.to_owned(),
             previous_end: fields.i64("previous_end")?,
+            restored: fields.optional("restored").is_some() && fields.flag("restored")?,
             records: fields.u64("records")?,
             log: LogPart {
                 queue_from: log.i64("queue_from")?,
@@ -405,7 +409,7 @@ pub(crate) fn pair_value(pair: &OutputPair) -> Value {
     })
 }
 
-fn pair_from(value: &Value) -> Result<OutputPair, StoreError> {
+pub(crate) fn pair_from(value: &Value) -> Result<OutputPair, StoreError> {
     let fields = Fields::of("file pair of a compaction result", value)?;
     let file = |name| {
         let fields =

@@ -12,13 +12,11 @@
 //! Source of what a compaction topic is: `CleanupPolicyUtils#getDeletePolicy`, `CompactionStore#load`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::Arc;
 
-use mqstore_format::json::{TopicConfig, TopicTable};
 use mqstore_io::{Access, StoreLock};
 
-use super::folder::{check_names, queue_ids, topics as topics_with_files};
+use super::folder::{check_names, queue_ids};
 use super::geometry::CompactionGeometry;
 use super::job::{Begun, Job, fresh_token};
 use super::manifest::{Generation, Manifest};
@@ -26,12 +24,11 @@ use super::model::{CompactionPlan, LogPart, QueueTask};
 use super::options::{CompactionOptions, Keyless};
 use super::publish::lock_store;
 use super::state::GenerationState;
+use super::topics::CompactionTopics;
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::consume_queue::{ConsumeQueue, QueueSet};
 use crate::error::StoreError;
 use crate::files::StoreFiles;
-
-const TOPIC_TABLE_LIMIT_BYTES: u64 = 256 << 20;
 
 /// A plan, and the job that it belongs to.
 #[derive(Debug)]
@@ -83,8 +80,16 @@ fn begin(
     planner: &Planner<'_>,
     topics: Option<&[String]>,
 ) -> Result<Planned, StoreError> {
+    begin_chosen(files, planner, planner.choose(topics)?)
+}
+
+/// Plans a job of `planner` for these topics and starts it.
+pub(super) fn begin_chosen(
+    files: &StoreFiles,
+    planner: &Planner<'_>,
+    topics: Chosen,
+) -> Result<Planned, StoreError> {
     let options = planner.options;
-    let topics = planner.choose(topics)?;
     let id = options.job_id.clone().unwrap_or_else(|| format!("compact-{}", fresh_token(files)));
     let job = match Job::begin(files, &id)? {
         Begun::Running(job) => job,
@@ -125,7 +130,7 @@ pub fn preview(
 }
 
 /// Refuses a directory that is no store before anything is written to it.
-fn require_store(files: &StoreFiles) -> Result<(), StoreError> {
+pub(super) fn require_store(files: &StoreFiles) -> Result<(), StoreError> {
     let mut folders = files.log_folders()?.all();
     folders.push(files.compaction());
     if folders.iter().any(|folder| files.vfs.stat(folder).is_ok()) {
@@ -146,31 +151,32 @@ pub(crate) struct OpenStore<'a> {
 }
 
 /// What a plan is made from.
-struct Planner<'a> {
-    files: &'a StoreFiles,
-    options: &'a CompactionOptions,
-    table: TopicTable,
-    with_files: Vec<String>,
-    list: Arc<SegmentList>,
-    queues: Arc<QueueSet>,
+pub(super) struct Planner<'a> {
+    pub(super) files: &'a StoreFiles,
+    pub(super) options: &'a CompactionOptions,
+    topics: CompactionTopics,
+    pub(super) list: Arc<SegmentList>,
+    pub(super) queues: Arc<QueueSet>,
     open: Option<&'a OpenStore<'a>>,
     /// Whether consume queues may be followed.
-    trusted: bool,
+    pub(super) trusted: bool,
     /// No consume queue points behind this log position.
     covered: u64,
+    /// The only queues to plan, each with one past the last queue offset that was restored of it.
+    pub(super) restored: Option<BTreeMap<(String, i32), i64>>,
 }
 
 /// The topics that are to be compacted, and what was left out.
-struct Chosen {
-    topics: BTreeSet<String>,
-    skipped: Vec<String>,
+pub(super) struct Chosen {
+    pub(super) topics: BTreeSet<String>,
+    pub(super) skipped: Vec<String>,
 }
 
 /// A queue, and one past the last queue offset that was found of it.
-type Ended = ((String, i32), i64);
+pub(super) type Ended = ((String, i32), i64);
 
 impl<'a> Planner<'a> {
-    fn new(files: &'a StoreFiles, options: &'a CompactionOptions) -> Result<Self, StoreError> {
+    pub(super) fn new(files: &'a StoreFiles, options: &'a CompactionOptions) -> Result<Self, StoreError> {
         options.geometry()?;
         let list = SegmentList::load_if_any(files)?;
         let queues = QueueSet::load(files, 0, Access::Read)?;
@@ -179,8 +185,7 @@ impl<'a> Planner<'a> {
         let covered = ends.and_then(|end| u64::try_from(end).ok()).unwrap_or(0).max(list.min_offset());
         let clean = files.vfs.stat(&files.abort()).is_err();
         Ok(Self {
-            table: topic_table(files)?,
-            with_files: topics_with_files(files, &files.compaction())?,
+            topics: CompactionTopics::load(files)?,
             trusted: clean && covered <= list.end_offset(),
             covered,
             list: Arc::new(list),
@@ -188,18 +193,18 @@ impl<'a> Planner<'a> {
             open: None,
             files,
             options,
+            restored: None,
         })
     }
 
-    fn of_open(
+    pub(super) fn of_open(
         files: &'a StoreFiles,
         options: &'a CompactionOptions,
         open: &'a OpenStore<'a>,
     ) -> Result<Self, StoreError> {
         options.geometry()?;
         Ok(Self {
-            table: topic_table(files)?,
-            with_files: topics_with_files(files, &files.compaction())?,
+            topics: CompactionTopics::load(files)?,
             trusted: true,
             covered: (open.catch_up)()?,
             list: Arc::new(SegmentList::load_if_any(files)?),
@@ -207,28 +212,15 @@ impl<'a> Planner<'a> {
             open: Some(open),
             files,
             options,
+            restored: None,
         })
     }
 
-    /// Whether RocketMQ serves this topic from compaction files.
-    fn is_compaction_topic(&self, topic: &str) -> bool {
-        match self.table.topics.get(topic) {
-            Some(config) => config
-                .attributes
-                .get(TopicConfig::CLEANUP_POLICY)
-                .is_some_and(|policy| policy == "COMPACTION"),
-            // A lost topic table: only a compaction topic has such files.
-            None => self.with_files.iter().any(|with_files| with_files == topic),
-        }
-    }
-
     fn exists(&self, topic: &str) -> bool {
-        self.table.topics.contains_key(topic)
-            || self.with_files.iter().any(|with_files| with_files == topic)
-            || self.queues.topics().contains_key(topic)
+        self.topics.exists(topic) || self.queues.topics().contains_key(topic)
     }
 
-    fn choose(&self, topics: Option<&[String]>) -> Result<Chosen, StoreError> {
+    pub(super) fn choose(&self, topics: Option<&[String]>) -> Result<Chosen, StoreError> {
         let mut skipped = Vec::new();
         let mut chosen = BTreeSet::new();
         match topics {
@@ -239,10 +231,10 @@ impl<'a> Planner<'a> {
                 }
             }
             None => {
-                for topic in self.table.topics.keys().chain(&self.with_files) {
-                    if self.is_compaction_topic(topic) && check_names(topic, 0).is_ok() {
-                        chosen.insert(topic.clone());
-                    } else if self.with_files.contains(topic) {
+                for topic in self.topics.names() {
+                    if self.topics.contains(topic) && check_names(topic, 0).is_ok() {
+                        chosen.insert(topic.to_owned());
+                    } else if self.topics.has_files(topic) {
                         skipped.push(format!("{topic}: has compaction files, but is no compaction topic"));
                     }
                 }
@@ -256,7 +248,7 @@ impl<'a> Planner<'a> {
         if !self.exists(topic) {
             return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
         }
-        if self.options.force || self.is_compaction_topic(topic) {
+        if self.options.force || self.topics.contains(topic) {
             return Ok(());
         }
         Err(StoreError::InvalidOption {
@@ -270,7 +262,7 @@ impl<'a> Planner<'a> {
 
     /// Every queue of `topics` that may hold a record, one past the last queue offset that the walked part of
     /// the log has of it, and where the log ends.
-    fn queues_of(&self, topics: &BTreeSet<String>) -> Result<(Vec<Ended>, u64), StoreError> {
+    pub(super) fn queues_of(&self, topics: &BTreeSet<String>) -> Result<(Vec<Ended>, u64), StoreError> {
         let known = self.queues.topics();
         let mut found: BTreeMap<&str, BTreeMap<i32, i64>> = BTreeMap::new();
         let mut unknown = false;
@@ -335,6 +327,9 @@ impl<'a> Planner<'a> {
         let mut geometry = None;
         let mut states = Vec::new();
         for ((topic, queue_id), scanned_to) in queues {
+            if self.restored.is_some() && self.restored_to(&topic, queue_id).is_none() {
+                continue;
+            }
             match GenerationState::load(self.files, &topic, queue_id) {
                 Ok(state) => {
                     geometry = geometry.or(state.geometry);
@@ -355,9 +350,16 @@ impl<'a> Planner<'a> {
                 plan.skipped.push(format!("{topic}/{queue_id}: {}", state.blocked.join("; ")));
                 continue;
             }
-            let known = manifest.get(&topic, queue_id, &state.token);
-            let previous_end = known.map_or(0, |known| known.end).max(state.end);
+            let restored = self.restored_to(&topic, queue_id);
+            // What is known of lost files does not hold for what takes their place.
+            let known = manifest.get(&topic, queue_id, &state.token).filter(|_| restored.is_none());
+            let previous_end = restored.unwrap_or(known.map_or(0, |known| known.end).max(state.end));
             let log = self.log_part(&topic, queue_id, previous_end, log_end);
+            if restored.is_some() && log.queue_from > previous_end {
+                plan.skipped
+                    .push(format!("{topic}/{queue_id}: the log lost more of it meanwhile; restore again"));
+                continue;
+            }
             if previous_end == 0 && log.queue_from >= log.queue_to && log.scan_from >= log.log_end {
                 continue;
             }
@@ -371,6 +373,7 @@ impl<'a> Planner<'a> {
             }
             let mut task = self.task(topic, queue_id, state, geometry, log, (job_id, nonce));
             task.previous_end = previous_end;
+            task.restored = restored.is_some();
             let in_log = u64::try_from(task.log.queue_to - task.log.queue_from).unwrap_or(0);
             task.records = in_log.saturating_add(known.map_or(0, Generation::records));
             task.tombstones_below = tombstones_below;
@@ -387,6 +390,11 @@ impl<'a> Planner<'a> {
             }
         }
         Ok(plan)
+    }
+
+    fn restored_to(&self, topic: &str, queue_id: i32) -> Option<i64> {
+        let restored = self.restored.as_ref()?;
+        restored.iter().find(|((name, id), _)| name == topic && *id == queue_id).map(|(_, until)| *until)
     }
 
     /// The queue offset below which tombstones need not be kept any more.
@@ -424,6 +432,7 @@ impl<'a> Planner<'a> {
             confirm_keys: self.options.confirm_keys,
             keyless: self.options.keyless,
             tombstones_below: 0,
+            restored: false,
             records: 0,
             generation: state.token,
             previous_end: state.end,
@@ -453,21 +462,4 @@ impl<'a> Planner<'a> {
 
 fn usable(queue: &ConsumeQueue) -> bool {
     queue.damaged().is_none()
-}
-
-/// `config/topics.json` or its backup; an empty table when neither can be read.
-fn topic_table(files: &StoreFiles) -> Result<TopicTable, StoreError> {
-    let main = files.topics_json();
-    for path in [main.clone(), main.with_extension("json.bak")] {
-        match files.vfs.read_file(&path, TOPIC_TABLE_LIMIT_BYTES) {
-            Ok(bytes) => {
-                if let Ok(table) = TopicTable::parse(&bytes) {
-                    return Ok(table);
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(StoreError::io(&path, "reading the topic table", error)),
-        }
-    }
-    Ok(TopicTable::default())
 }

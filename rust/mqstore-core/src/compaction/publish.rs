@@ -318,7 +318,8 @@ impl Output<'_> {
     }
 }
 
-fn crc_of(file: &dyn VfsFile, len: u64) -> io::Result<u32> {
+/// The checksum of the first `len` bytes.
+pub(crate) fn crc_of(file: &dyn VfsFile, len: u64) -> io::Result<u32> {
     let mut crc = Crc31::new();
     let mut chunk = vec![0; CHUNK_BYTES.min(len as usize)];
     let mut position = 0;
@@ -391,7 +392,9 @@ fn note(files: &StoreFiles, job: &Job, replacements: &[Replacement<'_>]) -> Resu
             removed: Vec::new(),
             files: result.pairs.iter().map(pair_value).collect(),
         };
-        next.follow(manifest.get(topic, queue_id, &task.generation), now_ms);
+        // What is known of lost files says nothing about those that another store had.
+        let before = manifest.get(topic, queue_id, &task.generation).filter(|_| !task.restored);
+        next.follow(before, now_ms);
         manifest.add(topic, queue_id, next);
     }
     manifest.write(files)

@@ -3,7 +3,8 @@
 //! Owns the joining of a queue's two sources, which overlap nowhere:
 //!
 //! ```text
-//! compaction/...       q3 q7 q8 q12 |                     up to the end of what was read for it
+//! compaction/...       q3 q7 q8 q12 |                     up to the end of what was read for it; of a queue that
+//!                                                         is restored, mqstore/restore/... in its place
 //! consume queue + log               | q13 q14 q15         entries, each checked against its record
 //! log alone                         |             q16     what no entry points at yet
 //! ```
@@ -23,6 +24,7 @@ use mqstore_io::Access;
 use super::cursor::{Listed, PairCursor};
 use super::folder::QueueFolder;
 use super::model::{LogTail, QueueTask};
+use super::restore::restored_folder;
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
@@ -66,7 +68,11 @@ impl Walk<'_, '_> {
             return Ok(());
         }
         let (topic, queue_id) = (&self.task.topic, self.task.queue_id);
-        let folder = QueueFolder::load(self.files, &self.files.compaction(), topic, queue_id)?;
+        let folder = if self.task.restored {
+            restored_folder(self.files, topic, queue_id)?
+        } else {
+            QueueFolder::load(self.files, &self.files.compaction(), topic, queue_id)?
+        };
         for pair in &folder.pairs {
             let Listed::Same(mut cursor) = PairCursor::open(self.files, pair, topic, queue_id, 0)? else {
                 return Err(moved(self.task));

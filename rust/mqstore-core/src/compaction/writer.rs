@@ -111,15 +111,30 @@ impl<'a> GenerationWriter<'a> {
             let dir = staging.join(name);
             files.vfs.create_dir(&dir).at(&dir, "creating a staging folder")?;
         }
-        Ok(Self {
+        Ok(Self::behind(files, staging, geometry, 0))
+    }
+
+    /// Writes below `staging` behind the first `pairs` files of each kind, which are there and closed.
+    pub(crate) fn behind(
+        files: &'a StoreFiles,
+        staging: &Path,
+        geometry: CompactionGeometry,
+        pairs: u64,
+    ) -> Self {
+        Self {
             files,
             staging: staging.to_path_buf(),
             geometry,
             open: None,
             pairs: Vec::new(),
-            base: 0,
+            base: geometry.log_file_bytes.saturating_mul(pairs),
             scratch: Vec::new(),
-        })
+        }
+    }
+
+    /// How many pairs it has closed and synced.
+    pub(crate) fn closed(&self) -> u64 {
+        self.pairs.len() as u64
     }
 
     /// Appends a survivor; the caller gives them in ascending queue offset.
@@ -184,12 +199,18 @@ impl<'a> GenerationWriter<'a> {
     /// Closes and syncs everything; the pairs in ascending base.
     pub(crate) fn finish(mut self) -> Result<Vec<OutputPair>, StoreError> {
         self.close(false)?;
+        self.sync_names()?;
+        Ok(self.pairs)
+    }
+
+    /// Makes the names of all files so far durable.
+    pub(crate) fn sync_names(&self) -> Result<(), StoreError> {
         for name in [STAGED_LOGS, STAGED_QUEUES] {
             let dir = self.staging.join(name);
             switch::step("compaction.sync_staged_names", || self.files.vfs.sync_dir(&dir))
                 .at(&dir, "syncing a staging folder")?;
         }
-        Ok(self.pairs)
+        Ok(())
     }
 }
 

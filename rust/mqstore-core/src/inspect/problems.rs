@@ -89,6 +89,7 @@ pub(super) enum Kind {
     CheckpointAhead,
     CompactionDamaged,
     CompactionEntry,
+    CompactionFile,
     ConfigDamaged,
     ConsumerOffsetAhead,
     DelayOffsetAhead,
@@ -190,13 +191,18 @@ impl Kind {
             Self::CompactionDamaged => (
                 "compaction_damaged",
                 "the compacted queue cannot be read here",
-                "compact the topic again from the log",
+                "nothing: compact the topic again while the log has it, or restore it from another store",
             ),
             Self::CompactionEntry => (
                 "compaction_entry_wrong",
                 "RocketMQ answers with another message, or none, at this offset of the compacted queue; mqstore goes by the \
                  log",
                 "nothing: compact the topic again while the log has it",
+            ),
+            Self::CompactionFile => (
+                "compaction_file_changed",
+                "bytes of this compacted file are not those that were written; messages in it may be others, or missing",
+                "nothing: compact the topic again while the log has it, or restore it from another store",
             ),
             Self::ConfigDamaged => (
                 "config_damaged",

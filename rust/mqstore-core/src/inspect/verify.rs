@@ -17,7 +17,7 @@ use super::walk::{Assembler, Go, add_records, walk};
 use super::{sparse, timer};
 use crate::checkpoint::CheckpointFile;
 use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
-use crate::compaction::CompactedQueue;
+use crate::compaction::{CompactedQueue, changed_files};
 use crate::consume_queue::QueueSet;
 use crate::dispatch::{BatchTopics, DispatchRules};
 use crate::error::StoreError;
@@ -348,6 +348,13 @@ impl Check<'_> {
             let compared = sparse::check(self.files, (&topic, queue_id), self.beside, &mut self.report);
             if let Err(error @ StoreError::Io { .. }) = compared {
                 return Err(error);
+            }
+            match changed_files(self.files, &topic, queue_id) {
+                Ok(found) => found.iter().for_each(|changed| {
+                    self.report.add(Kind::CompactionFile, &changed.path, None, changed.detail.as_str());
+                }),
+                Err(error @ StoreError::Io { .. }) => return Err(error),
+                Err(_) => {}
             }
         }
         Ok(())

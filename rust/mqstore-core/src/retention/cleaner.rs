@@ -15,7 +15,7 @@ use super::plan::{Planned, Policy, Scene, Trigger, plan};
 use super::report::{self, ExpireReport};
 use super::space::{Space, exceeds};
 use super::times::{Times, times_of};
-use super::wipe;
+use super::{uncompacted, wipe};
 use crate::commit_log::{CommitLog, Segment};
 use crate::consume_queue::QueueSet;
 use crate::error::{IoContext, StoreError};
@@ -92,6 +92,8 @@ struct Waiting {
     held_since: Option<Duration>,
     /// When the hook wants to be asked again.
     ask_at: Option<Duration>,
+    /// Until when the background takes it that a compaction still has to read it.
+    uncompacted_until: Option<Duration>,
     /// What was told about it last.
     told: String,
 }
@@ -99,7 +101,8 @@ struct Waiting {
 impl State {
     /// What is known of the segment at `base`, which should go and does not yet.
     fn wait_for(&mut self, base: u64) -> &mut Waiting {
-        let new = || Waiting { base, held_since: None, ask_at: None, told: String::new() };
+        let new =
+            || Waiting { base, held_since: None, ask_at: None, uncompacted_until: None, told: String::new() };
         let waiting = self.waiting.get_or_insert_with(new);
         if waiting.base != base {
             *waiting = new();
@@ -285,8 +288,14 @@ impl Cleaner {
 
     fn preview(&self, planned: &[Planned], report: &mut ExpireReport) -> Result<(), StoreError> {
         let list = self.log.list();
-        let log_min = planned.last().map_or(list.min_offset(), |last| last.segment.end_offset());
-        preview(&self.queues, &self.index, planned, log_min, report)
+        let check = uncompacted::Check {
+            files: &self.files,
+            options: &self.options,
+            list: &list,
+            queues: &self.queues,
+            trusted: self.flusher.dispatched(),
+        };
+        preview(&check, &self.index, planned, report)
     }
 
     fn plan(&self, state: &mut State, space: &Space, trigger: Trigger, limit: usize) -> Vec<Planned> {
@@ -357,6 +366,9 @@ impl Cleaner {
                 "not everything in it is synced and dispatched yet",
             )));
         }
+        if let Some(text) = self.uncompacted(state, segment, file, asked)? {
+            return Ok(Some(text));
+        }
         let now = self.files.clock.monotonic();
         let waiting = state.waiting.as_ref().filter(|waiting| waiting.base == base);
         let (ask_at, held_since) = waiting.map_or((None, None), |one| (one.ask_at, one.held_since));
@@ -384,6 +396,33 @@ impl Cleaner {
             }
         }
         Ok(None)
+    }
+
+    /// Why a segment stays that a compaction still has to read. The background looks now and then only.
+    fn uncompacted(
+        &self,
+        state: &mut State,
+        segment: &Segment,
+        file: &ExpiredFile,
+        asked: bool,
+    ) -> Result<Option<String>, StoreError> {
+        let (base, now) = (segment.base_offset(), self.files.clock.monotonic());
+        if self.options.expire_uncompacted {
+            return Ok(None);
+        }
+        if let Some(waiting) = state.waiting.as_ref().filter(|waiting| waiting.base == base && !asked)
+            && waiting.uncompacted_until.is_some_and(|until| now < until)
+        {
+            return Ok(Some(waiting.told.clone()));
+        }
+        let list = self.log.list();
+        // Everything in the segment was dispatched before.
+        let Some(why) = uncompacted::why(&self.files, &list, &self.queues, true, segment)? else {
+            return Ok(None);
+        };
+        let text = self.kept(state, file, base, &why);
+        state.wait_for(base).uncompacted_until = Some(now + LOOK);
+        Ok(Some(text))
     }
 
     /// Tells, once, why a segment stays.
@@ -480,15 +519,18 @@ impl Cleaner {
     }
 }
 
-/// Enters into `report` what would go: `planned`, and the files that lie before `log_min` then.
+/// Enters into `report` what would go of `planned`, and the files that lie before the log then.
 pub(super) fn preview(
-    queues: &QueueSet,
+    check: &uncompacted::Check<'_>,
     index: &IndexSet,
     planned: &[Planned],
-    log_min: u64,
     report: &mut ExpireReport,
 ) -> Result<(), StoreError> {
-    for planned in planned {
+    let (going, kept) = check.split(planned)?;
+    report.kept.extend(kept);
+    let log_min = going.last().map_or(check.list.min_offset(), |last| last.segment.end_offset());
+    let queues = check.queues;
+    for planned in going {
         report.add(report::segment(planned));
     }
     for queue in queues.all() {
@@ -520,7 +562,6 @@ pub fn preview_of(files: &StoreFiles, options: &StoreOptions, end: u64) -> Resul
         Scene { list: &list, end, now_ms: files.clock.now_ms(), trigger: Trigger::Asked, space: &space };
     let planned =
         plan(&Policy::of(options), &scene, usize::MAX, &mut |segment| times_of(files, &list, segment));
-    let log_min = planned.last().map_or(list.min_offset(), |last| last.segment.end_offset());
     let access = mqstore_io::Access::Read;
     let queues = QueueSet::load(files, options.queue_file_bytes(), access)?;
     queues.recover_bounds()?;
@@ -529,6 +570,9 @@ pub fn preview_of(files: &StoreFiles, options: &StoreOptions, end: u64) -> Resul
         mqstore_format::IndexGeometry { slots: options.index_slots, entries: options.index_entries };
     let index = IndexSet::load(files, known, configured, access)?;
     let mut report = ExpireReport { dry_run: true, ..ExpireReport::default() };
-    preview(&queues, &index, &planned, log_min, &mut report)?;
+    // Entries may be missing where the store was not closed, or a writer is at work.
+    let trusted = if files.vfs.stat(&files.abort()).is_err() { u64::MAX } else { 0 };
+    let check = uncompacted::Check { files, options, list: &list, queues: &queues, trusted };
+    preview(&check, &index, &planned, &mut report)?;
     Ok(report)
 }

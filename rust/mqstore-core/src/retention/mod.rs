@@ -4,6 +4,7 @@
 //! every 10 s, or at once while there is more to do
 //!   look at the disks      -> refuse appends, or take them again; new segments go to disks with room
 //!   the oldest segment     -> due? by age, size or disk; not the last one; below what is durable
+//!   compaction topics      -> a segment with keyed messages that no compaction took up stays
 //!   ask the hook           -> keep, later, or go on; a segment that readers hold waits for its time
 //!   minimum of all queues  -> moved in memory, so that no read starts below
 //!   the segment's name     -> removed, folder synced; then the next one, after a pause
@@ -31,6 +32,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod times;
+mod uncompacted;
 mod wipe;
 
 pub use cleaner::{Cleaner, Counters, preview_of};

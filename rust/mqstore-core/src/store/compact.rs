@@ -32,29 +32,29 @@ impl Store {
         threads: usize,
         control: &Arc<Control>,
     ) -> Result<CompactionReport, StoreError> {
-        self.writer("compact")?.compact(topics, options, threads, control)
+        let writer = self.writer("compact")?;
+        writer.compacting_alone(control, || writer.compact(topics, options, threads, control))
     }
 }
 
 impl Writer {
-    fn compact(
+    /// Does `work`, which changes compaction files, unless other work of this kind goes on; a close ends it.
+    pub(super) fn compacting_alone<T>(
         &self,
-        topics: Option<&[String]>,
-        options: &CompactionOptions,
-        threads: usize,
         control: &Arc<Control>,
-    ) -> Result<CompactionReport, StoreError> {
+        work: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let Some(_one) = self.compacting.try_lock() else {
             return Err(StoreError::Busy { reason: "the store is being compacted already".into() });
         };
         *self.compaction.lock() = Some(Arc::clone(control));
         // A close either finds the control, or was before this.
-        let outcome = self.check().and_then(|()| self.compact_alone(topics, options, threads, control));
+        let outcome = self.check().and_then(|()| work());
         self.compaction.lock().take();
         outcome
     }
 
-    fn compact_alone(
+    pub(super) fn compact(
         &self,
         topics: Option<&[String]>,
         options: &CompactionOptions,

@@ -130,7 +130,9 @@ fn tree(files: &StoreFiles) -> Result<Vec<(PathBuf, FileStat)>, StoreError> {
 
 /// Another process's live page, staging and jobs mean nothing in a copy.
 fn is_left_out(relative: &Path) -> bool {
-    ["mqstore/live", "mqstore/tmp", "mqstore/jobs"].iter().any(|name| relative == Path::new(name))
+    ["mqstore/live", "mqstore/tmp", "mqstore/jobs", "mqstore/restore"]
+        .iter()
+        .any(|name| relative == Path::new(name))
 }
 
 /// Copies the first `len` bytes of a file, blocks shared where that can be, and syncs the copy.

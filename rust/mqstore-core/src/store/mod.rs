@@ -6,6 +6,7 @@
 
 mod beside;
 mod compact;
+mod compact_due;
 mod copies;
 mod copy;
 mod cursor;
@@ -18,6 +19,7 @@ mod rates;
 mod reader;
 mod rebuild;
 mod repair;
+mod restore;
 mod scan;
 mod services;
 mod single;
@@ -47,6 +49,7 @@ pub use query::Boundary;
 pub use rates::HourRate;
 pub use rebuild::{RebuildWatcher, rebuild};
 pub use repair::{RepairReport, RepairTarget, repair};
+pub use restore::restore_compaction;
 pub use scan::{
     MakeSink, Passed, Scan, ScanBatch, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned,
 };

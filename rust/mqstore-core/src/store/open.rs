@@ -128,6 +128,7 @@ fn start(
         rebuilding: Mutex::default(),
         compacting: Mutex::default(),
         compaction: Mutex::default(),
+        compaction_clock: super::compact_due::CompactionClock::default(),
         closed: false.into(),
     }))
 }

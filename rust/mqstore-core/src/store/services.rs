@@ -42,6 +42,9 @@ impl Services {
         }
         services.spawn(writer, "mq-flush", flush_round)?;
         services.spawn(writer, "mq-expire", expire_round)?;
+        if writer.options.compaction_interval_ms.is_some() {
+            services.spawn(writer, "mq-compact-due", compact_round)?;
+        }
         if writer.options.prewarm {
             services.spawn(writer, "mq-prepare", prepare_round)?;
         }
@@ -119,7 +122,8 @@ pub(crate) fn step(writer: &Writer) -> Result<(), StoreError> {
     writer.dispatch()?;
     writer.topics.store()?;
     writer.flusher.step(writer.files.clock.now_ms())?;
-    writer.cleaner.step()
+    writer.cleaner.step()?;
+    writer.compact_due()
 }
 
 fn dispatch_round(writer: &Writer, stop: &AtomicBool) {
@@ -175,6 +179,17 @@ fn expire_round(writer: &Writer, stop: &AtomicBool) {
     }
     if let Err(error) = writer.cleaner.step() {
         writer.note(&format!("deleting what is due failed ({error}); it is tried again"));
+    }
+}
+
+fn compact_round(writer: &Writer, stop: &AtomicBool) {
+    let Some(rest) = writer.compaction_rest() else { return };
+    if writer.expire_due.wait_until(Some(rest.max(Duration::from_millis(1))), || stop.load(Ordering::Acquire))
+    {
+        return;
+    }
+    if let Err(error) = writer.compact_due() {
+        writer.note(&format!("compacting what is due failed ({error}); it is tried again"));
     }
 }
 

@@ -16,6 +16,7 @@ use mqstore_format::{KeyBlock, RecordParts, RecordSpec, SysFlag, UniqueKeyGenera
 use mqstore_io::sync::{Mutex, MutexGuard, RwLock};
 use mqstore_io::{EventCount, StoreLock, switch};
 
+use super::compact_due::CompactionClock;
 use super::copies::Origin;
 use super::topics::{TopicState, Topics, by_key};
 use super::view::View;
@@ -66,6 +67,8 @@ pub(crate) struct Writer {
     /// Held while topics are compacted, and what ends that.
     pub(super) compacting: Mutex<()>,
     pub(super) compaction: Mutex<Option<Arc<Control>>>,
+    /// When the background compacts next.
+    pub(super) compaction_clock: CompactionClock,
     pub(super) closed: AtomicBool,
 }
 

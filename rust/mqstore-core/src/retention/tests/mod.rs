@@ -5,6 +5,7 @@ mod model;
 mod paths;
 mod readers;
 mod rules;
+mod uncompacted;
 
 use std::sync::Arc;
 use std::time::Duration;

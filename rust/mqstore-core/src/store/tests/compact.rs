@@ -135,3 +135,51 @@ fn a_compaction_that_is_ended_leaves_everything() {
     store.close().unwrap();
     assert!(matches!(compact(&store, &options()), Err(StoreError::Closed { .. })));
 }
+
+/// Lets the background look `times` times, an interval apart.
+fn looks(store: &Store, clock: &ManualClock, times: u32) {
+    for _ in 0..times {
+        store.step().unwrap();
+        clock.advance(std::time::Duration::from_secs(60));
+        store.step().unwrap();
+    }
+}
+
+#[test]
+fn the_background_compacts_what_has_changed_enough() {
+    let (world, _, clock) = World::simulated();
+    let background = |interval, ratio| StoreOptions {
+        compaction_interval_ms: interval,
+        compaction_dirty_ratio: ratio,
+        ..small()
+    };
+    let store = world.open(OpenMode::Create, &background(Some(60_000), 0.5)).unwrap();
+    store.create_topic(TABLE, 1, &[("cleanup.policy".to_owned(), "COMPACTION".to_owned())]).unwrap();
+    fill(&store, 0, 60, 10);
+    store.step().unwrap();
+    assert_eq!(offsets(&store, None).len(), 60, "not before an interval has passed");
+    looks(&store, &clock, 1);
+    assert_eq!(offsets(&store, None).len(), 10);
+    // Nine new ones beside ten old ones are less than half; ten are enough.
+    fill(&store, 60, 69, 10);
+    looks(&store, &clock, 3);
+    assert_eq!(offsets(&store, None).len(), 19);
+    fill(&store, 69, 70, 10);
+    looks(&store, &clock, 1);
+    assert_eq!(offsets(&store, None), (60..70).collect::<Vec<_>>());
+    store.close().unwrap();
+    // What is known lies in files: nothing is new after an open.
+    let before = world.vfs.stat(&world.path.join("compaction")).unwrap().inode;
+    let store = world.open(OpenMode::ReadWrite, &background(Some(60_000), 0.0)).unwrap();
+    looks(&store, &clock, 2);
+    assert_eq!(world.vfs.stat(&world.path.join("compaction")).unwrap().inode, before);
+    fill(&store, 70, 71, 10);
+    looks(&store, &clock, 1);
+    assert_ne!(world.vfs.stat(&world.path.join("compaction")).unwrap().inode, before);
+    store.close().unwrap();
+    let store = world.open(OpenMode::ReadWrite, &background(None, 0.0)).unwrap();
+    fill(&store, 71, 80, 10);
+    looks(&store, &clock, 2);
+    assert_eq!(offsets(&store, None).len(), 19, "off unless asked for");
+    store.close().unwrap();
+}

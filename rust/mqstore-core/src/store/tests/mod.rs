@@ -10,6 +10,7 @@ mod others;
 mod reading;
 mod rebuild;
 mod repair;
+mod restore;
 mod scan;
 mod single;
 mod snapshot;

@@ -1,0 +1,269 @@
+//! What lies in the commit log and in no compaction file yet.
+//!
+//! Owns the question that retention asks before a segment goes: does it hold keyed messages of a
+//! compaction topic that no compaction has taken up? The answer comes from what is on disk:
+//!
+//! ```text
+//! taken up    one past the last offset in the files of compaction/, or that was read for them
+//!             (mqstore/compaction.json, where it is about these very files)
+//! the rest    queue entries from there on that point into the segment, each record looked at;
+//!             where the queue cannot be trusted, all records of the segment
+//! ```
+//!
+//! Writes nothing and takes no lock. A compaction that is published meanwhile only takes up more.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use mqstore_format::{CqUnit, RecordView};
+
+use super::manifest::{Generation, Manifest};
+use super::state::GenerationState;
+use super::task::compaction_key;
+use super::topics::CompactionTopics;
+use crate::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList, read_record};
+use crate::consume_queue::{ConsumeQueue, QueueSet};
+use crate::error::StoreError;
+use crate::files::StoreFiles;
+
+/// Queue entries that one read fetches.
+const CHUNK_UNITS: usize = 1024;
+
+/// The first message of a queue that a segment holds and no compaction has taken up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Untaken {
+    pub(crate) topic: String,
+    pub(crate) queue_id: i32,
+    pub(crate) queue_offset: i64,
+}
+
+impl fmt::Display for Untaken {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} (queue {} from offset {} on)", self.topic, self.queue_id, self.queue_offset)
+    }
+}
+
+/// Of each compaction topic with a keyed message in `segment` that no compaction has taken up the first
+/// such message of one queue. `trusted` says that `queues` have an entry for every record of the segment;
+/// otherwise the segment itself is read, and the first topic is the answer.
+pub(crate) fn untaken_in(
+    files: &StoreFiles,
+    list: &Arc<SegmentList>,
+    queues: &QueueSet,
+    trusted: bool,
+    segment: &Segment,
+) -> Result<Vec<Untaken>, StoreError> {
+    let topics = CompactionTopics::load(files)?;
+    if topics.is_empty() {
+        return Ok(Vec::new());
+    }
+    let taken = Taken::load(files)?;
+    let mut search = Search { files, list, segment, topics, taken };
+    if trusted && let Some(found) = search.by_queues(queues)? {
+        return Ok(found);
+    }
+    Ok(search.by_scan()?.into_iter().collect())
+}
+
+/// One past the last queue offset that a compaction has taken up, and the token of its files.
+pub(crate) fn taken_up(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(i64, String), StoreError> {
+    let token = GenerationState::load(files, topic, queue_id)?.token;
+    Ok((Taken::load(files)?.end(topic, queue_id)?, token))
+}
+
+/// The compaction topics of which a queue has at least this part of its messages behind the last compaction,
+/// sorted. What a compaction kept is counted where it is known, and as nothing otherwise.
+pub(crate) fn dirty_topics(
+    files: &StoreFiles,
+    queues: &QueueSet,
+    ratio: f64,
+) -> Result<Vec<String>, StoreError> {
+    let topics = CompactionTopics::load(files)?;
+    if topics.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut taken = Taken::load(files)?;
+    let mut found = Vec::new();
+    for (topic, ids) in queues.topics() {
+        if !topics.contains(&topic) {
+            continue;
+        }
+        for queue_id in ids {
+            let Some(queue) = queues.get(&topic, queue_id) else { continue };
+            let new = queue.max_offset() - taken.end(&topic, queue_id)?.max(queue.min_offset());
+            let all = new as f64 + taken.kept(&topic, queue_id)? as f64;
+            if new > 0 && new as f64 >= ratio * all {
+                found.push(topic);
+                break;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// How far compactions have read each queue.
+pub(super) struct Taken<'a> {
+    files: &'a StoreFiles,
+    manifest: Manifest,
+    ends: BTreeMap<(String, i32), i64>,
+}
+
+impl<'a> Taken<'a> {
+    pub(super) fn load(files: &'a StoreFiles) -> Result<Self, StoreError> {
+        Ok(Self { files, manifest: Manifest::load(files)?, ends: BTreeMap::new() })
+    }
+
+    /// One past the last queue offset that a compaction has taken up; 0 where its files cannot be read.
+    pub(super) fn end(&mut self, topic: &str, queue_id: i32) -> Result<i64, StoreError> {
+        let name = (topic.to_owned(), queue_id);
+        if let Some(end) = self.ends.get(&name) {
+            return Ok(*end);
+        }
+        let end = match GenerationState::load(self.files, topic, queue_id) {
+            Ok(state) => {
+                let known = self.manifest.get(topic, queue_id, &state.token);
+                known.map_or(0, |known| known.end).max(state.end)
+            }
+            Err(StoreError::Corrupt { .. }) => 0,
+            Err(error) => return Err(error),
+        };
+        self.ends.insert(name, end);
+        Ok(end)
+    }
+}
+
+impl Taken<'_> {
+    /// How many messages the last compaction kept; 0 where that is not known.
+    fn kept(&self, topic: &str, queue_id: i32) -> Result<u64, StoreError> {
+        match GenerationState::load(self.files, topic, queue_id) {
+            Ok(state) => {
+                let known = self.manifest.get(topic, queue_id, &state.token);
+                Ok(known.map_or(0, Generation::records))
+            }
+            Err(StoreError::Corrupt { .. }) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+struct Search<'a> {
+    files: &'a StoreFiles,
+    list: &'a Arc<SegmentList>,
+    segment: &'a Segment,
+    topics: CompactionTopics,
+    taken: Taken<'a>,
+}
+
+impl Search<'_> {
+    /// Follows the consume queues; `None` when one of them disagrees with the log.
+    fn by_queues(&mut self, queues: &QueueSet) -> Result<Option<Vec<Untaken>>, StoreError> {
+        let mut found = Vec::new();
+        for (topic, ids) in queues.topics() {
+            if !self.topics.contains(&topic) {
+                continue;
+            }
+            for queue_id in ids {
+                let Some(queue) = queues.get(&topic, queue_id).filter(|queue| queue.damaged().is_none())
+                else {
+                    return Ok(None);
+                };
+                match self.in_queue(&queue)? {
+                    Followed::First(queue_offset) => {
+                        found.push(Untaken { topic, queue_id, queue_offset });
+                        break;
+                    }
+                    Followed::Nothing => {}
+                    Followed::Disagrees => return Ok(None),
+                }
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn in_queue(&mut self, queue: &ConsumeQueue) -> Result<Followed, StoreError> {
+        let end = self.taken.end(queue.topic(), queue.queue_id())?;
+        let mut offset = end.max(queue.min_offset());
+        let mut units: Vec<CqUnit> = Vec::new();
+        while offset < queue.max_offset() {
+            units.clear();
+            queue.read(offset, CHUNK_UNITS, &mut units)?;
+            if units.is_empty() {
+                break;
+            }
+            for unit in &units {
+                // A gap is an offset without a message.
+                let place = u64::try_from(unit.physical_offset).ok().filter(|_| unit.is_valid());
+                match place.filter(|place| *place >= self.segment.base_offset()) {
+                    Some(place) if place >= self.segment.end_offset() => return Ok(Followed::Nothing),
+                    Some(place) => match self.is_keyed(place, unit, queue, offset)? {
+                        Some(true) => return Ok(Followed::First(offset)),
+                        Some(false) => {}
+                        None => return Ok(Followed::Disagrees),
+                    },
+                    None => {}
+                }
+                offset += 1;
+            }
+        }
+        Ok(Followed::Nothing)
+    }
+
+    /// Whether the message that `unit` points at has a key; `None` when it is another one.
+    fn is_keyed(
+        &self,
+        place: u64,
+        unit: &CqUnit,
+        queue: &ConsumeQueue,
+        queue_offset: i64,
+    ) -> Result<Option<bool>, StoreError> {
+        let bytes = match read_record(self.files, self.list, place, unit.size.max(0) as usize) {
+            Err(StoreError::Corrupt { .. }) => return Ok(None),
+            bytes => bytes?,
+        };
+        Ok(RecordView::decode(bytes.as_slice()).ok().and_then(|record| {
+            let agrees = record.topic == queue.topic()
+                && record.queue_id == queue.queue_id()
+                && record.queue_offset == queue_offset;
+            agrees.then(|| compaction_key(&record).is_some())
+        }))
+    }
+
+    /// Reads the segment. What is damaged cannot be held back for a compaction, which cannot read it either.
+    fn by_scan(&mut self) -> Result<Option<Untaken>, StoreError> {
+        let (from, to) = (self.segment.base_offset(), self.segment.end_offset());
+        let mut scanner = LogScanner::new(Arc::clone(self.list), from, to, ScanChecks { crc: false });
+        loop {
+            match scanner.next_item()? {
+                ScanItem::Record(record) => {
+                    if self.topics.contains(record.topic)
+                        && record.dispatches_to_queue()
+                        && compaction_key(&record).is_some()
+                        && record.queue_offset >= self.taken.end(record.topic, record.queue_id)?
+                    {
+                        return Ok(Some(Untaken {
+                            topic: record.topic.to_owned(),
+                            queue_id: record.queue_id,
+                            queue_offset: record.queue_offset,
+                        }));
+                    }
+                }
+                ScanItem::Filler { .. } => {}
+                ScanItem::End { .. } => return Ok(None),
+                ScanItem::Damaged(damage) => {
+                    if scanner.skip(&damage)?.is_none() {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What following a queue's entries came to.
+enum Followed {
+    /// The first keyed message that was not taken up has this queue offset.
+    First(i64),
+    Nothing,
+    Disagrees,
+}

@@ -115,7 +115,8 @@ def export(
     staging.mkdir(parents=True)
     try:
         calls = [
-            ("export", [reader.options, list(part), str(staging), number, format]) for number, part in enumerate(parts)
+            ("export", [reader.options, part.plain(), str(staging), number, format])
+            for number, part in enumerate(parts)
         ]
         found = _run(spark, calls)
         kept = {each["file"] for each in found}
@@ -206,6 +207,7 @@ def _tasks(calls: list[str]) -> Callable[[Iterable[Any]], Iterator[Any]]:
             raise RuntimeError(msg) from None
         import mqstore
         from mqstore.spark import _work
+        from mqstore.spark._locks import SAME_PATH
 
         for batch in batches:
             numbers = batch.column(0).to_pylist()
@@ -215,7 +217,8 @@ def _tasks(calls: list[str]) -> Callable[[Iterable[Any]], Iterator[Any]]:
                 try:
                     answers.append(json.dumps(getattr(_work, name)(*arguments)))
                 except (mqstore.MQStoreError, OSError) as error:
-                    msg = f"{mark}{type(error).__name__}: {error}"
+                    hint = f"; {SAME_PATH}" if isinstance(error, mqstore.NotAStoreError) else ""
+                    msg = f"{mark}{type(error).__name__}: {error}{hint}"
                     raise RuntimeError(msg) from None
             columns = {"number": pa.array(numbers, pa.int64()), "answer": pa.array(answers, pa.string())}
             yield pa.RecordBatch.from_pydict(columns)

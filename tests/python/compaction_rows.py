@@ -17,10 +17,10 @@ SIZES: dict[str, Any] = {"log_file_size": 16 << 10, "queue_file_size": 46 * 40}
 Contents = dict[int, dict[str, bytes]]
 
 
-def make(path: Path) -> Contents:
+def make(path: Path, **options: Any) -> Contents:
     """Makes a store with a compaction topic; what a dictionary holds after all its messages."""
     contents: Contents = {queue: {} for queue in range(QUEUES)}
-    with mqstore.open(path, "create", segment_size=1 << 20) as store:
+    with mqstore.open(path, "create", segment_size=1 << 20, **options) as store:
         store.create_topic(TOPIC, queues=QUEUES, attributes={"cleanup.policy": "COMPACTION"})
         store.create_topic("other")
         fill(store, contents, 3000, seed=1)

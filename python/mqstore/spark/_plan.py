@@ -183,7 +183,8 @@ def _log_parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any
 
 def _batch_rows(options: dict[str, Any], sizes: list[int]) -> int:
     """How many rows of records with such sizes make a batch."""
-    return max(16, min(16_384, options["batch_bytes"] * len(sizes) // max(1, sum(sizes))))
+    most: int = options["batch_bytes"]
+    return max(16, min(16_384, most * len(sizes) // max(1, sum(sizes))))
 
 
 def _first(store: mqstore.Store, part: Range) -> mqstore.StoredMessage | None:

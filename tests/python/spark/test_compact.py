@@ -124,9 +124,9 @@ def test_a_job_that_always_fails_changes_nothing(
     path, _ = made
     real = _compact._run
 
-    def without_token(session: Any, home: str, plan: dict[str, Any], max_tasks: int | None) -> list[str]:
+    def without_token(session: Any, home: str, plan: dict[str, Any], *others: Any) -> list[str]:
         Path(home, "mqstore", "jobs", plan["job_id"], "nonce").unlink()
-        return real(session, home, plan, max_tasks)
+        return real(session, home, plan, *others)
 
     monkeypatch.setattr(_compact, "_run", without_token)
     with pytest.raises(mqstore.MQStoreError, match="the same path"):

@@ -7,6 +7,7 @@ made before the time is taken, which shows what Spark itself takes.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from python_side import working_copy
 
 import mqstore
 import mqstore.spark
@@ -57,6 +59,7 @@ def session() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 2g pyspark-shell"
     folder = tempfile.mkdtemp(prefix="mqstore-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     builder = SparkSession.builder.master(f"local[{THREADS}]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.local.dir", folder)
     made = builder.config("spark.sql.shuffle.partitions", str(THREADS)).getOrCreate()
@@ -77,20 +80,6 @@ def beside(spec: dict[str, Any], name: str) -> Path:
     """Return a path beside the store with nothing there."""
     path = Path(spec["path"] + name)
     shutil.rmtree(path, ignore_errors=True)
-    return path
-
-
-def working_copy(spec: dict[str, Any]) -> Path:
-    """Copy the store; the log, which a compaction does not change, by links."""
-
-    def copy(source: str, target: str) -> None:
-        if "commitlog" in source:
-            os.link(source, target)
-        else:
-            shutil.copy2(source, target)
-
-    path = beside(spec, "-work")
-    shutil.copytree(spec["path"], path, copy_function=copy)
     return path
 
 

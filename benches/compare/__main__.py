@@ -57,7 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sides", default="", help="only sides whose name begins with one of these, by commas")
     parser.add_argument("--rounds", type=int, default=None, help="turns of each side; 5 by default")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the work and 2 rounds: does it run?")
-    parser.add_argument("--no-java", action="store_true", help="mqstore and the limits only; needs no JDK")
+    parser.add_argument("--no-java", action="store_true", help="all but RocketMQ; needs no Maven")
     parser.add_argument("--spark-records", type=int, default=500_000, help="messages of the store of the rows spark-*")
     parser.add_argument("--program", type=Path, help="a built mqstore-compare, to measure another version than this")
     parser.add_argument("--rest", type=float, default=1.0, help="seconds of quiet before each measurement")
@@ -101,7 +101,7 @@ def _run(arguments: argparse.Namespace, rows: list[Row], scratch: Path) -> int:
         contenders = tuple(
             contender
             for contender in row.contenders
-            if not (arguments.no_java and contender.driver in ("java", "spark"))
+            if not (arguments.no_java and contender.driver == "java")
             and contender.name.startswith(tuple(arguments.sides.split(",")))
         )
         measured[row.name] = bench.run(row, contenders, rounds, lambda line: print(line, file=sys.stderr, flush=True))

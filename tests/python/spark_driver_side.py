@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 """Far more than anything takes: who waits so long waits for ever."""
 
 

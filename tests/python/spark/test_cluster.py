@@ -37,7 +37,7 @@ from spark_driver_side import (
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="workers need two loopback addresses and /proc"),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
 ]
 
 SPECULATES = {

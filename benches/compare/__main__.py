@@ -20,6 +20,7 @@ from . import machine, report
 from .measure import Bench, Results
 from .rows import ROWS, Row
 from .sides import HERE, ROOT, VERSION, MeasureError, Programs
+from .spark_rows import spark_rows
 
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 PATH_OPTIONS = ("--folder", "--output", "--program")
@@ -30,9 +31,10 @@ QUICK_ROOM_BYTES = 8 << 30
 def main() -> int:
     """Run what the command line asks for."""
     arguments = _arguments()
-    rows = _chosen(arguments.rows)
+    there = ROWS + spark_rows(arguments.spark_records)
+    rows = _chosen(there, arguments.rows)
     if arguments.list:
-        for row in ROWS:
+        for row in there:
             print(f"{row.name:<16}{row.title}")
         return 0
     # Ended from outside, it still removes what it made.
@@ -55,7 +57,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sides", default="", help="only sides whose name begins with one of these, by commas")
     parser.add_argument("--rounds", type=int, default=None, help="turns of each side; 5 by default")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the work and 2 rounds: does it run?")
-    parser.add_argument("--no-java", action="store_true", help="mqstore and the limits only; needs no JDK")
+    parser.add_argument("--no-java", action="store_true", help="all but RocketMQ; needs no Maven")
+    parser.add_argument("--spark-records", type=int, default=500_000, help="messages of the store of the rows spark-*")
     parser.add_argument("--program", type=Path, help="a built mqstore-compare, to measure another version than this")
     parser.add_argument("--rest", type=float, default=1.0, help="seconds of quiet before each measurement")
     parser.add_argument(
@@ -68,12 +71,12 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _chosen(names: str) -> list[Row]:
+def _chosen(there: tuple[Row, ...], names: str) -> list[Row]:
     wanted = [name for name in names.split(",") if name]
-    unknown = set(wanted) - {row.name for row in ROWS}
+    unknown = set(wanted) - {row.name for row in there}
     if unknown:
         sys.exit(f"no such row: {', '.join(sorted(unknown))}; --list prints them")
-    return [row for row in ROWS if not wanted or row.name in wanted]
+    return [row for row in there if not wanted or row.name in wanted]
 
 
 def _check(scratch: Path, *, quick: bool) -> None:

@@ -110,7 +110,7 @@ class Bench:
         finds = READ_DEFAULTS if contender.driver != "rust" and row.kind in SHARED else {}
         spec = DEFAULTS | finds | row.spec | contender.spec
         if self._quick:
-            for name in ("messages", "unflushed"):
+            for name in ("messages", "unflushed", "keys"):
                 if name in spec:
                     spec[name] = max(spec[name] // QUICK_PART, 10 * spec["batch"])
             spec["burst"] //= QUICK_PART
@@ -189,9 +189,12 @@ class Bench:
 
     def _fill(self, row: Row, folder: Path) -> Result:
         spec = DEFAULTS | {"op": "fill", "side": "ours", "path": str(folder)}
-        spec |= {name: row.spec[name] for name in ("body_bytes", "queues") if name in row.spec}
-        spec["messages"] = row.spec["filled"] // (QUICK_PART if self._quick else 1)
-        with self._programs.start("rust") as driver:
+        spec |= {name: row.spec[name] for name in ("body_bytes", "queues", "keys") if name in row.spec}
+        part = QUICK_PART if self._quick else 1
+        spec["messages"] = row.spec["filled"] // part
+        if "keys" in spec:
+            spec["keys"] //= part
+        with self._programs.start(row.spec.get("filler", "rust")) as driver:
             return driver.measure(spec, MOST_SECONDS)
 
     def _find(self, spec: Spec, driver: Driver, filled: Result) -> Result:

@@ -2,11 +2,14 @@
 
 Operation ``read``, in the ways of README.md: every message is made as a `StoredMessage`; its fields are not asked for.
 Operation ``scan``: every batch is taken and dropped. Operation ``export``: into a Parquet file beside the store.
+Operation ``fill`` makes a store to be compacted: `messages` with `keys` keys in turn.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 import time
 from collections import deque
@@ -65,6 +68,67 @@ def export(spec: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": seconds, "messages": spec["messages"], "stored": found, "refused": 0}
 
 
+def fill(spec: dict[str, Any]) -> dict[str, Any]:
+    """Make a store whose topic can be compacted."""
+    body = b"x" * (spec["body_bytes"] - 8)
+    with mqstore.open(spec["path"], "create", segment_size=SEGMENT_BYTES) as store:
+        store.create_topic("bench", queues=spec["queues"], attributes={"cleanup.policy": "COMPACTION"})
+        for begin in range(0, spec["messages"], AT_ONCE):
+            numbers = range(begin, min(begin + AT_ONCE, spec["messages"]))
+            keys = (number % spec["keys"] for number in numbers)
+            messages = [mqstore.Message(b"%08d" % key + body, keys=f"order-{key:08}") for key in keys]
+            store.append_many("bench", messages)
+        log_bytes = store.stats().log_max_offset
+    return {"messages": spec["messages"], "log_bytes": log_bytes}
+
+
+def working_copy(spec: dict[str, Any]) -> Path:
+    """Copy the store; the log, which a compaction does not change, by links."""
+
+    def copy(source: str, target: str) -> None:
+        if "commitlog" in source:
+            os.link(source, target)
+        else:
+            shutil.copy2(source, target)
+
+    path = Path(spec["path"] + "-work")
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(spec["path"], path, copy_function=copy)
+    return path
+
+
+def compact(spec: dict[str, Any]) -> dict[str, Any]:
+    """Compact a copy of the store."""
+    path = working_copy(spec)
+    begin = time.perf_counter()
+    found = mqstore.compact(path, in_place=True).messages_before
+    seconds = time.perf_counter() - begin
+    shutil.rmtree(path)
+    return {"seconds": seconds, "messages": spec["messages"], "stored": found, "refused": 0}
+
+
+def verify(spec: dict[str, Any]) -> dict[str, Any]:
+    """Check the store."""
+    begin = time.perf_counter()
+    found = mqstore.verify(spec["path"]).messages
+    seconds = time.perf_counter() - begin
+    return {"seconds": seconds, "messages": spec["messages"], "stored": found, "refused": 0}
+
+
+def write(spec: dict[str, Any]) -> dict[str, Any]:
+    """Append to a new store, a thousand messages a call, and have them durable."""
+    body = b"x" * spec["body_bytes"]
+    begin = time.perf_counter()
+    with mqstore.open(spec["path"], "create") as store:
+        for at in range(0, spec["messages"], AT_ONCE):
+            numbers = range(at, min(at + AT_ONCE, spec["messages"]))
+            store.append_many("bench", [mqstore.Message(body, keys=f"order-{number}") for number in numbers])
+        store.flush()
+        seconds = time.perf_counter() - begin
+        found = sum(queue.max_offset for queue in store.queues("bench"))
+    return {"seconds": seconds, "messages": spec["messages"], "stored": found, "refused": 0}
+
+
 def read(spec: dict[str, Any]) -> dict[str, Any]:
     """Read `messages` messages of the store in the way that `pattern` names."""
     ways = {"sequential": sequential, "random": random, "lookup": lookup}
@@ -115,7 +179,22 @@ def lookup(store: mqstore.Store, wanted: list[int], _spec: dict[str, Any]) -> in
 GROUP_ROWS = 25_000
 """Rows of a group as an export makes them of messages of 1 KiB."""
 
-OPERATIONS = {"version": version, "read": read, "scan": scan, "export": export}
+SEGMENT_BYTES = 256 << 20
+"""So that a store of half a million messages has several segments: who works by segments has work for each thread."""
+
+AT_ONCE = 1000
+"""Messages of a call."""
+
+OPERATIONS = {
+    "version": version,
+    "read": read,
+    "scan": scan,
+    "export": export,
+    "fill": fill,
+    "compact": compact,
+    "verify": verify,
+    "write": write,
+}
 
 if __name__ == "__main__":
     main()

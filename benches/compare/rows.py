@@ -30,7 +30,7 @@ class Contender:
 
     name: str
     driver: str
-    """``rust`` (mqstore and the limits), ``python`` (mqstore's Python API) or ``java``."""
+    """``rust`` (mqstore and the limits), ``python`` (mqstore's Python API), ``spark`` or ``java``."""
     spec: Spec = field(default_factory=dict)
 
 

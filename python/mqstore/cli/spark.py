@@ -41,8 +41,8 @@ def verify(directories: Directories, master: Master = "local[*]", form: ReportFo
     """Checks stores, each in a task of its own; exit status 1 when something is wrong."""
     from mqstore import spark as jobs
 
-    with _session(master) as session:
-        found = jobs.verify(session, directories)
+    with _session(master) as session, render.progress("verifying", tasks=True) as bar:
+        found = jobs.verify(session, directories, progress=bar)
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
         columns = ("store", "ok", "messages", "bytes", "problems")
@@ -67,8 +67,8 @@ def rebuild(
     """Makes queues and key index of stores anew; exit status 1 when a log is damaged."""
     from mqstore import spark as jobs
 
-    with _session(master) as session:
-        found = jobs.rebuild(session, directories, dry_run=dry_run)
+    with _session(master) as session, render.progress("building queues and index", tasks=True) as bar:
+        found = jobs.rebuild(session, directories, dry_run=dry_run, progress=bar)
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
         columns = ("store", "messages", "queues", "index entries")
@@ -91,8 +91,8 @@ def compact(
     """Keeps of every key of compaction topics the newest message; exit status 1 when a queue was left out."""
     from mqstore import spark as jobs
 
-    with _session(master) as session:
-        report = jobs.compact(session, directory, topics=topics or None, job_id=job_id)
+    with _session(master) as session, render.progress("compacting", tasks=True) as bar:
+        report = jobs.compact(session, directory, topics=topics or None, job_id=job_id, progress=bar)
     _print(report.to_dict(), form)
     return PROBLEMS if report.skipped else CLEAN
 
@@ -123,8 +123,8 @@ def export(
     if to not in ("parquet", "arrow"):
         msg = f"--to must be parquet or arrow, not {to!r}"
         raise typer.BadParameter(msg)
-    with _session(master) as session:
-        report = jobs.export(session, directory, out, format=to, overwrite=overwrite, **given)
+    with _session(master) as session, render.progress("exporting", tasks=True) as bar:
+        report = jobs.export(session, directory, out, format=to, overwrite=overwrite, progress=bar, **given)
     _print(report.to_dict(), form)
     return CLEAN
 

@@ -11,16 +11,17 @@ from mqstore._compaction import options_json, topic_list
 from mqstore._paths import home_of
 from mqstore._reports import CompactionReport
 from mqstore.errors import MQStoreError
-from mqstore.spark._session import last_line, require
+from mqstore.spark._session import require, run
 from mqstore.spark._ship import archive_name
 from mqstore.spark._tasks import FAILED, compaction_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from pyspark.sql import SparkSession
 
     from mqstore._compaction import Keyless
+    from mqstore._reports import Progress
     from mqstore.types import Duration, StorePath
 
 
@@ -38,6 +39,7 @@ def compact(
     memory_size: int = 100 << 20,
     log_file_size: int | None = None,
     queue_file_size: int | None = None,
+    progress: Callable[[Progress], object] | None = None,
 ) -> CompactionReport:
     """Compacts topics: of every key the newest message stays, unless its body is empty.
 
@@ -70,6 +72,8 @@ def compact(
         memory_size: bytes that the keys of one queue may take in memory; with less of it a queue takes more rounds.
         log_file_size: wished bytes of a log file in a store that has none yet; RocketMQ's 104,857,600 when None.
         queue_file_size: wished bytes of a queue file, likewise; RocketMQ's 10,485,760 when None.
+        progress: called now and then, with tasks instead of bytes; an exception that it raises cancels the tasks, and
+            nothing is published. On Spark Connect it is called at the beginning and at the end.
 
     Returns:
         What was done. ``skipped`` says which queues were left out, and why.
@@ -102,7 +106,7 @@ def compact(
     text = _native.compaction_plan(home, chosen, options)
     plan = json.loads(text)
     try:
-        results = _run(spark, home, plan, max_tasks)
+        results = _run(spark, home, plan, max_tasks, progress)
         report = _native.compaction_publish(home, text, f"[{','.join(results)}]")
     except BaseException:
         _native.compaction_abandon(home, plan["job_id"])
@@ -120,7 +124,13 @@ def job_details(path: StorePath, job_id: str) -> dict[str, Any] | None:
     return None if found is None else json.loads(found)
 
 
-def _run(spark: SparkSession, home: str, plan: dict[str, Any], max_tasks: int | None) -> list[str]:
+def _run(
+    spark: SparkSession,
+    home: str,
+    plan: dict[str, Any],
+    max_tasks: int | None,
+    progress: Callable[[Progress], object] | None,
+) -> list[str]:
     """Runs the tasks of a plan on the executors; their results as JSON."""
     tasks = [json.dumps(task) for task in plan["tasks"]]
     if not tasks:
@@ -129,11 +139,8 @@ def _run(spark: SparkSession, home: str, plan: dict[str, Any], max_tasks: int | 
     job_dir = os.path.join(home, "mqstore", "jobs", plan["job_id"])  # noqa: PTH118
     function = compaction_tasks(tasks, job_dir, width, _native.__version__, archive_name(), FAILED)
     try:
-        rows = spark.range(0, width, 1, width).mapInArrow(function, "result string").collect()
-    except Exception as error:
-        reason = last_line(error, FAILED)
-        if reason is None:
-            raise
-        msg = f"compaction job {plan['job_id']} was not published: {reason}"
+        rows = run(spark, function, width, "result string", progress)
+    except MQStoreError as error:
+        msg = f"compaction job {plan['job_id']} was not published: {error}"
         raise MQStoreError(msg) from error
     return [row.result for row in rows]

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore._export import sync_folder
 from mqstore._paths import home_of
 from mqstore._reports import ExportReport, Problem, RebuildReport, VerifyReport
-from mqstore.errors import MQStoreError
-from mqstore.spark._session import last_line, require
+from mqstore.spark._session import require, run
 from mqstore.spark._tasks import FAILED
 
 if TYPE_CHECKING:
@@ -22,15 +21,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from mqstore._reports import Progress
     from mqstore.types import StorePath
 
 
-def verify(spark: SparkSession, paths: Iterable[StorePath]) -> dict[str, VerifyReport]:
+def verify(
+    spark: SparkSession, paths: Iterable[StorePath], *, progress: Callable[[Progress], object] | None = None
+) -> dict[str, VerifyReport]:
     """Checks stores, each in a task of its own, without changing them.
 
     Args:
         spark: the session, classic or Spark Connect.
         paths: the stores' directories; the same paths on the driver and on every executor.
+        progress: called now and then, with tasks instead of bytes; an exception that it raises cancels the tasks. On
+            Spark Connect it is called at the beginning and at the end.
 
     Returns:
         What `mqstore.verify` finds, by path.
@@ -40,11 +44,17 @@ def verify(spark: SparkSession, paths: Iterable[StorePath]) -> dict[str, VerifyR
         MQStoreError: a task failed for good, because there is no store for example; the text says where and why.
     """
     homes = _homes(spark, paths)
-    found = _run(spark, [("verify", [home]) for home in homes])
+    found = _run(spark, [("verify", [home]) for home in homes], progress)
     return {home: _verified(each) for home, each in zip(homes, found, strict=True)}
 
 
-def rebuild(spark: SparkSession, paths: Iterable[StorePath], *, dry_run: bool = False) -> dict[str, RebuildReport]:
+def rebuild(
+    spark: SparkSession,
+    paths: Iterable[StorePath],
+    *,
+    dry_run: bool = False,
+    progress: Callable[[Progress], object] | None = None,
+) -> dict[str, RebuildReport]:
     """Makes the derived files of stores anew, each store in a task of its own, as `mqstore.rebuild` does.
 
     Each task takes the lock of its store and changes the old files for the new ones in one step. What it makes depends
@@ -54,6 +64,8 @@ def rebuild(spark: SparkSession, paths: Iterable[StorePath], *, dry_run: bool = 
         spark: the session, classic or Spark Connect.
         paths: the stores' directories; the same paths on the driver and on every executor.
         dry_run: only tells what would come out.
+        progress: called now and then, with tasks instead of bytes; an exception that it raises cancels the tasks; a
+            store is rebuilt as a whole or not at all. On Spark Connect it is called at the beginning and at the end.
 
     Returns:
         What was made, by path.
@@ -63,7 +75,7 @@ def rebuild(spark: SparkSession, paths: Iterable[StorePath], *, dry_run: bool = 
         MQStoreError: a task failed for good; the text says where and why. Other stores may be rebuilt.
     """
     homes = _homes(spark, paths)
-    found = _run(spark, [("rebuild", [home, dry_run]) for home in homes])
+    found = _run(spark, [("rebuild", [home, dry_run]) for home in homes], progress)
     reports = ({**each, "skipped": tuple(each["skipped"])} for each in found)
     return {home: RebuildReport(**each) for home, each in zip(homes, reports, strict=True)}
 
@@ -75,6 +87,7 @@ def export(
     *,
     format: str = "parquet",
     overwrite: bool = False,
+    progress: Callable[[Progress], object] | None = None,
     **options: object,
 ) -> ExportReport:
     """Writes messages to a folder of Parquet or Arrow files, without moving them through Spark.
@@ -88,6 +101,8 @@ def export(
         dest: the folder, which is made.
         format: ``"parquet"`` or ``"arrow"``.
         overwrite: whether a folder at ``dest`` is replaced.
+        progress: called now and then, with tasks instead of bytes; an exception that it raises cancels the tasks. On
+            Spark Connect it is called at the beginning and at the end.
         options: those of a read: ``topic="orders"``, ``columns="tags,body"``, ``startingTimestamp=...``.
 
     Returns:
@@ -115,9 +130,10 @@ def export(
     staging.mkdir(parents=True)
     try:
         calls = [
-            ("export", [reader.options, list(part), str(staging), number, format]) for number, part in enumerate(parts)
+            ("export", [reader.options, part.plain(), str(staging), number, format])
+            for number, part in enumerate(parts)
         ]
-        found = _run(spark, calls)
+        found = _run(spark, calls, progress)
         kept = {each["file"] for each in found}
         for file in staging.iterdir():
             if file.name not in kept:
@@ -169,20 +185,14 @@ def _verified(values: dict[str, Any]) -> VerifyReport:
     return VerifyReport(values["ok"], values["messages"], values["bytes"], problems)
 
 
-def _run(spark: SparkSession, calls: list[tuple[str, list[Any]]]) -> list[Any]:
+def _run(
+    spark: SparkSession, calls: list[tuple[str, list[Any]]], progress: Callable[[Progress], object] | None
+) -> list[Any]:
     """Calls functions of `_work` on the executors, each in a task of its own; what they answer, in order."""
     if not calls:
         return []
     function = _tasks([json.dumps(call) for call in calls])
-    try:
-        answers = (
-            spark.range(0, len(calls), 1, len(calls)).mapInArrow(function, "number bigint, answer string").collect()
-        )
-    except Exception as error:
-        reason = last_line(error, FAILED)
-        if reason is None:
-            raise
-        raise MQStoreError(reason) from error
+    answers = run(spark, function, len(calls), "number bigint, answer string", progress)
     by_number = {row.number: json.loads(row.answer) for row in answers}
     return [by_number[number] for number in range(len(calls))]
 
@@ -206,6 +216,7 @@ def _tasks(calls: list[str]) -> Callable[[Iterable[Any]], Iterator[Any]]:
             raise RuntimeError(msg) from None
         import mqstore
         from mqstore.spark import _work
+        from mqstore.spark._locks import SAME_PATH
 
         for batch in batches:
             numbers = batch.column(0).to_pylist()
@@ -215,7 +226,8 @@ def _tasks(calls: list[str]) -> Callable[[Iterable[Any]], Iterator[Any]]:
                 try:
                     answers.append(json.dumps(getattr(_work, name)(*arguments)))
                 except (mqstore.MQStoreError, OSError) as error:
-                    msg = f"{mark}{type(error).__name__}: {error}"
+                    hint = f"; {SAME_PATH}" if isinstance(error, mqstore.NotAStoreError) else ""
+                    msg = f"{mark}{type(error).__name__}: {error}{hint}"
                     raise RuntimeError(msg) from None
             columns = {"number": pa.array(numbers, pa.int64()), "answer": pa.array(answers, pa.string())}
             yield pa.RecordBatch.from_pydict(columns)

@@ -1,4 +1,4 @@
-"""Waiting for a store's lock, which another driver or another attempt has."""
+"""Coming by a store that others use as well: waiting for its lock, and what to say when it is not there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from mqstore.errors import StoreLockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+SAME_PATH = "the store has to be reached under the same path on the driver and on every executor"
 
 _PAUSE_SECONDS = 0.1
 

@@ -1,10 +1,10 @@
 """Which queues a read wants, from where to where, and into which parts it is cut.
 
-Runs on the driver's side, in Spark's planning processes. A part is a tuple of plain values: the store, parts of queues,
+Runs on the driver's side, in Spark's planning processes. A part says, in plain values: the store, parts of queues,
 the stretch of the log in which their records lie, and rows in a batch. Where the wanted queues hold much of the log,
 parts are stretches of the log, which tasks walk; where they hold little of it, parts are offsets of queues, whose
-entries tasks follow. A record belongs to exactly one part either way. Of queues that were compacted a task asks the
-store for messages, as ``Store.read`` does: below the end of the compaction they are not those of the log.
+entries tasks follow. A record belongs to exactly one part either way. Queues that were compacted
+are read as ``Store.read`` does: below the end of the compaction their messages are not those of the log.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import mqstore
 from mqstore import _native
 from mqstore.errors import MQStoreError, OffsetOutOfRangeError, TopicNotFoundError
+from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import _EARLIEST, _LATEST
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ _BYTES_PER_ENTRY = 16 << 10
 
 # Entries that a part follows, unless the options say otherwise.
 _ENTRIES = 1 << 16
-
-# Messages in a batch of those that the store is asked for.
-_MESSAGE_ROWS = 512
 
 Bounds = dict[tuple[str, int], tuple[int, int]]
 """Smallest and next offset of each queue."""
@@ -54,8 +52,12 @@ class Part(NamedTuple):
     to: int
     """No record starts at this log offset or behind it."""
     way: str
-    """``log``: walks it; ``cheapest``: that, or follows entries; ``messages``: asks the store."""
+    """``log``: walks it; ``cheapest``: that, or follows entries; ``messages``: as ``Store.read`` does."""
     batch_rows: int
+
+    def plain(self) -> tuple[Any, ...]:
+        """The same without a class of this package, which an executor may not know before it was sent one."""
+        return (self.path, tuple(tuple(part) for part in self.ranges), *self[2:])
 
 
 def bounds(store: mqstore.Store, topics: dict[str, Any]) -> Bounds:
@@ -134,8 +136,13 @@ def lost(options: dict[str, Any], goes_on: str) -> Callable[[str], None]:
 def parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) -> list[Part]:
     """Cuts parts of queues into what tasks read."""
     compacted = [part for part in ranges if _is_compacted(store.path, part)]
-    pieces = [piece for part in compacted for piece in _pieces(part, options["max_records"] or _ENTRIES)]
-    asked = [Part(store.path, (piece,), 0, 0, "messages", _MESSAGE_ROWS) for piece in pieces]
+    asked = []
+    for part in compacted:
+        first = _first(store, part)
+        if first is not None:
+            rows = _batch_rows(options, [first.size])
+            pieces = _pieces(part, options["max_records"] or _ENTRIES)
+            asked += [Part(store.path, (piece,), 0, 0, "messages", rows) for piece in pieces]
     return asked + _log_parts(store, [part for part in ranges if part not in compacted], options)
 
 
@@ -158,8 +165,7 @@ def _log_parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any
     if not found:
         return []
     ends = {part: _end(store, part) for part, _ in found}
-    sizes = [first.size for _, first in found]
-    rows = max(16, min(16_384, options["batch_bytes"] * len(sizes) // max(1, sum(sizes))))
+    rows = _batch_rows(options, [first.size for _, first in found])
     begin, to = min(first.commit_log_offset for _, first in found), max(ends.values())
     ranges = [part for part, _ in found]
     entries = sum(part.end - part.start for part in ranges)
@@ -173,6 +179,12 @@ def _log_parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any
         Part(store.path, tuple(ranges), start, end, "log", rows)
         for start, end in zip(cuts, [*cuts[1:], to], strict=True)
     ]
+
+
+def _batch_rows(options: dict[str, Any], sizes: list[int]) -> int:
+    """How many rows of records with such sizes make a batch."""
+    most: int = options["batch_bytes"]
+    return max(16, min(16_384, most * len(sizes) // max(1, sum(sizes))))
 
 
 def _first(store: mqstore.Store, part: Range) -> mqstore.StoredMessage | None:
@@ -240,5 +252,5 @@ def open_store(path: str) -> mqstore.Store:
     try:
         return mqstore.open(path)
     except MQStoreError as error:
-        error.add_note(f"{path} has to be there under this path on the driver and on every executor")
+        error.add_note(f"{path}: {SAME_PATH}")
         raise

@@ -74,7 +74,7 @@ class Reader(DataSourceReader):
         """What each task reads; at least one, since Spark takes none for one without a value."""
         from mqstore.spark import _source
 
-        return [InputPartition(tuple(part)) for part in _source.plan(self.options, self.ranges)]
+        return [InputPartition(part.plain()) for part in _source.plan(self.options, self.ranges)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of a part."""
@@ -119,7 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What each task of a batch reads."""
         from mqstore.spark import _stream
 
-        return [InputPartition(tuple(part)) for part in _stream.plan(self.options, start, end)]
+        return [InputPartition(part.plain()) for part in _stream.plan(self.options, start, end)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of a part."""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore.errors import MQStoreError, StoreWarning
+from mqstore.errors import MQStoreError, NotAStoreError, StoreWarning
+from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Generator, Iterator
 
     import pyarrow as pa
-
-    import mqstore
 
 _PLACE = "commit_log_offset"
 
@@ -37,9 +34,6 @@ def _read(options: dict[str, Any], value: tuple[Any, ...]) -> Iterator[pa.Record
     import pyarrow as pa
 
     path, ranges, begin, to, way, batch_rows = value
-    if way == "messages":
-        yield from _asked(options, path, ranges[0], batch_rows)
-        return
     wanted = [name for name in options["output"] if name in COLUMNS]
     careful = "body" in wanted and options["body"] == "binary"
     columns = [*wanted, _PLACE] if careful and _PLACE not in wanted else wanted
@@ -57,9 +51,14 @@ def _read(options: dict[str, Any], value: tuple[Any, ...]) -> Iterator[pa.Record
         "batch_size": batch_rows,
         "threads": 1,
     }
-    stream = _native.scan_open(path, request)
     try:
-        if stream.start > begin and options.get("start_time") is None:
+        stream = _native.scan_open(path, request)
+    except NotAStoreError as error:
+        raise MQStoreError(f"{error}; {SAME_PATH}") from None
+    try:
+        if stream.limit < to and options.get("end_time") is None:
+            raise MQStoreError(f"{path}: the log ends at offset {stream.limit} here and not behind {to}; {SAME_PATH}")
+        if way != "messages" and stream.start > begin and options.get("start_time") is None:
             _deleted(options, f"{path}: the log from offset {begin} to {stream.start} was deleted before it was read")
         told = 0
         for some in stream:
@@ -69,68 +68,6 @@ def _read(options: dict[str, Any], value: tuple[Any, ...]) -> Iterator[pa.Record
         yield from _passed(options, stream, told)
     finally:
         stream.close()
-
-
-def _asked(
-    options: dict[str, Any], path: str, part: tuple[str, int, int, int], batch_rows: int
-) -> Iterator[pa.RecordBatch]:
-    """Messages that the store is asked for, because the log has others."""
-    import pyarrow as pa
-
-    import mqstore
-
-    schema = _empty(options).schema
-    topic, queue_id, start, end = part
-    with mqstore.open(path) as store:
-        there = {queue.queue_id: queue.min_offset for queue in store.queues(topic)}[queue_id]
-        if there > start:
-            _deleted(options, f"{path}: queue {queue_id} of topic {topic!r} begins at {there} and not at {start}")
-        first = min(max(start, there), end)
-        messages = filter(_wanted(options), store.read(topic, queue_id, first, end, filter=options["filter"]))
-        while some := list(itertools.islice(messages, batch_rows)):
-            columns = [pa.array([_value(options, each, field.name) for each in some], field.type) for field in schema]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _wanted(options: dict[str, Any]) -> Callable[[mqstore.StoredMessage], bool]:
-    """Whether keys and times are those that are asked for."""
-    keys = None if options["keys"] is None else set(options["keys"])
-    first, last = options.get("start_time"), options.get("end_time")
-
-    def wanted(message: mqstore.StoredMessage) -> bool:
-        return (
-            (keys is None or not keys.isdisjoint(message.keys) or message.unique_id in keys)
-            and (first is None or message.store_timestamp >= first)
-            and (last is None or message.store_timestamp < last)
-        )
-
-    return wanted
-
-
-def _value(options: dict[str, Any], message: mqstore.StoredMessage, name: str) -> Any:
-    """A column's value of a message."""
-    if name == options["corrupt"]:
-        return None
-    if name in ("born_timestamp", "store_timestamp"):
-        return getattr(message, name) * 1000
-    if name == "body_size":
-        return len(message.body)
-    if name == "body" and options["body"] != "binary":
-        return _text(message.body, options["body"])
-    found = getattr(message, name)
-    if name == "properties":
-        return list(found.items())
-    return list(found) if name == "keys" else found
-
-
-def _text(body: bytes, form: str) -> str | None:
-    try:
-        text = body.decode()
-        if form == "json":
-            json.loads(text)
-    except ValueError:
-        return None
-    return text
 
 
 def _deleted(options: dict[str, Any], text: str) -> None:

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 
 def _by_value() -> None:
-    """Has the classes for the executors pickled by value."""
+    """Has the classes for the executors pickled by value; Spark sends the source itself along for its name."""
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(_remote)  # type: ignore[no-untyped-call]
+    import pyspark_mqstore
+
+    for module in (_remote, pyspark_mqstore):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def home() -> tuple[str, str]:

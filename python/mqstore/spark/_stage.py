@@ -18,6 +18,7 @@ from mqstore import _native
 from mqstore._export import sync_folder
 from mqstore.errors import InvalidMessageError, MQStoreError
 from mqstore.spark import _buffers
+from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import COLUMNS
 
 if TYPE_CHECKING:
@@ -118,10 +119,7 @@ def _same_folder(options: dict[str, Any]) -> None:
     except OSError:
         same = False
     if not same:
-        msg = (
-            f"{token} is not on this executor what it is on the driver: the store has to be reached under the same "
-            "path on the driver and on every executor"
-        )
+        msg = f"{token} is not on this executor what it is on the driver: {SAME_PATH}"
         raise MQStoreError(msg)
 
 

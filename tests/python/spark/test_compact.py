@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -17,67 +15,16 @@ import pytest
 
 import mqstore
 import mqstore.spark
+from compaction_rows import QUEUES, SIZES, TOPIC, Contents, compacted, fill, hashes, left_in_jobs, make
 from mqstore import _native
 from mqstore.spark import _compact, _session, _ship, _tasks
-
-TOPIC = "prices"
-QUEUES = 3
-SIZES: dict[str, Any] = {"log_file_size": 16 << 10, "queue_file_size": 46 * 40}
-
-Contents = dict[int, dict[str, bytes]]
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> tuple[Path, Contents]:
     """A closed store with a compaction topic, and what a dictionary holds after all its messages."""
     path = tmp_path / "store"
-    contents: Contents = {queue: {} for queue in range(QUEUES)}
-    with mqstore.open(path, "create", segment_size=1 << 20) as store:
-        store.create_topic(TOPIC, queues=QUEUES, attributes={"cleanup.policy": "COMPACTION"})
-        store.create_topic("other")
-        fill(store, contents, 3000, seed=1)
-    return path, contents
-
-
-def fill(store: mqstore.Store, contents: Contents, count: int, seed: int) -> None:
-    chance = random.Random(seed)
-    for number in range(count):
-        queue = chance.randrange(QUEUES)
-        kind = chance.random()
-        key = f"item {chance.randrange(200)}".replace(" ", "-")
-        body = f"{number}: {'x' * chance.randrange(100)}".encode()
-        if kind < 0.05:
-            store.append(TOPIC, b"without a key", queue_id=queue)
-        elif kind < 0.15:
-            store.append(TOPIC, b"", keys=key, queue_id=queue)
-            contents[queue].pop(key, None)
-        else:
-            store.append(TOPIC, body, keys=key, tags="t", queue_id=queue)
-            contents[queue][key] = body
-        if number % 10 == 0:
-            store.append("other", body, keys=key)
-
-
-def compacted(path: Path) -> Contents:
-    """What a reader finds in the compacted queues, without the messages that delete their key."""
-    found: Contents = {}
-    for queue in range(QUEUES):
-        answer = _native.compaction_read(str(path), TOPIC, queue, 0, 1 << 20)
-        rows = [] if answer is None else answer[2]
-        assert [row[0] for row in rows] == sorted({row[0] for row in rows})
-        by_key = {str(row[1]): row[2] for row in rows}
-        assert len(by_key) == len(rows), "a key is there twice"
-        found[queue] = {key: body for key, body in by_key.items() if body}
-    return found
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-def left_in_jobs(path: Path) -> set[str]:
-    return {entry.name for job in (path / "mqstore" / "jobs").iterdir() for entry in job.iterdir()}
+    return path, make(path)
 
 
 def test_equals_a_dictionary(spark: Any, made: tuple[Path, Contents]) -> None:
@@ -177,9 +124,9 @@ def test_a_job_that_always_fails_changes_nothing(
     path, _ = made
     real = _compact._run
 
-    def without_token(session: Any, home: str, plan: dict[str, Any], max_tasks: int | None) -> list[str]:
+    def without_token(session: Any, home: str, plan: dict[str, Any], *others: Any) -> list[str]:
         Path(home, "mqstore", "jobs", plan["job_id"], "nonce").unlink()
-        return real(session, home, plan, max_tasks)
+        return real(session, home, plan, *others)
 
     monkeypatch.setattr(_compact, "_run", without_token)
     with pytest.raises(mqstore.MQStoreError, match="the same path"):

@@ -11,6 +11,7 @@ import pytest
 
 import mqstore
 import mqstore.spark
+from compaction_rows import QUEUES, SIZES, make
 from mqstore import cli
 from mqstore.cli import spark as verbs
 
@@ -48,6 +49,45 @@ def test_rebuild(spark: Any, stores: list[Path]) -> None:
     found = mqstore.spark.rebuild(spark, stores)
     assert [(each.messages, each.queues) for each in found.values()] == [(300, 2)] * 2
     assert all(mqstore.verify(path).ok for path in stores)
+
+
+def test_progress_and_its_end(spark: Any, stores: list[Path], tmp_path: Path) -> None:
+    told: list[mqstore.Progress] = []
+    mqstore.spark.verify(spark, stores, progress=told.append)
+    assert told[-1] == mqstore.Progress(2, 2)
+    assert [each.done for each in told] == sorted({each.done for each in told})
+    assert {each.total for each in told} == {2}
+
+    class Enough(Exception):  # noqa: N818 - it is no error
+        pass
+
+    def enough(_: mqstore.Progress) -> None:
+        raise Enough
+
+    path = tmp_path / "prices"
+    make(path)
+    context = spark.sparkContext
+    for call in (
+        lambda: mqstore.spark.compact(spark, path, progress=enough),
+        lambda: mqstore.spark.rebuild(spark, stores, progress=enough),
+        lambda: mqstore.spark.verify(spark, stores, progress=enough),
+        lambda: mqstore.spark.export(spark, path, tmp_path / "out", progress=enough),
+    ):
+        with pytest.raises(Enough):
+            call()
+        assert context.statusTracker().getActiveJobsIds() == []
+    assert not (path / "compaction").exists()
+    assert not (tmp_path / "out").exists()
+    # A group of the caller's stays the one that his jobs belong to.
+    context.setJobGroup("ours", "")
+    try:
+        told.clear()
+        report = mqstore.spark.compact(spark, path, progress=told.append, **SIZES)
+        assert len(context.statusTracker().getJobIdsForGroup("ours")) == 1
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+        context.setLocalProperty("spark.job.description", None)
+    assert (told[-1], report.messages_before) == (mqstore.Progress(QUEUES, QUEUES), 3000)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

@@ -54,7 +54,7 @@ def direct(path: Path, **options: Any) -> list[dict[str, Any]]:
     reader = pickle.loads(pickle.dumps(_source.reader(given, _source.schema(given))))
     found: list[dict[str, Any]] = []
     for part in _source.plan(reader.options, reader.ranges):
-        value = pickle.loads(pickle.dumps(tuple(part)))
+        value = pickle.loads(pickle.dumps(part.plain()))
         for batch in _rows.rows(reader.options, value):
             found += batch.to_pylist()
     return found
@@ -229,7 +229,7 @@ def test_messages_that_expired(made: Path) -> None:
     with pytest.raises(mqstore.MQStoreError, match="failOnDataLoss"):
         [list(_rows.rows(reader.options, tuple(part))) for part in parts]
     options = {**reader.options, "fail_on_data_loss": False, "mode": "DROPMALFORMED"}
-    left = sum(batch.num_rows for part in parts for batch in _rows.rows(options, tuple(part)))
+    left = sum(batch.num_rows for part in parts for batch in _rows.rows(options, part.plain()))
     assert 0 < left < 480
     asked = json.dumps({"orders": {"0": first}})
     with pytest.raises(mqstore.MQStoreError, match="failOnDataLoss"):

@@ -233,7 +233,7 @@ impl Job {
 
     /// Ends a job that will not be published and removes its folder.
     pub fn abandon(self, files: &StoreFiles) -> Result<(), StoreError> {
-        files.vfs.remove_dir_all(&self.dir).at(&self.dir, "removing a job's folder")
+        remove_folder(files, &self.dir)
     }
 
     fn write(&self, files: &StoreFiles, state: &State) -> Result<(), StoreError> {
@@ -286,18 +286,27 @@ fn clear(files: &StoreFiles, dir: &Path, keep: &[&str]) -> Result<(), StoreError
             continue;
         }
         let path = dir.join(&entry.name);
-        let removed = match entry.stat.kind {
-            FileKind::Directory => files.vfs.remove_dir_all(&path),
-            _ => files.vfs.remove_file(&path),
-        };
-        match removed {
-            // A late attempt of the job may still be at work in there; the next sweep gets the rest.
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {}
-            removed => removed.at(&path, "sweeping a job's folder")?,
+        match entry.stat.kind {
+            FileKind::Directory => remove_folder(files, &path)?,
+            _ => gone_or(files.vfs.remove_file(&path)).at(&path, "sweeping a job's folder")?,
         }
     }
     Ok(())
+}
+
+/// Removes a folder of a job, or the job's own.
+fn remove_folder(files: &StoreFiles, dir: &Path) -> Result<(), StoreError> {
+    gone_or(files.vfs.remove_dir_all(dir)).at(dir, "sweeping a job's folder")
+}
+
+/// A late attempt of the job may still be at work where something is removed; the next sweep gets the rest.
+fn gone_or(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
+            Ok(())
+        }
+        removed => removed,
+    }
 }
 
 /// Finishes what drivers that died left: records that say *publishing* get their answer, staged
@@ -335,13 +344,13 @@ pub(crate) fn settle(files: &StoreFiles, current: &str) -> Result<(), StoreError
                 published.push((created_ms, dir));
             }
             _ if id == current => {}
-            _ => files.vfs.remove_dir_all(&dir).at(&dir, "sweeping a job's folder")?,
+            _ => remove_folder(files, &dir)?,
         }
     }
     published.sort();
     let surplus = published.len().saturating_sub(RECORDS_KEPT);
     for (_, dir) in published.into_iter().take(surplus).filter(|(_, dir)| !dir.ends_with(current)) {
-        files.vfs.remove_dir_all(&dir).at(&dir, "sweeping a job's folder")?;
+        remove_folder(files, &dir)?;
     }
     switch::step("compaction.sync_swept_jobs", || files.vfs.sync_dir(&jobs))
         .at(&jobs, "syncing the folder of jobs")

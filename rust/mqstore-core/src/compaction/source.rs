@@ -96,6 +96,12 @@ impl Walk<'_, '_> {
             return Ok(());
         }
         let list = Arc::new(SegmentList::load(self.files)?);
+        if list.end_offset() < log.log_end {
+            // What retention takes lies at the other end.
+            let reason =
+                format!("the log ends here, and went on to {} when the job was planned", log.log_end);
+            return Err(StoreError::corrupt(&self.files.commit_log(), list.end_offset(), reason));
+        }
         let scan_from = match self.by_queue(&list)? {
             Followed::ToTheEnd => log.scan_from,
             Followed::Until(position) => position.min(log.scan_from).max(list.min_offset()),

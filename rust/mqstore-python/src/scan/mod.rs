@@ -259,6 +259,7 @@ fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
         plan: match plan.as_deref() {
             Some("log") => ScanPlan::Log,
             Some("queues") => ScanPlan::Queues,
+            Some("messages") => ScanPlan::Messages,
             _ => ScanPlan::Cheapest,
         },
     })

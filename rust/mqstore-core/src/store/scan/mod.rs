@@ -12,7 +12,10 @@
 //! With `topics`, rows are the messages that these topics' own queues hold: no half messages that are stored under
 //! the topic itself, and no records of other topics that name a light queue. Of two records that claim one
 //! place of a queue, which no broker writes, following entries shows the first alone.
+//!
+//! [`ScanPlan::Messages`] is another thing: the messages of queues as reads give them, compacted ones too.
 
+mod messages;
 mod request;
 mod source;
 mod work;
@@ -31,6 +34,7 @@ use super::query::no_queue;
 use super::view::View;
 use super::{Side, Store};
 use crate::error::StoreError;
+use messages::MessageSource;
 use request::RowFilter;
 use source::{LogSource, QueueRange, QueueSource, Source, Tell, first_behind, span};
 use work::{Common, Outcome, Step, Work};
@@ -80,7 +84,6 @@ impl Store {
         let limit = view.catch_up()?;
         let span = span(&*view, request, limit);
         let filter = Arc::new(RowFilter::new(request));
-        let ranges = queue_ranges(&*view, request, span)?;
         let (passed, note) = (Arc::default(), self.noter());
         let told: Arc<Mutex<Vec<(Passed, String)>>> = Arc::clone(&passed);
         let tell: Tell = Arc::new(move |what, text: String| {
@@ -96,7 +99,13 @@ impl Store {
             position: span.0,
             follows_entries: false,
         };
-        match ranges {
+        if request.plan == ScanPlan::Messages {
+            let source = MessageSource::new(self, request, &scan.plan.tell)?;
+            (scan.start, scan.position) = (0, 0);
+            scan.begin(Source::Messages(source), Arc::new([]))?;
+            return Ok(scan);
+        }
+        match queue_ranges(&*scan.plan.view, request, span)? {
             Some(ranges) => scan.follow_entries(ranges)?,
             None => scan.walk()?,
         }
@@ -159,7 +168,7 @@ fn queue_ranges(
 
 fn follows(request: &ScanRequest, entries: u64, span: (u64, u64)) -> bool {
     match request.plan {
-        ScanPlan::Log => false,
+        ScanPlan::Log | ScanPlan::Messages => false,
         ScanPlan::Queues => true,
         ScanPlan::Cheapest => entries.saturating_mul(BYTES_PER_ENTRY) <= span.1.saturating_sub(span.0),
     }

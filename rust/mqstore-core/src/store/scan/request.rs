@@ -9,7 +9,7 @@ use regex::bytes::Regex;
 
 use crate::message::TagFilter;
 
-/// How a scan finds its records. The rows are the same.
+/// How a scan finds its records. The rows are the same, but for [`ScanPlan::Messages`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScanPlan {
     /// Whatever reads less.
@@ -19,6 +19,9 @@ pub enum ScanPlan {
     Log,
     /// Follows the entries of queues; for scans of named topics.
     Queues,
+    /// Reads the parts of queues that are named one by one as [`Store::read`](super::Store::read) does, queue
+    /// by queue: of queues that were compacted, what the compaction left. Cannot be gone on with later.
+    Messages,
 }
 
 /// A part of a queue.

@@ -1,6 +1,6 @@
-//! Where a scan's records come from: stretches of the log, or what the entries of queues lead to.
+//! Where a scan's records come from: stretches of the log, what the entries of queues lead to, or messages.
 //!
-//! A source hands out tasks in the order of the log, each with all that a worker needs to do it. One
+//! A source hands out tasks in the order of the log, or of the queues, each with all that a worker needs to do it. One
 //! thread at a time asks for the next.
 
 use std::cmp::Reverse;
@@ -12,18 +12,20 @@ use mqstore_io::MappedFileGuard;
 
 use super::super::cursor::{belongs, place};
 use super::super::view::View;
+use super::messages::MessageSource;
 use super::request::{RowFilter, ScanRequest};
 use crate::commit_log::{Cut, Damage, LogScanner, LogStretch, ScanChecks, Segment, SegmentList, read_record};
 use crate::error::StoreError;
+use crate::message::StoredRecord;
 
 /// Bytes of the log that one task decodes.
-const TASK_BYTES: u64 = 2 << 20;
+pub(super) const TASK_BYTES: u64 = 2 << 20;
 
 /// How far before a task's turn the system is asked to fetch.
 const AHEAD_BYTES: u64 = 4 * TASK_BYTES;
 
 /// Entries that one task follows at most.
-const TASK_ENTRIES: usize = 4096;
+pub(super) const TASK_ENTRIES: usize = 4096;
 
 /// Entries of all queues that are held at once, about.
 const HELD_ENTRIES: usize = 64 << 10;
@@ -46,6 +48,8 @@ pub(super) enum Task {
     Stretch(LogStretch),
     /// Records that entries lead to.
     Leads(Vec<Lead>),
+    /// Records that were read.
+    Records(Vec<StoredRecord>),
 }
 
 /// What a source says.
@@ -75,6 +79,7 @@ pub(super) type Tell = Arc<dyn Fn(Passed, String) + Send + Sync>;
 pub(super) enum Source {
     Log(LogSource),
     Queues(QueueSource),
+    Messages(MessageSource),
 }
 
 impl Source {
@@ -83,6 +88,7 @@ impl Source {
         match self {
             Self::Log(log) => log.next(buffer),
             Self::Queues(queues) => queues.next(),
+            Self::Messages(messages) => messages.next(),
         }
     }
 }

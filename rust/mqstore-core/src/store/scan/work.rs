@@ -18,6 +18,7 @@ use super::request::{RowFilter, ScanRow};
 use super::source::{Next, Passed, Source, Task, Tell, fits};
 use crate::commit_log::RecordReader;
 use crate::error::{IoContext, StoreError};
+use crate::message::StoredRecord;
 
 /// Bytes of finished batches beyond which only the first task hands over more.
 const WAITING_BYTES: u64 = 48 << 20;
@@ -121,6 +122,7 @@ impl<S: ScanSink> Common<S> {
                 (Outcome::Done(behind), stretch.let_go())
             }
             Task::Leads(leads) => (self.follow(bench, &leads, hand_over), Vec::new()),
+            Task::Records(records) => (self.take(&mut bench.sink, &records, hand_over), Vec::new()),
         }
     }
 
@@ -163,6 +165,31 @@ impl<S: ScanSink> Common<S> {
             hand_over(ScanBatch { rows, end }, bytes);
         }
         misled.map_or(Outcome::Done(end), Outcome::Misled)
+    }
+
+    /// Adds records that were read; they may lie in other files than the log, so that no offset says how far.
+    fn take(
+        &self,
+        sink: &mut S,
+        records: &[StoredRecord],
+        hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
+    ) -> Outcome {
+        for record in records {
+            let view = match record.view() {
+                Ok(view) => view,
+                Err(error) => {
+                    let root = &self.view.files().root;
+                    return Outcome::Failed(StoreError::format(root, record.commit_log_offset, &error));
+                }
+            };
+            if !self.row(sink, &view, record.commit_log_offset, 0, hand_over) {
+                return Outcome::Done(0);
+            }
+        }
+        if let Some((rows, bytes)) = sink.take() {
+            hand_over(ScanBatch { rows, end: 0 }, bytes);
+        }
+        Outcome::Done(0)
     }
 
     /// Adds a record if it is wanted; what is in the batch before it ends at `end`.

@@ -262,3 +262,52 @@ fn parts_of_queues_and_of_the_log_make_up_the_whole() {
     let nothing = ScanRequest { ranges: Some(vec![range("nobody", 0, 0, 9)]), ..ScanRequest::default() };
     assert!(plans(&nothing).all(|request| all(&store, &request).is_empty()));
 }
+
+/// Parts of queues come as reads give them: what a compaction left, then what came behind it.
+#[test]
+fn messages_are_those_of_reads() {
+    let (world, _, _) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    store.create_topic("table", 2, &[("cleanup.policy".to_owned(), "COMPACTION".to_owned())]).unwrap();
+    for number in 0..400_u32 {
+        let body = format!("value {number}");
+        put(&store, "table", (number % 2) as i32, body.as_bytes(), &format!("k{}", number % 70));
+        put(&store, "other", 0, b"x", "k");
+        if number == 300 {
+            let control = Arc::new(crate::compaction::Control::default());
+            store.compact(None, &crate::compaction::CompactionOptions::default(), 1, &control).unwrap();
+        }
+    }
+    for (start, end) in [(0, 200), (0, 120), (100, 101), (120, 200), (151, 170), (200, 200)] {
+        let mut wanted = Vec::new();
+        for queue_id in 0..2 {
+            let mut cursor = store.read("table", queue_id, Some(start), Some(end), None).unwrap();
+            for record in cursor.next_batch(1000).unwrap() {
+                wanted.push((record.commit_log_offset, record.view().unwrap().body.to_vec()));
+            }
+        }
+        for threads in [1, 3] {
+            let range = |queue_id| ScanRange { topic: "table".to_owned(), queue_id, start, end };
+            let request = ScanRequest {
+                ranges: Some(vec![range(0), range(1)]),
+                plan: ScanPlan::Messages,
+                threads,
+                ..ScanRequest::default()
+            };
+            let mut scan = begin(&store, &request).unwrap();
+            let mut found = Vec::new();
+            loop {
+                match scan.next(Duration::from_secs(5)).unwrap() {
+                    Scanned::Batch(batch) => found.extend(batch.rows),
+                    Scanned::Later => {}
+                    Scanned::End => break,
+                }
+            }
+            assert_eq!(found, wanted, "{start}..{end}");
+            assert_eq!(scan.passed(), []);
+        }
+    }
+    let bodies =
+        all(&store, &ScanRequest { topics: Some(vec!["table".to_owned()]), ..ScanRequest::default() });
+    assert_eq!(bodies.len(), 400, "the log has all of them");
+}

@@ -1,0 +1,289 @@
+"""Spark with two threads: reads one JSON specification a line, answers with one JSON line, as the others do.
+
+The session stays for all turns of a row, the first of which is not counted. The sides that are not mqstore are what is
+written by hand where there is no mqstore: a parser of the commit log in Python, and a data source whose batches are
+made before the time is taken, which shows what Spark itself takes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from python_side import working_copy
+
+import mqstore
+import mqstore.spark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+THREADS = 2
+RECORD_MAGIC = -626843481
+
+
+def main() -> None:
+    """Measure until standard input ends."""
+    for line in sys.stdin:
+        spec = json.loads(line)
+        try:
+            result = OPERATIONS[spec["op"]](spec)
+        except Exception as error:  # noqa: BLE001  (whoever measures is told and goes on)
+            result = {"error": f"{type(error).__name__}: {str(error)[:2000]}"}
+        print(json.dumps(result), flush=True)
+
+
+@cache
+def session() -> SparkSession:
+    """Return the session; the JVM has two threads and two gigabytes."""
+    if "JAVA_HOME" not in os.environ:
+        found = subprocess.run([ROOT / "tools" / "java_home"], check=True, capture_output=True, text=True)
+        os.environ["JAVA_HOME"] = found.stdout.strip()
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 2g pyspark-shell"
+    folder = tempfile.mkdtemp(prefix="mqstore-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    builder = SparkSession.builder.master(f"local[{THREADS}]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.local.dir", folder)
+    made = builder.config("spark.sql.shuffle.partitions", str(THREADS)).getOrCreate()
+    made.dataSource.register(ReadyBatches)
+    return made
+
+
+def timed(spec: dict[str, Any], call: Callable[[], int]) -> dict[str, Any]:
+    """Time a call, which answers how many messages it found."""
+    session()
+    begin = time.perf_counter()
+    found = call()
+    seconds = time.perf_counter() - begin
+    return {"seconds": seconds, "messages": spec["messages"], "stored": found, "refused": 0}
+
+
+def beside(spec: dict[str, Any], name: str) -> Path:
+    """Return a path beside the store with nothing there."""
+    path = Path(spec["path"] + name)
+    shutil.rmtree(path, ignore_errors=True)
+    return path
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is written by hand
+
+
+HEAD = ">ii4xi4xq8xi"
+"""Of a record: size, magic, queue, offset in the queue, flags of the system."""
+
+ROWS_AT_ONCE = 1024
+
+
+def parsed(paths: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Parse segments of a log, as far as a compaction needs it: key, queue, offset and body of each record."""
+    schema = pa.schema([("key", pa.string()), ("queue", pa.int32()), ("at", pa.int64()), ("body", pa.binary())])
+    for batch in paths:
+        for name in batch.column(0).to_pylist():
+            records = records_of(Path(name).read_bytes())
+            while some := list(islice(records, ROWS_AT_ONCE)):
+                columns = [
+                    pa.array(values, each.type) for values, each in zip(zip(*some, strict=True), schema, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def records_of(data: bytes) -> Iterator[tuple[str, int, int, bytes]]:
+    """Yield the records of a segment; a filler ends it."""
+    head = struct.Struct(HEAD)
+    at = 0
+    while at + head.size <= len(data):
+        size, magic, queue, offset, flags = head.unpack_from(data, at)
+        if magic != RECORD_MAGIC:
+            return
+        # Hosts have 8 bytes, or 20 with an address of version 6.
+        place = at + 48 + (20 if flags & 0x10 else 8) + 8 + (20 if flags & 0x20 else 8) + 4 + 8
+        end = place + 4 + int.from_bytes(data[place : place + 4], "big")
+        body = data[place + 4 : end]
+        end += 1 + data[end]
+        text = data[end + 2 : end + 2 + int.from_bytes(data[end : end + 2], "big")].decode()
+        properties = dict(pair.split("\x01", 1) for pair in text.split("\x02") if pair)
+        yield properties["KEYS"], queue, offset, body
+        at += size
+
+
+class ReadyBatches(DataSource):
+    """A source of such rows as a store has, made before the time is taken: one batch of 1024 of them, over and over."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "ready"
+
+    def schema(self) -> Any:
+        """Return the columns of a store."""
+        from mqstore.spark import _source
+
+        return _source.schema({"path": self.options["path"]})
+
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002
+        """Return what yields them."""
+        return ReadyReader(self.options["batch"], int(self.options["messages"]))
+
+
+class ReadyReader(DataSourceReader):
+    """Yields a batch that lies in a file, as often as it takes."""
+
+    def __init__(self, batch: str, messages: int) -> None:
+        """`messages` is how many rows there are in all tasks."""
+        self.batch = batch
+        self.messages = messages
+
+    def partitions(self) -> list[InputPartition]:
+        """Return two tasks a thread."""
+        count = 2 * THREADS
+        return [InputPartition(self.messages // count + (at < self.messages % count)) for at in range(count)]
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Yield so many rows."""
+        with pa.ipc.open_file(self.batch) as file:
+            batch = file.get_batch(0)
+        left = partition.value
+        while left > 0:
+            yield batch.slice(0, min(left, batch.num_rows))
+            left -= batch.num_rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Operations
+
+
+def compact(spec: dict[str, Any]) -> dict[str, Any]:
+    """Compact a copy of the store; by hand: parse the log, keep the newest of each key, write Parquet."""
+    if not spec["pattern"]:
+        path = working_copy(spec)
+        result = timed(spec, lambda: mqstore.spark.compact(session(), path).messages_before)
+        shutil.rmtree(path)
+        return result
+    out = beside(spec, "-parquet")
+
+    def by_hand() -> int:
+        spark = session()
+        segments = sorted(str(path) for path in Path(spec["path"], "commitlog").iterdir())
+        paths = spark.createDataFrame([(path,) for path in segments], "path string").repartition(len(segments))
+        rows = paths.mapInArrow(parsed, "key string, queue int, at bigint, body binary")
+        newest(rows, spec["pattern"]).write.parquet(str(out))
+        return int(spark.read.parquet(str(out)).count())
+
+    result = timed(spec, by_hand)
+    # All messages were looked at if of each key one is left.
+    result["stored"] = spec["messages"] if result["stored"] == spec["keys"] else result["stored"]
+    shutil.rmtree(out)
+    return result
+
+
+def newest(rows: DataFrame, how: str) -> DataFrame:
+    """Keep the newest row of each key."""
+    if how == "max_by":
+        return rows.groupBy("queue", "key").agg(f.max("at").alias("at"), f.max_by("body", "at").alias("body"))
+    of_key = Window.partitionBy("queue", "key").orderBy(f.desc("at"))
+    return rows.withColumn("place", f.row_number().over(of_key)).where("place = 1").drop("place")
+
+
+def store(spec: dict[str, Any]) -> DataFrame:
+    """Return the store's rows."""
+    return session().read.format("mqstore").load(spec["path"])
+
+
+def read(spec: dict[str, Any]) -> dict[str, Any]:
+    """Count rows and bytes of bodies."""
+    frame = store(spec)
+    if spec["pattern"] == "bare":
+        file = beside(spec, "-batch.arrow")
+        file.unlink(missing_ok=True)
+        first = pa.Table.from_batches([next(iter(mqstore.scan(spec["path"])))]).slice(0, ROWS_AT_ONCE)
+        with pa.ipc.new_file(file, first.schema) as out:
+            out.write_table(first.combine_chunks())
+        given = {"path": spec["path"], "batch": str(file), "messages": str(spec["messages"])}
+        frame = session().read.format("ready").options(**given).load()
+    return timed(spec, lambda: int(frame.agg(f.count("*"), f.sum(f.length("body"))).collect()[0][0]))
+
+
+def parquet(spec: dict[str, Any]) -> dict[str, Any]:
+    """Write the store to Parquet, by the data source or by the job."""
+    out = beside(spec, "-parquet")
+    if spec["pattern"] == "export":
+        return timed(spec, lambda: mqstore.spark.export(session(), spec["path"], out).messages)
+    result = timed(spec, lambda: store(spec).write.parquet(str(out)) or 0)
+    result["stored"] = int(session().read.parquet(str(out)).count())
+    return result
+
+
+def stream(spec: dict[str, Any]) -> dict[str, Any]:
+    """Read the store into nothing, as a stream that ends or at once."""
+    if spec["pattern"] == "batch":
+        return timed(spec, lambda: store(spec).write.format("noop").mode("overwrite").save() or spec["messages"])
+
+    def run() -> int:
+        frame = session().readStream.format("mqstore").option("startingOffsets", "earliest").load(spec["path"])
+        query = frame.writeStream.format("noop").option("checkpointLocation", str(beside(spec, "-checkpoint")))
+        started = query.trigger(availableNow=True).start()
+        started.awaitTermination()
+        return sum(each["numInputRows"] for each in started.recentProgress)
+
+    return timed(spec, run)
+
+
+def verify(spec: dict[str, Any]) -> dict[str, Any]:
+    """Check the store."""
+    return timed(spec, lambda: mqstore.spark.verify(session(), [spec["path"]])[spec["path"]].messages)
+
+
+def write(spec: dict[str, Any]) -> dict[str, Any]:
+    """Write rows to a new store, or to Parquet."""
+
+    def rows(count: int, path: str) -> None:
+        frame = session().range(0, count, 1, 2 * THREADS)
+        body = f.lpad(f.col("id").cast("string"), spec["body_bytes"], "x").cast("binary")
+        frame = frame.select(body.alias("body"), f.concat(f.lit("order-"), "id").alias("key"))
+        if spec.get("pattern") == "parquet":
+            frame.write.parquet(path)
+        else:
+            frame.write.format("mqstore").option("topic", "bench").mode("append").save(path)
+
+    rows(spec["warm_up"], str(beside(spec, "-warm")))
+    shutil.rmtree(spec["path"], ignore_errors=True)
+    result = timed(spec, lambda: rows(spec["messages"], spec["path"]) or 0)
+    if spec.get("pattern") == "parquet":
+        result["stored"] = int(session().read.parquet(spec["path"]).count())
+    else:
+        with mqstore.open(spec["path"]) as found:
+            result["stored"] = sum(queue.max_offset for queue in found.queues("bench"))
+    shutil.rmtree(beside(spec, "-warm"), ignore_errors=True)
+    return result
+
+
+OPERATIONS = {
+    "compact": compact,
+    "read": read,
+    "parquet": parquet,
+    "stream": stream,
+    "verify": verify,
+    "write": write,
+}
+
+if __name__ == "__main__":
+    main()

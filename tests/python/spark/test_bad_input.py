@@ -1,0 +1,132 @@
+"""Bad input and bad disks in tasks: the driver says which file and where, nothing is published, staging is gone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+import mqstore.spark
+from compaction_rows import QUEUES, SIZES, TOPIC, compacted, hashes, left_in_jobs, make
+from loop_device import Disk, obstacle
+from mqstore.spark import _compact
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    make(path)
+    return path
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Disk]:
+    """A file system in memory with little room."""
+    if reason := obstacle("tmpfs"):
+        pytest.skip(reason)
+    disk = Disk(tmp_path, "tmpfs", 24 << 20)
+    yield disk
+    disk.remove()
+
+
+FULL = "(?i:no space left)"
+
+
+def segments(path: Path) -> list[Path]:
+    return sorted((path / "commitlog").iterdir())
+
+
+def damage(path: Path) -> int:
+    """Changes a byte of a message's body in the middle of the log; the log offset of the record."""
+    with mqstore.open(path) as store:
+        message = next(each for each in store.read(TOPIC, 1, 200) if len(each.body) > 20)
+    at = message.commit_log_offset
+    file = segments(path)[0]
+    data = bytearray(file.read_bytes())
+    place = data.index(message.body, at)
+    data[place + 3] ^= 0xFF
+    file.write_bytes(data)
+    return at
+
+
+def test_a_damaged_record(spark: Any, made: Path) -> None:
+    at = damage(made)
+    copy = made.with_name("copy")
+    shutil.copytree(made, copy)
+    local = mqstore.compact(copy, in_place=True, **SIZES)
+    report = mqstore.spark.compact(spark, made, **SIZES)
+    # The queue stays as it is; the others are published, as they are without Spark.
+    (reason,) = report.skipped
+    assert reason.startswith(f"{TOPIC}/1: {segments(made)[0]} at offset {at}: body CRC")
+    assert local.skipped == (reason.replace(str(made), str(copy)),)
+    assert hashes(made / "compaction") == hashes(copy / "compaction")
+    assert [len(queue) > 0 for queue in compacted(made).values()] == [True, False, True]
+    assert left_in_jobs(made) == {"lock", "record.json"}
+    with pytest.raises(Exception, match=rf"{segments(made)[0]} at offset {at}: "):
+        spark.read.format("mqstore").option("topic", "other").load(str(made)).count()
+
+
+def test_a_file_that_is_gone_when_a_task_begins(spark: Any, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, away = _compact._run, made.with_name("away")
+
+    def run(*arguments: Any) -> list[str]:
+        segments(made)[0].rename(away)
+        return real(*arguments)
+
+    monkeypatch.setattr(_compact, "_run", run)
+    report = mqstore.spark.compact(spark, made, **SIZES)
+    assert len(report.skipped) == QUEUES
+    for reason in report.skipped:
+        assert f"{made / 'commitlog'} at offset 0: the log ends here" in reason
+    assert report.messages_before == 0
+    assert not (made / "compaction").exists()
+    monkeypatch.undo()
+    away.rename(made / "commitlog" / f"{0:020}")
+    assert mqstore.spark.compact(spark, made, **SIZES).messages_before == 3000
+
+
+def test_a_disk_without_room(spark: Any, small_disk: Disk) -> None:
+    path = small_disk.path / "store"
+    make(path, index_slots=64, index_entries=128)
+    filler = small_disk.fill()
+    with pytest.raises((mqstore.MQStoreError, OSError), match=FULL):
+        mqstore.spark.compact(spark, path, **SIZES)
+    with pytest.raises(Exception, match=FULL):
+        write(spark, path)
+    with pytest.raises((mqstore.MQStoreError, OSError), match=FULL):
+        mqstore.spark.export(spark, path, small_disk.path / "out")
+    # What the driver could not begin is swept by the next job.
+    assert not (path / "compaction").exists()
+    assert not (small_disk.path / "out").exists()
+    filler.unlink()
+    # Room for the driver's few files, and for a part of what tasks write.
+    write(spark, path)
+    mqstore.spark.compact(spark, path, topics=["other"], force=True, job_id="other", **SIZES)
+    rows = tree(path)
+    filler = small_disk.fill()
+    os.truncate(filler, filler.stat().st_size - (64 << 10))
+    with pytest.raises(mqstore.MQStoreError, match=rf"not published: .*mqstore/jobs/.*{FULL}"):
+        mqstore.spark.compact(spark, path, **SIZES)
+    with pytest.raises(Exception, match=FULL):
+        write(spark, path, 1000)
+    with pytest.raises(mqstore.MQStoreError, match=FULL):
+        mqstore.spark.export(spark, path, small_disk.path / "out")
+    assert tree(path) == rows
+    filler.unlink()
+    mqstore.spark.compact(spark, path, **SIZES)
+    write(spark, path, 1000)
+    assert mqstore.verify(path).ok
+
+
+def write(spark: Any, path: Path, count: int = 5) -> None:
+    rows = spark.range(0, count, 1, 2).selectExpr("repeat('x', 1000) AS body")
+    rows.write.format("mqstore").option("topic", "t").mode("append").save(str(path))
+
+
+def tree(path: Path) -> list[str]:
+    return sorted(str(each.relative_to(path)) for each in path.rglob("*"))

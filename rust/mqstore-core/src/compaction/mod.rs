@@ -15,7 +15,7 @@
 //! | `plan`, `task`, `publish` | the three steps; `local` runs them in this process |
 //! | `model`, `options`, `json` | what they hand to each other |
 //! | `job`, `tree`, `state`, `manifest` | a job's folder and record, the next folder, "has it moved?", what is known |
-//! | `source`, `digests`, `writer`, `control` | a task's input, its memory, its output, its reins |
+//! | `source`, `fetch`, `digests`, `writer`, `control` | a task's input, its memory, its output, its reins |
 //! | `folder`, `cursor`, `reader`, `positions`, `geometry` | RocketMQ's files |
 //!
 //! Across a crash: each queue is wholly in its old or wholly in its new generation, log and queue
@@ -28,6 +28,7 @@
 mod control;
 mod cursor;
 mod digests;
+mod fetch;
 mod folder;
 mod geometry;
 mod job;

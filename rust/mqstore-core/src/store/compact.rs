@@ -65,7 +65,7 @@ impl Writer {
         let catch_up = || self.catch_up();
         let open = OpenStore { queues: &self.queues, catch_up: &catch_up };
         let Planned { plan, job } = plan_open(&self.files, topics, options, &open)?;
-        let (job, results) = run_all(&self.files, job, &plan.tasks, threads, control)?;
+        let (job, results) = run_all(&self.files, Some(&self.log), job, &plan.tasks, threads, control)?;
         if options.dry_run {
             return rehearse(&self.files, job, &plan, &results);
         }

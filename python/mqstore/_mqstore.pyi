@@ -19,6 +19,7 @@ __all__ = [
     "ScanStream",
     "Stager",
     "StoredMessage",
+    "TableLoad",
     "__version__",
     "_after_fork_in_child",
     "_restore_message",
@@ -413,6 +414,19 @@ class MessageIterator(Iterator[StoredMessage]):
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> StoredMessage: ...
+
+@final
+class TableLoad:
+    """The load of one queue into a table; made by `Table`."""
+
+    def __new__(cls, store: NativeStore, topic: str, queue_id: int, keeps_messages: bool) -> Self: ...
+    def step(self) -> bool:
+        """Reads on for a while; False when all is read."""
+    def take(self, entries: dict[str, tuple[int, int, int, StoredMessage | None]]) -> bool:
+        """Puts some of what was read into `entries`, in the order of the messages; False when nothing is left."""
+    @property
+    def reached(self) -> int:
+        """One past the last offset of the queue that was read."""
 
 @final
 class ScanStream(Iterator[ScanRows]):

@@ -213,30 +213,33 @@ class Table(Mapping[str, "StoredMessage"]):
         """Reads queues from their beginnings, side by side."""
         if not queues:
             return
+        ended = threading.Event()
         with ThreadPoolExecutor(min(len(queues), os.cpu_count() or 1)) as pool:
-            loaded = list(pool.map(self._read_all, queues))
+            try:
+                loaded = list(pool.map(lambda queue: self._read_all(queue, ended), queues))
+            except BaseException:
+                ended.set()
+                raise
         for queue, (entries, reached) in zip(queues, loaded, strict=True):
             for key in [key for key, entry in self._entries.items() if entry[0] == queue and key not in entries]:
                 del self._entries[key]
-            for key, entry in entries.items():
-                self._put(key, entry)
+            if self._entries.keys().isdisjoint(entries):
+                self._entries.update(entries)
+            else:
+                for key, entry in entries.items():
+                    self._put(key, entry)
             self._next[queue] = reached
 
-    def _read_all(self, queue: int) -> tuple[dict[str, _Entry], int]:
+    def _read_all(self, queue: int, ended: threading.Event) -> tuple[dict[str, _Entry], int]:
+        from mqstore._native import TableLoad
+
         entries: dict[str, _Entry] = {}
-        reached = 0
-        in_memory = self._in_memory
-        for message in self._messages(queue, None):
-            reached = message.queue_offset + 1
-            key = key_of(message)
-            if key is None:
-                continue
-            # Out and in again: the order of the mapping is that of the newest messages.
-            entries.pop(key, None)
-            if message.body_view.nbytes:
-                entry = (queue, reached - 1, message.store_timestamp, message if in_memory else None)
-                entries[key] = entry
-        return entries, reached
+        load = TableLoad(self._store, self._topic, queue, self._in_memory)
+        while not ended.is_set() and load.step():
+            pass
+        while not ended.is_set() and load.take(entries):
+            pass
+        return entries, load.reached
 
     def _follow(self, queue: int) -> None:
         start = self._next[queue]

@@ -72,7 +72,7 @@ impl Writer {
         // A compacted record must not outlive its original, which only the log's own sync makes sure where
         // records are not in the file yet.
         self.flusher.flush_all(false)?;
-        publish_held(&self.files, job, &plan, &results)
+        publish_held(&self.files, job, &plan, &results, self.log.durable())
     }
 
     /// Ends a compaction that runs, and waits for its end.

@@ -23,6 +23,7 @@ mod services;
 mod single;
 mod snapshot;
 mod staged;
+mod table;
 mod topics;
 mod view;
 mod waiting;
@@ -52,6 +53,7 @@ pub use scan::{
 };
 pub use snapshot::SnapshotReport;
 pub use staged::{StagedBlock, staged_messages};
+pub use table::{TableLoad, TableRow};
 pub use waiting::Waiter;
 
 use crate::consume_queue::ConsumeQueue;

@@ -188,8 +188,8 @@ class Bench:
         return results
 
     def _fill(self, row: Row, folder: Path) -> Result:
-        spec = DEFAULTS | {"op": "fill", "side": "ours", "path": str(folder)}
-        spec |= {name: row.spec[name] for name in ("body_bytes", "queues") if name in row.spec}
+        spec = DEFAULTS | {"op": row.fill, "side": "ours", "path": str(folder)}
+        spec |= {name: row.spec[name] for name in ("body_bytes", "queues", "threads") if name in row.spec}
         spec["messages"] = row.spec["filled"] // (QUICK_PART if self._quick else 1)
         with self._programs.start("rust") as driver:
             return driver.measure(spec, MOST_SECONDS)

@@ -41,6 +41,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<results::AppendResult>()?;
     module.add_class::<iterators::MessageIterator>()?;
     module.add_class::<table::TableLoad>()?;
+    module.add_class::<table::TableRows>()?;
     module.add_function(wrap_pyfunction!(message::restore_message, module)?)?;
     module.add_function(wrap_pyfunction!(runtime::after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(admin::verify, module)?)?;

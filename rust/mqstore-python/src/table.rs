@@ -1,15 +1,15 @@
-//! `TableLoad`: a queue on its way into a table.
+//! `TableLoad` and `TableRows`: what a table knows, and a queue on its way there.
 //!
-//! The core reads and keeps one row a key, with the interpreter released; then rows become objects, a slice a
-//! call, so that other threads and Ctrl-C have their turn.
+//! The core reads, keeps one row a key and decides which message counts, with the interpreter released. Objects
+//! are made of what is asked for alone.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::vec::IntoIter;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mqstore_core::store::{TableLoad as Load, TableRow};
+use mqstore_core::store::{TableLoad as Load, TableRow, TableRows as Rows};
 use mqstore_io::Clock;
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::PyString;
 
 use crate::message::StoredMessage;
 use crate::runtime::{SLICE, Shared, clock, detached};
@@ -18,17 +18,6 @@ use crate::store::NativeStore;
 /// Messages that are read between two looks at the clock.
 const AT_ONCE: usize = 512;
 
-/// Rows that become objects in one call.
-const SLICE_ROWS: usize = 4096;
-
-/// Where a load is.
-enum State {
-    Reading(Box<Load>),
-    Read(IntoIter<(String, TableRow)>),
-    /// An error ended it.
-    Failed,
-}
-
 /// The load of one queue into a table; made by `Table`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct TableLoad {
@@ -36,7 +25,8 @@ pub(crate) struct TableLoad {
     /// Keeps the store from being forgotten meanwhile.
     _owner: Py<NativeStore>,
     queue_id: i32,
-    state: Mutex<(State, i64)>,
+    /// `None` once it was taken, or failed.
+    load: Mutex<Option<Load>>,
 }
 
 #[pymethods]
@@ -50,58 +40,112 @@ impl TableLoad {
     ) -> PyResult<Self> {
         let core = store.get().core()?;
         let load = detached(store.py(), || core.load_table(topic, queue_id, keeps_messages))?;
-        let state = Mutex::new((State::Reading(Box::new(load)), 0));
-        Ok(Self { shared: store.get().shared(), _owner: store.clone().unbind(), queue_id, state })
+        let (shared, load) = (store.get().shared(), Mutex::new(Some(load)));
+        Ok(Self { shared, _owner: store.clone().unbind(), queue_id, load })
     }
 
     /// Reads on for a while; False when all is read.
     fn step(&self, py: Python<'_>) -> PyResult<bool> {
         let goes_on = detached(py, || {
-            let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let (state, reached) = &mut *guard;
-            let State::Reading(load) = state else { return Ok(false) };
+            let mut guard = locked(&self.load);
+            let Some(load) = guard.as_mut() else { return Ok(false) };
             let until = clock().monotonic().saturating_add(SLICE);
             loop {
                 match load.step(AT_ONCE) {
                     Ok(true) if clock().monotonic() < until => {}
-                    Ok(true) => return Ok(true),
-                    Ok(false) => break,
+                    Ok(goes_on) => return Ok(goes_on),
                     Err(error) => {
-                        *state = State::Failed;
+                        *guard = None;
                         return Err(error);
                     }
                 }
             }
-            *reached = load.reached();
-            if let State::Reading(load) = std::mem::replace(state, State::Failed) {
-                *state = State::Read(load.into_rows().into_iter());
-            }
-            Ok(false)
         })?;
         self.shared.say_notes(py, 1)?;
         Ok(goes_on)
     }
+}
 
-    /// Puts some of what was read into `entries`, in the order of the messages; False when nothing is left.
-    fn take(&self, py: Python<'_>, entries: &Bound<'_, PyDict>) -> PyResult<bool> {
-        let part: Vec<_> = py.detach(|| {
-            let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            match &mut guard.0 {
-                State::Read(rows) => rows.by_ref().take(SLICE_ROWS).collect(),
-                State::Reading(_) | State::Failed => Vec::new(),
-            }
-        });
-        let goes_on = !part.is_empty();
-        for (key, row) in part {
-            let message = row.record.map(StoredMessage::from);
-            entries.set_item(key, (self.queue_id, row.queue_offset, row.store_timestamp, message))?;
+/// What a table knows of its keys.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct TableRows(Mutex<Rows>);
+
+impl TableRows {
+    /// The rows; the interpreter is released where another thread has them.
+    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Rows) -> T + Send) -> T {
+        match self.0.try_lock() {
+            Ok(mut rows) => work(&mut rows),
+            Err(_) => py.detach(|| work(&mut locked(&self.0))),
         }
-        Ok(goes_on)
+    }
+}
+
+#[pymethods]
+impl TableRows {
+    #[new]
+    fn new() -> Self {
+        Self(Mutex::new(Rows::default()))
     }
 
-    /// One past the last offset of the queue that was read.
-    #[getter]
-    fn reached(&self, py: Python<'_>) -> i64 {
-        py.detach(|| self.state.lock().unwrap_or_else(PoisonError::into_inner).1)
+    fn __len__(&self, py: Python<'_>) -> usize {
+        self.with(py, |rows| rows.len())
     }
+
+    fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> bool {
+        let Ok(key) = key.cast::<PyString>().map(|key| key.to_str()) else { return false };
+        // A text that is no UTF-8 is the key of no message.
+        key.is_ok_and(|key| self.with(py, |rows| rows.contains(key)))
+    }
+
+    /// Queue, offset and, where it is kept, message of a key.
+    fn __getitem__(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<(i32, i64, Option<StoredMessage>)> {
+        let text = key.cast::<PyString>().ok().and_then(|key| key.to_str().ok());
+        let found = text.and_then(|text| self.with(py, |rows| rows.get(text)));
+        let (queue_id, row) = found.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))?;
+        Ok((queue_id, row.queue_offset, row.record.map(StoredMessage::from)))
+    }
+
+    /// The keys in the order of their newest messages.
+    fn keys(&self, py: Python<'_>) -> Vec<String> {
+        py.detach(|| locked(&self.0).keys())
+    }
+
+    /// Takes up a message of a queue, which it keeps if it is to.
+    fn put(
+        &self,
+        py: Python<'_>,
+        key: String,
+        queue_id: i32,
+        message: &StoredMessage,
+        keeps: bool,
+    ) -> PyResult<()> {
+        let view = message.view()?;
+        let (queue_offset, store_timestamp) = (message.record().queue_offset, view.store_timestamp);
+        if view.body.is_empty() {
+            self.with(py, |rows| rows.delete(&key, queue_id, store_timestamp));
+        } else {
+            let record = keeps.then(|| message.record().clone());
+            let row = TableRow { queue_offset, store_timestamp, record };
+            self.with(py, |rows| rows.put(key, queue_id, row));
+        }
+        Ok(())
+    }
+
+    /// Takes up a queue that was read to its end; one past the last offset that was read.
+    fn absorb(&self, py: Python<'_>, load: &TableLoad) -> i64 {
+        py.detach(|| {
+            let Some(read) = locked(&load.load).take() else { return 0 };
+            let reached = read.reached();
+            locked(&self.0).absorb(load.queue_id, read);
+            reached
+        })
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -96,7 +96,7 @@ impl Default for Spec {
             check_crc: false,
             prefaulted: false,
             rate: 1,
-            keys: 1,
+            keys: u64::MAX,
             confirm_keys: true,
             unflushed: 0,
             close: true,

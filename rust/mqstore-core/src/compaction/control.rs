@@ -158,6 +158,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_passed_over_is_progress_and_takes_no_time() {
+        let files = sim_files();
+        let control = Control::with_bytes_per_second(1 << 10);
+        control.expect(1000);
+        let mut meter = Meter::start(&files, &control).unwrap();
+        let before = files.clock.monotonic();
+        meter.passed(1000, 10_000).unwrap();
+        assert_eq!(control.progress(), Progress { done_bytes: 10_000, total_bytes: 10_000 });
+        assert_eq!(files.clock.monotonic(), before);
+    }
+
+    #[test]
     fn an_ended_task_stops_and_progress_is_told() {
         let files = sim_files();
         let control = Control::default();

@@ -53,7 +53,7 @@ pub use scan::{
 };
 pub use snapshot::SnapshotReport;
 pub use staged::{StagedBlock, staged_messages};
-pub use table::{TableLoad, TableRow};
+pub use table::{TableLoad, TableRow, TableRows};
 pub use waiting::Waiter;
 
 use crate::consume_queue::ConsumeQueue;

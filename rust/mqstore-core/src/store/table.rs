@@ -1,11 +1,13 @@
-//! Loading a queue as a table: of every key the newest message, read from the queue's beginning.
+//! A topic as a table: of every key the newest message.
 //!
-//! Owns nothing on disk. The rules are those of a table's own reader (`python/mqstore/_table.py`): the key is
-//! the whole KEYS text, blank ones are passed over, and a message without a body deletes its key. What is in
-//! memory grows with the keys and not with the messages: of a key one row, and of its message the places
-//! alone, unless messages are kept. One thread at a time; several queues are loaded side by side.
+//! Owns [`TableRows`], what a table knows, and [`TableLoad`], which reads one queue from its beginning. Nothing
+//! on disk. The key is the whole KEYS text, blank ones are passed over, and a message without a body deletes its
+//! key. Of a key that is in several queues the message counts that was stored last. What is in memory grows with
+//! the keys and not with the messages: of a key one row, and of its message the place alone, unless messages are
+//! kept. One thread at a time each; several queues are loaded side by side.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use mqstore_format::RecordView;
@@ -89,10 +91,97 @@ impl TableLoad {
     }
 
     /// What was loaded, in the order of the messages.
-    pub fn into_rows(self) -> Vec<(String, TableRow)> {
+    fn into_rows(self) -> Vec<(String, TableRow)> {
         let mut rows: Vec<_> = self.newest.into_iter().collect();
         rows.sort_unstable_by_key(|(_, row)| row.queue_offset);
         rows
+    }
+}
+
+/// What a table knows of its keys.
+#[derive(Debug, Default)]
+pub struct TableRows {
+    rows: HashMap<String, Entry>,
+    /// Puts so far: the order of the keys is that of their newest messages.
+    puts: u64,
+    /// The queues that were loaded.
+    loaded: HashSet<i32>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    queue_id: i32,
+    row: TableRow,
+}
+
+impl Entry {
+    /// Whether a message counts beside this one: it is of the same queue, or was not stored before.
+    fn gives_way(&self, queue_id: i32, store_timestamp: i64) -> bool {
+        self.queue_id == queue_id || store_timestamp >= self.row.store_timestamp
+    }
+}
+
+impl TableRows {
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Whether there is this one.
+    pub fn contains(&self, key: &str) -> bool {
+        self.rows.contains_key(key)
+    }
+
+    /// The queue and the row of a key.
+    pub fn get(&self, key: &str) -> Option<(i32, TableRow)> {
+        self.rows.get(key).map(|entry| (entry.queue_id, entry.row.clone()))
+    }
+
+    /// The keys in the order of their newest messages.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<_> = self.rows.iter().map(|(key, entry)| (entry.number, key)).collect();
+        keys.sort_unstable();
+        keys.into_iter().map(|(_, key)| key.clone()).collect()
+    }
+
+    /// Takes up a message with a body, unless one of another queue was stored later.
+    pub fn put(&mut self, key: String, queue_id: i32, row: TableRow) {
+        self.puts += 1;
+        let number = self.puts;
+        match self.rows.entry(key) {
+            Slot::Vacant(slot) => {
+                slot.insert(Entry { number, queue_id, row });
+            }
+            Slot::Occupied(mut slot) => {
+                if slot.get().gives_way(queue_id, row.store_timestamp) {
+                    slot.insert(Entry { number, queue_id, row });
+                }
+            }
+        }
+    }
+
+    /// Takes up a message without a body.
+    pub fn delete(&mut self, key: &str, queue_id: i32, store_timestamp: i64) {
+        if self.rows.get(key).is_some_and(|entry| entry.gives_way(queue_id, store_timestamp)) {
+            self.rows.remove(key);
+        }
+    }
+
+    /// Takes up all of a queue, instead of what is known of it.
+    pub fn absorb(&mut self, queue_id: i32, load: TableLoad) {
+        if !self.loaded.insert(queue_id) {
+            self.rows.retain(|key, entry| entry.queue_id != queue_id || load.newest.contains_key(key));
+        }
+        self.rows.reserve(load.newest.len());
+        for (key, row) in load.into_rows() {
+            self.put(key, queue_id, row);
+        }
     }
 }
 
@@ -106,4 +195,41 @@ fn table_key<'a>(record: &RecordView<'a>) -> Option<&'a str> {
 /// What Python's `str.isspace` says of one character.
 fn is_blank(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\u{1c}'..='\u{1f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(queue_offset: i64, store_timestamp: i64) -> TableRow {
+        TableRow { queue_offset, store_timestamp, record: None }
+    }
+
+    #[test]
+    fn what_was_stored_last_counts_and_queues_follow_their_order() {
+        let mut rows = TableRows::default();
+        rows.put("a".to_owned(), 0, row(0, 100));
+        rows.put("b".to_owned(), 0, row(1, 101));
+        rows.put("a".to_owned(), 1, row(0, 99));
+        assert_eq!(rows.get("a").map(|(queue_id, _)| queue_id), Some(0));
+        rows.delete("a", 1, 99);
+        assert!(rows.contains("a"));
+        // A clock that was set back changes nothing within a queue.
+        rows.put("a".to_owned(), 0, row(2, 50));
+        assert_eq!(rows.keys(), ["b", "a"]);
+        rows.put("a".to_owned(), 1, row(1, 50));
+        assert_eq!(rows.get("a").map(|(queue_id, row)| (queue_id, row.queue_offset)), Some((1, 1)));
+        rows.delete("b", 0, 0);
+        assert_eq!((rows.len(), rows.is_empty(), rows.contains("b")), (1, false, false));
+    }
+
+    #[test]
+    fn blank_is_what_python_calls_space() {
+        for blank in [' ', '\t', '\u{b}', '\u{1c}', '\u{85}', '\u{a0}', '\u{2028}', '\u{3000}'] {
+            assert!(is_blank(blank), "{blank:?}");
+        }
+        for other in ['a', '\u{200b}', '\0'] {
+            assert!(!is_blank(other), "{other:?}");
+        }
+    }
 }

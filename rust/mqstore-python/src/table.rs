@@ -24,7 +24,6 @@ pub(crate) struct TableLoad {
     shared: Arc<Shared>,
     /// Keeps the store from being forgotten meanwhile.
     _owner: Py<NativeStore>,
-    queue_id: i32,
     /// `None` once it was taken, or failed.
     load: Mutex<Option<Load>>,
 }
@@ -41,7 +40,7 @@ impl TableLoad {
         let core = store.get().core()?;
         let load = detached(store.py(), || core.load_table(topic, queue_id, keeps_messages))?;
         let (shared, load) = (store.get().shared(), Mutex::new(Some(load)));
-        Ok(Self { shared, _owner: store.clone().unbind(), queue_id, load })
+        Ok(Self { shared, _owner: store.clone().unbind(), load })
     }
 
     /// Reads on for a while; False when all is read.
@@ -140,7 +139,7 @@ impl TableRows {
         py.detach(|| {
             let Some(read) = locked(&load.load).take() else { return 0 };
             let reached = read.reached();
-            locked(&self.0).absorb(load.queue_id, read);
+            locked(&self.0).absorb(read);
             reached
         })
     }

@@ -35,7 +35,9 @@ pub struct TableLoad {
     /// What an error names.
     log: PathBuf,
     keeps_messages: bool,
-    newest: HashMap<String, TableRow>,
+    queue_id: i32,
+    /// Their numbers are their queue offsets.
+    newest: HashMap<String, Entry>,
     reached: i64,
 }
 
@@ -52,7 +54,7 @@ impl Store {
     ) -> Result<TableLoad, StoreError> {
         let cursor = self.read(topic, queue_id, None, None, None)?;
         let log = self.inner.files.commit_log();
-        Ok(TableLoad { cursor, log, keeps_messages, newest: HashMap::new(), reached: 0 })
+        Ok(TableLoad { cursor, log, keeps_messages, queue_id, newest: HashMap::new(), reached: 0 })
     }
 }
 
@@ -73,13 +75,14 @@ impl TableLoad {
             }
             let (queue_offset, store_timestamp) = (record.queue_offset, view.store_timestamp);
             let known = self.newest.get_mut(key);
-            let row = |record| TableRow { queue_offset, store_timestamp, record };
-            match known {
-                Some(known) => *known = row(self.keeps_messages.then_some(record)),
-                None => {
-                    let key = key.to_owned();
-                    self.newest.insert(key, row(self.keeps_messages.then_some(record)));
-                }
+            let new_key = known.is_none().then(|| key.to_owned());
+            let record = self.keeps_messages.then_some(record);
+            let row = TableRow { queue_offset, store_timestamp, record };
+            let entry = Entry { number: queue_offset as u64, queue_id: self.queue_id, row };
+            match (known, new_key) {
+                (Some(known), _) => *known = entry,
+                (None, Some(key)) => drop(self.newest.insert(key, entry)),
+                (None, None) => {}
             }
         }
         Ok(goes_on)
@@ -88,13 +91,6 @@ impl TableLoad {
     /// One past the last offset that was read; 0 before the first.
     pub fn reached(&self) -> i64 {
         self.reached
-    }
-
-    /// What was loaded, in the order of the messages.
-    fn into_rows(self) -> Vec<(String, TableRow)> {
-        let mut rows: Vec<_> = self.newest.into_iter().collect();
-        rows.sort_unstable_by_key(|(_, row)| row.queue_offset);
-        rows
     }
 }
 
@@ -153,14 +149,17 @@ impl TableRows {
     /// Takes up a message with a body, unless one of another queue was stored later.
     pub fn put(&mut self, key: String, queue_id: i32, row: TableRow) {
         self.puts += 1;
-        let number = self.puts;
+        self.put_entry(key, Entry { number: self.puts, queue_id, row });
+    }
+
+    fn put_entry(&mut self, key: String, entry: Entry) {
         match self.rows.entry(key) {
             Slot::Vacant(slot) => {
-                slot.insert(Entry { number, queue_id, row });
+                slot.insert(entry);
             }
             Slot::Occupied(mut slot) => {
-                if slot.get().gives_way(queue_id, row.store_timestamp) {
-                    slot.insert(Entry { number, queue_id, row });
+                if slot.get().gives_way(entry.queue_id, entry.row.store_timestamp) {
+                    slot.insert(entry);
                 }
             }
         }
@@ -174,13 +173,21 @@ impl TableRows {
     }
 
     /// Takes up all of a queue, instead of what is known of it.
-    pub fn absorb(&mut self, queue_id: i32, load: TableLoad) {
+    pub fn absorb(&mut self, load: TableLoad) {
+        let (queue_id, newest) = (load.queue_id, load.newest);
+        let before = self.puts;
+        // Their order is that of their offsets, and all of them come behind what was there.
+        self.puts += u64::try_from(load.reached).unwrap_or(0);
         if !self.loaded.insert(queue_id) {
-            self.rows.retain(|key, entry| entry.queue_id != queue_id || load.newest.contains_key(key));
+            self.rows.retain(|key, entry| entry.queue_id != queue_id || newest.contains_key(key));
         }
-        self.rows.reserve(load.newest.len());
-        for (key, row) in load.into_rows() {
-            self.put(key, queue_id, row);
+        if self.rows.is_empty() && before == 0 {
+            self.rows = newest;
+            return;
+        }
+        self.rows.reserve(newest.len());
+        for (key, entry) in newest {
+            self.put_entry(key, Entry { number: entry.number + before + 1, ..entry });
         }
     }
 }

@@ -175,7 +175,7 @@ fn a_table_is_loaded_with_the_newest_of_each_key() {
             let mut load = store.load_table(TABLE, 0, keeps).unwrap();
             while load.step(7).unwrap() {}
             assert_eq!(load.reached(), 31 + i64::from(compacted));
-            rows.absorb(0, load);
+            rows.absorb(load);
             assert_eq!(rows.keys(), ["k0", "k1", "k2", "k4", "k5", "k6", "k7", "k8", "k9"]);
             let (queue_id, row) = rows.get("k4").unwrap();
             assert_eq!((queue_id, row.queue_offset, row.record.is_some()), (0, 24, keeps));
@@ -185,7 +185,7 @@ fn a_table_is_loaded_with_the_newest_of_each_key() {
         rows.put("k3".to_owned(), 0, TableRow { queue_offset: 3, store_timestamp: 0, record: None });
         let mut load = store.load_table(TABLE, 0, false).unwrap();
         while load.step(100).unwrap() {}
-        rows.absorb(0, load);
+        rows.absorb(load);
         assert!(!rows.contains("k3"));
         assert_eq!(rows.len(), 9);
     }

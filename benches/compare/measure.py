@@ -188,8 +188,9 @@ class Bench:
         return results
 
     def _fill(self, row: Row, folder: Path) -> Result:
-        spec = DEFAULTS | {"op": "fill", "side": "ours", "path": str(folder)}
-        spec |= {name: row.spec[name] for name in ("body_bytes", "queues", "keys") if name in row.spec}
+        spec = DEFAULTS | {"op": row.fill, "side": "ours", "path": str(folder)}
+        names = ("body_bytes", "queues", "keys", "threads")
+        spec |= {name: row.spec[name] for name in names if name in row.spec}
         part = QUICK_PART if self._quick else 1
         spec["messages"] = row.spec["filled"] // part
         if "keys" in spec:

@@ -83,6 +83,8 @@ class Row:
     """``measure``: one specification a turn, each on a new folder; ``prepared``: on a store of `filled` messages that
     all sides share; ``cold``: the same, dropped from memory before each turn; ``restart``: opens after a kill and
     after a close."""
+    fill: str = "fill"
+    """The operation that makes the store that all sides share."""
 
 
 OURS, JAVA, TUNED = "mqstore", "java", "java tuned"
@@ -331,6 +333,32 @@ def _scan(name: str, title: str, columns: list[str] | None, asked: tuple[Ratio |
     )
 
 
+def _compact(name: str, body_bytes: int, messages: int, queues: int, asked: tuple[Limit, ...]) -> Row:
+    """Ten messages a key, in no order; the time of a call that keeps one of them, until that is durable."""
+    return Row(
+        f"compact-{name}",
+        f"compaction of {messages:,} messages of {_size(body_bytes)}, ten a key, {queues} queue{'s' * (queues > 1)}",
+        {
+            "op": "compact",
+            "body_bytes": body_bytes,
+            "messages": messages,
+            "keys": messages // 10,
+            "queues": queues,
+            "threads": min(queues, PROCESSORS),
+        },
+        (
+            ours(),
+            ours("mqstore, keys by MD5", confirm_keys=False),
+            Contender(LIMIT, "rust", {"side": "bare"}),
+        ),
+        asked,
+    )
+
+
+def _at_least(of: str, rate: int) -> tuple[Limit, ...]:
+    return (Limit(of, "rate", rate, at_most=False),)
+
+
 INLINE, WORKERS = {"dispatch_threads": 0}, {"dispatch_threads": 2}
 
 FINDING: tuple[Row, ...] = (
@@ -464,6 +492,37 @@ FINDING: tuple[Row, ...] = (
 )
 """What finds messages, and what builds that by which they are found."""
 
+TABLES: tuple[Row, ...] = (
+    _compact("1k", 1024, 1_000_000, 4, _at_least(OURS, 3_000_000)),
+    _compact("1k-one", 1024, 1_000_000, 1, _at_least(OURS, 1_500_000)),
+    _compact("100b", 100, 3_000_000, 4, _at_least(OURS, 3_500_000)),
+    _compact("4k", 4096, 300_000, 4, _at_least(OURS, 776_000)),
+    Row(
+        "compact-feed",
+        "1,000,000 messages of 1 KiB, ten a key, 4 queues: from the first append until they are compacted",
+        {"op": "feed", "messages": 1_000_000, "keys": 100_000, "queues": 4, "threads": PROCESSORS},
+        (ours(),),
+        _at_least(OURS, 840_000),
+    ),
+    Row(
+        "table-load",
+        "a compacted topic of 1,000,000 keys and 100 B loaded as a table, in memory",
+        {
+            "op": "table",
+            "body_bytes": 100,
+            "filled": 1_000_000,
+            "messages": 1_000_000,
+            "queues": 4,
+            "threads": PROCESSORS,
+        },
+        (python("messages in memory", pattern="memory"), python("messages on disk", pattern="disk")),
+        (*_at_least("messages in memory", 1_000_000), *_at_least("messages on disk", 1_000_000)),
+        kind="prepared",
+        fill="table",
+    ),
+)
+"""Topics as tables."""
+
 QUEUES = Row(
     "queues-40k",
     "40,000 queues with 10 messages each: build, close, open; then 100 of them used: close, open; read all",
@@ -535,5 +594,6 @@ ROWS: tuple[Row, ...] = (
     OPEN_LOOP_HALF,
     RESTART,
     *FINDING,
+    *TABLES,
     QUEUES,
 )

@@ -19,6 +19,8 @@ __all__ = [
     "ScanStream",
     "Stager",
     "StoredMessage",
+    "TableLoad",
+    "TableRows",
     "__version__",
     "_after_fork_in_child",
     "_restore_message",
@@ -414,6 +416,30 @@ class MessageIterator(Iterator[StoredMessage]):
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> StoredMessage: ...
+
+@final
+class TableLoad:
+    """The load of one queue into a table; made by `Table`."""
+
+    def __new__(cls, store: NativeStore, topic: str, queue_id: int, keeps_messages: bool) -> Self: ...
+    def step(self) -> bool:
+        """Reads on for a while; False when all is read."""
+
+@final
+class TableRows:
+    """What a table knows of its keys."""
+
+    def __new__(cls) -> Self: ...
+    def __len__(self) -> int: ...
+    def __contains__(self, key: object, /) -> bool: ...
+    def __getitem__(self, key: object, /) -> tuple[int, int, StoredMessage | None]:
+        """Queue, offset and, where it is kept, message of a key."""
+    def keys(self) -> list[str]:
+        """The keys in the order of their newest messages."""
+    def put(self, key: str, queue_id: int, message: StoredMessage, keeps: bool) -> None:
+        """Takes up a message of a queue, which it keeps if it is to."""
+    def absorb(self, load: TableLoad) -> int:
+        """Takes up a queue that was read to its end; one past the last offset that was read."""
 
 @final
 class ScanStream(Iterator[ScanRows]):

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
+from mqstore import _native
 from mqstore.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ Bodies: TypeAlias = Literal["memory", "disk"]
 
 # How long the first of several queues is waited for before the others are looked at.
 _SLICE = 0.05
-
-# Where a message is, when it was stored, and itself if it is kept in memory.
-_Entry: TypeAlias = "tuple[int, int, int, StoredMessage | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class Table(Mapping[str, "StoredMessage"]):
         self._topic = topic
         self._in_memory = bodies == "memory"
         self._lock = threading.RLock()
-        self._entries: dict[str, _Entry] = {}
+        self._entries = _native.TableRows()
         # Where each queue is read on.
         self._next: dict[int, int] = {}
         self._files: object = None
@@ -141,7 +139,7 @@ class Table(Mapping[str, "StoredMessage"]):
         while True:
             self.refresh()
             with self._lock:
-                queue_id, offset, _, message = self._entries[key]
+                queue_id, offset, message = self._entries[key]
             if message is None:
                 # None when it was compacted away since, for a newer one.
                 message = self._store.message_at(self._topic, queue_id, offset)
@@ -155,7 +153,7 @@ class Table(Mapping[str, "StoredMessage"]):
     def __iter__(self) -> Iterator[str]:
         self.refresh()
         with self._lock:
-            return iter(list(self._entries))
+            return iter(self._entries.keys())
 
     def __len__(self) -> int:
         self.refresh()
@@ -213,30 +211,21 @@ class Table(Mapping[str, "StoredMessage"]):
         """Reads queues from their beginnings, side by side."""
         if not queues:
             return
+        ended = threading.Event()
         with ThreadPoolExecutor(min(len(queues), os.cpu_count() or 1)) as pool:
-            loaded = list(pool.map(self._read_all, queues))
-        for queue, (entries, reached) in zip(queues, loaded, strict=True):
-            for key in [key for key, entry in self._entries.items() if entry[0] == queue and key not in entries]:
-                del self._entries[key]
-            for key, entry in entries.items():
-                self._put(key, entry)
-            self._next[queue] = reached
+            try:
+                loaded = list(pool.map(lambda queue: self._read_all(queue, ended), queues))
+            except BaseException:
+                ended.set()
+                raise
+        for queue, load in zip(queues, loaded, strict=True):
+            self._next[queue] = self._entries.absorb(load)
 
-    def _read_all(self, queue: int) -> tuple[dict[str, _Entry], int]:
-        entries: dict[str, _Entry] = {}
-        reached = 0
-        in_memory = self._in_memory
-        for message in self._messages(queue, None):
-            reached = message.queue_offset + 1
-            key = key_of(message)
-            if key is None:
-                continue
-            # Out and in again: the order of the mapping is that of the newest messages.
-            entries.pop(key, None)
-            if message.body_view.nbytes:
-                entry = (queue, reached - 1, message.store_timestamp, message if in_memory else None)
-                entries[key] = entry
-        return entries, reached
+    def _read_all(self, queue: int, ended: threading.Event) -> _native.TableLoad:
+        load = _native.TableLoad(self._store, self._topic, queue, self._in_memory)
+        while not ended.is_set() and load.step():
+            pass
+        return load
 
     def _follow(self, queue: int) -> None:
         start = self._next[queue]
@@ -251,17 +240,7 @@ class Table(Mapping[str, "StoredMessage"]):
             key = key_of(message)
             if key is None:
                 continue
-            if message.body_view.nbytes:
-                kept = message if self._in_memory else None
-                self._put(key, (queue, message.queue_offset, message.store_timestamp, kept))
-            elif (known := self._entries.get(key)) and _counts(message.store_timestamp, queue, known):
-                del self._entries[key]
-
-    def _put(self, key: str, entry: _Entry) -> None:
-        known = self._entries.get(key)
-        if known is None or _counts(entry[2], entry[0], known):
-            self._entries.pop(key, None)
-            self._entries[key] = entry
+            self._entries.put(key, queue, message, self._in_memory)
 
     def _changes(self, places: dict[int, int], timeout: Duration | None) -> Iterator[Change]:
         from mqstore._times import seconds_from
@@ -287,11 +266,6 @@ class Table(Mapping[str, "StoredMessage"]):
             pause = left if len(places) == 1 else _SLICE if left is None else min(left, _SLICE)
             queue, start = next(iter(places.items()))
             self._store.wait(self._topic, queue, start, pause)
-
-
-def _counts(stored: int, queue: int, known: _Entry) -> bool:
-    """Whether a message counts beside the one that is known: it is of the same queue, or was not stored before."""
-    return known[0] == queue or stored >= known[2]
 
 
 def key_of(message: StoredMessage) -> str | None:

@@ -353,6 +353,12 @@ pub trait VfsFile: Send + Sync + Debug {
     /// have been written. Durable after the next sync.
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
 
+    /// Asks the system to begin writing these bytes, which were written just now, to the disk; it need not. Nothing
+    /// is durable by that. A file system that has no such call does nothing.
+    fn start_writing(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     /// When it returns `Ok`, all bytes written before the call, through this handle, another one or a
     /// map, are durable, and so is the length. Not the name: see [`Vfs::sync_dir`].
     fn sync_data(&self) -> io::Result<()>;

@@ -28,6 +28,7 @@ mod results;
 mod runtime;
 mod scan;
 mod store;
+mod table;
 
 use pyo3::prelude::*;
 
@@ -39,6 +40,8 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<message::StoredMessage>()?;
     module.add_class::<results::AppendResult>()?;
     module.add_class::<iterators::MessageIterator>()?;
+    module.add_class::<table::TableLoad>()?;
+    module.add_class::<table::TableRows>()?;
     module.add_function(wrap_pyfunction!(message::restore_message, module)?)?;
     module.add_function(wrap_pyfunction!(runtime::after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(admin::verify, module)?)?;

@@ -55,7 +55,11 @@ impl From<StoredRecord> for StoredMessage {
 }
 
 impl StoredMessage {
-    fn view(&self) -> PyResult<RecordView<'_>> {
+    pub(crate) fn record(&self) -> &StoredRecord {
+        &self.record
+    }
+
+    pub(crate) fn view(&self) -> PyResult<RecordView<'_>> {
         self.record.view().map_err(|error| bad_record(self.record.commit_log_offset, &error))
     }
 

@@ -40,7 +40,7 @@ pub(crate) struct NativeStore {
 }
 
 impl NativeStore {
-    fn core(&self) -> PyResult<&Store> {
+    pub(crate) fn core(&self) -> PyResult<&Store> {
         self.shared.store()
     }
 

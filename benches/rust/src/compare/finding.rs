@@ -101,7 +101,7 @@ fn lookup(store: &Store, all: u64, count: u64) -> Result<u64, Failure> {
 }
 
 /// Numbers below `all` in no order; the Java driver makes the same ones.
-fn places(all: u64, count: u64) -> impl Iterator<Item = u64> {
+pub(crate) fn places(all: u64, count: u64) -> impl Iterator<Item = u64> {
     let mut state = 4711_u64;
     (0..count).map(move |_| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

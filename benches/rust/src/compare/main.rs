@@ -15,9 +15,13 @@
 //! read       ours         messages found in order, at random, by key
 //! visible    ours, bare   the time from an append until its message is read
 //! queues     ours         a store of very many queues, from its first message to its second open
+//! compact    ours, bare   a compaction topic is filled, then compacted, which is timed
+//! feed       ours         the same, and the appends are timed as well
+//! table      ours         makes a compacted topic, for who loads it
 //! limit      map, sync    one copy and the checksums into a map; written and synced records
 //! ```
 
+mod compacting;
 mod deriving;
 mod finding;
 mod group;
@@ -67,6 +71,10 @@ fn run(line: &str) -> Result<Value, Failure> {
         ("visible", "bare") if spec.pattern == "read" => finding::bare_visible(&spec),
         ("visible", "bare") => finding::bare_wake(&spec),
         ("queues", "ours") => scale::queues(&spec),
+        ("compact", "ours") => compacting::ours(&spec),
+        ("compact", "bare") => compacting::bare(&spec),
+        ("feed", "ours") => compacting::feed(&spec),
+        ("table", "ours") => compacting::table(&spec),
         ("limit", "map") => limits::map(&spec),
         ("limit", "sync") => limits::sync(&spec),
         (op, side) => Err(format!("unknown measurement {op} of {side}").into()),

@@ -59,6 +59,10 @@ pub(crate) struct Spec {
     pub(crate) prefaulted: bool,
     /// Open loop: messages a second.
     pub(crate) rate: u64,
+    /// Compaction: distinct keys of the messages.
+    pub(crate) keys: u64,
+    /// Compaction: whether keys are compared in full.
+    pub(crate) confirm_keys: bool,
     /// Open: messages at the end that are not synced explicitly.
     pub(crate) unflushed: u64,
     /// Open: whether the store is closed afterwards; else it stays open until the process is killed.
@@ -92,6 +96,8 @@ impl Default for Spec {
             check_crc: false,
             prefaulted: false,
             rate: 1,
+            keys: u64::MAX,
+            confirm_keys: true,
             unflushed: 0,
             close: true,
         }

@@ -18,7 +18,7 @@ use std::sync::Weak;
 
 use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
 use mqstore_io::sync::{Arc, AtomicU64, Mutex, Ordering};
-use mqstore_io::{MappedFileGuard, Region};
+use mqstore_io::{MappedFileGuard, Region, RegionView};
 
 use super::append::CommitLog;
 use super::scan::check_to_read;
@@ -183,6 +183,12 @@ impl MappedPart {
         }
         let at = usize::try_from(offset.checked_sub(self.base)?).ok()?;
         self.region.view(at, size as usize).ok().map(RecordBytes::Mapped)
+    }
+
+    /// All of it, and the log offset of its first byte; nothing of it was verified.
+    pub(crate) fn published(&self) -> Option<(u64, RegionView)> {
+        let len = usize::try_from(self.end.checked_sub(self.base)?).ok()?;
+        Some((self.base, self.region.view(0, len).ok()?))
     }
 
     /// The size of the record at `offset` by its own words.

@@ -41,5 +41,6 @@ pub use append::{CommitLog, LogOptions, Pending, Placed, SyncPoint};
 pub use maps::{MappedPart, ReadCounts};
 pub use put_lock::PutLimits;
 pub use read::{RecordReader, read_record};
+pub(crate) use scan::check_to_show;
 pub use scan::{Cut, Damage, LogScanner, LogStretch, ScanChecks, ScanItem, check_record};
 pub use segments::{Segment, SegmentList};

@@ -482,7 +482,7 @@ pub(super) fn check_to_read(bytes: &[u8], offset: u64) -> Result<RecordOutline<'
 
 /// As [`check_to_read`], for who wants to know all of the record.
 #[inline]
-fn check_to_show(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
+pub(crate) fn check_to_show(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
     let view = RecordView::decode(bytes).map_err(|error| error.to_string())?;
     check_place(view.physical_offset, offset)?;
     check_sums(&view.outline(), !view.has_property_crc())?;

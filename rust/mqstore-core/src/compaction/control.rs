@@ -58,9 +58,10 @@ impl Control {
         self.total_records.store(records, Ordering::Relaxed);
     }
 
-    fn passed(&self, files: &StoreFiles, records: u64, read: u64, wrote: u64) -> Result<(), StoreError> {
+    fn passed(&self, files: &StoreFiles, counted: Counted) -> Result<(), StoreError> {
+        let Counted { records, read, wrote, .. } = counted;
         self.records.fetch_add(records, Ordering::Relaxed);
-        self.read_bytes.fetch_add(read, Ordering::Relaxed);
+        self.read_bytes.fetch_add(read + counted.passed, Ordering::Relaxed);
         let bytes = self.moved_bytes.fetch_add(read + wrote, Ordering::Relaxed) + read + wrote;
         let limit = self.bytes_per_second.load(Ordering::Relaxed);
         loop {
@@ -81,43 +82,59 @@ impl Control {
     }
 }
 
+/// What was not told to [`Control`] yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    records: u64,
+    /// Bytes.
+    read: u64,
+    wrote: u64,
+    passed: u64,
+}
+
 /// Counts what one walk reads and writes, and looks at [`Control`] now and then.
 #[derive(Debug)]
 pub(crate) struct Meter<'a> {
     files: &'a StoreFiles,
     control: &'a Control,
-    records: u64,
-    read: u64,
-    wrote: u64,
+    counted: Counted,
 }
 
 impl<'a> Meter<'a> {
     /// Looks at `control` before anything is done.
     pub(crate) fn start(files: &'a StoreFiles, control: &'a Control) -> Result<Self, StoreError> {
-        control.passed(files, 0, 0, 0)?;
-        Ok(Self { files, control, records: 0, read: 0, wrote: 0 })
+        let mut meter = Self { files, control, counted: Counted::default() };
+        meter.look()?;
+        Ok(meter)
     }
 
     /// A record was read.
     pub(crate) fn read(&mut self, size: u32) -> Result<(), StoreError> {
-        self.records += 1;
-        self.read += u64::from(size);
-        if self.records < RECORDS_BETWEEN_LOOKS && self.read + self.wrote < BYTES_BETWEEN_LOOKS {
+        let counted = &mut self.counted;
+        counted.records += 1;
+        counted.read += u64::from(size);
+        let bytes = counted.read + counted.wrote;
+        if counted.records < RECORDS_BETWEEN_LOOKS && bytes < BYTES_BETWEEN_LOOKS {
             return Ok(());
         }
         self.look()
     }
 
+    /// Records of so many bytes did not have to be read: progress, and no work.
+    pub(crate) fn passed(&mut self, records: u64, bytes: u64) -> Result<(), StoreError> {
+        self.counted.records += records;
+        self.counted.passed += bytes;
+        if self.counted.records < RECORDS_BETWEEN_LOOKS { Ok(()) } else { self.look() }
+    }
+
     /// A record was written.
     pub(crate) fn wrote(&mut self, size: u32) {
-        self.wrote += u64::from(size);
+        self.counted.wrote += u64::from(size);
     }
 
     /// Counts what was not counted yet.
     pub(crate) fn look(&mut self) -> Result<(), StoreError> {
-        let counted = (self.records, self.read, self.wrote);
-        (self.records, self.read, self.wrote) = (0, 0, 0);
-        self.control.passed(self.files, counted.0, counted.1, counted.2)
+        self.control.passed(self.files, std::mem::take(&mut self.counted))
     }
 }
 
@@ -138,6 +155,18 @@ mod tests {
         }
         let passed = files.clock.monotonic().saturating_sub(before);
         assert!(passed >= Duration::from_millis(2900) && passed <= Duration::from_secs(3), "{passed:?}");
+    }
+
+    #[test]
+    fn what_is_passed_over_is_progress_and_takes_no_time() {
+        let files = sim_files();
+        let control = Control::with_bytes_per_second(1 << 10);
+        control.expect(1000);
+        let mut meter = Meter::start(&files, &control).unwrap();
+        let before = files.clock.monotonic();
+        meter.passed(1000, 10_000).unwrap();
+        assert_eq!(control.progress(), Progress { done_bytes: 10_000, total_bytes: 10_000 });
+        assert_eq!(files.clock.monotonic(), before);
     }
 
     #[test]

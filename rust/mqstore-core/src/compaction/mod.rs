@@ -15,7 +15,7 @@
 //! | `plan`, `task`, `publish` | the three steps; `local` runs them in this process |
 //! | `model`, `options`, `json` | what they hand to each other |
 //! | `job`, `tree`, `state`, `manifest` | a job's folder and record, the next folder, "has it moved?", what is known |
-//! | `source`, `digests`, `writer`, `control` | a task's input, its memory, its output, its reins |
+//! | `source`, `fetch`, `digests`, `writer`, `control` | a task's input, its memory, its output, its reins |
 //! | `folder`, `cursor`, `reader`, `positions`, `geometry` | RocketMQ's files |
 //! | `restore` | lost files made anew from another store |
 //! | `checksums` | files against what is known of them, for `verify` |
@@ -32,6 +32,7 @@ mod checksums;
 mod control;
 mod cursor;
 mod digests;
+mod fetch;
 mod folder;
 mod geometry;
 mod job;

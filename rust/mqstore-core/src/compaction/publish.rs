@@ -61,7 +61,7 @@ pub fn publish(
     results: &[TaskResult],
 ) -> Result<CompactionReport, StoreError> {
     let _held = lock_store(files)?;
-    publish_held(files, job, plan, results)
+    publish_held(files, job, plan, results, 0)
 }
 
 /// As [`publish`], for a caller that holds the store's lock.
@@ -72,15 +72,16 @@ pub fn publish_locked(
     plan: &CompactionPlan,
     results: &[TaskResult],
 ) -> Result<CompactionReport, StoreError> {
-    publish_held(files, job, plan, results)
+    publish_held(files, job, plan, results, 0)
 }
 
-/// As [`publish`], in a process that holds the store's lock.
+/// As [`publish`], in a process that holds the store's lock; the commit log is durable up to `durable`.
 pub(crate) fn publish_held(
     files: &StoreFiles,
     job: Option<Job>,
     plan: &CompactionPlan,
     results: &[TaskResult],
+    durable: u64,
 ) -> Result<CompactionReport, StoreError> {
     if let Some(report) = &plan.published {
         return Ok(report.clone());
@@ -106,7 +107,7 @@ pub(crate) fn publish_held(
     let replacements = accept(files, &job, plan, results, &mut report)?;
     report.elapsed_ms = job.elapsed_ms(files);
     if !replacements.is_empty() {
-        sync_log(files, results)?;
+        sync_log(files, results, durable)?;
         switch(files, &job, &replacements, &report)?;
     }
     report.elapsed_ms = job.elapsed_ms(files);
@@ -335,12 +336,15 @@ pub(crate) fn crc_of(file: &dyn VfsFile, len: u64) -> io::Result<u32> {
 
 /// A compacted record must never outlive its original by a power loss: the queue offset would be
 /// given out again, and a broker drops what it has already.
-fn sync_log(files: &StoreFiles, results: &[TaskResult]) -> Result<(), StoreError> {
+fn sync_log(files: &StoreFiles, results: &[TaskResult], durable: u64) -> Result<(), StoreError> {
     let Some(tail) =
         results.iter().filter_map(|result| result.log_tail).map(|tail| tail.physical_offset).max()
     else {
         return Ok(());
     };
+    if tail < durable {
+        return Ok(());
+    }
     let list = SegmentList::load(files)?;
     for segment in list.segments().iter().filter(|segment| segment.base_offset() <= tail) {
         let synced = segment.file().and_then(|file| switch::step("compaction.sync_log", || file.sync_data()));

@@ -187,11 +187,9 @@ impl CompactedRecords {
         };
         self.next_offset = view.queue_offset.saturating_add(1);
         self.reloads = 0;
-        let (bytes, position) = (Arc::new(view.bytes.to_vec()), view.physical_offset as u64);
-        let len = bytes.len();
-        StoredRecord::new(RecordBytes::Read(bytes, 0..len), position, None)
-            .map(Some)
-            .map_err(|error| StoreError::format(&self.files.compaction(), position, &error))
+        let (queue_offset, position) = (view.queue_offset, view.physical_offset as u64);
+        let bytes = RecordBytes::Read(Arc::new(view.bytes.to_vec()), 0..view.bytes.len());
+        Ok(Some(StoredRecord::decoded(bytes, position, queue_offset)))
     }
 
     /// Lists the files and skips those that lie wholly before the next offset.

@@ -43,7 +43,7 @@ use super::publish::{lock_store, publish_held};
 use super::state::GenerationState;
 use super::untaken::Taken;
 use super::writer::{STAGED_LOGS, STAGED_QUEUES};
-use crate::commit_log::{LogScanner, ScanChecks, ScanItem, read_record};
+use crate::commit_log::{CommitLog, LogScanner, ScanChecks, ScanItem, read_record};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 use crate::message::StoredRecord;
@@ -150,11 +150,14 @@ pub(super) fn restored_folder(
 }
 
 /// How a restore is run.
+#[derive(Clone, Copy)]
 pub(crate) struct Run<'a> {
     pub(crate) topics: Option<&'a [String]>,
     pub(crate) options: &'a CompactionOptions,
     pub(crate) threads: usize,
     pub(crate) control: &'a Arc<Control>,
+    /// The commit log of this process, where it writes it.
+    pub(crate) log: Option<&'a Arc<CommitLog>>,
 }
 
 /// Restores queues of a store that nobody has open.
@@ -165,16 +168,17 @@ pub(crate) fn restore(
 ) -> Result<RestoreReport, StoreError> {
     require_store(files)?;
     let _held = lock_store(files)?;
-    restore_by(files, Planner::new(files, run.options)?, source, run, &|| Ok(()))
+    restore_by(files, Planner::new(files, run.options)?, source, run, &|| Ok(0))
 }
 
-/// As [`restore`], for the process that has the store open for writing; `flush` makes the log durable.
+/// As [`restore`], for the process that has the store open for writing; `flush` makes the log
+/// durable, and says how far it is.
 pub(crate) fn restore_open(
     files: &StoreFiles,
     open: &OpenStore<'_>,
     source: &dyn RestoreSource,
     run: &Run<'_>,
-    flush: &dyn Fn() -> Result<(), StoreError>,
+    flush: &dyn Fn() -> Result<u64, StoreError>,
 ) -> Result<RestoreReport, StoreError> {
     restore_by(files, Planner::of_open(files, run.options, open)?, source, run, flush)
 }
@@ -184,7 +188,7 @@ fn restore_by(
     mut planner: Planner<'_>,
     source: &dyn RestoreSource,
     run: &Run<'_>,
-    flush: &dyn Fn() -> Result<(), StoreError>,
+    flush: &dyn Fn() -> Result<u64, StoreError>,
 ) -> Result<RestoreReport, StoreError> {
     if source.root() == files.root {
         return Err(StoreError::InvalidOption {
@@ -206,9 +210,9 @@ fn restore_by(
     }
     planner.restored = Some(restored);
     let Planned { plan, job } = begin_chosen(files, &planner, Chosen { skipped: Vec::new(), ..chosen })?;
-    let (job, results) = run_all(files, job, &plan.tasks, run.threads, run.control)?;
-    flush()?;
-    let done = publish_held(files, job, &plan, &results)?;
+    let (job, results) = run_all(files, run.log, job, &plan.tasks, run.threads, run.control)?;
+    let durable = flush()?;
+    let done = publish_held(files, job, &plan, &results, durable)?;
     let is_done = |queue: &RestoredQueue| {
         done.queues.iter().any(|one| {
             one["topic"].as_str() == Some(&*queue.topic)

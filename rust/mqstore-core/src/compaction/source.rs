@@ -22,10 +22,11 @@ use mqstore_format::{CQ_UNIT_BYTES, CqUnit, CrcCheck, RecordView, offset_file_na
 use mqstore_io::Access;
 
 use super::cursor::{Listed, PairCursor};
+use super::fetch::{Fetch, Place, Verify};
 use super::folder::QueueFolder;
 use super::model::{LogTail, QueueTask};
 use super::restore::restored_folder;
-use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
+use crate::commit_log::{CommitLog, LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
@@ -35,17 +36,37 @@ const CHUNK_UNITS: i64 = 16_384;
 /// Bytes of a consume-queue entry.
 const UNIT_BYTES: u64 = CQ_UNIT_BYTES as u64;
 
-/// What a task does with each record.
-pub(crate) type Visit<'v> = dyn FnMut(&RecordView<'_>) -> Result<(), StoreError> + 'v;
+/// What a walk meets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Met<'r> {
+    /// A record.
+    Record(&'r RecordView<'r>),
+    /// Records that were not wanted and not read.
+    Passed {
+        /// How many.
+        records: u64,
+        /// How many bytes they have, by their queue entries.
+        bytes: u64,
+    },
+}
+
+/// What a task does with what it meets.
+pub(crate) type Visit<'v> = dyn FnMut(Met<'_>) -> Result<(), StoreError> + 'v;
+
+/// Which records a walk that is not the first wants, by their number in it.
+pub(crate) type Wants<'w> = dyn Fn(u64) -> bool + 'w;
 
 /// Calls `visit` with every record of the task's snapshot; the last one that came from the commit
-/// log is returned.
+/// log is returned. `log` is the commit log of this process, where it writes it. With `wants` records
+/// that it does not want may be passed over: an earlier walk has verified them.
 pub(crate) fn walk(
     files: &StoreFiles,
+    log: Option<&Arc<CommitLog>>,
     task: &QueueTask,
+    wants: Option<&Wants<'_>>,
     visit: &mut Visit<'_>,
 ) -> Result<Option<LogTail>, StoreError> {
-    let mut walk = Walk { files, task, last_offset: -1, tail: None, visit };
+    let mut walk = Walk { files, log, task, wants, number: 0, last_offset: -1, tail: None, visit };
     walk.previous_generation()?;
     // Also what was read for that generation and not kept.
     walk.last_offset = walk.last_offset.max(task.previous_end.saturating_sub(1));
@@ -55,7 +76,11 @@ pub(crate) fn walk(
 
 struct Walk<'a, 'v> {
     files: &'a StoreFiles,
+    log: Option<&'a Arc<CommitLog>>,
     task: &'a QueueTask,
+    wants: Option<&'a Wants<'a>>,
+    /// The number of the next record.
+    number: u64,
     /// Records at or below this queue offset have been seen: RocketMQ's guard against duplicates.
     last_offset: i64,
     tail: Option<LogTail>,
@@ -83,7 +108,8 @@ impl Walk<'_, '_> {
                 }
                 if record.queue_offset > self.last_offset {
                     self.last_offset = record.queue_offset;
-                    (self.visit)(&record)?;
+                    self.number += 1;
+                    (self.visit)(Met::Record(&record))?;
                 }
             }
         }
@@ -112,8 +138,9 @@ impl Walk<'_, '_> {
     /// Follows the consume queue as far as it agrees with the log.
     fn by_queue(&mut self, list: &Arc<SegmentList>) -> Result<Followed, StoreError> {
         let (from, to) = (self.task.log.queue_from, self.task.log.queue_to);
-        let checks = ScanChecks { crc: true };
-        let mut scanner = LogScanner::new(Arc::clone(list), 0, self.task.log.log_end, checks);
+        // What the second walk reads is copied, and sealed anew.
+        let verify = if self.wants.is_some() { Verify::All } else { Verify::Once };
+        let mut fetch = Fetch::new(list, self.log, self.task.log.log_end, verify);
         let mut good_end = 0;
         let mut offset = from;
         while offset < to {
@@ -121,30 +148,63 @@ impl Walk<'_, '_> {
             if units.is_empty() {
                 return Ok(Followed::Until(good_end));
             }
-            for unit in units {
-                let position = u64::try_from(unit.physical_offset).unwrap_or(u64::MAX);
-                if !unit.is_valid() || position == u64::MAX {
-                    return Ok(Followed::Until(good_end));
-                }
-                // Retention took the record; it went into the compaction log before, or was lost then.
-                if position >= list.min_offset() {
-                    scanner.seek(position);
-                    let ScanItem::Record(record) = scanner.next_item()? else {
-                        return Ok(Followed::Until(good_end));
-                    };
-                    let agrees = self.is_ours(&record)
-                        && record.queue_offset == offset
-                        && i64::from(record.size) == i64::from(unit.size);
-                    if !agrees {
-                        return Ok(Followed::Until(good_end));
-                    }
-                    good_end = position + u64::from(record.size);
-                    self.take(&record)?;
-                }
-                offset += 1;
+            let chunk = self.places(&units, offset, list.min_offset(), good_end);
+            for at in 0..chunk.wanted.len() {
+                let places = chunk.wanted.get(at..).unwrap_or_default();
+                let Some(place) = places.first() else { break };
+                let record = fetch.record(places)?;
+                let Some(record) = record.filter(|record| self.is_ours(record)) else {
+                    return Ok(Followed::Until(place.good_end));
+                };
+                self.pass(place.passed, place.queue_offset - 1)?;
+                self.take(&record)?;
             }
+            self.pass(chunk.passed, chunk.end - 1)?;
+            good_end = chunk.good_end;
+            if !chunk.is_whole {
+                return Ok(Followed::Until(good_end));
+            }
+            offset = chunk.end;
         }
         Ok(Followed::ToTheEnd)
+    }
+
+    /// What to do with entries, of which the first is that of `offset`, and the record before it ends at `good_end`.
+    fn places(&self, units: &[CqUnit], offset: i64, log_start: u64, good_end: u64) -> Chunk {
+        let mut chunk = Chunk { wanted: Vec::new(), passed: (0, 0), good_end, end: offset, is_whole: true };
+        let mut number = self.number;
+        for unit in units {
+            let position = u64::try_from(unit.physical_offset).unwrap_or(u64::MAX);
+            let size = u32::try_from(unit.size).unwrap_or(0);
+            if !unit.is_valid() || position == u64::MAX {
+                chunk.is_whole = false;
+                break;
+            }
+            // Retention took the record; it went into the compaction log before, or was lost then.
+            if position >= log_start {
+                if self.wants.is_none_or(|wants| wants(number)) {
+                    let passed = std::mem::take(&mut chunk.passed);
+                    let (queue_offset, good_end) = (chunk.end, chunk.good_end);
+                    chunk.wanted.push(Place { queue_offset, position, size, good_end, passed });
+                } else {
+                    chunk.passed = (chunk.passed.0 + 1, chunk.passed.1 + u64::from(size));
+                }
+                number += 1;
+                chunk.good_end = position.saturating_add(u64::from(size));
+            }
+            chunk.end += 1;
+        }
+        chunk
+    }
+
+    /// Leaves out records that were not wanted, up to queue offset `last`.
+    fn pass(&mut self, (records, bytes): (u64, u64), last: i64) -> Result<(), StoreError> {
+        if records == 0 {
+            return Ok(());
+        }
+        self.number += records;
+        self.last_offset = self.last_offset.max(last);
+        (self.visit)(Met::Passed { records, bytes })
     }
 
     /// The entries from `offset` on that one queue file holds, at most `count`; none when the file is
@@ -221,8 +281,23 @@ impl Walk<'_, '_> {
             queue_offset: record.queue_offset,
             store_timestamp: record.store_timestamp,
         });
-        (self.visit)(record)
+        self.number += 1;
+        (self.visit)(Met::Record(record))
     }
+}
+
+/// A stretch of a queue, as the walk goes along it.
+struct Chunk {
+    /// The records to read.
+    wanted: Vec<Place>,
+    /// Records behind the last of them, and their bytes.
+    passed: (u64, u64),
+    /// Where the last record ends.
+    good_end: u64,
+    /// One past the last queue offset.
+    end: i64,
+    /// Whether every entry points somewhere.
+    is_whole: bool,
 }
 
 /// How far the consume queue could be followed.

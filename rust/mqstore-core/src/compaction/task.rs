@@ -14,7 +14,8 @@
 //! Source: `CompactionLog#getOffsetMap`, `#shouldRetainMsg`, `#asyncPutMessage`.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use mqstore_io::switch;
 
@@ -24,10 +25,11 @@ use mqstore_format::properties::KEYS;
 use super::control::{Control, Meter};
 use super::digests::{Equality, KeyCollector, Verdicts};
 use super::job::{check_nonce, check_staging_name, job_dir};
-use super::model::{Counts, LogTail, OutputPair, QueueTask, TaskResult, Worker};
+use super::model::{Counts, LogTail, QueueTask, TaskResult, Worker};
 use super::options::Keyless;
-use super::source::walk;
-use super::writer::GenerationWriter;
+use super::source::{Met, walk};
+use super::writer::{GenerationWriter, WrittenGeneration};
+use crate::commit_log::CommitLog;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
@@ -50,6 +52,42 @@ pub fn run_task(
     worker: Worker,
     control: &Control,
 ) -> Result<TaskResult, StoreError> {
+    begin_task(files, None, task, staging, worker, control)?.finish(files)
+}
+
+/// A task whose files are written, and not synced.
+#[derive(Debug)]
+pub(crate) struct WrittenTask {
+    result: TaskResult,
+    written: Option<WrittenGeneration>,
+    staging: PathBuf,
+    job: PathBuf,
+}
+
+impl WrittenTask {
+    /// Syncs files and folders; then the result is complete.
+    pub(crate) fn finish(self, files: &StoreFiles) -> Result<TaskResult, StoreError> {
+        let (staging, job) = (self.staging.as_path(), self.job.as_path());
+        if let Some(written) = self.written {
+            written.sync(files)?;
+        }
+        switch::step("compaction.sync_staging", || files.vfs.sync_dir(staging))
+            .at(staging, "syncing a staging folder")?;
+        switch::step("compaction.sync_staging_name", || files.vfs.sync_dir(job))
+            .at(job, "syncing a job's folder")?;
+        Ok(self.result)
+    }
+}
+
+/// All of [`run_task`] but the syncs; `log` is the commit log of this process, where it writes it.
+pub(crate) fn begin_task(
+    files: &StoreFiles,
+    log: Option<&Arc<CommitLog>>,
+    task: &QueueTask,
+    staging: &Path,
+    worker: Worker,
+    control: &Control,
+) -> Result<WrittenTask, StoreError> {
     let name = staging.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     check_staging_name(name)?;
     let job = job_dir(files, &task.job_id);
@@ -74,13 +112,15 @@ pub fn run_task(
         first_tombstone: None,
         worker,
     };
-    match compact(files, task, staging, control) {
-        Ok(output) => {
+    let mut written = None;
+    match compact(files, log, task, staging, control) {
+        Ok((output, generation)) => {
             result.counts = output.counts;
-            result.pairs = output.pairs;
+            result.pairs = generation.pairs().to_vec();
             result.log_tail = output.log_tail;
             result.position = output.position;
             result.first_tombstone = output.first_tombstone;
+            written = Some(generation);
         }
         Err(
             error @ (StoreError::Corrupt { .. }
@@ -92,17 +132,12 @@ pub fn run_task(
         }
         Err(error) => return Err(error),
     }
-    switch::step("compaction.sync_staging", || files.vfs.sync_dir(staging))
-        .at(staging, "syncing a staging folder")?;
-    switch::step("compaction.sync_staging_name", || files.vfs.sync_dir(&job))
-        .at(&job, "syncing a job's folder")?;
-    Ok(result)
+    Ok(WrittenTask { result, written, staging: staging.to_path_buf(), job })
 }
 
 #[derive(Default)]
 struct Output {
     counts: Counts,
-    pairs: Vec<OutputPair>,
     log_tail: Option<LogTail>,
     position: Option<i64>,
     first_tombstone: Option<i64>,
@@ -110,17 +145,19 @@ struct Output {
 
 fn compact(
     files: &StoreFiles,
+    log: Option<&Arc<CommitLog>>,
     task: &QueueTask,
     staging: &Path,
     control: &Control,
-) -> Result<Output, StoreError> {
+) -> Result<(Output, WrittenGeneration), StoreError> {
     let keys = staging.join(KEYS_FILE);
     let mut output = Output::default();
     let equality = if task.confirm_keys { Equality::FullKeys } else { Equality::Digests };
     let mut collector = KeyCollector::create(files, &keys, equality)?;
     let mut meter = Meter::start(files, control)?;
     let counts = &mut output.counts;
-    output.log_tail = walk(files, task, &mut |record| {
+    output.log_tail = walk(files, log, task, None, &mut |met| {
+        let Met::Record(record) = met else { return Ok(()) };
         meter.read(record.size)?;
         counts.before += 1;
         counts.bytes_before += u64::from(record.size);
@@ -142,55 +179,72 @@ fn compact(
     let verdicts = collector.finish(task.memory_bytes)?;
     counts.keys = verdicts.keys;
     counts.rounds = verdicts.rounds;
-    copy(files, task, staging, &verdicts, &mut output, control)?;
+    let writer = GenerationWriter::create(files, staging, task.geometry)?;
+    let mut copy = Copy { files, log, task, control, verdicts: &verdicts, writer };
+    copy.survivors(&mut output)?;
+    let written = copy.writer.finish()?;
     files.vfs.remove_file(&keys).at(&keys, "removing the file of keys")?;
-    Ok(output)
+    Ok((output, written))
 }
 
 /// The second walk.
-fn copy(
-    files: &StoreFiles,
-    task: &QueueTask,
-    staging: &Path,
-    verdicts: &Verdicts,
-    output: &mut Output,
-    control: &Control,
-) -> Result<(), StoreError> {
-    let mut writer = GenerationWriter::create(files, staging, task.geometry)?;
-    let mut meter = Meter::start(files, control)?;
-    let (mut seen, mut ordinal) = (0, 0);
-    walk(files, task, &mut |record| {
-        meter.read(record.size)?;
-        seen += 1;
-        let stays = if compaction_key(record).is_none() {
-            task.keyless == Keyless::Keep
-        } else {
-            ordinal += 1;
-            let is_tombstone = record.body.is_empty();
-            let stays = verdicts.is_newest(ordinal - 1)
-                && !(is_tombstone && record.queue_offset < task.tombstones_below);
-            if stays && is_tombstone {
-                output.counts.tombstones_kept += 1;
-                output.first_tombstone.get_or_insert(record.queue_offset);
+struct Copy<'a> {
+    files: &'a StoreFiles,
+    log: Option<&'a Arc<CommitLog>>,
+    task: &'a QueueTask,
+    control: &'a Control,
+    verdicts: &'a Verdicts,
+    writer: GenerationWriter<'a>,
+}
+
+impl Copy<'_> {
+    fn survivors(&mut self, output: &mut Output) -> Result<(), StoreError> {
+        let (task, verdicts) = (self.task, self.verdicts);
+        let mut meter = Meter::start(self.files, self.control)?;
+        let (mut seen, mut ordinal) = (0, 0);
+        // Where every record has a key, a record's number is that of its verdict.
+        let all_keyed = output.counts.keyless == 0;
+        let wants = |number| !all_keyed || verdicts.is_newest(number);
+        walk(self.files, self.log, task, Some(&wants), &mut |met| {
+            let record = match met {
+                Met::Record(record) => record,
+                Met::Passed { records, bytes } => {
+                    seen += records;
+                    ordinal += records;
+                    return meter.passed(records, bytes);
+                }
+            };
+            meter.read(record.size)?;
+            seen += 1;
+            let stays = if compaction_key(record).is_none() {
+                task.keyless == Keyless::Keep
+            } else {
+                ordinal += 1;
+                let is_tombstone = record.body.is_empty();
+                let stays = verdicts.is_newest(ordinal - 1)
+                    && !(is_tombstone && record.queue_offset < task.tombstones_below);
+                if stays && is_tombstone {
+                    output.counts.tombstones_kept += 1;
+                    output.first_tombstone.get_or_insert(record.queue_offset);
+                }
+                stays
+            };
+            if stays {
+                output.counts.survivors += 1;
+                output.counts.bytes_after += u64::from(record.size);
+                meter.wrote(record.size);
+                self.writer.append(record)?;
             }
-            stays
-        };
-        if stays {
-            output.counts.survivors += 1;
-            output.counts.bytes_after += u64::from(record.size);
-            meter.wrote(record.size);
-            writer.append(record)?;
+            Ok(())
+        })?;
+        meter.look()?;
+        if (seen, ordinal) != (output.counts.before, verdicts.records) {
+            return Err(StoreError::Busy {
+                reason: format!("{}/{} changed while it was compacted", task.topic, task.queue_id),
+            });
         }
         Ok(())
-    })?;
-    meter.look()?;
-    if (seen, ordinal) != (output.counts.before, verdicts.records) {
-        return Err(StoreError::Busy {
-            reason: format!("{}/{} changed while it was compacted", task.topic, task.queue_id),
-        });
     }
-    output.pairs = writer.finish()?;
-    Ok(())
 }
 
 /// The key that a record is compacted by: its whole KEYS text, `None` when that is blank.

@@ -16,12 +16,14 @@
 //! killed run; these files are new, so that zeros follow.
 //!
 //! A record keeps its bytes but PHYSICALOFFSET, and its property CRC where it has one, which is
-//! sealed anew. Nothing counts before [`GenerationWriter::finish`] returns: it syncs files and
-//! folders. Memory: one buffer a file.
+//! sealed anew. Nothing counts before [`WrittenGeneration::sync`] returns: it syncs files and
+//! folders. The system is asked to write each part at once, so that this takes little time. Memory: one
+//! buffer a file.
 //!
 //! Source: `CompactionLog.CompactionAppendMessageCallback#doAppend`, `CompactionAppendEndMsgCallback`,
 //! `SparseConsumeQueue#putBatchMessagePositionInfo`, `#putEndPositionInfo`.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -45,6 +47,9 @@ pub(crate) const STAGED_QUEUES: &str = "cq";
 
 /// Bytes that are gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
+
+/// Files that are open to be synced later, while the system writes them.
+const MOST_UNSYNCED: usize = 4;
 
 /// A file that is written from its start to its end.
 #[derive(Debug)]
@@ -75,17 +80,63 @@ impl Output {
     fn write(&mut self) -> Result<(), StoreError> {
         self.file.write_all_at(&self.buffer, self.written).at(&self.path, "writing a compaction file")?;
         self.crc.update(&self.buffer);
+        // The sync at the end finds little left to do.
+        let _ = self.file.start_writing(self.written, self.buffer.len() as u64);
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
 
-    fn finish(mut self) -> Result<OutputFile, StoreError> {
+    /// Writes what was gathered; what the file holds then, and itself, to be synced.
+    fn finish(mut self) -> Result<(OutputFile, Unsynced), StoreError> {
         self.write()?;
-        switch::step("compaction.sync_file", || self.file.sync_all())
-            .at(&self.path, "syncing a compaction file")?;
-        Ok(OutputFile { used_bytes: self.written, crc: self.crc.finish() })
+        let holds = OutputFile { used_bytes: self.written, crc: self.crc.finish() };
+        Ok((holds, Unsynced { path: self.path, file: self.file }))
     }
+}
+
+/// A file that is written and not synced.
+#[derive(Debug)]
+struct Unsynced {
+    path: PathBuf,
+    file: Arc<dyn VfsFile>,
+}
+
+impl Unsynced {
+    fn sync(&self) -> Result<(), StoreError> {
+        switch::step("compaction.sync_file", || self.file.sync_all())
+            .at(&self.path, "syncing a compaction file")
+    }
+}
+
+/// A generation whose files are written, and not all of them synced.
+#[derive(Debug)]
+pub(crate) struct WrittenGeneration {
+    staging: PathBuf,
+    pairs: Vec<OutputPair>,
+    unsynced: VecDeque<Unsynced>,
+}
+
+impl WrittenGeneration {
+    /// The pairs in ascending base.
+    pub(crate) fn pairs(&self) -> &[OutputPair] {
+        &self.pairs
+    }
+
+    /// Syncs files and folders.
+    pub(crate) fn sync(&self, files: &StoreFiles) -> Result<(), StoreError> {
+        self.unsynced.iter().try_for_each(Unsynced::sync)?;
+        sync_names(files, &self.staging)
+    }
+}
+
+fn sync_names(files: &StoreFiles, staging: &Path) -> Result<(), StoreError> {
+    for name in [STAGED_LOGS, STAGED_QUEUES] {
+        let dir = staging.join(name);
+        switch::step("compaction.sync_staged_names", || files.vfs.sync_dir(&dir))
+            .at(&dir, "syncing a staging folder")?;
+    }
+    Ok(())
 }
 
 /// Writes the files of one generation; see the module's text.
@@ -96,6 +147,7 @@ pub(crate) struct GenerationWriter<'a> {
     geometry: CompactionGeometry,
     open: Option<(Output, Output)>,
     pairs: Vec<OutputPair>,
+    unsynced: VecDeque<Unsynced>,
     base: u64,
     scratch: Vec<u8>,
 }
@@ -127,12 +179,13 @@ impl<'a> GenerationWriter<'a> {
             geometry,
             open: None,
             pairs: Vec::new(),
+            unsynced: VecDeque::new(),
             base: geometry.log_file_bytes.saturating_mul(pairs),
             scratch: Vec::new(),
         }
     }
 
-    /// How many pairs it has closed and synced.
+    /// How many pairs it has closed.
     pub(crate) fn closed(&self) -> u64 {
         self.pairs.len() as u64
     }
@@ -191,26 +244,26 @@ impl<'a> GenerationWriter<'a> {
             log.append(&encode_blank(free as u32))?;
             queue.append(&END_MARKER.encode())?;
         }
-        self.pairs.push(OutputPair { base: self.base, units, log: log.finish()?, queue: queue.finish()? });
+        let ((log, log_file), (queue, queue_file)) = (log.finish()?, queue.finish()?);
+        self.pairs.push(OutputPair { base: self.base, units, log, queue });
+        self.unsynced.extend([log_file, queue_file]);
+        while self.unsynced.len() > MOST_UNSYNCED {
+            self.unsynced.pop_front().map_or(Ok(()), |oldest| oldest.sync())?;
+        }
         self.base += self.geometry.log_file_bytes;
         Ok(())
     }
 
-    /// Closes and syncs everything; the pairs in ascending base.
-    pub(crate) fn finish(mut self) -> Result<Vec<OutputPair>, StoreError> {
+    /// Closes everything; the caller syncs it.
+    pub(crate) fn finish(mut self) -> Result<WrittenGeneration, StoreError> {
         self.close(false)?;
-        self.sync_names()?;
-        Ok(self.pairs)
+        Ok(WrittenGeneration { staging: self.staging, pairs: self.pairs, unsynced: self.unsynced })
     }
 
-    /// Makes the names of all files so far durable.
-    pub(crate) fn sync_names(&self) -> Result<(), StoreError> {
-        for name in [STAGED_LOGS, STAGED_QUEUES] {
-            let dir = self.staging.join(name);
-            switch::step("compaction.sync_staged_names", || self.files.vfs.sync_dir(&dir))
-                .at(&dir, "syncing a staging folder")?;
-        }
-        Ok(())
+    /// Makes the closed pairs durable, with their names.
+    pub(crate) fn sync_closed(&mut self) -> Result<(), StoreError> {
+        self.unsynced.drain(..).try_for_each(|file| file.sync())?;
+        sync_names(self.files, &self.staging)
     }
 }
 

@@ -65,14 +65,14 @@ impl Writer {
         let catch_up = || self.catch_up();
         let open = OpenStore { queues: &self.queues, catch_up: &catch_up };
         let Planned { plan, job } = plan_open(&self.files, topics, options, &open)?;
-        let (job, results) = run_all(&self.files, job, &plan.tasks, threads, control)?;
+        let (job, results) = run_all(&self.files, Some(&self.log), job, &plan.tasks, threads, control)?;
         if options.dry_run {
             return rehearse(&self.files, job, &plan, &results);
         }
         // A compacted record must not outlive its original, which only the log's own sync makes sure where
         // records are not in the file yet.
         self.flusher.flush_all(false)?;
-        publish_held(&self.files, job, &plan, &results)
+        publish_held(&self.files, job, &plan, &results, self.log.durable())
     }
 
     /// Ends a compaction that runs, and waits for its end.

@@ -25,6 +25,7 @@ mod services;
 mod single;
 mod snapshot;
 mod staged;
+mod table;
 mod topics;
 mod view;
 mod waiting;
@@ -55,6 +56,7 @@ pub use scan::{
 };
 pub use snapshot::SnapshotReport;
 pub use staged::{StagedBlock, staged_messages};
+pub use table::{TableLoad, TableRow, TableRows};
 pub use waiting::Waiter;
 
 use crate::consume_queue::ConsumeQueue;

@@ -38,7 +38,7 @@ impl Store {
         control: &Arc<Control>,
     ) -> Result<RestoreReport, StoreError> {
         let writer = self.writer("restore a compaction")?;
-        let run = Run { topics, options, threads, control };
+        let run = Run { topics, options, threads, control, log: Some(&writer.log) };
         writer.compacting_alone(control, || writer.restore(source, &run))
     }
 }
@@ -55,7 +55,7 @@ pub fn restore_compaction(
     threads: usize,
     control: &Arc<Control>,
 ) -> Result<RestoreReport, StoreError> {
-    restore(files, &Other { store: source }, &Run { topics, options, threads, control })
+    restore(files, &Other { store: source }, &Run { topics, options, threads, control, log: None })
 }
 
 impl Writer {
@@ -64,7 +64,10 @@ impl Writer {
         let catch_up = || self.catch_up();
         let open = OpenStore { queues: &self.queues, catch_up: &catch_up };
         // As for a compaction: a compacted record must not outlive its original.
-        let flush = || self.flusher.flush_all(false).map(drop);
+        let flush = || {
+            self.flusher.flush_all(false)?;
+            Ok(self.log.durable())
+        };
         restore_open(&self.files, &open, &Other { store: source }, run, &flush)
     }
 }

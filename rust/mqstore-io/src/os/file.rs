@@ -80,6 +80,13 @@ impl VfsFile for OsFile {
         Ok(retry(|| rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::WillNeed))?)
     }
 
+    #[cfg(target_os = "linux")]
+    fn start_writing(&self, offset: u64, len: u64) -> io::Result<()> {
+        let Some(len) = std::num::NonZeroU64::new(len) else { return Ok(()) };
+        // Dirty pages begin their way to the disk, and stay in memory: only clean ones would go.
+        Ok(retry(|| rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::DontNeed))?)
+    }
+
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(buf, offset)
     }

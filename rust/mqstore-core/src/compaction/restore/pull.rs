@@ -180,7 +180,7 @@ impl Pull<'_> {
             writer.append(record)?;
             if before + writer.closed() > progress.pairs {
                 // The record is the first one of the next file.
-                writer.sync_names()?;
+                writer.sync_closed()?;
                 progress.pairs = before + writer.closed();
                 (progress.messages, progress.next) = (messages, record.queue_offset);
                 progress.write(files, dir)?;
@@ -194,8 +194,9 @@ impl Pull<'_> {
             self.source.pull(&lack.topic, lack.queue_id, from, lack.until, &mut visit)?;
         }
         meter.look()?;
-        let added = writer.finish()?.len() as u64;
-        progress.pairs = before + added;
+        let written = writer.finish()?;
+        written.sync(files)?;
+        progress.pairs = before + written.pairs().len() as u64;
         (progress.messages, progress.next) = (messages, lack.until);
         progress.write(files, dir)
     }

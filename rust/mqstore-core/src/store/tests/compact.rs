@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::Boundary;
 use crate::compaction::{CompactionOptions, CompactionReport, Control};
+use crate::store::{TableRow, TableRows};
 
 const TABLE: &str = "table";
 
@@ -182,4 +183,58 @@ fn the_background_compacts_what_has_changed_enough() {
     looks(&store, &clock, 2);
     assert_eq!(offsets(&store, None).len(), 19, "off unless asked for");
     store.close().unwrap();
+}
+
+#[test]
+fn what_is_superseded_is_verified_too() {
+    let (world, _, _) = World::simulated();
+    let store = create(&world);
+    fill(&store, 0, 30, 10);
+    let record = store.message_at(TABLE, 0, 5).unwrap().unwrap();
+    let path = world.files().commit_log().join(mqstore_format::offset_file_name(0));
+    let file = world.files().vfs.open(&path, mqstore_io::Access::ReadWrite).unwrap();
+    let body = record.bytes().windows(5).position(|bytes| bytes == b"value").unwrap() as u64;
+    let whole = record.bytes().to_vec();
+    drop(record);
+    file.write_all_at(b"Value", record_at(&whole) + body).unwrap();
+    let report = compact(&store, &options()).unwrap();
+    assert!(report.skipped[0].contains("table/0"), "{:?}", report.skipped);
+    file.write_all_at(b"value", record_at(&whole) + body).unwrap();
+    assert_eq!(compact(&store, &options()).unwrap().messages_after, 10);
+}
+
+/// Where a record says that it lies.
+fn record_at(bytes: &[u8]) -> u64 {
+    mqstore_format::RecordView::decode(bytes).unwrap().physical_offset as u64
+}
+
+#[test]
+fn a_table_is_loaded_with_the_newest_of_each_key() {
+    let (world, _, _) = World::simulated();
+    let store = create(&world);
+    fill(&store, 0, 30, 10);
+    put(&store, TABLE, 0, b"", "k3");
+    for compacted in [false, true] {
+        if compacted {
+            compact(&store, &options()).unwrap();
+        }
+        let mut rows = TableRows::default();
+        for keeps in [true, false] {
+            let mut load = store.load_table(TABLE, 0, keeps).unwrap();
+            while load.step(7).unwrap() {}
+            assert_eq!(load.reached(), 31 + i64::from(compacted));
+            rows.absorb(load);
+            assert_eq!(rows.keys(), ["k0", "k1", "k2", "k4", "k5", "k6", "k7", "k8", "k9"]);
+            let (queue_id, row) = rows.get("k4").unwrap();
+            assert_eq!((queue_id, row.queue_offset, row.record.is_some()), (0, 24, keeps));
+        }
+        put(&store, TABLE, 0, b"", "k3");
+        // A table that missed a deletion learns of it by the next load.
+        rows.put("k3".to_owned(), 0, TableRow { queue_offset: 3, store_timestamp: 0, record: None });
+        let mut load = store.load_table(TABLE, 0, false).unwrap();
+        while load.step(100).unwrap() {}
+        rows.absorb(load);
+        assert!(!rows.contains("k3"));
+        assert_eq!(rows.len(), 9);
+    }
 }

@@ -26,7 +26,7 @@ use mqstore_io::{FileKind, ManualClock, SimVfs, Vfs};
 pub const ROOT: &str = "/data/store";
 
 /// One case may take so long; most take a thousandth of it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Findings that no repair can undo: the record is whole but for its time, or its queue offset.
 const LEFT_ALONE: [&str; 2] = ["store_time_back", "queue_offset_refused"];

@@ -1,9 +1,10 @@
-"""`import_`: messages of a file of JSON lines, Parquet or Arrow into a store; the inverse of `export`."""
+"""`import_`: messages of files of JSON lines, Parquet or Arrow into a store; the inverse of `export`."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import json
 import time
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._export import _MOST_BODY, format_of
+from mqstore._export import _ENDINGS, _MOST_BODY, format_of
 from mqstore._paths import home_of
 from mqstore._scan import _module
 from mqstore._times import milliseconds_of
@@ -57,8 +58,8 @@ def import_(
 
     Args:
         path: the directory.
-        source: a file as `export` writes it. A row needs `topic` and a body (`body`, `body_base64` or `body_text`);
-            all else may be missing.
+        source: a file as `export` writes it, or a folder of its `parts`. A row needs `topic` and a body (`body`,
+            `body_base64` or `body_text`); all else may be missing.
         format: `"jsonl"`, `"parquet"` or `"arrow"`; None goes by the ending.
         topic: all messages go to this topic; None keeps theirs.
         dry_run: only looks at all rows, and tells.
@@ -71,7 +72,7 @@ def import_(
         InvalidMessageError: a row cannot be a message; names file and line. Nothing was appended when looking at
             the rows found it; what only the store knows, such as a topic with batch queues or a record that does
             not fit its segments, comes while rows are appended, and it says how many were.
-        FileNotFoundError: there is no file.
+        FileNotFoundError: there is no file, or no part in the folder.
         ImportError: Parquet and Arrow need pyarrow.
         StoreLockedError: somebody has the store open for writing.
     """
@@ -79,7 +80,8 @@ def import_(
     from mqstore._reports import ImportReport
 
     file = Path(home_of(source))
-    kind = format_of(file, format)
+    files = _files(file)
+    kind = format_of(files[0], format)
     if kind == "store":
         msg = "an import reads a file; to take the messages of a store, export it with format='store'"
         raise ValueError(msg)
@@ -92,7 +94,7 @@ def import_(
     places: list[str] = []
     messages: list[tuple[Any, ...]] = []
     size = 0
-    for place, row, _done, _total in _rows(file, kind):
+    for place, row, _done, _total in _rows(files, kind):
         message = _message(place, row, topic)
         if message is None:
             left_out += 1
@@ -109,7 +111,7 @@ def import_(
     _check(places, messages)
     if not dry_run:
         with mqstore.open(path, "create", max_message_size=_MOST_BODY) as store:
-            _append(store, file, kind, topic, progress)
+            _append(store, files, kind, topic, progress)
             store.flush()
     return ImportReport(
         path=home_of(path),
@@ -138,7 +140,7 @@ def _check(places: list[str], messages: list[tuple[Any, ...]]) -> None:
 
 def _append(
     store: _native.NativeStore,
-    file: Path,
+    files: list[Path],
     kind: str,
     topic: str | None,
     progress: Callable[[Progress], object] | None,
@@ -159,7 +161,7 @@ def _append(
         messages.clear()
         size = 0
 
-    for place, row, done, total in _rows(file, kind):
+    for place, row, done, total in _rows(files, kind):
         message = _message(place, row, topic)
         if message is None:
             continue
@@ -183,8 +185,24 @@ def _find_bad(store: _native.NativeStore, places: list[str], messages: list[tupl
             raise InvalidMessageError(reason) from error
 
 
-def _rows(file: Path, kind: str) -> Iterator[Place]:
-    return _lines(file) if kind == "jsonl" else _tables(file, kind)
+def _files(source: Path) -> list[Path]:
+    """The file, or the parts that a folder of an export holds."""
+    if not source.is_dir():
+        return [source]
+    parts = sorted(part for part in source.glob("part-*") if part.suffix in _ENDINGS)
+    if not parts:
+        raise FileNotFoundError(errno.ENOENT, "no part-00000.parquet or part-00000.arrow in the folder", str(source))
+    return parts
+
+
+def _rows(files: list[Path], kind: str) -> Iterator[Place]:
+    total = sum(file.stat().st_size for file in files)
+    before = 0
+    for file in files:
+        rows = _lines(file) if kind == "jsonl" else _tables(file, kind)
+        for place, row, done, _ in rows:
+            yield place, row, before + done, total
+        before += file.stat().st_size
 
 
 def _lines(file: Path) -> Iterator[Place]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -79,3 +80,40 @@ def test_what_cannot_be_a_batch(store: mqstore.Store) -> None:
     with pytest.raises(mqstore.MessageTooLargeError):
         store.append_many("b", [bytes(1 << 20)] * 5)
     assert store.queues("b")[0].max_offset == 0
+
+
+def test_batches_are_copied_to_another_store(store: mqstore.Store, tmp_path: Path) -> None:
+    store.append("b", b"alone", queue_id=1, keys="k")
+    store.append_many("b", [Message(b"one", keys="k1"), Message(b"two", keys="k2")], queue_id=1)
+    store.append("plain", b"in between", queue_id=0)
+    store.append_many("b", [b"three"] * 3, queue_id=0)
+    store.append_many("b", [b"four", b"five"], queue_id=1)
+    target = tmp_path / "target"
+    mqstore.export(store.path, target, format="store", topics="b")
+    # The second time they come behind the first ones.
+    again = mqstore.export(store.path, target, format="store", mapping=tmp_path / "again")
+    assert again.messages == 5
+    places = [json.loads(line) for line in (tmp_path / "again").read_text().splitlines()]
+    assert [place["new_queue_offset"] for place in places] == [5, 6, 0, 3, 8]
+
+    def essence(message: mqstore.StoredMessage) -> object:
+        parts = [(part.body, part.keys, part.properties) for part in message.batch()]
+        return message.topic, message.queue_id, message.body, message.keys, message.unique_id, parts
+
+    wanted = [essence(message) for queue in (0, 1) for message in store.read("b", queue)]
+    with mqstore.open(target) as copy:
+        assert [queue.max_offset for queue in copy.queues("b")] == [6, 10]
+        found = {queue: list(copy.read("b", queue)) for queue in (0, 1)}
+        assert [essence(one) for queue in (0, 1) for one in found[queue][: len(found[queue]) // 2]] == wanted
+        assert [essence(one) for queue in (0, 1) for one in found[queue][len(found[queue]) // 2 :]] == wanted
+        assert [one.properties.get("INNER_BASE") for one in found[1]] == [None, "1", "3", None, "6", "8"]
+        assert [message.queue_offset for message in copy.lookup("b", "k2")] == [1, 6]
+    assert mqstore.verify(target).ok
+
+
+def test_a_batch_does_not_go_into_plain_queues(store: mqstore.Store, tmp_path: Path) -> None:
+    store.append_many("b", [b"one", b"two"], queue_id=0)
+    with mqstore.open(tmp_path / "target", "create") as target:
+        target.create_topic("b", 2)
+    with pytest.raises(mqstore.InvalidMessageError, match=r"queue\.type=BatchCQ"):
+        mqstore.export(store.path, tmp_path / "target", format="store")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -362,6 +363,18 @@ def test_parts(filled: Path, tmp_path: Path, kind: str, cli: Cli) -> None:
     (part,) = folder.iterdir()
     assert (part.name, done["messages"], done["bytes"]) == (f"part-00000.{kind}", 45, part.stat().st_size)
     assert mqstore.import_(tmp_path / "again", part).messages == 45
+    # A folder of parts goes in as one file does.
+    shutil.copy(part, folder / f"part-00001.{kind}")
+    (folder / "notes.txt").write_text("no part")
+    told: list[mqstore.Progress] = []
+    assert mqstore.import_(tmp_path / "again", folder, progress=told.append).messages == 90
+    assert len(in_log(tmp_path / "again")) == 135
+    (folder / f"part-00001.{kind}").write_bytes(b"cut off")
+    with pytest.raises(mqstore.InvalidMessageError, match="part-00001"):
+        mqstore.import_(tmp_path / "again", folder)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(FileNotFoundError, match="part-00000"):
+        mqstore.import_(tmp_path / "again", tmp_path / "none")
     with pytest.raises(FileExistsError):
         mqstore.export(filled, folder, parts=True, overwrite=True)
     with pytest.raises(ValueError, match="parts"):
@@ -371,7 +384,7 @@ def test_parts(filled: Path, tmp_path: Path, kind: str, cli: Cli) -> None:
     assert mqstore.export(filled, empty, parts=True, keys="nobody").messages == 0
     assert parquet.read_schema(empty / "part-00000.parquet").names == mqstore.scan(filled).schema.names
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        [folder.name, "again", "empty.parquet", filled.name]
+        [folder.name, "again", "empty.parquet", "none", filled.name]
     )
 
 

@@ -1,7 +1,7 @@
 //! Messages that come from another store or from a file: what an application cannot set is kept too.
 //!
 //! Place, store time and store host are new. So is the flag, but for how the body is compressed: a copy is an ordinary
-//! message of its topic.
+//! message of its topic. A record that is a batch of messages stays one, in a topic with batch queues.
 
 use mqstore_format::{Host, RecordSpec, SysFlag, validate_topic};
 
@@ -54,12 +54,32 @@ impl Store {
         self.writer("append")?.append_all(messages, Some(origins))
     }
 
+    /// Appends a record of another store to a topic with batch queues: a batch of messages as it is, or a single
+    /// message. The body is as it was stored; `INNER_BASE` of `message` is made anew.
+    ///
+    /// # Errors
+    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with plain queues, and for a batch that
+    /// does not say of how many messages it is.
+    pub fn append_batch_copy(
+        &self,
+        message: &NewMessage<'_>,
+        origin: &Origin,
+    ) -> Result<Appended, StoreError> {
+        self.writer("append")?.append_batch_copy(message, origin)
+    }
+
+    /// Whether the topic, if there is one of this name, has batch queues.
+    pub fn has_batch_queues(&self, topic: &str) -> bool {
+        self.view().has_batch_queues(topic)
+    }
+
     /// Whether [`Self::append_copies`] takes messages for this topic.
     ///
     /// # Errors
     /// [`StoreError::InvalidMessage`] for a topic with batch queues; [`StoreError::ReadOnly`].
     pub fn check_copies_to(&self, topic: &str) -> Result<(), StoreError> {
-        if self.writer("append")?.topics.get(topic).is_some_and(|topic| topic.batch) {
+        self.writer("append")?;
+        if self.has_batch_queues(topic) {
             let reason = format!("topic {topic} keeps batch queues, which take no copies of single messages");
             return Err(StoreError::InvalidMessage { reason });
         }

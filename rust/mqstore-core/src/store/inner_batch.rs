@@ -16,8 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mqstore_format::properties::{INNER_BASE, INNER_NUM, KEYS, TAGS, UNIQ_KEY};
-use mqstore_format::{BatchItem, FormatError, Properties, PropertiesBuilder, SysFlag, encode_batch};
+use mqstore_format::{
+    BatchItem, FormatError, Properties, PropertiesBuilder, SysFlag, encode_batch, without_property,
+};
 
+use super::copies::Origin;
 use super::topics::TopicState;
 use super::writer::{Buffers, Writer, appended, invalid_record, route};
 use crate::commit_log::Pending;
@@ -69,6 +72,50 @@ impl Writer {
         Ok(results.collect())
     }
 
+    /// Appends a record of another store, see [`super::Store::append_batch_copy`].
+    pub(super) fn append_batch_copy(
+        &self,
+        message: &NewMessage<'_>,
+        origin: &Origin,
+    ) -> Result<Appended, StoreError> {
+        self.before_append()?;
+        let refuse = |reason: String| Err(StoreError::InvalidMessage { reason });
+        let Some(topic) = self.topics.get(message.topic).filter(|topic| topic.batch) else {
+            return refuse(format!(
+                "topic {} has plain queues, which hold no batches; make it with the attribute queue.type=BatchCQ",
+                message.topic
+            ));
+        };
+        let is_batch = origin.sys_flag.inner_batch();
+        let number =
+            Properties::new(message.properties).get(INNER_NUM).and_then(|number| number.parse().ok());
+        let messages = match number.filter(|number| (1..=MOST_MESSAGES as u16).contains(number)) {
+            Some(messages) if is_batch => messages,
+            None if is_batch => return refuse("it does not say of how many messages it is".to_owned()),
+            _ => 1,
+        };
+        let now_ms = self.files.clock.now_ms();
+        let queue_id = route(&topic, message)?;
+        let next_queue_offset = topic.next_offset(queue_id);
+        let mut buffers = Buffers::default();
+        let turn = topic.one_by_one.lock();
+        let mut properties = without_property(message.properties, INNER_BASE).into_owned();
+        if is_batch {
+            let base = next_queue_offset.load(Ordering::Acquire);
+            end_properties(&mut properties);
+            properties.extend_from_slice(format!("{INNER_BASE}\x01{base}\x02").as_bytes());
+        }
+        let copy = NewMessage { properties: &properties, ..*message };
+        let flags = SysFlag(0).with_inner_batch(is_batch);
+        let encoded = self.encode(&copy, queue_id, flags, now_ms, Some(origin), &mut buffers)?;
+        let mut pending = [Pending { messages, ..self.pending(&copy, next_queue_offset, &mut buffers) }];
+        let durable = self.append_pending(&mut pending, now_ms, copy.durable, Some(turn))?;
+        let [pending] = &pending;
+        let one = appended(queue_id, encoded.unique_id, pending, durable);
+        self.told_of(copy.topic, &topic, queue_id, one.queue_offset);
+        Ok(one)
+    }
+
     /// The messages in their wire form, each with a unique key of its own.
     fn body_of(&self, messages: &[NewMessage<'_>], now_ms: i64) -> Result<Vec<u8>, StoreError> {
         let mut body = Vec::new();
@@ -84,6 +131,13 @@ impl Writer {
             encode_batch([item], &mut body).map_err(|error| invalid_record(&error))?;
         }
         Ok(body)
+    }
+}
+
+/// Ends the last property, so that another may follow: RocketMQ leaves the last separator out.
+fn end_properties(properties: &mut Vec<u8>) {
+    if properties.last().is_some_and(|last| *last != b'\x02') {
+        properties.push(b'\x02');
     }
 }
 

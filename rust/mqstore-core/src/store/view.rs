@@ -66,6 +66,9 @@ pub(crate) trait View: Send + Sync {
     /// Whether compactions keep the newest message of each key of this topic.
     fn keeps_newest(&self, topic: &str) -> bool;
 
+    /// Whether the queues of this topic hold batches.
+    fn has_batch_queues(&self, topic: &str) -> bool;
+
     /// Log offsets that the index knows for a key hash, and the position from which on the log must
     /// be searched itself; `None` when the index cannot be used at all.
     fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError>;

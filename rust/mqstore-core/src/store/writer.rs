@@ -223,7 +223,7 @@ impl Writer {
         })
     }
 
-    fn before_append(&self) -> Result<(), StoreError> {
+    pub(super) fn before_append(&self) -> Result<(), StoreError> {
         self.check()?;
         self.cleaner.admit()?;
         let target = self.log.appended().min(self.dispatcher.limit());
@@ -319,7 +319,8 @@ impl Writer {
             flag: message.flag,
             queue_offset: 0,
             physical_offset: 0,
-            sys_flag: origin.map_or(sys_flag, |origin| origin.sys_flag.compression_only()),
+            sys_flag: origin
+                .map_or(sys_flag, |origin| SysFlag(origin.sys_flag.compression_only().0 | sys_flag.0)),
             born_timestamp: message.born_timestamp_ms.unwrap_or(now_ms),
             born_host: origin.map_or(host, |origin| origin.born_host),
             store_timestamp: now_ms,

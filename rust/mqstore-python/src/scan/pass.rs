@@ -86,6 +86,11 @@ impl<S: ScanSink> Pass<S> {
         })
     }
 
+    /// The store that is read.
+    pub(super) fn store(&self) -> PyResult<&Store> {
+        self.shared.store()
+    }
+
     /// What is left of it; it is over then.
     pub(super) fn take(&self) -> Option<Running<S>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).take()

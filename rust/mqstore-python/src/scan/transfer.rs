@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore_core::{
@@ -129,10 +130,10 @@ impl CopyStream {
     #[expect(clippy::type_complexity, reason = "a tuple for Python")]
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64, u64, u64)>> {
         let Some(batch) = self.pass.next(py)? else { return Ok(None) };
-        let target = self.target.store()?;
+        let (source, target) = (self.pass.store()?, self.target.store()?);
         let (text, copied, left_out) = detached(py, || {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.copy(target, self.host, &batch.rows)
+            state.copy(source, target, self.host, &batch.rows)
         })?;
         Ok(Some((PyBytes::new(py, &text), copied, left_out, batch.end)))
     }
@@ -178,8 +179,37 @@ struct Copy<'a> {
     properties: Vec<u8>,
 }
 
+impl Copy<'_> {
+    fn message(&self) -> NewMessage<'_> {
+        NewMessage {
+            topic: self.record.topic,
+            body: self.record.body,
+            properties: &self.properties,
+            unique_key: Some(self.record.unique_key().unwrap_or_default()),
+            queue_id: Some(self.record.queue_id),
+            flag: self.record.flag,
+            born_timestamp_ms: Some(self.record.born_timestamp),
+            durable: false,
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        Origin {
+            sys_flag: self.record.sys_flag,
+            born_host: self.record.born_host,
+            reconsume_times: self.record.reconsume_times,
+        }
+    }
+}
+
 impl CopyState {
-    fn copy(&mut self, target: &Store, host: Host, rows: &Raw) -> Result<(Vec<u8>, u64, u64), StoreError> {
+    fn copy(
+        &mut self,
+        source: &Store,
+        target: &Store,
+        host: Host,
+        rows: &Raw,
+    ) -> Result<(Vec<u8>, u64, u64), StoreError> {
         let mut copies = Vec::with_capacity(rows.ends.len());
         let (mut start, mut left_out) = (0, 0);
         for (end, offset) in &rows.ends {
@@ -193,9 +223,6 @@ impl CopyState {
                 left_out += 1;
                 continue;
             }
-            if record.sys_flag.inner_batch() {
-                return Err(bad("it is a batch of messages, which cannot be copied one by one".to_owned()));
-            }
             let mut properties = record.properties.raw().to_vec();
             for name in NOT_COPIED {
                 properties = without_property(&properties, name).into_owned();
@@ -208,7 +235,7 @@ impl CopyState {
         copies.drain(..known.len()).zip(known).for_each(|(copy, one)| {
             push_mapping(&mut text, &copy, host, one.queue_offset, one.commit_log_offset);
         });
-        for (copy, one) in copies.iter().zip(self.append(target, &copies)?) {
+        for (copy, one) in copies.iter().zip(self.append(source, target, &copies)?) {
             push_mapping(&mut text, copy, host, one.queue_offset, one.commit_log_offset);
         }
         Ok((text, count, left_out))
@@ -245,51 +272,58 @@ impl CopyState {
         Ok(found)
     }
 
-    fn append(&mut self, target: &Store, copies: &[Copy<'_>]) -> Result<Vec<Appended>, StoreError> {
+    fn append(
+        &mut self,
+        source: &Store,
+        target: &Store,
+        copies: &[Copy<'_>],
+    ) -> Result<Vec<Appended>, StoreError> {
         if copies.is_empty() {
             return Ok(Vec::new());
         }
-        let wanted = copies.iter().map(|copy| (copy.record.topic, copy.record.queue_id));
+        let wanted = copies.iter().map(|copy| {
+            let RecordView { topic, queue_id, sys_flag, .. } = copy.record;
+            (topic, queue_id, sys_flag.inner_batch() || source.has_batch_queues(topic))
+        });
         make_queues(&mut self.queues, target, wanted)?;
-        let messages: Vec<NewMessage<'_>> = copies
-            .iter()
-            .map(|copy| NewMessage {
-                topic: copy.record.topic,
-                body: copy.record.body,
-                properties: &copy.properties,
-                unique_key: Some(copy.record.unique_key().unwrap_or_default()),
-                queue_id: Some(copy.record.queue_id),
-                flag: copy.record.flag,
-                born_timestamp_ms: Some(copy.record.born_timestamp),
-                durable: false,
-            })
-            .collect();
-        let origins: Vec<Origin> = copies
-            .iter()
-            .map(|copy| Origin {
-                sys_flag: copy.record.sys_flag,
-                born_host: copy.record.born_host,
-                reconsume_times: copy.record.reconsume_times,
-            })
-            .collect();
-        target.append_copies(&messages, &origins)
+        let is_batched = |copy: &Copy<'_>| {
+            copy.record.sys_flag.inner_batch() || target.has_batch_queues(copy.record.topic)
+        };
+        let batched: Vec<bool> = copies.iter().map(is_batched).collect();
+        let messages: Vec<NewMessage<'_>> = copies.iter().map(Copy::message).collect();
+        let origins: Vec<Origin> = copies.iter().map(Copy::origin).collect();
+        let mut appended = Vec::with_capacity(copies.len());
+        let (mut messages, mut origins) = (messages.as_slice(), origins.as_slice());
+        for row in batched.chunk_by(|left, right| left == right) {
+            let (some, more) = messages.split_at(row.len());
+            let (of_some, of_more) = origins.split_at(row.len());
+            (messages, origins) = (more, of_more);
+            if row.first() == Some(&true) {
+                for (message, origin) in some.iter().zip(of_some) {
+                    appended.push(target.append_batch_copy(message, origin)?);
+                }
+            } else {
+                appended.extend(target.append_copies(some, of_some)?);
+            }
+        }
+        Ok(appended)
     }
 }
 
-/// Makes topics and queues that are missing.
+/// Makes topics and queues that are missing, batch queues for a topic with batches.
 fn make_queues<'a>(
     known: &mut HashMap<String, u32>,
     target: &Store,
-    wanted: impl Iterator<Item = (&'a str, i32)>,
+    wanted: impl Iterator<Item = (&'a str, i32, bool)>,
 ) -> Result<(), StoreError> {
-    let mut most: HashMap<&str, u32> = HashMap::new();
-    for (topic, queue_id) in wanted {
+    let mut most: HashMap<&str, (u32, bool)> = HashMap::new();
+    for (topic, queue_id, batch) in wanted {
         // A queue that cannot be is refused by the append.
         let queues = queue_id.clamp(0, 65_535).unsigned_abs() + 1;
         let entry = most.entry(topic).or_default();
-        *entry = queues.max(*entry);
+        *entry = (queues.max(entry.0), batch || entry.1);
     }
-    for (topic, queues) in most {
+    for (topic, (queues, batch)) in most {
         if !known.contains_key(topic) {
             let there = match target.queues(topic) {
                 Ok(queues) => queues.len() as u32,
@@ -301,7 +335,12 @@ fn make_queues<'a>(
         if let Some(there) = known.get_mut(topic)
             && *there < queues
         {
-            target.create_topic(topic, queues, &[])?;
+            let kind = ("queue.type".to_owned(), "BatchCQ".to_owned());
+            target.create_topic(
+                topic,
+                queues,
+                if batch && *there == 0 { slice::from_ref(&kind) } else { &[] },
+            )?;
             *there = queues;
         }
     }
@@ -349,7 +388,7 @@ pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<Row<'_>>) -
     let messages: Vec<NewMessage<'_>> = parts.iter().map(Parts::message).collect();
     let origins: Vec<Origin> = parts.iter().map(|part| part.origin).collect();
     let appended = detached(py, || {
-        let wanted = messages.iter().map(|message| (message.topic, message.queue_id.unwrap_or(0)));
+        let wanted = messages.iter().map(|message| (message.topic, message.queue_id.unwrap_or(0), false));
         make_queues(&mut HashMap::new(), store, wanted)?;
         store.append_copies(&messages, &origins)
     })?;

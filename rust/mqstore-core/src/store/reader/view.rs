@@ -194,6 +194,10 @@ impl View for Reader {
         self.table.topics.get(topic).is_some_and(TopicConfig::is_compaction)
     }
 
+    fn has_batch_queues(&self, topic: &str) -> bool {
+        self.batch.contains(topic)
+    }
+
     fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError> {
         self.look()?;
         let (min, end, complete_to) = {

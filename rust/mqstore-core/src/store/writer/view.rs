@@ -98,6 +98,10 @@ impl View for Writer {
         self.topics.get(topic).is_some_and(|state| state.compaction)
     }
 
+    fn has_batch_queues(&self, topic: &str) -> bool {
+        self.topics.get(topic).is_some_and(|state| state.batch)
+    }
+
     fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError> {
         let complete_to = self.dispatcher.position();
         let found = self.index.candidates(hash, i64::MIN, i64::MAX)?;

@@ -16,24 +16,27 @@ import time
 from collections import deque
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import mqstore
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 MULTIPLIER, INCREMENT, MASK = 6_364_136_223_846_793_005, 1_442_695_040_888_963_407, (1 << 64) - 1
 
 
-def main() -> None:
+def serve(operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]) -> None:
     """Measure until standard input ends."""
     for line in sys.stdin:
         spec = json.loads(line)
         try:
-            result = OPERATIONS[spec["op"]](spec)
+            result = operations[spec["op"]](spec)
         except Exception as error:  # noqa: BLE001  (whoever measures is told and goes on)
-            result = {"error": f"{type(error).__name__}: {error}"}
+            result = {"error": f"{type(error).__name__}: {str(error)[:2000]}"}
         print(json.dumps(result), flush=True)
 
 
@@ -209,4 +212,4 @@ OPERATIONS = {
 }
 
 if __name__ == "__main__":
-    main()
+    serve(OPERATIONS)

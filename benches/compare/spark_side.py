@@ -8,7 +8,6 @@ made before the time is taken, which shows what Spark itself takes.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import shutil
 import struct
@@ -25,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from python_side import working_copy
+from python_side import serve, working_copy
 
 import mqstore
 import mqstore.spark
@@ -36,17 +35,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent.parent
 THREADS = 2
 RECORD_MAGIC = -626843481
-
-
-def main() -> None:
-    """Measure until standard input ends."""
-    for line in sys.stdin:
-        spec = json.loads(line)
-        try:
-            result = OPERATIONS[spec["op"]](spec)
-        except Exception as error:  # noqa: BLE001  (whoever measures is told and goes on)
-            result = {"error": f"{type(error).__name__}: {str(error)[:2000]}"}
-        print(json.dumps(result), flush=True)
 
 
 @cache
@@ -286,4 +274,4 @@ OPERATIONS = {
 }
 
 if __name__ == "__main__":
-    main()
+    serve(OPERATIONS)

@@ -196,13 +196,13 @@ def _files(source: Path) -> list[Path]:
 
 
 def _rows(files: list[Path], kind: str) -> Iterator[Place]:
-    total = sum(file.stat().st_size for file in files)
-    before = 0
-    for file in files:
+    sizes = [file.stat().st_size for file in files]
+    total, before = sum(sizes), 0
+    for file, size in zip(files, sizes, strict=True):
         rows = _lines(file) if kind == "jsonl" else _tables(file, kind)
         for place, row, done, _ in rows:
             yield place, row, before + done, total
-        before += file.stat().st_size
+        before += size
 
 
 def _lines(file: Path) -> Iterator[Place]:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from mqstore._store import Store
     from mqstore.types import Duration, StorePath
 
+    # Topics, options, threads, bytes a second.
+    _Request = tuple[list[str] | None, str, int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class RestoredQueue(_Report):
@@ -114,7 +117,9 @@ def restore_compaction(
     from mqstore._paths import home_of
 
     home = home_of(path)
-    request = _request(
+    return restored(
+        lambda request, other, tell: _native.compaction_restore(home, other, request, tell),
+        source,
         topics,
         tombstone_retention=tombstone_retention,
         memory_size=memory_size,
@@ -124,18 +129,14 @@ def restore_compaction(
         confirm_keys=confirm_keys,
         log_file_bytes=log_file_size,
         queue_file_bytes=queue_file_size,
+        threads=threads,
+        max_bytes_per_second=max_bytes_per_second,
+        progress=progress,
     )
-    with _opened(source) as other:
-        return _run(
-            lambda threads, pace, tell: _native.compaction_restore(home, other, (*request, threads, pace), tell),
-            threads=threads,
-            max_bytes_per_second=max_bytes_per_second,
-            progress=progress,
-        )
 
 
-def restore_store(
-    store: Store,
+def restored(
+    call: Callable[[_Request, Store, Callable[[int, int], object] | None], str],
     source: Store | StorePath,
     topics: str | Iterable[str] | None,
     *,
@@ -144,36 +145,22 @@ def restore_store(
     progress: Callable[[Progress], object] | None,
     **options: Any,
 ) -> RestoreReport:
-    """As `restore_compaction`, of an open store."""
-    request = _request(topics, **options)
+    """Calls the native function with what was asked for and the other store; its report."""
+    chosen, text = _compaction.topic_list(topics, one=True), _compaction.options_json(**options)
     with _opened(source) as other:
-        return _run(
-            lambda threads, pace, tell: store._compact((*request, threads, pace, other), tell),
+        found = _compaction.call_native(
+            lambda threads, pace, tell: call((chosen, text, threads, pace), other, tell),
             threads=threads,
             max_bytes_per_second=max_bytes_per_second,
             progress=progress,
         )
-
-
-def _request(topics: str | Iterable[str] | None, **options: Any) -> tuple[list[str] | None, str]:
-    return _compaction.topic_list(topics, one=True), _compaction.options_json(**options)
+    return RestoreReport._from_dict(found)
 
 
 def _opened(source: Store | StorePath) -> AbstractContextManager[Store]:
     from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
 
     return nullcontext(source) if isinstance(source, Store) else open(source)
-
-
-def _run(
-    call: Callable[[int, int, Callable[[int, int], object] | None], str],
-    *,
-    threads: int | None,
-    max_bytes_per_second: int | None,
-    progress: Callable[[Progress], object] | None,
-) -> RestoreReport:
-    found = _compaction.call_native(call, threads=threads, max_bytes_per_second=max_bytes_per_second, progress=progress)
-    return RestoreReport._from_dict(found)
 
 
 for _thing in (RestoredQueue, RestoreReport, restore_compaction):

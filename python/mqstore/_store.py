@@ -306,8 +306,8 @@ class Store(_native.NativeStore):
         """
         from mqstore import _restore
 
-        return _restore.restore_store(
-            self,
+        return _restore.restored(
+            lambda request, other, tell: self._compact((*request, other), tell),
             source,
             topics,
             tombstone_retention=tombstone_retention,

@@ -393,8 +393,7 @@ impl<'a> Planner<'a> {
     }
 
     fn restored_to(&self, topic: &str, queue_id: i32) -> Option<i64> {
-        let restored = self.restored.as_ref()?;
-        restored.iter().find(|((name, id), _)| name == topic && *id == queue_id).map(|(_, until)| *until)
+        self.restored.as_ref()?.get(&(topic.to_owned(), queue_id)).copied()
     }
 
     /// The queue offset below which tombstones need not be kept any more.

@@ -24,7 +24,7 @@
 
 mod pull;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -213,13 +213,9 @@ fn restore_by(
     let (job, results) = run_all(files, run.log, job, &plan.tasks, run.threads, run.control)?;
     let durable = flush()?;
     let done = publish_held(files, job, &plan, &results, durable)?;
-    let is_done = |queue: &RestoredQueue| {
-        done.queues.iter().any(|one| {
-            one["topic"].as_str() == Some(&*queue.topic)
-                && one["queue_id"].as_i64() == Some(queue.queue_id.into())
-        })
-    };
-    report.queues.retain(is_done);
+    let names: BTreeSet<(Option<&str>, Option<i64>)> =
+        done.queues.iter().map(|one| (one["topic"].as_str(), one["queue_id"].as_i64())).collect();
+    report.queues.retain(|queue| names.contains(&(Some(&*queue.topic), Some(queue.queue_id.into()))));
     report.skipped.extend(done.skipped.iter().cloned());
     for queue in &report.queues {
         remove(files, &queue_dir(files, &queue.topic, queue.queue_id))?;

@@ -44,32 +44,11 @@ impl fmt::Display for Untaken {
     }
 }
 
-/// Of each compaction topic with a keyed message in `segment` that no compaction has taken up the first
-/// such message of one queue. `trusted` says that `queues` have an entry for every record of the segment;
-/// otherwise the segment itself is read, and the first topic is the answer.
-pub(crate) fn untaken_in(
-    files: &StoreFiles,
-    list: &Arc<SegmentList>,
-    queues: &QueueSet,
-    trusted: bool,
-    segment: &Segment,
-) -> Result<Vec<Untaken>, StoreError> {
-    let topics = CompactionTopics::load(files)?;
-    if topics.is_empty() {
-        return Ok(Vec::new());
-    }
-    let taken = Taken::load(files)?;
-    let mut search = Search { files, list, segment, topics, taken };
-    if trusted && let Some(found) = search.by_queues(queues)? {
-        return Ok(found);
-    }
-    Ok(search.by_scan()?.into_iter().collect())
-}
-
 /// One past the last queue offset that a compaction has taken up, and the token of its files.
 pub(crate) fn taken_up(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(i64, String), StoreError> {
-    let token = GenerationState::load(files, topic, queue_id)?.token;
-    Ok((Taken::load(files)?.end(topic, queue_id)?, token))
+    let state = GenerationState::load(files, topic, queue_id)?;
+    let end = Known::of(&state, &Manifest::load(files)?, topic, queue_id).end;
+    Ok((end, state.token))
 }
 
 /// The compaction topics of which a queue has at least this part of its messages behind the last compaction,
@@ -91,8 +70,9 @@ pub(crate) fn dirty_topics(
         }
         for queue_id in ids {
             let Some(queue) = queues.get(&topic, queue_id) else { continue };
-            let new = queue.max_offset() - taken.end(&topic, queue_id)?.max(queue.min_offset());
-            let all = new as f64 + taken.kept(&topic, queue_id)? as f64;
+            let known = taken.known(&topic, queue_id)?;
+            let new = queue.max_offset() - known.end.max(queue.min_offset());
+            let all = new as f64 + known.kept as f64;
             if new > 0 && new as f64 >= ratio * all {
                 found.push(topic);
                 break;
@@ -102,62 +82,94 @@ pub(crate) fn dirty_topics(
     Ok(found)
 }
 
-/// How far compactions have read each queue.
+/// What compactions have read of a queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// One past the last queue offset that one has taken up.
+    end: i64,
+    /// How many messages the last one kept; 0 where that is not known.
+    kept: u64,
+}
+
+impl Known {
+    fn of(state: &GenerationState, manifest: &Manifest, topic: &str, queue_id: i32) -> Self {
+        let known = manifest.get(topic, queue_id, &state.token);
+        Self {
+            end: known.map_or(0, |known| known.end).max(state.end),
+            kept: known.map_or(0, Generation::records),
+        }
+    }
+}
+
+/// What compactions have read of each queue, as far as it was asked for.
 pub(super) struct Taken<'a> {
     files: &'a StoreFiles,
     manifest: Manifest,
-    ends: BTreeMap<(String, i32), i64>,
+    queues: BTreeMap<(String, i32), Known>,
 }
 
 impl<'a> Taken<'a> {
     pub(super) fn load(files: &'a StoreFiles) -> Result<Self, StoreError> {
-        Ok(Self { files, manifest: Manifest::load(files)?, ends: BTreeMap::new() })
+        Ok(Self { files, manifest: Manifest::load(files)?, queues: BTreeMap::new() })
     }
 
     /// One past the last queue offset that a compaction has taken up; 0 where its files cannot be read.
     pub(super) fn end(&mut self, topic: &str, queue_id: i32) -> Result<i64, StoreError> {
+        Ok(self.known(topic, queue_id)?.end)
+    }
+
+    fn known(&mut self, topic: &str, queue_id: i32) -> Result<Known, StoreError> {
         let name = (topic.to_owned(), queue_id);
-        if let Some(end) = self.ends.get(&name) {
-            return Ok(*end);
+        if let Some(known) = self.queues.get(&name) {
+            return Ok(*known);
         }
-        let end = match GenerationState::load(self.files, topic, queue_id) {
-            Ok(state) => {
-                let known = self.manifest.get(topic, queue_id, &state.token);
-                known.map_or(0, |known| known.end).max(state.end)
-            }
-            Err(StoreError::Corrupt { .. }) => 0,
+        let known = match GenerationState::load(self.files, topic, queue_id) {
+            Ok(state) => Known::of(&state, &self.manifest, topic, queue_id),
+            Err(StoreError::Corrupt { .. }) => Known::default(),
             Err(error) => return Err(error),
         };
-        self.ends.insert(name, end);
-        Ok(end)
+        self.queues.insert(name, known);
+        Ok(known)
     }
 }
 
-impl Taken<'_> {
-    /// How many messages the last compaction kept; 0 where that is not known.
-    fn kept(&self, topic: &str, queue_id: i32) -> Result<u64, StoreError> {
-        match GenerationState::load(self.files, topic, queue_id) {
-            Ok(state) => {
-                let known = self.manifest.get(topic, queue_id, &state.token);
-                Ok(known.map_or(0, Generation::records))
-            }
-            Err(StoreError::Corrupt { .. }) => Ok(0),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-struct Search<'a> {
+/// Looks for what no compaction has taken up, in any number of segments. What is published meanwhile it does not see.
+pub(crate) struct UntakenSearch<'a> {
     files: &'a StoreFiles,
     list: &'a Arc<SegmentList>,
-    segment: &'a Segment,
     topics: CompactionTopics,
     taken: Taken<'a>,
 }
 
-impl Search<'_> {
+impl<'a> UntakenSearch<'a> {
+    pub(crate) fn load(files: &'a StoreFiles, list: &'a Arc<SegmentList>) -> Result<Self, StoreError> {
+        Ok(Self { files, list, topics: CompactionTopics::load(files)?, taken: Taken::load(files)? })
+    }
+
+    /// Of each compaction topic with a keyed message in `segment` that no compaction has taken up the first
+    /// such message of one queue. `trusted` says that `queues` have an entry for every record of the segment;
+    /// otherwise the segment itself is read, and the first topic is the answer.
+    pub(crate) fn in_segment(
+        &mut self,
+        queues: &QueueSet,
+        trusted: bool,
+        segment: &Segment,
+    ) -> Result<Vec<Untaken>, StoreError> {
+        if self.topics.is_empty() {
+            return Ok(Vec::new());
+        }
+        if trusted && let Some(found) = self.by_queues(queues, segment)? {
+            return Ok(found);
+        }
+        Ok(self.by_scan(segment)?.into_iter().collect())
+    }
+
     /// Follows the consume queues; `None` when one of them disagrees with the log.
-    fn by_queues(&mut self, queues: &QueueSet) -> Result<Option<Vec<Untaken>>, StoreError> {
+    fn by_queues(
+        &mut self,
+        queues: &QueueSet,
+        segment: &Segment,
+    ) -> Result<Option<Vec<Untaken>>, StoreError> {
         let mut found = Vec::new();
         for (topic, ids) in queues.topics() {
             if !self.topics.contains(&topic) {
@@ -168,7 +180,7 @@ impl Search<'_> {
                 else {
                     return Ok(None);
                 };
-                match self.in_queue(&queue)? {
+                match self.in_queue(&queue, segment)? {
                     Followed::First(queue_offset) => {
                         found.push(Untaken { topic, queue_id, queue_offset });
                         break;
@@ -181,7 +193,7 @@ impl Search<'_> {
         Ok(Some(found))
     }
 
-    fn in_queue(&mut self, queue: &ConsumeQueue) -> Result<Followed, StoreError> {
+    fn in_queue(&mut self, queue: &ConsumeQueue, segment: &Segment) -> Result<Followed, StoreError> {
         let end = self.taken.end(queue.topic(), queue.queue_id())?;
         let mut offset = end.max(queue.min_offset());
         let mut units: Vec<CqUnit> = Vec::new();
@@ -194,8 +206,8 @@ impl Search<'_> {
             for unit in &units {
                 // A gap is an offset without a message.
                 let place = u64::try_from(unit.physical_offset).ok().filter(|_| unit.is_valid());
-                match place.filter(|place| *place >= self.segment.base_offset()) {
-                    Some(place) if place >= self.segment.end_offset() => return Ok(Followed::Nothing),
+                match place.filter(|place| *place >= segment.base_offset()) {
+                    Some(place) if place >= segment.end_offset() => return Ok(Followed::Nothing),
                     Some(place) => match self.is_keyed(place, unit, queue, offset)? {
                         Some(true) => return Ok(Followed::First(offset)),
                         Some(false) => {}
@@ -230,8 +242,8 @@ impl Search<'_> {
     }
 
     /// Reads the segment. What is damaged cannot be held back for a compaction, which cannot read it either.
-    fn by_scan(&mut self) -> Result<Option<Untaken>, StoreError> {
-        let (from, to) = (self.segment.base_offset(), self.segment.end_offset());
+    fn by_scan(&mut self, segment: &Segment) -> Result<Option<Untaken>, StoreError> {
+        let (from, to) = (segment.base_offset(), segment.end_offset());
         let mut scanner = LogScanner::new(Arc::clone(self.list), from, to, ScanChecks { crc: false });
         loop {
             match scanner.next_item()? {

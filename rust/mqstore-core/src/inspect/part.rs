@@ -149,12 +149,7 @@ impl Part {
             let mut found = QueuePart { topic: topic.into(), queue_id, ..QueuePart::default() };
             let queue = view.queues.get(topic, queue_id);
             for (offset, units) in run.rows() {
-                if let (Some(first), Some(last)) = (units.first(), units.last()) {
-                    let to = offset.saturating_add(units.len() as i64);
-                    let (first, last) = (first.physical_offset as u64, last.physical_offset as u64);
-                    let records = units.len() as i64;
-                    found.rows.push(Stretch { from: offset, to, first, last, records });
-                }
+                found.rows.extend(Stretch::of_row(offset, units));
                 match &queue {
                     Some(queue) => found.compare(view, queue, offset, units)?,
                     None => found.leave_out(view, offset, units),
@@ -164,16 +159,7 @@ impl Part {
         }
         for (topic, queue_id, units) in self.output.batches() {
             let mut found = QueuePart { topic: topic.into(), queue_id, ..QueuePart::default() };
-            found.rows.extend(units.iter().map(|unit| {
-                let place = unit.physical_offset as u64;
-                Stretch {
-                    from: unit.base_offset,
-                    to: unit.next_offset(),
-                    first: place,
-                    last: place,
-                    records: 1,
-                }
-            }));
+            found.rows.extend(units.iter().map(Stretch::of_batch));
             match view.queues.batch(topic, queue_id) {
                 Some(queue) => found.compare_batches(view, &queue, units)?,
                 None => units.iter().for_each(|unit| found.leave_out(view, unit.base_offset, &[plain(unit)])),

@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 
 use super::LostOffsets;
+use super::order::Stretch;
 use super::walk::Walked;
 use crate::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use crate::error::StoreError;
@@ -33,7 +34,10 @@ pub(super) struct Edge {
 
 impl Edge {
     /// Takes a row of records in; those of a log come in its order.
-    pub(super) fn add(edge: &mut Option<Self>, first: (i64, u64), last: (i64, u64), end: i64) {
+    pub(super) fn add(edge: &mut Option<Self>, row: &Stretch) {
+        let first = (row.from, row.first);
+        let last = (if row.records == 1 { row.from } else { row.to - 1 }, row.last);
+        let end = row.to;
         let Some(edge) = edge else {
             *edge = Some(Self { first, last, end });
             return;

@@ -13,6 +13,8 @@
 
 use std::collections::BTreeMap;
 
+use mqstore_format::{BatchCqUnit, CqUnit};
+
 /// Contradictions that are kept of one queue.
 const MOST_MISFITS: usize = 1024;
 
@@ -38,6 +40,19 @@ pub(crate) struct Stretch {
 }
 
 impl Stretch {
+    /// The units of a plain queue from offset `from` on; `None` for none.
+    pub(crate) fn of_row(from: i64, units: &[CqUnit]) -> Option<Self> {
+        let (first, last) = (units.first()?.physical_offset as u64, units.last()?.physical_offset as u64);
+        let records = units.len() as i64;
+        Some(Self { from, to: from.saturating_add(records), first, last, records })
+    }
+
+    /// The unit of a batch queue.
+    pub(crate) fn of_batch(unit: &BatchCqUnit) -> Self {
+        let place = unit.physical_offset as u64;
+        Self { from: unit.base_offset, to: unit.next_offset(), first: place, last: place, records: 1 }
+    }
+
     fn offsets(&self) -> i64 {
         self.to.saturating_sub(self.from)
     }

@@ -41,6 +41,15 @@ struct Seen {
     batch: bool,
 }
 
+impl Seen {
+    /// Adds the next records of the log; whether that makes a gap that is kept, for which there has to be `room`.
+    fn add(&mut self, stretch: Stretch, room: bool) -> bool {
+        Edge::add(&mut self.edge, &stretch);
+        self.order.add(stretch, room);
+        self.claimed.claim(stretch.from, stretch.to, room)
+    }
+}
+
 /// The queues of a log.
 #[derive(Debug)]
 pub(super) struct Queues<'a> {
@@ -106,32 +115,20 @@ impl<'a> Queues<'a> {
         let mut output = std::mem::take(&mut self.output);
         for (topic, run) in output.queues() {
             let seen = of_queue(&mut self.topics, topic, run.queue_id());
-            for (from, units) in run.rows() {
-                let (Some(first), Some(last)) = (units.first(), units.last()) else { continue };
-                let to = from.saturating_add(units.len() as i64);
-                let (first, last) = (first.physical_offset as u64, last.physical_offset as u64);
-                let room = self.gaps < MOST_GAPS;
-                Edge::add(&mut seen.edge, (from, first), (to - 1, last), to);
-                self.gaps += usize::from(seen.claimed.claim(from, to, room));
-                let records = units.len() as i64;
-                seen.order.add(Stretch { from, to, first, last, records }, room);
+            for stretch in run.rows().filter_map(|(from, units)| Stretch::of_row(from, units)) {
+                self.gaps += usize::from(seen.add(stretch, self.gaps < MOST_GAPS));
             }
         }
         for (topic, queue_id, units) in output.batches() {
             let seen = of_queue(&mut self.topics, topic, queue_id);
             seen.batch = true;
             for unit in units {
-                let place = unit.physical_offset as u64;
-                let from = match self.corrections.get(&place) {
-                    Some(Correction::Offset(offset)) => *offset,
-                    _ => unit.base_offset,
-                };
-                let to = from.saturating_add(i64::from(unit.batch_size));
-                let here = (from, place);
-                Edge::add(&mut seen.edge, here, here, to);
-                let room = self.gaps < MOST_GAPS;
-                self.gaps += usize::from(seen.claimed.claim(from, to, room));
-                seen.order.add(Stretch { from, to, first: here.1, last: here.1, records: 1 }, room);
+                let mut unit = *unit;
+                if let Some(Correction::Offset(offset)) = self.corrections.get(&(unit.physical_offset as u64))
+                {
+                    unit.base_offset = *offset;
+                }
+                self.gaps += usize::from(seen.add(Stretch::of_batch(&unit), self.gaps < MOST_GAPS));
             }
         }
         output.begin();

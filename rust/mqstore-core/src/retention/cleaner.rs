@@ -17,6 +17,7 @@ use super::space::{Space, exceeds};
 use super::times::{Times, times_of};
 use super::{uncompacted, wipe};
 use crate::commit_log::{CommitLog, Segment};
+use crate::compaction::UntakenSearch;
 use crate::consume_queue::QueueSet;
 use crate::error::{IoContext, StoreError};
 use crate::events::{ExpiredFile, ExpiredKind, Verdict, in_hook};
@@ -417,7 +418,8 @@ impl Cleaner {
         }
         let list = self.log.list();
         // Everything in the segment was dispatched before.
-        let Some(why) = uncompacted::why(&self.files, &list, &self.queues, true, segment)? else {
+        let mut search = UntakenSearch::load(&self.files, &list)?;
+        let Some(why) = uncompacted::why(&mut search, &self.queues, true, segment)? else {
             return Ok(None);
         };
         let text = self.kept(state, file, base, &why);

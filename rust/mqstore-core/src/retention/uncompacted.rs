@@ -10,21 +10,20 @@ use std::sync::Arc;
 use super::plan::Planned;
 use super::report;
 use crate::commit_log::{Segment, SegmentList};
-use crate::compaction::{Untaken, untaken_in};
+use crate::compaction::{Untaken, UntakenSearch};
 use crate::consume_queue::QueueSet;
 use crate::error::StoreError;
 use crate::files::StoreFiles;
 use crate::options::StoreOptions;
 
-/// Why `segment` has to stay for a compaction, in words; `trusted` as for [`untaken_in`].
+/// Why `segment` has to stay for a compaction, in words; `trusted` as for [`UntakenSearch::in_segment`].
 pub(super) fn why(
-    files: &StoreFiles,
-    list: &Arc<SegmentList>,
+    search: &mut UntakenSearch<'_>,
     queues: &QueueSet,
     trusted: bool,
     segment: &Segment,
 ) -> Result<Option<String>, StoreError> {
-    let found = untaken_in(files, list, queues, trusted, segment)?;
+    let found = search.in_segment(queues, trusted, segment)?;
     if found.is_empty() {
         return Ok(None);
     }
@@ -52,12 +51,13 @@ impl Check<'_> {
         &self,
         planned: &'p [Planned],
     ) -> Result<(&'p [Planned], Option<String>), StoreError> {
-        if self.options.expire_uncompacted {
+        if self.options.expire_uncompacted || planned.is_empty() {
             return Ok((planned, None));
         }
+        let mut search = UntakenSearch::load(self.files, self.list)?;
         for (at, one) in planned.iter().enumerate() {
             let trusted = one.segment.end_offset() <= self.trusted;
-            if let Some(why) = why(self.files, self.list, self.queues, trusted, &one.segment)? {
+            if let Some(why) = why(&mut search, self.queues, trusted, &one.segment)? {
                 let path = report::segment(one).path;
                 return Ok((
                     planned.get(..at).unwrap_or_default(),

@@ -65,9 +65,10 @@ bench-compare: setup ## mqstore beside RocketMQ's Java store and the machine's l
 fuzz: setup ## The fuzz targets, a minute each (ARGS="SECONDS [TARGET]")
 	@sh tests/fuzz/run.sh $(if $(ARGS),$(ARGS),60)
 
-soak: setup ## The Rust and Python suites with many more seeds, changed bytes and rounds, and threads under ThreadSanitizer and valgrind where they are installed
+soak: setup ## The Rust and Python suites with many more seeds, changed bytes and rounds, every damage before RocketMQ, and threads under ThreadSanitizer and valgrind where they are installed
 	@bash tools/thread_checks.sh
 	@MQSTORE_SOAK=1 bash tools/run_tests.sh rust python
+	@MQSTORE_SOAK=1 ARGS="$(ARGS) tests/interop/test_corpus.py" bash tools/run_tests.sh interop
 
 docs: setup ## The documentation site into site/, and the Rust documentation; any broken link fails
 	@bash tools/setup.sh --docs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mqstore import _native
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mqstore._compaction import Keyless
+    from mqstore._options import StoreOptions
     from mqstore._reports import CompactionReport, Progress, RebuildReport, RepairReport, StoreInfo, VerifyReport
     from mqstore.types import Duration, StorePath
 
@@ -56,6 +58,7 @@ def rebuild(
     *,
     dry_run: bool = False,
     threads: int | None = None,
+    options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> RebuildReport:
     """Makes queues, key index and checkpoint of the directory `path` anew from its log.
@@ -71,6 +74,8 @@ def rebuild(
         path: the directory.
         dry_run: builds everything aside, tells what came out, and throws it away.
         threads: at most so many, 1 to 8; None is the number of processors, at most 8.
+        options: the lengths of queue and index files where none is left that tells them, as
+            `StoreOptions.from_broker_conf` has them; RocketMQ's defaults otherwise.
         progress: called about once a mebibyte; an exception that it raises ends the rebuild, with the old
             files in use.
 
@@ -83,14 +88,17 @@ def rebuild(
         UnsupportedFormatError: the queues are kept in RocksDB.
         DiskFullError: no room for the new files.
     """
+    from mqstore._options import StoreOptions, native_form
     from mqstore._reports import Progress, RebuildReport
 
     if threads is not None and not 1 <= threads <= 8:
         msg = f"threads must be between 1 and 8, not {threads}"
         raise ValueError(msg)
     home = home_of(path)
+    chosen = options or StoreOptions()
+    form = native_form(chosen if threads is None else replace(chosen, dispatch_threads=threads))
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
-    return RebuildReport._timed(lambda: _native.rebuild(home, dry_run, threads, tell), dry_run=dry_run)
+    return RebuildReport._timed(lambda: _native.rebuild(home, form, dry_run, tell), dry_run=dry_run)
 
 
 def repair(
@@ -99,6 +107,7 @@ def repair(
     output: StorePath | None = None,
     in_place: bool = False,
     dry_run: bool = False,
+    options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> RepairReport:
     """Makes of a damaged directory a store that opens again, with every message that can still be read.
@@ -117,6 +126,7 @@ def repair(
         output: leaves `path` as it is and repairs a copy in this folder, which must not exist.
         in_place: repairs `path` itself.
         dry_run: only tells what a repair would do; neither `output` nor `in_place` is needed then.
+        options: as for `rebuild`.
         progress: called about once a mebibyte; an exception that it raises ends the repair.
 
     Returns:
@@ -132,6 +142,7 @@ def repair(
         CorruptionError: a symbolic link stands in the place of a segment.
         DiskFullError: no room for the copies.
     """
+    from mqstore._options import StoreOptions, native_form
     from mqstore._reports import Progress, RepairReport
 
     if (output is None) == (not in_place) and not (dry_run and output is None):
@@ -142,7 +153,7 @@ def repair(
     if target is not None:
         _must_be_new(target)
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
-    found = _native.repair(home, target, dry_run, tell)
+    found = _native.repair(home, native_form(options or StoreOptions()), target, dry_run, tell)
     return RepairReport._of(home, target, dry_run, found)
 
 

@@ -152,7 +152,8 @@ class StoreOptions:
     RocketMQ: `enabledAppendPropCRC` (there off by default)."""
 
     index_tags: bool = False
-    """Whether tags get entries in the key index, as RocketMQ 5.5.0 writes them."""
+    """Whether tags get entries in the key index, as RocketMQ 5.5.0 writes them. They do anyway in a directory whose
+    last writer added them."""
 
     max_message_size: int = 4 << 20
     """Largest body in bytes: 10 to 1 GiB. RocketMQ: `maxMessageSize`."""

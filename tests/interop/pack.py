@@ -1,4 +1,5 @@
-"""Makes the small stores of RocketMQ that `tests/rust/damage` changes bytes of: `python -m interop.pack` in `tests/`.
+"""Makes the small stores of RocketMQ whose bytes are changed, by `tests/rust/damage` at random and by
+`tests/python/test_damage.py` one by one: `python -m interop.pack` in `tests/`.
 
 A pack is a number of files, each with its path, its length, and the stretches of it that are not zero; numbers are
 big-endian:
@@ -8,14 +9,22 @@ big-endian:
 
 from __future__ import annotations
 
+import json
+import shutil
 import struct
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from . import corpus
 from .java_build import VERSIONS, build
 from .java_rows import Spec, batch, message
 from .scenarios import BATCH_QUEUE, KIB, Scenario, mixed, topic, unique_id
 from .shop import Shop
+
+if TYPE_CHECKING:
+    from .driver import JavaSession
 
 STRETCH = 64
 TARGET = Path(__file__).parents[1] / "rust/damage/stores"
@@ -66,7 +75,18 @@ def main() -> None:
         for version in VERSIONS:
             build(version)
             (TARGET / f"rocketmq-{version}").write_bytes(pack(shop.write(version, TINY).path))
+        _pack_corpus(shop.session(VERSIONS[-1]), Path(folder) / "corpus")
         shop.end()
+
+
+def _pack_corpus(session: JavaSession, home: Path) -> None:
+    sent = corpus.write(session, home)
+    # Nothing of it is looked at.
+    shutil.rmtree(home / "rocksdbstore")
+    target = corpus.stores.PACKED
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes(pack(home))
+    target.with_suffix(".json").write_text("[" + ",\n".join(json.dumps(asdict(one)) for one in sent) + "]\n")
 
 
 if __name__ == "__main__":

@@ -1,70 +1,24 @@
-"""Every damage of the table: found, repaired, and nothing else lost."""
+"""Every damage of the table, to a store of ours and to one that RocketMQ wrote: found, repaired, nothing else lost."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-import time
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import damage
+import damaged_stores as stores
 import mqstore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-OPTIONS = mqstore.StoreOptions(
-    segment_size=damage.SEGMENT, queue_file_entries=32, index_slots=64, index_entries=200, flush_interval=0.05
-)
-
-
-LONG = "%RETRY%" + "long" * 33
-"""A name for which records have another magic."""
-
-TOPICS = (("orders", 0), ("orders", 1), ("returned-orders", 0), ("orders", 1), (LONG, 0), ("batched", 0))
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A message of the store to be damaged."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    at: int
-    size: int
-    key: str
-
-
-def body(number: int) -> bytes:
-    return b"%04d" % number * (5 + number % 40)
-
-
-def make(home: Path) -> list[Sent]:
-    sent = []
-    with mqstore.open(home, "create", options=OPTIONS) as store:
-        store.create_topic("orders", queues=2)
-        store.create_topic("batched", queues=1, attributes={"queue.type": "BatchCQ"})
-        for number in range(damage.COUNT):
-            topic, queue_id = TOPICS[number % len(TOPICS)]
-            # Neighbours differ in their times, and the entries of the index are of more than one second.
-            time.sleep(1.1 if number == damage.COUNT // 3 else 0.008)
-            message = mqstore.Message(
-                body(number),
-                keys=f"k{number}",
-                tags=f"t{number // 3 % 3}",
-                flag=number,
-                born_timestamp=1_700_000_000_000 + 1001 * number,
-            )
-            count = 1 + number // 6 % 3 if topic == "batched" else 1
-            one = store.append_many(topic, [message] * count, queue_id=queue_id)[0]
-            sent.append(Sent(topic, queue_id, one.queue_offset, one.commit_log_offset, one.size, f"k{number}"))
-    return sent
+CASES = [(writer, case) for writer in ("mqstore", "RocketMQ") for case in damage.cases(writer)]
 
 
 @pytest.fixture(scope="module")
@@ -76,88 +30,52 @@ def memory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def home(memory: Path, base: damage.Base) -> Iterator[Path]:
-    """A copy of the store."""
-    home = memory / "copy"
-    shutil.copytree(base.home, home)
-    yield home
-    shutil.rmtree(home)
+def home(memory: Path) -> Iterator[Path]:
+    """Where the copy of the store lies."""
+    yield memory / "copy"
+    shutil.rmtree(memory / "copy")
 
 
 @pytest.fixture(scope="module")
-def sent(memory: Path) -> tuple[Path, list[Sent]]:
-    home = memory / "store"
-    return home, make(home)
+def subject(memory: Path) -> Callable[[str], stores.Subject]:
+    """The store of a writer."""
+    other = stores.elsewhere(memory / "other")
+
+    @cache
+    def made(writer: str) -> stores.Subject:
+        home = memory / writer
+        return stores.subject(home, other, (stores.ours if writer == "mqstore" else stores.unpacked)(home))
+
+    return made
 
 
-@pytest.fixture(scope="module")
-def base(sent: tuple[Path, list[Sent]]) -> damage.Base:
-    home, messages = sent
-    other = home.with_name("other")
-    with mqstore.open(other, "create", options=OPTIONS) as store:
-        store.create_topic("orders", queues=2)
-        store.create_topic("batched", queues=1, attributes={"queue.type": "BatchCQ"})
-        # Its first segments say nothing of the topics that the other store has.
-        for number in range(300):
-            topic = "others" if number < 250 else ("orders", "batched")[number % 2]
-            store.append(topic, b"%d" % number * 30, keys=f"o{number}", queue_id=int(topic == "orders"))
-    found = damage.Base(home, other, [(one.at, one.size) for one in messages])
-    assert len(found.segments()) >= 3
-    return found
-
-
-def contents(home: Path) -> dict[str, bytes]:
-    return {
-        os.path.join(folder, name): Path(folder, name).read_bytes()  # noqa: PTH118 - names of os.walk
-        for folder, _, names in os.walk(home)
-        for name in names
-    }
-
-
-@pytest.mark.parametrize("case", damage.cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize(("writer", "case"), CASES, ids=lambda each: getattr(each, "name", each))
 def test_it_is_found_and_repaired(
-    case: damage.Case, base: damage.Base, sent: tuple[Path, list[Sent]], home: Path
+    writer: str, case: damage.Case, subject: Callable[[str], stores.Subject], home: Path
 ) -> None:
-    changed, hit = damage.apply(case, base, home)
-    assert changed, "the damage is none"
-    found = mqstore.verify(home)
-    if damage.may_hide(case) is None:
-        assert not found.ok, "verify did not notice"
-    report = mqstore.repair(home, in_place=True)
-    assert report.ok, (report.problems, report.actions)
-    before = contents(home)
-    again = mqstore.repair(home, in_place=True)
-    assert (again.ok, again.changed) == (True, False), again.actions
-    assert contents(home) == before
-    with mqstore.open(home) as store:
-        left = {m.commit_log_offset: m.body for m in store._scan_log()}
-        read = {
-            (topic, queue_id): {m.commit_log_offset: m.queue_offset for m in store.read(topic, queue_id)}
-            for topic, queue_id in dict.fromkeys(TOPICS)
-            if topic in {one.topic for number, one in enumerate(sent[1]) if number not in hit}
-        }
-        for number, one in enumerate(sent[1]):
-            if number not in hit:
-                assert read[one.topic, one.queue_id][one.at] == one.queue_offset
-                assert body(number) in left[one.at]
-                if number % 7 == 0:
-                    assert one.at in [m.commit_log_offset for m in store.lookup(one.topic, one.key)]
+    store = subject(writer)
+    shutil.copytree(store.base.home, home)
+    assert stores.assert_mended(case, store, home) is not None, "the damage is none"
 
 
-def test_each_changes_other_bytes(base: damage.Base, home: Path) -> None:
-    before = contents(home)
+@pytest.mark.parametrize("writer", ["mqstore", "RocketMQ"])
+def test_each_changes_other_bytes(writer: str, subject: Callable[[str], stores.Subject], home: Path) -> None:
+    base = subject(writer).base
+    shutil.copytree(base.home, home)
+    assert mqstore.verify(home).ok
+    before = stores.contents(home)
     seen: dict[frozenset[tuple[str, bytes | None]], str] = {}
-    for case in damage.cases():
+    for case in damage.cases(writer):
         damage.apply(case, base, home)
-        after = contents(home)
+        after = stores.contents(home)
         changed = {name: after.get(name) for name in before.keys() | after if before.get(name) != after.get(name)}
         assert changed, f"{case.name} changes nothing"
         earlier = seen.setdefault(frozenset(changed.items()), case.name)
         assert earlier == case.name, f"{case.name} changes the same as {earlier}"
         for name in changed:
             Path(name).write_bytes(before[name])
-    assert len({(case.structure, case.field, case.kind) for case in damage.cases()}) >= 500
-    assert len(seen) == len(damage.cases())
+    assert len({(case.structure, case.field, case.kind) for case in damage.cases(writer)}) >= 500
+    assert len(seen) == len(damage.cases(writer))
 
 
 def test_the_page_is_current() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import struct
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+import damaged_stores as stores
 import mqstore
 
 
@@ -76,3 +79,46 @@ def test_many_index_files(store: mqstore.Store, home: Path) -> None:
     assert len(list((home / "index").iterdir())) > 3
     with mqstore.open(home) as reader:
         assert len(list(reader.lookup("t", "k3"))) == 86
+
+
+def index_entries(home: Path, slots: int = 64) -> int:
+    """Return how many entries the index has; one that was put twice counts once."""
+    found = set()
+    for file in (home / "index").iterdir():
+        data = file.read_bytes()
+        for number in range(1, struct.unpack_from(">i", data, 36)[0]):
+            found.add(data[40 + 4 * slots + 20 * number :][:12])
+    return len(found)
+
+
+def test_tags_are_indexed_as_the_last_writer_did(tmp_path: Path) -> None:
+    home = tmp_path / "store"
+    stores.unpacked(home)
+    before = index_entries(home)
+    with mqstore.open(home, "rw") as store:
+        # Unique id, key, tags.
+        store.append("orders", b"more", keys="more", tags="paid")
+    assert index_entries(home) == before + 3
+    assert mqstore.verify(home).ok
+    shutil.rmtree(home / "consumequeue")
+    mqstore.rebuild(home)
+    assert index_entries(home) == before + 3
+    with mqstore.open(home, "rw") as store:
+        store.append("orders", b"without", keys="without")
+        store.append("orders", b"again", keys="again", tags="paid")
+    assert index_entries(home) == before + 3 + 2 + 3
+
+
+def test_tags_are_not_indexed_in_a_store_of_ours(tmp_path: Path) -> None:
+    home = tmp_path / "store"
+    for number in range(2):
+        with mqstore.open(home, "create", index_slots=64, index_entries=200) as store:
+            store.append("orders", b"more", keys="more", tags="paid")
+        assert index_entries(home) == 2 * (number + 1)
+    with mqstore.open(home, "rw", index_tags=True) as store:
+        store.append("orders", b"more", keys="more", tags="paid")
+    # Records without entries of their tags before those that have them are no problem.
+    assert mqstore.verify(home).problems == ()
+    with mqstore.open(home, "rw") as store:
+        store.append("orders", b"more", keys="more", tags="paid")
+    assert index_entries(home) == 2 + 2 + 3 + 3

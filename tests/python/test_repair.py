@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import damaged_stores as stores
 import mqstore
 from conftest import SMALL, Cli, tree_hash
 
@@ -365,3 +366,28 @@ def test_the_verb(shop: Shop, cli: Cli, tmp_path: Path) -> None:
     assert len(log.stdout.splitlines()) == COUNT - len(lost)
     with mqstore.open(home, "rw"):
         assert cli("repair", home, "--in-place", "--yes").returncode == 3
+
+
+@pytest.mark.parametrize("folder", ["consumequeue/*/*", "batchconsumequeue/*/*"])
+def test_new_queue_files_are_as_long_as_the_options_say(folder: str, tmp_path: Path, cli: Cli) -> None:
+    """Where no file tells how long they are, the broker's settings do; set to another length, it refuses to start."""
+    home = tmp_path / "store"
+    stores.unpacked(home)
+    lost = list(home.glob(folder))
+    for queue in lost:
+        shutil.rmtree(queue)
+    unit = 46 if folder.startswith("batch") else 20
+    told = mqstore.repair(home, dry_run=True).actions
+    assert any(f"the new ones have {unit * 300_000} bytes" in text for text in told), told
+    conf = tmp_path / "broker.conf"
+    conf.write_text("mappedFileSizeConsumeQueue=640\n")
+    done = cli("repair", str(home), "--in-place", "--yes", "--conf", str(conf), "--format", "json")
+    assert done.returncode == 0, done.stderr
+    files = [file for queue in lost for file in queue.iterdir()]
+    assert files
+    assert {file.stat().st_size for file in files} == {unit * 32}
+    assert mqstore.verify(home).ok
+    for queue in lost:
+        shutil.rmtree(queue)
+    mqstore.rebuild(home, options=stores.OPTIONS)
+    assert {file.stat().st_size for file in files} == {unit * 32}

@@ -84,9 +84,9 @@ PUBLIC = {
 }
 
 SIGNATURES = {
-    "repair": "(path, *, output=None, in_place=False, dry_run=False, progress=None)",
+    "repair": "(path, *, output=None, in_place=False, dry_run=False, options=None, progress=None)",
     "Store.snapshot": "(self, dest, *, progress=None)",
-    "rebuild": "(path, *, dry_run=False, threads=None, progress=None)",
+    "rebuild": "(path, *, dry_run=False, threads=None, options=None, progress=None)",
     "Store.rebuild": "(self, *, progress=None)",
     "open": "(path, mode='r', *, options=None, **overrides)",
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "

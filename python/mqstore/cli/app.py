@@ -47,6 +47,10 @@ Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only this que
 Limit = Annotated[int | None, typer.Option("--limit", min=0, help="At most so many messages.", show_default=False)]
 BodyForm = Annotated[Body, typer.Option("--body", help="How bodies are printed.")]
 ReportForm = Annotated[Format, typer.Option("--format", help="How the answer is printed.")]
+BrokerConf = Annotated[
+    Path | None,
+    typer.Option("--conf", help="A broker's properties file: how long new files are.", show_default=False),
+]
 MessageForm = Annotated[
     Format | None,
     typer.Option("--format", help="How messages are printed; off a terminal jsonl.", show_default=False),
@@ -237,8 +241,7 @@ def expire(
     """Deletes the oldest segments of the log, and the queue and index files that lead nowhere then."""
     if retention is None and retention_bytes is None and conf is None:
         raise typer.BadParameter("nothing goes without a rule: give --retention, --retention-bytes or --conf")
-    options = mqstore.StoreOptions() if conf is None else mqstore.StoreOptions.from_broker_conf(conf)
-    options = replace(options, secure_wipe=secure_wipe, expire_uncompacted=expire_uncompacted)
+    options = replace(_options_of(conf), secure_wipe=secure_wipe, expire_uncompacted=expire_uncompacted)
     if retention is not None:
         options = replace(options, retention=_age("--retention", retention))
     if retention_bytes is not None:
@@ -286,11 +289,13 @@ def verify(directory: Directory, form: ReportForm = Format.TABLE) -> int:
 def rebuild(
     directory: Directory,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would come out.")] = False,
+    conf: BrokerConf = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Makes queues, key index and checkpoint anew from the log; exit status 1 when the log is damaged."""
+    options = _options_of(conf)
     with render.progress("building queues and index") as bar:
-        report = mqstore.rebuild(directory, dry_run=dry_run, progress=bar)
+        report = mqstore.rebuild(directory, dry_run=dry_run, options=options, progress=bar)
     if not render.machine(report.to_dict(), form):
         render.pairs(
             [(name.replace("_", " "), _fact(value)) for name, value in report.to_dict().items() if name != "skipped"]
@@ -321,14 +326,16 @@ def repair(
     in_place: Annotated[bool, typer.Option("--in-place", help="Repair the directory itself.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    conf: BrokerConf = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Makes a damaged directory one that opens again; exit status 1 when something is still wrong."""
     if (output is not None and in_place) or (output is None and not in_place and not dry_run):
         raise typer.BadParameter("give --output OUT, a new folder for a repaired copy, or --in-place")
+    options = _options_of(conf)
     if dry_run or (in_place and not yes):
         with render.progress("looking for damage") as bar:
-            plan = mqstore.repair(directory, dry_run=True, progress=bar)
+            plan = mqstore.repair(directory, dry_run=True, options=options, progress=bar)
         if dry_run or not plan.changed:
             _repair_report(plan, form)
             return CLEAN if plan.ok else PROBLEMS
@@ -339,7 +346,7 @@ def repair(
             return USAGE
         typer.confirm("Repair the directory so?", abort=True, err=True)
     with render.progress("repairing") as bar:
-        report = mqstore.repair(directory, output=output, in_place=in_place, progress=bar)
+        report = mqstore.repair(directory, output=output, in_place=in_place, options=options, progress=bar)
     _repair_report(report, form)
     return CLEAN if report.ok else PROBLEMS
 
@@ -514,6 +521,10 @@ def _moment(option: str, text: str | None) -> int | None:
     except ValueError:
         message = f"{option} {text!r} is neither epoch milliseconds nor ISO 8601 with an offset"
         raise typer.BadParameter(message) from None
+
+
+def _options_of(conf: Path | None) -> mqstore.StoreOptions:
+    return mqstore.StoreOptions() if conf is None else mqstore.StoreOptions.from_broker_conf(conf)
 
 
 def _age(option: str, text: str) -> float:

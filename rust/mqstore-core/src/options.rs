@@ -128,7 +128,8 @@ pub struct StoreOptions {
     pub lock_memory: bool,
     /// Whether new records carry RocketMQ's CRC of the whole record. Default true. `enabledAppendPropCRC`.
     pub record_crc: bool,
-    /// Whether tags get index entries, as RocketMQ 5.5.0 writes them. Default false.
+    /// Whether tags get index entries, as RocketMQ 5.5.0 writes them. Default false; they do anyway where the last
+    /// writer of the directory added them.
     pub index_tags: bool,
     /// Largest body in bytes. Default 4 MiB, 10 to 1 GiB. `maxMessageSize`.
     pub max_message_bytes: u32,

@@ -13,6 +13,7 @@ use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use crate::options;
 use crate::runtime::detached;
 
 /// Checks the store at `path`; `progress` is called with the bytes done and the bytes in all.
@@ -36,20 +37,20 @@ pub(crate) fn verify(
     Ok(found)
 }
 
-/// Makes queues and index of the store at `path` anew, with so many threads; `progress` as for `verify`.
+/// Makes queues and index of the store at `path` anew; `options` is the dict that `mqstore._options.native_form` makes,
+/// `progress` as for `verify`.
 #[pyfunction]
-pub(crate) fn rebuild(
-    py: Python<'_>,
+pub(crate) fn rebuild<'py>(
+    py: Python<'py>,
     path: PathBuf,
+    options: &Bound<'_, PyDict>,
     dry_run: bool,
-    threads: Option<u32>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<Bound<'_, PyDict>> {
+) -> PyResult<Bound<'py, PyDict>> {
+    let options = options::from_dict(options)?;
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
-    let report = watched(py, progress.as_ref(), |watch| {
-        let options = StoreOptions { dispatch_threads: threads, ..StoreOptions::default() };
-        mqstore_core::rebuild(&files, &options, dry_run, watch)
-    })?;
+    let report =
+        watched(py, progress.as_ref(), |watch| mqstore_core::rebuild(&files, &options, dry_run, watch))?;
     rebuild_dict(py, &report)
 }
 
@@ -73,15 +74,17 @@ fn rebuild_dict<'py>(py: Python<'py>, report: &RebuildReport) -> PyResult<Bound<
     Ok(found)
 }
 
-/// Repairs the store at `path`, or a copy of it in `output`; `progress` as for `verify`.
+/// Repairs the store at `path`, or a copy of it in `output`; `options` as for `rebuild`, `progress` as for `verify`.
 #[pyfunction]
-pub(crate) fn repair(
-    py: Python<'_>,
+pub(crate) fn repair<'py>(
+    py: Python<'py>,
     path: PathBuf,
+    options: &Bound<'_, PyDict>,
     output: Option<PathBuf>,
     dry_run: bool,
     progress: Option<Py<PyAny>>,
-) -> PyResult<Bound<'_, PyDict>> {
+) -> PyResult<Bound<'py, PyDict>> {
+    let options = options::from_dict(options)?;
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
     let report = watched(py, progress.as_ref(), |watch| {
         let target = match &output {
@@ -89,7 +92,7 @@ pub(crate) fn repair(
             Some(output) => RepairTarget::Output(output),
             None => RepairTarget::InPlace,
         };
-        mqstore_core::repair(&files, &StoreOptions::default(), target, watch)
+        mqstore_core::repair(&files, &options, target, watch)
     })?;
     let found = PyDict::new(py);
     found.set_item("changed", report.changed)?;

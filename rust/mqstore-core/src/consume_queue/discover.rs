@@ -148,9 +148,9 @@ fn list(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<DirEntry>, StoreError> {
     }
 }
 
-/// The length that most queue files have; `configured` when there is none, and where two lengths
-/// are equally frequent.
-pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64) -> u64 {
+/// The length that most queue files have, and of two that are equally frequent rather `configured`; `None` when there is
+/// no file of a possible one.
+pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64) -> Option<u64> {
     let mut counts = BTreeMap::new();
     for entry in queues.iter().flat_map(|queue| &queue.entries) {
         let len = entry.stat.len;
@@ -159,8 +159,7 @@ pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64
             *counts.entry(len).or_insert(0_u64) += 1;
         }
     }
-    let best = counts.into_iter().max_by_key(|&(len, count)| (count, len == configured, len));
-    best.map_or(configured, |(len, _)| len)
+    counts.into_iter().max_by_key(|&(len, count)| (count, len == configured, len)).map(|(len, _)| len)
 }
 
 /// Sorts the entries of the folder of one queue into files and others.

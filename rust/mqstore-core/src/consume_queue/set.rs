@@ -33,6 +33,8 @@ pub struct QueueSet {
     queues: RwLock<BTreeMap<Box<str>, TopicQueues>>,
     batch: BatchQueues,
     strays: Mutex<Vec<Stray>>,
+    /// Whether no file tells how long they are.
+    guessed: bool,
 }
 
 impl QueueSet {
@@ -55,11 +57,13 @@ impl QueueSet {
     ) -> Result<Self, StoreError> {
         let found = discover::scan(&*files.vfs, &files.consume_queue())?;
         let configured = QueueLayout::new(configured_file_bytes).file_bytes();
-        let layout = QueueLayout::new(discover::common_len(&found.queues, UNIT_BYTES, configured));
+        let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
+        let layout = QueueLayout::new(len.unwrap_or(configured));
         let home = Arc::new(Home::new(files, Arc::clone(&cache), layout, access));
         // As in RocketMQ, batch queues have as many units a file unless their files say otherwise.
         let (batch, strays) = BatchQueues::load(files, configured / UNIT_BYTES, access, cache)?;
-        let set = Self { home, queues: RwLock::default(), batch, strays: Mutex::default() };
+        let set =
+            Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed: len.is_none() };
         // Beside another process, what was listed before its state was looked at says nothing.
         set.add(found, strays, access == Access::ReadWrite);
         Ok(set)
@@ -70,7 +74,12 @@ impl QueueSet {
         let cache = Arc::new(FileCache::new(Arc::clone(&files.vfs), OPEN_QUEUE_FILES));
         let home = Arc::new(Home::new(files, Arc::clone(&cache), self.home.layout, Access::ReadWrite));
         let (batch, _) = BatchQueues::load(files, self.batch.units_per_file(), Access::ReadWrite, cache)?;
-        Ok(Self { home, queues: RwLock::default(), batch, strays: Mutex::default() })
+        Ok(Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed: false })
+    }
+
+    /// The lengths of new files of queues and of batch queues of which no file tells one.
+    pub fn guessed_lens(&self) -> (Option<u64>, Option<u64>) {
+        (self.guessed.then(|| self.home.layout.file_bytes()), self.batch.guessed_len())
     }
 
     /// Takes note that all files were replaced by others that say the same, but for damage. Nothing may be

@@ -231,14 +231,14 @@ impl RunOutput {
         let fields = record.entry_fields();
         if indexed {
             let hasher = topic.hasher;
-            let mut put = |hash: i32| {
-                let store_timestamp = record.store_timestamp;
-                self.index.push(IndexPut { hash, physical_offset: offset as i64, store_timestamp });
+            let mut put = |hash: i32, of_tags: bool| {
+                let (physical_offset, store_timestamp) = (offset as i64, record.store_timestamp);
+                self.index.push(IndexPut { hash, physical_offset, store_timestamp, of_tags });
             };
-            fields.key_hashes(hasher, &mut put);
+            fields.key_hashes(hasher, |hash| put(hash, false));
             if rules.index_tags {
                 // RocketMQ 5.5.0 marks a tag entry by a `T` between topic and tag.
-                fields.tags().into_iter().for_each(|tags| put(hasher.tags(tags)));
+                fields.tags().into_iter().for_each(|tags| put(hasher.tags(tags), true));
             }
         }
         if queued && topic.has_queues && record.queue_id >= 0 && record.queue_offset >= 0 {

@@ -6,8 +6,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mqstore_format::IndexEntry;
 use mqstore_format::index::{INDEX_ENTRY_BYTES, INDEX_SLOT_BYTES};
+use mqstore_format::{IndexEntry, IndexHeader};
 use mqstore_io::VfsFile;
 
 use super::file::{IndexFile, Source};
@@ -19,6 +19,51 @@ const ENTRIES_AT_ONCE: u32 = 52_000;
 
 /// Slots that are looked at in one turn: 64 MiB.
 const SLOTS_AT_ONCE: u32 = 16 << 20;
+
+/// An entry where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PutEntry {
+    /// Its bytes.
+    pub entry: IndexEntry,
+    /// The header of its file.
+    pub header: IndexHeader,
+    /// Its number in the file; the first is 1.
+    pub number: u32,
+}
+
+impl PutEntry {
+    /// What its file says wrongly of a record that was stored at `store_timestamp`, if anything. The seconds of the
+    /// first entry count from the end of the file before.
+    pub fn wrong_time(&self, store_timestamp: i64) -> Option<String> {
+        let Self { entry, header, number } = self;
+        if *number == 1 && header.begin_timestamp != store_timestamp {
+            return Some(format!(
+                "it begins at time {}, its first entry at {store_timestamp}",
+                header.begin_timestamp
+            ));
+        }
+        if *number + 1 == header.next_entry() && header.end_timestamp != store_timestamp {
+            return Some(format!(
+                "it ends at time {}, its last entry at {store_timestamp}",
+                header.end_timestamp
+            ));
+        }
+        let seconds = header.time_diff_s(store_timestamp);
+        (*number > 1 && entry.time_diff_s != seconds)
+            .then(|| format!("entry {number} says {} seconds, not {seconds}", entry.time_diff_s))
+    }
+}
+
+/// What is wrong with a file of the index, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Entries that its slots do not lead to.
+    pub chains: Option<String>,
+    /// Places in the header that are not those of its entries.
+    pub header: Option<String>,
+}
 
 /// The entries of an index in the order in which they were put.
 #[derive(Debug)]
@@ -35,6 +80,7 @@ pub struct IndexEntries {
 struct OpenFile {
     file: Arc<IndexFile>,
     bytes: Arc<dyn VfsFile>,
+    header: IndexHeader,
     /// The next entry to read.
     next: u32,
     /// One past the last one.
@@ -47,32 +93,51 @@ impl IndexSet {
         IndexEntries { files: self.files().into_iter(), file: None, buffer: Vec::new(), used: 0 }
     }
 
-    /// What is wrong with the chains: of each file in which an entry cannot be reached by its slot, how many there are
-    /// and which is the first. Looks at all files, or with `beside` a writer at all but the newest one.
-    pub fn broken_chains(&self, beside: bool) -> Result<Vec<(PathBuf, String)>, StoreError> {
+    /// What is wrong with the files, each by itself: entries that cannot be reached by their slots, how many and which is
+    /// the first, and the header's places. Looks at all files, or with `beside` a writer at all but the newest one.
+    pub fn wrong_files(&self, beside: bool) -> Result<Vec<WrongFile>, StoreError> {
         let mut files = self.files();
         if beside {
             files.pop();
         }
         let mut found = Vec::new();
         for file in &files {
-            found.extend(broken_chains(file)?.map(|broken| (file.path.clone(), broken)));
+            let (chains, header) = (broken_chains(file)?, wrong_header(file)?);
+            if chains.is_some() || header.is_some() {
+                found.push(WrongFile { path: file.path.clone(), chains, header });
+            }
         }
         Ok(found)
+    }
+
+    /// The last entries, at most `most`, of the newest file that has any, in their order.
+    pub fn newest_entries(&self, most: u32) -> Result<Vec<IndexEntry>, StoreError> {
+        for file in self.files().iter().rev() {
+            let end = file.header()?.next_entry().min(file.geometry.entries);
+            if end > 1 {
+                return read_entries(file, end.saturating_sub(most).max(1), end);
+            }
+        }
+        Ok(Vec::new())
     }
 }
 
 impl IndexEntries {
     /// The next entry; `None` behind the last one.
-    pub fn next_entry(&mut self) -> Result<Option<IndexEntry>, StoreError> {
+    pub fn next_entry(&mut self) -> Result<Option<PutEntry>, StoreError> {
         while self.used >= self.buffer.len() {
             if !self.fill()? {
                 return Ok(None);
             }
         }
+        let behind = (self.buffer.len() - self.used) / INDEX_ENTRY_BYTES;
         let bytes = self.buffer.get(self.used..).and_then(|rest| rest.first_chunk());
         self.used += INDEX_ENTRY_BYTES;
-        Ok(bytes.map(IndexEntry::decode))
+        Ok(bytes.zip(self.file.as_ref()).map(|(bytes, open)| PutEntry {
+            entry: IndexEntry::decode(bytes),
+            header: open.header,
+            number: open.next - behind as u32,
+        }))
     }
 
     fn fill(&mut self) -> Result<bool, StoreError> {
@@ -80,12 +145,12 @@ impl IndexEntries {
         self.buffer.clear();
         if !matches!(&self.file, Some(open) if open.next < open.end) {
             let Some(file) = self.files.next() else { return Ok(false) };
-            let bytes = file.open()?;
-            let end = file.header()?.next_entry().min(file.geometry.entries);
+            let (bytes, header) = (file.open()?, file.header()?);
+            let end = header.next_entry().min(file.geometry.entries);
             // Number 0 is never used.
-            self.file = Some(OpenFile { file, bytes, next: 1, end });
+            self.file = Some(OpenFile { file, bytes, header, next: 1, end });
         }
-        if let Some(OpenFile { file, bytes, next, end }) = &mut self.file {
+        if let Some(OpenFile { file, bytes, next, end, .. }) = &mut self.file {
             let count = ENTRIES_AT_ONCE.min(end.saturating_sub(*next));
             self.buffer.resize(count as usize * INDEX_ENTRY_BYTES, 0);
             bytes
@@ -98,6 +163,32 @@ impl IndexEntries {
         }
         Ok(true)
     }
+}
+
+/// The entries from number `from` up to `end`.
+fn read_entries(file: &IndexFile, from: u32, end: u32) -> Result<Vec<IndexEntry>, StoreError> {
+    let mut buffer = vec![0; end.saturating_sub(from) as usize * INDEX_ENTRY_BYTES];
+    file.open()?
+        .read_exact_at(&mut buffer, file.geometry.entry_position(from))
+        .at(&file.path, "reading an index file")?;
+    let (entries, _) = buffer.as_chunks();
+    Ok(entries.iter().map(IndexEntry::decode).collect())
+}
+
+/// Compares the places that the header names with those of the first and the last entry.
+fn wrong_header(file: &IndexFile) -> Result<Option<String>, StoreError> {
+    let header = file.header()?;
+    let end = header.next_entry().min(file.geometry.entries);
+    if end <= 1 {
+        return Ok(None);
+    }
+    let (first, last) = (read_entries(file, 1, 2)?, read_entries(file, end - 1, end)?);
+    let wrong = |what: &str, known: i64, entries: &[IndexEntry]| {
+        let entry = entries.first().filter(|entry| entry.physical_offset != known)?;
+        Some(format!("it {what} at log offset {known}, its entries at {}", entry.physical_offset))
+    };
+    let begin = wrong("begins", header.begin_physical, &first);
+    Ok(begin.or_else(|| wrong("ends", header.end_physical, &last)))
 }
 
 /// Walks the entries of a file as they were put: each has to lead to the one that its slot named before, and in the
@@ -124,7 +215,7 @@ fn broken_chains(file: &Arc<IndexFile>) -> Result<Option<String>, StoreError> {
             used: 0,
         };
         let mut number = 0_u32;
-        while let Some(entry) = entries.next_entry()? {
+        while let Some(PutEntry { entry, .. }) = entries.next_entry()? {
             number += 1;
             let slot = file.geometry.slot_of(entry.hash);
             let Some(known) = slot.checked_sub(begin).and_then(|slot| newest.get_mut(slot as usize)) else {

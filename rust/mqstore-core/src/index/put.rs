@@ -30,6 +30,8 @@ pub struct IndexPut {
     pub physical_offset: i64,
     /// The record's store time, epoch milliseconds.
     pub store_timestamp: i64,
+    /// Whether it is the one of the record's tags, which not every writer adds.
+    pub of_tags: bool,
 }
 
 impl IndexSet {

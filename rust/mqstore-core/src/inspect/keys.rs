@@ -4,30 +4,41 @@
 //! the chains, which lead to them, are looked at for themselves. An entry that is not where it is expected is looked up
 //! as a reader would: an index that was written again after a crash has its entries in another order. After ten thousand such look-ups
 //! the order alone decides.
+//!
+//! Entries of tags are missed only between records that have theirs: writers before RocketMQ 5.5.0 add none.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-
-use mqstore_format::IndexEntry;
 
 use super::part::View;
 use super::problems::{Kind, VerifyReport};
 use crate::error::StoreError;
-use crate::index::{IndexEntries, IndexPut, IndexSet};
+use crate::index::{IndexEntries, IndexPut, IndexSet, PutEntry, WrongFile};
 
 const MOST_LOOK_UPS: u32 = 10_000;
+
+/// Entries that are kept until the walk of the log comes to their records.
+const MOST_EARLY: usize = 10_000;
+
+/// So many records in a row without entries of their tags were written by somebody who adds none.
+const MOST_WITHOUT_TAGS: u32 = 64;
 
 /// The walk over log and index.
 #[derive(Debug)]
 pub(super) struct Keys {
     index: Arc<IndexSet>,
     entries: IndexEntries,
-    /// The entry that comes next.
-    next: Option<IndexEntry>,
-    /// Hashes of the entries for the record at hand.
-    same: Vec<i32>,
+    /// The entry that comes next, and the one behind it.
+    next: Option<PutEntry>,
+    after: Option<PutEntry>,
+    /// Entries that stand before some of older records, by their places in the log.
+    early: BTreeMap<i64, Vec<PutEntry>>,
+    /// The entries for the record at hand.
+    same: Vec<PutEntry>,
     look_ups: u32,
     run: Option<Unanswered>,
+    tags: Tags,
+    times: Times,
     /// Whether the log has keys that were dispatched.
     any: bool,
 }
@@ -42,11 +53,73 @@ struct Unanswered {
     why: String,
 }
 
+/// Records with tags of which no entry speaks.
+#[derive(Debug, Default)]
+struct Tags {
+    /// Whether the last record with tags before them has its entry.
+    known: bool,
+    first: i64,
+    missing: u32,
+}
+
+impl Tags {
+    /// Takes in whether the record at `place` has its entry; how many before it have none that should.
+    fn add(&mut self, place: i64, found: bool) -> Option<(i64, u32)> {
+        if !found {
+            if self.missing == 0 {
+                self.first = place;
+            }
+            self.missing += 1;
+            return None;
+        }
+        let missed = self.known && (1..=MOST_WITHOUT_TAGS).contains(&self.missing);
+        let answer = missed.then_some((self.first, self.missing));
+        *self = Self { known: true, ..Self::default() };
+        answer
+    }
+}
+
+/// Times in the index that are not those of the records.
+#[derive(Debug, Default)]
+struct Times {
+    wrong: u64,
+    first: String,
+}
+
+impl Times {
+    fn add(&mut self, wrong: Option<String>) {
+        let Some(what) = wrong else { return };
+        if self.wrong == 0 {
+            self.first = what;
+        }
+        self.wrong += 1;
+    }
+
+    fn words(self) -> String {
+        match self.wrong {
+            1 => self.first,
+            more => format!("{}; {} more", self.first, more - 1),
+        }
+    }
+}
+
 impl Keys {
     pub(super) fn new(index: Arc<IndexSet>) -> Result<Self, StoreError> {
         let mut entries = index.entries();
-        let next = entries.next_entry()?;
-        Ok(Self { index, entries, next, same: Vec::new(), look_ups: 0, run: None, any: false })
+        let (next, after) = (entries.next_entry()?, entries.next_entry()?);
+        Ok(Self {
+            index,
+            entries,
+            next,
+            after,
+            early: BTreeMap::new(),
+            same: Vec::new(),
+            look_ups: 0,
+            run: None,
+            tags: Tags::default(),
+            times: Times::default(),
+            any: false,
+        })
     }
 
     /// Compares the keys of a part, which follows those before it.
@@ -61,19 +134,30 @@ impl Keys {
             if place as u64 >= view.dispatched {
                 return Ok(());
             }
-            self.any = true;
+            self.any |= record.iter().any(|put| !put.of_tags);
             if self.index.file_count() == 0 {
                 return Ok(());
             }
             self.go_to(place)?;
-            let missing = record.iter().filter(|put| !self.same.contains(&put.hash)).count();
-            if missing == 0 {
-                self.end_run(view, report);
-                continue;
-            }
             let same = std::mem::take(&mut self.same);
-            for put in record.iter().filter(|put| !same.contains(&put.hash)) {
-                self.look_up(view, put, report)?;
+            let (mut keys, mut missing) = (0, 0);
+            for put in record {
+                let found = same.iter().find(|one| one.entry.hash == put.hash);
+                if let Some(found) = found {
+                    self.times.add(found.wrong_time(put.store_timestamp));
+                }
+                if put.of_tags {
+                    self.tags_of(view, put, found.is_some(), report)?;
+                    continue;
+                }
+                keys += 1;
+                if found.is_none() {
+                    missing += 1;
+                    self.look_up(view, put, report)?;
+                }
+            }
+            if keys > 0 && missing == 0 {
+                self.end_run(view, report);
             }
             self.same = same;
         }
@@ -83,11 +167,47 @@ impl Keys {
     /// Takes the entries for the record at `place`, and passes over those before them.
     fn go_to(&mut self, place: i64) -> Result<(), StoreError> {
         self.same.clear();
-        while let Some(entry) = self.next.filter(|entry| entry.physical_offset <= place) {
-            if entry.physical_offset == place {
-                self.same.push(entry.hash);
+        while let Some((at, entries)) = self.early.first_key_value().filter(|(at, _)| **at <= place) {
+            if *at == place {
+                self.same.extend(entries);
             }
-            self.next = self.entries.next_entry()?;
+            self.early.pop_first();
+        }
+        while let Some(next) = self.next {
+            let at = next.entry.physical_offset;
+            if at == place {
+                self.same.push(next);
+            } else if at > place {
+                // One that stands before entries of older records must not hide those.
+                let ahead = self.after.is_some_and(|after| after.entry.physical_offset < at);
+                if !ahead || self.early.len() >= MOST_EARLY {
+                    return Ok(());
+                }
+                self.early.entry(at).or_default().push(next);
+            }
+            self.next = std::mem::replace(&mut self.after, self.entries.next_entry()?);
+        }
+        Ok(())
+    }
+
+    /// Whether a record is found by its tags; told when one behind it is.
+    fn tags_of(
+        &mut self,
+        view: &View<'_>,
+        put: &IndexPut,
+        mut found: bool,
+        report: &mut VerifyReport,
+    ) -> Result<(), StoreError> {
+        if !found && self.tags.known && self.tags.missing < MOST_WITHOUT_TAGS && self.look_ups < MOST_LOOK_UPS
+        {
+            self.look_ups += 1;
+            let candidates = self.index.candidates(put.hash, i64::MIN, i64::MAX)?;
+            found = candidates.offsets.contains(&put.physical_offset);
+        }
+        if let Some((first, count)) = self.tags.add(put.physical_offset, found) {
+            let more = if count > 1 { format!(", nor {} behind it", count - 1) } else { String::new() };
+            let detail = format!("the record at log offset {first} is not found by its tags{more}");
+            report.add(Kind::IndexAnswer, &view.files.index(), None, detail);
         }
         Ok(())
     }
@@ -138,14 +258,12 @@ impl Keys {
         report.add(Kind::IndexAnswer, &view.files.index(), None, detail);
     }
 
-    /// Tells the rest, when all of the log was compared; `broken` are the chains of the index that are.
-    pub(super) fn finish(
-        mut self,
-        view: &View<'_>,
-        broken: Vec<(PathBuf, String)>,
-        report: &mut VerifyReport,
-    ) {
+    /// Tells the rest, when all of the log was compared.
+    pub(super) fn finish(mut self, view: &View<'_>, wrong_files: Vec<WrongFile>, report: &mut VerifyReport) {
         self.end_run(view, report);
+        if self.times.wrong > 0 {
+            report.add(Kind::IndexTime, &view.files.index(), None, self.times.words());
+        }
         for stray in self.index.strays() {
             report.add(Kind::IndexStray, &stray.path, None, stray.reason.clone());
         }
@@ -153,8 +271,12 @@ impl Keys {
             let detail = "there is no index file, but messages have keys";
             report.add(Kind::IndexMissing, &view.files.index(), None, detail);
         }
-        for (path, what) in broken {
-            report.add(Kind::IndexChain, &path, None, what);
+        for WrongFile { path, chains, header } in wrong_files {
+            for (kind, what) in [(Kind::IndexChain, chains), (Kind::IndexHeader, header)] {
+                if let Some(what) = what {
+                    report.add(kind, &path, None, what);
+                }
+            }
         }
     }
 }

@@ -86,6 +86,8 @@ pub(super) enum Kind {
     IndexMissing,
     IndexAnswer,
     IndexChain,
+    IndexHeader,
+    IndexTime,
     CheckpointAhead,
     CompactionDamaged,
     CompactionEntry,
@@ -175,6 +177,14 @@ impl Kind {
             Self::IndexAnswer => ("index_answer", "RocketMQ does not find this message by its key", reindex),
             Self::IndexChain => {
                 ("index_chain", "RocketMQ does not find some messages by their keys", reindex)
+            }
+            Self::IndexHeader => (
+                "index_header",
+                "RocketMQ goes on with the index at another place than where it ends",
+                reindex,
+            ),
+            Self::IndexTime => {
+                ("index_time", "RocketMQ does not find some messages by key and time", reindex)
             }
             Self::CheckpointAhead => (
                 "checkpoint_ahead",

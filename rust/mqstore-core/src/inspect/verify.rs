@@ -72,10 +72,10 @@ fn check(
     segments(&view, &mut report);
     let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
     let index = Arc::new(load_index(files, options)?);
-    let chains = Mutex::new(Ok(Vec::new()));
+    let wrong_files = Mutex::new(Ok(Vec::new()));
     let aside = || {
-        let broken = index.broken_chains(view.dispatched != u64::MAX);
-        *chains.lock() = broken;
+        let found = index.wrong_files(view.dispatched != u64::MAX);
+        *wrong_files.lock() = found;
     };
     let mut log = Log::new(&view, Arc::clone(&index), &mut report, progress)?;
     walk(&view, helpers, &aside, &mut log)?;
@@ -86,7 +86,7 @@ fn check(
     let ends = tallies.ends(&view);
     let end_of = |topic: &str, queue_id| ends.get(topic).and_then(|queues| queues.get(&queue_id)).copied();
     tallies.report(&view, end, &mut report)?;
-    keys.finish(&view, chains.into_inner()?, &mut report);
+    keys.finish(&view, wrong_files.into_inner()?, &mut report);
     let beside = files.vfs.lock_holder(&files.lock()).ok().flatten().is_some();
     let mut check = Check { files, report, end, dispatched: view.dispatched, beside };
     check.checkpoint();
@@ -118,7 +118,8 @@ fn view<'a>(
         files,
         list,
         queues,
-        rules: DispatchRules { batch_topics, ..DispatchRules::default() },
+        // Who indexes tags is seen from what is there.
+        rules: DispatchRules { batch_topics, index_tags: true, ..DispatchRules::default() },
         repairs: Ledger::load(files)?,
         extensions: Extensions::load(files),
         limit: live.map_or(u64::MAX, |live| live.visible),

@@ -12,7 +12,7 @@ use mqstore_format::parse_index_file_name;
 use mqstore_io::{Access, switch};
 
 use super::progress::{RecoveryStage, Watch};
-use super::{QueueManifest, RecoveredLog, missed_by_index};
+use super::{QueueManifest, RecoveredLog, missed_by_index, tags_are_indexed};
 use crate::commit_log::read_record;
 use crate::consume_queue::QueueSet;
 use crate::dispatch::{BatchTopics, DispatchRules, Dispatcher};
@@ -41,7 +41,7 @@ pub fn recover_derived(
     files: &StoreFiles,
     options: &StoreOptions,
     log: &RecoveredLog,
-    rules: DispatchRules,
+    mut rules: DispatchRules,
     watch: &mut Watch<'_>,
 ) -> Result<Derived, StoreError> {
     let mut notes = Vec::new();
@@ -50,7 +50,7 @@ pub fn recover_derived(
     if log.aborted {
         sync_names(files, &queues)?;
     }
-    let (index, index_from) = recover_index(files, options, log, &mut notes)?;
+    let (index, index_from) = recover_index(files, options, log, &mut rules, &mut notes)?;
     let start = queues_from.min(index_from).clamp(log_min, log.end);
     // What is made anew lies below what the mark vouches for and is not synced yet: should this recovery
     // be cut short, the next one must not take it for what was.
@@ -212,6 +212,7 @@ fn recover_index(
     files: &StoreFiles,
     options: &StoreOptions,
     log: &RecoveredLog,
+    rules: &mut DispatchRules,
     notes: &mut Vec<String>,
 ) -> Result<(Arc<IndexSet>, u64), StoreError> {
     let known = log.mark.map(|mark| mark.index_geometry());
@@ -219,6 +220,7 @@ fn recover_index(
         mqstore_format::IndexGeometry { slots: options.index_slots, entries: options.index_entries };
     let load = || IndexSet::load(files, known, configured, Access::ReadWrite);
     let mut index = load()?;
+    rules.index_tags = rules.index_tags || tags_are_indexed(files, &log.list, &index, log.mark.is_some())?;
     let mut in_the_way = Vec::new();
     for stray in index.strays() {
         if names_an_index_file(&stray.path) {

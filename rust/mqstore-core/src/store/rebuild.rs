@@ -20,7 +20,9 @@ use crate::index::IndexSet;
 use crate::inspect::Progress;
 use crate::mark::{Mark, MarkFile};
 use crate::options::StoreOptions;
-use crate::recovery::{QueueManifest, RebuildReport, Rebuilding, WhatToRebuild, log_end, mark_fits};
+use crate::recovery::{
+    QueueManifest, RebuildReport, Rebuilding, WhatToRebuild, log_end, mark_fits, tags_are_indexed,
+};
 
 /// Whom to tell where a rebuild stands; an error as answer ends it with that error, and nothing is changed.
 pub type RebuildWatcher<'a> = &'a mut dyn FnMut(Progress) -> Result<(), StoreError>;
@@ -61,7 +63,7 @@ pub(super) fn rebuild_locked(
     let found = log_end(files, &list, mark.as_ref(), 0, false)?;
     let mut notes = Vec::new();
     let table = load_table(files, &mut notes);
-    let rules = DispatchRules {
+    let mut rules = DispatchRules {
         index_tags: options.index_tags,
         batch_topics: batch_topics(files, &table),
         skip_damage: true,
@@ -72,6 +74,7 @@ pub(super) fn rebuild_locked(
     let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
     let known = mark.map(|mark| mark.index_geometry());
     let index = IndexSet::load(files, known, configured, Access::Read)?;
+    rules.index_tags = rules.index_tags || tags_are_indexed(files, &list, &index, mark.is_some())?;
     let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
     let what = WhatToRebuild { list: Arc::clone(&list), rules, helpers };
     let made = Rebuilding::begin(files, (&queues, &index), what)?;

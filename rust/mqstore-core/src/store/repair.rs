@@ -23,6 +23,7 @@ use super::rebuild::{RebuildWatcher, rebuild_locked};
 use super::topics::{batch_topics, load_table};
 use crate::checkpoint::CheckpointFile;
 use crate::commit_log::{SegmentList, read_record};
+use crate::consume_queue::QueueSet;
 use crate::dispatch::BatchTopics;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
@@ -163,6 +164,7 @@ fn plan(
     report.actions.extend(config);
     if report.changed {
         report.actions.push(MADE_ANEW.to_owned());
+        report.actions.extend(queue_words(files, options)?);
         report.actions.extend(index_words(files, options)?);
     }
     let mut ahead: BTreeMap<&Path, u32> = BTreeMap::new();
@@ -193,6 +195,26 @@ fn index_words(files: &StoreFiles, options: &StoreOptions) -> Result<Option<Stri
             files.index().display()
         )
     }))
+}
+
+/// What a person should know of the queue files that are made anew.
+fn queue_words(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<String>, StoreError> {
+    if MarkFile::new(files).load().is_some() {
+        return Ok(Vec::new());
+    }
+    let (plain, batch) = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?.guessed_lens();
+    let batch = batch.filter(|_| !batch_topics_of(files).is_empty());
+    let words = |folder: PathBuf, len: Option<u64>, setting: &str| {
+        let len = len?;
+        Some(format!(
+            "{}: no file tells how long these are; the new ones have {len} bytes, and a broker whose {setting} is another \
+             refuses to start",
+            folder.display()
+        ))
+    };
+    let plain = words(files.consume_queue(), plain, "mappedFileSizeConsumeQueue");
+    let batch = words(files.batch_consume_queue(), batch, "mapperFileSizeBatchConsumeQueue");
+    Ok(plain.into_iter().chain(batch).collect())
 }
 
 const MADE_ANEW: &str = "queues, index and checkpoint made anew from the log";
@@ -228,6 +250,7 @@ fn repair_locked(
     }
     report.changed = true;
     report.actions.push(MADE_ANEW.to_owned());
+    report.actions.extend(queue_words(files, options)?);
     report.actions.extend(index_words(files, options)?);
     seal.derive(files, options, &mut |step| stages.tell(step))?;
     report.actions.extend(repair_offsets(files, options)?);

@@ -46,6 +46,8 @@ type TopicQueues = BTreeMap<i32, Arc<BatchQueue>>;
 pub(super) struct BatchQueues {
     home: Arc<Home>,
     queues: RwLock<BTreeMap<Box<str>, TopicQueues>>,
+    /// Whether no file tells how long they are.
+    guessed: bool,
 }
 
 impl BatchQueues {
@@ -60,11 +62,16 @@ impl BatchQueues {
         let found = discover::scan(&*files.vfs, &files.batch_consume_queue())?;
         let configured = QueueLayout::of_units(UNIT_BYTES, units).file_bytes();
         let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
-        let layout = QueueLayout::of_units(UNIT_BYTES, len / UNIT_BYTES);
+        let layout = QueueLayout::of_units(UNIT_BYTES, len.unwrap_or(configured) / UNIT_BYTES);
         let home = Arc::new(Home::new(files, cache, layout, access));
-        let set = Self { home, queues: RwLock::default() };
+        let set = Self { home, queues: RwLock::default(), guessed: len.is_none() };
         let strays = set.add(found);
         Ok((set, strays))
+    }
+
+    /// The length of new files, where no file tells it.
+    pub(super) fn guessed_len(&self) -> Option<u64> {
+        self.guessed.then(|| self.home.layout.file_bytes())
     }
 
     /// Units of every file.

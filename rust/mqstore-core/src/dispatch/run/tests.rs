@@ -117,10 +117,16 @@ fn plain(rules: &DispatchRules, inputs: &[Input], log: &Log) -> Entries {
         if input.transaction != TransactionType::Rollback {
             let unique = properties.get("UNIQ_KEY").map(str::to_owned);
             let keys = properties.get("KEYS").unwrap_or_default().split(' ').map(str::to_owned);
+            let keys = unique.into_iter().chain(keys.filter(|key| !key.is_empty())).map(|key| (key, false));
             let tags = properties.get("TAGS").map(|tags| format!("T#{tags}")).filter(|_| rules.index_tags);
-            for key in unique.into_iter().chain(keys.filter(|key| !key.is_empty())).chain(tags) {
+            for (key, of_tags) in keys.chain(tags.map(|tags| (tags, true))) {
                 let hash = index_key_hash(input.topic, &key);
-                index.push(IndexPut { hash, physical_offset: *offset as i64, store_timestamp: STORED });
+                index.push(IndexPut {
+                    hash,
+                    physical_offset: *offset as i64,
+                    store_timestamp: STORED,
+                    of_tags,
+                });
             }
         }
         let queued = matches!(input.transaction, TransactionType::None | TransactionType::Commit);

@@ -69,7 +69,7 @@ fn hash(key: &str) -> i32 {
 }
 
 fn key(key: &str, physical_offset: i64, store_timestamp: i64) -> IndexPut {
-    IndexPut { hash: hash(key), physical_offset, store_timestamp }
+    IndexPut { hash: hash(key), physical_offset, store_timestamp, of_tags: false }
 }
 
 /// The `n`th of many entries with few different keys.

@@ -88,7 +88,7 @@ fn puts() -> impl Strategy<Value = Vec<IndexPut>> {
             .map(|(hash, gap, step)| {
                 physical += gap * 100;
                 time = (time + step) % 20_000_000_000_000;
-                IndexPut { hash, physical_offset: physical, store_timestamp: time }
+                IndexPut { hash, physical_offset: physical, store_timestamp: time, of_tags: false }
             })
             .collect()
     })
@@ -159,11 +159,11 @@ proptest! {
             .into_iter()
             .map(|(hash, gap)| {
                 at += gap * 100;
-                IndexPut { hash, physical_offset: at, store_timestamp: T + at * 7 }
+                IndexPut { hash, physical_offset: at, store_timestamp: T + at * 7, of_tags: false }
             })
             .collect();
         // One that comes too late for its place is left out in either case.
-        puts.insert(back.index(puts.len()), IndexPut { hash: 1, physical_offset: at / 2, store_timestamp: T });
+        puts.insert(back.index(puts.len()), IndexPut { hash: 1, physical_offset: at / 2, store_timestamp: T, of_tags: false });
         let [together, single] = [World::new(&SimVfs::default()), World::new(&SimVfs::default())];
         let open = |world: &World| IndexSet::load(&world.files, None, geometry, Access::ReadWrite).unwrap();
         open(&together).put(&puts).unwrap();

@@ -133,5 +133,4 @@ def test_mqstore_goes_on_with_rocketmqs_inner_batches(
     assert java.report.complaints() == []
     view = java.read()
     assert {(q.topic, q.queue_id): q.max_offset for q in view.queues}["inner", 1] == queues["inner", 1] + 3
-    java.close()
     tally.messages += len(view.messages)

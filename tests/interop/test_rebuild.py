@@ -70,7 +70,7 @@ def test_queues_are_those_that_rocketmq_made(shop: Shop, version: str, name: str
     assert mqstore.verify(path).ok
 
 
-@pytest.mark.scenario("bulk")
+@pytest.mark.scenario("lagging")
 def test_rocketmq_goes_on_with_what_was_rebuilt(written: Written, shop: Shop, tmp_path: Path, tally: Tally) -> None:
     """RocketMQ opens it without a complaint, answers as before, and appends."""
     path = tmp_path / "store"

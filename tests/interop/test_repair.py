@@ -196,7 +196,6 @@ def test_rocketmq_delivers_what_was_not_damaged(
     assert not mqstore.repair(path, in_place=True).changed
     java = shop.session(version).open(path, config=written.scenario.config, topics=written.scenario.topics)
     assert_delivers(ask(java), written, lost, tally)
-    java.close()
 
 
 @pytest.mark.scenario("front_deleted")
@@ -217,4 +216,3 @@ def test_rocketmq_opens_a_snapshot(written: Written, shop: Shop, tmp_path: Path,
         )
         assert java.report.complaints() == []
         assert_delivers(ask(java), written, set(), tally)
-        java.close()

@@ -129,7 +129,7 @@ SAME: list[tuple[str, str, str, str]] = [
     ("index header", "end time", "duplicate", ""),
     ("index header", "begin offset", "zero, inverted, negated, reversed, shifted", ""),
     ("index entry", "physical offset", "zero, swap, duplicate", "first"),
-    ("index entry", "time", "zero, inverted, negated, swap, duplicate", ""),
+    ("index entry", "time", "less, zero, inverted, negated, swap, duplicate", ""),
     ("index entry", "previous", "zero, swap, duplicate", "first"),
     ("checkpoint", "physic time", "swap, duplicate", ""),
     ("checkpoint", "index time", "duplicate", ""),

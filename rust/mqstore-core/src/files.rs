@@ -103,9 +103,25 @@ impl StoreFiles {
         self.root.join("index")
     }
 
-    /// `compaction/`: logs and sparse queues of compacted topics.
+    /// `compaction/`: logs and sparse queues of compacted topics; or where that folder lies between the two steps of a
+    /// publication, see `compaction::exchange`.
     pub fn compaction(&self) -> PathBuf {
+        let place = self.compaction_place();
+        self.next_compaction(&place).unwrap_or(place)
+    }
+
+    /// `compaction/`, whether it is there or not.
+    pub fn compaction_place(&self) -> PathBuf {
         self.root.join("compaction")
+    }
+
+    fn next_compaction(&self, place: &Path) -> Option<PathBuf> {
+        let job = self.vfs.read_file(&self.compaction_switch(), 4096).ok()?;
+        let there = |path: &Path| self.vfs.stat(path).is_ok();
+        let name = Path::new(std::str::from_utf8(&job).ok()?);
+        let plain = name.file_name() == Some(name.as_os_str());
+        let next = self.jobs().join(name).join("tree");
+        (plain && !there(place) && there(&next)).then_some(next)
     }
 
     /// `config/`: RocketMQ's JSON files.
@@ -166,6 +182,11 @@ impl StoreFiles {
     /// `mqstore/restore/`: what is pulled from another store in place of lost compaction files.
     pub fn restore(&self) -> PathBuf {
         self.side().join("restore")
+    }
+
+    /// `mqstore/compaction.switch`: the job whose compaction is being published in two steps.
+    pub fn compaction_switch(&self) -> PathBuf {
+        self.side().join("compaction.switch")
     }
 
     /// `mqstore/compaction.json`: what is known of the compacted files.

@@ -7,6 +7,7 @@ use mqstore_core::compaction::{
     CompactedQueue, CompactionOptions, Control, Planned, Worker, compact, plan, publish, run_task,
 };
 use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreFiles, encode_properties};
+use mqstore_io::sim::SimOptions;
 use mqstore_io::{SimVfs, Vfs};
 
 use crate::check::abandon;
@@ -19,6 +20,20 @@ const LIMITS: Limits = Limits { all_up_to: 16, singles: 24, random: 2, cuts: 1 }
 
 /// What a dictionary would hold: key to queue offset and body.
 type Table = BTreeMap<String, (i64, Vec<u8>)>;
+
+/// What is compacted, and on which file system: whether it is the first compaction, and whether two folders can be
+/// exchanged in one step.
+#[derive(Clone, Copy)]
+struct Setting {
+    first: bool,
+    exchange: bool,
+}
+
+const SETTINGS: [Setting; 3] = [
+    Setting { first: false, exchange: false },
+    Setting { first: false, exchange: true },
+    Setting { first: true, exchange: true },
+];
 
 /// Where things stand before the compaction that is ended.
 struct Start {
@@ -69,8 +84,8 @@ fn run(files: &StoreFiles, job: &str) -> Result<(), String> {
 
 /// A store with one generation (unless `first`) and newer messages, in a process that still runs: what
 /// was not synced may still be lost.
-fn start(first: bool) -> Result<Start, String> {
-    let world = World::new(false);
+fn start(setting: Setting) -> Result<Start, String> {
+    let world = World::with(SimOptions { no_exchange: !setting.exchange, ..SimOptions::default() });
     let options = tiny(Durability::Manual);
     let store = world.open(OpenMode::Create, &options).map_err(explain)?;
     store
@@ -82,7 +97,7 @@ fn start(first: bool) -> Result<Start, String> {
     }
     store.close().map_err(explain)?;
     let mut old = Table::new();
-    if !first {
+    if !setting.first {
         run(&world.files(), "one")?;
         old.clone_from(&table);
         // Nothing of the first job is open any more.
@@ -134,42 +149,38 @@ fn content(vfs: &SimVfs) -> Result<Table, String> {
 /// Ends a compaction behind each of its calls that change the disk.
 pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let mut tried = 0;
-    guarded(damaged_staging).map_err(|what| violation(true, 0, 0, what))?;
-    for first in [false, true] {
-        let start = guarded(|| start(first)).map_err(|what| violation(first, 0, 0, what))?;
-        let before = start.world.vfs.kill().map_err(|error| violation(first, 0, 0, error.to_string()))?;
-        let probe = before.kill().map_err(|error| violation(first, 0, 0, error.to_string()))?;
-        let outcome = guarded(|| run(&World::on(probe.clone()).files(), "two"));
-        outcome.map_err(|what| violation(first, 0, 0, what))?;
+    guarded(damaged_staging).map_err(|what| violation(2, 0, 0, what))?;
+    for (number, setting) in SETTINGS.into_iter().enumerate() {
+        let broken = |what: String| violation(number, 0, 0, what);
+        let start = guarded(|| start(setting)).map_err(broken)?;
+        let before = start.world.vfs.kill().map_err(|error| broken(error.to_string()))?;
+        let probe = before.kill().map_err(|error| broken(error.to_string()))?;
+        guarded(|| run(&World::on(probe.clone()).files(), "two")).map_err(broken)?;
         let calls = probe.operations();
-        let world = before.kill().map_err(|error| violation(first, 0, 0, error.to_string()))?;
+        let world = before.kill().map_err(|error| broken(error.to_string()))?;
         world.freeze_at_each(2..=calls);
-        guarded(|| run(&World::on(world.clone()).files(), "two"))
-            .map_err(|what| violation(first, 0, 0, what))?;
+        guarded(|| run(&World::on(world.clone()).files(), "two")).map_err(broken)?;
         let mut moments = world.take_all_frozen();
         moments.push((calls + 1, world));
         // From the end on: there everything has been promised.
         for (call, moment) in moments.into_iter().rev() {
             let done = call > calls;
             let mut rng = Rng::new(call);
-            for (number, state) in states(&moment, LIMITS, &mut rng).iter().enumerate() {
+            for (form, state) in states(&moment, LIMITS, &mut rng).iter().enumerate() {
                 if stop() {
                     return Ok(tried);
                 }
                 tried += 1;
                 let outcome = guarded(|| check(&start, state, &moment, done));
-                outcome.map_err(|what| violation(first, call, number, format!("{state}: {what}")))?;
+                outcome.map_err(|what| violation(number, call, form, format!("{state}: {what}")))?;
             }
         }
     }
     Ok(tried)
 }
 
-fn violation(first: bool, call: u64, state: usize, what: String) -> Violation {
-    Violation {
-        replay: format!("c{}-0:{call}:{state}:0", u8::from(first)),
-        what: format!("compaction: {what}"),
-    }
+fn violation(setting: usize, call: u64, state: usize, what: String) -> Violation {
+    Violation { replay: format!("c{setting}-0:{call}:{state}:0"), what: format!("compaction: {what}") }
 }
 
 fn check(start: &Start, state: &State, moment: &SimVfs, done: bool) -> Result<(), String> {
@@ -216,7 +227,7 @@ fn positions(vfs: &SimVfs) -> Result<(), String> {
 
 /// A staged file that is not what its worker wrote is not published.
 fn damaged_staging() -> Result<(), String> {
-    let start = start(true)?;
+    let start = start(Setting { first: true, exchange: true })?;
     let files = start.world.files();
     let Planned { plan, job } = plan(&files, None, &options("two")).map_err(explain)?;
     let task = plan.tasks.first().ok_or("nothing to compact")?;

@@ -14,7 +14,7 @@ use crate::workload::Case;
 use crate::{compacting, decay, faults, foreign, remaking, repairing, switches};
 
 /// Switches that nobody is to notice here, and why they are kept. The soak tries them all the same.
-const SPARE: [(&str, &str); 24] = [
+const SPARE: [(&str, &str); 26] = [
     (
         "repair.sync_config_aside",
         "a file that comes back does not parse, and goes again with the next repair",
@@ -31,9 +31,11 @@ const SPARE: [(&str, &str); 24] = [
     ("compaction.sync_staged_names", "a staged file that is lost fails its check, and the job is run again"),
     ("compaction.sync_staging", "a staged file that is lost fails its check, and the job is run again"),
     ("compaction.sync_staging_name", "a staged file that is lost fails its check, and the job is run again"),
-    ("compaction.sync_tree_name", "the exchange that follows gives the folder its only lasting name"),
-    ("compaction.sync_switch", "an exchange reaches the disk with either of its two folders"),
-    ("compaction.sync_old_tree", "an exchange reaches the disk with either of its two folders"),
+    ("compaction.sync_tree_name", "the record that is written into the same folder then makes its name last"),
+    ("compaction.sync_switch", "an exchange, or a move, reaches the disk with either of its two folders"),
+    ("compaction.sync_old_tree", "an exchange, or a move, reaches the disk with either of its two folders"),
+    ("compaction.sync_switch_note", "a note that comes back is of a publication that is over"),
+    ("compaction.sync_kept", "the sync of the folder that it came from makes the move last"),
     ("rebuild.sync_log", "recovery goes by the mark; the checkpoint, which counts on this, is for RocketMQ"),
     (
         "rebuild.sync_swap",

@@ -9,6 +9,7 @@
 //!                       record.json   running -> publishing -> published
 //!                       <attempt>/    one attempt's staging folder: log/ cq/
 //!                       tree          the next `compaction` folder; after the exchange, the last one
+//!                       before        the last one, where there is no exchange (see `exchange`)
 //! ```
 //!
 //! The record is what makes a job happen once. It says *publishing*, with the inode of `tree`, before
@@ -24,6 +25,7 @@ use mqstore_io::switch;
 use mqstore_io::{FileKind, LockError, StoreLock};
 use serde_json::{Value, json};
 
+use super::exchange::finish;
 use super::folder::{hex, list_or_none};
 use super::json::{Fields, VERSION, parse};
 use super::model::CompactionReport;
@@ -36,7 +38,7 @@ const RECORD_FILE: &str = "record.json";
 const RECORD_STAGING: &str = "record.json.tmp";
 
 /// The next generation of the whole `compaction` folder.
-const TREE_DIR: &str = "tree";
+pub(super) const TREE_DIR: &str = "tree";
 
 /// A record holds one line a queue.
 const RECORD_LIMIT_BYTES: u64 = 256 << 20;
@@ -312,6 +314,7 @@ fn gone_or(removed: io::Result<()>) -> io::Result<()> {
 /// Finishes what drivers that died left: records that say *publishing* get their answer, staged
 /// output of dead jobs goes. Job `current` is left to its caller. The store's lock is held.
 pub(crate) fn settle(files: &StoreFiles, current: &str) -> Result<(), StoreError> {
+    finish(files)?;
     let jobs = files.jobs();
     let mut published = Vec::new();
     for entry in list_or_none(files, &jobs)? {
@@ -356,9 +359,17 @@ pub(crate) fn settle(files: &StoreFiles, current: &str) -> Result<(), StoreError
         .at(&jobs, "syncing the folder of jobs")
 }
 
+/// The inode of the folder that job `id` is about to publish; `None` when its record says nothing of it.
+pub(super) fn tree_inode(files: &StoreFiles, id: &str) -> Result<Option<u64>, StoreError> {
+    Ok(match read_record(files, id)? {
+        Some((State::Publishing { tree_inode, .. }, _)) => Some(tree_inode),
+        _ => None,
+    })
+}
+
 /// The inode of `compaction`; `None` when there is no such folder.
 pub(crate) fn compaction_inode(files: &StoreFiles) -> Result<Option<u64>, StoreError> {
-    let path = files.compaction();
+    let path = files.compaction_place();
     match files.vfs.stat(&path) {
         Ok(stat) => Ok(Some(stat.inode)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -32,6 +32,7 @@ mod checksums;
 mod control;
 mod cursor;
 mod digests;
+mod exchange;
 mod fetch;
 mod folder;
 mod geometry;
@@ -60,6 +61,7 @@ mod writer;
 
 pub(crate) use checksums::changed_files;
 pub use control::Control;
+pub(crate) use exchange::finish as finish_exchange;
 pub(crate) use folder::{DataFile, FilePair, QueueFolder, open_listed};
 pub use geometry::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
 pub use job::{Job, published_report};

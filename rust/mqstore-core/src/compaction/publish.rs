@@ -9,7 +9,7 @@
 //! 3  jobs/<id>/tree becomes the next `compaction` folder: hard links and the new files, all synced
 //! 4  the manifest gets what is known of the next generations, then the record says "publishing",
 //!    with the inode of tree                                                       -- durable
-//! 5  compaction <-> jobs/<id>/tree                                                -- the one step
+//! 5  compaction <-> jobs/<id>/tree                                 -- the one step; see `exchange`
 //! 6  both parent folders are synced
 //! 7  the record says "published"; everything else of the job is swept
 //! ```
@@ -28,8 +28,9 @@ use mqstore_io::switch;
 use mqstore_io::{Access, FileKind, LockError, StoreLock, VfsFile};
 use serde_json::json;
 
+use super::exchange::exchange;
 use super::geometry::UNIT_BYTES;
-use super::job::{Begun, Job, check_nonce, check_staging_name, compaction_inode, job_dir, settle};
+use super::job::{Begun, Job, check_nonce, check_staging_name, job_dir, settle};
 use super::manifest::{Generation, Manifest};
 use super::model::{
     CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult, pair_value,
@@ -51,8 +52,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// A job that was published before returns its report and does nothing.
 ///
 /// # Errors
-/// [`StoreError::Locked`] while anybody has the store open for writing; [`StoreError::Unsupported`]
-/// where the file system cannot exchange two folders; I/O errors. After an error everybody still
+/// [`StoreError::Locked`] while anybody has the store open for writing; I/O errors. After an error everybody still
 /// reads the old generation, or, when the last step failed, wholly the new one.
 pub fn publish(
     files: &StoreFiles,
@@ -360,23 +360,14 @@ fn switch(
     replacements: &[Replacement<'_>],
     report: &CompactionReport,
 ) -> Result<(), StoreError> {
-    let (tree, compaction) = (job.tree(), files.compaction());
+    let tree = job.tree();
     NextTree::build(files, &tree, replacements)?;
     switch::step("compaction.sync_tree_name", || files.vfs.sync_dir(job.dir()))
         .at(job.dir(), "syncing a job's folder")?;
     note(files, job, replacements)?;
     let inode = files.vfs.stat(&tree).at(&tree, "looking at the next generation")?.inode;
     job.publishing(files, inode, report)?;
-    let switched = if compaction_inode(files)?.is_some() {
-        files.vfs.exchange(&tree, &compaction)
-    } else {
-        files.vfs.rename_noreplace(&tree, &compaction)
-    };
-    switched.map_err(|error| cannot_switch(&compaction, error))?;
-    switch::step("compaction.sync_switch", || files.vfs.sync_dir(&files.root))
-        .at(&files.root, "syncing the store's folder")?;
-    switch::step("compaction.sync_old_tree", || files.vfs.sync_dir(job.dir()))
-        .at(job.dir(), "syncing a job's folder")
+    exchange(files, job)
 }
 
 /// Notes what is known of the next generations, beside what is known of the present ones.
@@ -402,19 +393,4 @@ fn note(files: &StoreFiles, job: &Job, replacements: &[Replacement<'_>]) -> Resu
         manifest.add(topic, queue_id, next);
     }
     manifest.write(files)
-}
-
-fn cannot_switch(compaction: &Path, error: io::Error) -> StoreError {
-    match error.kind() {
-        io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput | io::ErrorKind::CrossesDevices => {
-            StoreError::Unsupported {
-                path: compaction.to_path_buf(),
-                reason: "the file system cannot exchange two folders in one step, so that a crash could leave a queue \
-                         half compacted; nothing was changed: compact a copy of the store on a local file system (ext4, \
-                         xfs, btrfs, tmpfs) and bring the result back"
-                    .to_owned(),
-            }
-        }
-        _ => StoreError::io(compaction, "publishing the compaction", error),
-    }
 }

@@ -11,6 +11,7 @@ use mqstore_io::{EventCount, FileKind, LockError, StoreLock};
 use super::topics::{Topics, batch_topics, load_table};
 use super::writer::Writer;
 use crate::commit_log::{CommitLog, LogOptions, SyncPoint};
+use crate::compaction::finish_exchange;
 use crate::dispatch::DispatchRules;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
@@ -55,6 +56,7 @@ fn start(
     watch: &mut Watch<'_>,
 ) -> Result<Arc<Writer>, StoreError> {
     let mut notes = recovered.notes.clone();
+    notes.extend(finish_exchange(files)?);
     let table = load_table(files, &mut notes);
     let batch = batch_topics(files, &table);
     let rules = DispatchRules {

@@ -75,6 +75,8 @@ pub struct SimOptions {
     pub trace: bool,
     /// Nothing may start threads: the test does what they would do, call by call.
     pub by_hand: bool,
+    /// There is no call that exchanges two names.
+    pub no_exchange: bool,
     /// Bytes of memory that the machine has; `None` for more than any test needs.
     pub memory_bytes: Option<u64>,
     /// Where the times of files come from; all zero without one.

@@ -136,7 +136,11 @@ impl Vfs for SimVfs {
     }
 
     fn exchange(&self, a: &Path, b: &Path) -> io::Result<()> {
-        self.begin(OperationKind::Exchange, b)?.tree.exchange(a, b)
+        let mut state = self.begin(OperationKind::Exchange, b)?;
+        if state.options.no_exchange {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        state.tree.exchange(a, b)
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {

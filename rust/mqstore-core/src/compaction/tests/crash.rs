@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use mqstore_io::{SimVfs, Vfs};
+use mqstore_io::sim::{Fault, OperationKind};
+use mqstore_io::{SimOptions, SimVfs, Vfs};
 
 use crate::compaction::CompactionOptions;
 use crate::compaction::manifest::Manifest;
@@ -24,8 +25,16 @@ fn options(job: &str) -> CompactionOptions {
 
 /// A store with one generation (unless `first`), and messages that it does not have yet; all durable.
 fn start(first: bool) -> (SimVfs, Content, Content) {
-    let vfs = SimVfs::default();
-    let mut store = TestStore::on(&vfs, &[TOPIC]);
+    start_on(&SimVfs::default(), first)
+}
+
+/// As [`start`], where the file system cannot exchange two folders.
+fn start_without_exchange() -> (SimVfs, Content, Content) {
+    start_on(&SimVfs::new(SimOptions { no_exchange: true, ..SimOptions::default() }), false)
+}
+
+fn start_on(vfs: &SimVfs, first: bool) -> (SimVfs, Content, Content) {
+    let mut store = TestStore::on(vfs, &[TOPIC]);
     store.append_in_turn(TOPIC, 30, 12);
     store.append(TOPIC, 1, Sent::new("other", "queue"));
     if !first {
@@ -54,8 +63,7 @@ fn check_facts(files: &StoreFiles) {
     }
 }
 
-fn check_from(first: bool) {
-    let (base, old, new) = start(first);
+fn check_from((base, old, new): (SimVfs, Content, Content)) {
     let run = base.kill().unwrap();
     let before = run.operations();
     compact_now(&files_on(&run), None, &options("two"), 1).unwrap();
@@ -86,12 +94,36 @@ fn check_from(first: bool) {
 
 #[test]
 fn a_crash_at_any_call_leaves_the_old_generation_or_the_new() {
-    check_from(false);
+    check_from(start(false));
 }
 
 #[test]
 fn a_crash_at_any_call_leaves_no_generation_or_the_first() {
-    check_from(true);
+    check_from(start(true));
+}
+
+#[test]
+fn so_does_one_where_folders_cannot_be_exchanged() {
+    check_from(start_without_exchange());
+}
+
+#[test]
+fn a_folder_that_another_program_made_between_the_two_steps_stays_and_so_does_the_last_one() {
+    let (base, old, new) = start_without_exchange();
+    let files = files_on(&base);
+    // The move of the old folder is the last call that works.
+    base.inject(Fault::nth(1).on(&[OperationKind::Rename]).under(&files.compaction_place()));
+    assert!(compact_now(&files, None, &options("two"), 1).is_err());
+    base.clear_faults();
+    assert_eq!(content(&files), new);
+    base.create_dir(&files.compaction_place()).unwrap();
+    let report = compact_now(&files, None, &options("three"), 1).unwrap();
+    assert_eq!(report.skipped, Vec::<String>::new());
+    let kept = base.list(&files.lost_and_found()).unwrap();
+    assert_eq!(kept.len(), 1);
+    base.remove_dir_all(&files.compaction_place()).unwrap();
+    base.rename(&files.lost_and_found().join(&kept[0].name), &files.compaction_place()).unwrap();
+    assert_eq!(content(&files), old);
 }
 
 #[test]
@@ -110,14 +142,18 @@ fn what_was_published_survives_the_loss_of_power() {
 
 #[test]
 fn a_call_that_fails_leaves_the_old_generation_or_the_new() {
-    let (base, old, new) = start(false);
+    check_failures(start(false));
+    check_failures(start_without_exchange());
+}
+
+fn check_failures((base, old, new): (SimVfs, Content, Content)) {
     let run = base.kill().unwrap();
     let before = run.operations();
     compact_now(&files_on(&run), None, &options("two"), 1).unwrap();
     for call in 1..=run.operations() - before {
         let run = base.kill().unwrap();
         let files = files_on(&run);
-        run.inject(mqstore_io::sim::Fault::nth(call));
+        run.inject(Fault::nth(call));
         let outcome = compact_now(&files, None, &options("two"), 1);
         let found = content(&files);
         assert!(found == old || found == new, "call {call}");

@@ -147,12 +147,28 @@ def assert_mended(
         assert not found.ok, "verify did not notice"
     report = mqstore.repair(home, in_place=True, options=options)
     assert {problem.kind for problem in report.problems} <= damage.may_stay(case), (report.problems, report.actions)
+    if damage.may_go_untold(case) is None:
+        _assert_told(report, subject.sent, hit, home)
     before = contents(home)
     again = mqstore.repair(home, in_place=True, options=options)
     assert (again.ok, again.changed) == (report.ok, False), again.actions
     assert contents(home) == before
     _assert_all_left(subject.sent, hit, home)
     return hit
+
+
+def _assert_told(report: mqstore.RepairReport, sent: list[Sent], hit: set[int], home: Path) -> None:
+    """Every message that is gone lies in a stretch that the report names as lost, and no other message does."""
+    lost = [(one.log_offset, one.log_offset + one.bytes) for one in report.lost]
+    with mqstore.open(home) as store:
+        left = {m.commit_log_offset for m in store._scan_log()}
+    for number, one in enumerate(sent):
+        touched = any(start < one.at + one.size and one.at < end for start, end in lost)
+        if number not in hit:
+            assert not touched, (number, lost)
+        elif one.at not in left:
+            assert touched, (number, lost)
+    assert report.messages == len(left), (report.messages, len(left))
 
 
 def _assert_all_left(sent: list[Sent], hit: set[int], home: Path) -> None:

@@ -170,8 +170,10 @@ pub fn repair_log(
     repaired.actions.extend(pieces.iter().map(|piece| fill::words(files, piece)));
     repaired.actions.extend(misplaced.iter().filter_map(|one| renumber::words(files, &row.list, one)));
     repaired.queue_offsets = unknown;
+    let emptied = row.emptied();
     if dry_run {
-        repaired.lost = pieces.iter().map(|piece| LostRange::of(files, piece, None)).collect();
+        let lost = emptied.iter().chain(pieces.iter().copied());
+        repaired.lost = lost.map(|piece| LostRange::of(files, piece, None)).collect();
         repaired.actions.extend(walked.torn.iter().map(|torn| {
             format!("{}: to be cut at byte {} ({})", torn.path.display(), torn.file_offset, torn.reason)
         }));
@@ -181,10 +183,13 @@ pub fn repair_log(
         for one in &misplaced {
             ledger.misplace(files, one);
         }
+        for piece in &emptied {
+            ledger.give_up(files, piece, None);
+        }
         let lost = give_up(files, &row, &pieces, &repaired.queue_offsets, &mut ledger, &mut |_| {
             watch(total, total)
         })?;
-        repaired.lost = lost;
+        repaired.lost = emptied.iter().map(|piece| LostRange::of(files, piece, None)).chain(lost).collect();
         row::mend(files, &row, &mut |_| watch(total, total))?;
         fill::fill(files, row.segment_bytes, &pieces, &mut |_| watch(total, total))?;
         renumber::renumber(files, row.segment_bytes, &misplaced, &mut |_| watch(total, total))?;

@@ -26,6 +26,7 @@ use mqstore_format::{MIN_RECORD_BYTES, RecordView, offset_file_name, parse_offse
 use mqstore_io::{Access, FileKind, FileStat, MappedFile, VfsFile, switch};
 
 use super::keep;
+use super::walk::Piece;
 use crate::commit_log::{LogScanner, ScanChecks, Segment, SegmentList, check_record};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
@@ -111,6 +112,30 @@ pub(super) fn look(
     mends.sort_by(|a, b| a.0.cmp(&b.0));
     let segments = taken.into_values().collect();
     Ok(Row { list: Arc::new(SegmentList::of_files(segments)), segment_bytes, mends })
+}
+
+impl Row {
+    /// The places before the first segment whose files are there and empty: they had records once, since a segment gets its
+    /// name with its first one, and a log loses its oldest segments with their files.
+    pub(super) fn emptied(&self) -> Vec<Piece> {
+        let first = self.list.min_offset();
+        let removed = self.mends.iter().filter(|(_, mend)| matches!(mend, Mend::Remove));
+        removed
+            .filter_map(|(path, _)| {
+                let base = parse_offset_file_name(&path.file_name()?.to_string_lossy())?;
+                let to = base.saturating_add(self.segment_bytes).min(first);
+                (base < first).then(|| Piece {
+                    from: base,
+                    to,
+                    path: Some(path.clone()),
+                    base,
+                    to_end: true,
+                    reason: "its file is empty".to_owned(),
+                    store_timestamp_ms: 0,
+                })
+            })
+            .collect()
+    }
 }
 
 /// Lists the folders; what has no name of a segment goes to `mends`.

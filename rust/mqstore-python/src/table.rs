@@ -117,7 +117,7 @@ impl TableRows {
     fn put(
         &self,
         py: Python<'_>,
-        key: String,
+        key: &str,
         queue_id: i32,
         message: &StoredMessage,
         keeps: bool,
@@ -125,7 +125,7 @@ impl TableRows {
         let view = message.view()?;
         let (queue_offset, store_timestamp) = (message.record().queue_offset, view.store_timestamp);
         if view.body.is_empty() {
-            self.with(py, |rows| rows.delete(&key, queue_id, store_timestamp));
+            self.with(py, |rows| rows.delete(key, queue_id, store_timestamp));
         } else {
             let record = keeps.then(|| message.record().clone());
             let row = TableRow { queue_offset, store_timestamp, record };

@@ -13,6 +13,7 @@ mod cursor;
 mod expire;
 mod info;
 mod inner_batch;
+mod key_map;
 mod open;
 mod query;
 mod rates;

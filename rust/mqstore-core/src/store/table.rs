@@ -6,8 +6,7 @@
 //! the keys and not with the messages: of a key one row, and of its message the place alone, unless messages are
 //! kept. One thread at a time each; several queues are loaded side by side.
 
-use std::collections::hash_map::Entry as Slot;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use mqstore_format::RecordView;
@@ -15,6 +14,7 @@ use mqstore_format::properties::KEYS;
 
 use super::Store;
 use super::cursor::QueueCursor;
+use super::key_map::KeyMap;
 use crate::error::StoreError;
 use crate::message::StoredRecord;
 
@@ -37,7 +37,7 @@ pub struct TableLoad {
     keeps_messages: bool,
     queue_id: i32,
     /// Their numbers are their queue offsets.
-    newest: HashMap<String, Entry>,
+    newest: KeyMap<Entry>,
     reached: i64,
 }
 
@@ -54,7 +54,7 @@ impl Store {
     ) -> Result<TableLoad, StoreError> {
         let cursor = self.read(topic, queue_id, None, None, None)?;
         let log = self.inner.files.commit_log();
-        Ok(TableLoad { cursor, log, keeps_messages, queue_id, newest: HashMap::new(), reached: 0 })
+        Ok(TableLoad { cursor, log, keeps_messages, queue_id, newest: KeyMap::default(), reached: 0 })
     }
 }
 
@@ -70,20 +70,17 @@ impl TableLoad {
                 .map_err(|error| StoreError::format(&self.log, record.commit_log_offset, &error))?;
             let Some(key) = table_key(&view) else { continue };
             if view.body.is_empty() {
-                self.newest.remove(key);
+                self.newest.remove(key, |_| true);
                 continue;
             }
             let (queue_offset, store_timestamp) = (record.queue_offset, view.store_timestamp);
-            let known = self.newest.get_mut(key);
-            let new_key = known.is_none().then(|| key.to_owned());
-            let record = self.keeps_messages.then_some(record);
-            let row = TableRow { queue_offset, store_timestamp, record };
+            let row = TableRow {
+                queue_offset,
+                store_timestamp,
+                record: self.keeps_messages.then(|| record.clone()),
+            };
             let entry = Entry { number: queue_offset as u64, queue_id: self.queue_id, row };
-            match (known, new_key) {
-                (Some(known), _) => *known = entry,
-                (None, Some(key)) => drop(self.newest.insert(key, entry)),
-                (None, None) => {}
-            }
+            self.newest.put(key, entry, |_| false);
         }
         Ok(goes_on)
     }
@@ -97,7 +94,7 @@ impl TableLoad {
 /// What a table knows of its keys.
 #[derive(Debug, Default)]
 pub struct TableRows {
-    rows: HashMap<String, Entry>,
+    rows: KeyMap<Entry>,
     /// Puts so far: the order of the keys is that of their newest messages.
     puts: u64,
     /// The queues that were loaded.
@@ -126,12 +123,12 @@ impl TableRows {
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.rows.len() == 0
     }
 
     /// Whether there is this one.
     pub fn contains(&self, key: &str) -> bool {
-        self.rows.contains_key(key)
+        self.rows.get(key).is_some()
     }
 
     /// The queue and the row of a key.
@@ -143,52 +140,33 @@ impl TableRows {
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<_> = self.rows.iter().map(|(key, entry)| (entry.number, key)).collect();
         keys.sort_unstable();
-        keys.into_iter().map(|(_, key)| key.clone()).collect()
+        keys.into_iter().map(|(_, key)| key.to_owned()).collect()
     }
 
     /// Takes up a message with a body, unless one of another queue was stored later.
-    pub fn put(&mut self, key: String, queue_id: i32, row: TableRow) {
+    pub fn put(&mut self, key: &str, queue_id: i32, row: TableRow) {
         self.puts += 1;
-        self.put_entry(key, Entry { number: self.puts, queue_id, row });
-    }
-
-    fn put_entry(&mut self, key: String, entry: Entry) {
-        match self.rows.entry(key) {
-            Slot::Vacant(slot) => {
-                slot.insert(entry);
-            }
-            Slot::Occupied(mut slot) => {
-                if slot.get().gives_way(entry.queue_id, entry.row.store_timestamp) {
-                    slot.insert(entry);
-                }
-            }
-        }
+        let time = row.store_timestamp;
+        let entry = Entry { number: self.puts, queue_id, row };
+        self.rows.put(key, entry, |known| !known.gives_way(queue_id, time));
     }
 
     /// Takes up a message without a body.
     pub fn delete(&mut self, key: &str, queue_id: i32, store_timestamp: i64) {
-        if self.rows.get(key).is_some_and(|entry| entry.gives_way(queue_id, store_timestamp)) {
-            self.rows.remove(key);
-        }
+        self.rows.remove(key, |entry| entry.gives_way(queue_id, store_timestamp));
     }
 
     /// Takes up all of a queue, instead of what is known of it.
     pub fn absorb(&mut self, load: TableLoad) {
-        let (queue_id, newest) = (load.queue_id, load.newest);
+        let (queue_id, mut newest) = (load.queue_id, load.newest);
         let before = self.puts;
         // Their order is that of their offsets, and all of them come behind what was there.
         self.puts += u64::try_from(load.reached).unwrap_or(0);
         if !self.loaded.insert(queue_id) {
-            self.rows.retain(|key, entry| entry.queue_id != queue_id || newest.contains_key(key));
+            self.rows.retain(|key, entry| entry.queue_id != queue_id || newest.get(key).is_some());
         }
-        if self.rows.is_empty() && before == 0 {
-            self.rows = newest;
-            return;
-        }
-        self.rows.reserve(newest.len());
-        for (key, entry) in newest {
-            self.put_entry(key, Entry { number: entry.number + before + 1, ..entry });
-        }
+        newest.for_each_value(|entry| entry.number += before + 1);
+        self.rows.absorb(newest, |known, new| !known.gives_way(new.queue_id, new.row.store_timestamp));
     }
 }
 
@@ -215,16 +193,16 @@ mod tests {
     #[test]
     fn what_was_stored_last_counts_and_queues_follow_their_order() {
         let mut rows = TableRows::default();
-        rows.put("a".to_owned(), 0, row(0, 100));
-        rows.put("b".to_owned(), 0, row(1, 101));
-        rows.put("a".to_owned(), 1, row(0, 99));
+        rows.put("a", 0, row(0, 100));
+        rows.put("b", 0, row(1, 101));
+        rows.put("a", 1, row(0, 99));
         assert_eq!(rows.get("a").map(|(queue_id, _)| queue_id), Some(0));
         rows.delete("a", 1, 99);
         assert!(rows.contains("a"));
         // A clock that was set back changes nothing within a queue.
-        rows.put("a".to_owned(), 0, row(2, 50));
+        rows.put("a", 0, row(2, 50));
         assert_eq!(rows.keys(), ["b", "a"]);
-        rows.put("a".to_owned(), 1, row(1, 50));
+        rows.put("a", 1, row(1, 50));
         assert_eq!(rows.get("a").map(|(queue_id, row)| (queue_id, row.queue_offset)), Some((1, 1)));
         rows.delete("b", 0, 0);
         assert_eq!((rows.len(), rows.is_empty(), rows.contains("b")), (1, false, false));

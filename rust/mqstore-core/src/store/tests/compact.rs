@@ -230,7 +230,7 @@ fn a_table_is_loaded_with_the_newest_of_each_key() {
         }
         put(&store, TABLE, 0, b"", "k3");
         // A table that missed a deletion learns of it by the next load.
-        rows.put("k3".to_owned(), 0, TableRow { queue_offset: 3, store_timestamp: 0, record: None });
+        rows.put("k3", 0, TableRow { queue_offset: 3, store_timestamp: 0, record: None });
         let mut load = store.load_table(TABLE, 0, false).unwrap();
         while load.step(100).unwrap() {}
         rows.absorb(load);

@@ -205,7 +205,8 @@ def compact(
             RocketMQ: `compactionMappedFileSize`.
         queue_file_size: wished bytes of a queue file, likewise; None is 10,485,760.
             RocketMQ: `compactionCqMappedFileSize`.
-        job_id: names the job; one that was published under this name does nothing. None makes a name.
+        job_id: names the job; one that was published under this name does nothing, and one that was stopped is gone
+            on with: queues that it had finished are not read again. None makes a name.
         progress: called with the bytes that were read and have to be read, each message twice; an exception
             that it raises ends the compaction, and every queue is as it was.
 

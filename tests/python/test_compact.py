@@ -237,6 +237,44 @@ def closed(home: Path, *, keyless: bool = False) -> Path:
     return home
 
 
+def test_a_named_job_that_was_stopped_is_gone_on_with(home: Path, cli: Cli) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.create_topic("prices", queues=4, attributes=TABLE)
+        for queue in range(4):
+            fill(store, 400, queue_id=queue)
+    finished: list[int] = []
+
+    def stop(step: mqstore.Progress) -> None:
+        finished.extend(path.stat().st_ino for path in home.glob("mqstore/jobs/nightly/local-*/result.json"))
+        if finished:
+            raise RuntimeError("enough")
+
+    # So slow that it tells its progress between two queues.
+    with pytest.raises(RuntimeError, match="enough"):
+        mqstore.compact(
+            home, in_place=True, job_id="nightly", threads=1, max_bytes_per_second=400_000, progress=stop, **FILES
+        )
+    staged = {
+        path.stat().st_ino
+        for path in home.glob("mqstore/jobs/nightly/local-*/log/*")
+        if path.parents[1].joinpath("result.json").exists()
+    }
+    assert staged
+    assert not list(home.glob("compaction/compactionLog/prices/*"))
+    assert mqstore.compact(home, in_place=True, job_id="nightly", **FILES).skipped == ()
+    published = {path.stat().st_ino for path in home.glob("compaction/compactionLog/prices/*/*")}
+    assert staged <= published
+    with mqstore.open(home) as store:
+        for queue in range(4):
+            assert offsets(store, queue_id=queue) == list(range(390, 400))
+    assert [path.name for path in home.glob("mqstore/jobs/nightly/*") if path.is_dir()] == []
+    # It is done, and the verb knows it.
+    before = tree_hash(home / "compaction")
+    done = cli("compact", home, "--in-place", "--job-id", "nightly", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert tree_hash(home / "compaction") == before
+
+
 def test_the_verb(home: Path, tmp_path: Path, cli: Cli) -> None:
     closed(home)
     before = tree_hash(home)

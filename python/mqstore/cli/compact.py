@@ -55,6 +55,10 @@ def compact(
     max_bytes_per_second: Annotated[
         int | None, typer.Option(metavar="BYTES", min=1, help="What may be read and written.", show_default=False)
     ] = None,
+    job_id: Annotated[
+        str | None,
+        typer.Option(help="Done once under this name; gone on with after it was stopped.", show_default=False),
+    ] = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Keeps the newest message of every key of compaction topics; exit status 1 when a queue had to be left out."""
@@ -75,8 +79,10 @@ def compact(
         if restore_from is not None:
             if output is not None:
                 raise typer.BadParameter("--restore-from works --in-place; copy the directory first")
+            if job_id is not None:
+                raise typer.BadParameter("--restore-from goes on by itself; it takes no --job-id")
             return _tell_restored(mqstore.restore_compaction(directory, restore_from, **options), form)
-        report = mqstore.compact(directory, output=output, in_place=in_place, **options)
+        report = mqstore.compact(directory, output=output, in_place=in_place, job_id=job_id, **options)
     left_out = [text for text in report.skipped if not text.endswith(": unchanged")]
     if not render.machine(report.to_dict(), form):
         names = [name for name in report.to_dict() if name not in ("skipped", "job_id")]

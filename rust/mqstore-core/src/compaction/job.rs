@@ -40,6 +40,9 @@ const RECORD_STAGING: &str = "record.json.tmp";
 /// The next generation of the whole `compaction` folder.
 pub(super) const TREE_DIR: &str = "tree";
 
+/// How the staging folders of a driver's own process are called.
+pub(super) const LOCAL_PREFIX: &str = "local-";
+
 /// A record holds one line a queue.
 const RECORD_LIMIT_BYTES: u64 = 256 << 20;
 
@@ -53,6 +56,8 @@ pub struct Job {
     nonce: String,
     dir: PathBuf,
     created_ms: i64,
+    /// Whether what it has finished stays for another run of it when it is stopped.
+    resumable: bool,
     // Given back when the job is dropped.
     _lock: Box<dyn StoreLock>,
 }
@@ -152,12 +157,13 @@ impl Job {
         if let Some((State::Published(report), _)) = read_record(files, id)? {
             return Ok(Begun::Published(report));
         }
-        clear(files, &dir, &[LOCK_FILE])?;
+        clear_but(files, &dir, |name| name == LOCK_FILE || name.starts_with(LOCAL_PREFIX))?;
         let job = Self {
             id: id.to_owned(),
             nonce: fresh_token(files),
             created_ms: files.clock.now_ms(),
             dir,
+            resumable: false,
             _lock: lock,
         };
         let nonce = job.dir.join(NONCE_FILE);
@@ -183,11 +189,24 @@ impl Job {
                     nonce: String::from_utf8_lossy(&nonce).into_owned(),
                     created_ms,
                     dir,
+                    resumable: false,
                     _lock: lock,
                 }))
             }
             None => Err(unknown_job(id)),
         }
+    }
+
+    /// Says whether what the job has finished stays when it is stopped: whoever gave it its id can run it again.
+    #[must_use]
+    pub(super) fn resumable(mut self, resumable: bool) -> Self {
+        self.resumable = resumable;
+        self
+    }
+
+    /// Ends a run that was stopped: another one goes on with it, or its folder goes.
+    pub(super) fn stop(self, files: &StoreFiles) -> Result<(), StoreError> {
+        if self.resumable { Ok(()) } else { self.abandon(files) }
     }
 
     /// The job's id.
@@ -283,8 +302,12 @@ pub(super) fn make_dir(files: &StoreFiles, dir: &Path, parent: &Path) -> Result<
 
 /// Removes everything in `dir` but the names in `keep`.
 fn clear(files: &StoreFiles, dir: &Path, keep: &[&str]) -> Result<(), StoreError> {
+    clear_but(files, dir, |name| keep.contains(&name))
+}
+
+fn clear_but(files: &StoreFiles, dir: &Path, keep: impl Fn(&str) -> bool) -> Result<(), StoreError> {
     for entry in list_or_none(files, dir)? {
-        if keep.iter().any(|name| entry.name == *name) {
+        if entry.name.to_str().is_some_and(&keep) {
             continue;
         }
         let path = dir.join(&entry.name);

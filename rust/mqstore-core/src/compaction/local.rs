@@ -8,11 +8,12 @@ use std::sync::Arc;
 use mqstore_io::sync::{Mutex, spawn};
 
 use super::control::Control;
-use super::job::{Job, job_dir};
+use super::job::{Job, LOCAL_PREFIX, job_dir};
 use super::model::{CompactionReport, QueueTask, TaskResult, Worker};
 use super::options::CompactionOptions;
 use super::plan::{Planned, plan};
 use super::publish::{publish, rehearse};
+use super::resume;
 use super::task::{WrittenTask, begin_task};
 use crate::commit_log::CommitLog;
 use crate::error::{IoContext, StoreError};
@@ -37,7 +38,7 @@ pub fn compact(
 }
 
 /// Runs every task of a job, with the commit log of this process, where it writes it; after the first error no other one
-/// starts, and the job is over.
+/// starts, and the job is over, or waits for another run of it if somebody gave it its name.
 pub(crate) fn run_all(
     files: &StoreFiles,
     log: Option<&Arc<CommitLog>>,
@@ -51,7 +52,7 @@ pub(crate) fn run_all(
         Ok(results) => Ok((job, results)),
         Err(error) => {
             // The first error is the one to report; the next job sweeps what this leaves.
-            let _ = job.map(|job| job.abandon(files));
+            let _ = job.map(|job| job.stop(files));
             Err(error)
         }
     }
@@ -91,32 +92,50 @@ fn run_pending(
     pending: &Mutex<Vec<(usize, QueueTask)>>,
     control: &Control,
 ) -> Result<Vec<TaskResult>, StoreError> {
+    let mut results = Vec::new();
+    match run_each(files, log, pending, control, &mut results) {
+        Ok(()) => Ok(results),
+        Err(error) => {
+            pending.lock().clear();
+            Err(error)
+        }
+    }
+}
+
+fn run_each(
+    files: &StoreFiles,
+    log: Option<&Arc<CommitLog>>,
+    pending: &Mutex<Vec<(usize, QueueTask)>>,
+    control: &Control,
+    results: &mut Vec<TaskResult>,
+) -> Result<(), StoreError> {
     let environment = files.vfs.environment();
     let worker = Worker { pid: environment.pid, host: environment.hostname, module: String::new() };
-    let mut results = Vec::new();
     // The disk writes one task's files while the next one is under way.
-    let mut written: Option<WrittenTask> = None;
+    let mut written: Option<(QueueTask, WrittenTask)> = None;
     loop {
         // The guard must not live while the task runs.
         let next = pending.lock().pop();
-        let is_last = next.is_none();
-        let begun = next.map(|(at, task)| {
-            let staging = job_dir(files, &task.job_id).join(format!("local-{at}"));
-            begin_task(files, log, &task, &staging, worker.clone(), control)
-        });
-        let done = begun.transpose().and_then(|begun| {
-            let before = std::mem::replace(&mut written, begun);
-            before.map(|before| before.finish(files)).transpose()
-        });
-        match done {
-            Ok(result) => results.extend(result),
-            Err(error) => {
-                pending.lock().clear();
-                return Err(error);
-            }
+        let Some((at, task)) = next else { break };
+        let staging = job_dir(files, &task.job_id).join(format!("{LOCAL_PREFIX}{at}"));
+        if let Some(known) = resume::take_up(files, &task, &staging)? {
+            results.push(known);
+            continue;
         }
-        if is_last {
-            return Ok(results);
+        let begun = begin_task(files, log, &task, &staging, worker.clone(), control)?;
+        if let Some((task, before)) = written.replace((task, begun)) {
+            results.push(finish(files, &task, before)?);
         }
     }
+    if let Some((task, last)) = written {
+        results.push(finish(files, &task, last)?);
+    }
+    Ok(())
+}
+
+fn finish(files: &StoreFiles, task: &QueueTask, written: WrittenTask) -> Result<TaskResult, StoreError> {
+    let staging = written.staging().to_path_buf();
+    let result = written.finish(files)?;
+    resume::note(files, task, &staging, &result)?;
+    Ok(result)
 }

@@ -47,6 +47,7 @@ mod positions;
 mod publish;
 mod reader;
 mod restore;
+mod resume;
 mod source;
 mod state;
 mod task;

@@ -92,7 +92,7 @@ pub(super) fn begin_chosen(
     let options = planner.options;
     let id = options.job_id.clone().unwrap_or_else(|| format!("compact-{}", fresh_token(files)));
     let job = match Job::begin(files, &id)? {
-        Begun::Running(job) => job,
+        Begun::Running(job) => job.resumable(options.job_id.is_some()),
         Begun::Published(report) => {
             let plan = CompactionPlan {
                 job_id: id,

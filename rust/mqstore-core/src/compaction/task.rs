@@ -65,6 +65,11 @@ pub(crate) struct WrittenTask {
 }
 
 impl WrittenTask {
+    /// The folder.
+    pub(crate) fn staging(&self) -> &Path {
+        &self.staging
+    }
+
     /// Syncs files and folders; then the result is complete.
     pub(crate) fn finish(self, files: &StoreFiles) -> Result<TaskResult, StoreError> {
         let (staging, job) = (self.staging.as_path(), self.job.as_path());

@@ -1,6 +1,7 @@
 //! Jobs: attempts, drivers, and workers that lie.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use mqstore_io::{Access, SimVfs};
 
@@ -10,7 +11,7 @@ use crate::compaction::publish::lock_store;
 use crate::compaction::testing::{Sent, TestStore, compact_now, compacted, files_on, small};
 use crate::compaction::{
     CompactionOptions, CompactionPlan, CompactionReport, Control, Planned, QueueTask, TaskResult, Worker,
-    compact, plan, publish, run_task,
+    compact, plan, publish, run_all, run_task,
 };
 use crate::files::StoreFiles;
 
@@ -210,14 +211,16 @@ fn jobs_of_dead_drivers_are_swept_and_running_ones_are_not() {
 }
 
 #[test]
-fn a_compaction_that_is_stopped_leaves_nothing() {
+fn a_compaction_that_is_stopped_leaves_nothing_unless_it_has_a_name() {
     let store = store();
-    let stop = std::sync::Arc::new(Control::default());
+    let stop = Arc::new(Control::default());
     stop.end();
-    let error = compact(&store.files, None, &named("j"), 2, &stop).unwrap_err();
-    assert!(matches!(error, StoreError::Closed { .. }), "{error}");
-    assert!(inode(&store.files).is_none());
-    assert!(store.files.vfs.stat(&job_dir(&store.files, "j")).is_err());
+    for (options, left) in [(small(), 0), (named("j"), 1)] {
+        let error = compact(&store.files, None, &options, 2, &stop).unwrap_err();
+        assert!(matches!(error, StoreError::Closed { .. }), "{error}");
+        assert!(inode(&store.files).is_none());
+        assert_eq!(store.files.vfs.list(&store.files.jobs()).unwrap().len(), left);
+    }
 }
 
 #[test]
@@ -322,4 +325,72 @@ fn files_that_do_not_hold_are_refused() {
         results[0].staging = other.staging;
     });
     assert!(reason.contains("record of this queue"), "{reason}");
+}
+
+/// The staging folders of a job in which a queue is finished.
+fn finished(files: &StoreFiles, job: &str) -> Vec<String> {
+    let staged = files.vfs.list(&job_dir(files, job)).unwrap_or_default();
+    let mut names: Vec<_> = staged.into_iter().map(|entry| entry.name.into_string().unwrap()).collect();
+    names.retain(|name| files.vfs.stat(&job_dir(files, job).join(name).join("result.json")).is_ok());
+    names
+}
+
+/// Runs a named job until one queue is finished, and stops it.
+fn stopped(store: &TestStore) -> CompactionPlan {
+    let Planned { plan, job } = planned(&store.files, "j");
+    let tasks = plan.tasks.get(..1).unwrap();
+    let (job, _) = run_all(&store.files, None, job, tasks, 1, &Arc::default()).unwrap();
+    let ended = Arc::new(Control::default());
+    ended.end();
+    let error = run_all(&store.files, None, job, &plan.tasks, 1, &ended).unwrap_err();
+    assert!(matches!(error, StoreError::Closed { .. }), "{error}");
+    assert_eq!(finished(&store.files, "j"), ["local-0"]);
+    plan
+}
+
+#[test]
+fn a_named_job_that_was_stopped_goes_on_where_it_was() {
+    let store = store();
+    stopped(&store);
+    let staged = |files: &StoreFiles| {
+        let folder = job_dir(files, "j").join("local-0").join("log");
+        let files_there = files.vfs.list(&folder).unwrap();
+        files_there.into_iter().map(|entry| entry.stat.inode).collect::<Vec<_>>()
+    };
+    let before = staged(&store.files);
+    let Planned { plan, job } = planned(&store.files, "j");
+    let (job, results) = run_all(&store.files, None, job, &plan.tasks, 1, &Arc::default()).unwrap();
+    assert_eq!(staged(&store.files), before, "its files were written again");
+    let report = publish(&store.files, job, &plan, &results).unwrap();
+    assert_eq!(report.skipped, Vec::<String>::new());
+    for queue in 0..2 {
+        assert_eq!(compacted(&store.files, TOPIC, queue), store.dictionary(TOPIC, queue));
+    }
+    assert_eq!(finished(&store.files, "j"), Vec::<String>::new());
+}
+
+#[test]
+fn what_was_finished_counts_for_the_same_task_alone() {
+    let mut store = store();
+    stopped(&store);
+    store.append_in_turn(TOPIC, 10, 3);
+    let report = compact(&store.files, None, &named("j"), 1, &Arc::default()).unwrap();
+    assert_eq!(report.skipped, Vec::<String>::new());
+    for queue in 0..2 {
+        assert_eq!(compacted(&store.files, TOPIC, queue), store.dictionary(TOPIC, queue));
+    }
+}
+
+#[test]
+fn a_finished_queue_whose_note_or_file_was_damaged_is_not_published() {
+    let store = store();
+    stopped(&store);
+    let folder = job_dir(&store.files, "j").join("local-0");
+    let note = folder.join("result.json");
+    let vfs = &store.files.vfs;
+    vfs.open(&note, Access::ReadWrite).unwrap().write_all_at(b"{", 10).unwrap();
+    let Planned { plan, job } = planned(&store.files, "j");
+    let (job, results) = run_all(&store.files, None, job, &plan.tasks, 1, &Arc::default()).unwrap();
+    assert_eq!(publish(&store.files, job, &plan, &results).unwrap().skipped, Vec::<String>::new());
+    assert_eq!(compacted(&store.files, TOPIC, 0), store.dictionary(TOPIC, 0));
 }

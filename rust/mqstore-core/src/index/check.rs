@@ -33,8 +33,8 @@ pub struct PutEntry {
 
 impl PutEntry {
     /// What its file says wrongly of a record that was stored at `store_timestamp`, if anything. The seconds of the
-    /// first entry count from the end of the file before.
-    pub fn wrong_time(&self, store_timestamp: i64) -> Option<String> {
+    /// first entry count from the end of the file before. With `beside` a writer the file's end may be another one already.
+    pub fn wrong_time(&self, store_timestamp: i64, beside: bool) -> Option<String> {
         let Self { entry, header, number } = self;
         if *number == 1 && header.begin_timestamp != store_timestamp {
             return Some(format!(
@@ -42,7 +42,8 @@ impl PutEntry {
                 header.begin_timestamp
             ));
         }
-        if *number + 1 == header.next_entry() && header.end_timestamp != store_timestamp {
+        let is_last = *number + 1 == header.next_entry() && !beside;
+        if is_last && header.end_timestamp != store_timestamp {
             return Some(format!(
                 "it ends at time {}, its last entry at {store_timestamp}",
                 header.end_timestamp

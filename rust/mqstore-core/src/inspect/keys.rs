@@ -27,6 +27,7 @@ const MOST_WITHOUT_TAGS: u32 = 64;
 #[derive(Debug)]
 pub(super) struct Keys {
     index: Arc<IndexSet>,
+    beside: bool,
     entries: IndexEntries,
     /// The entry that comes next, and the one behind it.
     next: Option<PutEntry>,
@@ -104,11 +105,13 @@ impl Times {
 }
 
 impl Keys {
-    pub(super) fn new(index: Arc<IndexSet>) -> Result<Self, StoreError> {
+    /// `beside` says that somebody adds entries meanwhile.
+    pub(super) fn new(index: Arc<IndexSet>, beside: bool) -> Result<Self, StoreError> {
         let mut entries = index.entries();
         let (next, after) = (entries.next_entry()?, entries.next_entry()?);
         Ok(Self {
             index,
+            beside,
             entries,
             next,
             after,
@@ -144,7 +147,7 @@ impl Keys {
             for put in record {
                 let found = same.iter().find(|one| one.entry.hash == put.hash);
                 if let Some(found) = found {
-                    self.times.add(found.wrong_time(put.store_timestamp));
+                    self.times.add(found.wrong_time(put.store_timestamp, self.beside));
                 }
                 if put.of_tags {
                     self.tags_of(view, put, found.is_some(), report)?;

@@ -47,7 +47,9 @@ pub fn verify(
     progress: Watch<'_>,
 ) -> Result<VerifyReport, StoreError> {
     let files = &files.clone().for_reading()?;
-    check(files, options, read_live(files), progress)
+    let live = read_live(files);
+    let beside = live.is_some() || files.vfs.lock_holder(&files.lock()).ok().flatten().is_some();
+    check(files, options, live, beside, progress)
 }
 
 /// As [`verify`], by the holder of the store's lock: what the page of an earlier writer says counts no more.
@@ -57,13 +59,15 @@ pub(crate) fn verify_locked(
     progress: Watch<'_>,
 ) -> Result<VerifyReport, StoreError> {
     files.must_be_a_store()?;
-    check(files, options, None, progress)
+    check(files, options, None, false, progress)
 }
 
+/// `beside` says that somebody writes the store meanwhile.
 fn check(
     files: &StoreFiles,
     options: &StoreOptions,
     live: Option<LiveState>,
+    beside: bool,
     progress: Watch<'_>,
 ) -> Result<VerifyReport, StoreError> {
     let mut report = VerifyReport::default();
@@ -74,10 +78,10 @@ fn check(
     let index = Arc::new(load_index(files, options)?);
     let wrong_files = Mutex::new(Ok(Vec::new()));
     let aside = || {
-        let found = index.wrong_files(view.dispatched != u64::MAX);
+        let found = index.wrong_files(beside);
         *wrong_files.lock() = found;
     };
-    let mut log = Log::new(&view, Arc::clone(&index), &mut report, progress)?;
+    let mut log = Log::new(&view, Keys::new(Arc::clone(&index), beside)?, &mut report, progress);
     walk(&view, helpers, &aside, &mut log)?;
     let Log { tallies, keys, position: end, .. } = log;
     for stray in view.queues.strays() {
@@ -87,7 +91,6 @@ fn check(
     let end_of = |topic: &str, queue_id| ends.get(topic).and_then(|queues| queues.get(&queue_id)).copied();
     tallies.report(&view, end, &mut report)?;
     keys.finish(&view, wrong_files.into_inner()?, &mut report);
-    let beside = files.vfs.lock_holder(&files.lock()).ok().flatten().is_some();
     let mut check = Check { files, report, end, dispatched: view.dispatched, beside };
     check.checkpoint();
     check.compaction()?;
@@ -169,27 +172,22 @@ struct Log<'a> {
 }
 
 impl<'a> Log<'a> {
-    fn new(
-        view: &'a View<'a>,
-        index: Arc<IndexSet>,
-        report: &'a mut VerifyReport,
-        progress: Watch<'a>,
-    ) -> Result<Self, StoreError> {
+    fn new(view: &'a View<'a>, keys: Keys, report: &'a mut VerifyReport, progress: Watch<'a>) -> Self {
         let start = view.list.min_offset();
         let checks = ScanChecks { crc: true };
-        Ok(Self {
+        Self {
             view,
             report,
             progress,
             tallies: Tallies::default(),
-            keys: Keys::new(index)?,
+            keys,
             scanner: LogScanner::new(Arc::clone(&view.list), start, view.limit, checks),
             part: Part::default(),
             position: start,
             last_time: None,
             total_bytes: view.list.segments().iter().map(|segment| segment.len()).sum(),
             over: false,
-        })
+        }
     }
 
     fn merge(&mut self, part: &mut Part) -> Result<(), StoreError> {

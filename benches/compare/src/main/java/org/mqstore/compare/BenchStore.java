@@ -4,6 +4,7 @@ import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import java.io.File;
 import java.io.IOException;
+import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ConcurrentHashMap;
@@ -47,8 +48,16 @@ final class BenchStore {
         broker.setBrokerName("compare");
         broker.setBrokerIP1("127.0.0.1");
         ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
-        topics.put(TOPIC, new TopicConfig(TOPIC, queues, queues));
+        TopicConfig topic = new TopicConfig(TOPIC, queues, queues);
+        if (isCompacted(spec)) {
+            topic.setAttributes(Map.of("cleanup.policy", "COMPACTION"));
+        }
+        topics.put(TOPIC, topic);
         store = new DefaultMessageStore(config(spec), new BrokerStatsManager(broker), null, broker, topics);
+    }
+
+    private static boolean isCompacted(JsonObject spec) {
+        return List.of("compact", "feed").contains(spec.get("op").getAsString());
     }
 
     DefaultMessageStore store() {
@@ -104,6 +113,7 @@ final class BenchStore {
         Properties properties = new Properties();
         properties.putAll(ALWAYS);
         String durability = spec.get("durability").getAsString();
+        properties.put("enableCompaction", String.valueOf(isCompacted(spec)));
         properties.put("flushDiskType", durability.equals("sync") ? "SYNC_FLUSH" : "ASYNC_FLUSH");
         if (durability.equals("pooled")) {
             properties.put("transientStorePoolEnable", "true");

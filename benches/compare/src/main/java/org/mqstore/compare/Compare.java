@@ -56,6 +56,10 @@ public final class Compare {
                 return Finds.derive(spec);
             case "read":
                 return Finds.read(spec);
+            case "compact":
+                return Compactions.compact(spec);
+            case "feed":
+                return Compactions.feed(spec);
             default:
                 throw new IllegalArgumentException("unknown operation " + op);
         }

@@ -19,6 +19,7 @@ import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 final class Messages {
     private final MessageExtBrokerInner message = new MessageExtBrokerInner();
     private final String before;
+    private final String withoutKey;
 
     Messages(int bodyBytes, int queue) throws UnknownHostException {
         byte[] body = new byte[bodyBytes];
@@ -33,10 +34,28 @@ final class Messages {
         MessageAccessor.putProperty(message, MessageConst.PROPERTY_KEYS, "order-4711");
         MessageAccessor.putProperty(message, MessageConst.PROPERTY_TAGS, "paid");
         message.setTagsCode(MessageExtBrokerInner.tagsString2tagsCode(message.getTags()));
+        MessageAccessor.clearProperty(message, MessageConst.PROPERTY_KEYS);
+        withoutKey = ended(MessageDecoder.messageProperties2String(message.getProperties()));
+        MessageAccessor.putProperty(message, MessageConst.PROPERTY_KEYS, "order-4711");
         String fixed = MessageDecoder.messageProperties2String(message.getProperties());
-        String separator = String.valueOf(MessageDecoder.PROPERTY_SEPARATOR);
-        before = (fixed.endsWith(separator) ? fixed : fixed + separator)
+        before = ended(fixed)
             + MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX + MessageDecoder.NAME_VALUE_SEPARATOR;
+    }
+
+    private static String ended(String properties) {
+        String separator = String.valueOf(MessageDecoder.PROPERTY_SEPARATOR);
+        return properties.endsWith(separator) ? properties : properties + separator;
+    }
+
+    /** As {@link #next()}, with another key. */
+    MessageExtBrokerInner next(String key) {
+        message.setBornTimestamp(System.currentTimeMillis());
+        MessageAccessor.putProperty(message, MessageConst.PROPERTY_KEYS, key);
+        message.setPropertiesString(withoutKey + MessageConst.PROPERTY_KEYS + MessageDecoder.NAME_VALUE_SEPARATOR + key
+            + MessageDecoder.PROPERTY_SEPARATOR + MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX
+            + MessageDecoder.NAME_VALUE_SEPARATOR + MessageClientIDSetter.createUniqID()
+            + MessageDecoder.PROPERTY_SEPARATOR);
+        return message;
     }
 
     /** The next message; the one before is no longer used by anybody. */

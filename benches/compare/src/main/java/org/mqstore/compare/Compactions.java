@@ -1,0 +1,139 @@
+package org.mqstore.compare;
+
+import com.google.gson.JsonObject;
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import org.apache.rocketmq.common.message.MessageExtBrokerInner;
+import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.kv.CompactionLog;
+import org.apache.rocketmq.store.kv.CompactionStore;
+import org.apache.rocketmq.store.logfile.MappedFile;
+
+/**
+ * RocketMQ's compaction: a topic that is regrouped into one log a queue while it is dispatched, and one run over the files
+ * of each queue that are full. A broker begins such a run by its clock; here it is called, by so many threads.
+ */
+final class Compactions {
+    private final BenchStore bench;
+    private final JsonObject spec;
+
+    private Compactions(JsonObject spec) throws Exception {
+        this.spec = spec;
+        bench = new BenchStore(spec);
+        bench.open();
+    }
+
+    /** From the first put until every message has its place in the compaction logs. */
+    static JsonObject feed(JsonObject spec) throws Exception {
+        Compactions run = new Compactions(spec);
+        try {
+            long begin = System.nanoTime();
+            run.fill();
+            return result((System.nanoTime() - begin) / 1e9, run.fed());
+        } finally {
+            run.close();
+        }
+    }
+
+    /** One run over each queue; the messages in the files that take part count, which the last file of a queue never does. */
+    static JsonObject compact(JsonObject spec) throws Exception {
+        Compactions run = new Compactions(spec);
+        try {
+            run.fill();
+            List<CompactionLog> logs = run.logs();
+            Method compaction = CompactionLog.class.getDeclaredMethod("doCompaction");
+            compaction.setAccessible(true);
+            ExecutorService threads = Executors.newFixedThreadPool(spec.get("threads").getAsInt());
+            long begin = System.nanoTime();
+            List<Future<?>> calls = new ArrayList<>();
+            for (CompactionLog log : logs) {
+                calls.add(threads.submit(() -> compaction.invoke(log)));
+            }
+            for (Future<?> call : calls) {
+                call.get();
+            }
+            double seconds = (System.nanoTime() - begin) / 1e9;
+            threads.shutdown();
+            return result(seconds, run.compacted());
+        } finally {
+            run.close();
+        }
+    }
+
+    private static JsonObject result(double seconds, long messages) {
+        JsonObject result = new JsonObject();
+        result.addProperty("seconds", seconds);
+        result.addProperty("messages", messages);
+        result.addProperty("stored", messages);
+        result.addProperty("refused", 0);
+        return result;
+    }
+
+    /** Puts the messages that mqstore's driver puts, and waits until they are regrouped. */
+    private void fill() throws Exception {
+        Messages messages = new Messages(spec.get("body_bytes").getAsInt(), 0);
+        long keys = spec.get("keys").getAsLong();
+        int queues = spec.get("queues").getAsInt();
+        long wanted = spec.get("messages").getAsLong();
+        long place = 4711;
+        for (long at = 0; at < wanted; at++) {
+            place = place * 6_364_136_223_846_793_005L + 1_442_695_040_888_963_407L;
+            long key = keys >= wanted ? at : (place >>> 33) % keys;
+            MessageExtBrokerInner message = messages.next(String.format("order-%08d", key));
+            message.setQueueId((int) (key % queues));
+            PutMessageResult put = bench.store().putMessage(message);
+            if (!put.isOk()) {
+                throw new IllegalStateException("a message was refused: " + put.getPutMessageStatus());
+            }
+        }
+        while (fed() < wanted) {
+            Thread.sleep(1);
+        }
+    }
+
+    /** Messages that lie in the compaction logs. */
+    private long fed() throws Exception {
+        long sum = 0;
+        for (CompactionLog log : logs()) {
+            sum += log.getCQ().getMaxOffsetInQueue();
+        }
+        return sum;
+    }
+
+    /** Messages up to the last one that a run has looked at; nothing has expired. */
+    private long compacted() {
+        long sum = 0;
+        CompactionStore store = bench.store().getCompactionStore();
+        for (int queue = 0; queue < spec.get("queues").getAsInt(); queue++) {
+            sum += Math.max(0, store.getPositionMgr().getOffset(BenchStore.TOPIC, queue) + 1);
+        }
+        return sum;
+    }
+
+    private List<CompactionLog> logs() throws Exception {
+        Field table = CompactionStore.class.getDeclaredField("compactionLogTable");
+        table.setAccessible(true);
+        List<CompactionLog> logs = new ArrayList<>();
+        for (Object log : ((Map<?, ?>) table.get(bench.store().getCompactionStore())).values()) {
+            logs.add((CompactionLog) log);
+        }
+        return logs;
+    }
+
+    /** Closes the store, and the maps that RocketMQ leaves behind. */
+    private void close() throws Exception {
+        List<CompactionLog> logs = logs();
+        bench.close();
+        for (CompactionLog log : logs) {
+            for (MappedFile file : log.getLog().getMappedFiles()) {
+                file.shutdown(0);
+            }
+        }
+    }
+}

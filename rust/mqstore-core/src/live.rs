@@ -22,7 +22,6 @@ use mqstore_io::{MapAccess, Region};
 
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
-use crate::mark::MarkFile;
 
 const MAGIC: &[u8; 8] = b"MQSLIVE1";
 const PAGE_BYTES: usize = 4096;
@@ -134,34 +133,33 @@ pub fn writer_pid(files: &StoreFiles) -> Option<i32> {
 pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
     files.vfs.lock_holder(&files.lock()).ok().flatten()?;
     let environment = files.vfs.environment();
-    let (mut before, mut halfway) = (None::<LiveState>, None);
+    let (mut whole, mut halfway) = (None::<LiveState>, None::<LiveState>);
+    let mut lower = None;
     for _ in 0..READ_TRIES {
         let page = files.vfs.read_file(&files.live(), PAGE_BYTES as u64).ok()?;
         match decode(&page, environment.boot_id) {
-            // Positions only grow: of two looks the lower one holds, also where a look met a half-written one.
-            Look::State(now) => match before {
-                Some(before) if before.token == now.token => {
-                    let visible = before.visible.min(now.visible);
-                    return Some(LiveState {
-                        visible,
-                        dispatched: before.dispatched.min(now.dispatched),
-                        ..now
-                    });
-                }
-                _ => before = Some(now),
+            Look::State(now) => match whole {
+                Some(before) if before.token == now.token => return Some(before.lower(now)),
+                _ => whole = Some(now),
             },
-            Look::InTheMiddle(state) => halfway = Some(state),
+            // A writer that was stopped, or lost its processor, between the counter and the position: that is the old
+            // one or the new one, and both hold.
+            Look::InTheMiddle(now) => {
+                lower = halfway.filter(|before| before.token == now.token).map(|before| before.lower(now));
+                halfway = Some(now);
+            }
             Look::Foreign => return None,
         }
     }
-    before.or_else(|| halfway.map(|state| cautious(files, state)))
+    lower.or(whole)
 }
 
-/// Of a writer that was stopped while it wrote a position: what the mark says is durable, dispatched and
-/// confirmed, so that a reader sees less than it might and never more than it may.
-fn cautious(files: &StoreFiles, state: LiveState) -> LiveState {
-    let certain = MarkFile::new(files).load().map_or(0, |mark| mark.dispatched);
-    LiveState { visible: certain, dispatched: certain, ..state }
+impl LiveState {
+    /// Positions only grow: of two looks the lower one holds, also where a look met a half-written one.
+    fn lower(self, now: Self) -> Self {
+        let (visible, dispatched) = (self.visible.min(now.visible), self.dispatched.min(now.dispatched));
+        Self { visible, dispatched, ..now }
+    }
 }
 
 /// Whether the last writer ran in this boot of the machine and none of its syncs failed. To be asked
@@ -208,4 +206,37 @@ fn decode_state(page: &[u8], boot_id: [u8; 16]) -> Option<(LiveState, bool)> {
         dispatched: word(DISPATCHED_AT + 8)?,
     };
     Some((state, whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use mqstore_io::{ManualClock, SimVfs, Vfs};
+
+    use super::*;
+
+    #[test]
+    fn a_writer_that_rests_halfway_takes_nothing_back() {
+        let vfs = SimVfs::default();
+        let files =
+            StoreFiles::new(Arc::new(vfs.clone()), Arc::new(ManualClock::new(0)), Path::new("/store"));
+        vfs.create_dir_all(&files.staging()).unwrap();
+        let held = vfs.lock(&files.lock()).unwrap();
+        let page = LivePage::create(&files, 7, false).unwrap();
+        page.publish(100);
+        page.dispatch(60);
+        let seen = |live: Option<LiveState>| live.map(|live| (live.token, live.visible, live.dispatched));
+        assert_eq!(seen(read_live(&files)), Some((7, 100, 60)));
+        // The dispatcher lost its processor before the position, or behind it; others go on.
+        let counter = page.region.load_i64_be_acquire(DISPATCHED_AT).unwrap();
+        page.region.store_i64_be_release(DISPATCHED_AT, counter + 1).unwrap();
+        page.publish(120);
+        assert_eq!(seen(read_live(&files)), Some((7, 120, 60)));
+        page.region.store_i64_be_release(DISPATCHED_AT + 8, 110).unwrap();
+        assert_eq!(seen(read_live(&files)), Some((7, 120, 110)));
+        drop(held);
+        assert_eq!(read_live(&files), None);
+    }
 }

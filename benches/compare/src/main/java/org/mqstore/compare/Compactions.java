@@ -35,7 +35,8 @@ final class Compactions {
         try {
             long begin = System.nanoTime();
             run.fill();
-            return result((System.nanoTime() - begin) / 1e9, run.fed());
+            double seconds = (System.nanoTime() - begin) / 1e9;
+            return Finds.result(seconds, run.fed(), run.fed());
         } finally {
             run.close();
         }
@@ -60,19 +61,10 @@ final class Compactions {
             }
             double seconds = (System.nanoTime() - begin) / 1e9;
             threads.shutdown();
-            return result(seconds, run.compacted());
+            return Finds.result(seconds, run.compacted(), run.compacted());
         } finally {
             run.close();
         }
-    }
-
-    private static JsonObject result(double seconds, long messages) {
-        JsonObject result = new JsonObject();
-        result.addProperty("seconds", seconds);
-        result.addProperty("messages", messages);
-        result.addProperty("stored", messages);
-        result.addProperty("refused", 0);
-        return result;
     }
 
     /** Puts the messages that mqstore's driver puts, and waits until they are regrouped. */
@@ -83,9 +75,9 @@ final class Compactions {
         long wanted = spec.get("messages").getAsLong();
         long place = 4711;
         for (long at = 0; at < wanted; at++) {
-            place = place * 6_364_136_223_846_793_005L + 1_442_695_040_888_963_407L;
+            place = Finds.next(place);
             long key = keys >= wanted ? at : (place >>> 33) % keys;
-            MessageExtBrokerInner message = messages.next(String.format("order-%08d", key));
+            MessageExtBrokerInner message = messages.next(Finds.key(key));
             message.setQueueId((int) (key % queues));
             PutMessageResult put = bench.store().putMessage(message);
             if (!put.isOk()) {

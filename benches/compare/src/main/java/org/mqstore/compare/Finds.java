@@ -64,7 +64,7 @@ final class Finds {
         return result;
     }
 
-    private static JsonObject result(double seconds, long messages, long found) {
+    static JsonObject result(double seconds, long messages, long found) {
         JsonObject result = new JsonObject();
         result.addProperty("seconds", seconds);
         result.addProperty("messages", messages);
@@ -147,12 +147,12 @@ final class Finds {
     }
 
     /** The numbers that mqstore's side takes. */
-    private static long next(long state) {
+    static long next(long state) {
         return state * 6_364_136_223_846_793_005L + 1_442_695_040_888_963_407L;
     }
 
     /** The key that mqstore gave a message; {@code String.format} would cost more than the look-up. */
-    private static String key(long number) {
+    static String key(long number) {
         StringBuilder key = new StringBuilder("order-00000000");
         String digits = Long.toString(number);
         key.replace(key.length() - digits.length(), key.length(), digits);

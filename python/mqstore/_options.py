@@ -33,6 +33,8 @@ _INTEGERS = (
     "default_queues",
     "pool_size",
     "compaction_memory_size",
+    "compaction_log_file_size",
+    "compaction_queue_file_size",
 )
 _DURATIONS = (
     "flush_interval",
@@ -57,6 +59,7 @@ _SWITCHES = (
     "lock_memory",
     "secure_wipe",
     "expire_uncompacted",
+    "compaction_feed",
 )
 
 
@@ -216,6 +219,19 @@ class StoreOptions:
     compaction_memory_size: int = 100 << 20
     """Bytes that the keys of a queue may take in memory when the background compacts it.
     RocketMQ: `maxOffsetMapSize` / `compactionThreadNum`."""
+
+    compaction_feed: bool = True
+    """Whether what is appended to compaction topics is copied to their compaction files too, in the background and at
+    the close: a broker looks for it there, and segments of the commit log may go once it is there. Without it only a
+    compaction puts it there. RocketMQ: `enableCompaction`."""
+
+    compaction_log_file_size: int = 104_857_600
+    """Wished bytes of a compaction log file, in a store that has none yet; the length is a multiple of a queue file's.
+    A broker has to have the same setting. RocketMQ: `compactionMappedFileSize`."""
+
+    compaction_queue_file_size: int = 10_485_760
+    """Wished bytes of a compaction queue file, in a store that has none yet; cut to entries of 46 bytes, 92 or more.
+    RocketMQ: `compactionCqMappedFileSize`."""
 
     commit_log_paths: StorePath | Iterable[StorePath] = ()
     """Folders that new segments go to in turn, one path or several; a relative one counts from the

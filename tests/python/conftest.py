@@ -16,7 +16,13 @@ import mqstore
 
 # Every file small, so that rolls, full index files and second queue files happen within a test.
 SMALL = mqstore.StoreOptions(
-    segment_size=64 << 10, queue_file_entries=64, index_slots=64, index_entries=256, flush_interval=0.05
+    segment_size=64 << 10,
+    queue_file_entries=64,
+    index_slots=64,
+    index_entries=256,
+    flush_interval=0.05,
+    compaction_log_file_size=64 << 10,
+    compaction_queue_file_size=46 * 200,
 )
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]

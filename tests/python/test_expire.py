@@ -358,7 +358,7 @@ def test_expire_uncompacted_lets_it_go(home: Path) -> None:
 
 
 def test_the_verb_compacts_first(home: Path, cli: Cli) -> None:
-    with mqstore.open(home, "create", **TINY) as store:
+    with mqstore.open(home, "create", **TINY, compaction_feed=False) as store:
         fill_table(store)
     rule = ["--retention-bytes", "8192"]
     told = cli("expire", str(home), *rule, "--yes")
@@ -367,7 +367,7 @@ def test_the_verb_compacts_first(home: Path, cli: Cli) -> None:
     assert json.loads(done.stdout)["segments"] == 3
     assert len(segments(home)) == 2
     assert prices(home) == [b"0", b"1", b"2", b"3", b"4"]
-    with mqstore.open(home, "rw", **TINY) as store:
+    with mqstore.open(home, "rw", **TINY, compaction_feed=False) as store:
         store.append("prices", b"new", keys="k0")
         fill(store)
     assert cli("expire", str(home), *rule, "--yes", "--expire-uncompacted").returncode == 0

@@ -51,6 +51,9 @@ DEFAULTS = {
     "compaction_interval": None,
     "compaction_dirty_ratio": 0.5,
     "compaction_memory_size": 100 << 20,
+    "compaction_feed": True,
+    "compaction_log_file_size": 104_857_600,
+    "compaction_queue_file_size": 10_485_760,
     "commit_log_paths": (),
     "read_only_commit_log_paths": (),
     "on_event": None,
@@ -124,6 +127,9 @@ def test_durations_are_seconds_or_timedelta() -> None:
         ("compaction_interval", 4e7),
         ("compaction_dirty_ratio", 1.1),
         ("compaction_memory_size", -1),
+        ("compaction_feed", 1),
+        ("compaction_log_file_size", 1 << 31),
+        ("compaction_queue_file_size", 91),
         ("read_only_commit_log_paths", ("/old",)),
     ],
 )
@@ -232,9 +238,14 @@ def test_broker_conf(tmp_path: Path) -> None:
 
 def test_broker_conf_of_compaction(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
-    path.write_text("compactionScheduleInternal=60000\nmaxOffsetMapSize=1200\ncompactionThreadNum=4\n")
+    path.write_text(
+        "compactionScheduleInternal=60000\nmaxOffsetMapSize=1200\ncompactionThreadNum=4\nenableCompaction=false\n"
+        "compactionMappedFileSize=65536\ncompactionCqMappedFileSize=4600\n"
+    )
     options = StoreOptions.from_broker_conf(path)
     assert (options.compaction_interval, options.compaction_memory_size) == (60.0, 300)
+    assert not options.compaction_feed
+    assert (options.compaction_log_file_size, options.compaction_queue_file_size) == (65_536, 4600)
 
 
 def test_broker_conf_with_its_log_where_it_always_is(tmp_path: Path) -> None:

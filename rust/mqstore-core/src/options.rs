@@ -182,6 +182,15 @@ pub struct StoreOptions {
     /// Bytes that the keys of a queue may take in memory when the background compacts it. Default 100 MiB.
     /// `maxOffsetMapSize` / `compactionThreadNum`.
     pub compaction_memory_bytes: u64,
+    /// Whether what is appended to compaction topics is copied to their compaction files too, where brokers look for it.
+    /// Default true.
+    pub compaction_feed: bool,
+    /// Wished bytes of a compaction log file, in a store that has none yet. Default 104,857,600; the length is a
+    /// multiple of the queue file's. `compactionMappedFileSize`.
+    pub compaction_log_file_bytes: u64,
+    /// Wished bytes of a compaction queue file, in a store that has none yet; cut to entries of 46 bytes. Default
+    /// 10,485,760. `compactionCqMappedFileSize`.
+    pub compaction_queue_file_bytes: u64,
     /// Folders that new segments go to in turn; a relative one counts from the store's root. Empty, the
     /// default, stands for what the store remembers, else `commitlog`. `storePathCommitLog`.
     pub commit_log_paths: Vec<PathBuf>,
@@ -233,6 +242,9 @@ impl Default for StoreOptions {
             compaction_interval_ms: None,
             compaction_dirty_ratio: 0.5,
             compaction_memory_bytes: 100 << 20,
+            compaction_feed: true,
+            compaction_log_file_bytes: 104_857_600,
+            compaction_queue_file_bytes: 10_485_760,
             commit_log_paths: Vec::new(),
             read_only_commit_log_paths: Vec::new(),
             hooks: Hooks::default(),
@@ -272,6 +284,8 @@ impl StoreOptions {
             MAX_DISPATCH_THREADS.into(),
         )?;
         within("compaction_interval", self.compaction_interval_ms.unwrap_or(1), 1, 31_536_000_000)?;
+        within("compaction_log_file_size", self.compaction_log_file_bytes, 460, (1 << 31) - 1)?;
+        within("compaction_queue_file_size", self.compaction_queue_file_bytes, 92, ((1 << 31) - 1) / 5)?;
         self.validate_retention()?;
         if !(0..=65_535).contains(&self.store_host.port) {
             return Err(StoreError::InvalidOption {

@@ -25,6 +25,7 @@ mod crashes;
 mod decay;
 mod explore;
 mod faults;
+mod feeding;
 mod foreign;
 mod mutants;
 mod remaking;

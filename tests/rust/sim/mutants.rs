@@ -11,10 +11,10 @@ use crate::crashes::{LONG, MODES, deleting, exhaustive, named, random, soak};
 use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_done};
 use crate::states::{Limits, Rng};
 use crate::workload::Case;
-use crate::{compacting, decay, faults, foreign, remaking, repairing, switches};
+use crate::{compacting, decay, faults, feeding, foreign, remaking, repairing, switches};
 
 /// Switches that nobody is to notice here, and why they are kept. The soak tries them all the same.
-const SPARE: [(&str, &str); 26] = [
+const SPARE: [(&str, &str); 27] = [
     (
         "repair.sync_config_aside",
         "a file that comes back does not parse, and goes again with the next repair",
@@ -35,6 +35,10 @@ const SPARE: [(&str, &str); 26] = [
     ("compaction.sync_switch", "an exchange, or a move, reaches the disk with either of its two folders"),
     ("compaction.sync_old_tree", "an exchange, or a move, reaches the disk with either of its two folders"),
     ("compaction.sync_switch_note", "a note that comes back is of a publication that is over"),
+    (
+        "feed.sync_completed",
+        "a crash while the work of another one is made good; readers of ours go by the log then",
+    ),
     ("compaction.sync_kept", "the sync of the folder that it came from makes the move last"),
     ("rebuild.sync_log", "recovery goes by the mark; the checkpoint, which counts on this, is for RocketMQ"),
     (
@@ -223,6 +227,10 @@ fn compactions(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     compacting::hunt(stop).map(|_| ())
 }
 
+fn feeds(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    feeding::hunt(stop).map(|_| ())
+}
+
 fn repairs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     repairing::hunt(stop).map(|_| ())
 }
@@ -256,6 +264,7 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
     ];
     let first: (&str, Hunt) = match name.split('.').next().unwrap_or_default() {
         "compaction" => ("compactions", compactions),
+        "feed" => ("feeds", feeds),
         "repair" | "copy" | "snapshot" => ("repairs", repairs),
         "retention" => ("deletions", deletions),
         _ if name.contains("torn") || name.starts_with("mark.two") => ("tears", tears),

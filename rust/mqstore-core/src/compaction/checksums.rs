@@ -32,7 +32,8 @@ pub(crate) fn changed_files(
 ) -> Result<Vec<Changed>, StoreError> {
     let state = GenerationState::load(files, topic, queue_id)?;
     let manifest = Manifest::load(files)?;
-    let Some(known) = manifest.get(topic, queue_id, &state.token) else { return Ok(Vec::new()) };
+    let known = state.known(files, &manifest, topic, queue_id)?;
+    let Some(known) = known.generation else { return Ok(Vec::new()) };
     let Ok(pairs) = known.files.iter().map(pair_from).collect::<Result<Vec<OutputPair>, _>>() else {
         return Ok(Vec::new());
     };

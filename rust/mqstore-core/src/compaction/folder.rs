@@ -177,6 +177,19 @@ impl QueueFolder {
     }
 }
 
+/// A token of these files, of which the last one's last valid entry is `last_entry`; it changes when one of them is
+/// replaced or appended to.
+pub(crate) fn token_of(pairs: &[FilePair], last_entry: &[u8]) -> String {
+    let mut lines = String::new();
+    for file in pairs.iter().flat_map(|pair| [Some(&pair.log), pair.queue.as_ref()]) {
+        let _ = match file {
+            Some(file) => writeln!(lines, "{} {} {}", file.base, file.len, file.inode),
+            None => writeln!(lines, "-"),
+        };
+    }
+    hex(&key_digest(&format!("{lines}{}", hex(last_entry))))
+}
+
 /// Lower-case hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {

@@ -348,9 +348,7 @@ pub(crate) fn settle(files: &StoreFiles, current: &str) -> Result<(), StoreError
             continue;
         }
         let dir = jobs.join(id);
-        let lock = dir.join(LOCK_FILE);
-        let running = files.vfs.lock_holder(&lock).at(&lock, "looking at a job's lock")?.is_some();
-        if running {
+        if is_running(files, &dir)? {
             continue;
         }
         // A record that cannot be read may be of a later version; its job is left alone.
@@ -380,6 +378,21 @@ pub(crate) fn settle(files: &StoreFiles, current: &str) -> Result<(), StoreError
     }
     switch::step("compaction.sync_swept_jobs", || files.vfs.sync_dir(&jobs))
         .at(&jobs, "syncing the folder of jobs")
+}
+
+/// Whether a driver runs a job here, in whatever process.
+pub(super) fn any_running(files: &StoreFiles) -> Result<bool, StoreError> {
+    for entry in list_or_none(files, &files.jobs())? {
+        if entry.stat.kind == FileKind::Directory && is_running(files, &files.jobs().join(&entry.name))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn is_running(files: &StoreFiles, dir: &Path) -> Result<bool, StoreError> {
+    let lock = dir.join(LOCK_FILE);
+    Ok(files.vfs.lock_holder(&lock).at(&lock, "looking at a job's lock")?.is_some())
 }
 
 /// The inode of the folder that job `id` is about to publish; `None` when its record says nothing of it.

@@ -4,12 +4,14 @@
 //!
 //! ```text
 //! {"version": 1, "queues": {"prices/0": [
-//!   {"token": "…", "replaces": "…", "job_id": "…",      which files these facts are about
+//!   {"token": "…", "replaces": "…", "job_id": "…",      which files these facts are about: the first of the folder
 //!    "end": 1200,                                       one past the last queue offset that was read
 //!    "first_tombstone": 310, "keyless": 0,              what a later run may still drop
 //!    "removed": [[700, 1700000000000], [1200, …]],      since when no value is older than the
 //!                                                       tombstones below the offset
-//!    "files": [{"name": …, "log": {"used_bytes", "crc"}, "queue": …}]}, …]}}
+//!    "files": [{"name": …, "log": {"used_bytes", "crc"}, "queue": …}]}, …]},
+//!  "fed": {"prices/0": 1200}}                          from this offset on the files hold nothing that the
+//!                                                      commit log had not
 //! ```
 //!
 //! RocketMQ's folders are the truth. Facts hold for the files that they were written for: each entry
@@ -140,6 +142,7 @@ fn thinned(all: &[(i64, i64)], now_ms: i64) -> Vec<(i64, i64)> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Manifest {
     queues: BTreeMap<String, Vec<Generation>>,
+    fed: BTreeMap<String, i64>,
 }
 
 fn key(topic: &str, queue_id: i32) -> String {
@@ -169,12 +172,28 @@ impl Manifest {
             let generations = queues.array(name)?.iter().map(Generation::from_value);
             manifest.queues.insert(name.to_owned(), generations.collect::<Result<_, _>>()?);
         }
+        if let Some(value) = fields.optional("fed") {
+            let fed = Fields::of("what the compaction manifest says is fed", value)?;
+            for name in fed.names() {
+                manifest.fed.insert(name.to_owned(), fed.i64(name)?);
+            }
+        }
         Ok(manifest)
     }
 
-    /// The facts about the files of a queue that have this token.
-    pub(crate) fn get(&self, topic: &str, queue_id: i32, token: &str) -> Option<&Generation> {
-        self.queues.get(&key(topic, queue_id))?.iter().find(|generation| generation.token == token)
+    /// The facts about generations of a queue, of which the files may be one.
+    pub(crate) fn generations(&self, topic: &str, queue_id: i32) -> &[Generation] {
+        self.queues.get(&key(topic, queue_id)).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The queue offset from which on the files hold nothing that the commit log had not.
+    pub(crate) fn fed_from(&self, topic: &str, queue_id: i32) -> Option<i64> {
+        self.fed.get(&key(topic, queue_id)).copied()
+    }
+
+    /// Notes the queue offset from which on the files hold nothing that the commit log had not.
+    pub(crate) fn feed_from(&mut self, topic: &str, queue_id: i32, offset: i64) {
+        self.fed.insert(key(topic, queue_id), offset);
     }
 
     /// Adds the facts about the next generation of a queue; those about the present one stay, all
@@ -182,6 +201,8 @@ impl Manifest {
     pub(crate) fn add(&mut self, topic: &str, queue_id: i32, next: Generation) {
         let generations = self.queues.entry(key(topic, queue_id)).or_default();
         generations.retain(|generation| generation.token == next.replaces && next.token != next.replaces);
+        // Everything before is in the files of either generation.
+        self.fed.insert(key(topic, queue_id), next.end);
         generations.push(next);
     }
 
@@ -194,7 +215,7 @@ impl Manifest {
                 (name.clone(), generations.iter().map(Generation::to_value).collect::<Vec<_>>().into())
             })
             .collect();
-        let text = json!({"version": VERSION, "queues": queues}).to_string();
+        let text = json!({"version": VERSION, "queues": queues, "fed": self.fed}).to_string();
         let path = files.compaction_manifest();
         files
             .vfs
@@ -219,6 +240,10 @@ mod tests {
         }
     }
 
+    fn by_token<'m>(manifest: &'m Manifest, token: &str) -> Option<&'m Generation> {
+        manifest.generations("t", 0).iter().find(|generation| generation.token == token)
+    }
+
     #[test]
     fn both_sides_of_a_publication_find_their_facts() {
         let files = sim_files();
@@ -226,14 +251,15 @@ mod tests {
         let mut manifest = Manifest::load(&files).unwrap();
         for (token, replaces) in [("a", ""), ("b", "a"), ("c", "b")] {
             let mut next = generation(token, replaces, 10);
-            next.follow(manifest.get("t", 0, replaces), 5);
+            next.follow(by_token(&manifest, replaces), 5);
             manifest.add("t", 0, next);
             manifest.write(&files).unwrap();
         }
         let found = Manifest::load(&files).unwrap();
         assert_eq!(found.queues, manifest.queues);
-        assert!(found.get("t", 0, "b").is_some() && found.get("t", 0, "c").is_some());
-        assert!(found.get("t", 0, "a").is_none() && found.get("t", 1, "c").is_none());
+        assert!(by_token(&found, "b").is_some() && by_token(&found, "c").is_some());
+        assert!(by_token(&found, "a").is_none() && found.generations("t", 1).is_empty());
+        assert_eq!((found.fed_from("t", 0), found.fed_from("t", 1)), (Some(10), None));
     }
 
     #[test]
@@ -241,8 +267,14 @@ mod tests {
         let files = sim_files();
         files.vfs.create_dir_all(&files.side()).unwrap();
         let file = files.vfs.create_new(&files.compaction_manifest()).unwrap();
-        for text in ["", "{", "[]", r#"{"version":2,"queues":{}}"#, r#"{"version":1,"queues":{"t/0":[{}]}}"#]
-        {
+        for text in [
+            "",
+            "{",
+            "[]",
+            r#"{"version":2,"queues":{}}"#,
+            r#"{"version":1,"queues":{"t/0":[{}]}}"#,
+            r#"{"version":1,"queues":{},"fed":{"t/0":"x"}}"#,
+        ] {
             file.set_len(0).unwrap();
             file.write_all_at(text.as_bytes(), 0).unwrap();
             assert!(Manifest::load(&files).unwrap().queues.is_empty(), "{text}");

@@ -23,12 +23,15 @@ use super::manifest::{Generation, Manifest};
 use super::model::{CompactionPlan, LogPart, QueueTask};
 use super::options::{CompactionOptions, Keyless};
 use super::publish::lock_store;
-use super::state::GenerationState;
+use super::state::{GenerationState, Known};
 use super::topics::CompactionTopics;
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::consume_queue::{ConsumeQueue, QueueSet};
 use crate::error::StoreError;
 use crate::files::StoreFiles;
+
+/// Queue entries that one read fetches.
+const CHUNK_UNITS: usize = 16_384;
 
 /// A plan, and the job that it belongs to.
 #[derive(Debug)]
@@ -352,8 +355,12 @@ impl<'a> Planner<'a> {
             }
             let restored = self.restored_to(&topic, queue_id);
             // What is known of lost files does not hold for what takes their place.
-            let known = manifest.get(&topic, queue_id, &state.token).filter(|_| restored.is_none());
-            let previous_end = restored.unwrap_or(known.map_or(0, |known| known.end).max(state.end));
+            let facts = state.known(self.files, &manifest, &topic, queue_id)?;
+            let known = facts.generation.filter(|_| restored.is_none());
+            let previous_end = match restored {
+                Some(end) => end,
+                None => self.previous_end(&topic, queue_id, &facts)?,
+            };
             let log = self.log_part(&topic, queue_id, previous_end, log_end);
             if restored.is_some() && log.queue_from > previous_end {
                 plan.skipped
@@ -390,6 +397,36 @@ impl<'a> Planner<'a> {
             }
         }
         Ok(plan)
+    }
+
+    /// Up to where a queue is read from its compaction files. What was fed to them is read from the commit log as
+    /// far as that has all of it: that costs less, and has the messages without a key.
+    fn previous_end(&self, topic: &str, queue_id: i32, known: &Known<'_>) -> Result<i64, StoreError> {
+        let queue = self.trusted_queue(topic, queue_id).filter(|queue| queue.max_offset() >= known.end);
+        let Some(queue) = queue else { return Ok(known.end) };
+        let mut from = known.fed_from.max(queue.min_offset());
+        let mut offset = from;
+        while offset < known.end {
+            let mut seen = 0;
+            queue.read_each(offset, CHUNK_UNITS, |at, unit| {
+                seen += 1;
+                // Retention took it, or there was damage: the copy is all there is.
+                if !unit.is_valid()
+                    || u64::try_from(unit.physical_offset).is_ok_and(|at| at < self.list.min_offset())
+                {
+                    from = at + 1;
+                }
+            })?;
+            if seen == 0 {
+                return Ok(known.end);
+            }
+            offset += seen;
+        }
+        Ok(from.min(known.end))
+    }
+
+    fn trusted_queue(&self, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
+        self.queues.get(topic, queue_id).filter(|queue| self.trusted && queue.damaged().is_none())
     }
 
     fn restored_to(&self, topic: &str, queue_id: i32) -> Option<i64> {
@@ -440,7 +477,7 @@ impl<'a> Planner<'a> {
     }
 
     fn log_part(&self, topic: &str, queue_id: i32, previous_end: i64, log_end: u64) -> LogPart {
-        let queue = self.queues.get(topic, queue_id).filter(|queue| self.trusted && usable(queue));
+        let queue = self.trusted_queue(topic, queue_id);
         let queue_file_bytes = self.queues.file_bytes();
         // A queue that has no files while its sisters have is a queue without a message.
         let sisters = self.trusted && self.queues.topics().contains_key(topic);
@@ -457,8 +494,4 @@ impl<'a> Planner<'a> {
             log_end,
         }
     }
-}
-
-fn usable(queue: &ConsumeQueue) -> bool {
-    queue.damaged().is_none()
 }

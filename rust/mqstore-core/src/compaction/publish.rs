@@ -104,11 +104,12 @@ pub(crate) fn publish_held(
     check_nonce(files, job.id(), job.nonce())?;
     let mut report = CompactionReport { job_id: plan.job_id.clone(), ..CompactionReport::default() };
     report.skipped.clone_from(&plan.skipped);
-    let replacements = accept(files, &job, plan, results, &mut report)?;
+    let accepted = accept(files, &job, plan, results, &mut report)?;
     report.elapsed_ms = job.elapsed_ms(files);
-    if !replacements.is_empty() {
+    if !accepted.is_empty() {
         sync_log(files, results, durable)?;
-        switch(files, &job, &replacements, &report)?;
+        let replacements: Vec<_> = accepted.iter().map(|accepted| accepted.replacement(&job)).collect();
+        switch(files, &job, &replacements, &report, || note(files, &job, &accepted))?;
     }
     report.elapsed_ms = job.elapsed_ms(files);
     job.published(files, &report)?;
@@ -145,6 +146,24 @@ pub(crate) fn lock_store(files: &StoreFiles) -> Result<Box<dyn StoreLock>, Store
     })
 }
 
+/// A result that can be published.
+struct Accepted<'a> {
+    task: &'a QueueTask,
+    result: &'a TaskResult,
+}
+
+impl Accepted<'_> {
+    fn replacement(&self, job: &Job) -> Replacement<'_> {
+        Replacement {
+            topic: &self.task.topic,
+            queue_id: self.task.queue_id,
+            staging: job.dir().join(&self.result.staging),
+            pairs: &self.result.pairs,
+            position: self.result.position,
+        }
+    }
+}
+
 /// The results that can be published; the others are reported as skipped.
 fn accept<'a>(
     files: &StoreFiles,
@@ -152,8 +171,8 @@ fn accept<'a>(
     plan: &'a CompactionPlan,
     results: &'a [TaskResult],
     report: &mut CompactionReport,
-) -> Result<Vec<Replacement<'a>>, StoreError> {
-    let mut replacements = Vec::new();
+) -> Result<Vec<Accepted<'a>>, StoreError> {
+    let mut accepted = Vec::new();
     let mut seen = HashSet::new();
     let list = SegmentList::load_if_any(files)?;
     for task in &plan.tasks {
@@ -180,13 +199,13 @@ fn accept<'a>(
                     "worker": result.worker.to_value(),
                     "staging": result.staging,
                 }));
-                replacements.push(Replacement { task, staging: job.dir().join(&result.staging), result });
+                accepted.push(Accepted { task, result });
             }
             (Some(reason), _) => report.skipped.push(format!("{name}: {reason}")),
             (None, None) => {}
         }
     }
-    Ok(replacements)
+    Ok(accepted)
 }
 
 /// Why a result cannot be published, if so.
@@ -353,33 +372,36 @@ fn sync_log(files: &StoreFiles, results: &[TaskResult], durable: u64) -> Result<
     switch::step("compaction.sync_log_folder", || files.sync_logs())
 }
 
-/// Steps 3 to 6.
-fn switch(
+/// Steps 3 to 6; `note` writes the manifest, when the tree is there.
+pub(super) fn switch(
     files: &StoreFiles,
     job: &Job,
     replacements: &[Replacement<'_>],
     report: &CompactionReport,
+    note: impl FnOnce() -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let tree = job.tree();
     NextTree::build(files, &tree, replacements)?;
     switch::step("compaction.sync_tree_name", || files.vfs.sync_dir(job.dir()))
         .at(job.dir(), "syncing a job's folder")?;
-    note(files, job, replacements)?;
+    note()?;
     let inode = files.vfs.stat(&tree).at(&tree, "looking at the next generation")?.inode;
     job.publishing(files, inode, report)?;
     exchange(files, job)
 }
 
 /// Notes what is known of the next generations, beside what is known of the present ones.
-fn note(files: &StoreFiles, job: &Job, replacements: &[Replacement<'_>]) -> Result<(), StoreError> {
+fn note(files: &StoreFiles, job: &Job, accepted: &[Accepted<'_>]) -> Result<(), StoreError> {
     let mut manifest = Manifest::load(files)?;
     let now_ms = files.clock.now_ms();
-    for Replacement { task, result, .. } in replacements {
+    for Accepted { task, result } in accepted {
         let (topic, queue_id) = (task.topic.as_str(), task.queue_id);
+        let present = GenerationState::load(files, topic, queue_id)?;
+        let before = present.known(files, &manifest, topic, queue_id)?.generation;
         let read = result.log_tail.map_or(0, |tail| tail.queue_offset.saturating_add(1));
         let mut next = Generation {
-            token: GenerationState::load_from(files, &job.tree(), topic, queue_id)?.token,
-            replaces: task.generation.clone(),
+            token: GenerationState::load_from(files, &job.tree(), topic, queue_id)?.own_token(),
+            replaces: before.map_or_else(|| present.own_token(), |before| before.token.clone()),
             job_id: job.id().to_owned(),
             end: read.max(task.previous_end),
             first_tombstone: result.first_tombstone,
@@ -388,8 +410,7 @@ fn note(files: &StoreFiles, job: &Job, replacements: &[Replacement<'_>]) -> Resu
             files: result.pairs.iter().map(pair_value).collect(),
         };
         // What is known of lost files says nothing about those that another store had.
-        let before = manifest.get(topic, queue_id, &task.generation).filter(|_| !task.restored);
-        next.follow(before, now_ms);
+        next.follow(before.filter(|_| !task.restored), now_ms);
         manifest.add(topic, queue_id, next);
     }
     manifest.write(files)

@@ -13,8 +13,10 @@
 
 use std::sync::Arc;
 
+use mqstore_io::VfsFile;
+
 use super::cursor::{Listed, PairCursor};
-use super::folder::{QueueFolder, check_names};
+use super::folder::{QueueFolder, check_names, open_listed};
 use super::positions::Positions;
 use crate::error::StoreError;
 use crate::files::StoreFiles;
@@ -31,6 +33,14 @@ pub struct CompactedQueue {
     queue_id: i32,
     min_offset: i64,
     max_offset: i64,
+    first: Option<FirstFile>,
+}
+
+/// The first log file, by which a generation is known. It is kept open, so that no other file gets its number.
+#[derive(Clone, Debug)]
+struct FirstFile {
+    inode: u64,
+    _open: Arc<dyn VfsFile>,
 }
 
 impl CompactedQueue {
@@ -50,6 +60,13 @@ impl CompactedQueue {
             let Listed::Same(bounds) = bounds(files, &folder, topic, queue_id)? else {
                 continue;
             };
+            let first = match folder.pairs.first() {
+                Some(pair) => match open_listed(files, &pair.log)? {
+                    Some(open) => Some(FirstFile { inode: pair.log.inode, _open: open }),
+                    None => continue,
+                },
+                None => None,
+            };
             let end = bounds.map_or(0, |(_, last)| last.saturating_add(1));
             let max_offset = end.max(position.map_or(0, |position| position.saturating_add(1)));
             return Ok(Some(Self {
@@ -58,6 +75,7 @@ impl CompactedQueue {
                 queue_id,
                 min_offset: bounds.map_or(max_offset, |(first, _)| first),
                 max_offset,
+                first,
             }));
         }
         Err(replaced_too_often(topic, queue_id))
@@ -73,6 +91,15 @@ impl CompactedQueue {
         self.max_offset
     }
 
+    /// Whether `records` are of the same generation, to which more may have been appended since: no compaction was
+    /// published in between.
+    pub(crate) fn continues(&self, records: &CompactedRecords) -> bool {
+        match (&self.first, &records.first) {
+            (Some(ours), Some(theirs)) => ours.inode == theirs.inode,
+            _ => false,
+        }
+    }
+
     /// The records from the first one at or after `from_offset` on, in ascending queue offset.
     pub fn read(&self, from_offset: i64) -> CompactedRecords {
         CompactedRecords {
@@ -84,6 +111,7 @@ impl CompactedQueue {
             cursor: None,
             next_offset: from_offset,
             reloads: 0,
+            first: self.first.clone(),
         }
     }
 }
@@ -144,6 +172,8 @@ pub struct CompactedRecords {
     cursor: Option<PairCursor>,
     next_offset: i64,
     reloads: u32,
+    /// As it was when the read began.
+    first: Option<FirstFile>,
 }
 
 impl CompactedRecords {

@@ -22,7 +22,7 @@ use mqstore_io::FileKind;
 use mqstore_io::switch;
 
 use super::folder::{LOG_DIR, QUEUE_DIR, list_or_none, queue_dir};
-use super::model::{QueueTask, TaskResult};
+use super::model::OutputPair;
 use super::positions::{POSITIONS_BACKUP, POSITIONS_FILE, Positions, path_below};
 use super::writer::{STAGED_LOGS, STAGED_QUEUES};
 use crate::error::{IoContext, StoreError};
@@ -34,9 +34,13 @@ const MOST_LEVELS: usize = 16;
 /// A queue's next generation.
 #[derive(Debug)]
 pub(crate) struct Replacement<'a> {
-    pub(crate) task: &'a QueueTask,
+    pub(crate) topic: &'a str,
+    pub(crate) queue_id: i32,
+    /// Where its files are.
     pub(crate) staging: PathBuf,
-    pub(crate) result: &'a TaskResult,
+    pub(crate) pairs: &'a [OutputPair],
+    /// RocketMQ's saved position; `None` leaves it.
+    pub(crate) position: Option<i64>,
 }
 
 /// The folder that is being built.
@@ -85,10 +89,11 @@ impl<'a> NextTree<'a> {
         let replaced: HashSet<PathBuf> = replacements
             .iter()
             .flat_map(|replacement| {
-                let (topic, queue_id) = (&replacement.task.topic, replacement.task.queue_id);
+                let (topic, queue_id) = (replacement.topic, replacement.queue_id);
                 [LOG_DIR, QUEUE_DIR].map(|kind| queue_dir(&compaction, kind, topic, queue_id))
             })
-            .chain([compaction.join(POSITIONS_FILE), compaction.join(POSITIONS_BACKUP)])
+            .chain(Self::moves_positions(replacements).then(|| compaction.join(POSITIONS_FILE)))
+            .chain(Self::moves_positions(replacements).then(|| compaction.join(POSITIONS_BACKUP)))
             .collect();
         let mut pending = vec![(compaction, self.root.clone(), 0)];
         while let Some((from, to, level)) = pending.pop() {
@@ -126,7 +131,7 @@ impl<'a> NextTree<'a> {
 
     /// Puts the new generation of one queue where it belongs.
     fn place(&mut self, replacement: &Replacement<'_>) -> Result<(), StoreError> {
-        let (topic, queue_id) = (&replacement.task.topic, replacement.task.queue_id);
+        let (topic, queue_id) = (replacement.topic, replacement.queue_id);
         for (kind, staged) in [(LOG_DIR, STAGED_LOGS), (QUEUE_DIR, STAGED_QUEUES)] {
             let dir = queue_dir(&self.root, kind, topic, queue_id);
             for folder in [self.root.join(kind), self.root.join(kind).join(topic), dir.clone()] {
@@ -134,7 +139,7 @@ impl<'a> NextTree<'a> {
                     self.make_folder(folder)?;
                 }
             }
-            for pair in &replacement.result.pairs {
+            for pair in replacement.pairs {
                 let name = offset_file_name(pair.base);
                 self.link(&replacement.staging.join(staged).join(&name), &dir.join(&name))?;
             }
@@ -142,12 +147,19 @@ impl<'a> NextTree<'a> {
         Ok(())
     }
 
+    fn moves_positions(replacements: &[Replacement<'_>]) -> bool {
+        replacements.iter().any(|replacement| replacement.position.is_some())
+    }
+
     fn write_positions(&self, replacements: &[Replacement<'_>]) -> Result<(), StoreError> {
+        if !Self::moves_positions(replacements) {
+            return Ok(());
+        }
         let compaction = self.files.compaction();
         let mut positions = Positions::load(self.files, &compaction)?;
         for replacement in replacements {
-            if let Some(position) = replacement.result.position {
-                positions.set(&replacement.task.topic, replacement.task.queue_id, position);
+            if let Some(position) = replacement.position {
+                positions.set(replacement.topic, replacement.queue_id, position);
             }
         }
         let old = path_below(&compaction);

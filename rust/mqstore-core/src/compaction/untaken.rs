@@ -47,7 +47,7 @@ impl fmt::Display for Untaken {
 /// One past the last queue offset that a compaction has taken up, and the token of its files.
 pub(crate) fn taken_up(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(i64, String), StoreError> {
     let state = GenerationState::load(files, topic, queue_id)?;
-    let end = Known::of(&state, &Manifest::load(files)?, topic, queue_id).end;
+    let end = state.known(files, &Manifest::load(files)?, topic, queue_id)?.end;
     Ok((end, state.token))
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn dirty_topics(
         for queue_id in ids {
             let Some(queue) = queues.get(&topic, queue_id) else { continue };
             let known = taken.known(&topic, queue_id)?;
-            let new = queue.max_offset() - known.end.max(queue.min_offset());
+            let new = queue.max_offset() - known.compacted.max(queue.min_offset());
             let all = new as f64 + known.kept as f64;
             if new > 0 && new as f64 >= ratio * all {
                 found.push(topic);
@@ -82,30 +82,22 @@ pub(crate) fn dirty_topics(
     Ok(found)
 }
 
-/// What compactions have read of a queue.
+/// What is in the compaction files of a queue.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
-    /// One past the last queue offset that one has taken up.
+struct Held {
+    /// One past the last queue offset that they have, or that was read for them.
     end: i64,
+    /// One past the last queue offset that a compaction has read.
+    compacted: i64,
     /// How many messages the last one kept; 0 where that is not known.
     kept: u64,
-}
-
-impl Known {
-    fn of(state: &GenerationState, manifest: &Manifest, topic: &str, queue_id: i32) -> Self {
-        let known = manifest.get(topic, queue_id, &state.token);
-        Self {
-            end: known.map_or(0, |known| known.end).max(state.end),
-            kept: known.map_or(0, Generation::records),
-        }
-    }
 }
 
 /// What compactions have read of each queue, as far as it was asked for.
 pub(super) struct Taken<'a> {
     files: &'a StoreFiles,
     manifest: Manifest,
-    queues: BTreeMap<(String, i32), Known>,
+    queues: BTreeMap<(String, i32), Held>,
 }
 
 impl<'a> Taken<'a> {
@@ -118,14 +110,18 @@ impl<'a> Taken<'a> {
         Ok(self.known(topic, queue_id)?.end)
     }
 
-    fn known(&mut self, topic: &str, queue_id: i32) -> Result<Known, StoreError> {
+    fn known(&mut self, topic: &str, queue_id: i32) -> Result<Held, StoreError> {
         let name = (topic.to_owned(), queue_id);
         if let Some(known) = self.queues.get(&name) {
             return Ok(*known);
         }
         let known = match GenerationState::load(self.files, topic, queue_id) {
-            Ok(state) => Known::of(&state, &self.manifest, topic, queue_id),
-            Err(StoreError::Corrupt { .. }) => Known::default(),
+            Ok(state) => {
+                let known = state.known(self.files, &self.manifest, topic, queue_id)?;
+                let kept = known.generation.map_or(0, Generation::records);
+                Held { end: known.end, compacted: known.fed_from, kept }
+            }
+            Err(StoreError::Corrupt { .. }) => Held::default(),
             Err(error) => return Err(error),
         };
         self.queues.insert(name, known);

@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore_format::{
-    BatchCqUnit, Crc31, DelayLevels, END_MARKER, RecordView, encode_blank, offset_file_name, patch_position,
-    seal_property_crc,
+    BatchCqUnit, Crc31, DelayLevels, END_MARKER, FormatError, RecordView, encode_blank, offset_file_name,
+    patch_position, seal_property_crc,
 };
 use mqstore_io::VfsFile;
 use mqstore_io::switch;
@@ -74,6 +74,11 @@ impl Output {
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.buffer.extend_from_slice(bytes);
+        self.write_much()
+    }
+
+    /// Writes what was gathered, once it is much.
+    fn write_much(&mut self) -> Result<(), StoreError> {
         if self.buffer.len() >= BUFFER_BYTES { self.write() } else { Ok(()) }
     }
 
@@ -149,7 +154,6 @@ pub(crate) struct GenerationWriter<'a> {
     pairs: Vec<OutputPair>,
     unsynced: VecDeque<Unsynced>,
     base: u64,
-    scratch: Vec<u8>,
 }
 
 impl<'a> GenerationWriter<'a> {
@@ -181,7 +185,6 @@ impl<'a> GenerationWriter<'a> {
             pairs: Vec::new(),
             unsynced: VecDeque::new(),
             base: geometry.log_file_bytes.saturating_mul(pairs),
-            scratch: Vec::new(),
         }
     }
 
@@ -211,15 +214,11 @@ impl<'a> GenerationWriter<'a> {
         let Some((log, queue)) = &mut self.open else {
             return Ok(());
         };
-        let position = (self.base + log.position()) as i64;
-        move_record(record, position, &mut self.scratch)
-            .map_err(|error| StoreError::format(&log.path, log.position(), &error))?;
-        log.append(&self.scratch)?;
-        let tags_code = record.tags_code(&DelayLevels::default());
-        let (stored, offset) = (record.store_timestamp, record.queue_offset);
-        let unit = BatchCqUnit::new(position, record.size as i32, tags_code, stored, offset, 1);
-        queue.append(&unit.encode())?;
-        Ok(())
+        let at = log.position();
+        let unit = append_moved(record, (self.base + at) as i64, &mut log.buffer)
+            .map_err(|error| StoreError::format(&log.path, at, &error))?;
+        log.write_much()?;
+        queue.append(&unit.encode())
     }
 
     fn open_pair(&mut self) -> Result<(), StoreError> {
@@ -267,17 +266,20 @@ impl<'a> GenerationWriter<'a> {
     }
 }
 
-/// Copies `record` to `out` with `position` as its PHYSICALOFFSET.
-fn move_record(
+/// Appends `record` to `out` with `position` as its PHYSICALOFFSET; its entry in the sparse queue.
+pub(super) fn append_moved(
     record: &RecordView<'_>,
     position: i64,
     out: &mut Vec<u8>,
-) -> Result<(), mqstore_format::FormatError> {
-    out.clear();
+) -> Result<BatchCqUnit, FormatError> {
+    let start = out.len();
     out.extend_from_slice(record.bytes);
-    patch_position(out, record.queue_offset, position, record.store_timestamp)?;
+    let copy = out.get_mut(start..).unwrap_or_default();
+    patch_position(copy, record.queue_offset, position, record.store_timestamp)?;
     if record.has_property_crc() {
-        seal_property_crc(out)?;
+        seal_property_crc(copy)?;
     }
-    Ok(())
+    let tags_code = record.tags_code(&DelayLevels::default());
+    let (stored, offset) = (record.store_timestamp, record.queue_offset);
+    Ok(BatchCqUnit::new(position, record.size as i32, tags_code, stored, offset, 1))
 }

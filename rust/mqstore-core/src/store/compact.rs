@@ -11,8 +11,8 @@ use super::Store;
 use super::view::View;
 use super::writer::Writer;
 use crate::compaction::{
-    CompactionOptions, CompactionReport, Control, OpenStore, Planned, plan_open, publish_held, rehearse,
-    run_all,
+    CompactionOptions, CompactionReport, Control, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES,
+    OpenStore, Planned, plan_open, publish_held, rehearse, run_all,
 };
 use crate::error::StoreError;
 
@@ -48,6 +48,7 @@ impl Writer {
             return Err(StoreError::Busy { reason: "the store is being compacted already".into() });
         };
         *self.compaction.lock() = Some(Arc::clone(control));
+        let _nothing_is_fed = self.feed.fence();
         // A close either finds the control, or was before this.
         let outcome = self.check().and_then(|()| work());
         self.compaction.lock().take();
@@ -64,6 +65,7 @@ impl Writer {
         self.topics.store()?;
         let catch_up = || self.catch_up();
         let open = OpenStore { queues: &self.queues, catch_up: &catch_up };
+        let options = &self.with_own_lengths(options);
         let Planned { plan, job } = plan_open(&self.files, topics, options, &open)?;
         let (job, results) = run_all(&self.files, Some(&self.log), job, &plan.tasks, threads, control)?;
         if options.dry_run {
@@ -73,6 +75,18 @@ impl Writer {
         // records are not in the file yet.
         self.flusher.flush_all(false)?;
         publish_held(&self.files, job, &plan, &results, self.log.durable())
+    }
+
+    /// `options` with the lengths that this store gives its compaction files, where they name no others.
+    pub(super) fn with_own_lengths(&self, options: &CompactionOptions) -> CompactionOptions {
+        let mut options = options.clone();
+        if options.log_file_bytes == DEFAULT_LOG_FILE_BYTES {
+            options.log_file_bytes = self.options.compaction_log_file_bytes;
+        }
+        if options.queue_file_bytes == DEFAULT_QUEUE_FILE_BYTES {
+            options.queue_file_bytes = self.options.compaction_queue_file_bytes;
+        }
+        options
     }
 
     /// Ends a compaction that runs, and waits for its end.

@@ -102,19 +102,28 @@ impl QueueCursor {
                 }
             }
             self.next = self.next.max(end);
-            self.compacted = self.newer_generation(end)?;
+            let read = self.compacted.take().map(|(records, _)| records);
+            self.compacted = self.newer_generation(read.as_ref(), end)?;
         }
         Ok(None)
     }
 
     /// What a compaction left behind `end` that was published since this read began.
-    fn newer_generation(&mut self, end: i64) -> Result<Option<(CompactedRecords, i64)>, StoreError> {
+    fn newer_generation(
+        &mut self,
+        read: Option<&CompactedRecords>,
+        end: i64,
+    ) -> Result<Option<(CompactedRecords, i64)>, StoreError> {
         if !self.to_newest {
             return Ok(None);
         }
         let Some(compacted) = CompactedQueue::open(self.view.files(), &self.topic, self.queue_id)? else {
             return Ok(None);
         };
+        // What was only appended to the files is in the live log, too.
+        if read.is_some_and(|read| compacted.continues(read)) {
+            return Ok(None);
+        }
         let newer = compacted.max_offset();
         self.end = self.end.max(newer);
         Ok((newer > end).then(|| (compacted.read(self.next), newer)))

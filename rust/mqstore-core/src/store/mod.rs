@@ -11,6 +11,7 @@ mod copies;
 mod copy;
 mod cursor;
 mod expire;
+mod feed;
 mod info;
 mod inner_batch;
 mod key_map;

@@ -11,7 +11,7 @@ use mqstore_io::{EventCount, FileKind, LockError, StoreLock};
 use super::topics::{Topics, batch_topics, load_table};
 use super::writer::Writer;
 use crate::commit_log::{CommitLog, LogOptions, SyncPoint};
-use crate::compaction::finish_exchange;
+use crate::compaction::{CompactionGeometry, Feed, finish_exchange};
 use crate::dispatch::DispatchRules;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
@@ -67,6 +67,10 @@ fn start(
     };
     let derived = recover_derived(files, options, &recovered, rules, watch)?;
     notes.extend(derived.notes);
+    let geometry = CompactionGeometry::from_settings(
+        options.compaction_log_file_bytes,
+        options.compaction_queue_file_bytes,
+    )?;
     let environment = files.vfs.environment();
     let token = (files.clock.now_ms() as u64) << 20 ^ u64::from(environment.pid);
     let live = Arc::new(LivePage::create(files, token, options.durable_only())?);
@@ -130,6 +134,7 @@ fn start(
         rebuilding: Mutex::default(),
         compacting: Mutex::default(),
         compaction: Mutex::default(),
+        feed: Feed::new(files, geometry),
         compaction_clock: super::compact_due::CompactionClock::default(),
         closed: false.into(),
     }))

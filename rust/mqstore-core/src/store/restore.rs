@@ -38,6 +38,7 @@ impl Store {
         control: &Arc<Control>,
     ) -> Result<RestoreReport, StoreError> {
         let writer = self.writer("restore a compaction")?;
+        let options = &writer.with_own_lengths(options);
         let run = Run { topics, options, threads, control, log: Some(&writer.log) };
         writer.compacting_alone(control, || writer.restore(source, &run))
     }

@@ -45,6 +45,9 @@ impl Services {
         if writer.options.compaction_interval_ms.is_some() {
             services.spawn(writer, "mq-compact-due", compact_round)?;
         }
+        if writer.options.compaction_feed {
+            services.spawn(writer, "mq-feed", feed_round)?;
+        }
         if writer.options.prewarm {
             services.spawn(writer, "mq-prepare", prepare_round)?;
         }
@@ -123,6 +126,7 @@ pub(crate) fn step(writer: &Writer) -> Result<(), StoreError> {
     writer.topics.store()?;
     writer.flusher.step(writer.files.clock.now_ms())?;
     writer.cleaner.step()?;
+    writer.feed_all();
     writer.compact_due()
 }
 
@@ -180,6 +184,17 @@ fn expire_round(writer: &Writer, stop: &AtomicBool) {
     if let Err(error) = writer.cleaner.step() {
         writer.note(&format!("deleting what is due failed ({error}); it is tried again"));
     }
+}
+
+fn feed_round(writer: &Writer, stop: &AtomicBool) {
+    let stopped = || stop.load(Ordering::Acquire);
+    match writer.feed(&stopped) {
+        Ok(true) => return,
+        // What stopped the log is told to everybody.
+        Ok(false) | Err(StoreError::Poisoned { .. }) => {}
+        Err(error) => writer.note_unfed(&error),
+    }
+    writer.flush_due.wait_until(Some(LOOK), stopped);
 }
 
 fn compact_round(writer: &Writer, stop: &AtomicBool) {

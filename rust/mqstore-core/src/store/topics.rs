@@ -193,6 +193,15 @@ impl Topics {
         names
     }
 
+    /// The topics that keep the newest message of each key, sorted, and how many queues each has for appends.
+    pub(crate) fn compaction_topics(&self) -> Vec<(String, u32)> {
+        let states = self.states.read();
+        let kept = states.iter().filter(|(_, state)| state.compaction);
+        let mut topics: Vec<_> = kept.map(|(name, state)| (name.to_string(), state.write_queues())).collect();
+        topics.sort_unstable();
+        topics
+    }
+
     /// How many queues `topic` has for readers.
     pub(crate) fn queue_count(&self, topic: &str) -> u32 {
         let listed =

@@ -21,7 +21,7 @@ use super::copies::Origin;
 use super::topics::{TopicState, Topics, by_key};
 use super::view::View;
 use crate::commit_log::{CommitLog, Pending, Placed};
-use crate::compaction::Control;
+use crate::compaction::{Control, Feed};
 use crate::consume_queue::QueueSet;
 use crate::dispatch::{Dispatcher, RUN_BYTES};
 use crate::error::{IoContext, StoreError};
@@ -69,6 +69,8 @@ pub(crate) struct Writer {
     pub(super) compaction: Mutex<Option<Arc<Control>>>,
     /// When the background compacts next.
     pub(super) compaction_clock: CompactionClock,
+    /// Copies what is appended to compaction topics to their files.
+    pub(super) feed: Feed,
     pub(super) closed: AtomicBool,
 }
 
@@ -426,6 +428,7 @@ impl Writer {
         let outcome =
             lifted.and_then(|()| self.log.check()).and_then(|()| self.topics.store()).and_then(|()| {
                 self.flusher.flush_all(true)?;
+                self.feed_all();
                 let abort = self.files.abort();
                 self.files.vfs.remove_file(&abort).at(&abort, "removing abort")?;
                 switch::step("close.sync_abort_removal", || self.files.vfs.sync_dir(&self.files.root))

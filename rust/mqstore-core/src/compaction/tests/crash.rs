@@ -59,7 +59,7 @@ fn check_facts(files: &StoreFiles) {
     let manifest = Manifest::load(files).unwrap();
     for queue in 0..2 {
         let state = GenerationState::load(files, TOPIC, queue).unwrap();
-        assert!(state.end == 0 || manifest.get(TOPIC, queue, &state.token).is_some());
+        assert!(state.end == 0 || state.known(files, &manifest, TOPIC, queue).unwrap().generation.is_some());
     }
 }
 

@@ -7,8 +7,12 @@ use crate::compaction::{CompactionOptions, Control};
 
 const ATTRIBUTE: (&str, &str) = ("cleanup.policy", "COMPACTION");
 
-/// A store whose topic `t` is a compaction topic, with so many segments of it.
+/// A store whose topic `t` is a compaction topic, with so many segments of it that only a compaction copies.
 fn table(bench: &Bench, options: &StoreOptions, segments: usize) -> Store {
+    table_of(bench, &StoreOptions { compaction_feed: false, ..options.clone() }, segments)
+}
+
+fn table_of(bench: &Bench, options: &StoreOptions, segments: usize) -> Store {
     let store = bench.open(options);
     store.create_topic("t", 1, &[(ATTRIBUTE.0.to_owned(), ATTRIBUTE.1.to_owned())]).unwrap();
     fill(bench, &store, segments);
@@ -85,6 +89,26 @@ fn a_store_that_is_not_open_is_judged_by_its_log() {
     assert!(report.kept[0].contains("t (queue 0 from offset 0 on)"), "{:?}", report.kept);
     let free = StoreOptions { expire_uncompacted: true, ..aged(1) };
     assert_eq!(expire(&bench.try_open(OpenMode::Read, &free).unwrap(), true).segments, 3);
+}
+
+#[test]
+fn what_was_fed_may_go_without_a_compaction() {
+    let bench = Bench::new();
+    let options =
+        StoreOptions { compaction_log_file_bytes: 8192, compaction_queue_file_bytes: 460, ..aged(1) };
+    let store = table_of(&bench, &options, 4);
+    let all = offsets(&store);
+    bench.hours(9);
+    assert_eq!(expire(&store, true).kept.len(), 1, "nothing was fed yet");
+    store.flush().unwrap();
+    store.step().unwrap();
+    bench.clock.advance(Duration::from_secs(10));
+    rounds(&bench, &store, 30);
+    assert_eq!(bench.segments().len(), 1);
+    assert_eq!(offsets(&store), all, "every message is in the compaction files");
+    store.close().unwrap();
+    let reader = bench.try_open(OpenMode::Read, &options).unwrap();
+    assert_eq!(offsets(&reader), all);
 }
 
 #[test]

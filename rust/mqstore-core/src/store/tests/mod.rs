@@ -4,6 +4,7 @@ mod batches;
 mod compact;
 mod edges;
 mod engine;
+mod feed;
 mod info;
 mod lifecycle;
 mod others;

@@ -1,0 +1,234 @@
+//! The feed of compaction topics, ended at any call: what a broker finds holds together, and nothing is lost.
+
+use mqstore_core::compaction::{CompactedQueue, CompactionOptions, Control};
+use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreOptions, encode_properties};
+use mqstore_format::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, RecordView};
+use mqstore_io::sim::SimOptions;
+use mqstore_io::{SimVfs, Vfs};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::check::abandon;
+use crate::explore::{Violation, guarded};
+use crate::states::{Limits, Rng, State, states};
+use crate::workload::{World, explain, root, tiny};
+
+const TOPIC: &str = "keyed";
+const QUEUES: i32 = 2;
+const LIMITS: Limits = Limits { all_up_to: 8, singles: 8, random: 2, cuts: 1 };
+
+/// What goes on beside the feed, and on which file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Setting {
+    /// The topic is compacted in between.
+    Compacts,
+    /// The same, where folders cannot be exchanged in one step.
+    InSteps,
+    /// The log lets go what was fed.
+    Expires,
+}
+
+const SETTINGS: [Setting; 3] = [Setting::Compacts, Setting::InSteps, Setting::Expires];
+
+fn options(setting: Setting) -> StoreOptions {
+    StoreOptions {
+        compaction_log_file_bytes: 46 * 5 * 5,
+        compaction_queue_file_bytes: 46 * 5,
+        retention_bytes: (setting == Setting::Expires).then_some(1),
+        ..tiny(Durability::Manual)
+    }
+}
+
+fn send(store: &Store, from: usize, to: usize) -> Result<(), String> {
+    for number in from..to {
+        let key = format!("k{}", number % 5);
+        let properties = encode_properties([key.as_str()], None, None, []).map_err(explain)?;
+        let body = format!("value {number} {}", "x".repeat(150));
+        let message = NewMessage {
+            topic: TOPIC,
+            body: body.as_bytes(),
+            properties: &properties,
+            unique_key: None,
+            queue_id: Some(number as i32 % QUEUES),
+            flag: 0,
+            born_timestamp_ms: None,
+            durable: false,
+        };
+        store.append(&message).map_err(explain)?;
+    }
+    Ok(())
+}
+
+/// Appends, syncs, feeds and closes; some of what was appended before each feed is not synced yet.
+fn session(world: &World, setting: Setting) -> Result<(), String> {
+    let store = world.open(OpenMode::ReadWrite, &options(setting)).map_err(explain)?;
+    send(&store, 0, 5)?;
+    store.flush().map_err(explain)?;
+    send(&store, 5, 7)?;
+    store.step().map_err(explain)?;
+    send(&store, 7, 16)?;
+    store.flush().map_err(explain)?;
+    store.step().map_err(explain)?;
+    match setting {
+        Setting::Compacts => {
+            let control = Arc::new(Control::default());
+            store.compact(None, &CompactionOptions::default(), 1, &control).map_err(explain)?;
+            send(&store, 16, 20)?;
+            store.flush().map_err(explain)?;
+            store.step().map_err(explain)?;
+        }
+        Setting::InSteps => {}
+        Setting::Expires => {
+            let report = store.expire(false, &mut || Ok(())).map_err(explain)?;
+            if report.segments == 0 {
+                return Err(format!("nothing was expired: {report:?}"));
+            }
+        }
+    }
+    store.close().map_err(explain)
+}
+
+fn begin(setting: Setting) -> Result<World, String> {
+    let no_exchange = setting == Setting::InSteps;
+    let world = World::with(SimOptions { no_exchange, ..SimOptions::default() });
+    let store = world.open(OpenMode::Create, &options(setting)).map_err(explain)?;
+    store
+        .create_topic(TOPIC, QUEUES as u32, &[("cleanup.policy".to_owned(), "COMPACTION".to_owned())])
+        .map_err(explain)?;
+    store.close().map_err(explain)?;
+    Ok(world)
+}
+
+/// Ends a session behind each of its calls that change the disk.
+pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
+    let mut tried = 0;
+    for (number, setting) in SETTINGS.into_iter().enumerate() {
+        let broken = |what: String| violation(number, 0, 0, what);
+        let start = guarded(|| begin(setting)).map_err(broken)?;
+        let before = start.vfs.kill().map_err(|error| broken(error.to_string()))?;
+        let probe = before.kill().map_err(|error| broken(error.to_string()))?;
+        guarded(|| session(&World::on(probe.clone()), setting)).map_err(broken)?;
+        let calls = probe.operations();
+        let world = before.kill().map_err(|error| broken(error.to_string()))?;
+        world.freeze_at_each(2..=calls);
+        guarded(|| session(&World::on(world.clone()), setting)).map_err(broken)?;
+        let mut moments = world.take_all_frozen();
+        moments.push((calls + 1, world));
+        for (call, moment) in moments.into_iter().rev() {
+            let mut rng = Rng::new(call);
+            for (form, state) in states(&moment, LIMITS, &mut rng).iter().enumerate() {
+                if stop() {
+                    return Ok(tried);
+                }
+                tried += 1;
+                let outcome = guarded(|| check(state, &moment, setting));
+                outcome.map_err(|what| violation(number, call, form, format!("{state}: {what}")))?;
+            }
+        }
+    }
+    Ok(tried)
+}
+
+fn violation(setting: usize, call: u64, state: usize, what: String) -> Violation {
+    Violation { replay: format!("f{setting}-0:{call}:{state}:0"), what: format!("feed: {what}") }
+}
+
+fn check(state: &State, moment: &SimVfs, setting: Setting) -> Result<(), String> {
+    let vfs = state.image(moment)?.vfs;
+    // In two steps there is a moment without the folder, which only we know how to end.
+    if setting != Setting::InSteps {
+        as_a_broker_finds_it(&vfs)?;
+    }
+    let world = World::on(vfs);
+    let store = world.open(OpenMode::ReadWrite, &options(setting)).map_err(explain)?;
+    let ends: Vec<i64> = store.queues(TOPIC).map_err(explain)?.iter().map(|queue| queue.max_offset).collect();
+    for (queue_id, end) in ends.iter().enumerate() {
+        let held = held(&world, queue_id as i32)?;
+        if held.last().is_some_and(|last| last >= end) {
+            return Err(format!("queue {queue_id} ends at {end}, its compaction files hold {held:?}"));
+        }
+    }
+    if setting != Setting::Compacts {
+        // What was let go by the log is read from the compaction files.
+        for (queue_id, end) in ends.iter().enumerate() {
+            let found = read(&store, queue_id as i32)?;
+            if found != (0..*end).collect::<Vec<_>>() {
+                return Err(format!("queue {queue_id} ends at {end}, and a reader gets {found:?}"));
+            }
+        }
+    }
+    store.close().map_err(explain)?;
+    as_a_broker_finds_it(&world.vfs)?;
+    for (queue_id, end) in ends.iter().enumerate() {
+        let held = held(&world, queue_id as i32)?;
+        let newest: BTreeSet<i64> = (0..*end).rev().take(5).collect();
+        let missing: Vec<_> = newest.difference(&held.iter().copied().collect()).copied().collect();
+        if !missing.is_empty() {
+            return Err(format!("after a close queue {queue_id} holds {held:?}, not {missing:?}"));
+        }
+    }
+    abandon(&store);
+    Ok(())
+}
+
+/// The queue offsets that a reader gets.
+fn read(store: &Store, queue_id: i32) -> Result<Vec<i64>, String> {
+    let mut cursor = store.read(TOPIC, queue_id, Some(0), None, None).map_err(explain)?;
+    let mut found = Vec::new();
+    while let records @ [_, ..] = cursor.next_batch(50).map_err(explain)?.as_slice() {
+        found.extend(records.iter().map(|record| record.queue_offset));
+    }
+    Ok(found)
+}
+
+/// The queue offsets in the compaction files.
+fn held(world: &World, queue_id: i32) -> Result<Vec<i64>, String> {
+    let queue = CompactedQueue::open(&world.files(), TOPIC, queue_id).map_err(explain)?;
+    let Some(queue) = queue else { return Ok(Vec::new()) };
+    queue.read(0).map(|record| record.map(|record| record.queue_offset).map_err(explain)).collect()
+}
+
+/// What RocketMQ demands when it loads a queue, and what it then serves: names in pairs (a last log file may be alone
+/// where others are), and behind every entry its record.
+fn as_a_broker_finds_it(vfs: &SimVfs) -> Result<(), String> {
+    for queue_id in 0..QUEUES {
+        let folder = |kind: &str| root().join("compaction").join(kind).join(TOPIC).join(queue_id.to_string());
+        let names = |kind: &str| -> Vec<String> {
+            let entries = vfs.list(&folder(kind)).unwrap_or_default();
+            entries.into_iter().filter_map(|entry| entry.name.into_string().ok()).collect()
+        };
+        let (mut logs, queues) = (names("compactionLog"), names("compactionCq"));
+        if logs.len() == queues.len() + 1 && !queues.is_empty() {
+            logs.pop();
+        }
+        if logs != queues {
+            return Err(format!("queue {queue_id} has the logs {logs:?} and the queue files {queues:?}"));
+        }
+        for name in &queues {
+            let read = |kind: &str| vfs.read_file(&folder(kind).join(name), 1 << 20).map_err(explain);
+            let (log, queue) = (read("compactionLog")?, read("compactionCq")?);
+            let base: i64 = name.parse().map_err(explain)?;
+            for unit in queue.as_chunks::<BATCH_CQ_UNIT_BYTES>().0.iter().map(BatchCqUnit::decode) {
+                if !unit.is_valid() {
+                    continue;
+                }
+                let at = usize::try_from(unit.physical_offset - base).map_err(explain)?;
+                let bytes = log.get(at..).unwrap_or_default();
+                let record = RecordView::decode(bytes.get(..unit.size as usize).unwrap_or_default())
+                    .map_err(|error| format!("an entry of {name} points at no record: {error}"))?;
+                record.check_crc(mqstore_format::CrcCheck::ALL).map_err(explain)?;
+                if (record.queue_offset, record.physical_offset) != (unit.base_offset, unit.physical_offset) {
+                    return Err(format!("an entry of {name} points at another record"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_fed_holds_together_after_any_crash() {
+    let tried = crate::crashes::must_hold(hunt(&|| false));
+    println!("feed: {tried} states");
+    assert!(tried > 1_000);
+}

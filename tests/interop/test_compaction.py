@@ -268,6 +268,47 @@ def test_rocketmq_serves_what_mqstore_wrote_and_compacted(
     hand_over(shop, version, path, java_config(options) | geometry_of(path) | NEVER, compacted, tally)
 
 
+def test_rocketmq_serves_what_mqstore_fed(shop: Shop, version: str, tmp_path: Path, tally: Tally) -> None:
+    """A directory of mqstore's that was never compacted: written, handed over, written again, handed over again."""
+    path = tmp_path / "store"
+    sizes = {"compaction_log_file_size": 16 * KIB, "compaction_queue_file_size": 46 * 40}
+    options = GEOMETRY | {"segment_size": 128 * KIB}
+    with mqstore.open(path, "create", **options, **sizes) as store:
+        store.create_topic("table", QUEUES, attributes=COMPACTED)
+        store.create_topic("plain", 1)
+        for spec in specs():
+            store.append(**append_arguments(spec))
+        original = by_mqstore(path)
+    fed = by_mqstore(path)
+    assert len({each.name for each in (path / "compaction/compactionLog/table/0").iterdir()}) > 3
+    assert fed.keys() == {at for at, each in original.items() if each["keys"]}
+    assert unsealed(fed) == {at: each for at, each in unsealed(original).items() if at in fed}
+    config = java_config(options) | geometry_of(path) | NEVER
+    # RocketMQ does not find its older files any more once it has begun a new one: what it serves is looked at after an
+    # open only.
+    java = shop.session(version).open(path, config=config, topics=TOPICS)
+    assert java.report.complaints() == []
+    assert by_rocketmq(java) == fed
+    java.put([message("table", (f"after{n}", 50), queue_id=n % QUEUES, keys=[f"k{n}"]) for n in range(200)])
+    java.close()
+    handed = len(fed)
+    fed = by_mqstore(path)
+    assert len(fed) == handed + 200
+    with mqstore.open(path, "rw", **options, **sizes) as store:
+        again = [
+            store.append("table", f"again {n}".encode(), queue_id=n % QUEUES, keys=f"again{n}") for n in range(300)
+        ]
+    places = {(each.queue_id, each.queue_offset) for each in again}
+    assert by_mqstore(path).keys() == fed.keys() | places
+    java = shop.session(version).open(path, config=config, topics=TOPICS)
+    assert java.report.complaints() == []
+    assert by_rocketmq(java) == by_mqstore(path)
+    java.close()
+    assert mqstore.verify(path).problems == ()
+    tally.messages += handed + len(fed) + len(places)
+    tally.queues += 2 * QUEUES
+
+
 @pytest.fixture
 def in_memory() -> Iterator[Path]:
     """Return an empty folder whose file system forgets nothing and syncs nothing, where there is one."""

@@ -81,6 +81,8 @@ pub(crate) struct FeedOutcome {
     pub(crate) waits: bool,
     /// Queues that are left alone from now on, and why.
     pub(crate) left: Vec<String>,
+    /// Queues in which a message without a key was met for the first time.
+    pub(crate) keyless: Vec<String>,
 }
 
 /// Where each queue stands; see the module's text.
@@ -118,6 +120,8 @@ struct Going {
     open: Option<OpenPair>,
     /// The base of the next files; `None` without any files.
     next_base: Option<u64>,
+    /// Whether a message without a key was met.
+    keyless: bool,
 }
 
 /// A queue with something to copy.
@@ -187,7 +191,8 @@ impl Feed {
             if going.next_base.is_none() {
                 continue;
             }
-            let mut copy = Copy { feed: self, name, queue, input, left: &mut left };
+            let mut copy =
+                Copy { feed: self, name, queue, input, left: &mut left, keyless: &mut outcome.keyless };
             match copy.append(going)? {
                 Stopped::Here => {}
                 Stopped::Enough => {
@@ -281,7 +286,10 @@ impl Feed {
         }
         let known = state.known(&self.files, manifest, topic, queue_id)?;
         let Some(last) = state.pairs().last() else {
-            return Ok(Ok((Going { next: known.end, geometry, open: None, next_base: None }, None)));
+            return Ok(Ok((
+                Going { next: known.end, geometry, open: None, next_base: None, keyless: false },
+                None,
+            )));
         };
         let Some(geometry) = state.geometry else {
             return Ok(Err(format!("{} has a length that no such file has", last.log.path.display())));
@@ -297,7 +305,7 @@ impl Feed {
             None
         };
         let next_base = Some(last.log.base.saturating_add(geometry.log_file_bytes));
-        Ok(Ok((Going { next: known.end, geometry, open, next_base }, Some(known.fed_from))))
+        Ok(Ok((Going { next: known.end, geometry, open, next_base, keyless: false }, Some(known.fed_from))))
     }
 
     fn existing_geometry(&self) -> Result<Option<CompactionGeometry>, StoreError> {
@@ -335,7 +343,8 @@ impl Feed {
         for (at, Behind { name, queue }) in new.into_iter().enumerate() {
             let Some(Fed::Goes(going)) = state.queues.get_mut(name) else { continue };
             let mut left = FIRST_BYTES;
-            let mut copy = Copy { feed: self, name, queue, input, left: &mut left };
+            let mut copy =
+                Copy { feed: self, name, queue, input, left: &mut left, keyless: &mut outcome.keyless };
             let staging = job.dir().join(format!("{LOCAL_PREFIX}{at}"));
             let (pairs, stopped) = copy.first_files(going, &staging)?;
             if let Stopped::Because(reason) = stopped {
@@ -402,6 +411,8 @@ struct Copy<'a> {
     input: &'a FeedInput<'a>,
     /// Bytes that may still be copied.
     left: &'a mut u64,
+    /// Where queues with messages without a key are named.
+    keyless: &'a mut Vec<String>,
 }
 
 impl Copy<'_> {
@@ -409,6 +420,7 @@ impl Copy<'_> {
     fn each(
         &mut self,
         next: &mut i64,
+        keyless: &mut bool,
         largest: u64,
         mut take: impl FnMut(&RecordView<'_>) -> Result<(), StoreError>,
     ) -> Result<Stopped, StoreError> {
@@ -447,6 +459,9 @@ impl Copy<'_> {
                 if compaction_key(&record).is_some() {
                     take(&record)?;
                     *self.left = self.left.saturating_sub(u64::from(place.size));
+                } else if !*keyless {
+                    *keyless = true;
+                    self.keyless.push(format!("{}/{}", self.name.0, self.name.1));
                 }
                 *next = place.queue_offset + 1;
             }
@@ -466,9 +481,9 @@ impl Copy<'_> {
     /// Copies behind the files that there are.
     fn append(&mut self, going: &mut Going) -> Result<Stopped, StoreError> {
         let (files, (topic, queue_id)) = (&self.feed.files, self.name);
-        let Going { next, geometry, open, next_base } = going;
+        let Going { next, geometry, open, next_base, keyless } = going;
         let mut batch = Batch::default();
-        let stopped = self.each(next, geometry.largest_record(), |record| {
+        let stopped = self.each(next, keyless, geometry.largest_record(), |record| {
             let size = u64::from(record.size);
             if let Some(pair) = open.as_mut()
                 && !geometry.has_room(
@@ -506,7 +521,9 @@ impl Copy<'_> {
         files.vfs.create_dir(staging).at(staging, "creating a staging folder")?;
         let mut writer = GenerationWriter::create(files, staging, going.geometry)?;
         let stopped =
-            self.each(&mut going.next, going.geometry.largest_record(), |record| writer.append(record))?;
+            self.each(&mut going.next, &mut going.keyless, going.geometry.largest_record(), |record| {
+                writer.append(record)
+            })?;
         let written = writer.finish()?;
         written.sync(files)?;
         Ok((written.pairs().to_vec(), stopped))

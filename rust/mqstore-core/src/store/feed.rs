@@ -43,6 +43,12 @@ impl Writer {
                 "is not copied to its compaction files, where a broker looks for it: {reason}"
             ));
         }
+        for queue in outcome.keyless {
+            self.note(&format!(
+                "{queue} has messages without a key, which go to no compaction file, as in RocketMQ: readers do not get \
+                 them any more once later messages are there"
+            ));
+        }
         Ok(outcome.more)
     }
 

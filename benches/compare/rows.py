@@ -500,7 +500,7 @@ TABLES: tuple[Row, ...] = (
     _compact("4k", 4096, 300_000, 4, (Ratio(OURS, JAVA, 4),)),
     Row(
         "compact-feed",
-        "1,000,000 messages of 1 KiB, ten a key, 4 queues: from the first append until they are in the compaction files",
+        "1,000,000 messages of 1 KiB, ten a key, 4 queues: from the first append until all are in compaction files",
         {"op": "feed", "messages": 1_000_000, "keys": 100_000, "queues": 4, "threads": PROCESSORS},
         (ours(), java()),
         (Ratio(OURS, JAVA, 8),),

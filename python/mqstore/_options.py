@@ -203,8 +203,8 @@ class StoreOptions:
     """Whether a segment is overwritten with zeros before its room is given back."""
 
     expire_uncompacted: bool = False
-    """Whether a segment is deleted although it holds keyed messages of a compaction topic that no
-    compaction has taken up yet; they are lost then. By default such a segment stays, and `Store.expire`
+    """Whether a segment is deleted although it holds keyed messages of a compaction topic that are in
+    no compaction file yet; they are lost then. By default such a segment stays, and `Store.expire`
     says so."""
 
     compaction_interval: Duration | None = None

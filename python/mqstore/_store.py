@@ -136,7 +136,7 @@ class Store(_native.NativeStore):
         """Deletes the oldest segments as far as the retention options let them go, whatever the hour.
 
         Queue and index files that lead nowhere then go too. Without a retention nothing is due. A segment
-        with keyed messages of a compaction topic that no compaction has taken up yet stays, and those behind
+        with keyed messages of a compaction topic that are in no compaction file yet stays, and those behind
         it, unless the store was opened with `expire_uncompacted`.
 
         Args:

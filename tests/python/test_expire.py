@@ -322,7 +322,7 @@ def test_what_no_compaction_took_up_stays(home: Path) -> None:
             assert (report.files, report.log_min_offset) == ((), 0)
             (reason,) = report.kept
             assert reason.startswith(str(home / "commitlog" / ("0" * 20)))
-            assert "no compaction has taken up, of prices (queue 0 from offset 0 on); compact first" in reason
+            assert "in no compaction file yet, of prices (queue 0 from offset 0 on); compact first" in reason
         assert [(event.kind, "prices (queue 0" in event.detail) for event in kept] == [("segment_kept", True)]
         with mqstore.open(home, **KEEP_TWO) as reader:
             assert reader.expire().to_dict() == {**report.to_dict(), "dry_run": True}

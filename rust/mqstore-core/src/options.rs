@@ -167,9 +167,8 @@ pub struct StoreOptions {
     pub disk_refuse_ratio: f64,
     /// Whether a segment is overwritten with zeros and synced before its room is given back. Default false.
     pub secure_wipe: bool,
-    /// Whether a segment goes although it holds keyed messages of a compaction topic that no compaction has
-    /// taken up yet, which are lost then. Default false. RocketMQ needs no such option: it copies each
-    /// message when it dispatches it.
+    /// Whether a segment goes although it holds keyed messages of a compaction topic that are in no compaction
+    /// file yet, which are lost then. Default false. RocketMQ goes by its dispatch alone.
     pub expire_uncompacted: bool,
     /// Milliseconds between two looks at compaction topics, of which those are compacted that have changed
     /// enough; `None`, the default, leaves compaction to whoever asks for it. 1 to 31,536,000,000 (a year).

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mqstore_core::compaction::{
     CompactedQueue, CompactionOptions, Control, Planned, Worker, compact, plan, publish, run_task,
 };
-use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreFiles, encode_properties};
+use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreFiles, StoreOptions, encode_properties};
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{SimVfs, Vfs};
 
@@ -82,11 +82,16 @@ fn run(files: &StoreFiles, job: &str) -> Result<(), String> {
     compact(files, None, &options(job), 1, &Arc::new(Control::default())).map(|_| ()).map_err(explain)
 }
 
+/// Compaction files have what compactions put there, and nothing else.
+fn unfed() -> StoreOptions {
+    StoreOptions { compaction_feed: false, ..tiny(Durability::Manual) }
+}
+
 /// A store with one generation (unless `first`) and newer messages, in a process that still runs: what
 /// was not synced may still be lost.
 fn start(setting: Setting) -> Result<Start, String> {
     let world = World::with(SimOptions { no_exchange: !setting.exchange, ..SimOptions::default() });
-    let options = tiny(Durability::Manual);
+    let options = unfed();
     let store = world.open(OpenMode::Create, &options).map_err(explain)?;
     store
         .create_topic(TOPIC, 1, &[("cleanup.policy".to_owned(), "COMPACTION".to_owned())])
@@ -108,7 +113,7 @@ fn start(setting: Setting) -> Result<Start, String> {
 }
 
 fn newer(world: World, old: Table, mut table: Table, mut next: i64) -> Result<Start, String> {
-    let store = world.open(OpenMode::ReadWrite, &tiny(Durability::Manual)).map_err(explain)?;
+    let store = world.open(OpenMode::ReadWrite, &unfed()).map_err(explain)?;
     for number in 0..6 {
         send(&store, &mut table, &mut next, number % 4, &format!("newer {number}"))?;
     }
@@ -192,7 +197,7 @@ fn check(start: &Start, state: &State, moment: &SimVfs, done: bool) -> Result<()
     positions(&vfs)?;
     let published = found == start.new && start.new != start.old;
     let world = World::on(vfs);
-    let store = world.open(OpenMode::ReadWrite, &tiny(Durability::Manual)).map_err(explain)?;
+    let store = world.open(OpenMode::ReadWrite, &unfed()).map_err(explain)?;
     let end = store.queues(TOPIC).map_err(explain)?.first().map_or(0, |queue| queue.max_offset);
     if published && end < start.end {
         return Err(format!("the queue ends at {end}, and a compacted record is of before {}", start.end));

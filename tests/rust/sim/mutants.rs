@@ -14,7 +14,7 @@ use crate::workload::Case;
 use crate::{compacting, decay, faults, feeding, foreign, remaking, repairing, switches};
 
 /// Switches that nobody is to notice here, and why they are kept. The soak tries them all the same.
-const SPARE: [(&str, &str); 27] = [
+const SPARE: [(&str, &str); 28] = [
     (
         "repair.sync_config_aside",
         "a file that comes back does not parse, and goes again with the next repair",
@@ -47,6 +47,7 @@ const SPARE: [(&str, &str); 27] = [
     ),
     ("mapped_file.sync_name", "no part of the store names a file so: see commit_log.sync_segment_name"),
     ("mapped_file_queue.sync_removals", "no part of the store cuts a row so: see recovery.sync_log_folder"),
+    ("retention.sync_copies", "the feed has synced its copies before; a broker's are not made here"),
     (
         "retention.sync_aside",
         "the sync of the folder that the segment has left makes its new name durable with the rename",

@@ -200,10 +200,7 @@ impl Feed {
                     outcome.more = true;
                     break;
                 }
-                Stopped::Because(reason) => {
-                    outcome.left.push(format!("{}/{}: {reason}", name.0, name.1));
-                    state.queues.insert(name.clone(), Fed::Left);
-                }
+                Stopped::Because(reason) => leave(state, outcome, name, &reason),
             }
             if (input.stop)() {
                 break;
@@ -348,8 +345,7 @@ impl Feed {
             let staging = job.dir().join(format!("{LOCAL_PREFIX}{at}"));
             let (pairs, stopped) = copy.first_files(going, &staging)?;
             if let Stopped::Because(reason) = stopped {
-                outcome.left.push(format!("{}/{}: {reason}", name.0, name.1));
-                state.queues.insert(name.clone(), Fed::Left);
+                leave(state, outcome, name, &reason);
             } else {
                 outcome.more |= matches!(stopped, Stopped::Enough);
                 if !pairs.is_empty() {
@@ -380,6 +376,12 @@ impl Feed {
         }
         job.abandon(&self.files)
     }
+}
+
+/// Gives a queue up, until its files are looked up anew.
+fn leave(state: &mut State, outcome: &mut FeedOutcome, name: &(String, i32), reason: &str) {
+    outcome.left.push(format!("{}/{}: {reason}", name.0, name.1));
+    state.queues.insert(name.clone(), Fed::Left);
 }
 
 /// The queues that have messages behind what was copied.

@@ -62,6 +62,22 @@ pub struct Job {
     _lock: Box<dyn StoreLock>,
 }
 
+/// The folder of a published job, with the files that it replaced. Who does not sweep it leaves that to the next job.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Unswept {
+    dir: PathBuf,
+}
+
+impl Unswept {
+    /// Removes all but the job's record.
+    pub(crate) fn sweep(self, files: &StoreFiles) -> Result<(), StoreError> {
+        clear(files, &self.dir, &[LOCK_FILE, RECORD_FILE])?;
+        switch::step("compaction.sync_cleared_job", || files.vfs.sync_dir(&self.dir))
+            .at(&self.dir, "syncing a job's folder")
+    }
+}
+
 /// What starting a job came to.
 #[derive(Debug)]
 pub(crate) enum Begun {
@@ -244,12 +260,14 @@ impl Job {
         self.write(files, &State::Publishing { tree_inode, report: report.clone() })
     }
 
-    /// Notes that the job is published and removes all but its record.
-    pub(crate) fn published(&self, files: &StoreFiles, report: &CompactionReport) -> Result<(), StoreError> {
+    /// Notes that the job is published; all but its record can go.
+    pub(crate) fn published(
+        self,
+        files: &StoreFiles,
+        report: &CompactionReport,
+    ) -> Result<Unswept, StoreError> {
         self.write(files, &State::Published(report.clone()))?;
-        clear(files, &self.dir, &[LOCK_FILE, RECORD_FILE])?;
-        switch::step("compaction.sync_cleared_job", || files.vfs.sync_dir(&self.dir))
-            .at(&self.dir, "syncing a job's folder")
+        Ok(Unswept { dir: self.dir })
     }
 
     /// Ends a job that will not be published and removes its folder.

@@ -25,7 +25,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
+use mqstore_io::FileStat;
+use mqstore_io::sync::Mutex;
 use serde_json::{Value, json};
 
 use super::json::{Fields, VERSION, malformed, parse};
@@ -143,6 +146,29 @@ fn thinned(all: &[(i64, i64)], now_ms: i64) -> Vec<(i64, i64)> {
 pub(crate) struct Manifest {
     queues: BTreeMap<String, Vec<Generation>>,
     fed: BTreeMap<String, i64>,
+}
+
+/// The manifest as it was read last, for who asks often.
+#[derive(Debug, Default)]
+pub(crate) struct ManifestCache(Mutex<Option<(FileStat, Arc<Manifest>)>>);
+
+impl ManifestCache {
+    /// As [`Manifest::load`]; a file that has not changed is not read again.
+    pub(crate) fn load(&self, files: &StoreFiles) -> Result<Arc<Manifest>, StoreError> {
+        // Who replaces the file gives it another number, time or length; what changes after the look is seen by the next.
+        let Ok(stat) = files.vfs.stat(&files.compaction_manifest()) else {
+            return Ok(Arc::new(Manifest::load(files)?));
+        };
+        let mut known = self.0.lock();
+        if let Some((of, manifest)) = known.as_ref()
+            && *of == stat
+        {
+            return Ok(Arc::clone(manifest));
+        }
+        let manifest = Arc::new(Manifest::load(files)?);
+        *known = Some((stat, Arc::clone(&manifest)));
+        Ok(manifest)
+    }
 }
 
 fn key(topic: &str, queue_id: i32) -> String {

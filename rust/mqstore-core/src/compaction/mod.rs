@@ -67,9 +67,11 @@ pub(crate) use exchange::finish as finish_exchange;
 pub(crate) use feed::{Feed, FeedInput};
 pub(crate) use folder::{DataFile, FilePair, QueueFolder, open_listed};
 pub use geometry::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
+pub(crate) use job::Unswept;
 pub use job::{Job, published_report};
 pub use local::compact;
 pub(crate) use local::run_all;
+pub(crate) use manifest::ManifestCache;
 pub use model::{
     CompactionPlan, CompactionReport, Counts, LogPart, LogTail, OutputFile, OutputPair, QueueTask,
     TaskResult, Worker,
@@ -78,7 +80,7 @@ pub use options::{CompactionOptions, Keyless};
 pub(crate) use plan::{OpenStore, plan_open};
 pub use plan::{Planned, plan, plan_locked, preview};
 pub use publish::{publish, publish_locked};
-pub(crate) use publish::{publish_held, rehearse};
+pub(crate) use publish::{publish_unswept, rehearse};
 pub use reader::{CompactedQueue, CompactedRecords};
 pub use restore::{RestoreReport, RestoredQueue};
 pub(crate) use restore::{RestoreSource, Run, restore, restore_open};

@@ -30,7 +30,7 @@ use serde_json::json;
 
 use super::exchange::exchange;
 use super::geometry::UNIT_BYTES;
-use super::job::{Begun, Job, check_nonce, check_staging_name, job_dir, settle};
+use super::job::{Begun, Job, Unswept, check_nonce, check_staging_name, job_dir, settle};
 use super::manifest::{Generation, Manifest};
 use super::model::{
     CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult, pair_value,
@@ -83,8 +83,24 @@ pub(crate) fn publish_held(
     results: &[TaskResult],
     durable: u64,
 ) -> Result<CompactionReport, StoreError> {
+    let (report, unswept) = publish_unswept(files, job, plan, results, durable)?;
+    if let Some(unswept) = unswept {
+        unswept.sweep(files)?;
+        settle(files, &plan.job_id)?;
+    }
+    Ok(report)
+}
+
+/// As [`publish_held`]; the files that were replaced are still there, for the caller to remove.
+pub(crate) fn publish_unswept(
+    files: &StoreFiles,
+    job: Option<Job>,
+    plan: &CompactionPlan,
+    results: &[TaskResult],
+    durable: u64,
+) -> Result<(CompactionReport, Option<Unswept>), StoreError> {
     if let Some(report) = &plan.published {
-        return Ok(report.clone());
+        return Ok((report.clone(), None));
     }
     let job = if let Some(job) = job {
         job
@@ -92,7 +108,7 @@ pub(crate) fn publish_held(
         settle(files, &plan.job_id)?;
         match Job::attach(files, &plan.job_id)? {
             Begun::Running(job) => job,
-            Begun::Published(report) => return Ok(report),
+            Begun::Published(report) => return Ok((report, None)),
         }
     };
     if job.id() != plan.job_id || files.root != plan.root {
@@ -112,9 +128,8 @@ pub(crate) fn publish_held(
         switch(files, &job, &replacements, &report, || note(files, &job, &accepted))?;
     }
     report.elapsed_ms = job.elapsed_ms(files);
-    job.published(files, &report)?;
-    settle(files, job.id())?;
-    Ok(report)
+    let unswept = job.published(files, &report)?;
+    Ok((report, Some(unswept)))
 }
 
 /// What [`publish`] would report, after all its checks; the job is over, and nothing is published.

@@ -17,7 +17,9 @@ use mqstore_io::VfsFile;
 
 use super::cursor::{Listed, PairCursor};
 use super::folder::{QueueFolder, check_names, open_listed};
+use super::manifest::ManifestCache;
 use super::positions::Positions;
+use super::state::GenerationState;
 use crate::error::StoreError;
 use crate::files::StoreFiles;
 use crate::message::{RecordBytes, StoredRecord};
@@ -89,6 +91,28 @@ impl CompactedQueue {
     /// One past the largest queue offset that was ever compacted here.
     pub fn max_offset(&self) -> i64 {
         self.max_offset
+    }
+
+    /// Leaves out what was only copied from the commit log, where the queue still has all of that from its `first` offset
+    /// to before `end`. `None` when nothing was compacted.
+    pub(crate) fn without_copies(
+        mut self,
+        manifests: &ManifestCache,
+        (first, end): (i64, i64),
+    ) -> Result<Option<Self>, StoreError> {
+        if end < self.max_offset {
+            return Ok(Some(self));
+        }
+        let state = GenerationState::load(&self.files, &self.topic, self.queue_id)?;
+        let manifest = manifests.load(&self.files)?;
+        let known = state.known(&self.files, &manifest, &self.topic, self.queue_id)?;
+        let compacted = known.fed_from.max(first).min(self.max_offset);
+        if known.generation.is_none() && compacted <= self.min_offset {
+            return Ok(None);
+        }
+        self.max_offset = compacted;
+        self.min_offset = self.min_offset.min(compacted);
+        Ok(Some(self))
     }
 
     /// Whether `records` are of the same generation, to which more may have been appended since: no compaction was

@@ -1,7 +1,8 @@
 //! What lies in the commit log and in no compaction file yet.
 //!
 //! Owns the question that retention asks before a segment goes: does it hold keyed messages of a
-//! compaction topic that no compaction has taken up? The answer comes from what is on disk:
+//! compaction topic that were neither copied to its files nor taken up by a compaction? The answer comes from what is on
+//! disk, and is made durable before it counts:
 //!
 //! ```text
 //! taken up    one past the last offset in the files of compaction/, or that was read for them
@@ -10,21 +11,23 @@
 //!             where the queue cannot be trusted, all records of the segment
 //! ```
 //!
-//! Writes nothing and takes no lock. A compaction that is published meanwhile only takes up more.
+//! Writes nothing, syncs, and takes no lock. A compaction that is published meanwhile only takes up more.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use mqstore_format::{CqUnit, RecordView};
+use mqstore_io::switch;
 
+use super::folder::{QueueFolder, open_listed};
 use super::manifest::{Generation, Manifest};
 use super::state::GenerationState;
 use super::task::compaction_key;
 use super::topics::CompactionTopics;
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList, read_record};
 use crate::consume_queue::{ConsumeQueue, QueueSet};
-use crate::error::StoreError;
+use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
 /// Queue entries that one read fetches.
@@ -105,9 +108,15 @@ impl<'a> Taken<'a> {
         Ok(Self { files, manifest: Manifest::load(files)?, queues: BTreeMap::new() })
     }
 
-    /// One past the last queue offset that a compaction has taken up; 0 where its files cannot be read.
+    /// One past the last queue offset that is in the files, durably, or that a compaction has read for them; 0 where
+    /// they cannot be read.
     pub(super) fn end(&mut self, topic: &str, queue_id: i32) -> Result<i64, StoreError> {
-        Ok(self.known(topic, queue_id)?.end)
+        let first = !self.queues.contains_key(&(topic.to_owned(), queue_id));
+        let end = self.known(topic, queue_id)?.end;
+        if first {
+            sync_last(self.files, topic, queue_id)?;
+        }
+        Ok(end)
     }
 
     fn known(&mut self, topic: &str, queue_id: i32) -> Result<Held, StoreError> {
@@ -127,6 +136,21 @@ impl<'a> Taken<'a> {
         self.queues.insert(name, known);
         Ok(known)
     }
+}
+
+/// Makes the last files of a queue durable: a broker, or a feed that is on its way, may not have done that yet. Those
+/// before were, when they were begun.
+fn sync_last(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(), StoreError> {
+    let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
+    let Some(last) = folder.pairs.last() else { return Ok(()) };
+    for file in [Some(&last.log), last.queue.as_ref()].into_iter().flatten() {
+        // What was replaced meanwhile was synced before that.
+        let Some(open) = open_listed(files, file)? else { continue };
+        let dir = file.path.parent().unwrap_or(&file.path);
+        switch::step("retention.sync_copies", || open.sync_data().and_then(|()| files.vfs.sync_dir(dir)))
+            .at(&file.path, "syncing a compaction file")?;
+    }
+    Ok(())
 }
 
 /// Looks for what no compaction has taken up, in any number of segments. What is published meanwhile it does not see.

@@ -1,9 +1,9 @@
 //! Segments that a compaction still has to read.
 //!
 //! Owns the rule that the log's only copy of a key's newest message does not go with its segment: one
-//! that holds keyed messages of a compaction topic which no compaction has taken up stays, and all
-//! behind it, until one has; or until the option `expire_uncompacted` lets it go. RocketMQ copies each
-//! message to its compaction files when it dispatches it and needs no such rule.
+//! that holds keyed messages of a compaction topic which are in no compaction file stays, and all
+//! behind it, until one has; or until the option `expire_uncompacted` lets it go. RocketMQ
+//! copies each message to its compaction files when it dispatches it, and has no such rule.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) fn why(
     }
     let topics: Vec<String> = found.iter().map(Untaken::to_string).collect();
     Ok(Some(format!(
-        "it holds keyed messages that no compaction has taken up, of {}; compact first, then expire, or let them \
+        "it holds keyed messages that are in no compaction file yet, of {}; compact first, then expire, or let them \
          go with expire_uncompacted",
         topics.join(", ")
     )))

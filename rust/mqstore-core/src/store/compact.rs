@@ -3,16 +3,18 @@
 //! The store's lock, which this process holds, keeps all others away from `compaction/`; one compaction
 //! runs at a time. Records come from the commit log by way of the queues that the writer has in memory,
 //! up to where dispatch is when the plan is made; what is appended later waits for the next run. A close
-//! ends a running compaction, which leaves every queue as it was.
+//! ends a running compaction, which leaves every queue as it was. What was replaced is removed by a thread of its own,
+//! which the next compaction and the close wait for.
 
 use std::sync::Arc;
 
 use super::Store;
+use super::services;
 use super::view::View;
 use super::writer::Writer;
 use crate::compaction::{
     CompactionOptions, CompactionReport, Control, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES,
-    OpenStore, Planned, plan_open, publish_held, rehearse, run_all,
+    OpenStore, Planned, Unswept, plan_open, publish_unswept, rehearse, run_all,
 };
 use crate::error::StoreError;
 
@@ -74,7 +76,28 @@ impl Writer {
         // A compacted record must not outlive its original, which only the log's own sync makes sure where
         // records are not in the file yet.
         self.flusher.flush_all(false)?;
-        publish_held(&self.files, job, &plan, &results, self.log.durable())
+        let durable = self.log.durable();
+        let (report, unswept) = publish_unswept(&self.files, job, &plan, &results, durable)?;
+        unswept.map_or(Ok(()), |unswept| self.sweep(unswept))?;
+        Ok(report)
+    }
+
+    /// Removes the files that a compaction replaced, beside everything else: large files take their time to go.
+    fn sweep(&self, unswept: Unswept) -> Result<(), StoreError> {
+        if !self.files.vfs.environment().threads {
+            return unswept.sweep(&self.files);
+        }
+        self.await_sweep();
+        *self.sweeping.lock() = Some(services::sweep(&self.files, unswept)?);
+        Ok(())
+    }
+
+    fn await_sweep(&self) {
+        let thread = self.sweeping.lock().take();
+        if let Some(thread) = thread {
+            // It has nothing to say.
+            let _ = thread.join();
+        }
     }
 
     /// `options` with the lengths that this store gives its compaction files, where they name no others.
@@ -95,5 +118,6 @@ impl Writer {
             control.end();
         }
         let _ended = self.compacting.lock();
+        self.await_sweep();
     }
 }

@@ -45,8 +45,8 @@ impl Writer {
         }
         for queue in outcome.keyless {
             self.note(&format!(
-                "{queue} has messages without a key, which go to no compaction file, as in RocketMQ: readers do not get \
-                 them any more once later messages are there"
+                "{queue} has messages without a key, which go to no compaction file, as in RocketMQ: a broker does not serve \
+                 them, and they are gone when the commit log lets them go"
             ));
         }
         Ok(outcome.more)

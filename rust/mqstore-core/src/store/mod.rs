@@ -61,6 +61,7 @@ pub use staged::{StagedBlock, staged_messages};
 pub use table::{TableLoad, TableRow, TableRows};
 pub use waiting::Waiter;
 
+use crate::compaction::ManifestCache;
 use crate::consume_queue::ConsumeQueue;
 use crate::error::StoreError;
 use crate::events::in_hook;
@@ -83,6 +84,7 @@ struct Inner {
     files: StoreFiles,
     mode: OpenMode,
     side: Side,
+    manifests: ManifestCache,
     closed: AtomicBool,
 }
 
@@ -198,7 +200,15 @@ impl Store {
             files = files.for_reading()?.with_logs(options)?;
             Side::Reader(Arc::new(Reader::open(&files, options)?))
         };
-        Ok(Self { inner: Arc::new(Inner { files, mode, side, closed: AtomicBool::new(false) }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                files,
+                mode,
+                side,
+                manifests: ManifestCache::default(),
+                closed: AtomicBool::new(false),
+            }),
+        })
     }
 
     /// Opens the store at `path` for reading, for scans: where queues have to be derived, that waits until
@@ -212,7 +222,13 @@ impl Store {
         let files = StoreFiles::new(vfs, clock, path).for_reading()?.with_logs(options)?;
         let side = Side::Reader(Arc::new(Reader::open_log(&files, options)?));
         Ok(Self {
-            inner: Arc::new(Inner { files, mode: OpenMode::Read, side, closed: AtomicBool::new(false) }),
+            inner: Arc::new(Inner {
+                files,
+                mode: OpenMode::Read,
+                side,
+                manifests: ManifestCache::default(),
+                closed: AtomicBool::new(false),
+            }),
         })
     }
 

@@ -134,6 +134,7 @@ fn start(
         rebuilding: Mutex::default(),
         compacting: Mutex::default(),
         compaction: Mutex::default(),
+        sweeping: Mutex::default(),
         feed: Feed::new(files, geometry),
         compaction_clock: super::compact_due::CompactionClock::default(),
         closed: false.into(),

@@ -42,7 +42,7 @@ impl Store {
         let mut infos = Vec::with_capacity(ids.len());
         for queue_id in ids {
             let (first, max_offset) = view.bounds(topic, queue_id)?.unwrap_or((0, 0));
-            let compacted = Self::compacted(&*view, topic, queue_id)?;
+            let compacted = self.compacted(&*view, topic, queue_id, (first, max_offset))?;
             let min_offset = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
             let mut times = TimeSearch::new(&view, topic, queue_id, limit).with_compacted(compacted);
             infos.push(QueueInfo {
@@ -75,7 +75,7 @@ impl Store {
         let view = self.view();
         let limit = view.catch_up()?;
         let (first, max_offset) = bounds(&view, topic, queue_id)?;
-        let compacted = Self::compacted(&*view, topic, queue_id)?;
+        let compacted = self.compacted(&*view, topic, queue_id, (first, max_offset))?;
         let min_offset = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
         let lowest = if compacted.is_some() { 0 } else { min_offset };
         let first = start.unwrap_or(min_offset);
@@ -98,12 +98,21 @@ impl Store {
         })
     }
 
-    /// What a compaction left of a queue, for topics that keep the newest message of each key.
-    fn compacted(view: &dyn View, topic: &str, queue_id: i32) -> Result<Option<CompactedQueue>, StoreError> {
+    /// What a compaction left of a queue with these bounds, for topics that keep the newest message of each key.
+    fn compacted(
+        &self,
+        view: &dyn View,
+        topic: &str,
+        queue_id: i32,
+        bounds: (i64, i64),
+    ) -> Result<Option<CompactedQueue>, StoreError> {
         if !view.keeps_newest(topic) {
             return Ok(None);
         }
-        CompactedQueue::open(view.files(), topic, queue_id)
+        match CompactedQueue::open(view.files(), topic, queue_id)? {
+            Some(queue) => queue.without_copies(&self.inner.manifests, bounds),
+            None => Ok(None),
+        }
     }
 
     /// Every record of the log from `start` (default: its beginning) in log order; needs no queue.
@@ -249,7 +258,7 @@ impl Store {
         let view = self.view();
         let limit = view.catch_up()?;
         let (min, max) = bounds(&view, topic, queue_id)?;
-        let compacted = Self::compacted(&*view, topic, queue_id)?;
+        let compacted = self.compacted(&*view, topic, queue_id, (min, max))?;
         let min = compacted.as_ref().map_or(min, CompactedQueue::min_offset);
         let mut search = TimeSearch::new(&view, topic, queue_id, limit).with_compacted(compacted);
         // The first offset whose time is at or after (Lower) or after (Upper) the time.
@@ -315,7 +324,8 @@ impl<'a> TimeSearch<'a> {
     fn at_or_after(&mut self, offset: i64) -> Result<Option<(i64, i64)>, StoreError> {
         let mut from = offset;
         if let Some(compacted) = self.compacted.as_ref().filter(|compacted| offset < compacted.max_offset()) {
-            if let Some(record) = compacted.read(offset).next().transpose()? {
+            let next = compacted.read(offset).next().transpose()?;
+            if let Some(record) = next.filter(|record| record.queue_offset < compacted.max_offset()) {
                 let view = record.view();
                 let view = view.map_err(|error| {
                     StoreError::format(&self.view.files().compaction(), record.commit_log_offset, &error)

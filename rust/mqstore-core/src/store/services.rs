@@ -10,8 +10,10 @@ use std::time::Duration;
 use mqstore_io::sync::{JoinHandle, Mutex, spawn};
 
 use super::writer::Writer;
+use crate::compaction::Unswept;
 use crate::dispatch::RUN_BYTES;
 use crate::error::{IoContext, StoreError};
+use crate::files::StoreFiles;
 use crate::options::Durability;
 
 /// How long a service sleeps at most before it looks whether it should end.
@@ -103,6 +105,16 @@ impl Services {
             let _ = handle.join();
         }
     }
+}
+
+/// Removes the files that a compaction replaced, in a thread of its own.
+pub(super) fn sweep(files: &StoreFiles, unswept: Unswept) -> Result<JoinHandle<()>, StoreError> {
+    let own = files.clone();
+    let sweep = move || {
+        // What it leaves is swept by the next job.
+        let _ = unswept.sweep(&own);
+    };
+    spawn("mq-sweep", sweep).at(&files.root, "starting a thread")
 }
 
 /// Stops the store when its thread ends by a panic: what that thread was to do is done by nobody now.

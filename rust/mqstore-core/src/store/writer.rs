@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use mqstore_format::properties::UNIQ_KEY;
 use mqstore_format::{KeyBlock, RecordParts, RecordSpec, SysFlag, UniqueKeyGenerator};
-use mqstore_io::sync::{Mutex, MutexGuard, RwLock};
+use mqstore_io::sync::{JoinHandle, Mutex, MutexGuard, RwLock};
 use mqstore_io::{EventCount, StoreLock, switch};
 
 use super::compact_due::CompactionClock;
@@ -67,6 +67,8 @@ pub(crate) struct Writer {
     /// Held while topics are compacted, and what ends that.
     pub(super) compacting: Mutex<()>,
     pub(super) compaction: Mutex<Option<Arc<Control>>>,
+    /// What removes the files that the last compaction replaced.
+    pub(super) sweeping: Mutex<Option<JoinHandle<()>>>,
     /// When the background compacts next.
     pub(super) compaction_clock: CompactionClock,
     /// Copies what is appended to compaction topics to their files.

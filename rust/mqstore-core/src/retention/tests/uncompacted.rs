@@ -60,11 +60,7 @@ fn segments_go_as_far_as_compactions_came() {
     let done = expire(&store, false);
     assert_eq!(ExpireReport { dry_run: true, ..done.clone() }, planned);
     assert_eq!((done.segments, done.kept.len(), bench.segments()[0]), (3, 1, 3 * SEGMENT));
-    assert!(
-        done.kept[0].contains("no compaction has taken up, of t (queue 0 from offset"),
-        "{:?}",
-        done.kept
-    );
+    assert!(done.kept[0].contains("in no compaction file yet, of t (queue 0 from offset"), "{:?}", done.kept);
     assert_eq!(keys(&store), all);
     compact(&store);
     assert_eq!(expire(&store, false).segments, 3);
@@ -99,7 +95,6 @@ fn what_was_fed_may_go_without_a_compaction() {
     let store = table_of(&bench, &options, 4);
     let all = offsets(&store);
     bench.hours(9);
-    assert_eq!(expire(&store, true).kept.len(), 1, "nothing was fed yet");
     store.flush().unwrap();
     store.step().unwrap();
     bench.clock.advance(Duration::from_secs(10));

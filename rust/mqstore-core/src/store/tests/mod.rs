@@ -78,6 +78,8 @@ pub(crate) fn small() -> StoreOptions {
         index_slots: 7,
         index_entries: 50,
         dispatch_threads: Some(0),
+        compaction_log_file_bytes: 4096,
+        compaction_queue_file_bytes: 46 * 8,
         ..StoreOptions::default()
     }
 }

@@ -54,9 +54,6 @@ const CHUNK_UNITS: usize = 4096;
 /// Bytes of records that are written and synced at once.
 const FLUSH_BYTES: usize = 16 << 20;
 
-/// Bytes of a queue that its first files get, which are written before they have their names.
-const FIRST_BYTES: u64 = 64 << 20;
-
 /// What a round works on.
 pub(crate) struct FeedInput<'a> {
     pub(crate) queues: &'a QueueSet,
@@ -336,10 +333,13 @@ impl Feed {
         }
         let id = format!("feed-{}", fresh_token(&self.files));
         let Begun::Running(job) = Job::begin(&self.files, &id)? else { return Ok(()) };
-        let mut begun = Vec::new();
+        let (mut begun, mut left) = (Vec::new(), input.most_bytes);
         for (at, Behind { name, queue }) in new.into_iter().enumerate() {
             let Some(Fed::Goes(going)) = state.queues.get_mut(name) else { continue };
-            let mut left = FIRST_BYTES;
+            if left == 0 {
+                outcome.more = true;
+                break;
+            }
             let mut copy =
                 Copy { feed: self, name, queue, input, left: &mut left, keyless: &mut outcome.keyless };
             let staging = job.dir().join(format!("{LOCAL_PREFIX}{at}"));

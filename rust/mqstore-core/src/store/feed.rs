@@ -4,6 +4,8 @@
 //! store is closed. It is never in anybody's way: what cannot be copied stays in the commit log and is said in a note, and
 //! a close that finds the disk full is a clean close. A compaction keeps it out while it runs.
 
+use std::sync::atomic::Ordering;
+
 use super::writer::Writer;
 use crate::compaction::FeedInput;
 use crate::error::StoreError;
@@ -17,6 +19,12 @@ impl Writer {
         if !self.options.compaction_feed {
             return Ok(false);
         }
+        let durable = self.log.durable();
+        // Every message before has its entry.
+        let dispatched = self.dispatcher.position() >= durable;
+        if self.fed.load(Ordering::Acquire) == durable {
+            return Ok(false);
+        }
         let topics = self.topics.compaction_topics();
         if topics.is_empty() {
             return Ok(false);
@@ -28,7 +36,7 @@ impl Writer {
             topics: &topics,
             log: &self.log,
             list: &self.log.list(),
-            durable: self.log.durable(),
+            durable,
             most_bytes: ROUND_BYTES,
             stop,
         })?;
@@ -49,11 +57,16 @@ impl Writer {
                  them, and they are gone when the commit log lets them go"
             ));
         }
+        if dispatched && !outcome.more && !outcome.waits && !stop() {
+            self.fed.store(durable, Ordering::Release);
+        }
         Ok(outcome.more)
     }
 
     /// Copies everything that is durable; what goes wrong is said in a note.
     pub(super) fn feed_all(&self) {
+        // Queues that were left alone may go on since a compaction.
+        self.fed.store(0, Ordering::Release);
         loop {
             match self.feed(&|| false) {
                 Ok(true) => {}

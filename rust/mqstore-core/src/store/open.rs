@@ -136,6 +136,7 @@ fn start(
         compaction: Mutex::default(),
         sweeping: Mutex::default(),
         feed: Feed::new(files, geometry),
+        fed: 0.into(),
         compaction_clock: super::compact_due::CompactionClock::default(),
         closed: false.into(),
     }))

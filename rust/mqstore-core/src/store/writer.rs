@@ -73,6 +73,8 @@ pub(crate) struct Writer {
     pub(super) compaction_clock: CompactionClock,
     /// Copies what is appended to compaction topics to their files.
     pub(super) feed: Feed,
+    /// The end of what was durable when the feed had nothing left to copy.
+    pub(super) fed: AtomicU64,
     pub(super) closed: AtomicBool,
 }
 

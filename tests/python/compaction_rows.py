@@ -65,5 +65,15 @@ def hashes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+def same_files(before: dict[str, str], after: dict[str, str], queue: int) -> bool:
+    """Whether the compaction files of a queue of the topic are the same, none of them missing."""
+
+    def of(found: dict[str, str]) -> dict[str, str]:
+        return {name: digest for name, digest in found.items() if f"/{TOPIC}/{queue}/" in name}
+
+    assert of(before)
+    return of(before) == of(after)
+
+
 def left_in_jobs(path: Path) -> set[str]:
     return {entry.name for job in (path / "mqstore" / "jobs").iterdir() for entry in job.iterdir()}

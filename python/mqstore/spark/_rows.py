@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore.errors import MQStoreError, NotAStoreError, StoreWarning
+from mqstore.errors import MQStoreError, NotAStoreError, StoreWarning, TopicNotFoundError
 from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import COLUMNS
 
@@ -53,8 +53,8 @@ def _read(options: dict[str, Any], value: tuple[Any, ...]) -> Iterator[pa.Record
     }
     try:
         stream = _native.scan_open(path, request)
-    except NotAStoreError as error:
-        raise MQStoreError(f"{error}; {SAME_PATH}") from None
+    except (NotAStoreError, TopicNotFoundError) as error:
+        raise MQStoreError(f"{path}: {error}; {SAME_PATH}") from None
     try:
         if stream.limit < to and options.get("end_time") is None:
             raise MQStoreError(f"{path}: the log ends at offset {stream.limit} here and not behind {to}; {SAME_PATH}")

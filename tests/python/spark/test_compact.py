@@ -15,7 +15,18 @@ import pytest
 
 import mqstore
 import mqstore.spark
-from compaction_rows import QUEUES, SIZES, TOPIC, Contents, compacted, fill, hashes, left_in_jobs, make
+from compaction_rows import (
+    QUEUES,
+    SIZES,
+    TOPIC,
+    Contents,
+    compacted,
+    fill,
+    hashes,
+    left_in_jobs,
+    make,
+    same_files,
+)
 from mqstore import _native
 from mqstore.spark import _compact, _session, _ship, _tasks
 
@@ -122,6 +133,7 @@ def test_a_job_that_always_fails_changes_nothing(
     spark: Any, made: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, _ = made
+    fed = hashes(path / "compaction")
     real = _compact._run
 
     def without_token(session: Any, home: str, plan: dict[str, Any], *others: Any) -> list[str]:
@@ -131,19 +143,21 @@ def test_a_job_that_always_fails_changes_nothing(
     monkeypatch.setattr(_compact, "_run", without_token)
     with pytest.raises(mqstore.MQStoreError, match="the same path"):
         mqstore.spark.compact(spark, path, job_id="lost")
-    assert not (path / "compaction").exists()
+    assert hashes(path / "compaction") == fed
     assert not (path / "mqstore" / "jobs" / "lost").exists()
 
 
 def test_the_same_job_happens_once(spark: Any, made: tuple[Path, Contents]) -> None:
     path, contents = made
     first = mqstore.spark.compact(spark, path, job_id="nightly", **SIZES)
-    before = (path / "compaction").stat().st_ino
+    assert compacted(path) == contents
+    before, files = (path / "compaction").stat().st_ino, hashes(path / "compaction")
     with mqstore.open(path, "rw") as store:
         fill(store, {queue: {} for queue in range(QUEUES)}, 10, seed=9)
     assert mqstore.spark.compact(spark, path, job_id="nightly", **SIZES) == first
     assert (path / "compaction").stat().st_ino == before
-    assert compacted(path) == contents
+    # What was appended stands in files behind them.
+    assert files.items() < hashes(path / "compaction").items()
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
@@ -190,13 +204,14 @@ def test_a_store_that_is_open_for_writing_is_locked(
     spark: Any, made: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, contents = made
+    fed = hashes(path / "compaction")
     with mqstore.open(path, "rw"), pytest.raises(mqstore.StoreLockedError):
         mqstore.spark.compact(spark, path)
     opened: list[mqstore.Store] = []
     meanwhile(monkeypatch, lambda: opened.append(mqstore.open(path, "rw")))
     with pytest.raises(mqstore.StoreLockedError):
         mqstore.spark.compact(spark, path, job_id="late")
-    assert not (path / "compaction").exists()
+    assert hashes(path / "compaction") == fed
     opened[0].close()
     monkeypatch.undo()
     mqstore.spark.compact(spark, path, job_id="late", **SIZES)
@@ -207,6 +222,7 @@ def test_results_that_were_tampered_with_are_refused(
     spark: Any, made: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, _ = made
+    fed = hashes(path / "compaction")
     real = _compact._run
 
     def lying(*arguments: Any) -> list[str]:
@@ -218,7 +234,8 @@ def test_results_that_were_tampered_with_are_refused(
     monkeypatch.setattr(_compact, "_run", lying)
     report = mqstore.spark.compact(spark, path, **SIZES)
     assert len(report.skipped) == 2
-    assert sum(1 for queue in compacted(path).values() if queue) == 1
+    now = hashes(path / "compaction")
+    assert sum(1 for queue in range(QUEUES) if not same_files(fed, now, queue)) == 1
 
 
 def test_what_cannot_be_compacted_is_said(spark: Any, made: tuple[Path, Contents], tmp_path: Path) -> None:

@@ -41,7 +41,12 @@ impl CommitLog {
     }
 
     /// Closes the active segment, of which `rest` bytes are left, and opens the next one.
-    fn roll(&self, put: &mut PutState, rest: Option<u64>, between: bool) -> Result<(), StoreError> {
+    pub(super) fn roll(
+        &self,
+        put: &mut PutState,
+        rest: Option<u64>,
+        between: bool,
+    ) -> Result<(), StoreError> {
         let base = put.active.as_ref().map_or(put.point.position, |active| active.segment.end_offset());
         let next = self.next_segment(base)?;
         if let (Some(rest), Some(active)) = (rest.filter(|rest| *rest > 0), put.active.clone()) {

@@ -149,6 +149,20 @@ impl Feed {
         state
     }
 
+    /// Notes that the log has lost what was copied of queues, each with the offset at which it goes on.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub(crate) fn log_lost(&self, queues: &[(String, i32, i64)]) -> Result<(), StoreError> {
+        let _fence = self.fence();
+        let mut manifest = Manifest::load(&self.files)?;
+        for (topic, queue_id, from) in queues {
+            manifest.feed_from(topic, *queue_id, *from);
+        }
+        make_dir(&self.files, &self.files.side(), &self.files.root)?;
+        manifest.write(&self.files)
+    }
+
     /// Copies what is durable and was not copied yet.
     ///
     /// # Errors

@@ -102,7 +102,9 @@ impl GenerationState {
         for generation in manifest.generations(topic, queue_id) {
             if self.begins_with(files, generation, topic, queue_id)? {
                 let (end, pairs) = (generation.end.max(self.end), generation.files.len());
-                return Ok(Known { generation: Some(generation), end, fed_from: generation.end, pairs });
+                // Later where the log has lost what was copied since.
+                let fed_from = manifest.fed_from(topic, queue_id).unwrap_or(0).max(generation.end).min(end);
+                return Ok(Known { generation: Some(generation), end, fed_from, pairs });
             }
         }
         let fed_from = manifest.fed_from(topic, queue_id).filter(|from| *from <= self.end);

@@ -20,8 +20,9 @@ use std::sync::Arc;
 use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::switch;
 
-use super::folder::{QueueFolder, open_listed};
+use super::folder::{QueueFolder, open_listed, queue_ids};
 use super::manifest::{Generation, Manifest};
+use super::positions::Positions;
 use super::state::GenerationState;
 use super::task::compaction_key;
 use super::topics::CompactionTopics;
@@ -52,6 +53,24 @@ pub(crate) fn taken_up(files: &StoreFiles, topic: &str, queue_id: i32) -> Result
     let state = GenerationState::load(files, topic, queue_id)?;
     let end = state.known(files, &Manifest::load(files)?, topic, queue_id)?.end;
     Ok((end, state.token))
+}
+
+/// One past the last queue offset that is in the compaction files of each queue of `topics`, or that was read for them.
+/// Queues whose files cannot be read are left out.
+pub(crate) fn ends(
+    files: &StoreFiles,
+    topics: &[(String, u32)],
+) -> Result<Vec<(String, i32, i64)>, StoreError> {
+    let compaction = files.compaction();
+    let (mut taken, positions) = (Taken::load(files)?, Positions::load(files, &compaction)?);
+    let mut found = Vec::new();
+    for (topic, _) in topics {
+        for queue_id in queue_ids(files, &compaction, topic)? {
+            let read = positions.get(topic, queue_id).map_or(0, |position| position.saturating_add(1));
+            found.push((topic.clone(), queue_id, taken.known(topic, queue_id)?.end.max(read)));
+        }
+    }
+    Ok(found)
 }
 
 /// The compaction topics of which a queue has at least this part of its messages behind the last compaction,

@@ -4,16 +4,78 @@
 //! store is closed. It is never in anybody's way: what cannot be copied stays in the commit log and is said in a note, and
 //! a close that finds the disk full is a clean close. A compaction keeps it out while it runs.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::writer::Writer;
-use crate::compaction::FeedInput;
+use crate::compaction::{FeedInput, ends};
 use crate::error::StoreError;
+
+/// Segments of which the rest is left empty, for a log that has lost its end.
+const MOST_SKIPPED_SEGMENTS: u64 = 8;
 
 /// Bytes that one round copies: a compaction that is asked for meanwhile waits for its end.
 const ROUND_BYTES: u64 = 64 << 20;
 
 impl Writer {
+    /// Has new messages of compaction topics get offsets behind those in the topics' files. Where the log has lost its
+    /// end, or an older one was put in its place, the files have more than it, and an offset must not stand for two
+    /// messages: readers would be given the old one, and no compaction would look at the new one.
+    pub(super) fn pass_copies(&self) -> Result<(), StoreError> {
+        let mut lost = Vec::new();
+        for (topic, queue_id, end) in ends(&self.files, &self.topics.compaction_topics())? {
+            let Some(log_end) = self.next_of(&topic, queue_id, |next| next.load(Ordering::Acquire)) else {
+                continue;
+            };
+            if end <= log_end {
+                continue;
+            }
+            let Some(outcome) = self.make_gap(&topic, queue_id, end)? else {
+                self.note(&format!(
+                    "{topic}/{queue_id}: the log ends at offset {log_end} and its compaction files at {end}, which is more \
+                     than a log can have lost; they are not those of this log, and hide what is appended below that"
+                ));
+                continue;
+            };
+            self.note(&format!(
+                "{topic}/{queue_id}: the log ends at offset {log_end} and its compaction files have messages up to {end}: \
+                 the log has lost its end; new messages get offsets from {end} on{outcome}"
+            ));
+            lost.push((topic, queue_id, end));
+        }
+        if lost.is_empty() {
+            return Ok(());
+        }
+        // Before the first append: readers go by it.
+        self.feed.log_lost(&lost)?;
+        for (topic, queue_id, end) in lost {
+            self.next_of(&topic, queue_id, |next| next.store(end, Ordering::Release));
+        }
+        Ok(())
+    }
+
+    fn next_of<T>(&self, topic: &str, queue_id: i32, on: impl FnOnce(&AtomicI64) -> T) -> Option<T> {
+        u16::try_from(queue_id).ok()?;
+        Some(on(self.topics.get(topic)?.next_offset(queue_id)))
+    }
+
+    /// Makes sure that a queue may go on at `end`: the more offsets have no message, the more of the log has to lie
+    /// between, as records of damaged logs are told from good ones by that. What was done for it; `None` when it
+    /// takes too much.
+    fn make_gap(&self, topic: &str, queue_id: i32, end: i64) -> Result<Option<&'static str>, StoreError> {
+        let Some(queue) = self.queues.get(topic, queue_id) else { return Ok(Some("")) };
+        let mut place = self.log.appended();
+        let most = place.saturating_add(MOST_SKIPPED_SEGMENTS * self.options.segment_bytes);
+        if queue.has_no_room_for(end, most as i64) {
+            return Ok(None);
+        }
+        let mut outcome = "";
+        while queue.has_no_room_for(end, place as i64) {
+            place = self.log.begin_segment()?;
+            outcome = ", in the log's next segment";
+        }
+        Ok(Some(outcome))
+    }
+
     /// Copies what is durable, in one round, unless it is to `stop`; whether there is more.
     pub(super) fn feed(&self, stop: &dyn Fn() -> bool) -> Result<bool, StoreError> {
         if !self.options.compaction_feed {

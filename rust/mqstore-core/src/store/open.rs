@@ -109,7 +109,7 @@ fn start(
     let (queues, index) = (Arc::clone(&derived.queues), Arc::clone(&derived.index));
     let cleaner = Cleaner::new(files, options, Arc::clone(&log), queues, index, Arc::clone(&flusher));
     cleaner.look_at_disks()?;
-    Ok(Arc::new(Writer {
+    let writer = Arc::new(Writer {
         files: files.clone(),
         options: options.clone(),
         lock: Some(lock).into(),
@@ -139,7 +139,9 @@ fn start(
         fed: 0.into(),
         compaction_clock: super::compact_due::CompactionClock::default(),
         closed: false.into(),
-    }))
+    });
+    writer.pass_copies()?;
+    Ok(writer)
 }
 
 pub(super) fn take_lock(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {

@@ -285,6 +285,84 @@ fn what_the_log_let_go_is_compacted_from_its_copies() {
     assert!(outcomes[0].0 > 270);
 }
 
+/// Every file of the store outside its compaction folder, and what it holds.
+fn log_and_queues(world: &World) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![world.path.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in world.vfs.list(&folder).unwrap() {
+            let path = folder.join(&entry.name);
+            match entry.stat.kind {
+                mqstore_io::FileKind::Directory if path == world.path.join("compaction") => {}
+                mqstore_io::FileKind::Directory => folders.push(path),
+                _ => {
+                    found.insert(path.clone(), world.vfs.read_file(&path, 1 << 20).unwrap());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Puts an older log, with its queues and what else is not compacted, in the place of what there is.
+fn put_back(world: &World, older: &BTreeMap<PathBuf, Vec<u8>>) {
+    for path in log_and_queues(world).into_keys() {
+        world.vfs.remove_file(&path).unwrap();
+    }
+    for (path, bytes) in older {
+        let file = world.vfs.create_new(path).unwrap();
+        file.set_len(bytes.len() as u64).unwrap();
+        file.write_all_at(bytes, 0).unwrap();
+        file.sync_data().unwrap();
+    }
+}
+
+#[test]
+fn a_log_that_lost_its_end_goes_on_behind_the_copies() {
+    // Few messages, and more than a queue leaves out without a look at the log between.
+    for (lost, segments) in [(40, 1), (1500, 2)] {
+        let options = StoreOptions { segment_bytes: 512 << 10, ..feeding() };
+        let (world, _, _) = World::simulated();
+        let store = world.open(OpenMode::Create, &options).unwrap();
+        store.create_topic(TABLE, 1, &[("cleanup.policy".to_owned(), "COMPACTION".to_owned())]).unwrap();
+        fill(&store, 0, 20, 1);
+        store.close().unwrap();
+        let older = log_and_queues(&world);
+        let store = world.open(OpenMode::ReadWrite, &options).unwrap();
+        fill(&store, 20, 20 + lost, 1);
+        compact(&store, Keyless::Drop);
+        store.close().unwrap();
+        let (copies, end) = (held(&world, 0), i64::from(20 + lost));
+
+        put_back(&world, &older);
+        for round in 0..2 {
+            let store = world.open(OpenMode::ReadWrite, &options).unwrap();
+            let told = store.notes().iter().any(|note| note.contains("the log has lost its end"));
+            assert_eq!(told, round == 0, "{:?}", store.notes());
+            let at = put(&store, TABLE, 0, b"new", &format!("new-{round}"));
+            assert_eq!(at.queue_offset, end + round);
+            step(&store);
+            let read: Vec<i64> = read_all(&store, TABLE, 0).into_iter().map(|row| row.0).collect();
+            assert!(
+                copies.iter().all(|copy| read.contains(copy)),
+                "round {round}: {read:?} without {copies:?}"
+            );
+            assert_eq!(read.last(), Some(&(end + round)));
+            store.close().unwrap();
+        }
+        assert_eq!(held(&world, 0), [copies, vec![end, end + 1]].concat());
+        let logs = world.vfs.list(&world.path.join("commitlog")).unwrap();
+        assert_eq!(logs.len(), segments);
+        let report = crate::verify(&world.files(), &options, &mut |_| Ok(())).unwrap();
+        let kinds: Vec<&str> = report.problems.iter().map(|problem| problem.kind).collect();
+        assert_eq!(kinds, ["queue_gap"], "{report:?}");
+        let store = world.open(OpenMode::ReadWrite, &options).unwrap();
+        compact(&store, Keyless::Drop);
+        assert_eq!(held(&world, 0)[held(&world, 0).len() - 2..], [end, end + 1]);
+        store.close().unwrap();
+    }
+}
+
 #[test]
 fn a_full_disk_does_not_keep_a_store_from_closing() {
     let (world, sim, _) = World::simulated();

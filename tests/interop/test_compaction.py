@@ -278,6 +278,8 @@ def test_rocketmq_serves_what_mqstore_fed(shop: Shop, version: str, tmp_path: Pa
         store.create_topic("plain", 1)
         for spec in specs():
             store.append(**append_arguments(spec))
+        for n in range(30):
+            store.append("table", f"without a key {n}".encode(), queue_id=n % QUEUES)
     original = by_mqstore(path)
     assert len({each.name for each in (path / "compaction/compactionLog/table/0").iterdir()}) > 3
     assert len(with_keys(original)) < len(original)

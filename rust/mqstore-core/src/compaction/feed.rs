@@ -259,7 +259,8 @@ impl Feed {
                 Ok((mut going, fed_from)) => {
                     going.next = going.next.max(read);
                     if manifest.fed_from(topic, queue_id).is_none_or(|from| from > going.next) {
-                        manifest.feed_from(topic, queue_id, fed_from.unwrap_or(going.next));
+                        let from = fed_from.map_or(going.next, |from| from.max(read));
+                        manifest.feed_from(topic, queue_id, from);
                         noted = true;
                     }
                     Fed::Goes(going)

@@ -22,6 +22,7 @@ use super::job::{Begun, Job, fresh_token};
 use super::manifest::{Generation, Manifest};
 use super::model::{CompactionPlan, LogPart, QueueTask};
 use super::options::{CompactionOptions, Keyless};
+use super::positions::Positions;
 use super::publish::lock_store;
 use super::state::{GenerationState, Known};
 use super::topics::CompactionTopics;
@@ -326,6 +327,7 @@ impl<'a> Planner<'a> {
         };
         let (queues, log_end) = self.queues_of(&chosen.topics)?;
         let manifest = Manifest::load(self.files)?;
+        let positions = Positions::load(self.files, &self.files.compaction())?;
         let now_ms = self.files.clock.now_ms();
         let mut geometry = None;
         let mut states = Vec::new();
@@ -355,7 +357,8 @@ impl<'a> Planner<'a> {
             }
             let restored = self.restored_to(&topic, queue_id);
             // What is known of lost files does not hold for what takes their place.
-            let facts = state.known(self.files, &manifest, &topic, queue_id)?;
+            let position = positions.get(&topic, queue_id);
+            let facts = state.known(self.files, &manifest, &topic, queue_id)?.compacted_to(position);
             let known = facts.generation.filter(|_| restored.is_none());
             let previous_end = match restored {
                 Some(end) => end,

@@ -105,7 +105,11 @@ impl CompactedQueue {
         }
         let state = GenerationState::load(&self.files, &self.topic, self.queue_id)?;
         let manifest = manifests.load(&self.files)?;
-        let known = state.known(&self.files, &manifest, &self.topic, self.queue_id)?;
+        let mut known = state.known(&self.files, &manifest, &self.topic, self.queue_id)?;
+        if known.generation.is_none() {
+            let positions = Positions::load(&self.files, &self.files.compaction())?;
+            known = known.compacted_to(positions.get(&self.topic, self.queue_id));
+        }
         let compacted = known.fed_from.max(first).min(self.max_offset);
         if known.generation.is_none() && compacted <= self.min_offset {
             return Ok(None);

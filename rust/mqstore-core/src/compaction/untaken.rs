@@ -62,11 +62,11 @@ pub(crate) fn ends(
     topics: &[(String, u32)],
 ) -> Result<Vec<(String, i32, i64)>, StoreError> {
     let compaction = files.compaction();
-    let (mut taken, positions) = (Taken::load(files)?, Positions::load(files, &compaction)?);
+    let mut taken = Taken::load(files)?;
     let mut found = Vec::new();
     for (topic, _) in topics {
         for queue_id in queue_ids(files, &compaction, topic)? {
-            let read = positions.get(topic, queue_id).map_or(0, |position| position.saturating_add(1));
+            let read = taken.positions.get(topic, queue_id).map_or(0, |position| position.saturating_add(1));
             found.push((topic.clone(), queue_id, taken.known(topic, queue_id)?.end.max(read)));
         }
     }
@@ -119,12 +119,14 @@ struct Held {
 pub(super) struct Taken<'a> {
     files: &'a StoreFiles,
     manifest: Manifest,
+    positions: Positions,
     queues: BTreeMap<(String, i32), Held>,
 }
 
 impl<'a> Taken<'a> {
     pub(super) fn load(files: &'a StoreFiles) -> Result<Self, StoreError> {
-        Ok(Self { files, manifest: Manifest::load(files)?, queues: BTreeMap::new() })
+        let (manifest, positions) = (Manifest::load(files)?, Positions::load(files, &files.compaction())?);
+        Ok(Self { files, manifest, positions, queues: BTreeMap::new() })
     }
 
     /// One past the last queue offset that is in the files, durably, or that a compaction has read for them; 0 where
@@ -145,7 +147,8 @@ impl<'a> Taken<'a> {
         }
         let known = match GenerationState::load(self.files, topic, queue_id) {
             Ok(state) => {
-                let known = state.known(self.files, &self.manifest, topic, queue_id)?;
+                let position = self.positions.get(topic, queue_id);
+                let known = state.known(self.files, &self.manifest, topic, queue_id)?.compacted_to(position);
                 let kept = known.generation.map_or(0, Generation::records);
                 Held { end: known.end, compacted: known.fed_from, kept }
             }

@@ -44,7 +44,7 @@ def main() -> int:
         scratch = Path(name)
         _check(scratch, quick=arguments.quick)
         try:
-            return _run(arguments, rows, scratch)
+            return _run(arguments, there, rows, scratch)
         except MeasureError as error:
             print(error, file=sys.stderr)
             return 1
@@ -88,7 +88,7 @@ def _check(scratch: Path, *, quick: bool) -> None:
         sys.exit(f"{scratch} has less than {room >> 30} GiB free; give another folder: --folder")
 
 
-def _run(arguments: argparse.Namespace, rows: list[Row], scratch: Path) -> int:
+def _run(arguments: argparse.Namespace, there: tuple[Row, ...], rows: list[Row], scratch: Path) -> int:
     rounds = arguments.rounds or (2 if arguments.quick else 5)
     programs = Programs(scratch, java=not arguments.no_java, rust=arguments.program)
     facts = machine.describe(scratch) | _versions(programs, java=not arguments.no_java)
@@ -110,7 +110,7 @@ def _run(arguments: argparse.Namespace, rows: list[Row], scratch: Path) -> int:
         print(report.text(row, found[row.name]), flush=True)
         tables = _write(arguments.output, facts, rounds, rows, measured, found, bench.problems)
     if arguments.docs:
-        report.into_page(ROOT / "docs" / "benchmarks.md", tables)
+        report.into_page(ROOT / "docs" / "benchmarks.md", tables, [row.name for row in there])
     print(f"\n{arguments.output / 'latest.md'}, {arguments.output / 'latest.json'}")
     for problem in bench.problems:
         print(f"not measured: {problem}", file=sys.stderr)

@@ -6,7 +6,7 @@ import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from .rows import ROWS, Limit, Ratio, Row
+from .rows import Limit, Ratio, Row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,8 +134,8 @@ def text(row: Row, found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def into_page(page: Path, tables: dict[str, str]) -> None:
-    """Put tables of rows between the two marks of a page, in the rows' order.
+def into_page(page: Path, tables: dict[str, str], names: list[str]) -> None:
+    """Put tables of rows between the two marks of a page, in the order of `names`, which are all there are.
 
     Rows that the page has and this run has not are kept. Each table says on which machine it was taken: figures are
     to be compared within a table, not between tables.
@@ -147,7 +147,6 @@ def into_page(page: Path, tables: dict[str, str]) -> None:
         raise ValueError(reason)
     _, *kept = _ROW.split(inside)
     old = dict(zip(kept[::2], kept[1::2], strict=True))
-    names = [row.name for row in ROWS]
     parts = {name: text.strip() for name, text in (old | tables).items() if name in names}
     body = "\n\n".join(parts[name] for name in sorted(parts, key=names.index))
     page.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}")

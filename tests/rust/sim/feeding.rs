@@ -15,7 +15,7 @@ use crate::workload::{World, explain, root, tiny};
 
 const TOPIC: &str = "keyed";
 const QUEUES: i32 = 2;
-const LIMITS: Limits = Limits { all_up_to: 8, singles: 8, random: 2, cuts: 1 };
+const LIMITS: Limits = Limits { all_up_to: 6, singles: 6, random: 1, cuts: 1 };
 
 /// What goes on beside the feed, and on which file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

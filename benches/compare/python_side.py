@@ -98,6 +98,8 @@ def working_copy(spec: dict[str, Any]) -> Path:
     path = Path(spec["path"] + "-work")
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(spec["path"], path, copy_function=copy)
+    # The system would write the copy while what is measured syncs.
+    os.sync()
     return path
 
 

@@ -45,7 +45,7 @@ def spark_rows(records: int) -> tuple[Row, ...]:
         Row(
             "spark-write",
             f"{WRITTEN:,} rows of 1 KiB into a new store",
-            {"op": "write", "messages": WRITTEN, "warm_up": 20_000},
+            {"op": "write", "messages": WRITTEN, "warm_up": 200_000},
             (spark(), spark("Parquet by Spark", pattern="parquet"), alone()),
             (),
         ),

@@ -29,6 +29,7 @@ __all__ = [
     "check_rows",
     "check_staged",
     "compaction_abandon",
+    "compaction_end",
     "compaction_plan",
     "compaction_preview",
     "compaction_publish",
@@ -571,6 +572,7 @@ def compaction_restore(
     request: tuple[list[str] | None, str, int, int],
     progress: Callable[[int, int], object] | None,
 ) -> str: ...
+def compaction_end(store: NativeStore, topic: str, queue_id: int) -> int | None: ...
 def compaction_read(
     path: str, topic: str, queue_id: int, from_offset: int, limit: int
 ) -> tuple[int, int, list[tuple[int, str | None, bytes, bytes]]] | None: ...

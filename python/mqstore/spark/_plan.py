@@ -9,7 +9,6 @@ are read as ``Store.read`` does: below the end of the compaction their messages 
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -135,22 +134,19 @@ def lost(options: dict[str, Any], goes_on: str) -> Callable[[str], None]:
 
 def parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) -> list[Part]:
     """Cuts parts of queues into what tasks read."""
-    compacted = [part for part in ranges if _is_compacted(store.path, part)]
-    asked = []
-    for part in compacted:
-        first = _first(store, part)
+    asked, logged = [], []
+    for wanted in ranges:
+        compacted = _native.compaction_end(store, wanted.topic, wanted.queue_id) or 0
+        cut = min(max(wanted.start, compacted), wanted.end)
+        if cut < wanted.end:
+            logged.append(wanted._replace(start=cut))
+        part = wanted._replace(end=cut)
+        first = _first(store, part) if part.start < cut else None
         if first is not None:
             rows = _batch_rows(options, [first.size])
             pieces = _pieces(part, options["max_records"] or _ENTRIES)
             asked += [Part(store.path, (piece,), 0, 0, "messages", rows) for piece in pieces]
-    return asked + _log_parts(store, [part for part in ranges if part not in compacted], options)
-
-
-def _is_compacted(path: str, part: Range) -> bool:
-    """Whether a compaction has left something of a queue."""
-    if not os.path.isdir(os.path.join(path, "compaction")):  # noqa: PTH112, PTH118
-        return False
-    return _native.compaction_read(path, part.topic, part.queue_id, 0, 1) is not None
+    return asked + _log_parts(store, logged, options)
 
 
 def _pieces(part: Range, most: int) -> list[Range]:

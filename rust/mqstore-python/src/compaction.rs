@@ -43,6 +43,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(compaction_run, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_restore, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_read, module)?)?;
+    module.add_function(wrap_pyfunction!(compaction_end, module)?)?;
     Ok(())
 }
 
@@ -277,4 +278,13 @@ fn compaction_read<'py>(
         rows.push((record.queue_offset, keys, PyBytes::new(py, view.body), PyBytes::new(py, view.bytes)));
     }
     Ok(Some((min_offset, max_offset, rows)))
+}
+
+/// The queue offset below which reads of a queue are answered from its compaction files; `None` where nothing was compacted.
+#[pyfunction]
+#[pyo3(signature = (store, topic, queue_id))]
+fn compaction_end(store: &Bound<'_, NativeStore>, topic: &str, queue_id: i32) -> PyResult<Option<i64>> {
+    let shared = store.get().shared();
+    let open = shared.store()?;
+    detached(store.py(), || open.compacted_end(topic, queue_id))
 }

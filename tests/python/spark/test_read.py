@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+import compaction_rows
 import mqstore
 import mqstore.spark
+from compaction_rows import QUEUES, SIZES, TOPIC, make
 from mqstore.spark import _options, _plan, _rows, _source
 
 MESSAGES = 600
@@ -290,3 +292,35 @@ def test_plans_on_an_empty_part(made: Path) -> None:
     assert [batch.num_rows for batch in _rows.rows(options, None)] == [0]
     with _plan.open_store(str(made)) as store:
         assert _plan.parts(store, [], options) == []
+
+
+def test_a_queue_is_read_from_its_compaction_as_far_as_that_goes(tmp_path: Path) -> None:
+    path = tmp_path / "prices"
+    contents = make(path)
+
+    def ways() -> set[str]:
+        given = {"path": str(path), "topic": TOPIC}
+        reader = _source.reader(given, _source.schema(given))
+        return {part.way for part in _source.plan(reader.options, reader.ranges)}
+
+    def rows() -> list[tuple[int, int, bytes]]:
+        with mqstore.open(path) as store:
+            found = [each for queue in range(QUEUES) for each in store.read(TOPIC, queue)]
+        return [(each.queue_id, each.queue_offset, each.body) for each in found]
+
+    def read_here() -> list[tuple[int, int, bytes]]:
+        return sorted((row["queue_id"], row["queue_offset"], row["body"]) for row in direct(path, topic=TOPIC))
+
+    # What was only copied to the compaction files is still in the log.
+    assert (path / "compaction").is_dir()
+    assert "messages" not in ways()
+    assert read_here() == rows()
+    mqstore.compact(path, in_place=True, **SIZES)
+    assert ways() == {"messages"}
+    assert read_here() == rows()
+    with mqstore.open(path, "rw") as store:
+        compaction_rows.fill(store, contents, 300, seed=2)
+    assert "messages" in ways()
+    assert len(ways()) == 2
+    assert len(rows()) > 300
+    assert read_here() == rows()

@@ -98,6 +98,19 @@ impl Store {
         })
     }
 
+    /// The queue offset below which [`Store::read`] answers from the compaction files of a queue, and from which on from
+    /// the commit log; `None` where nothing was compacted.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`]; I/O errors, and damaged compaction files.
+    pub fn compacted_end(&self, topic: &str, queue_id: i32) -> Result<Option<i64>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        view.catch_up()?;
+        let bounds = bounds(&view, topic, queue_id)?;
+        Ok(self.compacted(&*view, topic, queue_id, bounds)?.map(|queue| queue.max_offset()))
+    }
+
     /// What a compaction left of a queue with these bounds, for topics that keep the newest message of each key.
     fn compacted(
         &self,

@@ -1,14 +1,18 @@
-"""Makes the pictures in docs/screens: what the command line prints on a terminal, for the guide in docs/dead-broker.md.
+"""Makes the pictures in docs/screens: what the command line and Spark print on a terminal.
 
-    .venv/bin/python tools/screens.py
+    .venv/bin/python tools/screens.py                  all of them; Spark needs Java 17 or newer
+    .venv/bin/python tools/screens.py dead-broker      those of docs/dead-broker.md
+    .venv/bin/python tools/screens.py spark            those of docs/spark.md
 
-Builds the store of a broker that died: sixty thousand messages of a shop, groups that lag, then a queue folder that is
-gone, a page of the log overwritten, and a record that was being written when the power went. Then runs the commands of
-the guide on it, each in a terminal of its own, and keeps what that shows.
+For the first it builds the store of a broker that died: sixty thousand messages of a shop, groups that lag, then a
+queue folder that is gone, a page of the log overwritten, and a record that was being written when the power went. Then
+it runs the commands of the guide on it, each in a terminal of its own, and keeps what that shows. For the second it
+runs the recipes of the page on a small shop.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import json
@@ -26,7 +30,8 @@ from pathlib import Path
 
 import mqstore
 
-SCREENS = Path(__file__).parent.parent / "docs" / "screens"
+DOCS = Path(__file__).parent.parent / "docs"
+SCREENS = DOCS / "screens"
 COLUMNS = 132
 
 STEPS = {
@@ -40,14 +45,50 @@ STEPS = {
 }
 
 
+RECIPES = {1: "spark-latest", 4: "spark-join"}
+"""Queries of docs/spark.md, by their places behind its view, and the names of their pictures."""
+
+
 def main() -> None:
-    """Builds the store, runs the commands, writes the pictures."""
+    """Builds the stores, runs the commands and queries, writes the pictures."""
+    wanted = sys.argv[1:] or ["dead-broker", "spark"]
+    SCREENS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        _dead_broker(Path(folder) / "store")
-        shutil.rmtree(SCREENS, ignore_errors=True)
-        SCREENS.mkdir()
-        for name, command in STEPS.items():
-            _picture(name, command, _shown(command, Path(folder)))
+        if "dead-broker" in wanted:
+            _dead_broker(Path(folder) / "store")
+            for name, command in STEPS.items():
+                _picture(name, f"$ {command}", _shown(command, Path(folder)))
+        if "spark" in wanted:
+            _recipes(Path(folder) / "shop")
+
+
+def _recipes(home: Path) -> None:
+    from pyspark.sql import SparkSession
+
+    _shop(home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    text = (DOCS / "spark.md").read_text().partition("## Recipes\n")[2]
+    blocks = [block.strip() for block in re.findall(r"```sql\n(.*?)```", text, re.DOTALL)]
+    spark.sql(blocks[0].replace("/data/store", str(home)).rstrip(";"))
+    for place, name in RECIPES.items():
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            spark.sql(blocks[place].rstrip(";")).show(8, truncate=60)
+        _picture(name, blocks[place], shown.getvalue().rstrip())
+    spark.stop()
+
+
+def _shop(home: Path) -> None:
+    chance = random.Random(7)  # noqa: S311 - any numbers do
+    goods = ("apples", "bread", "coffee", "tea", "tomatoes")
+    with mqstore.open(home, "create") as store:
+        for number in range(200):
+            good = chance.choice(goods)
+            store.append("prices", f"{chance.randrange(80, 900) / 100:.2f} EUR".encode(), keys=good)
+            order = f"{chance.randrange(1, 9)} of {good} for customer {number:03}"
+            store.append("orders", order.encode(), keys=good)
 
 
 def _dead_broker(home: Path) -> None:
@@ -117,7 +158,7 @@ def _picture(name: str, command: str, text: str) -> None:
     from rich.text import Text
 
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
-    console.print(Text(f"$ {command}", style="bold"))
+    console.print(Text(command, style="bold"))
     console.print(Text.from_ansi(text))
     # The font that rich names comes from another server; whoever looks has one of their own.
     drawn = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="mqstore"), flags=re.DOTALL)

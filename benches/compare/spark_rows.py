@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from .rows import Contender, Row, Spec
+from .rows import Contender, Limit, Ratio, Row, Spec
 
 OURS, ALONE = "mqstore on Spark", "mqstore, one process"
+BY_WINDOW, EXPORT, STREAM = "log parsed in Python, window", "export on Spark", "stream, availableNow"
 
 KEYS = 100_000
 WRITTEN = 1_000_000
@@ -23,11 +24,11 @@ def alone(name: str = ALONE, **spec: str | int) -> Contender:
 def spark_rows(records: int) -> tuple[Row, ...]:
     """Return the rows, on a store of so many messages of 1 KiB with 100,000 keys."""
 
-    def row(name: str, title: str, *contenders: Contender, figures: tuple[str, ...] = ("rate",)) -> Row:
+    def row(name: str, title: str, *contenders: Contender, asked: tuple[Ratio | Limit, ...] = ()) -> Row:
         keys = min(KEYS, records)
         spec: Spec = {"op": name, "filled": records, "messages": records, "filler": "python", "keys": keys, "queues": 2}
         whole = f"{records:,} messages of 1 KiB, {keys:,} keys: {title}"
-        return Row(f"spark-{name}", whole, spec, contenders, (), figures=figures, kind="prepared")
+        return Row(f"spark-{name}", whole, spec, contenders, asked, kind="prepared")
 
     return (
         row(
@@ -36,17 +37,46 @@ def spark_rows(records: int) -> tuple[Row, ...]:
             spark(),
             alone(),
             spark("log parsed in Python, max_by", pattern="max_by"),
-            spark("log parsed in Python, window", pattern="window"),
+            spark(BY_WINDOW, pattern="window"),
+            asked=(Ratio(OURS, BY_WINDOW, 6.0),),
         ),
-        row("read", "rows and bytes of bodies counted", spark(), spark("ready batches", pattern="bare")),
-        row("parquet", "into Parquet", spark(), spark("export on Spark", pattern="export"), alone(op="export")),
-        row("stream", "into nothing", spark("stream, availableNow"), spark("batch", pattern="batch")),
+        row(
+            "read",
+            "rows and bytes of bodies counted",
+            spark(),
+            spark("ready batches", pattern="bare"),
+            asked=(Limit(OURS, "rate", 1.25e6, at_most=False),),
+        ),
+        row(
+            "parquet",
+            "into Parquet",
+            spark(),
+            spark(EXPORT, pattern="export"),
+            alone(op="export"),
+            asked=(Limit(EXPORT, "rate", 0.6e6, at_most=False),),
+        ),
+        row(
+            "stream",
+            "into nothing",
+            spark(STREAM),
+            spark("batch", pattern="batch"),
+            asked=(Ratio(STREAM, "batch", 0.8),),
+        ),
         row("verify", "all checks", spark(), alone()),
+        Row(
+            "spark-first",
+            "the first job of a new cluster of two executors: 50,000 messages verified",
+            {"op": "first", "filled": 50_000, "messages": 50_000, "filler": "python", "keys": 50_000, "queues": 2},
+            (spark("mqstore shipped", pattern="shipped"), spark("mqstore installed", pattern="installed")),
+            (Ratio("mqstore shipped", "mqstore installed", 1.0, figure="taken_ms", plus=3_000),),
+            figures=("taken_ms",),
+            kind="prepared",
+        ),
         Row(
             "spark-write",
             f"{WRITTEN:,} rows of 1 KiB into a new store",
             {"op": "write", "messages": WRITTEN, "warm_up": 200_000},
             (spark(), spark("Parquet by Spark", pattern="parquet"), alone()),
-            (),
+            (Limit(OURS, "rate", 200_000, at_most=False),),
         ),
     )

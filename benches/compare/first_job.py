@@ -1,0 +1,61 @@
+"""The first job of a cluster that was started just now, in a process of its own: prints the seconds that it took.
+
+The executors are processes with a Python of their own, which has mqstore (``installed``) or gets it with the job
+(``shipped``). The time begins when the session is there; on both sides it has the start of the workers of Python.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+import venv
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+import mqstore.spark
+
+EXECUTORS = "local-cluster[2,1,1024]"
+
+
+def main(path: str, how: str) -> None:
+    """Verify the store."""
+    folder = Path(tempfile.mkdtemp(prefix="mqstore-first-"))
+    try:
+        python = Path(sys.executable) if how == "installed" else bare_python(folder / "python")
+        os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        builder = SparkSession.builder.master(EXECUTORS).config("spark.ui.enabled", "false")
+        builder = builder.config("spark.sql.execution.pyspark.python", str(python))
+        builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.local.dir", str(folder))
+        spark = builder.getOrCreate()
+        # Both executors are there.
+        spark.sparkContext.parallelize(range(2), 2).map(lambda _: time.sleep(1)).count()
+        begin = time.perf_counter()
+        if how == "shipped":
+            mqstore.spark.ship(spark)
+        report = mqstore.spark.verify(spark, [path])[path]
+        print(time.perf_counter() - begin, report.messages)
+        spark.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def bare_python(folder: Path) -> Path:
+    """Make a Python that has pyarrow and nothing else."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    found = find_spec("pyarrow")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    (next(folder.glob("lib/python*/site-packages")) / "pyarrow").symlink_to(found.submodule_search_locations[0])
+    return folder / "bin" / "python"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -18,6 +18,7 @@ from typing import Any
 
 from . import machine, report
 from .measure import Bench, Results
+from .python_rows import PYTHON_ROWS
 from .rows import ROWS, Row
 from .sides import HERE, ROOT, VERSION, MeasureError, Programs
 from .spark_rows import spark_rows
@@ -31,7 +32,7 @@ QUICK_ROOM_BYTES = 8 << 30
 def main() -> int:
     """Run what the command line asks for."""
     arguments = _arguments()
-    there = ROWS + spark_rows(arguments.spark_records)
+    there = ROWS + PYTHON_ROWS + spark_rows(arguments.spark_records)
     rows = _chosen(there, arguments.rows)
     if arguments.list:
         for row in there:

@@ -30,7 +30,8 @@ class Contender:
 
     name: str
     driver: str
-    """``rust`` (mqstore and the limits), ``python`` (mqstore's Python API), ``spark`` or ``java``."""
+    """``rust`` (mqstore and the limits), ``python`` (mqstore's Python API), ``peers`` (that and other
+    libraries), ``spark`` or ``java``."""
     spec: Spec = field(default_factory=dict)
 
 

@@ -131,10 +131,10 @@ class Programs:
             raise MeasureError(str(error)) from error
 
     def start(self, driver: str) -> Driver:
-        """Start ``rust``, ``python``, ``spark`` or ``java``."""
+        """Start ``rust``, ``python``, ``peers``, ``spark`` or ``java``."""
         if driver == "rust":
             return Driver([str(self._rust)], self._scratch / "rust.txt")
-        if driver in ("python", "spark"):
+        if driver in ("python", "peers", "spark"):
             return Driver([sys.executable, str(HERE / f"{driver}_side.py")], self._scratch / f"{driver}.txt")
         home = self._scratch / "home"
         (home / "tmp").mkdir(parents=True, exist_ok=True)

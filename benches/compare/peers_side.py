@@ -1,0 +1,364 @@
+"""What a Python program would keep its messages in, and mqstore: one JSON line in, one out, as with the others.
+
+Operation ``put``: bodies are stored, `batch` a call, each call by itself; with `durability` ``sync`` each call survives
+a power cut when it returns, with ``async`` the end of the process. Operation ``iterate``: all bodies of a filled one
+are looked at in order. `pattern` names who it is. None of them is told keys or tags; numbers in order are the keys
+where there have to be some.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sqlite3
+import struct
+import time
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from python_side import serve
+
+import mqstore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+AT_ONCE = 1_000
+MAP_BYTES = 32 << 30
+
+
+class Peer(Protocol):
+    """A place for messages."""
+
+    def put(self, bodies: list[bytes]) -> None:
+        """Store these, together."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all bodies in their order."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class Ours:
+    """mqstore."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        """Make it."""
+        self.store = mqstore.open(path, "create")
+        self.durable = durable
+
+    def put(self, bodies: list[bytes]) -> None:
+        """Store these, together."""
+        if len(bodies) == 1:
+            self.store.append("bench", bodies[0], queue_id=0, durable=self.durable)
+        else:
+            self.store.append_many("bench", bodies, queue_id=0, durable=self.durable)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all bodies in their order."""
+        return (message.body for message in self.store.read("bench", 0))
+
+    def close(self) -> None:
+        """Close it."""
+        self.store.close()
+
+
+class LogFile:
+    """A file with a length and a checksum before each body, flushed after each call."""
+
+    HEAD = struct.Struct(">II")
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        """Make it."""
+        path.mkdir()
+        self.path = path / "log"
+        self.file = self.path.open("wb")
+        self.durable = durable
+
+    def put(self, bodies: list[bytes]) -> None:
+        """Store these, together."""
+        for body in bodies:
+            self.file.write(self.HEAD.pack(len(body), zlib.crc32(body)))
+            self.file.write(body)
+        self.file.flush()
+        if self.durable:
+            os.fdatasync(self.file.fileno())
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all bodies in their order."""
+        with self.path.open("rb") as file:
+            while head := file.read(self.HEAD.size):
+                size, checksum = self.HEAD.unpack(head)
+                body = file.read(size)
+                if zlib.crc32(body) != checksum:
+                    raise ValueError
+                yield body
+
+    def close(self) -> None:
+        """Close it."""
+        self.file.close()
+
+
+class Memory:
+    """`queue.Queue`, which is gone with the process."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:  # noqa: ARG002
+        """Make it."""
+        self.queue: queue.Queue[bytes] = queue.Queue()
+
+    def put(self, bodies: list[bytes]) -> None:
+        """Store these."""
+        for body in bodies:
+            self.queue.put(body)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Take all bodies out in their order."""
+        while not self.queue.empty():
+            yield self.queue.get()
+
+    def close(self) -> None:
+        """Forget it."""
+
+
+class Sqlite:
+    """SQLite with a write-ahead log, a transaction a call."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        """Make it."""
+        path.mkdir()
+        self.connection = sqlite3.connect(path / "messages.db")
+        self.connection.execute("PRAGMA journal_mode=WAL")
+        self.connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+        self.connection.execute("CREATE TABLE messages (number INTEGER PRIMARY KEY, body BLOB NOT NULL)")
+
+    def put(self, bodies: list[bytes]) -> None:
+        """Store these, together."""
+        with self.connection:
+            self.connection.executemany("INSERT INTO messages (body) VALUES (?)", ((body,) for body in bodies))
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all bodies in their order."""
+        return (row[0] for row in self.connection.execute("SELECT body FROM messages ORDER BY number"))
+
+    def close(self) -> None:
+        """Close it."""
+        self.connection.close()
+
+
+class Lmdb:
+    """LMDB, a transaction a call."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        """Make it."""
+        import lmdb
+
+        self.environment = lmdb.open(str(path), map_size=MAP_BYTES, sync=durable, metasync=durable)
+        self.next = 0
+
+    def put(self, bodies: list[bytes]) -> None:
+        """Store these, together."""
+        with self.environment.begin(write=True) as transaction:
+            for body in bodies:
+                transaction.put(self.next.to_bytes(8, "big"), body, append=True)
+                self.next += 1
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all bodies in their order."""
+        with self.environment.begin() as transaction, transaction.cursor() as cursor:
+            yield from cursor.iternext(keys=False)
+
+    def close(self) -> None:
+        """Close it."""
+        self.environment.close()
+
+
+class LevelDb:
+    """LevelDB through plyvel, a batch a call."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        """Make it."""
+        import plyvel
+
+        self.database = plyvel.DB(str(path), create_if_missing=True)
+        self.durable = durable
+        self.next = 0
+
+    def put(self, bodies: list[bytes]) -> None:
+        """Store these, together."""
+        with self.database.write_batch(sync=self.durable) as batch:
+            for body in bodies:
+                batch.put(self.next.to_bytes(8, "big"), body)
+                self.next += 1
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all bodies in their order."""
+        return iter(self.database.iterator(include_key=False))
+
+    def close(self) -> None:
+        """Close it."""
+        self.database.close()
+
+
+class RocksDb:
+    """RocksDB through rocksdict, a batch a call."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        """Make it."""
+        import rocksdict
+
+        self.database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
+        written = rocksdict.WriteOptions()
+        written.sync = durable
+        self.database.set_write_options(written)
+        self.batch = rocksdict.WriteBatch
+        self.next = 0
+
+    def put(self, bodies: list[bytes]) -> None:
+        """Store these, together."""
+        if len(bodies) == 1:
+            self.database[self.next.to_bytes(8, "big")] = bodies[0]
+            self.next += 1
+            return
+        batch = self.batch(raw_mode=True)
+        for body in bodies:
+            batch.put(self.next.to_bytes(8, "big"), body)
+            self.next += 1
+        self.database.write(batch)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all bodies in their order."""
+        return iter(self.database.values())
+
+    def close(self) -> None:
+        """Close it."""
+        self.database.close()
+
+
+class LiteQueue:
+    """litequeue, which keeps texts in SQLite; a call a message."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:  # noqa: ARG002
+        """Make it."""
+        from litequeue import LiteQueue as Queue
+
+        path.mkdir()
+        self.queue = Queue(str(path / "queue.db"))
+
+    def put(self, bodies: list[bytes]) -> None:
+        """Store these, one by one."""
+        for body in bodies:
+            self.queue.put(body.decode())
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Take all bodies out in their order."""
+        while (message := self.queue.pop()) is not None:
+            yield message.data.encode()
+
+    def close(self) -> None:
+        """Close it."""
+        self.queue.close()
+
+
+class PersistQueue:
+    """persist-queue's queue in SQLite; a call a message."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:  # noqa: ARG002
+        """Make it."""
+        import persistqueue
+
+        self.queue = persistqueue.SQLiteQueue(str(path), auto_commit=True)
+
+    def put(self, bodies: list[bytes]) -> None:
+        """Store these, one by one."""
+        for body in bodies:
+            self.queue.put(body)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Take all bodies out in their order."""
+        while self.queue.size:
+            yield self.queue.get()
+
+    def close(self) -> None:
+        """Close it."""
+        self.queue.close()
+
+
+class DiskCache:
+    """diskcache's deque; a call a message."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:  # noqa: ARG002
+        """Make it."""
+        import diskcache
+
+        self.deque = diskcache.Deque(directory=str(path))
+
+    def put(self, bodies: list[bytes]) -> None:
+        """Store these, one by one."""
+        for body in bodies:
+            self.deque.append(body)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all bodies in their order."""
+        return iter(self.deque)
+
+    def close(self) -> None:
+        """Close it."""
+        self.deque.cache.close()
+
+
+PEERS: dict[str, Any] = {
+    "mqstore": Ours,
+    "file": LogFile,
+    "queue.Queue": Memory,
+    "sqlite3": Sqlite,
+    "lmdb": Lmdb,
+    "plyvel": LevelDb,
+    "rocksdict": RocksDb,
+    "litequeue": LiteQueue,
+    "persist-queue": PersistQueue,
+    "diskcache": DiskCache,
+}
+
+
+def made(spec: dict[str, Any]) -> Peer:
+    """Return a new one."""
+    try:
+        peer: Peer = PEERS[spec["pattern"]](Path(spec["path"]), durable=spec["durability"] == "sync")
+    except ImportError as error:
+        reason = f"{error}; .venv/bin/pip install --group bench"
+        raise RuntimeError(reason) from None
+    return peer
+
+
+def put(spec: dict[str, Any]) -> dict[str, Any]:
+    """Store messages, and count them afterwards."""
+    peer, body, batch = made(spec), b"x" * spec["body_bytes"], spec["batch"]
+    calls = [[body] * batch] * (spec["messages"] // batch)
+    for bodies in [[body] * batch] * (spec["warm_up"] // batch):
+        peer.put(bodies)
+    begin = time.perf_counter()
+    for bodies in calls:
+        peer.put(bodies)
+    seconds = time.perf_counter() - begin
+    found = sum(1 for _ in peer) - spec["warm_up"] // batch * batch
+    peer.close()
+    return {"seconds": seconds, "messages": len(calls) * batch, "stored": found, "refused": 0}
+
+
+def iterate(spec: dict[str, Any]) -> dict[str, Any]:
+    """Look at the bodies of all messages."""
+    peer, body = made(spec), b"x" * spec["body_bytes"]
+    for _ in range(spec["messages"] // AT_ONCE):
+        peer.put([body] * AT_ONCE)
+    begin = time.perf_counter()
+    found = sum(len(each) for each in peer)
+    seconds = time.perf_counter() - begin
+    peer.close()
+    messages = spec["messages"] // AT_ONCE * AT_ONCE
+    return {"seconds": seconds, "messages": messages, "stored": found // spec["body_bytes"], "refused": 0}
+
+
+if __name__ == "__main__":
+    serve({"put": put, "iterate": iterate})

@@ -1,0 +1,76 @@
+"""The rows of Python programs: one thread stores and reads bodies of 1 KiB, in mqstore and in what else there is."""
+
+from __future__ import annotations
+
+from .rows import OURS, Contender, Limit, Row, Spec
+
+MEMORY = "queue.Queue"
+
+
+def peer(name: str, messages: int) -> Contender:
+    """Return a side that does so many messages: one that is a hundred times slower need not do as many."""
+    return Contender(name, "peers", {"pattern": name, "messages": messages})
+
+
+def _row(name: str, title: str, spec: Spec, least: float, messages: dict[str, int]) -> Row:
+    sides = tuple(peer(side, count) for side, count in messages.items())
+    asked = (Limit(OURS, "rate", least, at_most=False),)
+    return Row(f"py-{name}", f"Python, 1 KiB: {title}", {"body_bytes": 1024} | spec, sides, asked)
+
+
+PYTHON_ROWS: tuple[Row, ...] = (
+    _row(
+        "append",
+        "one a call, as durable as the process",
+        {"op": "put", "warm_up": 2_000},
+        1.2e6,
+        {
+            OURS: 500_000,
+            "file": 500_000,
+            MEMORY: 500_000,
+            "plyvel": 200_000,
+            "rocksdict": 200_000,
+            "lmdb": 200_000,
+            "sqlite3": 50_000,
+            "litequeue": 20_000,
+            "persist-queue": 5_000,
+            "diskcache": 10_000,
+        },
+    ),
+    _row(
+        "append-many",
+        "a thousand a call, as durable as the process",
+        {"op": "put", "batch": 1_000, "warm_up": 10_000},
+        3e6,
+        {
+            OURS: 1_000_000,
+            "file": 500_000,
+            "plyvel": 200_000,
+            "rocksdict": 200_000,
+            "lmdb": 500_000,
+            "sqlite3": 200_000,
+        },
+    ),
+    _row(
+        "durable",
+        "one a call, safe from a power cut when the call returns",
+        {"op": "put", "durability": "sync", "warm_up": 200},
+        10_000,
+        {OURS: 2_000, "file": 2_000, "sqlite3": 2_000, "lmdb": 2_000, "plyvel": 2_000, "rocksdict": 2_000},
+    ),
+    _row(
+        "iterate",
+        "all bodies in order",
+        {"op": "iterate"},
+        2e6,
+        {
+            OURS: 500_000,
+            "file": 500_000,
+            MEMORY: 500_000,
+            "plyvel": 200_000,
+            "rocksdict": 200_000,
+            "lmdb": 500_000,
+            "sqlite3": 200_000,
+        },
+    ),
+)

@@ -279,6 +279,28 @@ impl Window {
     }
 }
 
+/// The queue offset of a queue file's last valid entry, by bisection; `None` without one, and when the file is gone.
+pub(crate) fn last_offset(files: &StoreFiles, queue: &DataFile) -> Result<Option<i64>, StoreError> {
+    let Some(file) = open_listed(files, queue)? else {
+        return Ok(None);
+    };
+    let mut bytes = [0; BATCH_CQ_UNIT_BYTES];
+    let (mut low, mut high, mut last) = (0, queue.len / BATCH_CQ_UNIT_BYTES as u64, None);
+    while low < high {
+        let middle = low.midpoint(high);
+        file.read_exact_at(&mut bytes, middle * BATCH_CQ_UNIT_BYTES as u64)
+            .at(&queue.path, "reading sparse queue entries")?;
+        let unit = BatchCqUnit::decode(&bytes);
+        if unit.is_valid() {
+            last = Some(unit.base_offset);
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(last)
+}
+
 /// The queue offset of a queue file's first entry, if that is valid; `None` too when the file is gone.
 pub(crate) fn first_offset(files: &StoreFiles, queue: &DataFile) -> Result<Option<i64>, StoreError> {
     let Some(file) = open_listed(files, queue)? else {

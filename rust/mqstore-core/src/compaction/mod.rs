@@ -85,4 +85,4 @@ pub use reader::{CompactedQueue, CompactedRecords};
 pub use restore::{RestoreReport, RestoredQueue};
 pub(crate) use restore::{RestoreSource, Run, restore, restore_open};
 pub use task::run_task;
-pub(crate) use untaken::{Untaken, UntakenSearch, dirty_topics, ends, taken_up};
+pub(crate) use untaken::{Lost, Untaken, UntakenSearch, beyond_the_log, dirty_topics, taken_up};

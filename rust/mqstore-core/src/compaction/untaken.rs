@@ -20,6 +20,7 @@ use std::sync::Arc;
 use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::switch;
 
+use super::cursor::last_offset;
 use super::folder::{QueueFolder, open_listed, queue_ids};
 use super::manifest::{Generation, Manifest};
 use super::positions::Positions;
@@ -55,22 +56,55 @@ pub(crate) fn taken_up(files: &StoreFiles, topic: &str, queue_id: i32) -> Result
     Ok((end, state.token))
 }
 
-/// One past the last queue offset that is in the compaction files of each queue of `topics`, or that was read for them.
-/// Queues whose files cannot be read are left out.
-pub(crate) fn ends(
+/// A queue whose compaction files go further than the log.
+pub(crate) struct Lost {
+    pub(crate) topic: String,
+    pub(crate) queue_id: i32,
+    /// The next queue offset by the log.
+    pub(crate) log_end: i64,
+    /// One past the last one that is in the files, or that was read for them.
+    pub(crate) end: i64,
+}
+
+/// The queues of `topics` whose compaction files go further than `log_end` says that the log does. Those whose files
+/// cannot be read are left out.
+pub(crate) fn beyond_the_log(
     files: &StoreFiles,
     topics: &[(String, u32)],
-) -> Result<Vec<(String, i32, i64)>, StoreError> {
+    log_end: impl Fn(&str, i32) -> Option<i64>,
+) -> Result<Vec<Lost>, StoreError> {
     let compaction = files.compaction();
     let mut taken = Taken::load(files)?;
     let mut found = Vec::new();
     for (topic, _) in topics {
         for queue_id in queue_ids(files, &compaction, topic)? {
+            let Some(log_end) = log_end(topic, queue_id) else { continue };
             let read = taken.positions.get(topic, queue_id).map_or(0, |position| position.saturating_add(1));
-            found.push((topic.clone(), queue_id, taken.known(topic, queue_id)?.end.max(read)));
+            let known = taken.manifest.generations(topic, queue_id).iter().map(|each| each.end);
+            let told = known.chain([read]).any(|end| end > log_end);
+            // A store of many queues is opened without a look at all their entries.
+            if !told && !may_hold(files, topic, queue_id, log_end)? {
+                continue;
+            }
+            let end = taken.known(topic, queue_id)?.end.max(read);
+            if end > log_end {
+                found.push(Lost { topic: topic.clone(), queue_id, log_end, end });
+            }
         }
     }
     Ok(found)
+}
+
+/// Whether the files of a queue may hold `offset` or a later one.
+fn may_hold(files: &StoreFiles, topic: &str, queue_id: i32, offset: i64) -> Result<bool, StoreError> {
+    let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
+    for pair in folder.pairs.iter().rev() {
+        let Some(queue) = &pair.queue else { return Ok(true) };
+        if let Some(last) = last_offset(files, queue)? {
+            return Ok(last >= offset);
+        }
+    }
+    Ok(false)
 }
 
 /// The compaction topics of which a queue has at least this part of its messages behind the last compaction,

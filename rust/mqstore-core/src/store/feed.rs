@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::writer::Writer;
-use crate::compaction::{FeedInput, ends};
+use crate::compaction::{FeedInput, Lost, beyond_the_log};
 use crate::error::StoreError;
 
 /// Segments of which the rest is left empty, for a log that has lost its end.
@@ -21,14 +21,12 @@ impl Writer {
     /// end, or an older one was put in its place, the files have more than it, and an offset must not stand for two
     /// messages: readers would be given the old one, and no compaction would look at the new one.
     pub(super) fn pass_copies(&self) -> Result<(), StoreError> {
+        let topics = self.topics.compaction_topics();
+        let log_end =
+            |topic: &str, queue_id| self.next_of(topic, queue_id, |next| next.load(Ordering::Acquire));
         let mut lost = Vec::new();
-        for (topic, queue_id, end) in ends(&self.files, &self.topics.compaction_topics())? {
-            let Some(log_end) = self.next_of(&topic, queue_id, |next| next.load(Ordering::Acquire)) else {
-                continue;
-            };
-            if end <= log_end {
-                continue;
-            }
+        for queue in beyond_the_log(&self.files, &topics, log_end)? {
+            let Lost { topic, queue_id, log_end, end } = queue;
             let Some(outcome) = self.make_gap(&topic, queue_id, end)? else {
                 self.note(&format!(
                     "{topic}/{queue_id}: the log ends at offset {log_end} and its compaction files at {end}, which is more \

@@ -30,8 +30,7 @@ class Contender:
 
     name: str
     driver: str
-    """``rust`` (mqstore and the limits), ``python`` (mqstore's Python API), ``peers`` (that and other
-    libraries), ``spark`` or ``java``."""
+    """``rust`` (mqstore, limits), ``python`` (mqstore), ``peers`` (that and other libraries), ``spark``, ``java``."""
     spec: Spec = field(default_factory=dict)
 
 

@@ -11,14 +11,17 @@ import shutil
 import sys
 import tempfile
 import time
-import venv
-from importlib.util import find_spec
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
 
 import mqstore.spark
+
+# The tests on a cluster know how to make a Python that has pyarrow and nothing else.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python"))
+
+from spark_cluster import bare_python
 
 EXECUTORS = "local-cluster[2,1,1024]"
 
@@ -29,8 +32,6 @@ def main(path: str, how: str) -> None:
     try:
         python = Path(sys.executable) if how == "installed" else bare_python(folder / "python")
         os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         builder = SparkSession.builder.master(EXECUTORS).config("spark.ui.enabled", "false")
         builder = builder.config("spark.sql.execution.pyspark.python", str(python))
         builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.local.dir", str(folder))
@@ -45,16 +46,6 @@ def main(path: str, how: str) -> None:
         spark.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def bare_python(folder: Path) -> Path:
-    """Make a Python that has pyarrow and nothing else."""
-    venv.create(folder, with_pip=False, symlinks=True)
-    found = find_spec("pyarrow")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    (next(folder.glob("lib/python*/site-packages")) / "pyarrow").symlink_to(found.submodule_search_locations[0])
-    return folder / "bin" / "python"
 
 
 if __name__ == "__main__":

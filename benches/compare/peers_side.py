@@ -17,14 +17,13 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from python_side import serve
+from python_side import AT_ONCE, serve
 
 import mqstore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-AT_ONCE = 1_000
 MAP_BYTES = 32 << 30
 
 

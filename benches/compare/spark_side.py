@@ -37,14 +37,19 @@ THREADS = 2
 RECORD_MAGIC = -626843481
 
 
-@cache
-def session() -> SparkSession:
-    """Return the session; the JVM has two threads and two gigabytes."""
+def prepare() -> None:
+    """Say in the environment which Java, address and Python Spark is to take."""
     if "JAVA_HOME" not in os.environ:
         found = subprocess.run([ROOT / "tools" / "java_home"], check=True, capture_output=True, text=True)
         os.environ["JAVA_HOME"] = found.stdout.strip()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+@cache
+def session() -> SparkSession:
+    """Return the session; the JVM has two threads and two gigabytes."""
+    prepare()
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 2g pyspark-shell"
     folder = tempfile.mkdtemp(prefix="mqstore-spark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -277,6 +282,7 @@ def write(spec: dict[str, Any]) -> dict[str, Any]:
 
 def first(spec: dict[str, Any]) -> dict[str, Any]:
     """Run the first job of a cluster that has just begun, in a process of its own."""
+    prepare()
     program = Path(__file__).parent / "first_job.py"
     ran = subprocess.run(
         [sys.executable, program, spec["path"], spec["pattern"]], check=True, capture_output=True, text=True

@@ -282,37 +282,46 @@ def fields_of(data: bytes) -> dict[str, tuple[int, int]]:
     }
 
 
+def spoiled(old: bytes, kind: str) -> bytes:
+    """A field after a damage that needs no neighbour."""
+    data, size = bytearray(old), len(old)
+    if kind == "flip":
+        data[size // 2] ^= 0x10
+    elif kind == "first bit":
+        data[0] ^= 0x80
+    elif kind == "last bit":
+        data[-1] ^= 0x01
+    elif kind == "zero":
+        return bytes(size)
+    elif kind == "ones":
+        return b"\xff" * size
+    elif kind in ("more", "less", "negated"):
+        number = int.from_bytes(old)
+        number = -number if kind == "negated" else number + (3 if kind == "more" else -3)
+        return (number % (1 << 8 * size)).to_bytes(size)
+    elif kind == "inverted":
+        return bytes(byte ^ 0xFF for byte in old)
+    elif kind == "reversed":
+        return old[::-1]
+    else:
+        assert kind == "shifted"
+        return old[1:] + b"\0"
+    return bytes(data)
+
+
 def spoil(file: Path, at: int, size: int, kind: str, *, other: int | None = None) -> bool:
     """Damages `size` bytes at `at`; whether any byte is another one now. `other` is where the same field of another
     such thing lies."""
     data = bytearray(file.read_bytes())
     before = bytes(data)
-    old = data[at : at + size]
+    old = before[at : at + size]
     there = at + size if other is None else other
-    if kind == "flip":
-        data[at + size // 2] ^= 0x10
-    elif kind == "first bit":
-        data[at] ^= 0x80
-    elif kind == "last bit":
-        data[at + size - 1] ^= 0x01
-    elif kind == "zero":
-        data[at : at + size] = bytes(size)
-    elif kind == "ones":
-        data[at : at + size] = b"\xff" * size
-    elif kind in ("more", "less", "negated"):
-        number = int.from_bytes(old)
-        number = -number if kind == "negated" else number + (3 if kind == "more" else -3)
-        data[at : at + size] = (number % (1 << 8 * size)).to_bytes(size)
-    elif kind == "inverted":
-        data[at : at + size] = bytes(byte ^ 0xFF for byte in old)
-    elif kind == "reversed":
-        data[at : at + size] = old[::-1]
-    elif kind == "shifted":
-        data[at : at + size] = old[1:] + b"\0"
-    elif kind == "swap":
-        data[at : at + size], data[there : there + size] = data[there : there + size], old
+    if kind in ALONE:
+        data[at : at + size] = spoiled(old, kind)
     else:
-        data[at : at + size] = data[there : there + size]
+        data[at : at + size] = before[there : there + size]
+    if kind == "swap":
+        data[there : there + size] = old
     assert len(data) == len(before)
     file.write_bytes(data)
     return bytes(data) != before
@@ -345,9 +354,14 @@ def apply(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:
         return spoil(file, at, size, case.kind), set()
     slots = 64
     if case.structure == "index slot":
-        used = [n for n in range(slots) if file.read_bytes()[40 + 4 * n : 44 + 4 * n] != bytes(4)]
+        data = file.read_bytes()
+        entries = [data[40 + 4 * n : 44 + 4 * n] for n in range(slots)]
+        used = [n for n in range(slots) if entries[n] != bytes(4)]
         number = used[0] if case.place == "first" else used[-2]
-        return spoil(file, 40 + 4 * number, 4, case.kind), set()
+        # What stands in a slot depends on unique ids: the neighbour is the next one with what no other damage leaves.
+        taken = {entries[number], *(spoiled(entries[number], kind) for kind in ALONE)}
+        other = next(n for n in [*range(number + 1, slots), *range(number)] if entries[n] not in taken)
+        return spoil(file, 40 + 4 * number, 4, case.kind, other=40 + 4 * other), set()
     count = struct.unpack_from(">i", file.read_bytes(), 36)[0]
     number = 1 if case.place == "first" else count - 2
     at, size = INDEX_ENTRY[case.field]

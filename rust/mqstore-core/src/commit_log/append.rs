@@ -188,6 +188,11 @@ impl PutState {
         self.shares = Shares::of(active.as_ref());
         self.active = active;
     }
+
+    /// The bytes that are left of the active segment.
+    pub(super) fn rest(&self) -> Option<u64> {
+        self.active.as_ref().map(|active| active.segment.end_offset() - self.point.position)
+    }
 }
 
 /// What an append holds after it left the put lock.
@@ -433,15 +438,7 @@ impl CommitLog {
         }
     }
 
-    /// Goes on at the begin of the next segment; where that is.
-    pub(crate) fn begin_segment(&self) -> Result<u64, StoreError> {
-        let mut put = self.lock_put(self.files.clock.now_ms())?;
-        let rest = put.active.as_ref().map(|active| active.segment.end_offset() - put.point.position);
-        self.roll(&mut put, rest, true)?;
-        Ok(put.point.position)
-    }
-
-    fn lock_put(&self, now_ms: i64) -> Result<PutGuard<'_, PutState>, StoreError> {
+    pub(super) fn lock_put(&self, now_ms: i64) -> Result<PutGuard<'_, PutState>, StoreError> {
         self.front.put.lock(now_ms, &*self.files.clock).map_err(|busy| {
             self.refused.fetch_add(1, Ordering::Relaxed);
             let reason = match busy {

@@ -33,23 +33,24 @@ impl CommitLog {
         if bytes > limit {
             return Err(StoreError::TooLarge { what: "the record", size: bytes, limit });
         }
-        let rest = put.active.as_ref().map(|active| active.segment.end_offset() - put.point.position);
-        if rest.is_some_and(|rest| bytes + BLANK_HEADER_BYTES as u64 <= rest) {
+        if put.rest().is_some_and(|rest| bytes + BLANK_HEADER_BYTES as u64 <= rest) {
             return Ok(());
         }
-        self.roll(put, rest, between)
+        self.roll(put, between)
     }
 
-    /// Closes the active segment, of which `rest` bytes are left, and opens the next one.
-    pub(super) fn roll(
-        &self,
-        put: &mut PutState,
-        rest: Option<u64>,
-        between: bool,
-    ) -> Result<(), StoreError> {
+    /// Goes on at the begin of the next segment, whatever is left of this one; where that is.
+    pub(crate) fn begin_segment(&self) -> Result<u64, StoreError> {
+        let mut put = self.lock_put(self.files.clock.now_ms())?;
+        self.roll(&mut put, true)?;
+        Ok(put.point.position)
+    }
+
+    /// Closes the active segment and opens the next one.
+    fn roll(&self, put: &mut PutState, between: bool) -> Result<(), StoreError> {
         let base = put.active.as_ref().map_or(put.point.position, |active| active.segment.end_offset());
         let next = self.next_segment(base)?;
-        if let (Some(rest), Some(active)) = (rest.filter(|rest| *rest > 0), put.active.clone()) {
+        if let (Some(rest), Some(active)) = (put.rest().filter(|rest| *rest > 0), put.active.clone()) {
             self.drain_locked(put)?;
             let at = put.point.position - active.segment.base_offset();
             let blank = encode_blank(rest as u32);

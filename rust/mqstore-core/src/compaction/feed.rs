@@ -42,6 +42,7 @@ use super::publish::switch;
 use super::state::GenerationState;
 use super::task::compaction_key;
 use super::tree::Replacement;
+use super::untaken::Lost;
 use super::writer::{GenerationWriter, append_moved};
 use crate::commit_log::{CommitLog, SegmentList};
 use crate::consume_queue::{ConsumeQueue, QueueSet};
@@ -149,16 +150,20 @@ impl Feed {
         state
     }
 
-    /// Notes that the log has lost what was copied of queues, each with the offset at which it goes on.
+    /// Notes that the log has lost what was copied of these queues, each of which goes on at its end.
     ///
     /// # Errors
     /// I/O errors.
-    pub(crate) fn log_lost(&self, queues: &[(String, i32, i64)]) -> Result<(), StoreError> {
+    pub(crate) fn log_lost(&self, queues: &[Lost]) -> Result<(), StoreError> {
         let _fence = self.fence();
         let mut manifest = Manifest::load(&self.files)?;
-        for (topic, queue_id, from) in queues {
-            manifest.feed_from(topic, *queue_id, *from);
+        for Lost { topic, queue_id, end, .. } in queues {
+            manifest.feed_from(topic, *queue_id, *end);
         }
+        self.write(&manifest)
+    }
+
+    fn write(&self, manifest: &Manifest) -> Result<(), StoreError> {
         make_dir(&self.files, &self.files.side(), &self.files.root)?;
         manifest.write(&self.files)
     }
@@ -240,9 +245,9 @@ impl Feed {
         let mut noted = false;
         for Behind { name, queue } in unknown {
             let (topic, queue_id) = (name.0.as_str(), name.1);
-            let read = positions.get(topic, queue_id).map_or(0, |position| position.saturating_add(1));
+            let read = positions.end(topic, queue_id);
             let geometry = state.geometry.unwrap_or(self.geometry);
-            let found = match self.going(topic, queue_id, &manifest, geometry) {
+            let found = match self.going(topic, queue_id, &manifest, geometry, read) {
                 Err(error @ StoreError::Corrupt { .. }) => Err(error.to_string()),
                 found => found?,
             };
@@ -259,8 +264,7 @@ impl Feed {
                 Ok((mut going, fed_from)) => {
                     going.next = going.next.max(read);
                     if manifest.fed_from(topic, queue_id).is_none_or(|from| from > going.next) {
-                        let from = fed_from.map_or(going.next, |from| from.max(read));
-                        manifest.feed_from(topic, queue_id, from);
+                        manifest.feed_from(topic, queue_id, fed_from.unwrap_or(going.next));
                         noted = true;
                     }
                     Fed::Goes(going)
@@ -273,27 +277,26 @@ impl Feed {
             state.queues.insert(name.clone(), fed);
         }
         if noted {
-            let (side, root) = (self.files.side(), &self.files.root);
-            make_dir(&self.files, &side, root)?;
-            manifest.write(&self.files)?;
+            self.write(&manifest)?;
         }
         Ok(())
     }
 
-    /// Where a queue stands by its files, and from which offset on they were fed, where there are files; the inner
-    /// error is why it cannot be fed.
+    /// Where a queue stands by its files, of which a broker has compacted what lies below `read`, and from which offset on
+    /// they were fed, where there are files; the inner error is why it cannot be fed.
     fn going(
         &self,
         topic: &str,
         queue_id: i32,
         manifest: &Manifest,
         geometry: CompactionGeometry,
+        read: i64,
     ) -> Result<Result<(Going, Option<i64>), String>, StoreError> {
         let state = GenerationState::load(&self.files, topic, queue_id)?;
         if !state.blocked.is_empty() {
             return Ok(Err(state.blocked.join("; ")));
         }
-        let known = state.known(&self.files, manifest, topic, queue_id)?;
+        let known = state.known(&self.files, manifest, topic, queue_id)?.compacted_to(read);
         let Some(last) = state.pairs().last() else {
             return Ok(Ok((
                 Going { next: known.end, geometry, open: None, next_base: None, keyless: false },

@@ -357,8 +357,8 @@ impl<'a> Planner<'a> {
             }
             let restored = self.restored_to(&topic, queue_id);
             // What is known of lost files does not hold for what takes their place.
-            let position = positions.get(&topic, queue_id);
-            let facts = state.known(self.files, &manifest, &topic, queue_id)?.compacted_to(position);
+            let read = positions.end(&topic, queue_id);
+            let facts = state.known(self.files, &manifest, &topic, queue_id)?.compacted_to(read);
             let known = facts.generation.filter(|_| restored.is_none());
             let previous_end = match restored {
                 Some(end) => end,

@@ -49,8 +49,13 @@ impl Positions {
     }
 
     /// The position of a queue.
-    pub(crate) fn get(&self, topic: &str, queue_id: i32) -> Option<i64> {
+    fn get(&self, topic: &str, queue_id: i32) -> Option<i64> {
         self.file.get(topic, queue_id).filter(|position| *position >= 0)
+    }
+
+    /// One past the position of a queue; 0 without one.
+    pub(crate) fn end(&self, topic: &str, queue_id: i32) -> i64 {
+        self.get(topic, queue_id).map_or(0, |position| position.saturating_add(1))
     }
 
     /// Sets the position of a queue.

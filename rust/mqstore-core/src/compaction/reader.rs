@@ -35,6 +35,8 @@ pub struct CompactedQueue {
     queue_id: i32,
     min_offset: i64,
     max_offset: i64,
+    /// One past what `position-checkpoint` says that was compacted.
+    read: i64,
     first: Option<FirstFile>,
 }
 
@@ -53,10 +55,10 @@ impl CompactedQueue {
     /// have, and I/O errors.
     pub fn open(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<Option<Self>, StoreError> {
         check_names(topic, queue_id)?;
-        let position = Positions::load(files, &files.compaction())?.get(topic, queue_id);
+        let read = Positions::load(files, &files.compaction())?.end(topic, queue_id);
         for _ in 0..MOST_RELOADS {
             let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
-            if folder.pairs.is_empty() && position.is_none() {
+            if folder.pairs.is_empty() && read == 0 {
                 return Ok(None);
             }
             let Listed::Same(bounds) = bounds(files, &folder, topic, queue_id)? else {
@@ -70,13 +72,14 @@ impl CompactedQueue {
                 None => None,
             };
             let end = bounds.map_or(0, |(_, last)| last.saturating_add(1));
-            let max_offset = end.max(position.map_or(0, |position| position.saturating_add(1)));
+            let max_offset = end.max(read);
             return Ok(Some(Self {
                 files: files.clone(),
                 topic: topic.to_owned(),
                 queue_id,
                 min_offset: bounds.map_or(max_offset, |(first, _)| first),
                 max_offset,
+                read,
                 first,
             }));
         }
@@ -105,11 +108,7 @@ impl CompactedQueue {
         }
         let state = GenerationState::load(&self.files, &self.topic, self.queue_id)?;
         let manifest = manifests.load(&self.files)?;
-        let mut known = state.known(&self.files, &manifest, &self.topic, self.queue_id)?;
-        if known.generation.is_none() {
-            let positions = Positions::load(&self.files, &self.files.compaction())?;
-            known = known.compacted_to(positions.get(&self.topic, self.queue_id));
-        }
+        let known = state.known(&self.files, &manifest, &self.topic, self.queue_id)?.compacted_to(self.read);
         let compacted = known.fed_from.max(first).min(self.max_offset);
         if known.generation.is_none() && compacted <= self.min_offset {
             return Ok(None);

@@ -49,12 +49,11 @@ pub(crate) struct Known<'m> {
 }
 
 impl Known<'_> {
-    /// The same where `position-checkpoint` says that the queue was compacted up to `position`: of files that are
+    /// The same where `position-checkpoint` says that the queue was compacted to before `end`: of files that are
     /// not known a broker has made what lies before, and has left out more than the log has let go.
-    pub(crate) fn compacted_to(mut self, position: Option<i64>) -> Self {
+    pub(crate) fn compacted_to(mut self, end: i64) -> Self {
         if self.generation.is_none() {
-            let behind = position.map_or(0, |position| position.saturating_add(1));
-            self.fed_from = self.fed_from.max(behind).min(self.end);
+            self.fed_from = self.fed_from.max(end).min(self.end);
         }
         self
     }

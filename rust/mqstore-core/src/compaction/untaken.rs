@@ -79,7 +79,7 @@ pub(crate) fn beyond_the_log(
     for (topic, _) in topics {
         for queue_id in queue_ids(files, &compaction, topic)? {
             let Some(log_end) = log_end(topic, queue_id) else { continue };
-            let read = taken.positions.get(topic, queue_id).map_or(0, |position| position.saturating_add(1));
+            let read = taken.positions.end(topic, queue_id);
             let known = taken.manifest.generations(topic, queue_id).iter().map(|each| each.end);
             let told = known.chain([read]).any(|end| end > log_end);
             // A store of many queues is opened without a look at all their entries.
@@ -181,8 +181,8 @@ impl<'a> Taken<'a> {
         }
         let known = match GenerationState::load(self.files, topic, queue_id) {
             Ok(state) => {
-                let position = self.positions.get(topic, queue_id);
-                let known = state.known(self.files, &self.manifest, topic, queue_id)?.compacted_to(position);
+                let read = self.positions.end(topic, queue_id);
+                let known = state.known(self.files, &self.manifest, topic, queue_id)?.compacted_to(read);
                 let kept = known.generation.map_or(0, Generation::records);
                 Held { end: known.end, compacted: known.fed_from, kept }
             }

@@ -26,26 +26,26 @@ impl Writer {
             |topic: &str, queue_id| self.next_of(topic, queue_id, |next| next.load(Ordering::Acquire));
         let mut lost = Vec::new();
         for queue in beyond_the_log(&self.files, &topics, log_end)? {
-            let Lost { topic, queue_id, log_end, end } = queue;
-            let Some(outcome) = self.make_gap(&topic, queue_id, end)? else {
+            let Lost { topic, queue_id, log_end, end } = &queue;
+            if let Some(outcome) = self.make_gap(topic, *queue_id, *end)? {
+                self.note(&format!(
+                    "{topic}/{queue_id}: the log ends at offset {log_end} and its compaction files have messages up to {end}: \
+                     the log has lost its end; new messages get offsets from {end} on{outcome}"
+                ));
+                lost.push(queue);
+            } else {
                 self.note(&format!(
                     "{topic}/{queue_id}: the log ends at offset {log_end} and its compaction files at {end}, which is more \
                      than a log can have lost; they are not those of this log, and hide what is appended below that"
                 ));
-                continue;
-            };
-            self.note(&format!(
-                "{topic}/{queue_id}: the log ends at offset {log_end} and its compaction files have messages up to {end}: \
-                 the log has lost its end; new messages get offsets from {end} on{outcome}"
-            ));
-            lost.push((topic, queue_id, end));
+            }
         }
         if lost.is_empty() {
             return Ok(());
         }
         // Before the first append: readers go by it.
         self.feed.log_lost(&lost)?;
-        for (topic, queue_id, end) in lost {
+        for Lost { topic, queue_id, end, .. } in lost {
             self.next_of(&topic, queue_id, |next| next.store(end, Ordering::Release));
         }
         Ok(())

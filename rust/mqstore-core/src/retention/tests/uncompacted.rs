@@ -92,9 +92,13 @@ fn what_was_fed_may_go_without_a_compaction() {
     let bench = Bench::new();
     let options =
         StoreOptions { compaction_log_file_bytes: 8192, compaction_queue_file_bytes: 460, ..aged(1) };
-    let store = table_of(&bench, &options, 4);
+    let unfed = StoreOptions { compaction_feed: false, ..options.clone() };
+    let store = table_of(&bench, &unfed, 4);
     let all = offsets(&store);
     bench.hours(9);
+    assert_eq!(expire(&store, true).kept.len(), 1, "nothing was fed yet");
+    store.close().unwrap();
+    let store = bench.open(&options);
     store.flush().unwrap();
     store.step().unwrap();
     bench.clock.advance(Duration::from_secs(10));

@@ -31,7 +31,7 @@ def job_with_tasks(spark: Any, around: Callable[..., Iterator[Any]], path: Path,
     real = _compact.compaction_tasks
 
     def made_of(*arguments: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
-        inner, job_dir = real(*arguments), arguments[1]
+        inner, job_dir = real(*arguments), arguments[0][0][0]
         return lambda batches: around(inner, batches, job_dir)
 
     _compact.compaction_tasks = made_of

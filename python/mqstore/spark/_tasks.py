@@ -17,14 +17,13 @@ FAILED = "mqstore task failed: "
 
 
 def compaction_tasks(
-    tasks: Sequence[str], job_dir: str, width: int, version: str, archive: str, mark: str
+    steps: Sequence[tuple[str, str]], width: int, version: str, archive: str, mark: str
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """The function for ``mapInArrow`` over ``spark.range(0, width, 1, width)``.
 
     Args:
-        tasks: the tasks, as JSON.
-        job_dir: the job's folder; each attempt makes a folder of its own in it.
-        width: how many partitions there are; partition n runs the tasks n, n + width, ...
+        steps: each the folder of its job, in which each attempt makes one of its own, and what to do, as JSON.
+        width: how many partitions there are; partition n runs the steps n, n + width, ...
         version: the driver's version of mqstore.
         archive: the name under which :func:`mqstore.spark.ship` sends the package.
         mark: what the text of an error starts with.
@@ -60,15 +59,19 @@ def compaction_tasks(
         results = []
         for batch in batches:
             for partition in batch.column(0).to_pylist():
-                for at in range(partition, len(tasks), width):
+                for at in range(partition, len(steps), width):
+                    job_dir, step = steps[at]
                     # No two attempts ever share a name, whoever starts them.
                     attempt = f"{context.stageId()}-{context.attemptNumber()}-{context.taskAttemptId()}"
                     staging = os.path.join(job_dir, f"task-{at}-{attempt}-{secrets.token_hex(8)}")  # noqa: PTH118
                     try:
-                        results.append(_native.compaction_run_task(tasks[at], staging))
+                        results.append((at, _native.compaction_run_step(step, staging)))
                     except MQStoreError as error:
                         msg = f"{mark}{type(error).__name__}: {error}"
                         raise RuntimeError(msg) from None
-        yield pa.RecordBatch.from_pydict({"result": pa.array(results, pa.string())})
+        numbers, answers = [at for at, _ in results], [answer for _, answer in results]
+        yield pa.RecordBatch.from_pydict(
+            {"number": pa.array(numbers, pa.int64()), "answer": pa.array(answers, pa.string())}
+        )
 
     return run

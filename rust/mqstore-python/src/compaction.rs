@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore_core::compaction::{
-    CompactedQueue, CompactionOptions, CompactionPlan, Control, Job, QueueTask, TaskResult, Worker, compact,
-    plan, preview, publish, published_report, run_task,
+    CompactedQueue, CompactionOptions, CompactionPlan, Control, Job, Next, QueueTask, Step, Strategy,
+    TaskResult, Worker, compact, next, plan, preview, publish, published_report, rehearse, run_step, split,
 };
 use mqstore_core::{Store, StoreError, StoreFiles, restore_compaction};
 use mqstore_io::{Clock, OsVfs, SystemClock};
@@ -36,7 +36,9 @@ pub(crate) type StoreRequest = (Option<Vec<String>>, String, usize, u64, Option<
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(compaction_plan, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_preview, module)?)?;
-    module.add_function(wrap_pyfunction!(compaction_run_task, module)?)?;
+    module.add_function(wrap_pyfunction!(compaction_split, module)?)?;
+    module.add_function(wrap_pyfunction!(compaction_run_step, module)?)?;
+    module.add_function(wrap_pyfunction!(compaction_next, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_publish, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_abandon, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_report, module)?)?;
@@ -98,30 +100,72 @@ fn compaction_preview(
     })
 }
 
-/// Runs one task of a plan in the folder `staging`; the result as JSON.
+/// The first round of steps, as JSON, that do a task of a plan, with about `parts` workers; `strategy` is `auto`,
+/// `partition` or `ranged`.
 #[pyfunction]
-#[pyo3(signature = (task, staging))]
-fn compaction_run_task(py: Python<'_>, task: &str, staging: PathBuf) -> PyResult<String> {
-    let module: String = py.import("mqstore._mqstore")?.getattr("__file__")?.extract()?;
+#[pyo3(signature = (task, strategy, parts))]
+fn compaction_split(py: Python<'_>, task: &str, strategy: &str, parts: u32) -> PyResult<Vec<String>> {
     detached(py, || {
         let task = QueueTask::from_json(task)?;
-        let files = files_at(&task.root);
+        texts(&split(&files_at(&task.root), &task, Strategy::from_name(strategy)?, parts)?)
+    })
+}
+
+fn texts(steps: &[Step]) -> Result<Vec<String>, StoreError> {
+    steps.iter().map(Step::to_json).collect()
+}
+
+/// Runs one step in the folder `staging`; the answer as JSON.
+#[pyfunction]
+#[pyo3(signature = (step, staging))]
+fn compaction_run_step(py: Python<'_>, step: &str, staging: PathBuf) -> PyResult<String> {
+    let module: String = py.import("mqstore._mqstore")?.getattr("__file__")?.extract()?;
+    detached(py, || {
+        let step = Step::from_json(step)?;
+        let files = files_at(&step.task().root);
         let environment = files.vfs.environment();
         let worker = Worker { pid: environment.pid, host: environment.hostname, module };
-        Ok(run_task(&files, &task, &staging, worker, &Control::default())?.to_json())
+        Ok(run_step(&files, &step, &staging, worker, &Control::default())?.to_json())
+    })
+}
+
+/// What follows a round of steps and their answers: the result of the task as JSON, or the steps of the next round.
+#[pyfunction]
+#[pyo3(signature = (steps, answers))]
+fn compaction_next(
+    py: Python<'_>,
+    steps: Vec<String>,
+    answers: Vec<String>,
+) -> PyResult<(Option<String>, Vec<String>)> {
+    detached(py, || {
+        let steps = steps.iter().map(|step| Step::from_json(step)).collect::<Result<Vec<_>, _>>()?;
+        let answers =
+            answers.iter().map(|answer| TaskResult::from_json(answer)).collect::<Result<Vec<_>, _>>()?;
+        let root = steps.first().map(|step| step.task().root.clone()).unwrap_or_default();
+        Ok(match next(&files_at(&root), &steps, &answers)? {
+            Next::Steps(steps) => (None, texts(&steps)?),
+            Next::Done(result) => (Some(result.to_json()), Vec::new()),
+        })
     })
 }
 
 /// Publishes a job: `plan` as planned, `results` a JSON list of what its tasks returned; the report as
-/// JSON.
+/// JSON. `dry_run`: it is checked and thrown away.
 #[pyfunction]
-#[pyo3(signature = (path, plan, results))]
-fn compaction_publish(py: Python<'_>, path: PathBuf, plan: &str, results: &str) -> PyResult<String> {
+#[pyo3(signature = (path, plan, results, dry_run))]
+fn compaction_publish(
+    py: Python<'_>,
+    path: PathBuf,
+    plan: &str,
+    results: &str,
+    dry_run: bool,
+) -> PyResult<String> {
     detached(py, || {
         let plan = CompactionPlan::from_json(plan)?;
         let results = TaskResult::list_from_json(results)?;
-        let job = take_job(&path, &plan.job_id);
-        Ok(publish(&files_at(&path), job, &plan, &results)?.to_json())
+        let (files, job) = (files_at(&path), take_job(&path, &plan.job_id));
+        let publish = if dry_run { rehearse } else { publish };
+        Ok(publish(&files, job, &plan, &results)?.to_json())
     })
 }
 

@@ -77,9 +77,9 @@ def test_a_file_that_is_gone_when_a_task_begins(spark: Any, made: Path, monkeypa
     real, away = _compact._run, made.with_name("away")
     fed = hashes(made / "compaction")
 
-    def run(*arguments: Any) -> list[str]:
+    def run(*arguments: Any) -> None:
         segments(made)[0].rename(away)
-        return real(*arguments)
+        real(*arguments)
 
     monkeypatch.setattr(_compact, "_run", run)
     report = mqstore.spark.compact(spark, made, **SIZES)

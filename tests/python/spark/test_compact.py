@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -61,13 +62,18 @@ def test_compacts_the_last_generation_and_what_came_after(spark: Any, made: tupl
     assert report.messages_before < 4000
 
 
-def test_gives_the_files_that_the_local_way_gives(spark: Any, made: tuple[Path, Contents], tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["partition", "ranged"])
+def test_gives_the_files_that_the_local_way_gives(
+    spark: Any, made: tuple[Path, Contents], tmp_path: Path, strategy: mqstore.spark._compact.Strategy
+) -> None:
     path, _ = made
     copy = tmp_path / "copy"
     shutil.copytree(path, copy)
-    mqstore.compact(copy, in_place=True, **SIZES)
-    mqstore.spark.compact(spark, path, **SIZES)
+    local = mqstore.compact(copy, in_place=True, **SIZES)
+    report = mqstore.spark.compact(spark, path, strategy=strategy, max_tasks=4, **SIZES)
     assert hashes(path / "compaction") == hashes(copy / "compaction")
+    found, expected = ({**each.to_dict(), "job_id": "", "seconds": 0} for each in (report, local))
+    assert found == expected
     assert len(hashes(path / "compaction")) > 2 * QUEUES + 1
 
 
@@ -77,7 +83,7 @@ def test_the_executors_do_it(spark: Any, made: tuple[Path, Contents], monkeypatc
     def never(*arguments: object) -> str:
         raise AssertionError("the driver ran a task")
 
-    monkeypatch.setattr(_native, "compaction_run_task", never)
+    monkeypatch.setattr(_native, "compaction_run_step", never)
     monkeypatch.setattr(_native, "compaction_run", never)
     mqstore.spark.compact(spark, path, job_id="here", **SIZES)
     assert compacted(path) == contents
@@ -117,13 +123,17 @@ def failing(how: str) -> Callable[..., Callable[[Iterable[Any]], Iterator[Any]]]
     return made_of
 
 
-@pytest.mark.parametrize("how", ["raise", "exit"])
+@pytest.mark.parametrize(("how", "strategy"), [("raise", "partition"), ("exit", "partition"), ("raise", "ranged")])
 def test_lost_attempts_leave_no_trace(
-    spark: Any, made: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch, how: str
+    spark: Any,
+    made: tuple[Path, Contents],
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    strategy: mqstore.spark._compact.Strategy,
 ) -> None:
     path, contents = made
     monkeypatch.setattr(_compact, "compaction_tasks", failing(how))
-    report = mqstore.spark.compact(spark, path, **SIZES)
+    report = mqstore.spark.compact(spark, path, strategy=strategy, max_tasks=3, **SIZES)
     assert compacted(path) == contents
     assert report.messages_after - report.tombstones_kept == sum(map(len, contents.values()))
     assert left_in_jobs(path) == {"lock", "record.json"}
@@ -136,15 +146,62 @@ def test_a_job_that_always_fails_changes_nothing(
     fed = hashes(path / "compaction")
     real = _compact._run
 
-    def without_token(session: Any, home: str, plan: dict[str, Any], *others: Any) -> list[str]:
-        Path(home, "mqstore", "jobs", plan["job_id"], "nonce").unlink()
-        return real(session, home, plan, *others)
+    def without_token(session: Any, jobs: list[_compact._Job], *others: Any) -> None:
+        Path(jobs[0].dir, "nonce").unlink()
+        real(session, jobs, *others)
 
     monkeypatch.setattr(_compact, "_run", without_token)
     with pytest.raises(mqstore.MQStoreError, match="the same path"):
         mqstore.spark.compact(spark, path, job_id="lost")
     assert hashes(path / "compaction") == fed
     assert not (path / "mqstore" / "jobs" / "lost").exists()
+
+
+def test_a_queue_whose_keys_do_not_fit_is_shared_out(spark: Any, made: tuple[Path, Contents]) -> None:
+    path, contents = made
+    told: list[mqstore.Progress] = []
+    # Every message may have a key of its own, of 56 bytes: three rounds.
+    options = {"memory_size": 20_000, "max_tasks": 2, "progress": told.append}
+    alone = mqstore.spark.compact(spark, path, dry_run=True, strategy="partition", **SIZES, **options)
+    assert told[-1] == mqstore.Progress(2, 2)
+    told.clear()
+    report = mqstore.spark.compact(spark, path, **SIZES, **options)
+    assert told[-1] == mqstore.Progress(6, 6)
+    assert told == sorted(told, key=lambda each: (each.total, each.done))
+    assert (alone.keys, alone.messages_after) == (report.keys, report.messages_after)
+    assert compacted(path) == contents
+
+
+def test_a_dry_run_changes_nothing(spark: Any, made: tuple[Path, Contents]) -> None:
+    path, contents = made
+    fed = hashes(path / "compaction")
+    told = mqstore.spark.compact(spark, path, dry_run=True, **SIZES)
+    assert hashes(path / "compaction") == fed
+    assert not list((path / "mqstore" / "jobs").iterdir())
+    report = mqstore.spark.compact(spark, path, **SIZES)
+    assert told == dataclasses.replace(report, job_id=told.job_id, seconds=told.seconds)
+    assert compacted(path) == contents
+
+
+def test_several_stores_in_one_job(spark: Any, made: tuple[Path, Contents], tmp_path: Path) -> None:
+    path, contents = made
+    other = tmp_path / "other"
+    theirs = make(other)
+    reports = mqstore.spark.compact(spark, [path, other, path], job_id="fleet", strategy="ranged", **SIZES)
+    assert set(reports) == {str(path), str(other)}
+    assert [each.messages_before for each in reports.values()] == [3000, 3000]
+    assert (compacted(path), compacted(other)) == (contents, theirs)
+    # A store that cannot be planned leaves the others as they are; what was published once stays published.
+    third = tmp_path / "third"
+    make(third)
+    fed = hashes(third / "compaction")
+    with pytest.raises(mqstore.NotAStoreError):
+        mqstore.spark.compact(spark, [third, tmp_path / "nothing"], job_id="fleet", **SIZES)
+    assert hashes(third / "compaction") == fed
+    again = mqstore.spark.compact(spark, [path, third], job_id="fleet", **SIZES)
+    assert again[str(path)] == reports[str(path)]
+    assert again[str(third)].messages_before == 3000
+    assert mqstore.spark.compact(spark, []) == {}
 
 
 def test_the_same_job_happens_once(spark: Any, made: tuple[Path, Contents]) -> None:
@@ -164,10 +221,9 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> Non
     """Does ``action`` when the tasks are done and nothing is published."""
     real = _compact._run
 
-    def run(*arguments: Any) -> list[str]:
-        results = real(*arguments)
+    def run(*arguments: Any) -> None:
+        real(*arguments)
         action()
-        return results
 
     monkeypatch.setattr(_compact, "_run", run)
 
@@ -225,11 +281,12 @@ def test_results_that_were_tampered_with_are_refused(
     fed = hashes(path / "compaction")
     real = _compact._run
 
-    def lying(*arguments: Any) -> list[str]:
-        results = [json.loads(result) for result in real(*arguments)]
+    def lying(session: Any, jobs: list[_compact._Job], *others: Any) -> None:
+        real(session, jobs, *others)
+        results = [json.loads(result) for result in jobs[0].results]
         results[0]["pairs"][0]["log"]["crc"] ^= 1
         results[1]["staging"] = "../../../elsewhere"
-        return [json.dumps(result) for result in results]
+        jobs[0].results = [json.dumps(result) for result in results]
 
     monkeypatch.setattr(_compact, "_run", lying)
     report = mqstore.spark.compact(spark, path, **SIZES)
@@ -248,6 +305,8 @@ def test_what_cannot_be_compacted_is_said(spark: Any, made: tuple[Path, Contents
         mqstore.spark.compact(spark, tmp_path / "nothing")
     with pytest.raises(TypeError, match="iterable of str"):
         mqstore.spark.compact(spark, path, topics=TOPIC)
+    with pytest.raises(mqstore.InvalidOptionError, match="auto, partition, ranged"):
+        mqstore.spark.compact(spark, path, strategy="range")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="SparkSession"):
         mqstore.spark.compact(object(), path)  # type: ignore[arg-type]
     assert not (tmp_path / "nothing").exists()
@@ -258,7 +317,7 @@ def test_what_cannot_be_compacted_is_said(spark: Any, made: tuple[Path, Contents
 def test_an_executor_without_the_package_says_what_to_do(spark: Any, tmp_path: Path) -> None:
     from pyspark import cloudpickle
 
-    function = _tasks.compaction_tasks(["{}"], "/nowhere", 1, "1", "none", _tasks.FAILED)
+    function = _tasks.compaction_tasks([("/nowhere", "{}")], 1, "1", "none", _tasks.FAILED)
     pickled = tmp_path / "function"
     pickled.write_bytes(cloudpickle.dumps(function))
     code = (

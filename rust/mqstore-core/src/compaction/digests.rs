@@ -1,8 +1,8 @@
 //! Which record of a queue is the newest of its key, in bounded memory.
 //!
-//! Owns what one task knows of its keys. Records are fed in ascending queue offset; each keyed one gets
-//! the next *ordinal* and goes to a spill file in the task's staging folder; one bit an ordinal stays in
-//! memory: *superseded* (a later record has the key).
+//! Owns what is spilled of keys, and the decision. Records are fed in ascending queue offset; each keyed one
+//! has an *ordinal* and goes to a spill file in a staging folder; one bit an ordinal stays in memory: *superseded*
+//! (a later record has the key).
 //!
 //! ```text
 //! spill   k0 k1 k2 | k3 k4 k5 | k6 ...      full keys: [hash:8][length:4][key], digests: [MD5:16]
@@ -17,196 +17,227 @@
 //! its key; what lies behind a round is the business of the next.
 //!
 //! Keys are the same when their texts are ([`Equality::FullKeys`]), or, as in RocketMQ, when their
-//! MD5 is ([`Equality::Digests`]). A slot has 24 bytes and at most three of four are taken: 32 bytes
-//! a key, and the text of the key where texts are compared. The table is made for the number of keys
-//! that there can be, never larger than the budget, and never grows. Nothing here outlives a crash;
-//! the spill file is garbage with its staging folder.
+//! MD5 is ([`Equality::Digests`]). Where the keys of a queue are shared out (see `ranges`), all keys with one
+//! text go to one share: a share's spill has its record's ordinal before each key, `[ordinal:4]`, and one share is
+//! decided from the spills of several stretches of the queue, in their order. Nothing here outlives a crash; a
+//! spill is garbage with its staging folder.
 
 use std::hash::Hasher;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mqstore_io::VfsFile;
+use mqstore_io::{Access, VfsFile};
 
+use super::key_map::{Bits, Equality, Key, KeyMap, MapFull};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
-/// Bytes that are gathered before they go to the spill file, and that one read of it fetches.
+/// Bytes that are gathered before they go to the spill files of a collector, and that one read fetches.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Bytes of an MD5, and of what precedes a full key in the spill file.
+/// The least that is gathered for one file.
+const LEAST_CHUNK_BYTES: usize = 16 << 10;
+
+/// Bytes of an MD5, of what precedes a full key in a spill, and of an ordinal before either.
 const DIGEST_BYTES: usize = 16;
 const HEAD_BYTES: usize = 12;
+const ORDINAL_BYTES: usize = 4;
 
-/// A place in the map: hash; MD5's second half or the place of the key's text; ordinal plus one, 0 when free.
-type Slot = [u64; 3];
+/// Bytes at the end of a file that another process reads: how many keys it has, and how long their texts are.
+const TRAILER_BYTES: usize = 16;
 
-const SLOT_BYTES: u64 = size_of::<Slot>() as u64;
-
-/// When two records have the same key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Equality {
-    /// When the texts are equal.
-    FullKeys,
-    /// When the MD5 of the texts are equal.
-    Digests,
-}
-
-/// A key in the map's terms.
-#[derive(Clone, Copy, Debug)]
-struct Key<'a> {
-    hash: u64,
-    /// The second half of the MD5; not used with full keys.
-    low: u64,
-    /// The text; empty with digests.
-    text: &'a [u8],
-}
-
-/// An open-addressing map from key to ordinal, of a fixed size.
+/// Keys in a file, in ascending ordinal.
 #[derive(Debug)]
-struct KeyMap {
+pub(crate) struct Spill {
+    path: PathBuf,
+    file: Arc<dyn VfsFile>,
     equality: Equality,
-    /// Odd and not to be foreseen: nobody can send keys that all belong into one slot.
-    spread: u64,
-    slots: Vec<Slot>,
-    used: usize,
-    /// The texts of the keys, each behind its length.
-    texts: Vec<u8>,
-    most_text_bytes: u64,
+    /// Whether each key has its ordinal before it; otherwise they count up.
+    numbered: bool,
+    /// What is added to each ordinal.
+    first: u64,
+    /// Keys.
+    count: u64,
+    /// Bytes of the keys' texts.
+    text_bytes: u64,
+    /// Bytes of the entries.
+    written: u64,
+    buffer: Vec<u8>,
 }
 
-#[derive(Debug)]
-struct MapFull;
+/// A place in a spill: how many keys lie before it, and where it starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    index: u64,
+    position: u64,
+}
 
-impl KeyMap {
-    /// A map of at most `memory_bytes` for at most `keys` keys whose texts have `text_bytes` bytes together;
-    /// it has room for one key in any case.
-    fn new(equality: Equality, seed: u64, memory_bytes: u64, keys: u64, text_bytes: u64) -> Self {
-        let texts = match equality {
-            Equality::FullKeys => text_bytes.saturating_add(keys.saturating_mul(4)),
-            Equality::Digests => 0,
+impl Spill {
+    fn create(
+        files: &StoreFiles,
+        path: PathBuf,
+        equality: Equality,
+        numbered: bool,
+    ) -> Result<Self, StoreError> {
+        let file = files.vfs.create_new(&path).at(&path, "creating a file of keys")?;
+        let (buffer, first) = (Vec::new(), 0);
+        Ok(Self { path, file, equality, numbered, first, count: 0, text_bytes: 0, written: 0, buffer })
+    }
+
+    /// Opens the spill of a share that another process may have made; `first` is added to its ordinals.
+    pub(crate) fn open(
+        files: &StoreFiles,
+        path: PathBuf,
+        equality: Equality,
+        first: u64,
+    ) -> Result<Self, StoreError> {
+        let file = files.vfs.open(&path, Access::Read).at(&path, "opening a file of keys")?;
+        let len = file.len().at(&path, "looking at a file of keys")?;
+        let Some(written) = len.checked_sub(TRAILER_BYTES as u64) else {
+            return Err(cut_off(&path, len));
         };
-        // Three of four slots hold a key, and its text.
-        let a_slot = SLOT_BYTES + texts.checked_div(keys).unwrap_or(0) * 3 / 4;
-        let needed = keys.saturating_mul(4) / 3 + 2;
-        let slots = (memory_bytes / a_slot).clamp(2, needed.max(2));
-        let most_text_bytes = memory_bytes.saturating_sub(slots * SLOT_BYTES).min(texts);
-        let mut slots = vec![[0; 3]; usize::try_from(slots).unwrap_or(usize::MAX)];
-        // A page that is looked at first and written later costs two faults, and the second one all processors.
-        std::hint::black_box(&mut slots).fill([0; 3]);
-        Self { equality, spread: seed | 1, slots, used: 0, texts: Vec::new(), most_text_bytes }
-    }
-
-    fn clear(&mut self) {
-        self.slots.fill([0; 3]);
-        self.texts.clear();
-        self.used = 0;
-    }
-
-    /// The slot of `key`, or the free one where it belongs. One is always free, so that the search ends.
-    fn locate(&self, key: Key<'_>) -> usize {
-        let len = self.slots.len();
-        // The upper half of the product spreads all hashes evenly over any number of slots.
-        let mut at = ((u128::from(key.hash.wrapping_mul(self.spread)) * len as u128) >> 64) as usize;
-        while let Some(slot) = self.slots.get(at) {
-            let [hash, other, ordinal] = *slot;
-            if ordinal == 0 || (hash == key.hash && self.is_same(key, other)) {
-                break;
-            }
-            at = if at + 1 == len { 0 } else { at + 1 };
+        let mut trailer = [0; TRAILER_BYTES];
+        file.read_exact_at(&mut trailer, written).at(&path, "reading keys")?;
+        let (count, text_bytes) = trailer.split_at(TRAILER_BYTES / 2);
+        let [count, text_bytes] =
+            [count, text_bytes].map(|part| part.try_into().map_or(0, u64::from_be_bytes));
+        let least = ORDINAL_BYTES + if equality == Equality::Digests { DIGEST_BYTES } else { HEAD_BYTES };
+        if count > written / least as u64 || text_bytes > written.max(count.saturating_mul(1 << 15)) {
+            return Err(cut_off(&path, len));
         }
-        at
+        let buffer = Vec::new();
+        Ok(Self { path, file, equality, numbered: true, first, count, text_bytes, written, buffer })
     }
 
-    fn is_same(&self, key: Key<'_>, other: u64) -> bool {
+    fn add(&mut self, ordinal: u64, hash: u64, low: u64, key: &str) {
+        if self.numbered {
+            self.buffer.extend_from_slice(&(ordinal as u32).to_be_bytes());
+        }
+        self.buffer.extend_from_slice(&hash.to_be_bytes());
         match self.equality {
-            Equality::Digests => other == key.low,
+            Equality::Digests => self.buffer.extend_from_slice(&low.to_be_bytes()),
             Equality::FullKeys => {
-                let (len, rest) = match self.texts.get(other as usize..).map(<[u8]>::split_first_chunk::<4>) {
-                    Some(Some((len, rest))) => (u32::from_be_bytes(*len) as usize, rest),
-                    _ => return false,
-                };
-                rest.get(..len) == Some(key.text)
+                self.buffer.extend_from_slice(&(key.len() as u32).to_be_bytes());
+                self.buffer.extend_from_slice(key.as_bytes());
             }
         }
+        self.count += 1;
+        self.text_bytes += key.len() as u64;
     }
 
-    fn holds(&self, key: Key<'_>) -> bool {
-        self.slots.get(self.locate(key)).is_some_and(|slot| slot[2] != 0)
+    fn write(&mut self) -> Result<(), StoreError> {
+        self.file.write_all_at(&self.buffer, self.written).at(&self.path, "spilling keys")?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
     }
 
-    /// Sets `key` to `ordinal` and returns what it was. A full map is an error; a key that is in it
-    /// always succeeds.
-    fn put(&mut self, key: Key<'_>, ordinal: u64) -> Result<Option<u64>, MapFull> {
-        let at = self.locate(key);
-        let full = (self.used + 1) * 4 > self.slots.len() * 3 && self.used > 0;
-        let Some(slot) = self.slots.get_mut(at) else {
-            return Err(MapFull);
+    /// Writes what is left, and what another process has to know of it.
+    fn close(mut self) -> Result<(), StoreError> {
+        self.write()?;
+        let trailer = [self.count.to_be_bytes(), self.text_bytes.to_be_bytes()].concat();
+        self.file.write_all_at(&trailer, self.written).at(&self.path, "spilling keys")
+    }
+
+    /// Calls `visit` with each key from `from` to the one before `to` and its ordinal, until it answers `false`;
+    /// where it stopped.
+    fn scan(
+        &self,
+        from: Place,
+        to: u64,
+        mut visit: impl FnMut(u64, Key<'_>) -> bool,
+    ) -> Result<Place, StoreError> {
+        let mut place = from;
+        let mut wanted = CHUNK_BYTES;
+        let mut chunk = Vec::new();
+        while place.index < to {
+            let len = (self.written - place.position).min(wanted as u64) as usize;
+            chunk.resize(len, 0);
+            self.file.read_exact_at(&mut chunk, place.position).at(&self.path, "reading keys")?;
+            let mut rest = chunk.as_slice();
+            let before = place;
+            while let Some((ordinal, key, len)) = self.parse(place.index, rest).filter(|_| place.index < to) {
+                if !visit(ordinal, key) {
+                    return Ok(place);
+                }
+                rest = rest.get(len..).unwrap_or_default();
+                place = Place { index: place.index + 1, position: place.position + len as u64 };
+            }
+            if place == before {
+                if chunk.len() as u64 == self.written - place.position {
+                    return Err(cut_off(&self.path, place.position));
+                }
+                wanted *= 2;
+            }
+        }
+        if place.index == self.count && place.position != self.written {
+            return Err(cut_off(&self.path, place.position));
+        }
+        Ok(place)
+    }
+
+    /// The key at the start of `bytes`, which is the one of this index, its ordinal and the bytes that it takes; `None`
+    /// when it is not all there.
+    fn parse<'b>(&self, index: u64, bytes: &'b [u8]) -> Option<(u64, Key<'b>, usize)> {
+        let (ordinal, bytes, before) = if self.numbered {
+            let (ordinal, rest) = bytes.split_first_chunk::<ORDINAL_BYTES>()?;
+            (u64::from(u32::from_be_bytes(*ordinal)), rest, ORDINAL_BYTES)
+        } else {
+            (index, bytes, 0)
         };
-        if slot[2] != 0 {
-            return Ok(Some(std::mem::replace(&mut slot[2], ordinal + 1) - 1));
-        }
-        let mut second = key.low;
-        if self.equality == Equality::FullKeys {
-            let wanted = (self.texts.len() + 4 + key.text.len()) as u64;
-            if full || (wanted > self.most_text_bytes && self.used > 0) {
-                return Err(MapFull);
+        let (hash, rest) = bytes.split_first_chunk::<8>()?;
+        let hash = u64::from_be_bytes(*hash);
+        let (key, len) = match self.equality {
+            Equality::Digests => {
+                let low = u64::from_be_bytes(*rest.first_chunk::<8>()?);
+                (Key { hash, low, text: &[] }, DIGEST_BYTES)
             }
-            second = self.texts.len() as u64;
-            self.texts.extend_from_slice(&(key.text.len() as u32).to_be_bytes());
-            self.texts.extend_from_slice(key.text);
-        } else if full {
-            return Err(MapFull);
-        }
-        *slot = [key.hash, second, ordinal + 1];
-        self.used += 1;
-        Ok(None)
+            Equality::FullKeys => {
+                let (len, rest) = rest.split_first_chunk::<4>()?;
+                let len = u32::from_be_bytes(*len) as usize;
+                (Key { hash, low: 0, text: rest.get(..len)? }, HEAD_BYTES + len)
+            }
+        };
+        Some((self.first + ordinal, key, before + len))
     }
 }
 
-/// One bit an ordinal.
-#[derive(Debug, Default)]
-struct Bits {
-    words: Vec<u64>,
-    ones: u64,
+fn cut_off(path: &Path, position: u64) -> StoreError {
+    StoreError::corrupt(path, position, "the spilled keys are cut off".to_owned())
 }
 
-impl Bits {
-    fn set(&mut self, index: u64) {
-        let word = (index / 64) as usize;
-        if self.words.len() <= word {
-            self.words.resize(word + 1, 0);
-        }
-        if let Some(word) = self.words.get_mut(word) {
-            let bit = 1 << (index % 64);
-            self.ones += u64::from(*word & bit == 0);
-            *word |= bit;
-        }
-    }
+/// Makes the hashes of full keys, by what nobody can foresee: nobody can send keys that all belong into one slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seed(u64);
 
-    fn get(&self, index: u64) -> bool {
-        self.words.get((index / 64) as usize).is_some_and(|word| word & (1 << (index % 64)) != 0)
+impl Seed {
+    /// The seed of a job: all its processes get the same from its nonce.
+    pub(crate) fn of_nonce(nonce: &str) -> Self {
+        Self(hash_of(0, nonce))
     }
+}
+
+fn hash_of(seed: u64, text: &str) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write_u64(seed);
+    hasher.write(text.as_bytes());
+    hasher.finish()
 }
 
 /// Collects the keys of a queue's keyed records, in ascending queue offset.
 #[derive(Debug)]
 pub(crate) struct KeyCollector {
-    path: PathBuf,
-    file: Arc<dyn VfsFile>,
     equality: Equality,
-    /// Makes the hashes of full keys ones that nobody can foresee.
-    seed: u64,
-    buffer: Vec<u8>,
-    written: u64,
+    seed: Seed,
+    spills: Vec<Spill>,
+    chunk_bytes: usize,
     count: u64,
-    text_bytes: u64,
 }
 
 /// What is known of every keyed record of a queue.
 #[derive(Debug)]
 pub(crate) struct Verdicts {
-    superseded: Bits,
+    pub(super) superseded: Bits,
     /// Keyed records.
     pub(crate) records: u64,
     /// Distinct keys.
@@ -222,127 +253,92 @@ impl Verdicts {
     }
 }
 
-/// A place in the spill file: an ordinal and where it starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
-    ordinal: u64,
-    position: u64,
-}
-
 impl KeyCollector {
-    /// Spills to a new file at `path`.
-    pub(crate) fn create(files: &StoreFiles, path: &Path, equality: Equality) -> Result<Self, StoreError> {
-        let file = files.vfs.create_new(path).at(path, "creating the file of keys")?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            file,
-            equality,
-            seed: files.vfs.environment().random_seed,
-            buffer: Vec::new(),
-            written: 0,
-            count: 0,
-            text_bytes: 0,
-        })
+    /// Spills all keys to a new file at `path`.
+    pub(crate) fn create(
+        files: &StoreFiles,
+        path: &Path,
+        equality: Equality,
+        seed: Seed,
+    ) -> Result<Self, StoreError> {
+        let spills = vec![Spill::create(files, path.to_path_buf(), equality, false)?];
+        Ok(Self { equality, seed, spills, chunk_bytes: CHUNK_BYTES, count: 0 })
+    }
+
+    /// Spills each key to the file of its share, at one of `paths`.
+    pub(crate) fn sharing(
+        files: &StoreFiles,
+        paths: Vec<PathBuf>,
+        equality: Equality,
+        seed: Seed,
+    ) -> Result<Self, StoreError> {
+        let chunk_bytes = (CHUNK_BYTES / paths.len().max(1)).max(LEAST_CHUNK_BYTES);
+        let spills = paths.into_iter().map(|path| Spill::create(files, path, equality, true));
+        Ok(Self { equality, seed, spills: spills.collect::<Result<_, _>>()?, chunk_bytes, count: 0 })
     }
 
     /// The next keyed record.
     pub(crate) fn add(&mut self, key: &str) -> Result<(), StoreError> {
-        match self.equality {
-            Equality::Digests => self.buffer.extend_from_slice(&mqstore_format::key_digest(key)),
-            Equality::FullKeys => {
-                let mut hasher = std::hash::DefaultHasher::new();
-                hasher.write_u64(self.seed);
-                hasher.write(key.as_bytes());
-                self.add_hashed(hasher.finish(), key);
+        let (hash, low) = match self.equality {
+            Equality::FullKeys => (hash_of(self.seed.0, key), 0),
+            Equality::Digests => {
+                let digest = u128::from_be_bytes(mqstore_format::key_digest(key));
+                ((digest >> 64) as u64, digest as u64)
             }
+        };
+        self.add_hashed(hash, low, key)
+    }
+
+    fn add_hashed(&mut self, hash: u64, low: u64, key: &str) -> Result<(), StoreError> {
+        // The map goes by the upper bits of a product; a share by the lower bits of the hash, so that the keys of one
+        // share belong all over the map.
+        let share = ((hash & 0xffff_ffff) * self.spills.len() as u64) >> 32;
+        let ordinal = self.count;
+        if self.spills.len() > 1 && ordinal > u64::from(u32::MAX) {
+            return Err(StoreError::TooLarge {
+                what: "a stretch of a queue",
+                size: ordinal,
+                limit: u64::from(u32::MAX),
+            });
         }
         self.count += 1;
-        self.text_bytes += key.len() as u64;
-        if self.buffer.len() >= CHUNK_BYTES { self.spill() } else { Ok(()) }
+        let Some(spill) = self.spills.get_mut(share as usize) else { return Ok(()) };
+        spill.add(ordinal, hash, low, key);
+        if spill.buffer.len() >= self.chunk_bytes { spill.write() } else { Ok(()) }
     }
 
-    fn add_hashed(&mut self, hash: u64, key: &str) {
-        self.buffer.extend_from_slice(&hash.to_be_bytes());
-        self.buffer.extend_from_slice(&(key.len() as u32).to_be_bytes());
-        self.buffer.extend_from_slice(key.as_bytes());
-    }
-
-    fn spill(&mut self) -> Result<(), StoreError> {
-        self.file.write_all_at(&self.buffer, self.written).at(&self.path, "spilling keys")?;
-        self.written += self.buffer.len() as u64;
-        self.buffer.clear();
-        Ok(())
-    }
-
-    /// Calls `visit` with each ordinal from `from` to the one before `to` and its key, until it answers
-    /// `false`; where it stopped.
-    fn scan(
-        &self,
-        from: Place,
-        to: u64,
-        mut visit: impl FnMut(u64, Key<'_>) -> bool,
-    ) -> Result<Place, StoreError> {
-        let mut place = from;
-        let mut wanted = CHUNK_BYTES;
-        let mut chunk = Vec::new();
-        while place.ordinal < to {
-            let len = (self.written - place.position).min(wanted as u64) as usize;
-            chunk.resize(len, 0);
-            self.file.read_exact_at(&mut chunk, place.position).at(&self.path, "reading keys")?;
-            let mut rest = chunk.as_slice();
-            let before = place;
-            while let Some((key, len)) = self.parse(rest).filter(|_| place.ordinal < to) {
-                if !visit(place.ordinal, key) {
-                    return Ok(place);
-                }
-                rest = rest.get(len..).unwrap_or_default();
-                place = Place { ordinal: place.ordinal + 1, position: place.position + len as u64 };
-            }
-            if place == before {
-                if chunk.len() as u64 == self.written - place.position {
-                    return Err(StoreError::corrupt(
-                        &self.path,
-                        place.position,
-                        "the spilled keys are cut off".to_owned(),
-                    ));
-                }
-                wanted *= 2;
-            }
-        }
-        Ok(place)
-    }
-
-    /// The key at the start of `bytes` and the bytes that it takes; `None` when it is not all there.
-    fn parse<'b>(&self, bytes: &'b [u8]) -> Option<(Key<'b>, usize)> {
-        match self.equality {
-            Equality::Digests => {
-                let (high, rest) = bytes.split_first_chunk::<8>()?;
-                let low = rest.first_chunk::<8>()?;
-                let key = Key { hash: u64::from_be_bytes(*high), low: u64::from_be_bytes(*low), text: &[] };
-                Some((key, DIGEST_BYTES))
-            }
-            Equality::FullKeys => {
-                let (hash, rest) = bytes.split_first_chunk::<8>()?;
-                let (len, rest) = rest.split_first_chunk::<4>()?;
-                let len = u32::from_be_bytes(*len) as usize;
-                let key = Key { hash: u64::from_be_bytes(*hash), low: 0, text: rest.get(..len)? };
-                Some((key, HEAD_BYTES + len))
-            }
-        }
+    /// Leaves the files of the shares for other processes.
+    pub(crate) fn close(self) -> Result<(), StoreError> {
+        self.spills.into_iter().try_for_each(Spill::close)
     }
 
     /// Decides about every record with a map of at most `memory_bytes`.
     pub(crate) fn finish(mut self, memory_bytes: u64) -> Result<Verdicts, StoreError> {
-        self.spill()?;
-        let mut superseded = Bits::default();
-        let mut map = KeyMap::new(self.equality, self.seed, memory_bytes, self.count, self.text_bytes);
-        let mut start = Place::default();
-        let mut rounds = 0;
-        while start.ordinal < self.count {
-            if rounds > 0 {
-                map.clear();
-            }
-            let stop = self.scan(start, self.count, |ordinal, key| match map.put(key, ordinal) {
+        self.spills.iter_mut().try_for_each(Spill::write)?;
+        decide(&self.spills, self.equality, self.seed, memory_bytes)
+    }
+}
+
+/// Decides about every record of `spills`, in their order, with a map of at most `memory_bytes`.
+pub(crate) fn decide(
+    spills: &[Spill],
+    equality: Equality,
+    seed: Seed,
+    memory_bytes: u64,
+) -> Result<Verdicts, StoreError> {
+    let records = spills.iter().map(|spill| spill.count).sum();
+    let text_bytes = spills.iter().map(|spill| spill.text_bytes).sum();
+    let mut superseded = Bits::default();
+    let mut map = KeyMap::new(equality, seed.0, memory_bytes, records, text_bytes);
+    let (mut start, mut rounds) = ((0, Place::default()), 0);
+    while start.0 < spills.len() {
+        if rounds > 0 {
+            map.clear();
+        }
+        let mut stop = (spills.len(), Place::default());
+        for (at, spill) in spills.iter().enumerate().skip(start.0) {
+            let from = if at == start.0 { start.1 } else { Place::default() };
+            let place = spill.scan(from, spill.count, |ordinal, key| match map.put(key, ordinal) {
                 Ok(Some(older)) => {
                     superseded.set(older);
                     true
@@ -350,17 +346,24 @@ impl KeyCollector {
                 Ok(None) => true,
                 Err(MapFull) => false,
             })?;
-            self.scan(Place::default(), start.ordinal, |ordinal, key| {
+            if place.index < spill.count {
+                stop = (at, place);
+                break;
+            }
+        }
+        for (at, spill) in spills.iter().enumerate().take(start.0 + 1) {
+            let to = if at == start.0 { start.1.index } else { spill.count };
+            spill.scan(Place::default(), to, |ordinal, key| {
                 if map.holds(key) {
                     superseded.set(ordinal);
                 }
                 true
             })?;
-            start = stop;
-            rounds += 1;
         }
-        Ok(Verdicts { keys: self.count - superseded.ones, superseded, records: self.count, rounds })
+        start = stop;
+        rounds += u64::from(records > 0);
     }
+    Ok(Verdicts { keys: records - superseded.ones(), superseded, records, rounds })
 }
 
 #[cfg(test)]
@@ -373,7 +376,7 @@ mod tests {
 
     fn collector(equality: Equality) -> KeyCollector {
         let files = sim_files();
-        KeyCollector::create(&files, &files.root.join("keys"), equality).unwrap()
+        KeyCollector::create(&files, &files.root.join("keys"), equality, Seed(7)).unwrap()
     }
 
     fn verdicts(keys: &[u8], memory_bytes: u64, equality: Equality) -> Verdicts {
@@ -415,12 +418,65 @@ mod tests {
         ) {
             let mut collector = collector(Equality::FullKeys);
             for key in &keys {
-                let text = text(*key);
-                collector.add_hashed(u64::from(key % 3) << 62, &text);
-                collector.count += 1;
-                collector.text_bytes += text.len() as u64;
+                collector.add_hashed(u64::from(key % 3) << 62, 0, &text(*key)).unwrap();
             }
             check(&keys, &collector.finish(memory).unwrap());
+        }
+    }
+
+    proptest! {
+        /// Shared out, and of several stretches: every share decides about its own keys, and together about all.
+        #[test]
+        fn shares_decide_as_one(
+            keys in prop::collection::vec(0..40_u8, 0..200),
+            cuts in prop::collection::vec(0..200_usize, 0..4),
+            shares in 1..6_usize,
+            memory in prop::sample::select(vec![0_u64, 400, 1 << 20]),
+            equality in prop::sample::select(vec![Equality::FullKeys, Equality::Digests]),
+        ) {
+            let files = sim_files();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(keys.len())).collect();
+            cuts.extend([0, keys.len()]);
+            cuts.sort_unstable();
+            let path = |piece: usize, share| files.root.join(format!("keys-{piece}-{share}"));
+            for (piece, cut) in cuts.windows(2).enumerate() {
+                let paths = (0..shares).map(|share| path(piece, share)).collect();
+                let mut collector = KeyCollector::sharing(&files, paths, equality, Seed(7)).unwrap();
+                for key in &keys[cut[0]..cut[1]] {
+                    collector.add(&text(*key)).unwrap();
+                }
+                collector.close().unwrap();
+            }
+            let mut together = Verdicts { superseded: Bits::default(), records: 0, keys: 0, rounds: 0 };
+            for share in 0..shares {
+                let spills: Vec<Spill> = cuts
+                    .windows(2)
+                    .enumerate()
+                    .map(|(piece, cut)| Spill::open(&files, path(piece, share), equality, cut[0] as u64).unwrap())
+                    .collect();
+                let found = decide(&spills, equality, Seed(7), memory).unwrap();
+                (0..keys.len() as u64).filter(|at| !found.is_newest(*at)).for_each(|at| together.superseded.set(at));
+                together.records += found.records;
+                together.keys += found.keys;
+            }
+            check(&keys, &together);
+        }
+    }
+
+    #[test]
+    fn a_spill_that_is_cut_off_is_found() {
+        let files = sim_files();
+        let path = files.root.join("keys-0");
+        let mut collector =
+            KeyCollector::sharing(&files, vec![path.clone()], Equality::FullKeys, Seed(7)).unwrap();
+        (0..9).for_each(|key| collector.add(&text(key)).unwrap());
+        collector.close().unwrap();
+        let file = files.vfs.open(&path, Access::ReadWrite).unwrap();
+        for len in (0..file.len().unwrap()).rev() {
+            file.set_len(len).unwrap();
+            let found = Spill::open(&files, path.clone(), Equality::FullKeys, 0)
+                .and_then(|spill| decide(&[spill], Equality::FullKeys, Seed(7), 1 << 20));
+            assert!(matches!(found, Err(StoreError::Corrupt { .. })), "{len}: {found:?}");
         }
     }
 
@@ -433,26 +489,6 @@ mod tests {
             assert_eq!((few.rounds, few.keys), (256, 256));
             assert_eq!(verdicts(&[], 0, equality).rounds, 0);
         }
-    }
-
-    #[test]
-    fn a_full_map_still_takes_a_known_key() {
-        let mut map = KeyMap::new(Equality::Digests, 7, 0, 10, 0);
-        let key = |hash| Key { hash, low: 0, text: &[] };
-        assert!(matches!(map.put(key(5), 0), Ok(None)));
-        assert!(map.put(key(6), 1).is_err());
-        assert!(matches!(map.put(key(5), 2), Ok(Some(0))));
-        assert_eq!((map.holds(key(5)), map.holds(key(6))), (true, false));
-    }
-
-    #[test]
-    fn a_map_stays_in_its_budget_and_takes_32_bytes_a_key() {
-        let map = KeyMap::new(Equality::Digests, 7, 32_000, 1 << 40, 0);
-        assert!((map.slots.len() * 24) as u64 <= 32_000 && map.slots.len() * 3 / 4 >= 999);
-        let map = KeyMap::new(Equality::FullKeys, 7, 52_000, 1 << 40, (1 << 40) * 16);
-        let bytes = (map.slots.len() * 24) as u64 + map.most_text_bytes;
-        assert!(bytes <= 52_000 && map.slots.len() * 3 / 4 >= 995, "{}", map.slots.len());
-        assert!(map.most_text_bytes >= 995 * 20);
     }
 
     #[test]

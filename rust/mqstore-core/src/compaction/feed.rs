@@ -539,12 +539,12 @@ impl Copy<'_> {
     ) -> Result<(Vec<OutputPair>, Stopped), StoreError> {
         let files = &self.feed.files;
         files.vfs.create_dir(staging).at(staging, "creating a staging folder")?;
-        let mut writer = GenerationWriter::create(files, staging, going.geometry)?;
+        let mut writer = GenerationWriter::create(files, staging, going.geometry, 0)?;
         let stopped =
             self.each(&mut going.next, &mut going.keyless, going.geometry.largest_record(), |record| {
                 writer.append(record)
             })?;
-        let written = writer.finish()?;
+        let written = writer.finish(false)?;
         written.sync(files)?;
         Ok((written.pairs().to_vec(), stopped))
     }

@@ -15,7 +15,8 @@
 //! | `plan`, `task`, `publish` | the three steps; `local` runs them in this process |
 //! | `model`, `options`, `json` | what they hand to each other |
 //! | `job`, `tree`, `state`, `manifest` | a job's folder and record, the next folder, "has it moved?", what is known |
-//! | `source`, `fetch`, `digests`, `writer`, `control` | a task's input, its memory, its output, its reins |
+//! | `source`, `fetch`, `digests`, `key_map`, `writer`, `control` | a task's input, its memory, its output, its reins |
+//! | `ranges` | the compaction of one huge queue by several workers |
 //! | `folder`, `cursor`, `reader`, `positions`, `geometry` | RocketMQ's files |
 //! | `restore` | lost files made anew from another store |
 //! | `checksums` | files against what is known of them, for `verify` |
@@ -39,6 +40,7 @@ mod folder;
 mod geometry;
 mod job;
 mod json;
+mod key_map;
 mod local;
 mod manifest;
 mod model;
@@ -46,6 +48,7 @@ mod options;
 mod plan;
 mod positions;
 mod publish;
+mod ranges;
 mod reader;
 mod restore;
 mod resume;
@@ -79,8 +82,9 @@ pub use model::{
 pub use options::{CompactionOptions, Keyless};
 pub(crate) use plan::{OpenStore, plan_open};
 pub use plan::{Planned, plan, plan_locked, preview};
-pub use publish::{publish, publish_locked};
-pub(crate) use publish::{publish_unswept, rehearse};
+pub(crate) use publish::publish_unswept;
+pub use publish::{publish, publish_locked, rehearse};
+pub use ranges::{Next, Step, Strategy, next, run_step, split};
 pub use reader::{CompactedQueue, CompactedRecords};
 pub use restore::{RestoreReport, RestoredQueue};
 pub(crate) use restore::{RestoreSource, Run, restore, restore_open};

@@ -255,7 +255,7 @@ impl QueueTask {
         Ok(self.to_value()?.to_string())
     }
 
-    fn to_value(&self) -> Result<Value, StoreError> {
+    pub(super) fn to_value(&self) -> Result<Value, StoreError> {
         Ok(json!({
             "version": VERSION,
             "job_id": self.job_id,
@@ -291,7 +291,7 @@ impl QueueTask {
         Self::from_value(&parse("compaction task", text)?)
     }
 
-    fn from_value(value: &Value) -> Result<Self, StoreError> {
+    pub(super) fn from_value(value: &Value) -> Result<Self, StoreError> {
         let fields = Fields::versioned("compaction task", value)?;
         let log = fields.optional("log").unwrap_or(&Value::Null);
         let log = Fields::of("log part of a compaction task", log)?;
@@ -327,8 +327,29 @@ impl QueueTask {
 }
 
 impl TaskResult {
+    /// The result of an attempt that has not done anything yet.
+    pub(super) fn begun(task: &QueueTask, staging: &str, worker: Worker) -> Self {
+        Self {
+            job_id: task.job_id.clone(),
+            topic: task.topic.clone(),
+            queue_id: task.queue_id,
+            staging: staging.to_owned(),
+            failed: None,
+            counts: Counts::default(),
+            pairs: Vec::new(),
+            log_tail: None,
+            position: None,
+            first_tombstone: None,
+            worker,
+        }
+    }
+
     /// As JSON.
     pub fn to_json(&self) -> String {
+        self.to_value().to_string()
+    }
+
+    pub(super) fn to_value(&self) -> Value {
         let pairs: Vec<Value> = self.pairs.iter().map(pair_value).collect();
         let tail = self.log_tail.map(|tail| {
             json!({
@@ -352,7 +373,6 @@ impl TaskResult {
             "first_tombstone": self.first_tombstone,
             "worker": self.worker.to_value(),
         })
-        .to_string()
     }
 
     /// From JSON.
@@ -374,7 +394,7 @@ impl TaskResult {
         }
     }
 
-    fn from_value(value: &Value) -> Result<Self, StoreError> {
+    pub(super) fn from_value(value: &Value) -> Result<Self, StoreError> {
         let fields = Fields::versioned("compaction result", value)?;
         let (topic, queue_id) = (fields.text("topic")?, fields.i32("queue_id")?);
         check_names(topic, queue_id)?;

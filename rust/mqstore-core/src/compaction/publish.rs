@@ -133,7 +133,10 @@ pub(crate) fn publish_unswept(
 }
 
 /// What [`publish`] would report, after all its checks; the job is over, and nothing is published.
-pub(crate) fn rehearse(
+///
+/// # Errors
+/// I/O errors.
+pub fn rehearse(
     files: &StoreFiles,
     job: Option<Job>,
     plan: &CompactionPlan,

@@ -14,16 +14,19 @@
 //! the last good record. A damaged record is an error: it may have been the newest of its key. Never
 //! writes. The sources do not change while a task runs, so that two walks see the same records; if
 //! they do change, publishing finds out.
+//!
+//! A walk goes along the whole queue or one [`Stretch`] of it. Several stretches that follow each other meet what one
+//! walk meets, as long as the consume queue agrees with the log; where it does not, a stretch is an error, and the
+//! queue has to be walked as a whole.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use mqstore_format::{CQ_UNIT_BYTES, CqUnit, CrcCheck, RecordView, offset_file_name};
 use mqstore_io::Access;
 
-use super::cursor::{Listed, PairCursor};
+use super::cursor::{Listed, PairCursor, first_offset};
 use super::fetch::{Fetch, Place, Verify};
-use super::folder::QueueFolder;
+use super::folder::{FilePair, QueueFolder};
 use super::model::{LogTail, QueueTask};
 use super::restore::restored_folder;
 use crate::commit_log::{CommitLog, LogScanner, ScanChecks, ScanItem, SegmentList};
@@ -35,6 +38,23 @@ const CHUNK_UNITS: i64 = 16_384;
 
 /// Bytes of a consume-queue entry.
 const UNIT_BYTES: u64 = CQ_UNIT_BYTES as u64;
+
+/// Which part of a queue a walk goes along, by queue offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub(crate) from: i64,
+    /// One past its last queue offset; [`i64::MAX`] for what no entry points at yet, too.
+    pub(crate) to: i64,
+}
+
+impl Stretch {
+    /// All of a queue.
+    pub(crate) const WHOLE: Self = Self { from: 0, to: i64::MAX };
+
+    fn is_whole(self) -> bool {
+        self == Self::WHOLE
+    }
+}
 
 /// What a walk meets.
 #[derive(Clone, Copy, Debug)]
@@ -56,17 +76,19 @@ pub(crate) type Visit<'v> = dyn FnMut(Met<'_>) -> Result<(), StoreError> + 'v;
 /// Which records a walk that is not the first wants, by their number in it.
 pub(crate) type Wants<'w> = dyn Fn(u64) -> bool + 'w;
 
-/// Calls `visit` with every record of the task's snapshot; the last one that came from the commit
+/// Calls `visit` with every record of `stretch` in the task's snapshot; the last one that came from the commit
 /// log is returned. `log` is the commit log of this process, where it writes it. With `wants` records
 /// that it does not want may be passed over: an earlier walk has verified them.
 pub(crate) fn walk(
     files: &StoreFiles,
     log: Option<&Arc<CommitLog>>,
     task: &QueueTask,
+    stretch: Stretch,
     wants: Option<&Wants<'_>>,
     visit: &mut Visit<'_>,
 ) -> Result<Option<LogTail>, StoreError> {
-    let mut walk = Walk { files, log, task, wants, number: 0, last_offset: -1, tail: None, visit };
+    let last_offset = stretch.from.saturating_sub(1);
+    let mut walk = Walk { files, log, task, stretch, wants, number: 0, last_offset, tail: None, visit };
     walk.previous_generation()?;
     // Also what was read for that generation and not kept.
     walk.last_offset = walk.last_offset.max(task.previous_end.saturating_sub(1));
@@ -78,6 +100,7 @@ struct Walk<'a, 'v> {
     files: &'a StoreFiles,
     log: Option<&'a Arc<CommitLog>>,
     task: &'a QueueTask,
+    stretch: Stretch,
     wants: Option<&'a Wants<'a>>,
     /// The number of the next record.
     number: u64,
@@ -89,21 +112,20 @@ struct Walk<'a, 'v> {
 
 impl Walk<'_, '_> {
     fn previous_generation(&mut self) -> Result<(), StoreError> {
-        if self.task.previous_end == 0 {
+        let end = self.task.previous_end.min(self.stretch.to);
+        if self.stretch.from >= end {
             return Ok(());
         }
         let (topic, queue_id) = (&self.task.topic, self.task.queue_id);
-        let folder = if self.task.restored {
-            restored_folder(self.files, topic, queue_id)?
-        } else {
-            QueueFolder::load(self.files, &self.files.compaction(), topic, queue_id)?
-        };
-        for pair in &folder.pairs {
-            let Listed::Same(mut cursor) = PairCursor::open(self.files, pair, topic, queue_id, 0)? else {
+        let folder = previous_folder(self.files, self.task)?;
+        let first = pair_of(self.files, &folder.pairs, self.stretch.from, self.task)?;
+        for pair in folder.pairs.get(first..).unwrap_or_default() {
+            let from = self.stretch.from;
+            let Listed::Same(mut cursor) = PairCursor::open(self.files, pair, topic, queue_id, from)? else {
                 return Err(moved(self.task));
             };
             while let Some(record) = cursor.next_record()? {
-                if record.queue_offset >= self.task.previous_end {
+                if record.queue_offset >= end {
                     return Ok(());
                 }
                 if record.queue_offset > self.last_offset {
@@ -128,23 +150,32 @@ impl Walk<'_, '_> {
                 format!("the log ends here, and went on to {} when the job was planned", log.log_end);
             return Err(StoreError::corrupt(&self.files.commit_log(), list.end_offset(), reason));
         }
-        let scan_from = match self.by_queue(&list)? {
-            Followed::ToTheEnd => log.scan_from,
-            Followed::Until(position) => position.min(log.scan_from).max(list.min_offset()),
-        };
-        self.by_scan(&list, scan_from)
+        match self.by_queue(&list)? {
+            Followed::ToTheEnd if self.stretch.to < i64::MAX => Ok(()),
+            Followed::ToTheEnd => self.by_scan(&list, log.scan_from),
+            Followed::Until(position) if self.stretch.is_whole() => {
+                self.by_scan(&list, position.min(log.scan_from).max(list.min_offset()))
+            }
+            Followed::Until(_) => Err(StoreError::Busy {
+                reason: format!(
+                    "entries of {}/{} do not agree with the log, which has to be walked as a whole",
+                    self.task.topic, self.task.queue_id
+                ),
+            }),
+        }
     }
 
     /// Follows the consume queue as far as it agrees with the log.
     fn by_queue(&mut self, list: &Arc<SegmentList>) -> Result<Followed, StoreError> {
-        let (from, to) = (self.task.log.queue_from, self.task.log.queue_to);
+        let log = &self.task.log;
+        let (from, to) = (log.queue_from.max(self.stretch.from), log.queue_to.min(self.stretch.to));
         // What the second walk reads is copied, and sealed anew.
         let verify = if self.wants.is_some() { Verify::All } else { Verify::Once };
         let mut fetch = Fetch::new(list, self.log, self.task.log.log_end, verify);
         let mut good_end = 0;
         let mut offset = from;
         while offset < to {
-            let units = self.units(offset, CHUNK_UNITS.min(to - offset))?;
+            let units = units(self.files, self.task, offset, CHUNK_UNITS.min(to - offset))?;
             if units.is_empty() {
                 return Ok(Followed::Until(good_end));
             }
@@ -207,34 +238,6 @@ impl Walk<'_, '_> {
         (self.visit)(Met::Passed { records, bytes })
     }
 
-    /// The entries from `offset` on that one queue file holds, at most `count`; none when the file is
-    /// not there or too short.
-    fn units(&self, offset: i64, count: i64) -> Result<Vec<CqUnit>, StoreError> {
-        let file_bytes = self.task.log.queue_file_bytes;
-        let start = offset.max(0) as u64 * UNIT_BYTES;
-        let Some(base) = start.checked_div(file_bytes).map(|index| index * file_bytes) else {
-            return Ok(Vec::new());
-        };
-        let len = (file_bytes - (start - base)).min(count.max(0) as u64 * UNIT_BYTES);
-        let path = self.queue_file(base);
-        let file = match self.files.vfs.open(&path, Access::Read) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(StoreError::io(&path, "opening a queue file", error)),
-        };
-        let mut bytes = vec![0; len as usize];
-        match file.read_exact_at(&mut bytes, start - base) {
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(Vec::new()),
-            read => read.at(&path, "reading queue entries")?,
-        }
-        Ok(bytes.as_chunks::<CQ_UNIT_BYTES>().0.iter().map(CqUnit::decode).collect())
-    }
-
-    fn queue_file(&self, base: u64) -> PathBuf {
-        let queue = self.files.consume_queue().join(&self.task.topic).join(self.task.queue_id.to_string());
-        queue.join(offset_file_name(base))
-    }
-
     fn by_scan(&mut self, list: &Arc<SegmentList>, from: u64) -> Result<(), StoreError> {
         let checks = ScanChecks { crc: false };
         let mut scanner = LogScanner::new(Arc::clone(list), from, self.task.log.log_end, checks);
@@ -286,7 +289,75 @@ impl Walk<'_, '_> {
     }
 }
 
-/// A stretch of a queue, as the walk goes along it.
+/// The entries from `offset` on that one queue file holds, at most `count`; none when the file is
+/// not there or too short.
+pub(super) fn units(
+    files: &StoreFiles,
+    task: &QueueTask,
+    offset: i64,
+    count: i64,
+) -> Result<Vec<CqUnit>, StoreError> {
+    let file_bytes = task.log.queue_file_bytes;
+    let start = offset.max(0) as u64 * UNIT_BYTES;
+    let Some(base) = start.checked_div(file_bytes).map(|index| index * file_bytes) else {
+        return Ok(Vec::new());
+    };
+    let len = (file_bytes - (start - base)).min(count.max(0) as u64 * UNIT_BYTES);
+    let queue = files.consume_queue().join(&task.topic).join(task.queue_id.to_string());
+    let path = queue.join(offset_file_name(base));
+    let file = match files.vfs.open(&path, Access::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(StoreError::io(&path, "opening a queue file", error)),
+    };
+    let mut bytes = vec![0; len as usize];
+    match file.read_exact_at(&mut bytes, start - base) {
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(Vec::new()),
+        read => read.at(&path, "reading queue entries")?,
+    }
+    Ok(bytes.as_chunks::<CQ_UNIT_BYTES>().0.iter().map(CqUnit::decode).collect())
+}
+/// The files that hold what precedes the commit log.
+pub(super) fn previous_folder(files: &StoreFiles, task: &QueueTask) -> Result<QueueFolder, StoreError> {
+    if task.restored {
+        restored_folder(files, &task.topic, task.queue_id)
+    } else {
+        QueueFolder::load(files, &files.compaction(), &task.topic, task.queue_id)
+    }
+}
+
+/// The number of the first of `pairs` that may hold the queue offset `from` or a later one.
+fn pair_of(files: &StoreFiles, pairs: &[FilePair], from: i64, task: &QueueTask) -> Result<usize, StoreError> {
+    let (mut low, mut high) = (0, pairs.len().saturating_sub(1));
+    while low < high && from > 0 {
+        let middle = (low + high).div_ceil(2);
+        if starts_by(files, pairs.get(middle), from, task)? { low = middle } else { high = middle - 1 }
+    }
+    Ok(low)
+}
+
+/// Whether the first record of `pair` has the queue offset `from` or an earlier one.
+fn starts_by(
+    files: &StoreFiles,
+    pair: Option<&FilePair>,
+    from: i64,
+    task: &QueueTask,
+) -> Result<bool, StoreError> {
+    let Some(FilePair { queue: Some(queue), .. }) = pair else { return Ok(false) };
+    if first_offset(files, queue)?.is_none_or(|first| first > from) {
+        return Ok(false);
+    }
+    // An entry alone does not decide about what is left out.
+    let Some(pair) = pair else { return Ok(false) };
+    match PairCursor::open(files, pair, &task.topic, task.queue_id, 0)? {
+        Listed::Moved => Err(moved(task)),
+        Listed::Same(mut cursor) => {
+            Ok(cursor.next_record()?.is_some_and(|record| record.queue_offset <= from))
+        }
+    }
+}
+
+/// A part of a queue, as the walk goes along it.
 struct Chunk {
     /// The records to read.
     wanted: Vec<Place>,

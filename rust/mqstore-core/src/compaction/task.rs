@@ -23,11 +23,12 @@ use mqstore_format::RecordView;
 use mqstore_format::properties::KEYS;
 
 use super::control::{Control, Meter};
-use super::digests::{Equality, KeyCollector, Verdicts};
+use super::digests::{KeyCollector, Seed, Verdicts};
 use super::job::{check_nonce, check_staging_name, job_dir};
-use super::model::{Counts, LogTail, QueueTask, TaskResult, Worker};
+use super::key_map::Equality;
+use super::model::{QueueTask, TaskResult, Worker};
 use super::options::Keyless;
-use super::source::{Met, walk};
+use super::source::{Met, Stretch, walk};
 use super::writer::{GenerationWriter, WrittenGeneration};
 use crate::commit_log::CommitLog;
 use crate::error::{IoContext, StoreError};
@@ -93,6 +94,20 @@ pub(crate) fn begin_task(
     worker: Worker,
     control: &Control,
 ) -> Result<WrittenTask, StoreError> {
+    attempt(files, task, staging, worker, |result| {
+        compact(&Input { files, log, task, control }, staging, result).map(Some)
+    })
+}
+
+/// Makes the folder of an attempt and lets `work` fill it and the result; what stands in the way of this queue alone is
+/// told in the result.
+pub(super) fn attempt(
+    files: &StoreFiles,
+    task: &QueueTask,
+    staging: &Path,
+    worker: Worker,
+    work: impl FnOnce(&mut TaskResult) -> Result<Option<WrittenGeneration>, StoreError>,
+) -> Result<WrittenTask, StoreError> {
     let name = staging.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     check_staging_name(name)?;
     let job = job_dir(files, &task.job_id);
@@ -104,113 +119,148 @@ pub(crate) fn begin_task(
     }
     check_nonce(files, &task.job_id, &task.nonce)?;
     files.vfs.create_dir(staging).at(staging, "creating a staging folder")?;
-    let mut result = TaskResult {
-        job_id: task.job_id.clone(),
-        topic: task.topic.clone(),
-        queue_id: task.queue_id,
-        staging: name.to_owned(),
-        failed: None,
-        counts: Counts::default(),
-        pairs: Vec::new(),
-        log_tail: None,
-        position: None,
-        first_tombstone: None,
-        worker,
-    };
-    let mut written = None;
-    match compact(files, log, task, staging, control) {
-        Ok((output, generation)) => {
-            result.counts = output.counts;
-            result.pairs = generation.pairs().to_vec();
-            result.log_tail = output.log_tail;
-            result.position = output.position;
-            result.first_tombstone = output.first_tombstone;
-            written = Some(generation);
-        }
+    let mut result = TaskResult::begun(task, name, worker);
+    let written = match work(&mut result) {
+        Ok(written) => written,
         Err(
             error @ (StoreError::Corrupt { .. }
             | StoreError::TooLarge { .. }
             | StoreError::Busy { .. }
             | StoreError::InvalidOption { .. }),
         ) => {
+            result = TaskResult::begun(task, name, result.worker);
             result.failed = Some(error.to_string());
+            None
         }
         Err(error) => return Err(error),
-    }
+    };
     Ok(WrittenTask { result, written, staging: staging.to_path_buf(), job })
 }
 
-#[derive(Default)]
-struct Output {
-    counts: Counts,
-    log_tail: Option<LogTail>,
-    position: Option<i64>,
-    first_tombstone: Option<i64>,
+/// Where a task reads, and who holds its reins.
+#[derive(Clone, Copy)]
+pub(super) struct Input<'a> {
+    pub(super) files: &'a StoreFiles,
+    /// The commit log of this process, where it writes it.
+    pub(super) log: Option<&'a Arc<CommitLog>>,
+    pub(super) task: &'a QueueTask,
+    pub(super) control: &'a Control,
+}
+
+impl Input<'_> {
+    /// When two of its keys are the same.
+    pub(super) fn equality(&self) -> Equality {
+        if self.task.confirm_keys { Equality::FullKeys } else { Equality::Digests }
+    }
 }
 
 fn compact(
-    files: &StoreFiles,
-    log: Option<&Arc<CommitLog>>,
-    task: &QueueTask,
+    input: &Input<'_>,
     staging: &Path,
-    control: &Control,
-) -> Result<(Output, WrittenGeneration), StoreError> {
+    result: &mut TaskResult,
+) -> Result<WrittenGeneration, StoreError> {
+    let Input { files, task, .. } = *input;
     let keys = staging.join(KEYS_FILE);
-    let mut output = Output::default();
-    let equality = if task.confirm_keys { Equality::FullKeys } else { Equality::Digests };
-    let mut collector = KeyCollector::create(files, &keys, equality)?;
-    let mut meter = Meter::start(files, control)?;
-    let counts = &mut output.counts;
-    output.log_tail = walk(files, log, task, None, &mut |met| {
+    let seed = Seed::of_nonce(&task.nonce);
+    let mut collector = KeyCollector::create(files, &keys, input.equality(), seed)?;
+    gather(input, Stretch::WHOLE, result, &mut |_, key| key.map_or(Ok(()), |key| collector.add(key)))?;
+    refuse_keyless(task, result.counts.keyless)?;
+    let verdicts = collector.finish(task.memory_bytes)?;
+    result.counts.keys = verdicts.keys;
+    result.counts.rounds = verdicts.rounds;
+    let records = (result.counts.before, result.counts.keyless == 0);
+    let writer = GenerationWriter::create(files, staging, task.geometry, 0)?;
+    let written = Copy { input: *input, verdicts: &verdicts, writer }
+        .survivors(Stretch::WHOLE, records, result)?
+        .finish(false)?;
+    result.pairs = written.pairs().to_vec();
+    files.vfs.remove_file(&keys).at(&keys, "removing the file of keys")?;
+    Ok(written)
+}
+
+/// What the first walk does with a record and its key, if it has one.
+pub(super) type Each<'e> = dyn FnMut(&RecordView<'_>, Option<&str>) -> Result<(), StoreError> + 'e;
+
+/// The first walk: counts the records of `stretch` and hands each to `each`, with its key.
+pub(super) fn gather(
+    input: &Input<'_>,
+    stretch: Stretch,
+    result: &mut TaskResult,
+    each: &mut Each<'_>,
+) -> Result<(), StoreError> {
+    let mut meter = Meter::start(input.files, input.control)?;
+    let (counts, position) = (&mut result.counts, &mut result.position);
+    result.log_tail = walk(input.files, input.log, input.task, stretch, None, &mut |met| {
         let Met::Record(record) = met else { return Ok(()) };
         meter.read(record.size)?;
         counts.before += 1;
         counts.bytes_before += u64::from(record.size);
-        let Some(key) = compaction_key(record) else {
+        let key = compaction_key(record);
+        if key.is_some() {
+            counts.tombstones += u64::from(record.body.is_empty());
+            *position = Some(record.queue_offset);
+        } else {
             counts.keyless += 1;
-            return Ok(());
-        };
-        counts.tombstones += u64::from(record.body.is_empty());
-        output.position = Some(record.queue_offset);
-        collector.add(&key)
+        }
+        each(record, key.as_deref())
     })?;
-    meter.look()?;
-    if task.keyless == Keyless::Refuse && counts.keyless > 0 {
+    meter.look()
+}
+
+/// Refuses records without a key where the task says so.
+pub(super) fn refuse_keyless(task: &QueueTask, keyless: u64) -> Result<(), StoreError> {
+    if task.keyless == Keyless::Refuse && keyless > 0 {
         return Err(StoreError::InvalidOption {
             option: "keyless",
-            reason: format!("{} messages have no key, which is refused", counts.keyless),
+            reason: format!("{keyless} messages have no key, which is refused"),
         });
     }
-    let verdicts = collector.finish(task.memory_bytes)?;
-    counts.keys = verdicts.keys;
-    counts.rounds = verdicts.rounds;
-    let writer = GenerationWriter::create(files, staging, task.geometry)?;
-    let mut copy = Copy { files, log, task, control, verdicts: &verdicts, writer };
-    copy.survivors(&mut output)?;
-    let written = copy.writer.finish()?;
-    files.vfs.remove_file(&keys).at(&keys, "removing the file of keys")?;
-    Ok((output, written))
+    Ok(())
+}
+
+/// Which records stay.
+pub(super) struct Rule<'a> {
+    pub(super) task: &'a QueueTask,
+    pub(super) verdicts: &'a Verdicts,
+}
+
+impl Rule<'_> {
+    /// Whether a record stays: `ordinal` is that of its key, if it has one.
+    pub(super) fn keeps(&self, ordinal: Option<u64>, queue_offset: i64, is_tombstone: bool) -> bool {
+        match ordinal {
+            None => self.task.keyless == Keyless::Keep,
+            Some(ordinal) => {
+                self.verdicts.is_newest(ordinal)
+                    && !(is_tombstone && queue_offset < self.task.tombstones_below)
+            }
+        }
+    }
 }
 
 /// The second walk.
-struct Copy<'a> {
-    files: &'a StoreFiles,
-    log: Option<&'a Arc<CommitLog>>,
-    task: &'a QueueTask,
-    control: &'a Control,
-    verdicts: &'a Verdicts,
-    writer: GenerationWriter<'a>,
+pub(super) struct Copy<'a> {
+    pub(super) input: Input<'a>,
+    /// What is known of the records of the stretch; the first keyed one has ordinal 0.
+    pub(super) verdicts: &'a Verdicts,
+    pub(super) writer: GenerationWriter<'a>,
 }
 
-impl Copy<'_> {
-    fn survivors(&mut self, output: &mut Output) -> Result<(), StoreError> {
-        let (task, verdicts) = (self.task, self.verdicts);
-        let mut meter = Meter::start(self.files, self.control)?;
+impl<'a> Copy<'a> {
+    /// Copies what stays of `stretch`, which has so many records, and whether each has a key.
+    pub(super) fn survivors(
+        mut self,
+        stretch: Stretch,
+        (records, all_keyed): (u64, bool),
+        result: &mut TaskResult,
+    ) -> Result<GenerationWriter<'a>, StoreError> {
+        let Input { files, log, task, control } = self.input;
+        let verdicts = self.verdicts;
+        let rule = Rule { task, verdicts };
+        let mut meter = Meter::start(files, control)?;
         let (mut seen, mut ordinal) = (0, 0);
         // Where every record has a key, a record's number is that of its verdict.
-        let all_keyed = output.counts.keyless == 0;
         let wants = |number| !all_keyed || verdicts.is_newest(number);
-        walk(self.files, self.log, task, Some(&wants), &mut |met| {
+        walk(files, log, task, stretch, Some(&wants), &mut |met| {
             let record = match met {
                 Met::Record(record) => record,
                 Met::Passed { records, bytes } => {
@@ -221,34 +271,28 @@ impl Copy<'_> {
             };
             meter.read(record.size)?;
             seen += 1;
-            let stays = if compaction_key(record).is_none() {
-                task.keyless == Keyless::Keep
-            } else {
-                ordinal += 1;
-                let is_tombstone = record.body.is_empty();
-                let stays = verdicts.is_newest(ordinal - 1)
-                    && !(is_tombstone && record.queue_offset < task.tombstones_below);
-                if stays && is_tombstone {
-                    output.counts.tombstones_kept += 1;
-                    output.first_tombstone.get_or_insert(record.queue_offset);
+            let own = compaction_key(record).map(|_| ordinal);
+            ordinal += u64::from(own.is_some());
+            let is_tombstone = record.body.is_empty();
+            if rule.keeps(own, record.queue_offset, is_tombstone) {
+                if own.is_some() && is_tombstone {
+                    result.counts.tombstones_kept += 1;
+                    result.first_tombstone.get_or_insert(record.queue_offset);
                 }
-                stays
-            };
-            if stays {
-                output.counts.survivors += 1;
-                output.counts.bytes_after += u64::from(record.size);
+                result.counts.survivors += 1;
+                result.counts.bytes_after += u64::from(record.size);
                 meter.wrote(record.size);
                 self.writer.append(record)?;
             }
             Ok(())
         })?;
         meter.look()?;
-        if (seen, ordinal) != (output.counts.before, verdicts.records) {
+        if (seen, ordinal) != (records, verdicts.records) {
             return Err(StoreError::Busy {
                 reason: format!("{}/{} changed while it was compacted", task.topic, task.queue_id),
             });
         }
-        Ok(())
+        Ok(self.writer)
     }
 }
 

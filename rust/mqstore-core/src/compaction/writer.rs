@@ -157,17 +157,19 @@ pub(crate) struct GenerationWriter<'a> {
 }
 
 impl<'a> GenerationWriter<'a> {
-    /// Writes below `staging`, which exists and is empty but for other files of the same attempt.
+    /// Writes below `staging`, which exists and is empty but for other files of the same attempt; the first pair is number
+    /// `pairs` of the generation.
     pub(crate) fn create(
         files: &'a StoreFiles,
         staging: &Path,
         geometry: CompactionGeometry,
+        pairs: u64,
     ) -> Result<Self, StoreError> {
         for name in [STAGED_LOGS, STAGED_QUEUES] {
             let dir = staging.join(name);
             files.vfs.create_dir(&dir).at(&dir, "creating a staging folder")?;
         }
-        Ok(Self::behind(files, staging, geometry, 0))
+        Ok(Self::behind(files, staging, geometry, pairs))
     }
 
     /// Writes below `staging` behind the first `pairs` files of each kind, which are there and closed.
@@ -253,9 +255,9 @@ impl<'a> GenerationWriter<'a> {
         Ok(())
     }
 
-    /// Closes everything; the caller syncs it.
-    pub(crate) fn finish(mut self) -> Result<WrittenGeneration, StoreError> {
-        self.close(false)?;
+    /// Closes everything; the caller syncs it. `another_follows`: a pair that somebody else writes.
+    pub(crate) fn finish(mut self, another_follows: bool) -> Result<WrittenGeneration, StoreError> {
+        self.close(another_follows)?;
         Ok(WrittenGeneration { staging: self.staging, pairs: self.pairs, unsynced: self.unsynced })
     }
 

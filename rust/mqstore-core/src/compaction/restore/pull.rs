@@ -194,7 +194,7 @@ impl Pull<'_> {
             self.source.pull(&lack.topic, lack.queue_id, from, lack.until, &mut visit)?;
         }
         meter.look()?;
-        let written = writer.finish()?;
+        let written = writer.finish(false)?;
         written.sync(files)?;
         progress.pairs = before + written.pairs().len() as u64;
         (progress.messages, progress.next) = (messages, lack.until);

@@ -7,6 +7,8 @@ from .rows import Contender, Limit, Ratio, Row, Spec
 OURS, ALONE = "mqstore on Spark", "mqstore, one process"
 BY_WINDOW, EXPORT, STREAM = "log parsed in Python, window", "export on Spark", "stream, availableNow"
 
+RANGED = "by ranges of hashes"
+
 KEYS = 100_000
 WRITTEN = 1_000_000
 
@@ -24,6 +26,8 @@ def alone(name: str = ALONE, **spec: str | int) -> Contender:
 def spark_rows(records: int) -> tuple[Row, ...]:
     """Return the rows, on a store of so many messages of 1 KiB with 100,000 keys."""
 
+    keyed = 2 * records
+
     def row(name: str, title: str, *contenders: Contender, asked: tuple[Ratio | Limit, ...] = ()) -> Row:
         keys = min(KEYS, records)
         spec: Spec = {"op": name, "filled": records, "messages": records, "filler": "python", "keys": keys, "queues": 2}
@@ -39,6 +43,15 @@ def spark_rows(records: int) -> tuple[Row, ...]:
             spark("log parsed in Python, max_by", pattern="max_by"),
             spark(BY_WINDOW, pattern="window"),
             asked=(Ratio(OURS, BY_WINDOW, 6.0),),
+        ),
+        Row(
+            "spark-ranged",
+            f"{keyed:,} messages of 24 bytes in one queue, each with a key of its own: compaction",
+            {"op": "compact", "filled": keyed, "messages": keyed, "filler": "python", "keys": keyed, "queues": 1}
+            | {"body_bytes": 24},
+            (spark(RANGED, pattern="ranged"), spark("one task", pattern="partition"), alone()),
+            (Ratio(RANGED, ALONE, 1.0),),
+            kind="prepared",
         ),
         row(
             "read",

@@ -175,9 +175,10 @@ class ReadyReader(DataSourceReader):
 
 def compact(spec: dict[str, Any]) -> dict[str, Any]:
     """Compact a copy of the store; by hand: parse the log, keep the newest of each key, write Parquet."""
-    if not spec["pattern"]:
+    if spec["pattern"] in ("", "partition", "ranged"):
         path = working_copy(spec)
-        result = timed(spec, lambda: mqstore.spark.compact(session(), path).messages_before)
+        strategy = spec["pattern"] or "auto"
+        result = timed(spec, lambda: mqstore.spark.compact(session(), path, strategy=strategy).messages_before)
         shutil.rmtree(path)
         return result
     out = beside(spec, "-parquet")

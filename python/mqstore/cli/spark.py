@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -82,19 +82,40 @@ def rebuild(
 @spark_app.command()
 @_verb
 def compact(
-    directory: Directory,
+    directories: Directories,
     topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; again for more.")] = None,
     master: Master = "local[*]",
     job_id: Annotated[str | None, typer.Option(help="Done once under this name.", show_default=False)] = None,
+    strategy: Annotated[str, typer.Option(help="auto, partition (a task a queue) or ranged (several).")] = "auto",
+    memory_size: Annotated[int, typer.Option(help="Bytes for the keys of a task.")] = 100 << 20,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would come out.")] = False,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Keeps of every key of compaction topics the newest message; exit status 1 when a queue was left out."""
     from mqstore import spark as jobs
 
     with _session(master) as session, render.progress("compacting", tasks=True) as bar:
-        report = jobs.compact(session, directory, topics=topics or None, job_id=job_id, progress=bar)
-    _print(report.to_dict(), form)
-    return PROBLEMS if report.skipped else CLEAN
+        found = jobs.compact(
+            session,
+            directories,
+            topics=topics or None,
+            job_id=job_id,
+            strategy=cast("jobs.Strategy", strategy),
+            memory_size=memory_size,
+            dry_run=dry_run,
+            progress=bar,
+        )
+    rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
+    if not render.machine(rows, form):
+        columns = ("store", "messages", "kept", "keys", "seconds")
+        cells = [
+            (path, each.messages_before, each.messages_after, each.keys, each.seconds) for path, each in found.items()
+        ]
+        render.table(columns, cells)
+        for path, each in found.items():
+            for text in each.skipped:
+                render.note(f"{path}: left out {text}" if len(found) > 1 else f"left out {text}")
+    return PROBLEMS if any(each.skipped for each in found.values()) else CLEAN
 
 
 @spark_app.command()

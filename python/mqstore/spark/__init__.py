@@ -17,9 +17,21 @@ or not at all.
 from __future__ import annotations
 
 from mqstore.spark._append import resume
-from mqstore.spark._compact import compact, job_details
+from mqstore.spark._compact import Strategy, compact, job_details
 from mqstore.spark._jobs import export, rebuild, verify
+from mqstore.spark._reports import as_dataframe
 from mqstore.spark._session import register
 from mqstore.spark._ship import ship
 
-__all__ = ["compact", "export", "job_details", "rebuild", "register", "resume", "ship", "verify"]
+__all__ = [
+    "Strategy",
+    "as_dataframe",
+    "compact",
+    "export",
+    "job_details",
+    "rebuild",
+    "register",
+    "resume",
+    "ship",
+    "verify",
+]

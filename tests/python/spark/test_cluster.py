@@ -155,20 +155,21 @@ def test_compaction_gives_the_files_that_the_local_way_gives(steady: Driver, clu
         assert mqstore.spark._ship.archive_name() in module.parts
 
 
-def test_an_executor_that_is_killed_in_the_middle(steady: Driver, gate: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["partition", "ranged"])
+def test_an_executor_that_is_killed_in_the_middle(steady: Driver, gate: Path, tmp_path: Path, strategy: str) -> None:
     path = tmp_path / "store"
     make(path)
     wanted = local_result(path)
 
     def killed(inner: Any, batches: Any, job_dir: str) -> Iterator[Any]:
-        if attempt() == (0, 0):
+        if attempt() == (0, 0) and not (gate / "killed").exists():
             kill_executor_once(lambda: any(Path(job_dir).glob("task-0-*/**/*")), gate / "killed")
             list(inner(batches))
             # It is never heard of again.
             time.sleep(PATIENCE)
         yield from inner(batches)
 
-    report = steady.call(job_with_tasks, killed, path, job_id="once", **SIZES)
+    report = steady.call(job_with_tasks, killed, path, job_id="once", strategy=strategy, **SIZES)
     assert "CoarseGrainedExecutorBackend" in (gate / "killed").read_text()
     assert hashes(path / "compaction") == wanted
     assert report.skipped == ()

@@ -125,6 +125,34 @@ def test_an_export_that_fails_leaves_nothing(spark: Any, stores: list[Path], tmp
         mqstore.spark.export(spark, stores[0], tmp_path / "out" / "all", topics="t0")
 
 
+def test_reports_as_rows(spark: Any, stores: list[Path], tmp_path: Path) -> None:
+    segment = min((stores[1] / "commitlog").iterdir())
+    data = bytearray(segment.read_bytes())
+    data[5000] ^= 0xFF
+    segment.write_bytes(data)
+    checked = mqstore.spark.verify(spark, stores)
+    frame = mqstore.spark.as_dataframe(spark, checked)
+    assert {row.store: (row.ok, row.messages) for row in frame.collect()} == {
+        path: (report.ok, report.messages) for path, report in checked.items()
+    }
+    found = frame.selectExpr("store", "explode(problems) AS problem").select("store", "problem.*").collect()
+    expected = [(path, each) for path, report in checked.items() for each in report.problems]
+    assert [(row.store, row.kind, row.offset, row.detail) for row in found] == [
+        (path, each.kind, each.offset, each.detail) for path, each in expected
+    ]
+    assert expected
+    (row,) = mqstore.spark.as_dataframe(spark, mqstore.rebuild(stores[0], dry_run=True)).collect()
+    assert (row.messages, row.dry_run, row.skipped) == (300, True, [])
+    make(tmp_path / "table")
+    report = mqstore.spark.compact(spark, tmp_path / "table", dry_run=True)
+    (row,) = mqstore.spark.as_dataframe(spark, report).collect()
+    assert row.asDict() == report.to_dict()
+    with pytest.raises(ValueError, match="no report"):
+        mqstore.spark.as_dataframe(spark, {})
+    with pytest.raises(TypeError, match="int"):
+        mqstore.spark.as_dataframe(spark, {"a": 1})  # type: ignore[dict-item]
+
+
 def test_the_command_line(
     spark: Any,
     stores: list[Path],
@@ -154,7 +182,17 @@ def test_the_command_line(
         for _ in range(5):
             store.append("prices", b"x", keys="k")
     status, out = run("compact", stores[0], "--topic", "prices", "--format", "json")
-    assert (status, json.loads(out)["messages_after"]) == (0, 1)
+    assert (status, [each["messages_after"] for each in json.loads(out)]) == (0, [1])
+    with mqstore.open(stores[0], "rw") as store:
+        store.append("prices", b"y", keys="k")
+    status, out = run("compact", *stores, "--dry-run", "--strategy", "ranged", "--memory-size", 1000)
+    assert status == 0
+    assert (str(stores[1]) in out, " 2 " in out) == (True, True)
+    status, out = run("compact", stores[0])
+    assert status == 0
+    status, out = run("compact", stores[0])
+    assert status == 1
+    assert run("compact", stores[0], "--strategy", "none")[0] == 3
     status, out = run("verify", tmp_path / "nothing")
     assert status == 3
     assert run("export", stores[0], tmp_path / "other", "--to", "csv")[0] == 2

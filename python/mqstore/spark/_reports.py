@@ -1,0 +1,87 @@
+"""Reports of jobs as a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+
+from mqstore import _reports
+from mqstore._reports import CompactionReport, ExportReport, RebuildReport, VerifyReport
+from mqstore.spark._session import require
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NAMES = {int: "bigint", float: "double", bool: "boolean", str: "string"}
+_KINDS = (CompactionReport, ExportReport, RebuildReport, VerifyReport)
+
+
+def as_dataframe(
+    spark: SparkSession,
+    reports: CompactionReport
+    | ExportReport
+    | RebuildReport
+    | VerifyReport
+    | Mapping[str, CompactionReport]
+    | Mapping[str, RebuildReport]
+    | Mapping[str, VerifyReport],
+) -> DataFrame:
+    """What a job told, as a DataFrame: to be kept in a table, or to be asked by SQL.
+
+    Args:
+        spark: the session, classic or Spark Connect.
+        reports: what a job returned: one report, or reports by directory.
+
+    Returns:
+        A row a report, with its fields as columns, behind a column ``store`` with the directory where there are several.
+        ``problems`` and ``skipped`` are arrays: ``explode`` makes a row of each.
+
+    Raises:
+        ImportError: PySpark, pyarrow or pandas is missing.
+        TypeError: ``reports`` is something else.
+        ValueError: it is empty, so that nothing says which columns there are.
+    """
+    require(spark)
+    named = dict(reports) if isinstance(reports, Mapping) else None
+    found = [reports] if named is None else list(named.values())
+    if not found:
+        msg = "there is no report"
+        raise ValueError(msg)
+    kind = type(found[0])
+    if kind not in _KINDS or any(type(each) is not kind for each in found):
+        msg = f"reports must be of one job, not {', '.join(sorted({type(each).__name__ for each in found}))}"
+        raise TypeError(msg)
+    rows = [tuple(getattr(each, field.name) for field in fields(kind)) for each in found]
+    schema = _columns(kind)
+    if named is not None:
+        schema = f"store string, {schema}"
+        rows = [(store, *row) for store, row in zip(named, rows, strict=True)]
+    return spark.createDataFrame([_plain(row) for row in rows], schema)
+
+
+def _columns(kind: type) -> str:
+    hints = get_type_hints(kind, vars(_reports))
+    return ", ".join(f"`{field.name}` {_type(hints[field.name])}" for field in fields(kind))
+
+
+def _type(hint: Any) -> str:
+    """The SQL name of a field's type."""
+    if isinstance(hint, UnionType):
+        (hint,) = (each for each in get_args(hint) if each is not NoneType)
+    if get_origin(hint) is tuple:
+        return f"array<{_type(get_args(hint)[0])}>"
+    if hint in _NAMES:
+        return _NAMES[hint]
+    hints = get_type_hints(hint, vars(_reports))
+    return f"struct<{', '.join(f'`{field.name}`: {_type(hints[field.name])}' for field in fields(hint))}>"
+
+
+def _plain(value: Any) -> Any:
+    """Structs and rows as tuples, arrays as lists."""
+    if isinstance(value, _reports._Report):
+        return tuple(_plain(getattr(value, field.name)) for field in fields(value))  # type: ignore[arg-type]
+    if isinstance(value, tuple):
+        return tuple(list(map(_plain, each)) if isinstance(each, tuple) else _plain(each) for each in value)
+    return value

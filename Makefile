@@ -15,7 +15,7 @@ STORE ?=
 PARTS ?= lint types rust python spark interop
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-rust test-python test-spark test-interop lint types bench bench-compare fuzz soak docs clean
+.PHONY: help setup build demo test test-rust test-python test-spark test-interop lint types bench bench-compare bench-check fuzz soak docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,9 @@ bench: setup ## The Rust benchmarks (ARGS=filter)
 
 bench-compare: setup ## mqstore beside RocketMQ's Java store and the machine's limits (ARGS="--list"; needs a JDK and Maven)
 	@exec $(PY) -m benches.compare $(ARGS)
+
+bench-check: setup ## Instructions of the hot paths beside the committed ones (needs valgrind; ARGS="--update" commits to new ones)
+	@exec $(PY) benches/check.py $(ARGS)
 
 fuzz: setup ## The fuzz targets, a minute each (ARGS="SECONDS [TARGET]")
 	@sh tests/fuzz/run.sh $(if $(ARGS),$(ARGS),60)

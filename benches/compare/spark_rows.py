@@ -58,7 +58,9 @@ def spark_rows(records: int) -> tuple[Row, ...]:
             "rows and bytes of bodies counted",
             spark(),
             spark("ready batches", pattern="bare"),
-            asked=(Limit(OURS, "rate", 1.25e6, at_most=False),),
+            spark("mqstore on Spark, keys, place and body", pattern="all-few"),
+            spark("ready batches, keys, place and body", pattern="bare-few"),
+            asked=(Limit("mqstore on Spark, keys, place and body", "rate", 1.25e6, at_most=False),),
         ),
         row(
             "parquet",

@@ -35,8 +35,8 @@ def as_dataframe(
         reports: what a job returned: one report, or reports by directory.
 
     Returns:
-        A row a report, with its fields as columns, behind a column ``store`` with the directory where there are several.
-        ``problems`` and ``skipped`` are arrays: ``explode`` makes a row of each.
+        A row a report, with its fields as columns, behind a column ``store`` with the directory where there are
+        several. ``problems`` and ``skipped`` are arrays: ``explode`` makes a row of each.
 
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.

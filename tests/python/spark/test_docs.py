@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import deltalake
+
 import mqstore
 
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
@@ -20,8 +22,8 @@ def test_recipes(spark: Any, tmp_path: Path) -> None:
         store.append("%DLQ%billing", b"poison")
     text = PAGE.read_text(encoding="utf-8").partition("## Recipes\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```(sql|python)\n(.*?)```", text, re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["sql"] * 5 + ["python"]
-    view, latest, minutes, dead, joined, lake = (block.replace("/data", str(tmp_path)) for _, block in blocks)
+    assert [kind for kind, _ in blocks] == ["sql"] * 5 + ["python"] * 2
+    view, latest, minutes, dead, joined, lake, delta = (block.replace("/data", str(tmp_path)) for _, block in blocks)
     spark.sql(view.strip().rstrip(";"))
 
     def rows(query: str) -> list[tuple[Any, ...]]:
@@ -37,3 +39,8 @@ def test_recipes(spark: Any, tmp_path: Path) -> None:
     assert found[0] == (0, "order 0", "27")
     exec(compile(lake, str(PAGE), "exec"), {"spark": spark})
     assert spark.read.parquet(str(tmp_path / "lake")).count() == 61
+    exec(compile(delta, str(PAGE), "exec"), {"spark": spark})
+    deltalake.write_deltalake(tmp_path / "alone", mqstore.scan(path, topics="orders"))
+    for table in (tmp_path / "delta", tmp_path / "alone"):
+        bodies = deltalake.DeltaTable(table).to_pyarrow_table(columns=["body"])["body"].to_pylist()
+        assert sorted(bodies) == sorted(f"order {number}".encode() for number in range(30))

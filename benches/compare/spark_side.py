@@ -207,16 +207,16 @@ def newest(rows: DataFrame, how: str) -> DataFrame:
     return rows.withColumn("place", f.row_number().over(of_key)).where("place = 1").drop("place")
 
 
-def store(spec: dict[str, Any]) -> DataFrame:
+def store(spec: dict[str, Any], **options: str) -> DataFrame:
     """Return the store's rows."""
-    return session().read.format("mqstore").load(spec["path"])
+    return session().read.format("mqstore").options(**options).load(spec["path"])
 
 
 def read(spec: dict[str, Any]) -> dict[str, Any]:
     """Count rows and bytes of bodies; `pattern` with `few`: of the columns that a program asks for."""
     way, _, few = spec["pattern"].partition("-")
     columns = {"columns": FEW} if few else {}
-    frame = session().read.format("mqstore").options(**columns).load(spec["path"])
+    frame = store(spec, **columns)
     if way == "bare":
         file = beside(spec, "-batch.arrow")
         file.unlink(missing_ok=True)

@@ -126,8 +126,8 @@ def compact(
         log_file_size: wished bytes of a log file in a store that has none yet; RocketMQ's 104,857,600 when None.
         queue_file_size: wished bytes of a queue file, likewise; RocketMQ's 10,485,760 when None.
         progress: called now and then, with tasks instead of bytes, and more of them in all when a huge queue goes on
-            with its next round; an exception that it raises cancels the tasks, and
-            nothing is published. On Spark Connect it is called at the beginning and at the end.
+            with its next round; an exception that it raises cancels the tasks, and nothing is published. On Spark
+            Connect it is called at the beginning and at the end.
 
     Returns:
         What was done; of several directories by directory. ``skipped`` says which queues were left out, and why.

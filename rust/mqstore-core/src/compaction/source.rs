@@ -317,6 +317,7 @@ pub(super) fn units(
     }
     Ok(bytes.as_chunks::<CQ_UNIT_BYTES>().0.iter().map(CqUnit::decode).collect())
 }
+
 /// The files that hold what precedes the commit log.
 pub(super) fn previous_folder(files: &StoreFiles, task: &QueueTask) -> Result<QueueFolder, StoreError> {
     if task.restored {
@@ -331,24 +332,19 @@ fn pair_of(files: &StoreFiles, pairs: &[FilePair], from: i64, task: &QueueTask) 
     let (mut low, mut high) = (0, pairs.len().saturating_sub(1));
     while low < high && from > 0 {
         let middle = (low + high).div_ceil(2);
-        if starts_by(files, pairs.get(middle), from, task)? { low = middle } else { high = middle - 1 }
+        let Some(pair) = pairs.get(middle) else { break };
+        if starts_by(files, pair, from, task)? { low = middle } else { high = middle - 1 }
     }
     Ok(low)
 }
 
 /// Whether the first record of `pair` has the queue offset `from` or an earlier one.
-fn starts_by(
-    files: &StoreFiles,
-    pair: Option<&FilePair>,
-    from: i64,
-    task: &QueueTask,
-) -> Result<bool, StoreError> {
-    let Some(FilePair { queue: Some(queue), .. }) = pair else { return Ok(false) };
+fn starts_by(files: &StoreFiles, pair: &FilePair, from: i64, task: &QueueTask) -> Result<bool, StoreError> {
+    let Some(queue) = &pair.queue else { return Ok(false) };
     if first_offset(files, queue)?.is_none_or(|first| first > from) {
         return Ok(false);
     }
     // An entry alone does not decide about what is left out.
-    let Some(pair) = pair else { return Ok(false) };
     match PairCursor::open(files, pair, &task.topic, task.queue_id, 0)? {
         Listed::Moved => Err(moved(task)),
         Listed::Same(mut cursor) => {

@@ -9,7 +9,7 @@ use super::super::model::{QueueTask, TaskResult};
 use super::super::source::Stretch;
 use super::super::task::{Input, Rule};
 use super::model::{Copy, Decide, Piece, Plan, Step};
-use super::notes::{Note, read_notes, read_verdicts, write_verdicts};
+use super::notes::{Note, open_notes, read_notes, read_verdicts, write_verdicts};
 use super::scan::keys_file;
 use crate::error::StoreError;
 use crate::files::StoreFiles;
@@ -22,6 +22,7 @@ pub(super) fn run(
 ) -> Result<(), StoreError> {
     let (mut spills, mut keyed) = (Vec::new(), 0);
     for (piece, folder) in step.pieces.iter().zip(folders(input.files, input.task, names(&step.pieces))?) {
+        open_notes(input.files, &folder, piece.records)?;
         spills.push(Spill::open(input.files, keys_file(&folder, step.share), input.equality(), keyed)?);
         keyed += piece.keyed;
     }

@@ -31,12 +31,12 @@ pub use model::{Next, Step};
 pub use split::{Strategy, split};
 
 use super::control::Control;
-use super::job::job_dir;
 use super::model::{QueueTask, TaskResult, Worker};
 use super::task::{Input, attempt, begin_task, refuse_keyless};
 use super::writer::{STAGED_LOGS, STAGED_QUEUES};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
+use decide::folders;
 use model::{Piece, Plan};
 use mqstore_format::offset_file_name;
 
@@ -89,7 +89,7 @@ pub fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -> Resul
     }
     let outcome = match first {
         Step::Whole(_) => answers.first().cloned().ok_or_else(mismatch).map(done),
-        Step::Scan(scan) => after_scan(&scan.plan, steps, answers).map(Next::Steps),
+        Step::Scan(scan) => after_scan(&scan.plan, answers).map(Next::Steps),
         Step::Decide(decide) => decide::after(files, decide, answers).map(Next::Steps),
         Step::Copy(copy) => gathered(files, copy, answers).map(done),
     };
@@ -106,16 +106,19 @@ pub fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -> Resul
 }
 
 /// The shares to decide, when all stretches were scanned.
-fn after_scan(plan: &Plan, steps: &[Step], answers: &[TaskResult]) -> Result<Vec<Step>, StoreError> {
+fn after_scan(plan: &Plan, answers: &[TaskResult]) -> Result<Vec<Step>, StoreError> {
     let mut total = TaskResult::begun(&plan.task, "", Worker::default());
     let mut pieces = Vec::new();
-    for (step, answer) in steps.iter().zip(answers) {
-        let Step::Scan(_) = step else { continue };
+    for answer in answers {
         let (counts, sum) = (&answer.counts, &mut total.counts);
-        sum.before += counts.before;
-        sum.bytes_before += counts.bytes_before;
-        sum.keyless += counts.keyless;
-        sum.tombstones += counts.tombstones;
+        for (sum, part) in [
+            (&mut sum.before, counts.before),
+            (&mut sum.bytes_before, counts.bytes_before),
+            (&mut sum.keyless, counts.keyless),
+            (&mut sum.tombstones, counts.tombstones),
+        ] {
+            *sum = sum.saturating_add(part);
+        }
         total.position = answer.position.or(total.position);
         total.log_tail = answer.log_tail.or(total.log_tail);
         let keyed = counts.before.saturating_sub(counts.keyless);
@@ -134,25 +137,23 @@ fn gathered(
     answers: &[TaskResult],
 ) -> Result<TaskResult, StoreError> {
     let mut result = copy.plan.total()?.clone();
-    let job = job_dir(files, &result.job_id);
-    let Some(first) = answers.first() else { return Ok(result) };
+    let stagings = folders(files, &copy.plan.task, answers.iter().map(|answer| &answer.staging))?;
+    let (Some(first), Some(home)) = (answers.first(), stagings.first()) else { return Ok(result) };
     result.staging.clone_from(&first.staging);
     result.worker = first.worker.clone();
-    let home = job.join(&first.staging);
-    for answer in answers {
+    for (answer, staging) in answers.iter().zip(&stagings) {
         result.counts.survivors += answer.counts.survivors;
         result.counts.bytes_after += answer.counts.bytes_after;
         result.counts.tombstones_kept += answer.counts.tombstones_kept;
         result.first_tombstone = result.first_tombstone.or(answer.first_tombstone);
         result.pairs.extend(&answer.pairs);
-        if answer.staging == first.staging {
+        if staging == home {
             continue;
         }
-        super::job::check_staging_name(&answer.staging)?;
         for pair in &answer.pairs {
             for folder in [STAGED_LOGS, STAGED_QUEUES] {
                 let name = offset_file_name(pair.base);
-                let (from, to) = (job.join(&answer.staging).join(folder), home.join(folder));
+                let (from, to) = (staging.join(folder), home.join(folder));
                 files
                     .vfs
                     .rename_noreplace(&from.join(&name), &to.join(&name))

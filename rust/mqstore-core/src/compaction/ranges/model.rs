@@ -210,10 +210,10 @@ impl Piece {
 
     fn from_value(value: &Value) -> Result<Self, StoreError> {
         let fields = Fields::of(WHAT, value)?;
-        Ok(Self {
-            staging: fields.text("staging")?.to_owned(),
-            records: fields.u64("records")?,
-            keyed: fields.u64("keyed")?,
-        })
+        let (records, keyed) = (fields.u64("records")?, fields.u64("keyed")?);
+        if keyed > records {
+            return Err(malformed(WHAT, &format!("has a stretch with {keyed} keys in {records} records")));
+        }
+        Ok(Self { staging: fields.text("staging")?.to_owned(), records, keyed })
     }
 }

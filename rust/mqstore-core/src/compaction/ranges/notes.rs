@@ -3,7 +3,7 @@
 //! Owns the files `records` and `superseded`:
 //!
 //! ```text
-//! records      [kind:1][queue offset:8][size:4]   one a record of a stretch; kind 0 no key, 1 a key, 3 a tombstone
+//! records      [kind:1][queue offset:8][size:4]   one a record of a stretch; kind: 1 it has a key, 2 it has no body
 //! superseded   [word:8]                           one bit a keyed record of the queue, the lowest of each word first
 //! ```
 
@@ -69,6 +69,22 @@ impl NoteWriter {
     }
 }
 
+/// Opens the notes of a stretch, whose length must be that of `records` records: what a worker says of its stretch is
+/// not believed before memory is asked for.
+pub(super) fn open_notes(
+    files: &StoreFiles,
+    staging: &Path,
+    records: u64,
+) -> Result<(PathBuf, Arc<dyn VfsFile>), StoreError> {
+    let path = staging.join(RECORDS_FILE);
+    let file = files.vfs.open(&path, Access::Read).at(&path, "opening a file of notes")?;
+    let len = file.len().at(&path, "looking at a file of notes")?;
+    if records.checked_mul(NOTE_BYTES as u64) != Some(len) {
+        return Err(StoreError::corrupt(&path, len, format!("there should be notes of {records} records")));
+    }
+    Ok((path, file))
+}
+
 /// Calls `visit` with the notes of a stretch of `records` records.
 pub(super) fn read_notes(
     files: &StoreFiles,
@@ -76,13 +92,8 @@ pub(super) fn read_notes(
     records: u64,
     mut visit: impl FnMut(Note) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    let path = staging.join(RECORDS_FILE);
-    let file = files.vfs.open(&path, Access::Read).at(&path, "opening a file of notes")?;
-    let len = file.len().at(&path, "looking at a file of notes")?;
-    if len != records.saturating_mul(NOTE_BYTES as u64) {
-        return Err(StoreError::corrupt(&path, len, format!("there should be notes of {records} records")));
-    }
-    let (mut chunk, mut position) = (Vec::new(), 0);
+    let (path, file) = open_notes(files, staging, records)?;
+    let (len, mut chunk, mut position) = (records * NOTE_BYTES as u64, Vec::new(), 0);
     while position < len {
         chunk.resize((len - position).min(CHUNK_BYTES as u64) as usize, 0);
         file.read_exact_at(&mut chunk, position).at(&path, "reading notes")?;
@@ -122,8 +133,7 @@ pub(super) fn read_verdicts(
     keyed: u64,
 ) -> Result<Verdicts, StoreError> {
     let (from, to) = (first / 64, (first + count).div_ceil(64));
-    let mut words = vec![0_u64; (to - from) as usize];
-    let mut bytes = vec![0; words.len() * 8];
+    let mut opened = Vec::with_capacity(stagings.len());
     for staging in stagings {
         let path = staging.join(SUPERSEDED_FILE);
         let file = files.vfs.open(&path, Access::Read).at(&path, "opening a file of verdicts")?;
@@ -135,6 +145,11 @@ pub(super) fn read_verdicts(
                 format!("there should be verdicts about {keyed} records"),
             ));
         }
+        opened.push((path, file));
+    }
+    let mut words = vec![0_u64; (to - from) as usize];
+    let mut bytes = vec![0; words.len() * 8];
+    for (path, file) in opened {
         file.read_exact_at(&mut bytes, from * 8).at(&path, "reading verdicts")?;
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word |= u64::from_be_bytes(*bytes);

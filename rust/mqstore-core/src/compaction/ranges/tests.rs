@@ -6,6 +6,7 @@ use proptest::prelude::{ProptestConfig, any, prop, prop_assert_eq, proptest};
 use proptest::strategy::Strategy as Values;
 
 use super::*;
+use crate::compaction::job::job_dir;
 use crate::compaction::testing::{Sent, TestStore, compact_now, compacted, small};
 use crate::compaction::{CompactionOptions, Keyless, Planned, plan, publish};
 
@@ -240,6 +241,20 @@ fn files_between_the_rounds_are_not_trusted() {
         let report = publish(&store.files, planned.job, &planned.plan, &[*result]).unwrap();
         assert_eq!((report.queues.len(), report.skipped.len()), (0, 1));
     }
+}
+
+#[test]
+fn counts_of_workers_are_not_trusted() {
+    let store = store_of(200);
+    let (planned, steps, mut answers) = scanned(&store);
+    for answer in &mut answers {
+        answer.counts.before = u64::MAX / 2;
+    }
+    let Next::Steps(decide) = next(&store.files, &steps, &answers).unwrap() else { panic!() };
+    let staging = job_dir(&store.files, &planned.plan.job_id).join("decide-0");
+    let result =
+        run_step(&store.files, &decide[0], &staging, Worker::default(), &Control::default()).unwrap();
+    assert!(result.failed.as_ref().is_some_and(|reason| reason.contains("should be notes")), "{result:?}");
 }
 
 #[test]

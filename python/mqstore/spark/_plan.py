@@ -224,23 +224,9 @@ def _by_offsets(store: mqstore.Store, ranges: list[Range], most: int, how: tuple
 
 def _cuts(store: mqstore.Store, part: Range, begin: int, to: int, count: int) -> list[int]:
     """Places where records of a queue lie, about evenly over a stretch of the log."""
-    found = []
-    low = part.start
-    for number in range(1, count):
-        wanted = begin + number * (to - begin) // count
-        high = part.end
-        at = None
-        while low < high:
-            middle = (low + high) // 2
-            message = next(store.read(part.topic, part.queue_id, middle, high), None)
-            if message is not None and message.commit_log_offset < wanted:
-                low = message.queue_offset + 1
-            else:
-                high = middle
-                at = at if message is None else message.commit_log_offset
-        if at is not None and begin < at < to:
-            found.append(at)
-    return found
+    positions = [begin + number * (to - begin) // count for number in range(1, count)]
+    found = _native.scan_cuts(store, part.topic, part.queue_id, (part.start, part.end), positions)
+    return [at for at in found if begin < at < to]
 
 
 def open_store(path: str) -> mqstore.Store:

@@ -32,7 +32,8 @@ use pyo3::types::{PyCapsule, PyDict};
 use regex::bytes::Regex;
 
 use crate::error::{MQStoreError, to_py};
-use crate::runtime::bug;
+use crate::runtime::{bug, detached};
+use crate::store::NativeStore;
 use columns::Columns;
 use pass::{Pass, Running};
 use pool::Pool;
@@ -283,6 +284,21 @@ pub(crate) fn scan_schema<'py>(request: &Bound<'py, PyDict>) -> PyResult<Bound<'
     schema_capsule(request.py(), &layout(request)?.schema)
 }
 
+/// Where scans of a part of a queue may begin; see the core's `Store::scan_cuts`.
+#[pyfunction]
+#[pyo3(signature = (store, topic, queue_id, range, positions))]
+fn scan_cuts(
+    store: &Bound<'_, NativeStore>,
+    topic: &str,
+    queue_id: i32,
+    range: (i64, i64),
+    positions: Vec<u64>,
+) -> PyResult<Vec<u64>> {
+    let shared = store.get().shared();
+    let open = shared.store()?;
+    detached(store.py(), || open.scan_cuts(topic, queue_id, range, &positions))
+}
+
 /// Adds what scans need to the native module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ScanStream>()?;
@@ -290,6 +306,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     transfer::register(module)?;
     staged::register(module)?;
     expressions::register(module)?;
+    module.add_function(wrap_pyfunction!(scan_cuts, module)?)?;
     module.add_function(wrap_pyfunction!(scan_open, module)?)?;
     module.add_function(wrap_pyfunction!(scan_schema, module)?)?;
     Ok(())

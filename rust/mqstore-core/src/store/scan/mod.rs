@@ -112,6 +112,42 @@ impl Store {
         Ok(scan)
     }
 
+    /// Where scans of a queue's messages in a `range` of offsets may begin: for each of `positions`, which ascend, the
+    /// first of them that lies there or behind it in the log. Positions without one are left out, and so are those
+    /// whose queue entry leads to no record.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`], and errors of the system.
+    pub fn scan_cuts(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        range: (i64, i64),
+        positions: &[u64],
+    ) -> Result<Vec<u64>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        view.catch_up()?;
+        let Some((min, max)) = view.bounds(topic, queue_id)? else {
+            return Err(no_queue(topic, Some(queue_id)));
+        };
+        let (mut low, high) = (range.0.max(min), range.1.min(max));
+        let (mut cuts, mut units) = (Vec::new(), Vec::new());
+        for position in positions {
+            low = first_behind(&*view, (topic, queue_id), (low, high), *position)?;
+            units.clear();
+            view.units(topic, queue_id, low, 1, &mut units)?;
+            let Some((_, unit)) = units.first().filter(|_| low < high) else { break };
+            let Ok(at) = u64::try_from(unit.physical_offset) else { continue };
+            match self.get_at(at) {
+                Ok(_) => cuts.push(at),
+                Err(StoreError::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(cuts)
+    }
+
     /// Tells the person who opened the store something, once.
     pub(super) fn noter(&self) -> Note {
         match &self.inner.side {

@@ -263,6 +263,25 @@ fn parts_of_queues_and_of_the_log_make_up_the_whole() {
     assert!(plans(&nothing).all(|request| all(&store, &request).is_empty()));
 }
 
+#[test]
+fn cuts_are_the_first_messages_behind_places_of_the_log() {
+    let world = World::real();
+    let store = filled(&world);
+    let range = ScanRange { topic: "a".into(), queue_id: 1, start: 20, end: 130 };
+    let request = ScanRequest { ranges: Some(vec![range]), ..ScanRequest::default() };
+    let places: Vec<u64> = all(&store, &request).into_iter().map(|row| row.0).collect();
+    let end = store.stats().unwrap().log_max_offset;
+    let positions: Vec<u64> = (0..=end).step_by(701).collect();
+    let behind = |position: &u64| places.iter().find(|place| *place >= position).copied();
+    let wanted: Vec<u64> = positions.iter().filter_map(behind).collect();
+    assert_eq!(store.scan_cuts("a", 1, (20, 130), &positions).unwrap(), wanted);
+    assert!(wanted.len() > 50);
+    for nothing in [(500, 900), (30, 30)] {
+        assert!(store.scan_cuts("a", 1, nothing, &positions).unwrap().is_empty());
+    }
+    assert!(matches!(store.scan_cuts("a", 9, (0, 1), &[0]), Err(StoreError::TopicNotFound { .. })));
+}
+
 /// Parts of queues come as reads give them: what a compaction left, then what came behind it.
 #[test]
 fn messages_are_those_of_reads() {

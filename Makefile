@@ -15,7 +15,7 @@ STORE ?=
 PARTS ?= lint types rust python spark interop
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-rust test-python test-spark test-interop lint types bench bench-compare bench-check fuzz soak docs clean
+.PHONY: help setup build demo test test-rust test-python test-spark test-interop lint types bench bench-compare bench-curves bench-flames bench-check fuzz soak docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -56,11 +56,18 @@ lint: setup ## Formatting and lints, Rust and Python
 types: setup ## Static types, and the native module against its stub
 	@bash tools/run_tests.sh types
 
-bench: setup ## The Rust benchmarks (ARGS=filter)
-	@exec cargo bench --locked -p mqstore-bench $(if $(ARGS),-- $(ARGS))
+bench: setup ## The Rust benchmarks, each group beside its limit (ARGS=filter)
+	@cargo bench --locked -p mqstore-bench $(if $(ARGS),-- $(ARGS))
+	@$(PY) benches/table.py
 
 bench-compare: setup ## mqstore beside RocketMQ's Java store and the machine's limits (ARGS="--list"; needs a JDK and Maven)
 	@exec $(PY) -m benches.compare $(ARGS)
+
+bench-curves: setup ## How times and memory grow: with the log, queues, waiting threads, keys (ARGS="keys --rounds 1")
+	@exec $(PY) -m benches.compare.curves $(ARGS)
+
+bench-flames: setup ## Where the time of the hot paths goes, as flame graphs in docs/plots (needs perf and inferno)
+	@exec $(PY) benches/flames.py $(ARGS)
 
 bench-check: setup ## Instructions of the hot paths beside the committed ones (needs valgrind; ARGS="--update" commits to new ones)
 	@exec $(PY) benches/check.py $(ARGS)

@@ -86,6 +86,8 @@ part_interop() {
     # A repository that does not answer ends in an error, not in a wait. Settings of the user come later and win.
     export MAVEN_OPTS="-Dmaven.wagon.rto=30000 -Dmaven.wagon.http.retryHandler.count=2 \
 -Daether.connector.connectTimeout=30000 -Daether.connector.requestTimeout=30000 ${MAVEN_OPTS:-}"
+    # Ahead of the tests: Maven may have to wait for the network longer than a test may take.
+    (cd tests && "$bin/python" -m interop.java_build) || return 1
     # shellcheck disable=SC2086
     "$bin/python" -m pytest -m interop $ARGS
 }

@@ -18,9 +18,10 @@ from typing import Any
 
 from . import machine, report
 from .measure import Bench, Results
+from .others_rows import OTHERS_ROWS
 from .python_rows import PYTHON_ROWS
 from .rows import ROWS, Row
-from .sides import HERE, ROOT, VERSION, MeasureError, Programs
+from .sides import HERE, JVMS, KAFKA_VERSION, ROOT, VERSION, MeasureError, Programs
 from .spark_rows import spark_rows
 
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
@@ -32,11 +33,11 @@ QUICK_ROOM_BYTES = 8 << 30
 def main() -> int:
     """Run what the command line asks for."""
     arguments = _arguments()
-    there = ROWS + PYTHON_ROWS + spark_rows(arguments.spark_records)
+    there = ROWS + OTHERS_ROWS + PYTHON_ROWS + spark_rows(arguments.spark_records)
     rows = _chosen(there, arguments.rows)
     if arguments.list:
         for row in there:
-            print(f"{row.name:<16}{row.title}")
+            print(f"{row.name:<20}{row.title}")
         return 0
     # Ended from outside, it still removes what it made.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -102,7 +103,7 @@ def _run(arguments: argparse.Namespace, there: tuple[Row, ...], rows: list[Row],
         contenders = tuple(
             contender
             for contender in row.contenders
-            if not (arguments.no_java and contender.driver == "java")
+            if not (arguments.no_java and contender.driver in JVMS)
             and contender.name.startswith(tuple(arguments.sides.split(",")))
         )
         measured[row.name] = bench.run(row, contenders, rounds, lambda line: print(line, file=sys.stderr, flush=True))
@@ -138,7 +139,7 @@ def _versions(programs: Programs, *, java: bool) -> dict[str, str]:
         with programs.start("java") as driver:
             said = driver.measure({"op": "version"}, 60)
         assert said["version"] == "V" + VERSION.replace(".", "_"), said
-        facts |= {"RocketMQ": VERSION, "Java": said["java"]}
+        facts |= {"RocketMQ": VERSION, "Kafka": KAFKA_VERSION, "Java": said["java"]}
     return facts
 
 

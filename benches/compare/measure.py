@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .machine import device_bytes_written
 from .rows import JAVA_WARM_UP, Contender, Row, Spec
-from .sides import Driver, MeasureError, Programs
+from .sides import JVMS, Driver, MeasureError, Programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,7 +122,7 @@ class Bench:
 
     def _warm(self, row: Row, contender: Contender, driver: Driver) -> None:
         """Give a JVM compiled code: many messages from one thread, then the row itself where it does more."""
-        if contender.driver != "java":
+        if contender.driver not in JVMS:
             return
         spec = self.spec(row, contender)
         usual = spec | {"durability": "async", "threads": 1, "batch": 1, "burst": 0, "settle_ms": 0}

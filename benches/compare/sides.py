@@ -21,8 +21,11 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from interop import java_build  # noqa: E402
 
-VERSION = "5.5.0"
-"""The RocketMQ that is measured."""
+VERSION, KAFKA_VERSION = "5.5.0", "4.1.0"
+"""The RocketMQ and the Kafka that are measured."""
+
+JVMS = ("java", "kafka")
+"""The sides that run in a JVM."""
 
 JVM_OPTIONS = (
     # As RocketMQ's own start script chooses, but for sizes.
@@ -125,15 +128,16 @@ class Programs:
         """
         self._scratch = scratch
         self._rust = rust or build_rust()
-        try:
-            self._class_path = java_build.build(VERSION, HERE) if java else ""
-        except (java_build.JavaMissingError, java_build.JavaBuildError) as error:
-            raise MeasureError(str(error)) from error
+        self._class_path = class_path(VERSION, HERE, "rocketmq") if java else ""
 
     def start(self, driver: str) -> Driver:
-        """Start ``rust``, ``python``, ``peers``, ``spark`` or ``java``."""
+        """Start ``rust``, ``python``, ``peers``, ``spark``, ``java``, ``kafka`` or ``port``."""
         if driver == "rust":
             return Driver([str(self._rust)], self._scratch / "rust.txt")
+        if driver == "port":
+            project = HERE / "rust-port"
+            cargo_build("--manifest-path", str(project / "Cargo.toml"))
+            return Driver([str(target_folder(project) / "release" / "rust-port")], self._scratch / "port.txt")
         if driver in ("python", "peers", "spark"):
             return Driver([sys.executable, str(HERE / f"{driver}_side.py")], self._scratch / f"{driver}.txt")
         home = self._scratch / "home"
@@ -147,10 +151,20 @@ class Programs:
             f"-Djava.io.tmpdir={home / 'tmp'}",
             f"-Dcompare.log={home / 'compare.log'}",
             "-cp",
-            self._class_path,
-            "org.mqstore.compare.Compare",
         ]
-        return Driver(command, self._scratch / "java.txt")
+        if driver == "kafka":
+            command += [class_path(KAFKA_VERSION, HERE / "kafka", "kafka"), "org.mqstore.compare.KafkaSide"]
+        else:
+            command += [self._class_path, "org.mqstore.compare.Compare"]
+        return Driver(command, self._scratch / f"{driver}.txt")
+
+
+def class_path(version: str, project: Path, product: str) -> str:
+    """Build a driver in Java where it is stale, and return what it needs to run."""
+    try:
+        return java_build.build(version, project, product)
+    except (java_build.JavaMissingError, java_build.JavaBuildError) as error:
+        raise MeasureError(str(error)) from error
 
 
 def java_executable() -> str:
@@ -164,11 +178,22 @@ def java_executable() -> str:
 
 def build_rust() -> Path:
     """Build the measuring program as the wheel is built, and return its path."""
+    cargo_build("-p", "mqstore-bench", "--bin", "mqstore-compare")
+    return target_folder(ROOT) / "release" / "mqstore-compare"
+
+
+def cargo_build(*what: str) -> None:
+    """Build something in Rust where it is stale."""
     cargo = shutil.which("cargo")
     if cargo is None:
         reason = "there is no cargo on the PATH"
         raise MeasureError(reason)
-    command = [cargo, "build", "--release", "--locked", "-p", "mqstore-bench", "--bin", "mqstore-compare"]
-    subprocess.run([*command, "--quiet"], check=True, cwd=ROOT)
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    return target / "release" / "mqstore-compare"
+    done = subprocess.run([cargo, "build", "--release", "--locked", "--quiet", *what], check=False, cwd=ROOT)
+    if done.returncode != 0:
+        reason = f"cargo could not build {' '.join(what)}"
+        raise MeasureError(reason)
+
+
+def target_folder(project: Path) -> Path:
+    """Return where cargo puts what it builds of a project."""
+    return Path(os.environ.get("CARGO_TARGET_DIR", project / "target"))

@@ -1,57 +1,191 @@
-//! Appending one message at a time, one thread, asynchronous durability, both checksums.
+//! Appending: by the size of bodies, by durability, by threads and the lock that they wait for, over the end of a
+//! segment, and synced together with others.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
+use std::fs::OpenOptions;
 use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use mqstore_bench::{BODY_BYTES, Bench, limit_step, message, properties};
-use mqstore_core::{Durability, StoreOptions};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use mqstore_bench::group::Group;
+use mqstore_bench::machine::{mapped_file, place};
+use mqstore_bench::{BODY_BYTES, Bench, limit_pass, limit_step, message, properties, record, time_threads};
+use mqstore_core::{Durability, NewMessage, PutLockKind, StoreOptions};
+use mqstore_io::Advice;
 
 /// The limit loop goes round in this much memory, as an appender does in a prepared window.
 const WINDOW_BYTES: usize = 64 << 20;
 
-fn append(criterion: &mut Criterion) {
+/// Bytes of a body where sizes are not what is compared.
+const BODY: usize = 1024;
+
+/// Bytes of a segment that ends again and again.
+const SHORT_SEGMENT_BYTES: u64 = 16 << 20;
+
+/// Bytes of the file that synced records of the limit go to, over and over.
+const SYNCED_BYTES: u64 = 16 << 20;
+
+/// Nothing is synced but by a flush or close, and nothing dispatched but by the thread that does it beside.
+fn alone() -> StoreOptions {
+    StoreOptions { durability: Durability::Manual, dispatch_threads: Some(1), ..StoreOptions::default() }
+}
+
+fn appended(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    id: BenchmarkId,
+    body_bytes: usize,
+    options: &StoreOptions,
+) {
+    let (body, properties) = (vec![b'x'; body_bytes], properties());
+    group.bench_function(id, |bencher| {
+        let bench = Bench::new(options);
+        bencher.iter(|| bench.store.append(&message(black_box(&body), &properties)).unwrap());
+    });
+}
+
+fn by_size(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("append");
+    group.throughput(Throughput::Elements(1));
     for body_bytes in BODY_BYTES {
-        let body = vec![b'x'; body_bytes];
-        let properties = properties();
-        group.throughput(Throughput::Elements(1));
-        let record = vec![b'x'; body_bytes + 91 + 5 + properties.len() + 42 + 20];
+        let record = record(body_bytes);
         group.bench_function(BenchmarkId::new("limit", body_bytes), |bencher| {
             let mut target = vec![1; WINDOW_BYTES];
             let mut at = 0;
             bencher.iter(|| at = limit_step(black_box(&mut target), at, black_box(&record), body_bytes));
         });
-        // Manual durability and no dispatch: what an append itself costs.
-        let alone = StoreOptions {
-            durability: Durability::Manual,
-            dispatch_threads: Some(1),
-            ..StoreOptions::default()
-        };
-        group.bench_function(BenchmarkId::new("async", body_bytes), |bencher| {
-            let bench = Bench::new(&StoreOptions { durability: Durability::Async, ..alone.clone() });
-            bencher.iter(|| bench.store.append(&message(black_box(&body), &properties)).unwrap());
-        });
-        group.bench_function(BenchmarkId::new("inline-dispatch", body_bytes), |bencher| {
-            let bench = Bench::new(&StoreOptions { dispatch_threads: Some(0), ..alone.clone() });
-            bencher.iter(|| bench.store.append(&message(black_box(&body), &properties)).unwrap());
-        });
+        let background = StoreOptions { durability: Durability::Async, ..alone() };
+        appended(&mut group, BenchmarkId::new("async", body_bytes), body_bytes, &background);
+        let inline = StoreOptions { dispatch_threads: Some(0), ..alone() };
+        appended(&mut group, BenchmarkId::new("inline-dispatch", body_bytes), body_bytes, &inline);
+    }
+    for (name, durability) in [("manual", Durability::Manual), ("pooled", Durability::Pooled)] {
+        appended(&mut group, BenchmarkId::new(name, BODY), BODY, &StoreOptions { durability, ..alone() });
     }
     group.finish();
+}
+
+/// One queue a thread, so that what they share is the log.
+fn by_threads(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("append-threads");
+    group.throughput(Throughput::Elements(1));
+    let (body, properties, record) = (vec![b'x'; BODY], properties(), record(BODY));
+    for threads in [1, 2, 4, 8] {
+        group.bench_function(BenchmarkId::new("limit", threads), |bencher| {
+            let window = || Mutex::new(vec![1; WINDOW_BYTES / threads as usize]);
+            let windows: Vec<_> = (0..threads).map(|_| window()).collect();
+            bencher.iter_custom(|rounds| {
+                let share = rounds.div_ceil(threads);
+                time_threads(threads, threads, |number| {
+                    let mut window = windows.get(number as usize).unwrap().lock().unwrap();
+                    limit_pass(black_box(&mut window), black_box(&record), BODY, share);
+                })
+            });
+        });
+        for put_lock in [PutLockKind::Spin, PutLockKind::Mutex, PutLockKind::Adaptive] {
+            let name = format!("{put_lock:?}").to_lowercase();
+            group.bench_function(BenchmarkId::new(name, threads), |bencher| {
+                let options = StoreOptions { put_lock, durability: Durability::Async, ..alone() };
+                let bench = Bench::new(&options);
+                bench.store.create_topic("bench", threads as u32, &[]).unwrap();
+                bencher.iter_custom(|rounds| {
+                    time_threads(threads, rounds, |number| {
+                        let message =
+                            NewMessage { queue_id: Some(number as i32), ..message(&body, &properties) };
+                        bench.store.append(&message).unwrap();
+                    })
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+/// Segments of 16 MiB, so that one ends every 13,000 messages: made ready ahead or not. The limits are files of that
+/// size, one behind the other, whose pages are there or not.
+fn rolling(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("append-roll");
+    group.throughput(Throughput::Elements(1));
+    let record = record(BODY);
+    for (name, present) in [("limit", true), ("limit-absent-pages", false)] {
+        group.bench_function(BenchmarkId::new(name, BODY), |bencher| {
+            bencher.iter_custom(|rounds| fill_files(&record, rounds, present));
+        });
+    }
+    for (name, prewarm) in [("prewarm", true), ("as-they-come", false)] {
+        let options = StoreOptions {
+            segment_bytes: SHORT_SEGMENT_BYTES,
+            durability: Durability::Async,
+            prewarm,
+            ..alone()
+        };
+        appended(&mut group, BenchmarkId::new(name, BODY), BODY, &options);
+    }
+    group.finish();
+}
+
+fn fill_files(record: &[u8], records: u64, present: bool) -> Duration {
+    let folder = tempfile::tempdir().unwrap();
+    let (len, mut left, mut took) = (SHORT_SEGMENT_BYTES as usize, records, Duration::ZERO);
+    for number in 0.. {
+        if left == 0 {
+            break;
+        }
+        let (_file, region) = mapped_file(folder.path(), &number.to_string(), len).unwrap();
+        if present {
+            region.advise(0..len, Advice::PopulateWrite).unwrap();
+        }
+        let some = left.min((len / record.len()) as u64);
+        let begin = Instant::now();
+        for at in 0..some as usize {
+            place(&region, at * record.len(), record, BODY).unwrap();
+        }
+        took += begin.elapsed();
+        left -= some;
+        drop(region);
+        std::fs::remove_file(folder.path().join(number.to_string())).unwrap();
+    }
+    took
+}
+
+/// Each thread waits for its record to be durable; the limit is a file that was written before, and one `fdatasync` for
+/// all who wait.
+fn waiters(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("append-sync");
-    group.sample_size(20);
-    let body = vec![b'x'; 1024];
-    let properties = properties();
-    group.bench_function("sync/1024", |bencher| {
-        let bench = Bench::new(&StoreOptions { durability: Durability::Sync, ..StoreOptions::default() });
-        bencher.iter(|| bench.store.append(&message(black_box(&body), &properties)).unwrap());
-    });
+    group.sample_size(10).throughput(Throughput::Elements(1));
+    let (body, properties, record) = (vec![b'x'; BODY], properties(), record(BODY));
+    for threads in [1, 4, 16, 64] {
+        group.bench_function(BenchmarkId::new("limit", threads), |bencher| {
+            bencher.iter_custom(|rounds| {
+                let file = tempfile::NamedTempFile::new().unwrap();
+                let open = OpenOptions::new().write(true).open(file.path()).unwrap();
+                open.write_all_at(&vec![0; SYNCED_BYTES as usize], 0).unwrap();
+                open.sync_all().unwrap();
+                let syncs = Group::new(open, 0).round(SYNCED_BYTES);
+                time_threads(threads, rounds, |_| syncs.append(&record).unwrap())
+            });
+        });
+        group.bench_function(BenchmarkId::new("sync", threads), |bencher| {
+            let options = StoreOptions { durability: Durability::Sync, ..StoreOptions::default() };
+            let bench = Bench::new(&options);
+            bencher.iter_custom(|rounds| {
+                time_threads(threads, rounds, |_| {
+                    bench.store.append(&message(&body, &properties)).unwrap();
+                })
+            });
+        });
+    }
     group.finish();
 }
 
 criterion_group! {
     name = benches;
-    config = Criterion::default().sample_size(20).measurement_time(std::time::Duration::from_secs(3));
-    targets = append
+    config = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_secs(1))
+        .measurement_time(Duration::from_secs(3));
+    targets = by_size, by_threads, rolling, waiters
 }
 criterion_main!(benches);

@@ -3,7 +3,8 @@
 //! `mqstore-instructions CASE` prints one JSON object: how many operations were done, nanoseconds for one, and
 //! nanoseconds for the same number of copies and checksums of a record of 1 KiB, taken in turns. Under callgrind with
 //! `--toggle-collect=*measured*` what counts is the operations alone: what makes ready for them and what other threads
-//! do does not. `mqstore-instructions` alone prints the cases. `benches/check.py` does both.
+//! do does not. `mqstore-instructions` alone prints the cases. `benches/check.py` does both. `mqstore-instructions CASE SECONDS`
+//! only goes on for so long, for whoever looks where the time goes (`benches/flames.py`).
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 #![expect(clippy::print_stdout, reason = "what it prints is its answer")]
 
@@ -218,6 +219,13 @@ fn main() {
         return;
     };
     let mut case = make();
+    if let Some(seconds) = std::env::args().nth(2) {
+        let end = Instant::now() + Duration::from_secs(seconds.parse().unwrap());
+        while Instant::now() < end {
+            measured(&mut case);
+        }
+        return;
+    }
     let operations = case.calls * case.operations;
     // Once for what is only done at first.
     (case.run)();

@@ -4,10 +4,15 @@
 //! format asks for, in the same process, with no store around it. Ratios against it are what counts;
 //! absolute figures change with the machine and its neighbours.
 
-use std::path::Path;
-use std::sync::Arc;
+pub mod group;
+pub mod machine;
 
-use mqstore_core::{NewMessage, OpenMode, Store, StoreOptions, encode_properties};
+use std::path::Path;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreOptions, encode_properties};
 use mqstore_io::{OsVfs, SystemClock};
 
 /// Body sizes of the groups, in bytes.
@@ -83,6 +88,37 @@ pub fn message<'a>(body: &'a [u8], properties: &'a [u8]) -> NewMessage<'a> {
         born_timestamp_ms: Some(1_700_000_000_000),
         durable: false,
     }
+}
+
+/// A record as it lies in the log when [`message`] was appended.
+///
+/// # Panics
+/// When the scratch folder cannot be used.
+#[expect(clippy::expect_used, reason = "a benchmark without its record has nothing to measure")]
+pub fn record(body_bytes: usize) -> Vec<u8> {
+    let bench = Bench::new(&StoreOptions { durability: Durability::Manual, ..StoreOptions::default() });
+    bench.fill(body_bytes, 1);
+    let found = bench.store.get_at(0).expect("the record");
+    found.bytes().to_vec()
+}
+
+/// How long `threads` threads take that share `total` calls of `work`, which is told the number of its thread: from the
+/// moment when all are there to the end of the last one.
+pub fn time_threads(threads: u64, total: u64, work: impl Fn(u64) + Sync) -> Duration {
+    let start = Barrier::new(threads as usize + 1);
+    thread::scope(|scope| {
+        for number in 0..threads {
+            let (start, work) = (&start, &work);
+            let share = total / threads + u64::from(number < total % threads);
+            scope.spawn(move || {
+                start.wait();
+                (0..share).for_each(|_| work(number));
+            });
+        }
+        start.wait();
+        Instant::now()
+    })
+    .elapsed()
 }
 
 /// [`limit_step`] for `messages` records, one after the other.

@@ -1,19 +1,19 @@
 //! The machine's limits: the same bytes as a store writes, with no store around them.
 
 use std::fs::OpenOptions;
-use std::hint::black_box;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mqstore_bench::group::Group;
+use mqstore_bench::machine::{mapped_file, place};
 use mqstore_bench::{open, properties};
 use mqstore_core::{Durability, OpenMode, StoreOptions};
-use mqstore_io::{Advice, MapAccess, OsVfs, Region, Vfs, VfsFile};
+use mqstore_io::Advice;
 use serde_json::{Value, json};
 
 use crate::Failure;
-use crate::group::Group;
 use crate::latency::Latencies;
 use crate::spec::Spec;
 
@@ -40,36 +40,11 @@ pub(crate) fn record(spec: &Spec) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// One copy of `record` to `at`, the CRC of its body and that of all of it.
-#[inline]
-pub(crate) fn place(region: &Region, at: usize, record: &[u8], body_bytes: usize) -> Result<(), Failure> {
-    let (body, _) = record.split_at(body_bytes.min(record.len()));
-    let crc = crc32fast::hash(black_box(body)) ^ crc32fast::hash(black_box(record));
-    region.write(at, record)?;
-    region.write_u32_be(at, crc)?;
-    Ok(())
-}
-
-/// A file of `len` bytes that has its room on the disk, and its map.
-pub(crate) fn mapped_file(
-    spec: &Spec,
-    name: &str,
-    len: usize,
-) -> Result<(Arc<dyn VfsFile>, Region), Failure> {
-    let vfs = OsVfs::new();
-    vfs.create_dir_all(&spec.path)?;
-    let file = vfs.create_new(&spec.path.join(name))?;
-    file.allocate(len as u64)?;
-    file.sync_all()?;
-    let region = file.map(0, len, MapAccess::ReadWrite)?;
-    Ok((file, region))
-}
-
 /// Records into a map, one thread: present pages or absent ones.
 pub(crate) fn map(spec: &Spec) -> Result<Value, Failure> {
     let record = record(spec)?;
     let len = record.len() * spec.messages as usize;
-    let (_file, region) = mapped_file(spec, "limit", len)?;
+    let (_file, region) = mapped_file(&spec.path, "limit", len)?;
     if spec.prefaulted {
         region.advise(0..len, Advice::PopulateWrite)?;
         thread::sleep(Duration::from_millis(spec.settle_ms));

@@ -24,7 +24,6 @@
 mod compacting;
 mod deriving;
 mod finding;
-mod group;
 mod latency;
 mod limits;
 mod open_loop;

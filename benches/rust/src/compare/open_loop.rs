@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mqstore_bench::machine::{mapped_file, place};
 use mqstore_bench::properties;
 use mqstore_core::OpenMode;
 use mqstore_io::{Advice, Region, VfsFile};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::Failure;
 use crate::latency::Latencies;
-use crate::limits::{mapped_file, place, record};
+use crate::limits::record;
 use crate::ours::{message, open_store, stored};
 use crate::spec::Spec;
 
@@ -105,7 +106,8 @@ type Segments = Vec<(Arc<dyn VfsFile>, Region)>;
 /// All files of a bare run; a store makes the next one while it fills the one before.
 fn segments(spec: &Spec, record_bytes: usize) -> Result<Segments, Failure> {
     let count = spec.messages.div_ceil((SEGMENT_BYTES / record_bytes) as u64);
-    (0..count).map(|number| mapped_file(spec, &format!("{number:020}"), SEGMENT_BYTES)).collect()
+    let segment = |number| mapped_file(&spec.path, &format!("{number:020}"), SEGMENT_BYTES);
+    Ok((0..count).map(segment).collect::<std::io::Result<_>>()?)
 }
 
 /// Makes pages present and writable ahead of the position.

@@ -160,6 +160,7 @@ fn set(options: &mut StoreOptions, name: &str, value: &Value) -> Result<(), Fail
         "pool_bytes" => options.pool_bytes = number()?,
         "commit_interval_ms" => options.commit_interval_ms = number()?,
         "prewarm" => options.prewarm = flag()?,
+        "compaction_feed" => options.compaction_feed = flag()?,
         "lock_memory" => options.lock_memory = flag()?,
         "put_lock" => {
             options.put_lock = match value.as_str() {

@@ -15,11 +15,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// A file that threads append synced records to.
-pub(crate) struct Group {
+pub struct Group {
     file: File,
     state: Mutex<State>,
     /// For groups of even and of odd number, so that a finished sync wakes only those it was for.
     turns: [Condvar; 2],
+    /// Behind so many bytes the next record goes to the beginning again.
+    end: u64,
 }
 
 struct State {
@@ -33,17 +35,27 @@ struct State {
 
 impl Group {
     /// Records go to `file` from `position` on.
-    pub(crate) fn new(file: File, position: u64) -> Self {
+    pub fn new(file: File, position: u64) -> Self {
         let state = State { position, open: 1, synced: 0, syncing: false };
-        Self { file, state: Mutex::new(state), turns: [Condvar::new(), Condvar::new()] }
+        Self { file, state: Mutex::new(state), turns: [Condvar::new(), Condvar::new()], end: u64::MAX }
+    }
+
+    /// Records go round in the first `len` bytes of the file.
+    #[must_use]
+    pub fn round(self, len: u64) -> Self {
+        Self { end: len, ..self }
     }
 
     /// Writes `record` at the end and returns when a sync has covered it.
-    pub(crate) fn append(&self, record: &[u8]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn append(&self, record: &[u8]) -> io::Result<()> {
         let at = {
             let mut state = self.lock();
-            let at = state.position;
-            state.position += record.len() as u64;
+            let len = record.len() as u64;
+            let at = if state.position + len > self.end { 0 } else { state.position };
+            state.position = at + len;
             at
         };
         self.file.write_all_at(record, at)?;

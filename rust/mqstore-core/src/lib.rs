@@ -1,6 +1,6 @@
 //! The store engine: commit log, consume queues, index, dispatch, flush, recovery, and the façade.
 //!
-//! Floors, from below: the families `commit_log`, `consume_queue`, `index` and `checkpoint` own their
+//! Floors, from below: the families `commit_log`, `consume_queue`, `index`, `checkpoint` and `meta` own their
 //! files and do not know one another; `dispatch`, `flush`, `recovery`, `compaction` and `inspect` join
 //! them; [`store`] is what programs use. Files, maps, clocks and locks come from `mqstore_io` alone.
 #![forbid(unsafe_code)]
@@ -28,6 +28,7 @@ pub mod live;
 pub mod mark;
 pub mod mend;
 pub mod message;
+pub mod meta;
 pub mod options;
 pub mod recovery;
 pub mod retention;

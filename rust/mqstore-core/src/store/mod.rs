@@ -67,6 +67,7 @@ use crate::error::StoreError;
 use crate::events::in_hook;
 use crate::files::StoreFiles;
 use crate::message::{Appended, NewMessage};
+use crate::meta::MetaLog;
 use crate::options::{OpenMode, RecoveryMode, StoreOptions};
 use crate::recovery::{RecoveryWatcher, Watch};
 use reader::Reader;
@@ -297,6 +298,14 @@ impl Store {
             Side::Writer(writer, _) => writer.topics.attributes(topic),
             Side::Reader(reader) => reader.attributes(topic),
         })
+    }
+
+    /// The metadata of the store: topics, groups, offsets, what groups know of queues.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn meta(&self) -> Result<Arc<MetaLog>, StoreError> {
+        Ok(Arc::clone(&self.writer("change metadata")?.meta))
     }
 
     /// Appends one message.

@@ -18,6 +18,7 @@ use crate::files::StoreFiles;
 use crate::flush::{FlushPolicy, Flusher};
 use crate::live::{LivePage, writer_pid};
 use crate::mark::MarkFile;
+use crate::meta::MetaLog;
 use crate::options::{Durability, RecoveryMode, StoreOptions};
 use crate::recovery::{RecoveredLog, RecoveryInput, Watch, recover_derived, recover_log};
 use crate::retention::Cleaner;
@@ -119,6 +120,7 @@ fn start(
         dispatcher,
         flusher,
         topics,
+        meta: Arc::new(MetaLog::open(files)),
         cleaner,
         token: super::writer::next_token(),
         ids: UniqueKeyGenerator::new(options.store_host.ip, environment.pid, token as u32)

@@ -29,6 +29,7 @@ use crate::files::StoreFiles;
 use crate::flush::{Flusher, MAX_SEGMENTS_BEHIND};
 use crate::index::IndexSet;
 use crate::message::{Appended, NewMessage, UniqueKey};
+use crate::meta::MetaLog;
 use crate::options::{Durability, StoreOptions};
 use crate::retention::Cleaner;
 
@@ -44,6 +45,7 @@ pub(crate) struct Writer {
     pub(super) flusher: Arc<Flusher>,
     pub(super) cleaner: Cleaner,
     pub(super) topics: Topics,
+    pub(super) meta: Arc<MetaLog>,
     pub(super) ids: UniqueKeyGenerator,
     /// Tells this writer from others in this process.
     pub(super) token: u64,

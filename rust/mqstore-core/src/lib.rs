@@ -22,6 +22,7 @@ pub mod error;
 pub mod events;
 pub mod files;
 pub mod flush;
+mod group_commit;
 pub mod index;
 pub mod inspect;
 pub mod live;
@@ -45,7 +46,8 @@ pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
 pub use store::{
     Boundary, Geometry, GroupOffset, GroupOffsets, HourRate, InfoReport, LogCursor, LookupCursor, MakeSink,
-    Origin, PartSize, Passed, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan,
-    ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store,
-    check_copy, copy_store, info, rebuild, repair, restore_compaction, staged_messages,
+    NamespaceInfo, Origin, PartSize, Passed, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan,
+    ScanBatch, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, StagedBlock,
+    Stats, Store, TopicChange, check_copy, copy_store, info, rebuild, repair, restore_compaction,
+    staged_messages,
 };

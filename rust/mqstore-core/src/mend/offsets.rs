@@ -1,6 +1,7 @@
 //! Positions of consumers and of delay levels that are beyond the ends of their queues: set back to them.
 //!
-//! Owns the change of `config/consumerOffset.json`, `lmqConsumerOffset.json` and `delayOffset.json`; the file as it was goes to
+//! Owns the change of `config/consumerOffset.json`, `lmqConsumerOffset.json` and `delayOffset.json`, and sets back those of
+//! the metadata log by its own means; the file as it was goes to
 //! `lost+found` first, and the new one takes its place in one step. The queues have to be right: whoever calls this has made
 //! them anew, or found nothing wrong with them. A queue that has no file says nothing.
 //!
@@ -18,7 +19,8 @@ use super::keep;
 use crate::consume_queue::QueueSet;
 use crate::error::{IoContext, StoreError};
 use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
-use crate::options::StoreOptions;
+use crate::meta::{MetaLog, newest_file};
+use crate::options::{RecoveryMode, StoreOptions};
 
 /// Where each queue ends.
 struct Ends(HashMap<(String, i32), i64>);
@@ -44,7 +46,7 @@ impl Ends {
 /// Sets back what is beyond the end of its queue, and says what it did.
 pub fn repair_offsets(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<String>, StoreError> {
     let ends = Ends::load(files, options)?;
-    let mut actions = Vec::new();
+    let mut actions = repair_meta(files, &ends)?;
     for name in ["consumerOffset.json", "lmqConsumerOffset.json"] {
         let path = files.config().join(name);
         let Ok(text) = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) else { continue };
@@ -68,6 +70,21 @@ pub fn repair_offsets(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<
         }
         let write = || delays.to_json(Dialect::default());
         actions.extend(replace(files, &path, DELAY_OFFSET_FILE, count, write)?);
+    }
+    Ok(actions)
+}
+
+/// Makes the metadata log one that can be opened, and sets back what is beyond the end of its queue in it. It writes the
+/// JSON files that it keeps in step, so that nothing is left to do there.
+fn repair_meta(files: &StoreFiles, ends: &Ends) -> Result<Vec<String>, StoreError> {
+    let Some(path) = newest_file(files) else { return Ok(Vec::new()) };
+    let mut actions = Vec::new();
+    let log = MetaLog::open(files, RecoveryMode::Salvage, &mut actions)?;
+    let end = |topic: &str, queue_id| ends.0.get(&(topic.to_owned(), queue_id)).copied().unwrap_or(i64::MAX);
+    let count = log.clamp_to(end)?;
+    log.close()?;
+    if count > 0 {
+        actions.push(set_back_words(&path, u32::try_from(count).unwrap_or(u32::MAX)));
     }
     Ok(actions)
 }

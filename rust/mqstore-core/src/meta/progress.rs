@@ -65,13 +65,6 @@ pub enum ProgressRecord {
         /// How many deliveries it had.
         attempt: u32,
     },
-    /// A lease was made longer or shorter.
-    Extended {
-        /// The message.
-        offset: i64,
-        /// When the lease ends now, in epoch milliseconds.
-        until_ms: i64,
-    },
     /// The message is about to be copied to the dead-letter topic: written before the copy is appended there, and
     /// ended by `Finished`, or by `Returned` when there will be no copy.
     DeadLetter {
@@ -79,6 +72,13 @@ pub enum ProgressRecord {
         offset: i64,
         /// The smallest offset that its copy may have in the dead-letter queue.
         dlq_offset: i64,
+    },
+    /// A lease was made longer or shorter.
+    Extended {
+        /// The message.
+        offset: i64,
+        /// When the lease ends now, in epoch milliseconds.
+        until_ms: i64,
     },
     /// A reset or a seek: everything below `to` is finished, nothing from there on was ever leased.
     Moved {
@@ -304,6 +304,57 @@ impl Progress {
             ProgressRecord::Clamped { min, max } if (0..=max).contains(&min) => self.clamp(min, max),
             ProgressRecord::Moved { .. } | ProgressRecord::Clamped { .. } => {}
         }
+    }
+
+    /// A state of which only the bounds are known so far; [`Self::restore`] adds the rest. `None` for bounds that no
+    /// state has.
+    pub(super) fn between(committed: i64, next: i64) -> Option<Self> {
+        (0..=next).contains(&committed).then(|| Self { committed, next, ..Self::default() })
+    }
+
+    /// Adds a part of a state that was kept: a finished range, a lease, a wait or a dead letter; whether it is one.
+    pub(super) fn restore(&mut self, part: &ProgressRecord) -> bool {
+        let open = self.committed..self.next;
+        match *part {
+            ProgressRecord::Finished { from, to } => {
+                let fits = from > self.committed && from < to && to <= self.next;
+                fits.then(|| self.merge(from, to)).is_some()
+            }
+            ProgressRecord::Leased { offset, until_ms, attempt } if open.contains(&offset) => {
+                self.tokens += 1;
+                self.leases.insert(offset, Lease { until_ms, attempt, token: self.tokens });
+                self.ends.insert((until_ms, offset))
+            }
+            ProgressRecord::Returned { offset, visible_ms, attempt } if open.contains(&offset) => {
+                self.waiting.insert(offset, Waiting { visible_ms, attempt });
+                self.dues.insert((visible_ms, offset))
+            }
+            ProgressRecord::DeadLetter { offset, dlq_offset } if open.contains(&offset) => {
+                self.dead_letters.insert(offset, dlq_offset).is_none()
+            }
+            _ => false,
+        }
+    }
+
+    /// The parts that [`Self::restore`] makes this state of, with [`Self::between`].
+    pub(super) fn parts(&self) -> impl Iterator<Item = ProgressRecord> + '_ {
+        let finished = self.finished().map(|(from, to)| ProgressRecord::Finished { from, to });
+        let leases = self.leases().map(|(offset, Lease { until_ms, attempt, .. })| ProgressRecord::Leased {
+            offset,
+            until_ms,
+            attempt,
+        });
+        let waiting = self.all_waiting().map(|(offset, Waiting { visible_ms, attempt })| {
+            ProgressRecord::Returned { offset, visible_ms, attempt }
+        });
+        let dead_letters =
+            self.dead_letters().map(|(offset, dlq_offset)| ProgressRecord::DeadLetter { offset, dlq_offset });
+        finished.chain(leases).chain(waiting).chain(dead_letters)
+    }
+
+    /// Whether it is as it was made.
+    pub(super) fn is_new(&self) -> bool {
+        self.next == 0
     }
 
     /// Whether [`ProgressRecord::Clamped`] with these bounds would change anything.

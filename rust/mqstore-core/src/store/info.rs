@@ -14,6 +14,7 @@ use crate::error::StoreError;
 use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use crate::live::writer_pid;
 use crate::mark::MarkFile;
+use crate::meta::read_state;
 use crate::options::{OpenMode, StoreOptions};
 
 /// The answer of [`info`].
@@ -82,7 +83,7 @@ pub struct PartSize {
     pub disk_bytes: u64,
 }
 
-/// How far a consumer group has come in a topic, as `config/consumerOffset.json` has it, or
+/// How far a consumer group has come in a topic, as the metadata log or `config/consumerOffset.json` has it, or
 /// `config/lmqConsumerOffset.json`. Source: `ConsumerOffsetManager`, `LmqConsumerOffsetManager`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupOffsets {
@@ -248,26 +249,37 @@ fn consumers(
     found
 }
 
-/// Both files, since a broker with light queues keeps all of its offsets in the second. A file that does not parse
-/// gives way to its backup, as in RocketMQ.
+/// Those of the metadata log, and of the file in which a broker with light queues keeps all of its own. A file that
+/// does not parse gives way to its backup, as in RocketMQ.
 fn saved_offsets(files: &StoreFiles, notes: &mut Vec<String>) -> BTreeMap<String, QueueOffsets> {
-    let mut table = BTreeMap::new();
-    for name in ["consumerOffset.json", "lmqConsumerOffset.json"] {
-        let path = files.config().join(name);
-        let Some(saved) =
-            [path.clone(), path.with_extension("json.bak")].iter().find_map(|path| read(files, path))
-        else {
-            if files.vfs.stat(&path).is_ok() {
-                notes.push(format!("{}: cannot be read; consumer groups are not shown", path.display()));
-            }
-            continue;
-        };
-        table.extend(saved.table);
-        let light = saved.unknown.get("lmqOffsetTable").and_then(|table| table.as_object());
-        for (key, offset) in light.into_iter().flatten() {
-            if let Some(offset) = offset.as_i64() {
-                table.insert(key.clone(), QueueOffsets::from([(0, offset)]));
-            }
+    let mut unread = Vec::new();
+    let mut table = match read_state(files, &mut unread) {
+        Ok(state) => state.into_offsets(),
+        Err(error) => {
+            notes.push(format!("consumer groups are not shown ({error})"));
+            BTreeMap::new()
+        }
+    };
+    let mut missing = |path: &Path| {
+        notes.push(format!("{}: cannot be read; consumer groups are not shown", path.display()));
+    };
+    let path = files.config().join("consumerOffset.json");
+    if table.is_empty() && unread.iter().any(|note| note.starts_with(&*path.to_string_lossy())) {
+        missing(&path);
+    }
+    let path = files.config().join("lmqConsumerOffset.json");
+    let saved = [path.clone(), path.with_extension("json.bak")].iter().find_map(|path| read(files, path));
+    let Some(saved) = saved else {
+        if files.vfs.stat(&path).is_ok() {
+            missing(&path);
+        }
+        return table;
+    };
+    table.extend(saved.table);
+    let light = saved.unknown.get("lmqOffsetTable").and_then(|table| table.as_object());
+    for (key, offset) in light.into_iter().flatten() {
+        if let Some(offset) = offset.as_i64() {
+            table.insert(key.clone(), QueueOffsets::from([(0, offset)]));
         }
     }
     table

@@ -15,6 +15,7 @@ mod feed;
 mod info;
 mod inner_batch;
 mod key_map;
+mod namespaces;
 mod open;
 mod query;
 mod rates;
@@ -48,6 +49,7 @@ pub use copies::{Origin, check_copy};
 pub use copy::copy_store;
 pub use cursor::{LogCursor, LookupCursor, QueueCursor};
 pub use info::{Geometry, GroupOffset, GroupOffsets, InfoReport, PartSize, info};
+pub use namespaces::NamespaceInfo;
 pub use query::Boundary;
 pub use rates::HourRate;
 pub use rebuild::{RebuildWatcher, rebuild};
@@ -59,6 +61,7 @@ pub use scan::{
 pub use snapshot::SnapshotReport;
 pub use staged::{StagedBlock, staged_messages};
 pub use table::{TableLoad, TableRow, TableRows};
+pub use topics::TopicChange;
 pub use waiting::Waiter;
 
 use crate::compaction::ManifestCache;

@@ -43,6 +43,7 @@ impl Services {
             services.spawn(writer, DISPATCH, if worker == 0 { dispatch_round } else { help_round })?;
         }
         services.spawn(writer, "mq-flush", flush_round)?;
+        services.spawn(writer, "mq-meta", meta_round)?;
         services.spawn(writer, "mq-expire", expire_round)?;
         if writer.options.compaction_interval_ms.is_some() {
             services.spawn(writer, "mq-compact-due", compact_round)?;
@@ -137,6 +138,7 @@ pub(crate) fn step(writer: &Writer) -> Result<(), StoreError> {
     writer.dispatch()?;
     writer.topics.store()?;
     writer.flusher.step(writer.files.clock.now_ms())?;
+    writer.meta_step()?;
     writer.cleaner.step()?;
     writer.feed_all();
     writer.compact_due()
@@ -184,6 +186,18 @@ fn flush_round(writer: &Writer, stop: &AtomicBool) {
     if writer.options.durable_only() {
         // More may be visible now.
         writer.appended.notify_all();
+    }
+}
+
+fn meta_round(writer: &Writer, stop: &AtomicBool) {
+    let interval = Duration::from_millis(writer.options.meta_interval_ms);
+    if writer.flush_due.wait_until(Some(interval), || stop.load(Ordering::Acquire)) {
+        return;
+    }
+    // What stopped the log ends this service; a full disk is waited out.
+    if let Err(error) = writer.meta_step() {
+        writer.note(&format!("keeping the metadata failed ({error}); it is tried again"));
+        writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
     }
 }
 

@@ -8,7 +8,18 @@
 //! (`Store::wait_with`) or by the time at which something is due.
 #![forbid(unsafe_code)]
 
+mod broker;
 pub mod error;
 pub mod groups;
+mod signal;
+pub mod work;
 
+pub use broker::Broker;
 pub use error::BrokerError;
+pub use groups::{
+    Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, OffsetCommit, OffsetHistory, OnLost, Queue, Start,
+};
+pub use work::{Backoff, Lease, LeasedMessage, NewWork, WorkQueue, WorkQueueCounts, WorkQueueOptions};
+
+#[cfg(test)]
+mod testing;

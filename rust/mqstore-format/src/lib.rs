@@ -88,4 +88,4 @@ pub use record::{
     encode_placeholder, patch_position, peek, placeholder_bytes, seal_property_crc,
 };
 pub use sys_flag::{Compression, SysFlag, TransactionType};
-pub use topic::{namespace_of, validate_stored_topic, validate_topic};
+pub use topic::{namespace_of, validate_group, validate_stored_topic, validate_topic};

@@ -75,6 +75,12 @@ impl QueueCursor {
         self.next
     }
 
+    /// Lets go of the segment where it stands, which may be deleted then; to be called by who keeps a cursor and may
+    /// not come back for long.
+    pub fn rest(&mut self) {
+        self.reader.release();
+    }
+
     /// Serves what a compaction left below its end instead of the queue's own entries. With `to_newest`, a
     /// compaction that is published meanwhile is read to its end: it may have dropped a message for a newer
     /// one that lies behind the end of this read.

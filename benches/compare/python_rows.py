@@ -44,7 +44,7 @@ PYTHON_ROWS: tuple[Row, ...] = (
         {"op": "put", "batch": 1_000, "warm_up": 10_000},
         3e6,
         {
-            OURS: 1_000_000,
+            OURS: 500_000,
             "file": 500_000,
             "plyvel": 200_000,
             "rocksdict": 200_000,

@@ -176,9 +176,9 @@ class ReadyReader(DataSourceReader):
 
 def compact(spec: dict[str, Any]) -> dict[str, Any]:
     """Compact a copy of the store; by hand: parse the log, keep the newest of each key, write Parquet."""
-    if spec["pattern"] in ("", "partition", "ranged"):
+    if spec["pattern"] in ("", "first", "partition", "ranged"):
         path = working_copy(spec)
-        strategy = spec["pattern"] or "auto"
+        strategy = spec["pattern"] if spec["pattern"] in ("partition", "ranged") else "auto"
         result = timed(spec, lambda: mqstore.spark.compact(session(), path, strategy=strategy).messages_before)
         shutil.rmtree(path)
         return result

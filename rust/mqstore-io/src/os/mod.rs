@@ -194,6 +194,9 @@ impl Vfs for OsVfs {
             threads: true,
             processors,
             memory_bytes: memory_bytes(),
+            open_files: rustix::process::getrlimit(rustix::process::Resource::Nofile)
+                .current
+                .unwrap_or(u64::MAX),
         }
     }
 }

@@ -35,7 +35,7 @@ const TURN: Duration = Duration::from_millis(5);
 /// Where the messages come from.
 pub(crate) enum Source {
     Queue(Box<QueueCursor>),
-    Log(LogCursor),
+    Log(Box<LogCursor>),
     Lookup(Box<LookupCursor>),
     Follow(Box<Follow>),
     Done,

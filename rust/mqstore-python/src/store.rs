@@ -450,7 +450,7 @@ impl NativeStore {
         let (py, store) = (slf.py(), slf.get().core()?);
         let filter = filter.map(message_filter).transpose()?.flatten();
         let cursor = detached(py, || store.scan_log(start))?;
-        Self::iterator(slf, Source::Log(cursor.filtered(filter)))
+        Self::iterator(slf, Source::Log(Box::new(cursor.filtered(filter))))
     }
 
     /// The message with this `message_id` or `unique_id`, or None.

@@ -125,7 +125,7 @@ fn nearest(bits: u64, exponent: i64) -> f64 {
     }
     let kept = bits.checked_shr(lost as u32).unwrap_or(0);
     let half = 1u64 << (lost - 1);
-    let rest = bits & (half - 1 | half);
+    let rest = bits & ((half - 1) | half);
     let rounded = kept + u64::from(rest > half || rest == half && kept & 1 == 1);
     // The top bit of a normal number is not stored; a carry goes to the exponent, as it should.
     let biased = u64::try_from(power - LEAST_NORMAL).unwrap_or(0);

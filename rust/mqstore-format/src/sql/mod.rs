@@ -142,12 +142,11 @@ impl SqlFilter {
     ) -> T {
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
-        let values = match few.get_mut(..self.names.len()) {
-            Some(values) => values,
-            None => {
-                many.resize(self.names.len(), None);
-                many.as_mut_slice()
-            }
+        let values = if let Some(values) = few.get_mut(..self.names.len()) {
+            values
+        } else {
+            many.resize(self.names.len(), None);
+            many.as_mut_slice()
         };
         fill(values);
         look(Row(values))

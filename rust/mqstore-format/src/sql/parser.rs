@@ -263,7 +263,7 @@ impl<'t> Parser<'t> {
         let at = self.take().at;
         match (waiting, self.waiting.last_mut()) {
             (Waiting::Joined(level, _), Some((Waiting::Joined(same, count), _))) if *same == level => {
-                *count += 1
+                *count += 1;
             }
             _ => self.waiting.push((waiting, at)),
         }

@@ -96,8 +96,9 @@ def test_the_same_compiles_and_the_same_matches(shop: Shop, version: str, tally:
     for (expression, properties), their in zip(generated(), theirs, strict=True):
         our = mine(expression, properties)
         if our != their:
-            first = next((at for at, pair in enumerate(zip(our or "", their or "", strict=False)) if len({*pair}) > 1), 0)
-            pytest.fail(f"{expression!r} with {properties[first]!r}: RocketMQ {their!r}, mqstore {our!r}")
+            pairs = zip(properties, our or "", their or "", strict=False)
+            first = next((given for given, one, other in pairs if one != other), None)
+            pytest.fail(f"{expression!r} with {first!r}: RocketMQ {their!r}, mqstore {our!r}")
         compiled += their is not None
         tally.messages += len(properties)
     # The generator makes enough of both, and of every outcome.

@@ -109,7 +109,8 @@ fn filter(criterion: &mut Criterion) {
     let body = vec![b'x'; BODY];
     for number in 0..MESSAGES {
         let tag = if number.is_multiple_of(RARE) { "refund" } else { "paid" };
-        let properties = encode_properties(["order-4711"], Some(tag), None, [("region", "eu"), ("price", "42")]).unwrap();
+        let properties =
+            encode_properties(["order-4711"], Some(tag), None, [("region", "eu"), ("price", "42")]).unwrap();
         bench.store.append(&message(&body, &properties)).unwrap();
     }
     let mut units = std::fs::read(bench.path().join("consumequeue/bench/0/00000000000000000000")).unwrap();

@@ -11,9 +11,7 @@ import mqstore
 if TYPE_CHECKING:
     from mqstore.types import Filter
 
-Tags = Annotated[
-    str | None, typer.Option("--filter", metavar="TAGS", help='Tags, as "a || b".', show_default=False)
-]
+Tags = Annotated[str | None, typer.Option("--filter", metavar="TAGS", help='Tags, as "a || b".', show_default=False)]
 Sql = Annotated[
     str | None,
     typer.Option("--sql", metavar="EXPR", help='A condition on properties, as "price > 5".', show_default=False),

@@ -161,7 +161,8 @@ fn taker(values: Vec<Option<String>>) -> impl FnMut(&str) -> Option<Cow<'static,
 }
 
 /// What `filter=` asks for: tags or a condition; None where it asks for everything.
-pub(crate) fn message_filter(filter: &Bound<'_, PyAny>) -> PyResult<Option<MessageFilter>> {
+pub(crate) fn message_filter(filter: Option<&Bound<'_, PyAny>>) -> PyResult<Option<MessageFilter>> {
+    let Some(filter) = filter else { return Ok(None) };
     if let Ok(filter) = filter.cast::<SqlFilter>() {
         return Ok(Some(MessageFilter::Sql(Arc::clone(&filter.get().sql))));
     }

@@ -427,7 +427,7 @@ impl NativeStore {
         timeout: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
-        let filter = filter.map(message_filter).transpose()?.flatten();
+        let filter = message_filter(filter)?;
         let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
         let cursor = detached(py, || store.read(topic, queue_id, start, end, filter.as_ref()))?;
         if !follow {
@@ -448,9 +448,8 @@ impl NativeStore {
         filter: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
-        let filter = filter.map(message_filter).transpose()?.flatten();
         let cursor = detached(py, || store.scan_log(start))?;
-        Self::iterator(slf, Source::Log(Box::new(cursor.filtered(filter))))
+        Self::iterator(slf, Source::Log(Box::new(cursor.filtered(message_filter(filter)?))))
     }
 
     /// The message with this `message_id` or `unique_id`, or None.

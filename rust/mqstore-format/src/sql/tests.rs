@@ -5,10 +5,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::properties::PropertiesBuilder;
 
+/// The properties of a message.
+type Message<'a> = &'a [(&'a str, &'a str)];
+
 /// T, F, N for unknown or E, for each of some messages.
-fn outcomes(expression: &str, messages: &[&[(&str, &str)]]) -> String {
+fn outcomes(expression: &str, messages: &[Message<'_>]) -> String {
     let filter = SqlFilter::parse(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
-    let outcome = |message: &&[(&str, &str)]| {
+    let outcome = |message: &Message<'_>| {
         let mut text = PropertiesBuilder::new();
         message.iter().for_each(|(name, value)| text.push_reserved(name, value).unwrap());
         let properties = Properties::new(text.as_bytes());
@@ -24,7 +27,7 @@ fn outcomes(expression: &str, messages: &[&[(&str, &str)]]) -> String {
 #[test]
 fn the_specified_table() {
     let (none, a, b): (&[_], _, _) = (&[], "a", "b");
-    let cases: [(&str, &[&[(&str, &str)]], &str); 14] = [
+    let cases: [(&str, &[Message<'_>], &str); 14] = [
         ("a > 5", &[&[(a, "6")], &[(a, "x")], none], "TEN"),
         ("a = 5", &[&[(a, "5")], &[(a, "5.0")], none], "TEN"),
         ("NOT (a > 5) -- \n", &[none, &[(a, "5")]], "NT"),

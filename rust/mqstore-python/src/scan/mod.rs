@@ -254,7 +254,7 @@ fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
         start_ms: entry(request, "start_time")?,
         end_ms: entry(request, "end_time")?,
         keys: entry(request, "keys")?.unwrap_or_default(),
-        filter: filter.as_ref().map(message_filter).transpose()?.flatten(),
+        filter: message_filter(filter.as_ref())?,
         body,
         from: entry(request, "from")?,
         threads: entry(request, "threads")?.unwrap_or(1),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_core::meta::{MetaLog, OffsetChange};
-use mqstore_core::{Boundary, Store, StoreError, StoredRecord, TagFilter};
+use mqstore_core::{Boundary, MessageFilter, Store, StoreError, StoredRecord};
 use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 
 use super::Coordinator;
@@ -24,7 +24,7 @@ use crate::error::BrokerError;
 use crate::signal::{LOOK, Signal};
 
 /// Which messages a consumer wants; the others are passed over.
-pub type Filter = TagFilter;
+pub type Filter = MessageFilter;
 
 /// How long a filter that lets nothing pass may keep one look.
 const FILTER_TIME: Duration = Duration::from_millis(40);

@@ -6,7 +6,7 @@ mod waiting;
 
 use std::time::Duration;
 
-use mqstore_core::{StoreError, StoredRecord, TagFilter};
+use mqstore_core::{MessageFilter, StoreError, StoredRecord};
 
 use crate::testing::{World, bodies, body, fill, put};
 use crate::{Broker, BrokerError, Consumer, ConsumerOptions, Queue, Start};
@@ -209,7 +209,7 @@ fn a_commit_covers_what_was_filtered_out_and_no_more_than_was_handed_out() {
         put(&store, "t", 0, &number.to_string(), tag);
     }
     let broker = Broker::new(&store).unwrap();
-    let filter = TagFilter::parse("a").unwrap();
+    let filter = MessageFilter::tags("a").unwrap();
     let consumer = broker.consumer("g", &["t"], ConsumerOptions { filter, ..options() }).unwrap();
     let committed = || {
         consumer.commit(false).unwrap();

@@ -20,6 +20,10 @@ pub struct NewWork<'a> {
     pub properties: &'a [u8],
     /// The unique key when the caller gives one; it is in `properties` then.
     pub unique_key: Option<&'a str>,
+    /// A number of the application's own.
+    pub flag: i32,
+    /// When it was made, in epoch milliseconds; `None` is now.
+    pub born_timestamp_ms: Option<i64>,
     /// How long it is held back. It keeps its place in the log; every group holds it back.
     pub delay: Option<Duration>,
     /// Whether to wait until it is on the disk.
@@ -76,8 +80,8 @@ impl Core {
             properties: delayed.unwrap_or(message.properties),
             unique_key: message.unique_key,
             queue_id: None,
-            flag: 0,
-            born_timestamp_ms: None,
+            flag: message.flag,
+            born_timestamp_ms: message.born_timestamp_ms,
             durable: message.durable,
         }
     }

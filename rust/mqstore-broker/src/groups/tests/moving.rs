@@ -96,7 +96,7 @@ fn the_retention_may_be_faster() {
     let goes_on = consumer(&broker, "goes-on", "t");
     let fails = ConsumerOptions { on_lost: OnLost::Fail, ..self::options() };
     let fails = broker.consumer("fails", &["t"], fails).unwrap();
-    let filter = TagFilter::parse("T").unwrap();
+    let filter = MessageFilter::tags("T").unwrap();
     let filtered = ConsumerOptions { filter, ..self::options() };
     let filtered = broker.consumer("filtered", &["t"], filtered).unwrap();
     fill(&store, "t", 1, 0..3);

@@ -7,16 +7,18 @@ from typing import Any, Final, Literal, Self, final
 from typing_extensions import disjoint_base
 
 from mqstore._message import Message
+from mqstore._mqstore_delivery import LeasedMessage, NativeConsumer, NativeWorkQueue
 from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Time
 
 __all__ = [
-    "AppendResult", "CopyStream", "LineStream", "MessageIterator", "NativeStore", "ScanRows", "ScanStream",
-    "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows", "__version__", "_after_fork_in_child",
-    "_restore_message", "append_rows", "append_staged", "check_rows", "check_staged", "compaction_abandon",
-    "compaction_end", "compaction_next", "compaction_plan", "compaction_preview", "compaction_publish",
-    "compaction_read", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step",
-    "compaction_split", "copy_store", "decode_records", "info", "key_hashes", "message_ids", "rebuild", "repair",
-    "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema", "staged_ids", "tags_codes", "verify",
+    "AppendResult", "CopyStream", "LeasedMessage", "LineStream", "MessageIterator", "NativeConsumer", "NativeStore",
+    "NativeWorkQueue", "ScanRows", "ScanStream", "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows",
+    "__version__", "_after_fork_in_child", "_restore_message", "append_rows", "append_staged", "check_rows",
+    "check_staged", "compaction_abandon", "compaction_end", "compaction_next", "compaction_plan",
+    "compaction_preview", "compaction_publish", "compaction_read", "compaction_report", "compaction_restore",
+    "compaction_run", "compaction_run_step", "compaction_split", "copy_store", "decode_records", "info",
+    "key_hashes", "message_ids", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open",
+    "scan_schema", "staged_ids", "tags_codes", "verify",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -231,7 +233,7 @@ class NativeStore:
             StoreClosedError: the store was closed meanwhile.
         """
 
-@final
+@disjoint_base
 class StoredMessage:
     """A message as it is stored.
 

@@ -18,12 +18,16 @@ PUBLIC = {
     "AppendResult",
     "Change",
     "CompactionReport",
+    "Consumer",
+    "ConsumerClosedError",
     "CorruptionError",
     "DiskFullError",
+    "Empty",
     "ExpireReport",
     "ExpiredFile",
     "ExportReport",
     "ForkedProcessError",
+    "Full",
     "GroupInfo",
     "GroupOffset",
     "HourRate",
@@ -31,6 +35,8 @@ PUBLIC = {
     "InvalidFilterError",
     "InvalidMessageError",
     "InvalidOptionError",
+    "LeaseLostError",
+    "LeasedMessage",
     "LostOffsets",
     "LostRange",
     "MQStoreError",
@@ -42,11 +48,13 @@ PUBLIC = {
     "Problem",
     "Progress",
     "QueueInfo",
+    "QueueNotAssignedError",
     "QueueRange",
     "RebuildReport",
     "RepairReport",
     "RestoreReport",
     "RestoredQueue",
+    "ShutDown",
     "SnapshotReport",
     "SqlFilter",
     "Scan",
@@ -70,6 +78,8 @@ PUBLIC = {
     "TopicNotFoundError",
     "UnsupportedFormatError",
     "VerifyReport",
+    "WorkQueue",
+    "WorkQueueCounts",
     "__version__",
     "compact",
     "errors",
@@ -108,6 +118,30 @@ SIGNATURES = {
     "Store.expire": "(self, *, dry_run=True, compact=False)",
     "Store.set_confirm_offset": "(self, /, offset)",
     "Store.flush": "(self, /)",
+    "Store.consumer": "(self, group, topics, filter=None, start='earliest', *, ordered=False, broadcast=False, "
+    "name=None, commit_interval=0.1, on_lost='continue', history=False)",
+    "Store.work_queue": "(self, topic, group='workers', *, invisible_duration=30.0, max_attempts=16, backoff=None, "
+    "maxsize=0)",
+    "Consumer.poll": "(self, /, max_messages=1000, timeout=None)",
+    "Consumer.commit": "(self, /, offsets=None, *, sync=False)",
+    "Consumer.seek": "(self, /, topic, queue_id, offset)",
+    "Consumer.seek_to_time": "(self, /, time)",
+    "Consumer.reset": "(self, /, to, *, sync=False)",
+    "Consumer.lag": "(self, /)",
+    "WorkQueue.put": "(self, /, body, *, keys=(), tags=None, properties=None, delay=None, durable=False, block=True, "
+    "timeout=None)",
+    "WorkQueue.put_nowait": "(self, body, *, keys=(), tags=None, properties=None, delay=None, durable=False)",
+    "WorkQueue.put_many": "(self, /, messages, *, delay=None, durable=False, block=True, timeout=None)",
+    "WorkQueue.get": "(self, /, block=True, timeout=None)",
+    "WorkQueue.get_nowait": "(self)",
+    "WorkQueue.get_many": "(self, /, count, timeout=None)",
+    "WorkQueue.ack": "(self, /, message, *, durable=False)",
+    "WorkQueue.nack": "(self, /, message, delay=None)",
+    "WorkQueue.extend": "(self, /, message, duration)",
+    "WorkQueue.task_done": "(self, /, message=None)",
+    "WorkQueue.join": "(self, /, timeout=None)",
+    "WorkQueue.shutdown": "(self, /, immediate=False)",
+    "WorkQueue.redrive": "(self, /, limit=None)",
     "Store.close": "(self, /)",
 }
 
@@ -144,7 +178,17 @@ def test_signatures(name: str) -> None:
     assert str(bare) == SIGNATURES[name]
 
 
-@pytest.mark.parametrize("kind", [mqstore.Store, mqstore.StoredMessage, mqstore.AppendResult])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        mqstore.Store,
+        mqstore.StoredMessage,
+        mqstore.AppendResult,
+        mqstore.Consumer,
+        mqstore.WorkQueue,
+        mqstore.LeasedMessage,
+    ],
+)
 def test_members_are_documented(kind: type) -> None:
     for name, member in inspect.getmembers(kind):
         assert name.startswith("_") or inspect.getdoc(member), name
@@ -199,12 +243,12 @@ def test_import_is_light_and_starts_no_thread() -> None:
 
 
 def test_native_docs_are_those_of_the_stub() -> None:
-    """``help()`` reads the native module, editors read the stub: one text."""
-    stub = ast.parse((Path(mqstore.__file__).parent / "_mqstore.pyi").read_text())
+    """``help()`` reads the native module, editors read the stub and its parts: one text."""
+    stubs = sorted(Path(mqstore.__file__).parent.glob("_mqstore*.pyi"))
     native = vars(sys.modules["mqstore._mqstore"])
-    for node in stub.body:
-        if not isinstance(node, ast.ClassDef):
-            continue
+    classes = [node for stub in stubs for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ClassDef)]
+    assert len(classes) > 10
+    for node in classes:
         kind = native[node.name]
         assert inspect.getdoc(kind) == ast.get_docstring(node), node.name
         for member in node.body:

@@ -18,11 +18,13 @@ mod admin;
 mod batch;
 mod buffer;
 mod compaction;
+mod consumer;
 mod error;
 mod events;
 mod filter;
 mod input;
 mod iterators;
+mod leased;
 mod message;
 mod options;
 mod results;
@@ -30,6 +32,7 @@ mod runtime;
 mod scan;
 mod store;
 mod table;
+mod work_queue;
 
 use pyo3::prelude::*;
 
@@ -39,9 +42,12 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<store::NativeStore>()?;
     module.add_class::<message::StoredMessage>()?;
+    module.add_class::<leased::LeasedMessage>()?;
     module.add_class::<results::AppendResult>()?;
     module.add_class::<filter::SqlFilter>()?;
     module.add_class::<iterators::MessageIterator>()?;
+    module.add_class::<consumer::NativeConsumer>()?;
+    module.add_class::<work_queue::NativeWorkQueue>()?;
     module.add_class::<table::TableLoad>()?;
     module.add_class::<table::TableRows>()?;
     module.add_function(wrap_pyfunction!(message::restore_message, module)?)?;

@@ -29,6 +29,7 @@ mod runtime;
 mod scan;
 mod store;
 mod table;
+mod topics;
 
 use pyo3::prelude::*;
 
@@ -51,5 +52,6 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(admin::info, module)?)?;
     compaction::register(module)?;
     scan::register(module)?;
+    topics::register(module)?;
     Ok(())
 }

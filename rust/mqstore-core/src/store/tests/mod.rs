@@ -2,6 +2,7 @@
 
 mod batches;
 mod compact;
+mod consumers;
 mod edges;
 mod engine;
 mod feed;

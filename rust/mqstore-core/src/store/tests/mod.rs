@@ -7,6 +7,7 @@ mod edges;
 mod engine;
 mod feed;
 mod info;
+mod kept;
 mod lifecycle;
 mod others;
 mod reading;

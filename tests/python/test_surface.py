@@ -28,6 +28,7 @@ PUBLIC = {
     "GroupOffset",
     "HourRate",
     "ImportReport",
+    "InvalidFilterError",
     "InvalidMessageError",
     "InvalidOptionError",
     "LostOffsets",
@@ -49,6 +50,7 @@ PUBLIC = {
     "RestoreReport",
     "RestoredQueue",
     "SnapshotReport",
+    "SqlFilter",
     "Scan",
     "Store",
     "StoreBusyError",
@@ -81,6 +83,7 @@ PUBLIC = {
     "repair",
     "restore_compaction",
     "scan",
+    "sql",
     "types",
     "verify",
 }

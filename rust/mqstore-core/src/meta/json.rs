@@ -304,7 +304,9 @@ impl MetaLog {
             let offsets = self.offsets.lock().behind(last, QUEUES);
             let Some((queue, _)) = offsets.last() else { break };
             last = Some(*queue);
-            offsets.into_iter().for_each(|(queue, offset)| set(queue, offset));
+            for (queue, offset) in offsets {
+                set(queue, offset);
+            }
         }
         // After the others: an offset may become that of a progress meanwhile.
         last = None;

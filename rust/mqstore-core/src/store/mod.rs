@@ -49,7 +49,7 @@ use mqstore_io::{Clock, Vfs};
 pub use consumers::{GroupOffset, GroupOffsets};
 pub use copies::{Origin, check_copy};
 pub use copy::copy_store;
-pub use cursor::{LogCursor, LookupCursor, QueueCursor};
+pub use cursor::{Batch, LogCursor, LookupCursor, QueueCursor};
 pub use info::{Geometry, InfoReport, PartSize, info};
 pub use namespaces::NamespaceInfo;
 pub use query::Boundary;

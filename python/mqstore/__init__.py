@@ -34,6 +34,7 @@ from mqstore.errors import (
     NotAStoreError,
     OffsetOutOfRangeError,
     QueueNotAssignedError,
+    RefusedError,
     ShutDown,
     StoreBusyError,
     StoreClosedError,
@@ -49,7 +50,7 @@ from mqstore.errors import (
 )
 
 if _typing.TYPE_CHECKING:
-    from mqstore._consumer import Consumer
+    from mqstore._consumer import Consumer, OffsetCommit
     from mqstore._export import export
     from mqstore._filter import sql
     from mqstore._import import import_
@@ -66,6 +67,7 @@ if _typing.TYPE_CHECKING:
         ImportReport,
         LostOffsets,
         LostRange,
+        NamespaceInfo,
         PartSize,
         Problem,
         Progress,
@@ -113,7 +115,9 @@ __all__ = [
     "MQStoreError",
     "Message",
     "MessageTooLargeError",
+    "NamespaceInfo",
     "NotAStoreError",
+    "OffsetCommit",
     "OffsetOutOfRangeError",
     "PartSize",
     "Problem",
@@ -122,6 +126,7 @@ __all__ = [
     "QueueNotAssignedError",
     "QueueRange",
     "RebuildReport",
+    "RefusedError",
     "RepairReport",
     "RestoreReport",
     "RestoredQueue",
@@ -171,6 +176,7 @@ __all__ = [
 _HOMES = {
     "Change": "_table",
     "Consumer": "_consumer",
+    "OffsetCommit": "_consumer",
     "Message": "_message",
     "Scan": "_scan",
     "StoreOptions": "_options",

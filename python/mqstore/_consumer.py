@@ -5,14 +5,38 @@ The verbs (poll, commit, seek and so on) are inherited from the native class, so
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mqstore import _native
+from mqstore._times import time_of
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from types import TracebackType
 
     from mqstore._store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    """One commit of one queue."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    """The offset that the group was to read next."""
+    timestamp: int
+    """When, in epoch milliseconds."""
+
+    @property
+    def time(self) -> datetime:
+        """`timestamp` as an aware UTC datetime."""
+        return time_of(self.timestamp)
+
+    def to_dict(self) -> dict[str, str | int]:
+        """The same as a dict."""
+        return asdict(self)
 
 
 class Consumer(_native.NativeConsumer):
@@ -50,4 +74,4 @@ class Consumer(_native.NativeConsumer):
         raise TypeError(msg)
 
 
-Consumer.__module__ = "mqstore"
+Consumer.__module__ = OffsetCommit.__module__ = "mqstore"

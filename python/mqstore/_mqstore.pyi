@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Self, final
 from typing_extensions import disjoint_base
 
 from mqstore._message import Message
-from mqstore._mqstore_delivery import LeasedMessage, NativeConsumer, NativeWorkQueue
+from mqstore._mqstore_delivery import LeasedMessage, NativeConsumer, NativeWorkQueue, groups, offset_history
 from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Time
 
 __all__ = [
@@ -16,9 +16,9 @@ __all__ = [
     "__version__", "_after_fork_in_child", "_restore_message", "append_rows", "append_staged", "check_rows",
     "check_staged", "compaction_abandon", "compaction_end", "compaction_next", "compaction_plan",
     "compaction_preview", "compaction_publish", "compaction_read", "compaction_report", "compaction_restore",
-    "compaction_run", "compaction_run_step", "compaction_split", "copy_store", "decode_records", "info",
-    "key_hashes", "message_ids", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open",
-    "scan_schema", "staged_ids", "tags_codes", "verify",
+    "compaction_run", "compaction_run_step", "compaction_split", "copy_store", "decode_records", "groups", "info",
+    "key_hashes", "message_ids", "offset_history", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines",
+    "scan_open", "scan_schema", "staged_ids", "tags_codes", "verify",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -548,6 +548,12 @@ def scan_open(source: str | NativeStore, request: dict[str, Any]) -> ScanStream:
 def scan_schema(request: dict[str, Any]) -> object: ...
 def _restore_message(record: bytes, commit_log_offset: int, queue_offset: int) -> StoredMessage: ...
 def _after_fork_in_child() -> None: ...
+def update_topic(
+    store: NativeStore, topic: str, read_queues: int | None, write_queues: int | None, perm: int | None
+) -> None: ...
+def delete_topic(store: NativeStore, topic: str) -> None: ...
+def namespaces(store: NativeStore) -> list[tuple[str, int, int]]: ...
+def delete_namespace(store: NativeStore, namespace: str) -> tuple[int, int]: ...
 def verify(path: str, progress: Callable[[int, int], object] | None) -> dict[str, Any]: ...
 def rebuild(
     path: str, options: dict[str, Any], dry_run: bool, progress: Callable[[int, int], object] | None

@@ -9,7 +9,7 @@ from mqstore._message import Message
 from mqstore._mqstore import AppendResult, NativeStore, StoredMessage
 from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Start, Time
 
-__all__ = ["LeasedMessage", "NativeConsumer", "NativeWorkQueue"]
+__all__ = ["LeasedMessage", "NativeConsumer", "NativeWorkQueue", "groups", "offset_history"]
 
 @final
 class LeasedMessage(StoredMessage):
@@ -326,3 +326,6 @@ class NativeWorkQueue:
 
         What was got by it stays leased until its time is over, and can still be finished.
         """
+
+def groups(store: NativeStore) -> list[str]: ...
+def offset_history(store: NativeStore, group: str) -> list[tuple[str, int, int, int]]: ...

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mqstore._compaction import Keyless
-    from mqstore._consumer import Consumer
+    from mqstore._consumer import Consumer, OffsetCommit
     from mqstore._options import StoreOptions
     from mqstore._reports import (
         CompactionReport,
         ExpireReport,
+        NamespaceInfo,
         Progress,
         QueueInfo,
         RebuildReport,
@@ -127,6 +128,62 @@ class Store(_native.NativeStore):
         from mqstore._reports import QueueInfo
 
         return [QueueInfo(*row) for row in self._queues(topic)]
+
+    def update_topic(
+        self,
+        topic: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
+    ) -> None:
+        """Makes a topic different; what is None stays as it is. Durable when it returns.
+
+        Args:
+            topic: the topic.
+            read_queues: queues for readers, 1 to 65,536: for brokers and their clients. Messages in queues that are
+                left out stay, and `read` still finds them.
+            write_queues: queues that appends use, 1 to 65,536.
+            perm: RocketMQ's permissions, a sum of 2 (write), 4 (read), 1 (inherit) and 8 (priority): 0 to 15.
+                Without 2 the topic takes no appends; the others are for brokers.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            InvalidOptionError: a number is out of its bounds.
+            StoreReadOnlyError: the store is open for reading.
+        """
+        _native.update_topic(self, topic, read_queues, write_queues, perm)
+
+    def delete_topic(self, topic: str) -> None:
+        """Removes a topic, with the offsets of groups in it. Durable when it returns.
+
+        Nobody sees the topic or its queues any more. Its messages stay in the log until they expire: scans of the
+        log and `get` find them. A topic of the same name that is made later goes on behind them.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            StoreReadOnlyError: the store is open for reading.
+        """
+        _native.delete_topic(self, topic)
+
+    def namespaces(self) -> dict[str, NamespaceInfo]:
+        """The namespaces that topics and groups are in, by name, and how many there are in each.
+
+        A namespace stands in front of a name, with `%` between: `ns%topic`; behind `%RETRY%` and `%DLQ%`.
+        """
+        from mqstore._reports import NamespaceInfo
+
+        return {name: NamespaceInfo(topics, groups) for name, topics, groups in _native.namespaces(self)}
+
+    def delete_namespace(self, namespace: str) -> NamespaceInfo:
+        """Removes all topics and groups of a namespace in one step, as `delete_topic` does; how many there were.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+        """
+        from mqstore._reports import NamespaceInfo
+
+        return NamespaceInfo(*_native.delete_namespace(self, namespace))
 
     def stats(self) -> StoreStats:
         """Counters since the open, and where log, durability and dispatch stand."""
@@ -391,6 +448,20 @@ class Store(_native.NativeStore):
         return Consumer._make(
             self, group, chosen, filter, start, ordered, broadcast, name, commit_interval, on_lost, history
         )
+
+    def groups(self) -> list[str]:
+        """The names of all groups, sorted: those of consumers and of work queues, and those a broker has had."""
+        return _native.groups(self)
+
+    def offset_history(self, group: str) -> list[OffsetCommit]:
+        """What consumers of `group` that were made with `history=True` have committed, oldest first.
+
+        It is kept in the topic `rmq_sys_OFFSET_HISTORY`: of a queue all commits until that topic is compacted, the
+        newest one from then on.
+        """
+        from mqstore._consumer import OffsetCommit
+
+        return [OffsetCommit(*row) for row in _native.offset_history(self, group)]
 
     def work_queue(
         self,

@@ -292,9 +292,11 @@ def test_a_shutdown_and_the_end_of_the_store_wake_who_waits(home: Path) -> None:
     with pytest.raises(mqstore.ShutDown):
         queue.get()
     queue = store.work_queue("jobs")
-    threading.Timer(0.1, store.close).start()
+    closing = threading.Timer(0.1, store.close)
+    closing.start()
     with pytest.raises(mqstore.StoreClosedError):
         queue.get()
+    closing.join()
     assert queue.closed
 
 

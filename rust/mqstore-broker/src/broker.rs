@@ -13,7 +13,7 @@ use mqstore_format::validate_group;
 use mqstore_io::sync::Mutex;
 
 use crate::error::BrokerError;
-use crate::groups::{Consumer, ConsumerOptions, Coordinator, OffsetHistory};
+use crate::groups::{Consumer, ConsumerOptions, Coordinator};
 use crate::work::{Core, WorkQueue, WorkQueueOptions};
 
 /// See the module's text. Cheap to clone; a clone is the same one.
@@ -149,11 +149,6 @@ impl Broker {
             self.meta().put_group(&made)?;
         }
         Ok(())
-    }
-
-    /// What consumers of `group` that were made with [`ConsumerOptions::history`] have committed, oldest first.
-    pub fn offset_history(&self, group: &str) -> Result<OffsetHistory, BrokerError> {
-        OffsetHistory::open(self.store(), group)
     }
 
     pub(crate) fn coordinator(&self, group: &str) -> Arc<Coordinator> {

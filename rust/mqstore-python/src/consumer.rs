@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mqstore_broker::{BrokerError, Consumer, ConsumerOptions, OnLost, Queue, Start};
+use mqstore_broker::{BrokerError, Consumer, ConsumerOptions, OffsetHistory, OnLost, Queue, Start};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -15,7 +15,7 @@ use crate::error::log_notes;
 use crate::filter::message_filter;
 use crate::input::{duration, offset, queue, time};
 use crate::message::StoredMessage;
-use crate::runtime::{Kept, Shared, awaited, delivered};
+use crate::runtime::{Kept, Shared, awaited, delivered, detached};
 use crate::store::NativeStore;
 
 /// The native part of `mqstore.Consumer`.
@@ -66,6 +66,33 @@ fn places(offsets: &Bound<'_, PyDict>) -> PyResult<Vec<(Queue, i64)>> {
         Ok((Queue { topic, queue_id: queue(&queue_id)? }, offset(&value)?))
     };
     offsets.iter().map(place).collect()
+}
+
+/// The names of all groups, sorted; `Store.groups`.
+#[pyfunction]
+pub(crate) fn groups(store: &Bound<'_, NativeStore>) -> PyResult<Vec<String>> {
+    let core = store.get().core()?;
+    detached(store.py(), || core.groups())
+}
+
+/// What was committed, oldest first: topic, queue, offset and time; `Store.offset_history`.
+#[pyfunction]
+pub(crate) fn offset_history(
+    store: &Bound<'_, NativeStore>,
+    group: &str,
+) -> PyResult<Vec<(String, i32, i64, i64)>> {
+    let (py, core) = (store.py(), store.get().core()?);
+    let mut history = delivered(py, || OffsetHistory::open(core, group))?;
+    let mut found = Vec::new();
+    loop {
+        let some = delivered(py, || history.next_batch())?;
+        if some.is_empty() {
+            return Ok(found);
+        }
+        found
+            .extend(some.into_iter().map(|each| (each.topic, each.queue_id, each.offset, each.timestamp_ms)));
+        py.check_signals()?;
+    }
 }
 
 #[pymethods]

@@ -32,6 +32,7 @@ mod runtime;
 mod scan;
 mod store;
 mod table;
+mod topics;
 mod work_queue;
 
 use pyo3::prelude::*;
@@ -57,7 +58,10 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(admin::repair, module)?)?;
     module.add_function(wrap_pyfunction!(admin::copy_store, module)?)?;
     module.add_function(wrap_pyfunction!(admin::info, module)?)?;
+    module.add_function(wrap_pyfunction!(consumer::groups, module)?)?;
+    module.add_function(wrap_pyfunction!(consumer::offset_history, module)?)?;
     compaction::register(module)?;
     scan::register(module)?;
+    topics::register(module)?;
     Ok(())
 }

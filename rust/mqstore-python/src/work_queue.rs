@@ -51,7 +51,10 @@ impl NativeWorkQueue {
             return Err(broker_to_py(queue.full()));
         };
         let topic = self.topic.bind(py);
-        appended.into_iter().map(|one| Bound::new(py, AppendResult::from_core(topic, self.host, one))).collect()
+        appended
+            .into_iter()
+            .map(|one| Bound::new(py, AppendResult::from_core(topic, self.host, one)))
+            .collect()
     }
 
     fn got<'py>(

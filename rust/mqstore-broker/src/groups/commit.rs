@@ -102,10 +102,15 @@ impl Consumer {
             history::write(self.store(), &self.group, offsets)?;
         }
         let at_once = sync || self.options.commit_interval == Some(Duration::ZERO);
-        match place {
-            Some(place) if at_once => Ok(self.meta().sync(*place)?),
+        match (place, self.options.commit_interval) {
+            (Some(place), _) if at_once => Ok(self.meta().sync(*place)?),
+            (Some(place), Some(interval)) => {
+                let ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
+                self.meta().sync_within(*place, ms);
+                Ok(())
+            }
             // Another's commit may be what is to be durable.
-            None if sync => Ok(self.meta().sync(self.meta().place())?),
+            (None, _) if sync => Ok(self.meta().sync(self.meta().place())?),
             _ => Ok(()),
         }
     }

@@ -68,11 +68,12 @@ pub struct ConsumerOptions {
     pub broadcast: bool,
     /// Under which name a broadcast consumer's offsets are kept; without one they are not.
     pub name: Option<String>,
-    /// How long a commit may be lost to a failure of power, at most; zero syncs each.
+    /// How long a commit may be lost to a failure of power, at most; zero syncs each, `None` leaves it to the store's
+    /// interval for metadata, which counts where it is shorter.
     pub commit_interval: Option<Duration>,
     /// What happens when the retention was faster than the group.
     pub on_lost: OnLost,
-    /// Whether each commit is also kept as a message: see [`Broker::offset_history`].
+    /// Whether each commit is also kept as a message: see [`super::OffsetHistory`].
     pub history: bool,
 }
 

@@ -70,14 +70,16 @@ pub(super) fn write(store: &Store, group: &str, offsets: &[(Queue, i64)]) -> Res
     Ok(())
 }
 
-/// What a group has committed, oldest first, from [`crate::Broker::offset_history`].
+/// What a group has committed, oldest first.
 pub struct OffsetHistory {
     group: String,
     cursor: Option<QueueCursor>,
 }
 
 impl OffsetHistory {
-    pub(crate) fn open(store: &Store, group: &str) -> Result<Self, BrokerError> {
+    /// What consumers of `group` that were made with [`super::ConsumerOptions::history`] have committed; readers of a
+    /// store may ask too.
+    pub fn open(store: &Store, group: &str) -> Result<Self, BrokerError> {
         let cursor = match store.read(HISTORY_TOPIC, 0, None, None, None) {
             Ok(cursor) => Some(cursor),
             // Nobody asked for a history yet.

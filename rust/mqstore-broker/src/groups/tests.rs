@@ -9,7 +9,7 @@ use std::time::Duration;
 use mqstore_core::{MessageFilter, StoreError, StoredRecord};
 
 use crate::testing::{World, bodies, body, fill, put};
-use crate::{Broker, BrokerError, Consumer, ConsumerOptions, Queue, Start};
+use crate::{Broker, BrokerError, Consumer, ConsumerOptions, OffsetHistory, Queue, Start};
 
 fn options() -> ConsumerOptions {
     ConsumerOptions::default()
@@ -250,7 +250,7 @@ fn what_was_committed_can_be_looked_up_later() {
     fill(&store, "t", 2, 0..8);
     let broker = Broker::new(&store).unwrap();
     let history = |group: &str| {
-        let mut history = broker.offset_history(group).unwrap();
+        let mut history = OffsetHistory::open(broker.store(), group).unwrap();
         let mut found = Vec::new();
         loop {
             let batch = history.next_batch().unwrap();

@@ -23,7 +23,7 @@ use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 
 use super::problems::{Kind, VerifyReport};
 use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
-use crate::meta::{newest_file, read_state};
+use crate::meta::{newest_file, read_log};
 
 /// One position.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Positions {
         let mut found = Vec::new();
         let path = newest_file(files);
         // What of it cannot be read is told elsewhere.
-        let kept = path.and_then(|path| Some((path, read_state(files, &mut Vec::new()).ok()?)));
+        let kept = path.and_then(|path| Some((path, read_log(files, &mut Vec::new()).ok()?)));
         if let Some((path, state)) = kept {
             push_consumers(&mut found, &path, &state.into_offsets());
         }

@@ -88,8 +88,16 @@ impl MetaLog {
     pub(super) fn generation_is_due(&self) -> bool {
         let lens = self.tail.look(|front| (front.at - front.tail_start, front.tail_start - HEAD_BYTES));
         let Some((tail, snapshot)) = lens else { return false };
-        let rested = self.files.clock.monotonic().as_millis() as u64 >= self.rested_ms();
+        let rested = self.interval_ms() >= self.rested_ms();
         tail > LEAST_TAIL_BYTES.max(2 * snapshot) && (rested || tail > LONG_TAIL_BYTES)
+    }
+
+    /// Makes a generation, due or not.
+    #[cfg(feature = "sim")]
+    pub fn make_generation(&self) -> Result<(), StoreError> {
+        self.ready()?;
+        let _chores = self.chores.lock();
+        self.next_generation()
     }
 
     /// Makes the next generation; the caller holds `chores`.
@@ -151,7 +159,7 @@ impl MetaLog {
                 room: None,
             })
         })?;
-        self.rest_until(self.files.clock.monotonic().as_millis() as u64 + REST_MS, generation);
+        self.rest_until(self.interval_ms() + REST_MS, generation);
         if let Some(Cut { path, .. }) = &cut {
             // One that stays is removed by the next open.
             let _ = files.vfs.remove_file(path);
@@ -181,7 +189,7 @@ impl MetaLog {
         }
         self.write_progress(writer, end)?;
         for file in JsonFile::ALL {
-            let changed = self.is_changed(file);
+            let changed = self.is_unsaved(file);
             writer.push(&MetaRecord::JsonChanged { file, changed })?;
         }
         writer.end_frame()
@@ -230,7 +238,7 @@ impl MetaLog {
                 all.into_iter().filter(|(queue, _)| queue.group < end && queue.topic < end)
             {
                 let kept = progress.state.lock();
-                if kept.removed || kept.progress.is_new() {
+                if kept.removed || kept.progress.offset().is_none() {
                     continue;
                 }
                 // Whoever appends to this progress holds its lock.

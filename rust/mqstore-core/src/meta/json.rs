@@ -9,7 +9,8 @@
 //! * **Read**, at each open: a file with the known or the intended stamp is ours and says nothing new. One with another
 //!   content and a `DataVersion` that is no older than the known one was written by a broker: its entries win over
 //!   ours; topics and groups that it lacks are gone, unless they changed here since they were written; offsets that
-//!   it lacks stay. One with an older `DataVersion` is ignored.
+//!   it lacks stay. One with an older `DataVersion` is ignored. An offset of a queue that the group consumes message by
+//!   message moves its progress: forward as if everything below were finished, back as a reset.
 //!
 //! A broker counts its `DataVersion` of offsets up once in 500 commits, hence the checksum. Members and entries that we
 //! do not know are taken over from the file that is replaced.
@@ -178,8 +179,8 @@ fn import_offsets(state: &mut State, table: &BTreeMap<String, QueueOffsets>, mis
         let (Some(topic), Some(group)) = (state.name_id(topic), state.name_id(group)) else { return };
         for (queue_id, offset) in queues.iter().filter(|(_, offset)| **offset >= 0) {
             let queue = QueueKey { group, topic, queue_id: *queue_id };
-            if !missing || state.offsets.get(queue).is_none() {
-                state.offsets.insert(queue, *offset);
+            if !missing || state.offset(queue).is_none() {
+                state.take_offset(queue, *offset);
             }
         }
     }
@@ -198,16 +199,17 @@ impl MetaLog {
         files.into_iter().try_for_each(|file| self.export(file))
     }
 
-    /// Whether something changed for the file since it was begun last.
-    pub(super) fn is_changed(&self, file: JsonFile) -> bool {
-        match file {
-            JsonFile::Offsets => self.offsets_changed.load(Ordering::Acquire),
-            _ => self.tables.lock().json(file).changed,
-        }
+    /// Writes `consumerOffset.json`, whether anything changed or not.
+    pub(crate) fn export_offsets(&self) -> Result<(), StoreError> {
+        self.ready()?;
+        let _chores = self.chores.lock();
+        self.export(JsonFile::Offsets)
     }
 
-    fn is_unsaved(&self, file: JsonFile) -> bool {
-        self.is_changed(file) || self.tables.lock().json(file).intended.is_some()
+    /// Whether something changed that is not known to be in the file.
+    pub(super) fn is_unsaved(&self, file: JsonFile) -> bool {
+        let JsonState { changed, begun, .. } = *self.tables.lock().json(file);
+        changed || begun || (file == JsonFile::Offsets && self.offsets_changed.load(Ordering::Acquire))
     }
 
     /// Writes one file; the caller holds `chores`.
@@ -277,8 +279,10 @@ impl MetaLog {
             }
             Table::Offsets(table) => {
                 {
+                    let mut tables = self.tables.lock();
                     let _offsets = self.offsets.lock();
                     begin()?;
+                    tables.begin_json(file);
                     self.offsets_changed.store(false, Ordering::Release);
                 }
                 // Keys that RocketMQ ignores are none of ours.
@@ -290,16 +294,38 @@ impl MetaLog {
     }
 
     fn fill_offsets(&self, table: &mut ConsumerOffsets) {
+        let mut set = |queue: QueueKey, offset| {
+            if let (Some(topic), Some(group)) = (self.name(queue.topic), self.name(queue.group)) {
+                table.set(&topic, &group, queue.queue_id, offset);
+            }
+        };
         let mut last = None;
         loop {
             let offsets = self.offsets.lock().behind(last, QUEUES);
-            let Some((queue, _)) = offsets.last() else { return };
+            let Some((queue, _)) = offsets.last() else { break };
             last = Some(*queue);
             for (queue, offset) in offsets {
-                if let (Some(topic), Some(group)) = (self.name(queue.topic), self.name(queue.group)) {
-                    table.set(&topic, &group, queue.queue_id, offset);
+                set(queue, offset);
+            }
+        }
+        // After the others: an offset may become that of a progress meanwhile.
+        last = None;
+        loop {
+            let all = self.progress.read().behind(last, QUEUES);
+            let Some((queue, _)) = all.last() else { return };
+            last = Some(*queue);
+            for (queue, progress) in all {
+                if let Some(offset) = progress.offset() {
+                    set(queue, offset);
                 }
             }
         }
+    }
+
+    /// The offsets that groups have now, by `topic@group`.
+    pub(crate) fn offset_table(&self) -> BTreeMap<String, QueueOffsets> {
+        let mut table = ConsumerOffsets::default();
+        self.fill_offsets(&mut table);
+        table.table
     }
 }

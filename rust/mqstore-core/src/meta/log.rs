@@ -1,10 +1,11 @@
 //! The log and its state: what the rest of the store and the broker call.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mqstore_format::json::{Dialect, SubscriptionGroup, TopicConfig};
-use mqstore_io::sync::{AtomicBool, AtomicI64, AtomicU64, Mutex, Ordering, RwLock};
+use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 
 use super::frame::Frame;
 use super::json::import;
@@ -13,12 +14,10 @@ use super::progress::{Progress, ProgressRecord};
 use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place, QueueKey, Saved};
 use super::state::{ByQueue, Entry, Names, QueueProgress, State, Tables};
 use super::tail::{Front, Tail, Via};
+use super::tick::Tick;
 use crate::error::StoreError;
 use crate::files::StoreFiles;
 use crate::options::RecoveryMode;
-
-/// JSON files are written so often at most, in milliseconds.
-const JSON_INTERVAL_MS: i64 = 60_000;
 
 /// The metadata of one store that is open for writing. See the module's text.
 #[derive(Debug)]
@@ -37,12 +36,16 @@ pub struct MetaLog {
     /// The generation that is appended to, and until when the next one waits, in milliseconds of the interval clock.
     generation: AtomicU64,
     rest_until_ms: AtomicU64,
-    /// When JSON files were written last.
-    exported_ms: AtomicI64,
+    pub(super) tick: Tick,
 }
 
 thread_local! {
     static FRAME: RefCell<Frame> = RefCell::default();
+}
+
+/// What the log alone says; what of it cannot be read is told in `notes`.
+pub(crate) fn read_log(files: &StoreFiles, notes: &mut Vec<String>) -> Result<State, StoreError> {
+    Ok(look(files, notes)?.unwrap_or_default().0)
 }
 
 /// What is known of a store whose metadata nobody changes here. What of it cannot be read is told in `notes` and counts
@@ -124,7 +127,7 @@ impl MetaLog {
             dialect: state.dialect,
             generation: generation.into(),
             rest_until_ms: 0.into(),
-            exported_ms: files.clock.now_ms().into(),
+            tick: Tick::new(files),
         }
     }
 
@@ -238,9 +241,16 @@ impl MetaLog {
         self.tables.lock().groups.get(name).map(|entry| Arc::clone(&entry.config))
     }
 
-    /// The names of all groups, sorted.
+    /// The names of all groups, sorted: those that have a configuration, an offset or a progress.
     pub fn groups(&self) -> Vec<String> {
-        self.tables.lock().groups.keys().map(ToString::to_string).collect()
+        let mut names: BTreeSet<Arc<str>> = self.tables.lock().groups.keys().cloned().collect();
+        let (mut ids, progress) = {
+            let (offsets, progress) = (self.offsets.lock(), self.progress.read());
+            (offsets.groups(), progress.iter().map(|(_, progress)| Arc::clone(progress)).collect::<Vec<_>>())
+        };
+        ids.extend(progress.iter().filter(|known| known.offset().is_some()).map(|known| known.key.group));
+        names.extend(ids.into_iter().filter_map(|id| self.name(id)));
+        names.iter().map(ToString::to_string).collect()
     }
 
     /// Removes topics and groups, all of them or none, with the offsets and the progress that groups have in the one and
@@ -254,7 +264,7 @@ impl MetaLog {
         let mut progress = self.progress.write();
         let of_topics = topic_ids.iter().flat_map(|topic| progress.remove_topic(*topic)).collect::<Vec<_>>();
         let of_groups = group_ids.iter().flat_map(|group| progress.remove_group(*group)).collect::<Vec<_>>();
-        let held: Vec<Arc<QueueProgress>> = of_topics.into_iter().chain(of_groups).collect();
+        let held: Vec<_> = of_topics.into_iter().chain(of_groups).map(|(_, progress)| progress).collect();
         // Nobody changes what is removed from here on.
         let mut kept: Vec<_> = held.iter().map(|progress| progress.state.lock()).collect();
         let written = self.write(Via::File, |frame| {
@@ -304,22 +314,37 @@ impl MetaLog {
         tables.removed.keys().cloned().collect()
     }
 
-    /// The next offset that `queue.group` consumes from the queue; `None` when it never committed one.
+    /// The next offset that `queue.group` consumes from the queue; `None` when it never committed one. Where it
+    /// consumes the queue message by message: [`Progress::committed`].
     pub fn offset(&self, queue: QueueKey) -> Option<i64> {
-        self.offsets.lock().get(queue).copied()
+        let progress = {
+            let (offsets, progress) = (self.offsets.lock(), self.progress.read());
+            match progress.get(queue) {
+                None => return offsets.get(queue).copied(),
+                Some(progress) => Arc::clone(progress),
+            }
+        };
+        progress.offset()
     }
 
-    /// The offsets that a group has committed, by topic and queue.
+    /// The offsets of a group, as [`Self::offset`] has them, by topic and queue.
     pub fn offsets(&self, group: NameId) -> Vec<OffsetChange> {
-        let offsets = self.offsets.lock();
-        offsets
-            .of_group(group)
-            .map(|(queue, offset)| OffsetChange { queue: *queue, offset: *offset })
-            .collect()
+        let change = |queue: QueueKey, offset| OffsetChange { queue, offset };
+        let (mut found, progress): (Vec<_>, Vec<_>) = {
+            let (offsets, progress) = (self.offsets.lock(), self.progress.read());
+            (
+                offsets.of_group(group).map(|(queue, offset)| change(*queue, *offset)).collect(),
+                progress.of_group(group).map(|(_, progress)| Arc::clone(progress)).collect(),
+            )
+        };
+        found.extend(progress.iter().filter_map(|progress| Some(change(progress.key, progress.offset()?))));
+        found.sort_unstable_by_key(|change| change.queue);
+        found
     }
 
     /// Stores offsets, all of them or none. In the page cache when this returns; durable with the next tick, or
-    /// after [`Self::sync`] of the answer.
+    /// after [`Self::sync`] of the answer. Of a queue that the group consumes message by message, this is
+    /// [`ProgressRecord::Moved`].
     ///
     /// # Errors
     /// [`StoreError::Refused`] for an offset below 0; nothing is changed then.
@@ -342,27 +367,43 @@ impl MetaLog {
         }
         self.ready()?;
         let mut offsets = self.offsets.lock();
+        // Those of which there is a progress are its; several of them are locked by who holds the offsets alone.
+        let held: BTreeMap<QueueKey, Arc<QueueProgress>> = {
+            let all = self.progress.read();
+            let known = |change: &OffsetChange| Some((change.queue, Arc::clone(all.get(change.queue)?)));
+            changes.iter().filter_map(known).collect()
+        };
+        let mut kept: BTreeMap<QueueKey, _> =
+            held.iter().map(|(queue, progress)| (*queue, progress.state.lock())).collect();
         let place = self.write(via, |frame| {
-            for change in changes {
-                frame.push(&MetaRecord::Offset(*change));
+            for OffsetChange { queue, offset } in changes.iter().copied() {
+                if kept.contains_key(&queue) {
+                    frame.push(&MetaRecord::Progress { queue, record: ProgressRecord::Moved { to: offset } });
+                } else {
+                    frame.push(&MetaRecord::Offset(OffsetChange { queue, offset }));
+                }
             }
         })?;
-        for change in changes {
-            offsets.insert(change.queue, change.offset);
+        for OffsetChange { queue, offset } in changes.iter().copied() {
+            match kept.get_mut(&queue) {
+                Some(kept) => kept.progress.apply(&ProgressRecord::Moved { to: offset }),
+                None => offsets.insert(queue, offset),
+            }
         }
         self.offsets_changed.store(true, Ordering::Release);
         Ok(place)
     }
 
     /// What a group knows of a queue, made when it is missing, with everything never leased and the first message
-    /// at offset 0: a new group that begins elsewhere appends [`ProgressRecord::Moved`]. The same object for
-    /// everybody, until its topic or group is removed.
+    /// at the offset that the group has, or at 0: a new group that begins elsewhere appends [`ProgressRecord::Moved`].
+    /// The same object for everybody, until its topic or group is removed.
     pub fn progress(&self, queue: QueueKey) -> Arc<QueueProgress> {
         if let Some(progress) = self.known_progress(queue) {
             return progress;
         }
+        let mut offsets = self.offsets.lock();
         let mut all = self.progress.write();
-        let make = || QueueProgress::new(queue, Progress::default());
+        let make = || QueueProgress::new(queue, Progress::of(offsets.remove_queue(queue)));
         Arc::clone(all.get_or_insert_with(queue, make))
     }
 
@@ -422,7 +463,11 @@ impl MetaLog {
                 .iter()
                 .for_each(|record| frame.push(&MetaRecord::Progress { queue, record: *record }));
         })?;
+        let before = kept.progress.offset();
         kept.records.iter().for_each(|record| kept.progress.apply(record));
+        if kept.progress.offset() != before && !self.offsets_changed.load(Ordering::Acquire) {
+            self.offsets_changed.store(true, Ordering::Release);
+        }
         Ok((answer, place))
     }
 
@@ -490,22 +535,6 @@ impl MetaLog {
     /// Whether something was appended that no sync covers yet.
     pub fn is_dirty(&self) -> bool {
         self.tail.durable() < self.place()
-    }
-
-    /// What is due at `now_ms`: a sync, a new generation, JSON files.
-    pub fn step(&self, now_ms: i64) -> Result<(), StoreError> {
-        self.sync(self.place())?;
-        if self.generation_is_due() {
-            let _chores = self.chores.lock();
-            self.next_generation()?;
-        }
-        let exported_ms = self.exported_ms.load(Ordering::Relaxed);
-        // A clock that was set back does not stop it.
-        if !(exported_ms..exported_ms.saturating_add(JSON_INTERVAL_MS)).contains(&now_ms) {
-            self.exported_ms.store(now_ms, Ordering::Relaxed);
-            self.export_json()?;
-        }
-        Ok(())
     }
 
     /// The last step of a close: the JSON files as everything is, everything durable. Nothing can be appended

@@ -144,13 +144,26 @@ pub struct Progress {
     dues: BTreeSet<(i64, i64)>,
     /// How many leases there were: the token of the last one.
     tokens: u64,
+    /// Whether anything was said of it.
+    known: bool,
 }
 
 impl Progress {
     /// Nothing of the queue was leased; its first message is at `offset`.
     pub fn starting_at(offset: i64) -> Self {
         let offset = offset.max(0);
-        Self { committed: offset, next: offset, ..Self::default() }
+        Self { committed: offset, next: offset, known: true, ..Self::default() }
+    }
+
+    /// Where a group begins that has this offset in the queue.
+    pub(super) fn of(offset: Option<i64>) -> Self {
+        offset.map_or_else(Self::default, Self::starting_at)
+    }
+
+    /// The offset that the group has in the queue for a broker, [`Self::committed`]; `None` where it is as it was made,
+    /// at no offset.
+    pub fn offset(&self) -> Option<i64> {
+        self.known.then_some(self.committed)
     }
 
     /// All offsets below are finished.
@@ -277,6 +290,7 @@ impl Progress {
 
     /// Makes the change that `record` names. One that does not fit changes nothing.
     pub fn apply(&mut self, record: &ProgressRecord) {
+        self.known = true;
         match *record {
             ProgressRecord::Leased { offset, until_ms, attempt } => self.lease_out(offset, until_ms, attempt),
             ProgressRecord::Finished { from, to } => self.finish(from, to),
@@ -309,7 +323,7 @@ impl Progress {
     /// A state of which only the bounds are known so far; [`Self::restore`] adds the rest. `None` for bounds that no
     /// state has.
     pub(super) fn between(committed: i64, next: i64) -> Option<Self> {
-        (0..=next).contains(&committed).then(|| Self { committed, next, ..Self::default() })
+        (0..=next).contains(&committed).then(|| Self { committed, next, known: true, ..Self::default() })
     }
 
     /// Adds a part of a state that was kept: a finished range, a lease, a wait or a dead letter; whether it is one.
@@ -352,9 +366,14 @@ impl Progress {
         finished.chain(leases).chain(waiting).chain(dead_letters)
     }
 
-    /// Whether it is as it was made.
-    pub(super) fn is_new(&self) -> bool {
-        self.next == 0
+    /// The change that makes `offset` the group's, as a broker's file has it: forward as if everything below were
+    /// finished, back as if nobody had had anything from there on; `None` where it is.
+    pub(super) fn brought_to(&self, offset: i64) -> Option<ProgressRecord> {
+        match (self.offset(), offset) {
+            (Some(committed), to) if committed == to => None,
+            (Some(from), to) if from < to => Some(ProgressRecord::Finished { from, to }),
+            _ => Some(ProgressRecord::Moved { to: offset }),
+        }
     }
 
     /// Whether [`ProgressRecord::Clamped`] with these bounds would change anything.

@@ -78,6 +78,8 @@ pub(super) struct JsonState {
     pub(super) intended: Option<Stamp>,
     /// Whether something changed that is in neither.
     pub(super) changed: bool,
+    /// Whether one was begun and is not known to be there.
+    pub(super) begun: bool,
 }
 
 /// Topics and groups by name, and what is known of the JSON files.
@@ -120,13 +122,13 @@ impl Tables {
 
     /// What was changed so far goes into the file that is made now.
     pub(super) fn begin_json(&mut self, file: JsonFile) {
-        self.json(file).changed = false;
+        *self.json(file) = JsonState { changed: false, begun: true, ..*self.json(file) };
         self.pass(file, Saved::Changed, Saved::BeingWritten);
     }
 
     /// The file is there as `stamp` says.
     pub(super) fn know_json(&mut self, file: JsonFile, stamp: Stamp) {
-        *self.json(file) = JsonState { known: Some(stamp), intended: None, ..*self.json(file) };
+        *self.json(file) = JsonState { known: Some(stamp), intended: None, begun: false, ..*self.json(file) };
         self.pass(file, Saved::BeingWritten, Saved::Written);
     }
 
@@ -180,6 +182,22 @@ impl<T> ByQueue<T> {
         self.all.iter()
     }
 
+    pub(super) fn contains(&self, queue: QueueKey) -> bool {
+        self.all.contains_key(&queue)
+    }
+
+    /// The groups that have something.
+    pub(super) fn groups(&self) -> Vec<NameId> {
+        let mut groups = Vec::new();
+        let mut from = NameId(0);
+        while let Some((queue, _)) = self.all.range(first_of(from, NameId(0))..).next() {
+            groups.push(queue.group);
+            let Some(next) = queue.group.0.checked_add(1) else { break };
+            from = NameId(next);
+        }
+        groups
+    }
+
     pub(super) fn of_group(&self, group: NameId) -> impl Iterator<Item = (&QueueKey, &T)> {
         self.all.range(first_of(group, NameId(0))..=last_of(group, NameId(u32::MAX)))
     }
@@ -195,23 +213,32 @@ impl<T> ByQueue<T> {
     }
 
     /// Takes out what all groups have of a topic.
-    pub(super) fn remove_topic(&mut self, topic: NameId) -> Vec<T> {
+    pub(super) fn remove_topic(&mut self, topic: NameId) -> Vec<(QueueKey, T)> {
         let range = (topic, NameId(0))..=(topic, NameId(u32::MAX));
         let groups: Vec<NameId> = self.of_topics.range(range).map(|(_, group)| *group).collect();
         groups.into_iter().flat_map(|group| self.remove(group, topic, topic)).collect()
     }
 
     /// Takes out what a group has of all topics.
-    pub(super) fn remove_group(&mut self, group: NameId) -> Vec<T> {
+    pub(super) fn remove_group(&mut self, group: NameId) -> Vec<(QueueKey, T)> {
         self.remove(group, NameId(0), NameId(u32::MAX))
     }
 
-    fn remove(&mut self, group: NameId, first: NameId, last: NameId) -> Vec<T> {
+    pub(super) fn remove_queue(&mut self, queue: QueueKey) -> Option<T> {
+        let taken = self.all.remove(&queue)?;
+        let QueueKey { group, topic, .. } = queue;
+        if self.all.range(first_of(group, topic)..=last_of(group, topic)).next().is_none() {
+            self.of_topics.remove(&(topic, group));
+        }
+        Some(taken)
+    }
+
+    fn remove(&mut self, group: NameId, first: NameId, last: NameId) -> Vec<(QueueKey, T)> {
         let range = first_of(group, first)..=last_of(group, last);
         let queues: Vec<QueueKey> = self.all.range(range).map(|(queue, _)| *queue).collect();
         let taken = queues.into_iter().filter_map(|queue| {
             self.of_topics.remove(&(queue.topic, queue.group));
-            self.all.remove(&queue)
+            self.all.remove_entry(&queue)
         });
         taken.collect()
     }
@@ -255,7 +282,13 @@ impl QueueProgress {
         self.key
     }
 
-    /// The state, to look at; changes wait as long as the answer is held.
+    /// The offset that the group has here; `None` where it has none, or its topic or itself was removed.
+    pub(super) fn offset(&self) -> Option<i64> {
+        let kept = self.state.lock();
+        kept.progress.offset().filter(|_| !kept.removed)
+    }
+
+    /// The state, to look at; changes wait as long as the answer is held, and who holds it must not call into the log.
     pub fn lock(&self) -> ProgressView<'_> {
         ProgressView(self.state.lock())
     }
@@ -278,6 +311,7 @@ impl std::ops::Deref for ProgressView<'_> {
 pub(crate) struct State {
     pub(super) names: Names,
     pub(super) tables: Tables,
+    /// The offsets of groups in queues of which they have no progress: where they have, it is what counts.
     pub(super) offsets: ByQueue<i64>,
     pub(super) progress: ByQueue<Progress>,
     /// Everything before this place was synced.
@@ -329,7 +363,8 @@ impl State {
                 let name = self.name(topic)?;
                 self.tables.remove_topic(name, topic);
                 self.offsets.remove_topic(topic);
-                self.progress.remove_topic(topic);
+                let gone = self.progress.remove_topic(topic);
+                self.keep_later(gone, place);
                 self.tables.json(JsonFile::Offsets).changed = true;
             }
             MetaRecord::Group { group, saved, config } => {
@@ -341,12 +376,15 @@ impl State {
                 let name = self.name(group)?;
                 self.tables.remove_group(&name);
                 self.offsets.remove_group(group);
-                self.progress.remove_group(group);
+                let gone = self.progress.remove_group(group);
+                self.keep_later(gone, place);
                 self.tables.json(JsonFile::Offsets).changed = true;
             }
             MetaRecord::Offset(OffsetChange { queue, offset }) => {
                 self.check_queue(queue)?;
-                self.offsets.insert(queue, offset);
+                if !self.progress.contains(queue) {
+                    self.offsets.insert(queue, offset);
+                }
                 self.tables.json(JsonFile::Offsets).changed = true;
             }
             MetaRecord::JsonBegun { file } => self.tables.begin_json(file),
@@ -357,13 +395,14 @@ impl State {
             MetaRecord::Progress { queue, record } => {
                 self.check_queue(queue)?;
                 if self.kept_at.get(&queue).is_none_or(|kept| place >= *kept) {
-                    self.progress.get_or_insert_with(queue, Progress::default).apply(&record);
+                    self.apply_progress(queue, &record);
                 }
             }
             MetaRecord::Kept { queue, place, committed, next } => {
                 self.check_queue(queue)?;
                 let progress = Progress::between(committed, next).ok_or(NO_PROGRESS)?;
                 self.progress.insert(queue, progress);
+                self.offsets.remove_queue(queue);
                 self.kept_at.insert(queue, place);
                 self.kept_last = Some(queue);
             }
@@ -375,6 +414,37 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    fn apply_progress(&mut self, queue: QueueKey, record: &ProgressRecord) {
+        let offset = self.offsets.remove_queue(queue);
+        let progress = self.progress.get_or_insert_with(queue, || Progress::of(offset));
+        let before = progress.offset();
+        progress.apply(record);
+        self.tables.json(JsonFile::Offsets).changed |= progress.offset() != before;
+    }
+
+    /// Puts back what was kept after it had been removed at `place` and made again.
+    fn keep_later(&mut self, removed: Vec<(QueueKey, Progress)>, place: Place) {
+        for (queue, progress) in removed {
+            if self.kept_at.get(&queue).is_some_and(|kept| place < *kept) {
+                self.progress.insert(queue, progress);
+            }
+        }
+    }
+
+    /// The offset that a group has in a queue.
+    pub(super) fn offset(&self, queue: QueueKey) -> Option<i64> {
+        let progress = self.progress.get(queue).and_then(Progress::offset);
+        progress.or_else(|| self.offsets.get(queue).copied())
+    }
+
+    /// Makes `offset` that of the group, as a broker's file has it.
+    pub(super) fn take_offset(&mut self, queue: QueueKey, offset: i64) {
+        match self.progress.get(queue).map(|progress| progress.brought_to(offset)) {
+            None => self.offsets.insert(queue, offset),
+            Some(record) => record.into_iter().for_each(|record| self.apply_progress(queue, &record)),
+        }
     }
 
     fn name(&self, id: NameId) -> Result<Arc<str>, &'static str> {
@@ -403,24 +473,34 @@ impl State {
         self.names.keep(&used);
     }
 
+    /// The names of all groups, sorted: those that have a configuration, an offset or a progress.
+    fn groups(&self) -> Vec<String> {
+        let ids = self.offsets.groups().into_iter().chain(self.progress.groups());
+        let names = ids.filter_map(|id| self.names.name(id)).chain(self.tables.groups.keys().cloned());
+        names.collect::<BTreeSet<_>>().iter().map(ToString::to_string).collect()
+    }
+
     /// What there is, by name.
     pub(crate) fn into_listed(self) -> Listed {
+        let groups = self.groups();
         let topics = self.tables.topics.into_iter();
         let topics =
             topics.map(|(name, entry)| (name.to_string(), Arc::unwrap_or_clone(entry.config))).collect();
         Listed {
             table: TopicTable { topics, ..TopicTable::default() },
             removed: self.tables.removed.into_keys().map(|name| name.to_string()).collect(),
-            groups: self.tables.groups.into_keys().map(|name| name.to_string()).collect(),
+            groups,
         }
     }
 
-    /// The offsets that groups have committed, by `topic@group`.
+    /// The offsets that groups have, by `topic@group`.
     pub(crate) fn into_offsets(self) -> BTreeMap<String, QueueOffsets> {
         let mut table = ConsumerOffsets::default();
-        for (queue, offset) in self.offsets.iter() {
+        let plain = self.offsets.iter().map(|(queue, offset)| (*queue, *offset));
+        let of_progress = self.progress.iter().filter_map(|(queue, state)| Some((*queue, state.offset()?)));
+        for (queue, offset) in plain.chain(of_progress) {
             if let (Some(topic), Some(group)) = (self.names.name(queue.topic), self.names.name(queue.group)) {
-                table.set(&topic, &group, queue.queue_id, *offset);
+                table.set(&topic, &group, queue.queue_id, offset);
             }
         }
         table.table

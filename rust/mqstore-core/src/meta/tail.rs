@@ -79,6 +79,8 @@ impl Front {
     fn write(&mut self, frame: &[u8], via: Via) -> Result<(), StoreError> {
         let len = frame.len() as u64;
         if via == Via::File || frame.len() > MAPPED_FRAME_BYTES {
+            // A file that is mapped does not grow.
+            self.room.take_if(|room| room.end < self.at + len);
             self.file.write_all_at(frame, self.at).at(&self.path, "writing the metadata log")?;
         } else {
             let at = self.at;
@@ -97,6 +99,7 @@ impl Front {
             let step = (self.at - self.tail_start).clamp(LEAST_ROOM_BYTES, MOST_ROOM_BYTES).max(len);
             let end = (self.at + step).next_multiple_of(MAP_STEP_BYTES);
             let from = self.at - self.at % MAP_STEP_BYTES;
+            self.room = None;
             self.file.allocate(end).at(&self.path, "allocating room for the metadata log")?;
             let region = self.file.map(from, (end - from) as usize, MapAccess::ReadWrite);
             self.room = Some(Room { region: region.at(&self.path, "mapping the metadata log")?, from, end });

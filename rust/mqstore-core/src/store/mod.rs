@@ -7,6 +7,7 @@
 mod beside;
 mod compact;
 mod compact_due;
+mod consumers;
 mod copies;
 mod copy;
 mod cursor;
@@ -45,10 +46,11 @@ use std::time::Duration;
 use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
+pub use consumers::{GroupOffset, GroupOffsets};
 pub use copies::{Origin, check_copy};
 pub use copy::copy_store;
 pub use cursor::{Batch, LogCursor, LookupCursor, QueueCursor};
-pub use info::{Geometry, GroupOffset, GroupOffsets, InfoReport, PartSize, info};
+pub use info::{Geometry, InfoReport, PartSize, info};
 pub use namespaces::NamespaceInfo;
 pub use query::Boundary;
 pub use rates::HourRate;

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use mqstore_format::namespace_of;
 
+use super::Store;
 use super::topics::TopicChange;
-use super::{Side, Store};
 use crate::error::StoreError;
 
 /// How much of a namespace there is.
@@ -81,14 +81,5 @@ impl Store {
             writer.topics.remove(&topics, &groups)?;
         }
         Ok(NamespaceInfo { topics: topics.len() as u64, groups: groups.len() as u64 })
-    }
-
-    /// The names of all consumer groups, sorted.
-    pub fn groups(&self) -> Result<Vec<String>, StoreError> {
-        self.check()?;
-        Ok(match &self.inner.side {
-            Side::Writer(writer, _) => writer.meta.groups(),
-            Side::Reader(reader) => reader.groups(),
-        })
     }
 }

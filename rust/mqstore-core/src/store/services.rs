@@ -98,6 +98,7 @@ impl Services {
         writer.backlog.notify_all();
         writer.hurried.notify_all();
         writer.flush_due.notify_all();
+        writer.meta.wake();
         writer.commit_due.notify_all();
         writer.expire_due.notify_all();
         writer.log.stop_preparing();
@@ -190,8 +191,8 @@ fn flush_round(writer: &Writer, stop: &AtomicBool) {
 }
 
 fn meta_round(writer: &Writer, stop: &AtomicBool) {
-    let interval = Duration::from_millis(writer.options.meta_interval_ms);
-    if writer.flush_due.wait_until(Some(interval), || stop.load(Ordering::Acquire)) {
+    writer.meta.rest(writer.options.meta_interval_ms, || stop.load(Ordering::Acquire));
+    if stop.load(Ordering::Acquire) {
         return;
     }
     // What stopped the log ends this service; a full disk is waited out.

@@ -32,11 +32,6 @@ impl Reader {
         topic.map_or(0, |topic| topic.read_queues.max(topic.write_queues).clamp(0, 65_536))
     }
 
-    /// The names of all consumer groups, sorted.
-    pub(crate) fn groups(&self) -> Vec<String> {
-        self.listed.groups.clone()
-    }
-
     /// Attributes of `topic` as the topic table has them.
     pub(crate) fn attributes(&self, topic: &str) -> Vec<(String, String)> {
         let topic = self.listed.table.topics.get(topic);

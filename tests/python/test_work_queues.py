@@ -334,3 +334,15 @@ def test_what_is_refused(store: mqstore.Store, home: Path) -> None:
         store.work_queue("jobs", "g")
     with mqstore.open(home) as reader, pytest.raises(mqstore.StoreReadOnlyError):
         reader.work_queue("jobs")
+
+
+def test_many_may_be_held_at_a_time(store: mqstore.Store) -> None:
+    queue = store.work_queue("jobs")
+    queue.put_many([b"job"] * 20_000)
+    started = time.process_time()
+    held = [queue.get() for _ in range(20_000)]
+    # What a get takes does not grow with what the thread has.
+    assert time.process_time() - started < 2
+    queue.task_done()
+    queue.ack_many(held)
+    assert queue.join(0)

@@ -29,7 +29,26 @@ pub struct WorkQueue {
     generation: u64,
     closed: AtomicBool,
     /// What each thread got and has not finished, for [`Self::task_done`].
-    got: Mutex<HashMap<ThreadId, VecDeque<Lease>>>,
+    got: Mutex<HashMap<ThreadId, Got>>,
+}
+
+/// What one thread got and has not finished, the oldest first.
+#[derive(Default)]
+struct Got {
+    leases: VecDeque<Lease>,
+    /// How many there may be before those that ended are looked for.
+    room: usize,
+}
+
+impl Got {
+    fn push(&mut self, lease: Lease) {
+        if self.leases.len() >= self.room {
+            self.leases.retain(Lease::is_held);
+            // Twice as many, so that a look costs no more than the calls before it.
+            self.room = KEPT.max(2 * self.leases.len());
+        }
+        self.leases.push_back(lease);
+    }
 }
 
 /// How many messages are where in a work queue.
@@ -186,13 +205,9 @@ impl WorkQueue {
         let mut got = self.got.lock();
         if got.len() >= KEPT && !got.contains_key(&std::thread::current().id()) {
             // Threads that have ended.
-            got.retain(|_, leases| leases.iter().any(Lease::is_held));
+            got.retain(|_, own| own.leases.iter().any(Lease::is_held));
         }
-        let own = got.entry(std::thread::current().id()).or_default();
-        if own.len() >= KEPT {
-            own.retain(Lease::is_held);
-        }
-        own.push_back(lease.clone());
+        got.entry(std::thread::current().id()).or_default().push(lease.clone());
     }
 
     /// Finishes a message: it is not delivered again. On the disk within the store's interval for metadata, or, with
@@ -245,7 +260,7 @@ impl WorkQueue {
         loop {
             let first = {
                 let mut got = self.got.lock();
-                got.get_mut(&std::thread::current().id()).and_then(VecDeque::pop_front)
+                got.get_mut(&std::thread::current().id()).and_then(|own| own.leases.pop_front())
             };
             // Some were finished or given back by name.
             let first = first.ok_or(BrokerError::NothingToDo)?;

@@ -79,7 +79,7 @@ fn patience(
     block: Option<&Bound<'_, PyAny>>,
     timeout: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<Duration>> {
-    if !block.map_or(Ok(true), |block| block.is_truthy())? {
+    if !block.map_or(Ok(true), PyAnyMethods::is_truthy)? {
         return Ok(Some(Duration::ZERO));
     }
     let Some(timeout) = timeout else { return Ok(None) };
@@ -94,7 +94,6 @@ fn patience(
 impl NativeWorkQueue {
     #[new]
     #[pyo3(signature = (store, topic, group, invisible_duration, max_attempts, backoff, maxsize))]
-    #[expect(clippy::too_many_arguments, reason = "each is an argument of its own in Python")]
     fn new(
         store: &Bound<'_, NativeStore>,
         topic: &Bound<'_, PyString>,
@@ -381,13 +380,11 @@ impl NativeWorkQueue {
     ///     LeaseLostError: as for `ack`.
     #[pyo3(signature = (message = None))]
     fn task_done(&self, py: Python<'_>, message: Option<&Bound<'_, LeasedMessage>>) -> PyResult<()> {
-        match message {
-            Some(message) => self.ack(py, message, false),
-            None => {
-                let queue = self.queue()?;
-                delivered(py, || queue.task_done())
-            }
+        if let Some(message) = message {
+            return self.ack(py, message, false);
         }
+        let queue = self.queue()?;
+        delivered(py, || queue.task_done())
     }
 
     /// Waits until every message that was put in is finished, or a dead letter.

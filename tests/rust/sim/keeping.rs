@@ -197,7 +197,9 @@ pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
                 return Ok(tried);
             }
             tried += 1;
-            let outcome = guarded(|| check(state, &moment, told.allowed(call, state.is_kill()), &mut rng));
+            // A write that was cut had not returned yet.
+            let allowed = told.allowed(call - u64::from(state.is_cut()), state.is_kill());
+            let outcome = guarded(|| check(state, &moment, allowed, &mut rng));
             outcome.map_err(|what| violation(call, form, format!("{state}: {what}")))?;
         }
     }

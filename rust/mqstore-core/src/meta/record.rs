@@ -480,7 +480,7 @@ mod tests {
                 records.push(MetaRecord::KeptPart(progress));
             }
             let mut bytes = Vec::new();
-            for record in records {
+            for record in &records {
                 record.encode(&mut bytes);
             }
             let mut rest = bytes.as_slice();

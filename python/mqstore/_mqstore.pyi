@@ -15,8 +15,9 @@ __all__ = [
     "_restore_message", "append_rows", "append_staged", "check_rows", "check_staged", "compaction_abandon",
     "compaction_end", "compaction_next", "compaction_plan", "compaction_preview", "compaction_publish",
     "compaction_read", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step",
-    "compaction_split", "copy_store", "decode_records", "info", "key_hashes", "message_ids", "rebuild", "repair",
-    "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema", "staged_ids", "tags_codes", "verify",
+    "compaction_split", "copy_store", "decode_records", "delete_namespace", "delete_topic", "info", "key_hashes",
+    "message_ids", "namespaces", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema",
+    "staged_ids", "tags_codes", "update_topic", "verify",
 ]  # fmt: skip
 
 __version__: Final[str]

@@ -16,8 +16,8 @@ __all__ = [
     "compaction_end", "compaction_next", "compaction_plan", "compaction_preview", "compaction_publish",
     "compaction_read", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step",
     "compaction_split", "copy_store", "decode_records", "delete_namespace", "delete_topic", "info", "key_hashes",
-    "message_ids", "namespaces", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema",
-    "staged_ids", "tags_codes", "update_topic", "verify",
+    "message_ids", "namespaces", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open",
+    "scan_schema", "staged_ids", "tags_codes", "update_topic", "verify",
 ]  # fmt: skip
 
 __version__: Final[str]

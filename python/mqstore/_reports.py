@@ -557,6 +557,7 @@ for _class in (
     ImportReport,
     Progress,
     QueueInfo,
+    NamespaceInfo,
     Problem,
     VerifyReport,
     QueueRange,

@@ -143,7 +143,7 @@ class Store(_native.NativeStore):
             topic: the topic.
             read_queues: queues for readers, 1 to 65,536: for brokers and their clients. Messages in queues that are
                 left out stay, and `read` still finds them.
-            write_queues: queues that appends use, 1 to 65,536.
+            write_queues: queues that appends use, and may name, 1 to 65,536.
             perm: RocketMQ's permissions, a sum of 2 (write), 4 (read), 1 (inherit) and 8 (priority): 0 to 15.
                 Without 2 the topic takes no appends; the others are for brokers.
 

@@ -32,7 +32,9 @@ def test_a_topic_takes_fewer_queues_and_no_appends(store: mqstore.Store, home: P
     for number in range(8):
         store.append("orders", b"%d" % number)
     store.update_topic("orders", write_queues=2)
-    store.append("orders", b"more", queue_id=3)
+    with pytest.raises(TopicNotFoundError):
+        store.append("orders", b"x", queue_id=3)
+    assert len(list(store.read("orders", 3))) == 2
     assert {store.append("orders", b"x").queue_id for _ in range(8)} == {0, 1}
     assert len(store.queues("orders")) == 4
     store.update_topic("orders", perm=4)

@@ -83,6 +83,7 @@ fn read(
     unread: &mut dyn FnMut(StoreError) -> Result<(), StoreError>,
 ) -> Result<Option<(Vec<u8>, Table)>, StoreError> {
     let path = path_of(files, file);
+    let mut held = Vec::new();
     for path in [path.clone(), path.with_extension("json.bak")] {
         match files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) {
             Ok(bytes) if bytes.is_empty() => {}
@@ -91,12 +92,17 @@ fn read(
             }
             Ok(bytes) => match Table::parse(file, &bytes) {
                 Ok(table) => return Ok(Some((bytes, table))),
-                Err(error) => unread(StoreError::corrupt(&path, 0, format!("not readable ({error})")))?,
+                Err(error) => {
+                    let error = StoreError::corrupt(&path, 0, format!("not readable ({error})"));
+                    // The backup of offsets is a moment older, and steps in without a word.
+                    if file == JsonFile::Offsets { held.push(error) } else { unread(error)? }
+                }
             },
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => unread(StoreError::io(&path, "not readable", error))?,
         }
     }
+    held.into_iter().try_for_each(unread)?;
     Ok(None)
 }
 

@@ -187,6 +187,9 @@ pub(super) fn recover(
     cut(files, &mut found, notes)?;
     rewrite(&found)?;
     found.synced = found.place;
+    // Whoever gave the file its name may have been killed before the name was durable.
+    switch::step("meta.sync_found_name", || files.vfs.sync_dir(&files.meta()))
+        .at(&files.meta(), "syncing a folder")?;
     for generation in generations(files)?.into_iter().filter(|generation| *generation < found.head.generation)
     {
         let path = file_of(files, generation);

@@ -480,7 +480,9 @@ mod tests {
                 records.push(MetaRecord::KeptPart(progress));
             }
             let mut bytes = Vec::new();
-            records.iter().for_each(|record| record.encode(&mut bytes));
+            for record in &records {
+                record.encode(&mut bytes);
+            }
             let mut rest = bytes.as_slice();
             for record in records {
                 prop_assert_eq!(MetaRecord::decode(&mut rest), Some(record));

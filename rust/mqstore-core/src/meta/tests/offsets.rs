@@ -148,7 +148,9 @@ fn what_was_kept_after_a_removal_is_not_removed_by_it() {
     let queue = QueueKey { group, topic, queue_id: 0 };
     let frame = |records: &[MetaRecord<'_>]| {
         let mut bytes = Vec::new();
-        records.iter().for_each(|record| record.encode(&mut bytes));
+        for record in records {
+            record.encode(&mut bytes);
+        }
         bytes
     };
     for removed in [MetaRecord::TopicRemoved { topic }, MetaRecord::GroupRemoved { group }] {

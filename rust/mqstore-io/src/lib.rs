@@ -34,7 +34,7 @@ pub use event_count::EventCount;
 pub use file_cache::{FileCache, RecentMaps};
 pub use mapped_file::{MappedFile, MappedFileGuard};
 pub use mapped_file_queue::{FileLength, LoadReport, MappedFileQueue, PushError, StrayFile, StrayKind};
-pub use os::OsVfs;
+pub use os::{Doorbell, OsVfs};
 pub use region::{Advice, Region, RegionError, RegionView, expect_read};
 #[cfg(feature = "sim")]
 pub use sim::{Fault, SimOptions, SimVfs};

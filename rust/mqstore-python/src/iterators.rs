@@ -12,6 +12,7 @@ use std::time::Duration;
 use mqstore_core::{LogCursor, LookupCursor, QueueCursor, Store, StoreError, StoredRecord, TagFilter};
 use mqstore_io::Clock;
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 
 use crate::error::StoreClosedError;
 use crate::message::StoredMessage;
@@ -23,6 +24,9 @@ const FIRST_BATCH: usize = 16;
 
 /// Messages of a fetch once the reader has shown that it goes on.
 const FULL_BATCH: usize = 512;
+
+/// What lies within so many bytes of the end of the log is read without another thread.
+const NEAR_BYTES: u64 = 256 << 10;
 
 /// How long a thread sleeps between two tries for its turn.
 const TURN: Duration = Duration::from_millis(5);
@@ -75,6 +79,16 @@ enum Step {
     Later,
 }
 
+/// What one step for an event loop came to.
+enum Ahead {
+    Got(VecDeque<StoredRecord>),
+    End,
+    /// Nothing there: wait for the message at this queue offset.
+    WaitFor(i64),
+    /// Ask again, in a thread that may wait.
+    Later,
+}
+
 impl MessageIterator {
     /// An iterator over `source`.
     pub(crate) fn new(owner: Py<NativeStore>, shared: Arc<Shared>, source: Source) -> Self {
@@ -99,6 +113,32 @@ impl MessageIterator {
 impl MessageIterator {
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
+    }
+
+    /// For asyncio: the next messages; the queue offset to wait for; or None at the end. An empty list is to be asked
+    /// again in a thread, without `at_once`: with it nothing is done that may take long.
+    fn _step<'py>(&self, py: Python<'py>, at_once: bool) -> PyResult<Bound<'py, PyAny>> {
+        let store = self.shared.store()?;
+        if store.is_closed() {
+            return Err(StoreClosedError::new_err((self.shared.path().to_owned(),)));
+        }
+        let ahead = detached(py, || {
+            let Some(mut state) = self.turn() else { return Ok(Ahead::Later) };
+            let ahead = state.ahead(store, at_once);
+            if ahead.is_err() {
+                state.source = Source::Done;
+            }
+            ahead
+        })?;
+        self.shared.say_notes(py, 1)?;
+        let records = match ahead {
+            Ahead::Got(records) => records,
+            Ahead::Later => VecDeque::new(),
+            Ahead::WaitFor(offset) => return Ok(offset.into_pyobject(py)?.into_any()),
+            Ahead::End => return Ok(py.None().into_bound(py)),
+        };
+        let messages = records.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
+        Ok(PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)?.into_any())
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<StoredMessage>> {
@@ -156,9 +196,72 @@ impl State {
         self.source = Source::Done;
         Ok(Step::End)
     }
+
+    /// A step that does not wait for messages; with `at_once` for nothing else either.
+    fn ahead(&mut self, store: &Store, at_once: bool) -> Result<Ahead, StoreError> {
+        if !self.ready.is_empty() {
+            return Ok(Ahead::Got(std::mem::take(&mut self.ready)));
+        }
+        let batch = match &mut self.source {
+            Source::Done => return Ok(Ahead::End),
+            Source::Follow(follow) => return follow.ahead(store, &mut self.batch, at_once),
+            Source::Queue(cursor) => {
+                if at_once && !cursor.is_near_end(NEAR_BYTES)? {
+                    return Ok(Ahead::Later);
+                }
+                cursor.next_batch(self.batch)?
+            }
+            // An index and a log lie on a disk.
+            Source::Log(_) | Source::Lookup(_) if at_once => return Ok(Ahead::Later),
+            Source::Log(cursor) => cursor.next_batch(self.batch)?,
+            Source::Lookup(cursor) => cursor.next_batch(self.batch)?,
+        };
+        self.batch = (self.batch * 4).min(FULL_BATCH);
+        Ok(if batch.is_empty() { Ahead::End } else { Ahead::Got(batch.into()) })
+    }
 }
 
 impl Follow {
+    /// As [`State::ahead`]; `most` messages at once, which may become more.
+    fn ahead(&mut self, store: &Store, most: &mut usize, at_once: bool) -> Result<Ahead, StoreError> {
+        loop {
+            if let Some(cursor) = &mut self.cursor {
+                if at_once && !cursor.is_near_end(NEAR_BYTES)? {
+                    return Ok(Ahead::Later);
+                }
+                let batch = cursor.next_batch(*most)?;
+                let position = cursor.position();
+                *most = (*most * 4).min(FULL_BATCH);
+                if !batch.is_empty() {
+                    return Ok(Ahead::Got(batch.into()));
+                }
+                self.cursor = None;
+                let stuck = position == self.next && self.waited;
+                self.next = position;
+                if stuck {
+                    // Something is there and yields nothing, which should not be; at least do not spin.
+                    if !at_once {
+                        clock().sleep(TURN);
+                    }
+                    self.waited = false;
+                    return Ok(Ahead::Later);
+                }
+            }
+            if self.end.is_some_and(|end| self.next >= end) {
+                return Ok(Ahead::End);
+            }
+            if at_once && !store.looks_at_once() {
+                return Ok(Ahead::Later);
+            }
+            if !store.wait(&self.topic, self.queue_id, self.next, Duration::ZERO)? {
+                return Ok(Ahead::WaitFor(self.next));
+            }
+            let cursor =
+                store.read(&self.topic, self.queue_id, Some(self.next), self.end, self.filter.as_ref())?;
+            (self.cursor, self.waited) = (Some(cursor), true);
+        }
+    }
+
     /// The next batch; empty at the end, `None` when there is nothing yet.
     fn next_batch(
         &mut self,
@@ -166,28 +269,15 @@ impl Follow {
         most: usize,
         started: Duration,
     ) -> Result<Option<Vec<StoredRecord>>, StoreError> {
-        if let Some(cursor) = &mut self.cursor {
-            let batch = cursor.next_batch(most)?;
-            let position = cursor.position();
-            if !batch.is_empty() {
-                return Ok(Some(batch));
-            }
-            self.cursor = None;
-            if position == self.next && self.waited {
-                // Something is there and yields nothing, which should not be; at least do not spin.
-                clock().sleep(TURN);
-            }
-            self.next = position;
-        }
-        if self.end.is_some_and(|end| self.next >= end) {
-            return Ok(Some(Vec::new()));
+        match self.ahead(store, &mut { most }, false)? {
+            Ahead::Got(batch) => return Ok(Some(batch.into())),
+            Ahead::End => return Ok(Some(Vec::new())),
+            Ahead::Later => return Ok(None),
+            Ahead::WaitFor(_) => {}
         }
         let waited = clock().monotonic().saturating_sub(started);
         let left = self.timeout.map_or(SLICE, |timeout| timeout.saturating_sub(waited));
         if store.wait(&self.topic, self.queue_id, self.next, left.min(SLICE))? {
-            let cursor =
-                store.read(&self.topic, self.queue_id, Some(self.next), self.end, self.filter.as_ref())?;
-            (self.cursor, self.waited) = (Some(cursor), true);
             return Ok(None);
         }
         Ok(left.is_zero().then(Vec::new))

@@ -22,6 +22,7 @@ mod error;
 mod events;
 mod input;
 mod iterators;
+mod link;
 mod message;
 mod options;
 mod results;
@@ -40,6 +41,9 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<message::StoredMessage>()?;
     module.add_class::<results::AppendResult>()?;
     module.add_class::<iterators::MessageIterator>()?;
+    module.add_class::<link::LoopLink>()?;
+    module.add_class::<link::LoopWait>()?;
+    module.add_class::<link::QueuedAppend>()?;
     module.add_class::<table::TableLoad>()?;
     module.add_class::<table::TableRows>()?;
     module.add_function(wrap_pyfunction!(message::restore_message, module)?)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_core::{Boundary, NewMessage, OpenMode, RecoveryProgress, Store, StoreError, TagFilter};
+use mqstore_core::{Boundary, OpenMode, RecoveryProgress, Store, StoreError, TagFilter};
 use mqstore_format::Host;
 use mqstore_io::{Clock, OsVfs, SystemClock};
 use pyo3::exceptions::PyValueError;
@@ -14,11 +14,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::admin::{rebuild_store, snapshot_store, stats_dict};
-use crate::batch::parts;
+use crate::batch::{Part, parts};
 use crate::compaction::{StoreRequest, compact_store};
 use crate::error::{StoreClosedError, to_py};
 use crate::events::report_dict;
-use crate::input::{Encoded, duration, encode, number, offset, offsets, optional_offset, queue, text, time};
+use crate::input::{duration, number, offset, offsets, optional_offset, queue, text, time};
 use crate::iterators::{Follow, MessageIterator, Source};
 use crate::message::StoredMessage;
 use crate::options;
@@ -207,18 +207,9 @@ impl NativeStore {
     ) -> PyResult<AppendResult> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
-        let body = crate::input::body(body)?;
-        let Encoded { properties, unique_key } = encode(keys, tags, properties)?;
-        let message = NewMessage {
-            topic: topic.to_str()?,
-            body: body.as_bytes(),
-            properties: &properties,
-            unique_key: unique_key.as_deref(),
-            queue_id: queue_id.map(crate::input::queue_id).transpose()?,
-            flag: flag.map(crate::input::flag).transpose()?.unwrap_or_default(),
-            born_timestamp_ms: born_timestamp.map(|when| time("born_timestamp", when)).transpose()?,
-            durable,
-        };
+        let part = Part::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let queue_id = queue_id.map(crate::input::queue_id).transpose()?;
+        let message = part.message(topic.to_str()?, queue_id, durable);
         let appended = detached(py, || store.append(&message))?;
         Ok(AppendResult::from_core(&topic, self.host, appended))
     }
@@ -251,19 +242,7 @@ impl NativeStore {
         let queue_id = queue_id.map(crate::input::queue_id).transpose()?;
         let parts = parts(messages)?;
         let name = topic.to_str()?;
-        let batch: Vec<NewMessage<'_>> = parts
-            .iter()
-            .map(|part| NewMessage {
-                topic: name,
-                body: part.body.as_bytes(),
-                properties: &part.encoded.properties,
-                unique_key: part.encoded.unique_key.as_deref(),
-                queue_id,
-                flag: part.flag,
-                born_timestamp_ms: part.born_timestamp_ms,
-                durable,
-            })
-            .collect();
+        let batch: Vec<_> = parts.iter().map(|part| part.message(name, queue_id, durable)).collect();
         let appended = detached(py, || store.append_many(&batch))?;
         let results =
             appended.into_iter().map(|one| Bound::new(py, AppendResult::from_core(&topic, self.host, one)));

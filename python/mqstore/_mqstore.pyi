@@ -7,14 +7,18 @@ from typing import Any, Final, Literal, Self, final
 from typing_extensions import disjoint_base
 
 from mqstore._message import Message
+from mqstore._mqstore_loop import LoopLink, LoopWait, QueuedAppend
 from mqstore.types import BytesLike, Duration, Keys, Properties, Time
 
 __all__ = [
     "AppendResult",
     "CopyStream",
     "LineStream",
+    "LoopLink",
+    "LoopWait",
     "MessageIterator",
     "NativeStore",
+    "QueuedAppend",
     "ScanRows",
     "ScanStream",
     "Stager",
@@ -420,6 +424,7 @@ class MessageIterator(Iterator[StoredMessage]):
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> StoredMessage: ...
+    def _step(self, at_once: bool) -> list[StoredMessage] | int | None: ...
 
 @final
 class TableLoad:

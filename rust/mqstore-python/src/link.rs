@@ -165,8 +165,7 @@ impl LoopLink {
         detached(py, || store.arrived(&waits))
     }
 
-    /// Appends as `Store.append` with these arguments does if that waits for nobody and `at_once` is true; else the
-    /// append to be queued.
+    /// Appends as `Store.append` does if `at_once` and that waits for nobody; else the append to be queued.
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn append<'py>(
         &self,

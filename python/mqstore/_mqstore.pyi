@@ -8,6 +8,7 @@ from typing_extensions import disjoint_base
 
 from mqstore._message import Message
 from mqstore._mqstore_loop import LoopLink, LoopWait, QueuedAppend
+from mqstore._mqstore_testing import TestClock, TestFaults
 from mqstore.types import BytesLike, Duration, Keys, Properties, Time
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "StoredMessage",
     "TableLoad",
     "TableRows",
+    "TestClock",
+    "TestFaults",
     "__version__",
     "_after_fork_in_child",
     "_restore_message",
@@ -73,6 +76,8 @@ class NativeStore:
         mode: str,
         options: dict[str, Any],
         progress: Callable[[str, int, int], object] | None = None,
+        clock: TestClock | None = None,
+        faults: TestFaults | None = None,
     ) -> Self: ...
     @property
     def path(self) -> str:

@@ -30,6 +30,7 @@ mod runtime;
 mod scan;
 mod store;
 mod table;
+mod testing;
 
 use pyo3::prelude::*;
 
@@ -44,6 +45,8 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<link::LoopLink>()?;
     module.add_class::<link::LoopWait>()?;
     module.add_class::<link::QueuedAppend>()?;
+    module.add_class::<testing::TestClock>()?;
+    module.add_class::<testing::TestFaults>()?;
     module.add_class::<table::TableLoad>()?;
     module.add_class::<table::TableRows>()?;
     module.add_function(wrap_pyfunction!(message::restore_message, module)?)?;

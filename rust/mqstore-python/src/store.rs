@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mqstore_core::{Boundary, OpenMode, RecoveryProgress, Store, StoreError, TagFilter};
 use mqstore_format::Host;
-use mqstore_io::{Clock, OsVfs, SystemClock};
+use mqstore_io::Clock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -24,6 +24,7 @@ use crate::message::StoredMessage;
 use crate::options;
 use crate::results::AppendResult;
 use crate::runtime::{SLICE, Shared, clock, detached};
+use crate::testing::{Machine, TestClock, TestFaults};
 
 /// One queue as Python's `QueueInfo` takes it.
 type QueueRow = (i32, i64, i64, Option<i64>, Option<i64>);
@@ -75,22 +76,24 @@ fn tell_recovery(progress: Option<&Py<PyAny>>, step: RecoveryProgress) -> PyResu
 #[pymethods]
 impl NativeStore {
     #[new]
-    #[pyo3(signature = (path, mode, options, progress = None))]
+    #[pyo3(signature = (path, mode, options, progress = None, clock = None, faults = None))]
     fn new(
         py: Python<'_>,
         path: Bound<'_, PyString>,
         mode: &str,
         options: &Bound<'_, PyDict>,
         progress: Option<Py<PyAny>>,
+        clock: Option<PyRef<'_, TestClock>>,
+        faults: Option<PyRef<'_, TestFaults>>,
     ) -> PyResult<Self> {
         let (name, path) = (path.clone().unbind(), path.extract::<PathBuf>()?);
         let (open_mode, mut mode) = options::mode(mode)?;
         let options = options::from_dict(options)?;
         let (host, default_queues) = (options.store_host, options.default_queues);
         let text = path.to_string_lossy().into_owned();
+        let Machine { vfs, clock, faulty } = Machine::new(clock.as_deref(), faults.as_deref());
         let mut raised = None;
         let opened = detached(py, || {
-            let (vfs, clock) = (Arc::new(OsVfs::new()), Arc::new(SystemClock::new()));
             Store::open_watched(vfs, clock, &path, open_mode, &options, &mut |step| {
                 tell_recovery(progress.as_ref(), step).map_err(|error| {
                     // The open ends on any error; the one that Python raised is kept for the caller.
@@ -106,9 +109,9 @@ impl NativeStore {
         if store.mode() == OpenMode::Read {
             mode = "r";
         }
-        let store = Self { shared: Shared::new(store, text), path: name, mode, host, default_queues };
-        // `open`, `Store._open`, this.
-        store.shared.say_notes(py, 3)?;
+        let store = Self { shared: Shared::new(store, text, faulty), path: name, mode, host, default_queues };
+        // `open`, `opened`, `Store._open`, this.
+        store.shared.say_notes(py, 4)?;
         Ok(store)
     }
 
@@ -258,7 +261,11 @@ impl NativeStore {
     /// Makes everything durable and lets go of the directory; a second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match self.core() {
-            Ok(store) => detached(py, || store.close()),
+            Ok(store) => match detached(py, || store.close()) {
+                // A process that a test ended says nothing any more.
+                Err(_) if self.shared.is_dead() => Ok(()),
+                outcome => outcome,
+            },
             Err(_) => Ok(()),
         }
     }

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mqstore._options import StoreOptions
     from mqstore._scan import BodyForm
     from mqstore._table import Bodies
-    from mqstore.types import BytesLike, Duration, Keys, Mode, Properties, StorePath, Time
+    from mqstore.types import BytesLike, Duration, Filter, Keys, Mode, Properties, StorePath, Time
 
 # How many appends, and how many bytes of them, may be under way before others wait.
 _MOST_APPENDS = 1024
@@ -287,7 +287,7 @@ class Store:
         start: int | None = None,
         end: int | None = None,
         *,
-        filter: str | None = None,
+        filter: Filter | None = None,
         follow: bool = False,
         timeout: Duration | None = None,
     ) -> Messages:
@@ -300,7 +300,7 @@ class Store:
             queue_id: the queue.
             start: the first offset; None is the smallest that can be read.
             end: the offset to stop before; None is the largest when the first message is asked for.
-            filter: a tag expression such as `"paid || shipped"`.
+            filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
             follow: whether to wait at the end for more instead of stopping. That costs no thread.
             timeout: how long `follow` waits for one message before the iterator ends; None is for ever.
 
@@ -411,7 +411,7 @@ class Store:
         start_time: Time | None = None,
         end_time: Time | None = None,
         keys: Keys | None = None,
-        filter: str | None = None,
+        filter: Filter | None = None,
         columns: Iterable[str] | None = None,
         batch_size: int = 65_536,
         body: BodyForm = "binary",

@@ -38,12 +38,14 @@ pub use events::{ExpiredFile, ExpiredKind, Hooks, StoreEvent, Verdict};
 pub use files::StoreFiles;
 pub use inspect::{Problem, Progress, VerifyReport, verify};
 pub use mend::{LostOffsets, LostRange};
-pub use message::{Appended, NewMessage, RecordBytes, StoredRecord, TagFilter, UniqueKey, encode_properties};
+pub use message::{
+    Appended, MessageFilter, NewMessage, RecordBytes, StoredRecord, TagFilter, UniqueKey, encode_properties,
+};
 pub use options::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions, Visibility};
 pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
 pub use store::{
-    AppendDone, AppendQueue, AppendRequest, Boundary, Geometry, GroupOffset, GroupOffsets, HourRate,
+    AppendDone, AppendQueue, AppendRequest, Batch, Boundary, Geometry, GroupOffset, GroupOffsets, HourRate,
     InfoReport, LogCursor, LookupCursor, MakeSink, Origin, OwnedMessage, PartSize, Passed, QueueCursor,
     QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan, ScanRange, ScanRequest, ScanRow,
     ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store, Waiter, check_copy, copy_store, info,

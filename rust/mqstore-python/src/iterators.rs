@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use mqstore_core::{LogCursor, LookupCursor, QueueCursor, Store, StoreError, StoredRecord, TagFilter};
+use mqstore_core::{
+    Batch, LogCursor, LookupCursor, MessageFilter, QueueCursor, Store, StoreError, StoredRecord,
+};
 use mqstore_io::Clock;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -28,13 +30,16 @@ const FULL_BATCH: usize = 512;
 /// What lies within so many bytes of the end of the log is read without another thread.
 const NEAR_BYTES: u64 = 256 << 10;
 
+/// Messages that a fetch looks at for those that match, before it looks for signals.
+const LOOKS: usize = 1024;
+
 /// How long a thread sleeps between two tries for its turn.
 const TURN: Duration = Duration::from_millis(5);
 
 /// Where the messages come from.
 pub(crate) enum Source {
     Queue(Box<QueueCursor>),
-    Log(LogCursor),
+    Log(Box<LogCursor>),
     Lookup(Box<LookupCursor>),
     Follow(Box<Follow>),
     Done,
@@ -44,7 +49,7 @@ pub(crate) enum Source {
 pub(crate) struct Follow {
     pub(crate) topic: String,
     pub(crate) queue_id: i32,
-    pub(crate) filter: Option<TagFilter>,
+    pub(crate) filter: Option<MessageFilter>,
     /// Where the iterator stops even so.
     pub(crate) end: Option<i64>,
     /// How long one `next` waits; `None` is for ever.
@@ -178,20 +183,17 @@ impl State {
         if let Some(record) = self.ready.pop_front() {
             return Ok(Step::Got(record));
         }
-        let batch = match &mut self.source {
-            Source::Queue(cursor) => cursor.next_batch(self.batch)?,
-            Source::Log(cursor) => cursor.next_batch(self.batch)?,
-            Source::Lookup(cursor) => cursor.next_batch(self.batch)?,
-            Source::Follow(follow) => match follow.next_batch(store, self.batch, started)? {
-                Some(batch) => batch,
-                None => return Ok(Step::Later),
-            },
-            Source::Done => Vec::new(),
+        let goes_on = match (self.ahead(store, false)?, &self.source) {
+            (Ahead::Got(records), _) => {
+                self.ready = records;
+                return Ok(self.ready.pop_front().map_or(Step::Later, Step::Got));
+            }
+            (Ahead::WaitFor(_), Source::Follow(follow)) => follow.wait(store, started)?,
+            (Ahead::Later | Ahead::WaitFor(_), _) => true,
+            (Ahead::End, _) => false,
         };
-        self.batch = (self.batch * 4).min(FULL_BATCH);
-        self.ready = batch.into();
-        if let Some(record) = self.ready.pop_front() {
-            return Ok(Step::Got(record));
+        if goes_on {
+            return Ok(Step::Later);
         }
         self.source = Source::Done;
         Ok(Step::End)
@@ -202,38 +204,52 @@ impl State {
         if !self.ready.is_empty() {
             return Ok(Ahead::Got(std::mem::take(&mut self.ready)));
         }
-        let batch = match &mut self.source {
-            Source::Done => return Ok(Ahead::End),
-            Source::Follow(follow) => return follow.ahead(store, &mut self.batch, at_once),
+        let ahead = match &mut self.source {
+            Source::Done => Ahead::End,
+            Source::Follow(follow) => follow.ahead(store, self.batch, at_once)?,
             Source::Queue(cursor) => {
                 if at_once && !cursor.is_near_end(NEAR_BYTES)? {
                     return Ok(Ahead::Later);
                 }
-                cursor.next_batch(self.batch)?
+                cursor.next_of(self.batch, LOOKS)?.into()
             }
             // An index and a log lie on a disk.
-            Source::Log(_) | Source::Lookup(_) if at_once => return Ok(Ahead::Later),
-            Source::Log(cursor) => cursor.next_batch(self.batch)?,
-            Source::Lookup(cursor) => cursor.next_batch(self.batch)?,
+            Source::Log(_) | Source::Lookup(_) if at_once => Ahead::Later,
+            Source::Log(cursor) => cursor.next_of(self.batch, LOOKS)?.into(),
+            Source::Lookup(cursor) => {
+                let records = cursor.next_batch(self.batch)?;
+                Batch { ended: records.is_empty(), records }.into()
+            }
         };
-        self.batch = (self.batch * 4).min(FULL_BATCH);
-        Ok(if batch.is_empty() { Ahead::End } else { Ahead::Got(batch.into()) })
+        if matches!(ahead, Ahead::Got(_)) {
+            self.batch = (self.batch * 4).min(FULL_BATCH);
+        }
+        Ok(ahead)
+    }
+}
+
+impl From<Batch> for Ahead {
+    fn from(Batch { records, ended }: Batch) -> Self {
+        match (records.is_empty(), ended) {
+            (false, _) => Self::Got(records.into()),
+            (true, true) => Self::End,
+            (true, false) => Self::Later,
+        }
     }
 }
 
 impl Follow {
-    /// As [`State::ahead`]; `most` messages at once, which may become more.
-    fn ahead(&mut self, store: &Store, most: &mut usize, at_once: bool) -> Result<Ahead, StoreError> {
+    /// As [`State::ahead`]; `most` messages at once.
+    fn ahead(&mut self, store: &Store, most: usize, at_once: bool) -> Result<Ahead, StoreError> {
         loop {
             if let Some(cursor) = &mut self.cursor {
                 if at_once && !cursor.is_near_end(NEAR_BYTES)? {
                     return Ok(Ahead::Later);
                 }
-                let batch = cursor.next_batch(*most)?;
+                let batch = cursor.next_of(most, LOOKS)?;
                 let position = cursor.position();
-                *most = (*most * 4).min(FULL_BATCH);
-                if !batch.is_empty() {
-                    return Ok(Ahead::Got(batch.into()));
+                if !batch.records.is_empty() || !batch.ended {
+                    return Ok(batch.into());
                 }
                 self.cursor = None;
                 let stuck = position == self.next && self.waited;
@@ -262,24 +278,10 @@ impl Follow {
         }
     }
 
-    /// The next batch; empty at the end, `None` when there is nothing yet.
-    fn next_batch(
-        &mut self,
-        store: &Store,
-        most: usize,
-        started: Duration,
-    ) -> Result<Option<Vec<StoredRecord>>, StoreError> {
-        match self.ahead(store, &mut { most }, false)? {
-            Ahead::Got(batch) => return Ok(Some(batch.into())),
-            Ahead::End => return Ok(Some(Vec::new())),
-            Ahead::Later => return Ok(None),
-            Ahead::WaitFor(_) => {}
-        }
+    /// Waits for a message, so long as signals may be left alone; whether the iterator goes on.
+    fn wait(&self, store: &Store, started: Duration) -> Result<bool, StoreError> {
         let waited = clock().monotonic().saturating_sub(started);
         let left = self.timeout.map_or(SLICE, |timeout| timeout.saturating_sub(waited));
-        if store.wait(&self.topic, self.queue_id, self.next, left.min(SLICE))? {
-            return Ok(None);
-        }
-        Ok(left.is_zero().then(Vec::new))
+        Ok(store.wait(&self.topic, self.queue_id, self.next, left.min(SLICE))? || !left.is_zero())
     }
 }

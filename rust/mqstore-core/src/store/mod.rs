@@ -49,7 +49,7 @@ use mqstore_io::{Clock, Vfs};
 pub use append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
 pub use copies::{Origin, check_copy};
 pub use copy::copy_store;
-pub use cursor::{LogCursor, LookupCursor, QueueCursor};
+pub use cursor::{Batch, LogCursor, LookupCursor, QueueCursor};
 pub use info::{Geometry, GroupOffset, GroupOffsets, InfoReport, PartSize, info};
 pub use query::Boundary;
 pub use rates::HourRate;

@@ -8,7 +8,7 @@ from typing_extensions import disjoint_base
 
 from mqstore._message import Message
 from mqstore._mqstore_loop import LoopLink, LoopWait, QueuedAppend
-from mqstore._mqstore_testing import TestClock, TestFaults
+from mqstore._mqstore_testing import TestClock, TestFaults, is_reserved
 from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Time
 
 __all__ = [
@@ -18,8 +18,8 @@ __all__ = [
     "append_staged", "check_rows", "check_staged", "compaction_abandon", "compaction_end", "compaction_next",
     "compaction_plan", "compaction_preview", "compaction_publish", "compaction_read", "compaction_report",
     "compaction_restore", "compaction_run", "compaction_run_step", "compaction_split", "copy_store", "decode_records",
-    "info", "key_hashes", "message_ids", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open",
-    "scan_schema", "staged_ids", "tags_codes", "verify",
+    "info", "is_reserved", "key_hashes", "message_ids", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines",
+    "scan_open", "scan_schema", "staged_ids", "tags_codes", "verify",
 ]  # fmt: skip
 
 __version__: Final[str]

@@ -4,7 +4,10 @@ from typing import Self, final
 
 from mqstore.types import Duration
 
-__all__ = ["TestClock", "TestFaults"]
+__all__ = ["TestClock", "TestFaults", "is_reserved"]
+
+def is_reserved(name: str) -> bool:
+    """Whether RocketMQ, or a store, gives a property this name."""
 
 @final
 class TestClock:

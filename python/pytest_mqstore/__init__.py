@@ -1,4 +1,4 @@
-"""Fixtures of pytest for tests of programs that use a store: see `mqstore.testing`.
+"""Fixtures of pytest for tests of programs that use a store, or RocketMQ: see `mqstore.testing`.
 
 pytest loads this by itself where mqstore is installed; mqstore itself is imported by the first test that asks.
 """
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import mqstore
     from mqstore.testing import Faults, ManualClock
+    from mqstore.testing.rocketmq import Broker
 
 
 @pytest.fixture
@@ -53,3 +54,13 @@ def mqstore_store(mqstore_path: Path, request: pytest.FixtureRequest) -> Iterato
     # A store on which things went wrong may have no good end; that is what its test is about.
     with contextlib.suppress(MQStoreError) if faults is not None else contextlib.nullcontext():
         store.close()
+
+
+@pytest.fixture
+def mqstore_rocketmq(mqstore_store: mqstore.Store, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A stand-in for RocketMQ over `mqstore_store`, reached by `import rocketmq`; on `mqstore_clock` if asked for."""
+    from mqstore.testing.rocketmq import Broker, installed
+
+    clock = request.getfixturevalue("mqstore_clock") if "mqstore_clock" in request.fixturenames else None
+    with Broker(mqstore_store, clock=clock) as broker, installed():
+        yield broker

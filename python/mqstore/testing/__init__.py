@@ -1,4 +1,4 @@
-"""For tests of programs that use a store: stores of small files, a clock, faults, assertions, damage.
+"""For tests of programs that use a store, or RocketMQ: clocks, faults, assertions, damage, stand-ins.
 
 ::
 
@@ -9,7 +9,10 @@
         mqstore.testing.assert_appended(mqstore_store, "orders", 1, body={"order": 5}, keys="order-5")
 
 Installing mqstore is enough for the fixtures of pytest: `mqstore_path`, `mqstore_store`, `mqstore_clock`,
-`mqstore_faults`. They cost nothing where no test asks for them. The rest of this package needs no pytest.
+`mqstore_faults`, `mqstore_rocketmq`. They cost nothing where no test asks for them. The rest of this package needs no
+pytest.
+
+`mqstore.testing.rocketmq`, which has to be imported, has the names of RocketMQ's Python client.
 """
 
 from __future__ import annotations

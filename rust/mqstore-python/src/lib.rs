@@ -49,6 +49,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<link::QueuedAppend>()?;
     module.add_class::<testing::TestClock>()?;
     module.add_class::<testing::TestFaults>()?;
+    module.add_function(wrap_pyfunction!(testing::is_reserved, module)?)?;
     module.add_class::<table::TableLoad>()?;
     module.add_class::<table::TableRows>()?;
     module.add_function(wrap_pyfunction!(message::restore_message, module)?)?;

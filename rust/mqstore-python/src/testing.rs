@@ -100,6 +100,12 @@ impl TestFaults {
     }
 }
 
+/// Whether RocketMQ, or a store, gives a property this name.
+#[pyfunction]
+pub(crate) fn is_reserved(name: &str) -> bool {
+    mqstore_format::is_reserved(name)
+}
+
 const MOST_DELAY: Duration = Duration::from_secs(3600);
 
 /// What a store stands on.

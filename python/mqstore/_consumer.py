@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
-    from mqstore._store import Store
-
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
@@ -54,7 +52,7 @@ class Consumer(_native.NativeConsumer):
         raise TypeError(msg)
 
     @classmethod
-    def _make(cls, store: Store, *options: Any) -> Self:
+    def _make(cls, store: _native.NativeStore, *options: Any) -> Self:
         return _native.NativeConsumer.__new__(cls, store, *options)
 
     def __enter__(self) -> Self:

@@ -12,6 +12,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mqstore import _native
+from mqstore._delivery import DeliveringStore
 from mqstore._paths import home_of
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mqstore._compaction import Keyless
-    from mqstore._consumer import Consumer, OffsetCommit
     from mqstore._options import StoreOptions
     from mqstore._reports import (
         CompactionReport,
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from mqstore._restore import RestoreReport
     from mqstore._scan import BodyForm, Scan
     from mqstore._table import Bodies, Table
-    from mqstore._work_queue import WorkQueue
-    from mqstore.types import Duration, Filter, Keys, Mode, OnLost, Start, StorePath, Time
+    from mqstore.types import Duration, Filter, Keys, Mode, StorePath, Time
 
 # A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
 _fork_hook: list[bool] = []
@@ -70,6 +69,19 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
             the option `recovery`.
         InvalidOptionError: an option is unknown or out of bounds.
     """
+    return opened(path, mode, options, overrides)
+
+
+def opened(
+    path: StorePath,
+    mode: Mode,
+    options: StoreOptions | None,
+    overrides: dict[str, Any],
+    *,
+    clock: _native.TestClock | None = None,
+    faults: _native.TestFaults | None = None,
+) -> Store:
+    """As `open`, on the machine that a test has."""
     from mqstore._options import normalise
 
     home = home_of(path)
@@ -78,7 +90,7 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
         raise TypeError(msg)
     _watch_forks()
     progress = overrides.pop("progress", None)
-    return Store._open(home, mode, normalise(options, overrides), progress)
+    return Store._open(home, mode, normalise(options, overrides), progress, clock, faults)
 
 
 def _watch_forks() -> None:
@@ -87,7 +99,7 @@ def _watch_forks() -> None:
         _fork_hook.append(True)
 
 
-class Store(_native.NativeStore):
+class Store(DeliveringStore):
     """A message store in a directory; made by `mqstore.open`.
 
     Thread-safe. Close it, best by `with`: a store that is forgotten warns and closes itself. It does
@@ -107,6 +119,8 @@ class Store(_native.NativeStore):
         mode: str,
         options: StoreOptions,
         progress: Callable[[Progress], object] | None = None,
+        clock: _native.TestClock | None = None,
+        faults: _native.TestFaults | None = None,
     ) -> Self:
         from mqstore._options import native_form
 
@@ -117,7 +131,7 @@ class Store(_native.NativeStore):
             def tell(_stage: str, done: int, total: int) -> None:
                 progress(Progress(done, total))
 
-        return _native.NativeStore.__new__(cls, path, mode, native_form(options), tell)
+        return _native.NativeStore.__new__(cls, path, mode, native_form(options), tell, clock, faults)
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """The queues of `topic` in order of their ids, each with its offsets and store times.
@@ -398,103 +412,6 @@ class Store(_native.NativeStore):
 
         self._check()
         return Table(self, topic, bodies)
-
-    def consumer(
-        self,
-        group: str,
-        topics: str | Iterable[str],
-        filter: Filter | None = None,
-        start: Start = "earliest",
-        *,
-        ordered: bool = False,
-        broadcast: bool = False,
-        name: str | None = None,
-        commit_interval: Duration | None = 0.1,
-        on_lost: OnLost = "continue",
-        history: bool = False,
-    ) -> Consumer:
-        """A consumer of `topics` in `group`; the store remembers how far the group has come.
-
-        The consumers of one group in this process share the queues: each queue is one consumer's at a time. A topic
-        may be missing; it is consumed once it is there.
-
-        Args:
-            group: the group, made where there is none: 1 to 255 characters of `%|a-zA-Z0-9_-`.
-            topics: the topic, or several.
-            filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`;
-                what does not match is passed over, and counts as read.
-            start: where a group begins in a topic in which it has no offset: `"earliest"`, `"latest"`, or a time.
-                Queues that a topic gets later begin at their first message.
-            ordered: whether a queue stays with this consumer as long as one of its messages was returned and not
-                committed, so that nobody handles the next message of it before.
-            broadcast: whether it gets the messages of all queues, whatever others of its group get.
-            name: under which name the offsets of a broadcast consumer are kept; without one they are not.
-            commit_interval: how long a commit may be lost to a failure of power at most, in seconds or as a
-                `timedelta`; 0 syncs each commit, None leaves it to the option `meta_interval`.
-            on_lost: what happens when messages that the group has not read were deleted by the retention:
-                `"continue"` goes on at the first message there is and tells the logger `mqstore`; `"raise"` raises
-                `OffsetOutOfRangeError` until the consumer is moved.
-            history: whether each commit is also kept as a message, so that it can be looked up as of any time.
-
-        Raises:
-            StoreReadOnlyError: the store is open for reading.
-            InvalidOptionError: a group that cannot be one or that has a work queue of a topic open, no topic, or a
-                broadcast name that is taken.
-        """
-        from mqstore._compaction import topic_list
-        from mqstore._consumer import Consumer
-
-        chosen = topic_list(topics, one=True) or []
-        return Consumer._make(
-            self, group, chosen, filter, start, ordered, broadcast, name, commit_interval, on_lost, history
-        )
-
-    def groups(self) -> list[str]:
-        """The names of all groups, sorted: those of consumers and of work queues, and those a broker has had."""
-        return _native.groups(self)
-
-    def offset_history(self, group: str) -> list[OffsetCommit]:
-        """What consumers of `group` that were made with `history=True` have committed, oldest first.
-
-        It is kept in the topic `rmq_sys_OFFSET_HISTORY`: of a queue all commits until that topic is compacted, the
-        newest one from then on.
-        """
-        from mqstore._consumer import OffsetCommit
-
-        return [OffsetCommit(*row) for row in _native.offset_history(self, group)]
-
-    def work_queue(
-        self,
-        topic: str,
-        group: str = "workers",
-        *,
-        invisible_duration: Duration = 30.0,
-        max_attempts: int | None = 16,
-        backoff: Callable[[int], Duration] | None = None,
-        maxsize: int = 0,
-    ) -> WorkQueue:
-        """The messages of `topic` as a queue of work for `group`: each is had by one worker until it is finished.
-
-        Handles of one queue in this process share what is in it; threads may share a handle too.
-
-        Args:
-            topic: the topic, made where there is none.
-            group: the group, made where there is none. Each group gets all messages.
-            invisible_duration: how long a message that was got stays out of sight of others, in seconds or as a
-                `timedelta`, 1 ms to 30 days; handles may differ in it.
-            max_attempts: after so many deliveries that failed a message goes to the topic `%DLQ%group`; None is never.
-            backoff: how long a message waits that was given back without a delay, called with the number of deliveries
-                it had; None are RocketMQ's retry levels: 10 s, 30 s, 1 min and so on up to 2 h.
-            maxsize: a put waits while so many messages are in the queue and nobody has them; 0 is no limit.
-
-        Raises:
-            StoreReadOnlyError: the store is open for reading.
-            InvalidOptionError: a group that cannot be one or that has consumers of the topic open, or an option that is
-                out of bounds or differs from another handle's.
-        """
-        from mqstore._work_queue import WorkQueue
-
-        return WorkQueue._make(self, topic, group, invisible_duration, max_attempts, backoff, maxsize)
 
     def snapshot(self, dest: StorePath, *, progress: Callable[[Progress], object] | None = None) -> SnapshotReport:
         """Makes a consistent copy of the store in a new folder, of everything that was appended before the call.

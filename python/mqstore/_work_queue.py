@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mqstore._native import AppendResult, LeasedMessage
-    from mqstore._store import Store
     from mqstore.types import BytesLike, Duration, Keys, Properties
 
 
@@ -51,7 +50,7 @@ class WorkQueue(_native.NativeWorkQueue):
         raise TypeError(msg)
 
     @classmethod
-    def _make(cls, store: Store, *options: Any) -> Self:
+    def _make(cls, store: _native.NativeStore, *options: Any) -> Self:
         return _native.NativeWorkQueue.__new__(cls, store, *options)
 
     def put_nowait(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from subprocess import run
 
 import pytest
 
@@ -18,6 +20,7 @@ def blocks(page: str) -> list[str]:
 @pytest.mark.parametrize(
     ("page", "printed"),
     [
+        ("docs/asyncio.md", ["0 ['orders']", "{'amount': 5}", "paid", "0", "1", "2", "3", "True", "AppendResult", "1"]),
         (
             "docs/consumers.md",
             [
@@ -50,3 +53,12 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
         exec(compile(block, f"{page}, block {number}", "exec"), names)
     lines = capsys.readouterr().out.splitlines()
     assert [line if line in printed else line.partition("(")[0] for line in lines] == printed
+
+
+def test_the_blocks_of_the_page_about_tests_are_tests(tmp_path: Path) -> None:
+    suite = "\n\n".join(blocks("docs/testing-programs.md"))
+    (tmp_path / "test_page.py").write_text(suite)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_mqstore", "-p", "no:cacheprovider", "test_page.py"]
+    done = run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout
+    assert "13 passed" in done.stdout

@@ -25,6 +25,7 @@ mod filter;
 mod input;
 mod iterators;
 mod leased;
+mod link;
 mod message;
 mod options;
 mod results;
@@ -32,6 +33,7 @@ mod runtime;
 mod scan;
 mod store;
 mod table;
+mod testing;
 mod topics;
 mod work_queue;
 
@@ -49,6 +51,12 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<iterators::MessageIterator>()?;
     module.add_class::<consumer::NativeConsumer>()?;
     module.add_class::<work_queue::NativeWorkQueue>()?;
+    module.add_class::<link::LoopLink>()?;
+    module.add_class::<link::LoopWait>()?;
+    module.add_class::<link::QueuedAppend>()?;
+    module.add_class::<testing::TestClock>()?;
+    module.add_class::<testing::TestFaults>()?;
+    module.add_function(wrap_pyfunction!(testing::is_reserved, module)?)?;
     module.add_class::<table::TableLoad>()?;
     module.add_class::<table::TableRows>()?;
     module.add_function(wrap_pyfunction!(message::restore_message, module)?)?;

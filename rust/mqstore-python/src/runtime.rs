@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use mqstore_broker::{Broker, BrokerError};
 use mqstore_core::{Store, StoreError};
-use mqstore_io::{Clock, SystemClock};
+use mqstore_io::{Clock, FaultVfs, SystemClock};
 use pyo3::prelude::*;
 
 use crate::error::{ForkedProcessError, MQStoreError, broker_to_py, to_py, warn};
@@ -34,6 +34,8 @@ pub(crate) fn clock() -> &'static SystemClock {
 pub(crate) struct Shared {
     store: Option<Store>,
     path: String,
+    /// The file system that it is on, where a test has faults.
+    faulty: Option<FaultVfs>,
     forked: AtomicBool,
     notes_said: AtomicUsize,
     /// Made with the first consumer or work queue.
@@ -42,10 +44,11 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Takes a store and enters it into the list that a fork goes through.
-    pub(crate) fn new(store: Store, path: String) -> Arc<Self> {
+    pub(crate) fn new(store: Store, path: String, faulty: Option<FaultVfs>) -> Arc<Self> {
         let shared = Arc::new(Self {
             store: Some(store),
             path,
+            faulty,
             forked: AtomicBool::new(false),
             notes_said: AtomicUsize::new(0),
             broker: Mutex::new(None),
@@ -77,6 +80,11 @@ impl Shared {
     /// The path as the caller gave it.
     pub(crate) fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Whether a test had its crash come.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.faulty.as_ref().is_some_and(FaultVfs::is_dead)
     }
 
     /// Whether this process is a fork of the one that opened the store.

@@ -47,6 +47,11 @@ from mqstore._mqstore import (
     staged_ids,
     tags_codes,
     verify,
+    verify_assemble,
+    verify_log_bytes,
+    verify_plan,
+    verify_run_step,
+    verify_steps,
 )
 
 __all__ = [
@@ -94,4 +99,9 @@ __all__ = [
     "staged_ids",
     "tags_codes",
     "verify",
+    "verify_assemble",
+    "verify_log_bytes",
+    "verify_plan",
+    "verify_run_step",
+    "verify_steps",
 ]

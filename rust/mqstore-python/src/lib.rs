@@ -29,6 +29,7 @@ mod runtime;
 mod scan;
 mod store;
 mod table;
+mod verify;
 
 use pyo3::prelude::*;
 
@@ -44,12 +45,12 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table::TableRows>()?;
     module.add_function(wrap_pyfunction!(message::restore_message, module)?)?;
     module.add_function(wrap_pyfunction!(runtime::after_fork_in_child, module)?)?;
-    module.add_function(wrap_pyfunction!(admin::verify, module)?)?;
     module.add_function(wrap_pyfunction!(admin::rebuild, module)?)?;
     module.add_function(wrap_pyfunction!(admin::repair, module)?)?;
     module.add_function(wrap_pyfunction!(admin::copy_store, module)?)?;
     module.add_function(wrap_pyfunction!(admin::info, module)?)?;
     compaction::register(module)?;
     scan::register(module)?;
+    verify::register(module)?;
     Ok(())
 }

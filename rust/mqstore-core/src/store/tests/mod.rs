@@ -15,6 +15,7 @@ mod restore;
 mod scan;
 mod single;
 mod snapshot;
+mod spread;
 mod verify;
 mod waiting;
 

@@ -15,7 +15,7 @@ STORE ?=
 PARTS ?= lint types rust python spark interop
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-rust test-python test-spark test-interop lint types bench bench-compare bench-curves bench-flames bench-check fuzz soak docs clean
+.PHONY: help setup build demo test test-rust test-python test-spark test-interop lint types bench bench-python bench-compare bench-curves bench-flames bench-check fuzz soak docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,9 @@ types: setup ## Static types, and the native module against its stub
 bench: setup ## The Rust benchmarks, each group beside its limit (ARGS=filter)
 	@cargo bench --locked -p mqstore-bench $(if $(ARGS),-- $(ARGS))
 	@$(PY) benches/table.py
+
+bench-python: setup ## What single calls take in Python, beside other libraries (pip install --group bench; ARGS="-k append")
+	@exec $(PY) -m pytest benches/python --import-mode=importlib -q $(ARGS)
 
 bench-compare: setup ## mqstore beside RocketMQ's Java store and the machine's limits (ARGS="--list"; needs a JDK and Maven)
 	@exec $(PY) -m benches.compare $(ARGS)

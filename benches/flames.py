@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,8 +64,14 @@ def draw(program: Path, case: str) -> None:
         options = ["--title", title, "--minwidth", "0.5", "--deterministic", "--colors", "rust", "--width", "1200"]
         drawn = subprocess.run(["inferno-flamegraph", *options], check=True, input=folded.stdout, capture_output=True)
     path = PLOTS / f"flame-{case}.svg"
-    path.write_bytes(drawn.stdout)
+    path.write_bytes(without_scripts(drawn.stdout))
     print(path.relative_to(ROOT))
+
+
+def without_scripts(drawing: bytes) -> bytes:
+    """Leave out inferno's scripts and what only they use: in a page of documentation none of them runs."""
+    scripts = rb'<script.*?</script>| onload="init\(evt\)"|<text id="(?:details|unzoom|search|matched)".*?</text>'
+    return re.sub(scripts, b"", drawing, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

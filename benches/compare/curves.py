@@ -153,7 +153,13 @@ def of_queues(curves: Curves, queues: int) -> Iterator[Figures]:
 
 def of_waiters(curves: Curves, threads: int) -> Iterator[Figures]:
     """Append synced, from so many threads; beside it bare writes that share their syncs."""
-    work = {"threads": threads, "messages": max(2_000, 200 * threads), "warm_up": 200, "latency": True}
+    work = {
+        "threads": threads,
+        "messages": max(4_000, 400 * threads),
+        "warm_up": 200,
+        "settle_ms": 3_000,
+        "latency": True,
+    }
     for name, spec in (
         ("mqstore", {"op": "append", "durability": "sync"}),
         ("limit", {"op": "limit", "side": "sync"}),

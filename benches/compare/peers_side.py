@@ -2,8 +2,8 @@
 
 Operation ``put``: bodies are stored, `batch` a call, each call by itself; with `durability` ``sync`` each call survives
 a power cut when it returns, with ``async`` the end of the process. Operation ``iterate``: all bodies of a filled one
-are looked at in order. `pattern` names who it is. None of them is told keys or tags; numbers in order are the keys
-where there have to be some.
+are looked at in order. Operation ``import``: what a new interpreter takes longer. `pattern` names who it is. None of
+them is told keys or tags; numbers in order are the keys where there have to be some.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import queue
 import sqlite3
 import struct
+import subprocess
+import sys
 import time
 import zlib
 from pathlib import Path
@@ -36,11 +38,15 @@ class Peer(Protocol):
     def __iter__(self) -> Iterator[bytes]:
         """Yield all bodies in their order."""
 
+    def __len__(self) -> int:
+        """Count what is stored: by looking at it, unless whoever is looked at has less then, and a count."""
+        return sum(1 for _ in self)
+
     def close(self) -> None:
         """Close it."""
 
 
-class Ours:
+class Ours(Peer):
     """mqstore."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
@@ -64,7 +70,7 @@ class Ours:
         self.store.close()
 
 
-class LogFile:
+class LogFile(Peer):
     """A file with a length and a checksum before each body, flushed after each call."""
 
     HEAD = struct.Struct(">II")
@@ -100,7 +106,7 @@ class LogFile:
         self.file.close()
 
 
-class Memory:
+class Memory(Peer):
     """`queue.Queue`, which is gone with the process."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:  # noqa: ARG002
@@ -117,11 +123,15 @@ class Memory:
         while not self.queue.empty():
             yield self.queue.get()
 
+    def __len__(self) -> int:
+        """Count what is stored."""
+        return self.queue.qsize()
+
     def close(self) -> None:
         """Forget it."""
 
 
-class Sqlite:
+class Sqlite(Peer):
     """SQLite with a write-ahead log, a transaction a call."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
@@ -146,7 +156,7 @@ class Sqlite:
         self.connection.close()
 
 
-class Lmdb:
+class Lmdb(Peer):
     """LMDB, a transaction a call."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
@@ -173,7 +183,7 @@ class Lmdb:
         self.environment.close()
 
 
-class LevelDb:
+class LevelDb(Peer):
     """LevelDB through plyvel, a batch a call."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
@@ -200,7 +210,7 @@ class LevelDb:
         self.database.close()
 
 
-class RocksDb:
+class RocksDb(Peer):
     """RocksDB through rocksdict, a batch a call."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
@@ -235,7 +245,7 @@ class RocksDb:
         self.database.close()
 
 
-class LiteQueue:
+class LiteQueue(Peer):
     """litequeue, which keeps texts in SQLite; a call a message."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:  # noqa: ARG002
@@ -255,12 +265,16 @@ class LiteQueue:
         while (message := self.queue.pop()) is not None:
             yield message.data.encode()
 
+    def __len__(self) -> int:
+        """Count what is stored."""
+        return int(self.queue.qsize())
+
     def close(self) -> None:
         """Close it."""
         self.queue.close()
 
 
-class PersistQueue:
+class PersistQueue(Peer):
     """persist-queue's queue in SQLite; a call a message."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:  # noqa: ARG002
@@ -279,12 +293,16 @@ class PersistQueue:
         while self.queue.size:
             yield self.queue.get()
 
+    def __len__(self) -> int:
+        """Count what is stored."""
+        return int(self.queue.size)
+
     def close(self) -> None:
         """Close it."""
         self.queue.close()
 
 
-class DiskCache:
+class DiskCache(Peer):
     """diskcache's deque; a call a message."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:  # noqa: ARG002
@@ -341,9 +359,36 @@ def put(spec: dict[str, Any]) -> dict[str, Any]:
     for bodies in calls:
         peer.put(bodies)
     seconds = time.perf_counter() - begin
-    found = sum(1 for _ in peer) - spec["warm_up"] // batch * batch
+    stored = len(peer)
     peer.close()
-    return {"seconds": seconds, "messages": len(calls) * batch, "stored": found, "refused": 0}
+    overhead = used_bytes(peer, Path(spec["path"])) / max(stored, 1) - spec["body_bytes"]
+    found = stored - spec["warm_up"] // batch * batch
+    told = {"seconds": seconds, "messages": len(calls) * batch, "stored": found, "refused": 0}
+    return told if isinstance(peer, Memory) else told | {"overhead_bytes": overhead}
+
+
+def used_bytes(peer: Peer, path: Path) -> int:
+    """Say how much of the disk a closed place holds; of mqstore, whose files are made ahead, how much is filled."""
+    if isinstance(peer, Ours):
+        with mqstore.open(path) as store:
+            stats = store.stats()
+            entries = sum(each.max_offset - each.min_offset for each in store.queues("bench"))
+        # An entry in the queue and one in the index for the unique key, 20 bytes each.
+        return stats.log_max_offset - stats.log_min_offset + 2 * 20 * entries
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_blocks * 512 for file in files if file.is_file())
+
+
+def imported(spec: dict[str, Any]) -> dict[str, Any]:
+    """Import a module in a new interpreter, beside one that imports nothing."""
+    taken = []
+    for code in ("pass", f"import {spec['pattern']}"):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        taken.append(time.perf_counter() - begin)
+    # Noise can make the one that imports the faster one.
+    seconds = max(taken[1] - taken[0], 1e-6)
+    return {"seconds": seconds, "taken_ms": seconds * 1e3, "messages": 1, "stored": 1, "refused": 0}
 
 
 def iterate(spec: dict[str, Any]) -> dict[str, Any]:
@@ -360,4 +405,4 @@ def iterate(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve({"put": put, "iterate": iterate})
+    serve({"put": put, "iterate": iterate, "import": imported})

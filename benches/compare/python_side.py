@@ -87,7 +87,8 @@ def fill(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def working_copy(spec: dict[str, Any]) -> Path:
-    """Copy the store; the log, which a compaction does not change, by links."""
+    """Copy the store; the log, which a compaction does not change, by links. A pattern with `first`: without the
+    compaction files that its writer kept up, as a store is that nobody has compacted yet."""
 
     def copy(source: str, target: str) -> None:
         if "commitlog" in source:
@@ -98,6 +99,9 @@ def working_copy(spec: dict[str, Any]) -> Path:
     path = Path(spec["path"] + "-work")
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(spec["path"], path, copy_function=copy)
+    if spec["pattern"].startswith("first"):
+        shutil.rmtree(path / "compaction")
+        (path / "mqstore" / "compaction.json").unlink()
     # The system would write the copy while what is measured syncs.
     os.sync()
     return path

@@ -30,6 +30,7 @@ HEADINGS = {
     "device_bytes_per_log_byte": "disk bytes per log byte",
     "gb_per_s": "GB/s",
     "taken_ms": "ms",
+    "overhead_bytes": "bytes beyond the body",
     "build_ms": "build, ms",
     "close_ms": "close, ms",
     "open_ms": "open, ms",

@@ -176,27 +176,30 @@ class ReadyReader(DataSourceReader):
 
 def compact(spec: dict[str, Any]) -> dict[str, Any]:
     """Compact a copy of the store; by hand: parse the log, keep the newest of each key, write Parquet."""
-    if spec["pattern"] in ("", "partition", "ranged"):
+    if spec["pattern"] in ("", "first", "partition", "ranged"):
         path = working_copy(spec)
-        strategy = spec["pattern"] or "auto"
+        strategy = spec["pattern"] if spec["pattern"] in ("partition", "ranged") else "auto"
         result = timed(spec, lambda: mqstore.spark.compact(session(), path, strategy=strategy).messages_before)
         shutil.rmtree(path)
         return result
     out = beside(spec, "-parquet")
 
     def by_hand() -> int:
-        spark = session()
-        segments = sorted(str(path) for path in Path(spec["path"], "commitlog").iterdir())
-        paths = spark.createDataFrame([(path,) for path in segments], "path string").repartition(len(segments))
-        rows = paths.mapInArrow(parsed, "key string, queue int, at bigint, body binary")
-        newest(rows, spec["pattern"]).write.parquet(str(out))
-        return int(spark.read.parquet(str(out)).count())
+        newest(parsed_log(spec), spec["pattern"]).write.parquet(str(out))
+        return int(session().read.parquet(str(out)).count())
 
     result = timed(spec, by_hand)
     # All messages were looked at if of each key one is left.
     result["stored"] = spec["messages"] if result["stored"] == spec["keys"] else result["stored"]
     shutil.rmtree(out)
     return result
+
+
+def parsed_log(spec: dict[str, Any]) -> DataFrame:
+    """Return the records of the log as a parser in Python gives them, a segment a task."""
+    segments = sorted(str(path) for path in Path(spec["path"], "commitlog").iterdir())
+    paths = session().createDataFrame([(path,) for path in segments], "path string").repartition(len(segments))
+    return paths.mapInArrow(parsed, "key string, queue int, at bigint, body binary")
 
 
 def newest(rows: DataFrame, how: str) -> DataFrame:
@@ -226,15 +229,20 @@ def read(spec: dict[str, Any]) -> dict[str, Any]:
             out.write_table(first.combine_chunks())
         given = {"path": spec["path"], "batch": str(file), "messages": str(spec["messages"])} | columns
         frame = session().read.format("ready").options(**given).load()
+    elif way == "parsed":
+        frame = parsed_log(spec)
     return timed(spec, lambda: int(frame.agg(f.count("*"), f.sum(f.length("body"))).collect()[0][0]))
 
 
 def parquet(spec: dict[str, Any]) -> dict[str, Any]:
-    """Write the store to Parquet, by the data source or by the job."""
+    """Write the store to Parquet, by the data source, by the job, or by a parser in Python."""
     out = beside(spec, "-parquet")
-    if spec["pattern"] == "export":
-        return timed(spec, lambda: mqstore.spark.export(session(), spec["path"], out).messages)
-    result = timed(spec, lambda: store(spec).write.parquet(str(out)) or 0)
+    way, _, few = spec["pattern"].partition("-")
+    columns = {"columns": FEW} if few else {}
+    if way == "export":
+        return timed(spec, lambda: mqstore.spark.export(session(), spec["path"], out, **columns).messages)
+    frame = parsed_log(spec) if way == "parsed" else store(spec)
+    result = timed(spec, lambda: frame.write.parquet(str(out)) or 0)
     result["stored"] = int(session().read.parquet(str(out)).count())
     return result
 

@@ -16,12 +16,13 @@ import typing as _typing
 
 from mqstore import errors, types
 from mqstore._directories import compact, info, rebuild, repair, verify
-from mqstore._native import AppendResult, StoredMessage, __version__
+from mqstore._native import AppendResult, SqlFilter, StoredMessage, __version__
 from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
 from mqstore.errors import (
     CorruptionError,
     DiskFullError,
     ForkedProcessError,
+    InvalidFilterError,
     InvalidMessageError,
     InvalidOptionError,
     MessageTooLargeError,
@@ -43,6 +44,7 @@ from mqstore.errors import (
 
 if _typing.TYPE_CHECKING:
     from mqstore._export import export
+    from mqstore._filter import sql
     from mqstore._import import import_
     from mqstore._message import Message
     from mqstore._options import StoreOptions
@@ -89,6 +91,7 @@ __all__ = [
     "GroupOffset",
     "HourRate",
     "ImportReport",
+    "InvalidFilterError",
     "InvalidMessageError",
     "InvalidOptionError",
     "LostOffsets",
@@ -109,6 +112,7 @@ __all__ = [
     "RestoredQueue",
     "Scan",
     "SnapshotReport",
+    "SqlFilter",
     "Store",
     "StoreBusyError",
     "StoreClosedError",
@@ -140,6 +144,7 @@ __all__ = [
     "repair",
     "restore_compaction",
     "scan",
+    "sql",
     "types",
     "verify",
 ]
@@ -157,6 +162,7 @@ _HOMES = {
     "RestoredQueue": "_restore",
     "restore_compaction": "_restore",
     "scan": "_scan",
+    "sql": "_filter",
 }
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from mqstore._reports import ExportReport, Progress
-    from mqstore.types import Keys, StorePath, Time
+    from mqstore.types import Filter, Keys, StorePath, Time
 
 ExportFormat: TypeAlias = Literal["jsonl", "parquet", "arrow", "store"]
 """What an export writes, or an import reads (but for `"store"`)."""
@@ -81,7 +81,7 @@ def export(
     end_time: Time | None = None,
     keys: Keys | None = None,
     body_matches: str | None = None,
-    filter: str | None = None,
+    filter: Filter | None = None,
     columns: Iterable[str] | None = None,
     format: ExportFormat | None = None,
     parts: bool = False,
@@ -104,7 +104,7 @@ def export(
         keys: only messages with one of these keys.
         body_matches: only messages whose body, unpacked, matches this regular expression somewhere. The syntax is
             that of Rust's `regex`: no look-around and no back-references; `(?-u)` for bytes that are no text.
-        filter: a tag expression.
+        filter: tags, as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
         columns: their names; None is all. Not for stores.
         format: None goes by the ending of `dest`: `.jsonl`, `.parquet`, `.arrow`. `"store"` has to be said.
         parts: for Parquet and Arrow: `dest` is a folder of files `part-00000.parquet` and so on, of 256 MiB of columns
@@ -479,7 +479,7 @@ class _Export:
     def _digest(self, kind: str) -> str:
         told = {name: value for name, value in self._request.items() if name != "threads"}
         whole = [kind, os.path.realpath(self.source), os.path.realpath(self.dest), told]
-        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(whole, sort_keys=True, default=repr).encode()).hexdigest()
 
     def _must_be_free(self, path: Path, *, folder: bool = False) -> None:
         if path.exists() and not Path(f"{path}.partial").exists():

@@ -1,66 +1,24 @@
 """The native part of mqstore; use the package `mqstore`, not this module."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, Literal, Self, final
 
 from typing_extensions import disjoint_base
 
 from mqstore._message import Message
-from mqstore.types import BytesLike, Duration, Keys, Properties, Time
+from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Time
 
 __all__ = [
-    "AppendResult",
-    "CopyStream",
-    "LineStream",
-    "MessageIterator",
-    "NativeStore",
-    "ScanRows",
-    "ScanStream",
-    "Stager",
-    "StoredMessage",
-    "TableLoad",
-    "TableRows",
-    "__version__",
-    "_after_fork_in_child",
-    "_restore_message",
-    "append_rows",
-    "append_staged",
-    "check_rows",
-    "check_staged",
-    "compaction_abandon",
-    "compaction_end",
-    "compaction_next",
-    "compaction_plan",
-    "compaction_preview",
-    "compaction_publish",
-    "compaction_read",
-    "compaction_report",
-    "compaction_restore",
-    "compaction_run",
-    "compaction_run_step",
-    "compaction_split",
-    "copy_store",
-    "decode_records",
-    "info",
-    "key_hashes",
-    "message_ids",
-    "rebuild",
-    "repair",
-    "scan_copy",
-    "scan_cuts",
-    "scan_lines",
-    "scan_open",
-    "scan_schema",
-    "staged_ids",
-    "tags_codes",
-    "verify",
-    "verify_assemble",
-    "verify_log_bytes",
-    "verify_plan",
-    "verify_run_step",
-    "verify_steps",
-]
+    "AppendResult", "CopyStream", "LineStream", "MessageIterator", "NativeStore", "ScanRows", "ScanStream",
+    "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows", "__version__", "_after_fork_in_child",
+    "_restore_message", "append_rows", "append_staged", "check_rows", "check_staged", "compaction_abandon",
+    "compaction_end", "compaction_next", "compaction_plan", "compaction_preview", "compaction_publish",
+    "compaction_read", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step",
+    "compaction_split", "copy_store", "decode_records", "info", "key_hashes", "message_ids", "rebuild", "repair",
+    "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema", "staged_ids", "tags_codes", "verify",
+    "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
+]  # fmt: skip
 
 __version__: Final[str]
 
@@ -97,7 +55,7 @@ class NativeStore:
         progress: Callable[[int, int], object] | None,
     ) -> str: ...
     def _expire(self, dry_run: bool) -> dict[str, Any]: ...
-    def _scan_log(self, start: int | None = None) -> MessageIterator: ...
+    def _scan_log(self, start: int | None = None, filter: Filter | None = None) -> MessageIterator: ...
     @property
     def confirm_offset(self) -> int | None:
         """The log offset at which reads and dispatch stop, or None; see `set_confirm_offset`."""
@@ -196,7 +154,7 @@ class NativeStore:
         start: int | None = None,
         end: int | None = None,
         *,
-        filter: str | None = None,
+        filter: Filter | None = None,
         follow: bool = False,
         timeout: Duration | None = None,
     ) -> Iterator[StoredMessage]:
@@ -207,7 +165,7 @@ class NativeStore:
             queue_id: the queue.
             start: the first offset; None is the smallest that can be read.
             end: the offset to stop before; None is the largest at the time of the call.
-            filter: a tag expression such as `"paid || shipped"`.
+            filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
             follow: whether to wait at the end for more instead of stopping.
             timeout: how long `follow` waits for one message before the iterator ends; None is for ever.
 
@@ -365,6 +323,45 @@ class StoredMessage:
         """The body as text."""
     def json(self) -> Any:
         """The body parsed as JSON."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+@final
+class SqlFilter:
+    """A condition on the properties of messages, in RocketMQ's SQL92; made by `mqstore.sql`.
+
+    Frozen, equal by its text, picklable.
+    """
+
+    def __new__(cls, expression: str, /) -> Self: ...
+    @property
+    def expression(self) -> str:
+        """The text."""
+    @property
+    def properties(self) -> tuple[str, ...]:
+        """The names of the properties that it reads, sorted."""
+    @property
+    def ignored(self) -> str | None:
+        """What follows the condition and is ignored, as RocketMQ ignores it; None where nothing does."""
+    def explain(self) -> str:
+        """What it means in plain words: a line for each condition, with what the properties in it are read as."""
+    def matches(self, properties: Mapping[str, str] | StoredMessage | Message) -> bool:
+        """Whether a message matches.
+
+        Args:
+            properties: a mapping of str to str, or a `StoredMessage` or `Message`, whose keys and tags count as
+                the properties `KEYS` and `TAGS`.
+        """
+    def evaluate(self, properties: Mapping[str, str] | StoredMessage | Message) -> bool | None:
+        """What a message comes to: True, False, or None where that is unknown. Only True matches.
+
+        Args:
+            properties: as for `matches`.
+
+        Raises:
+            ValueError: a property cannot be read as what it is compared with; such a message does not match.
+        """
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, ...]: ...

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mqstore._native import NativeStore
-    from mqstore.types import Keys, StorePath, Time
+    from mqstore.types import Filter, Keys, StorePath, Time
 
 BodyForm: TypeAlias = Literal["binary", "text", "json"]
 """How the column `body` is given."""
@@ -39,7 +39,7 @@ def scan(
     start_time: Time | None = None,
     end_time: Time | None = None,
     keys: Keys | None = None,
-    filter: str | None = None,
+    filter: Filter | None = None,
     columns: Iterable[str] | None = None,
     batch_size: int = _BATCH_ROWS,
     body: BodyForm = "binary",
@@ -60,7 +60,8 @@ def scan(
         start_time: only what was stored at or after it.
         end_time: only what was stored before it.
         keys: only messages with one of these keys, or with one of them as unique id.
-        filter: a tag expression such as `"paid || shipped"`.
+        filter: only messages with these tags, as `"paid || shipped"`, or that meet a condition on their properties,
+            `mqstore.sql("price > 5")`.
         columns: their names, in the order wanted; None is all. What is not asked for costs nothing: without
             `body` no body is copied.
         batch_size: rows of a batch at most, 1 to 16,777,216. A batch has fewer where the messages are large
@@ -188,8 +189,9 @@ def _request(**given: Any) -> dict[str, Any]:
     for name in ("start_time", "end_time"):
         if found[name] is not None:
             found[name] = milliseconds_of(name, found[name])
-    if found["filter"] is not None and not isinstance(found["filter"], str):
-        msg = f"filter must be a str, not {type(found['filter']).__name__}"
+    if found["filter"] is not None and not isinstance(found["filter"], str | _native.SqlFilter):
+        wanted = 'a str of tags as "a || b", or mqstore.sql("price > 5")'
+        msg = f"filter must be {wanted}, not {type(found['filter']).__name__}"
         raise TypeError(msg)
     _within("batch_size", found["batch_size"], _MOST_ROWS)
     if found["threads"] is None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mqstore._restore import RestoreReport
     from mqstore._scan import BodyForm, Scan
     from mqstore._table import Bodies, Table
-    from mqstore.types import Duration, Keys, Mode, StorePath, Time
+    from mqstore.types import Duration, Filter, Keys, Mode, StorePath, Time
 
 # A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
 _fork_hook: list[bool] = []
@@ -379,7 +379,7 @@ class Store(_native.NativeStore):
         start_time: Time | None = None,
         end_time: Time | None = None,
         keys: Keys | None = None,
-        filter: str | None = None,
+        filter: Filter | None = None,
         columns: Iterable[str] | None = None,
         batch_size: int = 65_536,
         body: BodyForm = "binary",

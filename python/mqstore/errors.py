@@ -16,6 +16,7 @@
         UnsupportedFormatError  NotImplementedError     a layout that this version does not read
         MessageTooLargeError    ValueError
         InvalidMessageError     ValueError
+        InvalidFilterError      ValueError              a filter that cannot be understood
         InvalidOptionError      ValueError
         TopicNotFoundError      KeyError
         OffsetOutOfRangeError   IndexError
@@ -36,6 +37,7 @@ __all__ = [
     "CorruptionError",
     "DiskFullError",
     "ForkedProcessError",
+    "InvalidFilterError",
     "InvalidMessageError",
     "InvalidOptionError",
     "MQStoreError",
@@ -293,6 +295,27 @@ class InvalidMessageError(MQStoreError, ValueError):
 
     def __init__(self, reason: str) -> None:
         self._settle(reason, reason=reason)
+
+
+class InvalidFilterError(MQStoreError, ValueError):
+    """A filter that cannot be understood; `position` is the index in `expression` where that shows."""
+
+    _fields = ("expression", "position", "reason")
+
+    expression: str
+    position: int
+    reason: str
+
+    def __init__(self, expression: str, position: int, reason: str) -> None:
+        before = expression[:position].rsplit("\n", 1)[-1]
+        line = expression.count("\n", 0, position) + 1
+        place = f"column {len(before) + 1}" if line == 1 else f"line {line}, column {len(before) + 1}"
+        # What stands around the place, where the whole is too much to read.
+        start = 0 if len(expression) <= 100 else max(position - 50, 0)
+        shown = expression[start : start + 100]
+        shown = f"{'...' if start else ''}{shown}{'...' if start + 100 < len(expression) else ''}"
+        text = f"filter {shown!r}, {place}: {reason}"
+        self._settle(text, expression=expression, position=position, reason=reason)
 
 
 class InvalidOptionError(MQStoreError, ValueError):

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     else:
         from typing_extensions import Buffer
 
+    from mqstore._native import SqlFilter
+
 __all__ = [
     "Boundary",
     "BytesLike",
     "Durability",
     "Duration",
+    "Filter",
     "Keys",
     "Mode",
     "Properties",
@@ -49,6 +52,9 @@ Time: TypeAlias = int | datetime
 
 Duration: TypeAlias = float | timedelta
 """A span of time: seconds, or a `timedelta`."""
+
+Filter: TypeAlias = "str | SqlFilter"
+"""Which messages are wanted: tags as `"a || b"`, or a condition on properties, `mqstore.sql("price > 5")`."""
 
 Boundary: TypeAlias = Literal["lower", "upper"]
 """Which of several messages stored at one time a look-up by time answers: the first or the last."""

@@ -216,6 +216,19 @@ class JavaSession:
         """Begin to shut down every store that is open; each goes on for more than three seconds in the background."""
         self.call("leave")
 
+    def filters(self, cases: Sequence[tuple[str, Sequence[Mapping[str, str]]]]) -> list[str | None]:
+        """Compile SQL92 expressions and evaluate each for some properties.
+
+        Returns a letter for each properties (T true, F false, N null, E exception), or None where RocketMQ does not
+        compile the expression.
+        """
+        told = [{"expression": expression, "properties": properties} for expression, properties in cases]
+        found: list[str | None] = []
+        for start in range(0, len(told), 2000):
+            rows, _ = self.call("filters", cases=told[start : start + 2000])
+            found += [row["results"] if row["compiled"] else None for row in rows]
+        return found
+
     def logs(self) -> list[LogLine]:
         """Return what was logged at WARN and ERROR since the last open, close or call of this."""
         return _log_lines(self.call("logs")[1])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,9 @@ SMALL = mqstore.StoreOptions(
     compaction_log_file_size=64 << 10,
     compaction_queue_file_size=46 * 200,
 )
+
+# What a store deletes must not depend on how full the disk is that the tests happen to run on.
+ANY_DISK: dict[str, Any] = {"disk_clean_ratio": 1.0, "disk_force_ratio": 1.0}
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -29,6 +29,7 @@ SAMPLES: list[tuple[mqstore.MQStoreError, type[BaseException], str]] = [
     (mqstore.UnsupportedFormatError("/s", "RocksDB"), NotImplementedError, "/s: RocksDB"),
     (mqstore.MessageTooLargeError("body", 9, 5), ValueError, "body is 9 bytes; the limit is 5"),
     (mqstore.InvalidMessageError("a key has a space"), ValueError, "a key has a space"),
+    (mqstore.InvalidFilterError("a >", 3, "expected 5"), ValueError, "filter 'a >', column 4: expected 5"),
     (mqstore.InvalidOptionError("segment_size", "too small"), ValueError, "option segment_size: too small"),
     (mqstore.TopicNotFoundError("t"), KeyError, "no topic t"),
     (mqstore.TopicNotFoundError("t", 3), KeyError, "topic t has no queue 3"),

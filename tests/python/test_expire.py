@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 import mqstore
+from conftest import ANY_DISK, Cli
 from mqstore import ExpiredFile, StoreEvent
-
-from .conftest import Cli
 
 TINY: dict[str, Any] = {
     "segment_size": 4096,
@@ -25,6 +24,7 @@ TINY: dict[str, Any] = {
     "index_entries": 12,
     "delete_interval": 0,
     "dispatch_threads": 0,
+    **ANY_DISK,
 }
 KEEP_TWO: dict[str, Any] = {**TINY, "retention_bytes": 2 * 4096}
 
@@ -265,15 +265,23 @@ def test_options_of_paths_and_calls() -> None:
             mqstore.StoreOptions(**{name: 1})  # type: ignore[arg-type]
 
 
-def test_the_verb(filled: Path, cli: Cli) -> None:
+@pytest.fixture
+def any_disk(tmp_path: Path) -> tuple[str, str]:
+    """What tells the command line to delete the same on every disk, however full it is."""
+    conf = tmp_path / "any-disk.conf"
+    conf.write_text("diskMaxUsedSpaceRatio=100\ndiskSpaceCleanForciblyRatio=100\n")
+    return "--conf", str(conf)
+
+
+def test_the_verb(filled: Path, any_disk: tuple[str, str], cli: Cli) -> None:
     assert cli("expire", filled).returncode == 2
     assert cli("expire", filled, "--retention", "soon").returncode == 2
-    nothing = cli("expire", filled, "--retention", "7d", "--format", "json")
+    nothing = cli("expire", filled, *any_disk, "--retention", "7d", "--format", "json")
     assert (nothing.returncode, json.loads(nothing.stdout)["files"]) == (0, [])
     with mqstore.open(filled, "rw") as store:
         for _ in range(3):
             store.append("orders", bytes(50_000))
-    rule = ("--retention-bytes", 2 * 65536, "--format", "json")
+    rule = (*any_disk, "--retention-bytes", 2 * 65536, "--format", "json")
     plan = json.loads(cli("expire", filled, *rule, "--dry-run").stdout)
     assert plan["dry_run"]
     assert plan["segments"] > 0
@@ -291,7 +299,7 @@ def test_the_verb(filled: Path, cli: Cli) -> None:
 
 def test_the_verb_takes_a_brokers_file(filled: Path, tmp_path: Path, cli: Cli) -> None:
     conf = tmp_path / "broker.conf"
-    conf.write_text("fileReservedTime=72\n")
+    conf.write_text("fileReservedTime=72\ndiskSpaceCleanForciblyRatio=100\n")
     report = cli("expire", filled, "--conf", conf, "--format", "jsonl")
     assert (report.returncode, json.loads(report.stdout)["files"]) == (0, [])
 
@@ -357,10 +365,10 @@ def test_expire_uncompacted_lets_it_go(home: Path) -> None:
     assert prices(home) == []
 
 
-def test_the_verb_compacts_first(home: Path, cli: Cli) -> None:
+def test_the_verb_compacts_first(home: Path, any_disk: tuple[str, str], cli: Cli) -> None:
     with mqstore.open(home, "create", **TINY, compaction_feed=False) as store:
         fill_table(store)
-    rule = ["--retention-bytes", "8192"]
+    rule = [*any_disk, "--retention-bytes", "8192"]
     told = cli("expire", str(home), *rule, "--yes")
     assert (told.returncode, "kept for now" in told.stderr, len(segments(home))) == (0, True, 5)
     done = cli("expire", str(home), *rule, "--yes", "--compact", "--format", "json")

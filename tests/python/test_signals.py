@@ -52,6 +52,7 @@ calls = {
     "append_many": lambda: [store.append_many("t", [b"x"] * 2000, queue_id=1) for _ in range(100000)],
     "scan": lambda: [consume(store._scan_log()) for _ in range(1000)],
     "filter": lambda: [consume(store.read("t", 0, filter="absent")) for _ in range(100000)],
+    "sql": lambda: [consume(store.read("t", 0, filter=mqstore.sql("absent = 1"))) for _ in range(1000)],
     "lookup": lambda: [consume(store.lookup("t", "absent")) for _ in range(1000)],
     "verify": lambda: [store.verify() for _ in range(1000)],
     "rebuild": lambda: [store.rebuild() for _ in range(1000)],
@@ -77,7 +78,7 @@ for queue in store.queues("t"):
     assert offsets == list(range(queue.max_offset)), queue
 store.close()
 print(json.dumps(delays))
-""".replace("READ_ONLY", repr(("scan", "lookup", "open")))
+""".replace("READ_ONLY", repr(("scan", "sql", "lookup", "open")))
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "what", ["wait", "follow", "append", "append_many", "scan", "filter", "lookup", "verify", "rebuild", "open"]
+    "what", ["wait", "follow", "append", "append_many", "scan", "filter", "sql", "lookup", "verify", "rebuild", "open"]
 )
 def test_ctrl_c_ends_what_blocks(long_store: Path, tmp_path: Path, what: str) -> None:
     home = tmp_path / "store"

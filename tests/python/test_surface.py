@@ -28,6 +28,7 @@ PUBLIC = {
     "GroupOffset",
     "HourRate",
     "ImportReport",
+    "InvalidFilterError",
     "InvalidMessageError",
     "InvalidOptionError",
     "LostOffsets",
@@ -47,6 +48,7 @@ PUBLIC = {
     "RestoreReport",
     "RestoredQueue",
     "SnapshotReport",
+    "SqlFilter",
     "Scan",
     "Store",
     "StoreBusyError",
@@ -79,6 +81,7 @@ PUBLIC = {
     "repair",
     "restore_compaction",
     "scan",
+    "sql",
     "types",
     "verify",
 }

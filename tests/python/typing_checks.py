@@ -23,6 +23,12 @@ def api(path: str | os.PathLike[str]) -> None:
         assert_type(results, list[mqstore.AppendResult])
         found = store.read("t", 0, filter="a || b", follow=True, timeout=timedelta(seconds=1))
         assert_type(found, Iterator[mqstore.StoredMessage])
+        condition = mqstore.sql("a > 5")
+        assert_type(condition, mqstore.SqlFilter)
+        assert_type(condition.properties, tuple[str, ...])
+        assert_type(condition.matches({"a": "6"}), bool)
+        assert_type(condition.evaluate(mqstore.Message(b"x")), bool | None)
+        store.read("t", 0, filter=condition)
         for message in found:
             assert_type(message.body, bytes)
             assert_type(message.keys, tuple[str, ...])

@@ -1,5 +1,5 @@
-//! Reading: a queue from its first message to its last, messages at random, and those with one tag among others; every
-//! record checked.
+//! Reading: a queue from its first message to its last, messages at random, and those with one tag, or with properties
+//! that meet a condition, among others; every record checked.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, open, record};
-use mqstore_core::{Durability, OpenMode, Store, StoreOptions, TagFilter, encode_properties};
+use mqstore_core::{Durability, MessageFilter, OpenMode, Store, StoreOptions, encode_properties};
 use mqstore_format::{CQ_UNIT_BYTES, CqUnit, tags_code};
 
 const MESSAGES: u64 = 50_000;
@@ -27,8 +27,8 @@ fn manual() -> StoreOptions {
     StoreOptions { durability: Durability::Manual, dispatch_threads: Some(0), ..StoreOptions::default() }
 }
 
-fn read_all(store: &Store, tags: Option<&TagFilter>) -> u64 {
-    let mut cursor = store.read("bench", 0, None, None, tags).unwrap();
+fn read_all(store: &Store, filter: Option<&MessageFilter>) -> u64 {
+    let mut cursor = store.read("bench", 0, None, None, filter).unwrap();
     let mut bytes = 0;
     loop {
         let batch = cursor.next_batch(512).unwrap();
@@ -109,7 +109,8 @@ fn filter(criterion: &mut Criterion) {
     let body = vec![b'x'; BODY];
     for number in 0..MESSAGES {
         let tag = if number.is_multiple_of(RARE) { "refund" } else { "paid" };
-        let properties = encode_properties(["order-4711"], Some(tag), None, [("region", "eu")]).unwrap();
+        let properties =
+            encode_properties(["order-4711"], Some(tag), None, [("region", "eu"), ("price", "42")]).unwrap();
         bench.store.append(&message(&body, &properties)).unwrap();
     }
     let mut units = std::fs::read(bench.path().join("consumequeue/bench/0/00000000000000000000")).unwrap();
@@ -124,11 +125,28 @@ fn filter(criterion: &mut Criterion) {
             limit_pass(&mut target, &record, BODY, found);
         });
     });
-    let filter = TagFilter::parse("refund").unwrap();
+    let filter = MessageFilter::tags("refund").unwrap();
+    let bytes = MESSAGES / RARE * BODY as u64;
     group.bench_function("one-in-ten", |bencher| {
-        let bytes = MESSAGES / RARE * BODY as u64;
         bencher.iter(|| assert_eq!(read_all(&bench.store, filter.as_ref()), bytes));
     });
+    // No queue entry tells a property: all records are read.
+    group.bench_function("limit-sql", |bencher| {
+        let mut target = vec![1; 64 << 20];
+        bencher.iter(|| limit_pass(black_box(&mut target), &record, BODY, MESSAGES));
+    });
+    group.bench_function("everything", |bencher| {
+        bencher.iter(|| assert_eq!(read_all(&bench.store, None), MESSAGES * BODY as u64));
+    });
+    for (name, expression) in [
+        ("sql-one-in-ten", "TAGS = 'refund'"),
+        ("sql-three-conditions", "price > 5 AND region IN ('eu', 'us') AND TAGS = 'refund'"),
+    ] {
+        let filter = MessageFilter::sql(expression).unwrap();
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| assert_eq!(read_all(&bench.store, Some(&filter)), bytes));
+        });
+    }
     group.finish();
 }
 

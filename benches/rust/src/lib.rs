@@ -57,14 +57,19 @@ impl Bench {
     }
 }
 
-/// Opens the store at `path`.
+/// A pause of a busy disk is measured, and no reason to refuse a message.
+pub const PATIENCE_MS: u64 = 60_000;
+
+/// Opens the store at `path`, with much patience.
 ///
 /// # Panics
 /// When it cannot be opened.
 #[expect(clippy::expect_used, reason = "a benchmark without its store has nothing to measure")]
 pub fn open(path: &Path, mode: OpenMode, options: &StoreOptions) -> Store {
     let clock = Arc::new(SystemClock::new());
-    Store::open(Arc::new(OsVfs::new()), clock, path, mode, options).expect("a store")
+    let options =
+        StoreOptions { busy_after_ms: PATIENCE_MS, queue_wait_limit_ms: PATIENCE_MS, ..options.clone() };
+    Store::open(Arc::new(OsVfs::new()), clock, path, mode, &options).expect("a store")
 }
 
 /// Properties as an application sets them: one key, one tag, one of its own.

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
@@ -23,8 +23,12 @@ import mqstore
 from mqstore import StoredMessage
 from mqstore._times import milliseconds_of
 from mqstore.cli import CLEAN, PROBLEMS, USAGE, _abandon_stdout, render, settings
+from mqstore.cli.filters import Sql, Tags, chosen
 from mqstore.cli.follow import Tail
 from mqstore.cli.render import Body, Format
+
+if TYPE_CHECKING:
+    from mqstore.types import Filter
 
 P = ParamSpec("P")
 
@@ -121,9 +125,8 @@ def cat(
     start: Annotated[int | None, typer.Option(help="First queue offset.", show_default=False)] = None,
     end: Annotated[int | None, typer.Option(help="Queue offset to stop before.", show_default=False)] = None,
     log: Annotated[bool, typer.Option("--log", help="In the order of the commit log, without any index.")] = False,
-    filter_: Annotated[
-        str | None, typer.Option("--filter", metavar="TAGS", help='Tags, as "a || b".', show_default=False)
-    ] = None,
+    tags: Tags = None,
+    sql: Sql = None,
     limit: Limit = None,
     body: BodyForm = Body.BASE64,
     form: MessageForm = None,
@@ -133,12 +136,13 @@ def cat(
         raise typer.BadParameter("--queue, --start and --end need --topic")
     if log and (start is not None or end is not None):
         raise typer.BadParameter("--start and --end count in a queue; they do not go with --log")
+    wanted = chosen(tags, sql)
     with mqstore.open(directory) as store:
         if log:
-            found = _in_log_order(store, topic, queue, filter_)
+            found = _in_log_order(store, topic, queue, wanted)
         else:
             names = store.topics() if topic is None else [topic]
-            found = chain.from_iterable(_of_topic(store, name, queue, start, end, filter_) for name in names)
+            found = chain.from_iterable(_of_topic(store, name, queue, start, end, wanted) for name in names)
         render.messages(islice(found, limit), _message_form(form), body)
     return CLEAN
 
@@ -151,17 +155,17 @@ def tail(
     queue: Queue = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until Ctrl-C.")] = False,
     limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="Begin with so many.")] = 10,
-    filter_: Annotated[
-        str | None, typer.Option("--filter", metavar="TAGS", help='Tags, as "a || b".', show_default=False)
-    ] = None,
+    tags: Tags = None,
+    sql: Sql = None,
     body: BodyForm = Body.BASE64,
     form: MessageForm = None,
 ) -> int:
     """Prints the newest messages of a topic, all queues in the order of the log."""
     if follow and form is Format.JSON:
         raise typer.BadParameter("--format json is one document, which never ends with --follow; use jsonl")
+    wanted = chosen(tags, sql)
     with mqstore.open(directory) as store:
-        end = Tail(store, topic, queue, filter_)
+        end = Tail(store, topic, queue, wanted)
         render.messages(end.newest(limit), _message_form(form), body)
         sys.stdout.flush()
         for found in end.coming() if follow else ():
@@ -477,30 +481,26 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
 
 
 def _of_topic(
-    store: mqstore.Store, topic: str, queue: int | None, start: int | None, end: int | None, filter_: str | None
+    store: mqstore.Store, topic: str, queue: int | None, start: int | None, end: int | None, wanted: Filter | None
 ) -> Iterator[StoredMessage]:
     if queue is not None:
-        yield from store.read(topic, queue, start, end, filter=filter_)
+        yield from store.read(topic, queue, start, end, filter=wanted)
         return
     for one in store.queues(topic):
         # Each queue has its own range; an offset asked of all of them is cut to it.
         first = start if start is None else min(max(start, one.min_offset), one.max_offset)
-        yield from store.read(topic, one.queue_id, first, end, filter=filter_)
+        yield from store.read(topic, one.queue_id, first, end, filter=wanted)
 
 
 def _in_log_order(
-    store: mqstore.Store, topic: str | None, queue: int | None, filter_: str | None
+    store: mqstore.Store, topic: str | None, queue: int | None, wanted: Filter | None
 ) -> Iterator[StoredMessage]:
-    tags = None if filter_ is None else {tag.strip() for tag in filter_.split("||")}
-    if tags is not None and (tags <= {""} or "*" in tags):
-        tags = None
-    for message in store._scan_log():
+    for message in store._scan_log(filter=wanted):
         if topic is not None and message.topic != topic:
             continue
         if queue is not None and message.queue_id != queue:
             continue
-        if tags is None or message.tags in tags:
-            yield message
+        yield message
 
 
 def _message_form(form: Format | None) -> Format:

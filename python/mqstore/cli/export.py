@@ -13,6 +13,7 @@ import mqstore
 from mqstore._export import ExportFormat
 from mqstore.cli import CLEAN, USAGE, render
 from mqstore.cli.app import Directory, Moment, ReportForm, _moment, _verb, app
+from mqstore.cli.filters import Sql, Tags, chosen
 from mqstore.cli.render import Format
 
 
@@ -44,9 +45,8 @@ def export(
     keys: Annotated[
         list[str] | None, typer.Option("--key", help="Only messages with this key; again for more.")
     ] = None,
-    filter_: Annotated[
-        str | None, typer.Option("--filter", metavar="TAGS", help='Tags, as "a || b".', show_default=False)
-    ] = None,
+    tags: Tags = None,
+    sql: Sql = None,
     body_matches: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Only messages whose body matches.", show_default=False)
     ] = None,
@@ -64,6 +64,7 @@ def export(
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Writes messages to a file of JSON lines, Parquet or Arrow, or copies them to another store."""
+    wanted = chosen(tags, sql)
     with render.progress("exporting") as bar, _usage():
         done = mqstore.export(
             directory,
@@ -73,7 +74,7 @@ def export(
             end_time=_moment("--end-time", end_time),
             keys=keys or None,
             body_matches=body_matches,
-            filter=filter_,
+            filter=wanted,
             columns=None if columns is None else [name.strip() for name in columns.split(",")],
             format=None if to is None else to.value,
             parts=parts,
@@ -129,7 +130,7 @@ class _usage:  # noqa: N801 - a context, not a class to anybody
 
     def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
         """Turn what is about the arguments into a usage error."""
-        if isinstance(error, mqstore.InvalidOptionError) or type(error) is ValueError:
+        if isinstance(error, mqstore.InvalidOptionError | mqstore.InvalidFilterError) or type(error) is ValueError:
             raise typer.BadParameter(str(error)) from None
 
 

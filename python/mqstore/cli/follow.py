@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mqstore import QueueInfo, Store, StoredMessage
+    from mqstore.types import Filter
 
 # Seconds between two looks at a store that somebody else writes: at first, and at most while nothing comes.
 _FIRST_NAP = 0.01
@@ -24,12 +25,12 @@ _AT_ONCE = 1000
 class Tail:
     """The end of a topic: its newest messages, then the ones that come, those of all queues in the order of the log."""
 
-    def __init__(self, store: Store, topic: str, queue: int | None, filter_: str | None) -> None:
-        """Look at `topic`, or at one `queue` of it, through the tag expression `filter_`."""
+    def __init__(self, store: Store, topic: str, queue: int | None, wanted: Filter | None) -> None:
+        """Look at `topic`, or at one `queue` of it, for the messages that are `wanted`."""
         self._store = store
         self._topic = topic
         self._queue = queue
-        self._filter = filter_
+        self._filter = wanted
         self._next: dict[int, int] = {}
         queues = self._queues()
         if queue is not None and not queues:

@@ -18,6 +18,7 @@ done exactly once, and one that has not begun leaves nothing behind but files th
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 from pathlib import Path
@@ -229,10 +230,12 @@ def _appended(store: mqstore.Store, journal: dict[str, Any]) -> int:
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
     """The blocks of a staged file, and how many messages each has."""
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         while head := file.read(_HEAD):
             rows, length = int.from_bytes(head[4:8], "big"), int.from_bytes(head[8:12], "big")
-            yield head + file.read(length), rows
+            file.seek(-len(head), os.SEEK_CUR)
+            # Read whole: blocks are large, and one put together from head and rest would be copied once more.
+            yield file.read(_HEAD + length), rows
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -11,11 +11,14 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from mqstore._filter import sql
 from mqstore._native import scan_schema
-from mqstore.errors import InvalidOptionError
+from mqstore.errors import InvalidFilterError, InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from mqstore._native import SqlFilter
 
 COLUMNS = {
     "topic": "string",
@@ -59,6 +62,7 @@ _READ = [
     "columns",
     "bodyFormat",
     "tags",
+    "sql",
     "keys",
     "mode",
     "columnNameOfCorruptRecord",
@@ -120,14 +124,14 @@ def read_options(given: Mapping[str, str]) -> dict[str, Any]:
         "fail_on_data_loss": _truth(options, "failOnDataLoss", True),
         "columns": _columns(options),
         "body": form,
-        "filter": options.get("tags"),
+        "filter": _filter(options),
         "keys": _names(options["keys"]) if "keys" in options else None,
         "mode": mode,
         "corrupt": options.get("columnNameOfCorruptRecord", "_corrupt_record"),
         "min_partitions": _number(options, "minPartitions", 1),
         "max_records": _number(options, "maxRecordsPerPartition", None),
-        "split_bytes": _number(options, "splitBytes", 128 << 20),
-        "batch_bytes": _number(options, "batchBytes", 1 << 20),
+        "split_bytes": _number(options, "splitBytes", None),
+        "batch_bytes": _number(options, "batchBytes", 2 << 20),
         "pushdown": _truth(options, "pushdown", False),
         "max_offsets": _number(options, "maxOffsetsPerTrigger", None),
         "max_bytes": _number(options, "maxBytesPerTrigger", None),
@@ -229,6 +233,18 @@ def _offsets(options: dict[str, str], which: str, default: int | None) -> Any:
     if not told:
         raise refuse(offsets, 'it is earliest, latest or JSON as {"orders": {"0": 23, "1": -2}}')
     return {"offsets": found}
+
+
+def _filter(options: dict[str, str]) -> str | SqlFilter | None:
+    """Which messages: those with some tags, or those whose properties meet a condition."""
+    if "sql" not in options:
+        return options.get("tags")
+    if "tags" in options:
+        raise refuse("sql", "it does not go together with tags; a condition knows the tag as TAGS")
+    try:
+        return sql(options["sql"])
+    except InvalidFilterError as error:
+        raise refuse("sql", str(error)) from None
 
 
 def _json(options: dict[str, str], name: str) -> Any:

@@ -28,6 +28,11 @@ _BYTES_PER_ENTRY = 16 << 10
 # Entries that a part follows, unless the options say otherwise.
 _ENTRIES = 1 << 16
 
+# Into so many parts a log is cut, unless the options say otherwise, as long as they have between so many bytes.
+_PARTS = 8
+_LEAST_SPLIT_BYTES = 128 << 20
+_MOST_SPLIT_BYTES = 512 << 20
+
 Bounds = dict[tuple[str, int], tuple[int, int]]
 """Smallest and next offset of each queue."""
 
@@ -169,12 +174,18 @@ def _log_parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any
     if few or options["max_records"]:
         most = options["max_records"] or max(1, min(_ENTRIES, -(-entries // options["min_partitions"])))
         return _by_offsets(store, ranges, most, (options["max_records"] is None, rows))
-    count = max(options["min_partitions"], -(-(to - begin) // options["split_bytes"]))
+    count = max(options["min_partitions"], -(-(to - begin) // _split_bytes(options, to - begin)))
     cuts = sorted({begin, *_cuts(store, max(ranges, key=lambda part: part.end - part.start), begin, to, count)})
     return [
         Part(store.path, tuple(ranges), start, end, "log", rows)
         for start, end in zip(cuts, [*cuts[1:], to], strict=True)
     ]
+
+
+def _split_bytes(options: dict[str, Any], size: int) -> int:
+    """How much of the log a task walks: large parts of large logs, since Spark takes 50 ms for each task in Python."""
+    asked: int | None = options["split_bytes"]
+    return asked or min(max(size // _PARTS, _LEAST_SPLIT_BYTES), _MOST_SPLIT_BYTES)
 
 
 def _batch_rows(options: dict[str, Any], sizes: list[int]) -> int:

@@ -13,27 +13,31 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
 
 try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadMaxBytes,
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError as error:
-    msg = "the data source mqstore needs PySpark 4.2 or newer; the jobs of mqstore.spark do with 4.1"
-    raise ImportError(msg) from error
+except ImportError:
+    # PySpark 4.1 asks a stream for all that is there, and knows nothing else.
+    ReadAllAvailable = ReadMaxBytes = ReadMaxRows = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
+
+
+CAPS = SupportsTriggerAvailableNow is not object
+"""Whether a stream can be asked for less than all that is there."""
 
 
 def _enter(home: tuple[str, str]) -> None:

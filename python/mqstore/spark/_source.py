@@ -116,6 +116,9 @@ def stream_reader(given: Mapping[str, str], wanted: StructType) -> _remote.Strea
         raise refuse("endingOffsets", "a stream has no end; leave it out")
     if options["start"] is None:
         options["start"] = -1
+    for name, value in (("maxOffsetsPerTrigger", options["max_offsets"]), ("maxBytesPerTrigger", options["max_bytes"])):
+        if value is not None and not _remote.CAPS:
+            raise refuse(name, "this needs PySpark 4.2 or newer; 4.1 has no caps on batches")
     return _remote.StreamReader(options, home())
 
 

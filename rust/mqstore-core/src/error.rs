@@ -115,6 +115,16 @@ pub enum StoreError {
         /// What is allowed.
         reason: String,
     },
+    /// A filter that cannot be understood.
+    #[error("filter {expression:?}, column {}: {reason}", position + 1)]
+    InvalidFilter {
+        /// The filter's text.
+        expression: String,
+        /// Where, as the number of characters before that place.
+        position: usize,
+        /// What is wrong there.
+        reason: String,
+    },
     /// No such topic or queue.
     #[error("{}", no_topic(.topic, *.queue_id))]
     TopicNotFound {

@@ -38,13 +38,15 @@ pub use events::{ExpiredFile, ExpiredKind, Hooks, StoreEvent, Verdict};
 pub use files::StoreFiles;
 pub use inspect::{Problem, Progress, VerifyReport, verify};
 pub use mend::{LostOffsets, LostRange};
-pub use message::{Appended, NewMessage, RecordBytes, StoredRecord, TagFilter, UniqueKey, encode_properties};
+pub use message::{
+    Appended, MessageFilter, NewMessage, RecordBytes, StoredRecord, TagFilter, UniqueKey, encode_properties,
+};
 pub use options::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions, Visibility};
 pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
 pub use store::{
-    Boundary, Geometry, GroupOffset, GroupOffsets, HourRate, InfoReport, LogCursor, LookupCursor, MakeSink,
-    Origin, PartSize, Passed, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan,
-    ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store,
+    Batch, Boundary, Geometry, GroupOffset, GroupOffsets, HourRate, InfoReport, LogCursor, LookupCursor,
+    MakeSink, Origin, PartSize, Passed, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch,
+    ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store,
     check_copy, copy_store, info, rebuild, repair, restore_compaction, staged_messages,
 };

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use mqstore_format::properties as names;
-use mqstore_format::{MadeKey, PropertiesBuilder, RecordView, is_reserved, java_hash};
+use mqstore_format::{MadeKey, PropertiesBuilder, RecordView, SqlFilter, is_reserved, java_hash};
 use mqstore_io::RegionView;
 
 use crate::error::StoreError;
@@ -233,6 +233,56 @@ impl StoredRecord {
     }
 }
 
+/// Which messages a reader wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MessageFilter {
+    /// Those with one of some tags.
+    Tags(TagFilter),
+    /// Those whose properties meet a condition.
+    Sql(Arc<SqlFilter>),
+}
+
+impl MessageFilter {
+    /// A filter by tags, as [`TagFilter::parse`] reads it; `None` stands for "everything".
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidFilter`] when the expression names no tag at all.
+    pub fn tags(expression: &str) -> Result<Option<Self>, StoreError> {
+        Ok(TagFilter::parse(expression)?.map(Self::Tags))
+    }
+
+    /// A condition on properties, as [`SqlFilter::parse`] reads it.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidFilter`] when it does not compile.
+    pub fn sql(expression: &str) -> Result<Self, StoreError> {
+        let filter = SqlFilter::parse(expression).map_err(|error| StoreError::InvalidFilter {
+            expression: expression.to_owned(),
+            position: error.position,
+            reason: error.reason,
+        })?;
+        Ok(Self::Sql(Arc::new(filter)))
+    }
+
+    /// Whether a queue entry's tags code can belong to a match; of a condition it tells nothing.
+    #[inline]
+    pub fn may_match_code(&self, tags_code: i64) -> bool {
+        match self {
+            Self::Tags(tags) => tags.may_match_code(tags_code),
+            Self::Sql(_) => true,
+        }
+    }
+
+    /// Whether a record matches.
+    #[inline]
+    pub fn matches(&self, record: &RecordView<'_>) -> bool {
+        match self {
+            Self::Tags(tags) => tags.matches(record.tags()),
+            Self::Sql(sql) => sql.matches(record.properties),
+        }
+    }
+}
+
 /// A tag expression: `*`, or tags joined by `||`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TagFilter {
@@ -245,7 +295,7 @@ impl TagFilter {
     /// Source: `FilterAPI#buildSubscriptionData`.
     ///
     /// # Errors
-    /// [`StoreError::InvalidMessage`] when the expression names no tag at all.
+    /// [`StoreError::InvalidFilter`] when the expression names no tag at all.
     pub fn parse(expression: &str) -> Result<Option<Self>, StoreError> {
         let expression = expression.trim();
         if expression.is_empty() || expression == "*" {
@@ -258,7 +308,11 @@ impl TagFilter {
             .map(|tag| (java_hash(tag), tag.to_owned()))
             .collect();
         if tags.is_empty() {
-            return Err(invalid(format!("filter {expression:?} names no tag; write \"a || b\" or \"*\"")));
+            return Err(StoreError::InvalidFilter {
+                expression: expression.to_owned(),
+                position: 0,
+                reason: "no tag is named; write \"a || b\" or \"*\"".to_owned(),
+            });
         }
         Ok(Some(Self { tags }))
     }

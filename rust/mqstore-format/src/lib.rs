@@ -13,6 +13,7 @@
 //! | `checkpoint` | [`Checkpoint`] |
 //! | `config/*.json`, `compaction/position-checkpoint` | [`json`] |
 //! | names of files and folders | [`names`] |
+//! | conditions on properties | [`sql`]: [`SqlFilter`] |
 //! | ids, topic names, delay levels | [`ids`], [`topic`], [`delay`] |
 //!
 //! All integers of the format are big-endian and signed. Numbers here have the type of their field (offsets
@@ -55,6 +56,7 @@ pub mod json;
 pub mod names;
 pub mod properties;
 pub mod record;
+pub mod sql;
 pub mod sys_flag;
 pub mod topic;
 
@@ -85,5 +87,6 @@ pub use record::{
     QUEUE_OFFSET_POSITION, RecordOutline, RecordParts, RecordSpec, RecordView, Version, encode_blank,
     encode_placeholder, patch_position, peek, placeholder_bytes, seal_property_crc,
 };
+pub use sql::{SqlError, SqlFilter};
 pub use sys_flag::{Compression, SysFlag, TransactionType};
 pub use topic::{validate_stored_topic, validate_topic};

@@ -130,6 +130,8 @@ pub struct Environment {
     pub processors: u32,
     /// Bytes of memory that the machine has; `u64::MAX` where nobody knows.
     pub memory_bytes: u64,
+    /// Files that the process may have open at once; `u64::MAX` where nothing limits them.
+    pub open_files: u64,
 }
 
 impl Environment {

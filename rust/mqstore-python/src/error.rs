@@ -26,6 +26,7 @@ mod classes {
     import_exception!(mqstore.errors, UnsupportedFormatError);
     import_exception!(mqstore.errors, MessageTooLargeError);
     import_exception!(mqstore.errors, InvalidMessageError);
+    import_exception!(mqstore.errors, InvalidFilterError);
     import_exception!(mqstore.errors, InvalidOptionError);
     import_exception!(mqstore.errors, TopicNotFoundError);
     import_exception!(mqstore.errors, OffsetOutOfRangeError);
@@ -57,6 +58,9 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
         }
         StoreError::TooLarge { what, size, limit } => MessageTooLargeError::new_err((what, size, limit)),
         StoreError::InvalidMessage { reason } => InvalidMessageError::new_err((reason,)),
+        StoreError::InvalidFilter { expression, position, reason } => {
+            InvalidFilterError::new_err((expression, position, reason))
+        }
         StoreError::InvalidOption { option, reason } => InvalidOptionError::new_err((option, reason)),
         StoreError::TopicNotFound { topic, queue_id } => TopicNotFoundError::new_err((topic, queue_id)),
         StoreError::OffsetOutOfRange { topic, queue_id, offset, min_offset, max_offset } => {

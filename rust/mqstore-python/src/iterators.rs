@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use mqstore_core::{LogCursor, LookupCursor, QueueCursor, Store, StoreError, StoredRecord, TagFilter};
+use mqstore_core::{
+    Batch, LogCursor, LookupCursor, MessageFilter, QueueCursor, Store, StoreError, StoredRecord,
+};
 use mqstore_io::Clock;
 use pyo3::prelude::*;
 
@@ -24,13 +26,16 @@ const FIRST_BATCH: usize = 16;
 /// Messages of a fetch once the reader has shown that it goes on.
 const FULL_BATCH: usize = 512;
 
+/// Messages that a fetch looks at for those that match, before it looks for signals.
+const LOOKS: usize = 1024;
+
 /// How long a thread sleeps between two tries for its turn.
 const TURN: Duration = Duration::from_millis(5);
 
 /// Where the messages come from.
 pub(crate) enum Source {
     Queue(Box<QueueCursor>),
-    Log(LogCursor),
+    Log(Box<LogCursor>),
     Lookup(Box<LookupCursor>),
     Follow(Box<Follow>),
     Done,
@@ -40,7 +45,7 @@ pub(crate) enum Source {
 pub(crate) struct Follow {
     pub(crate) topic: String,
     pub(crate) queue_id: i32,
-    pub(crate) filter: Option<TagFilter>,
+    pub(crate) filter: Option<MessageFilter>,
     /// Where the iterator stops even so.
     pub(crate) end: Option<i64>,
     /// How long one `next` waits; `None` is for ever.
@@ -138,39 +143,43 @@ impl State {
         if let Some(record) = self.ready.pop_front() {
             return Ok(Step::Got(record));
         }
-        let batch = match &mut self.source {
-            Source::Queue(cursor) => cursor.next_batch(self.batch)?,
-            Source::Log(cursor) => cursor.next_batch(self.batch)?,
-            Source::Lookup(cursor) => cursor.next_batch(self.batch)?,
-            Source::Follow(follow) => match follow.next_batch(store, self.batch, started)? {
-                Some(batch) => batch,
-                None => return Ok(Step::Later),
-            },
-            Source::Done => Vec::new(),
+        let Batch { records, ended } = match &mut self.source {
+            Source::Queue(cursor) => cursor.next_of(self.batch, LOOKS)?,
+            Source::Log(cursor) => cursor.next_of(self.batch, LOOKS)?,
+            Source::Lookup(cursor) => whole(cursor.next_batch(self.batch)?),
+            Source::Follow(follow) => follow.next_batch(store, self.batch, started)?,
+            Source::Done => whole(Vec::new()),
         };
-        self.batch = (self.batch * 4).min(FULL_BATCH);
-        self.ready = batch.into();
+        self.ready = records.into();
         if let Some(record) = self.ready.pop_front() {
+            self.batch = (self.batch * 4).min(FULL_BATCH);
             return Ok(Step::Got(record));
+        }
+        if !ended {
+            return Ok(Step::Later);
         }
         self.source = Source::Done;
         Ok(Step::End)
     }
 }
 
+/// What a cursor gives that is at its end when it gives nothing.
+fn whole(records: Vec<StoredRecord>) -> Batch {
+    Batch { ended: records.is_empty(), records }
+}
+
 impl Follow {
-    /// The next batch; empty at the end, `None` when there is nothing yet.
-    fn next_batch(
-        &mut self,
-        store: &Store,
-        most: usize,
-        started: Duration,
-    ) -> Result<Option<Vec<StoredRecord>>, StoreError> {
+    /// The next batch; nothing, and not the end, when there is nothing yet.
+    fn next_batch(&mut self, store: &Store, most: usize, started: Duration) -> Result<Batch, StoreError> {
+        let nothing = |ended| Ok(Batch { records: Vec::new(), ended });
         if let Some(cursor) = &mut self.cursor {
-            let batch = cursor.next_batch(most)?;
+            let batch = cursor.next_of(most, LOOKS)?;
             let position = cursor.position();
-            if !batch.is_empty() {
-                return Ok(Some(batch));
+            if !batch.records.is_empty() {
+                return Ok(Batch { ended: false, ..batch });
+            }
+            if !batch.ended {
+                return Ok(batch);
             }
             self.cursor = None;
             if position == self.next && self.waited {
@@ -180,7 +189,7 @@ impl Follow {
             self.next = position;
         }
         if self.end.is_some_and(|end| self.next >= end) {
-            return Ok(Some(Vec::new()));
+            return nothing(true);
         }
         let waited = clock().monotonic().saturating_sub(started);
         let left = self.timeout.map_or(SLICE, |timeout| timeout.saturating_sub(waited));
@@ -188,8 +197,8 @@ impl Follow {
             let cursor =
                 store.read(&self.topic, self.queue_id, Some(self.next), self.end, self.filter.as_ref())?;
             (self.cursor, self.waited) = (Some(cursor), true);
-            return Ok(None);
+            return nothing(false);
         }
-        Ok(left.is_zero().then(Vec::new))
+        nothing(left.is_zero())
     }
 }

@@ -20,6 +20,7 @@ mod buffer;
 mod compaction;
 mod error;
 mod events;
+mod filter;
 mod input;
 mod iterators;
 mod message;
@@ -40,6 +41,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<store::NativeStore>()?;
     module.add_class::<message::StoredMessage>()?;
     module.add_class::<results::AppendResult>()?;
+    module.add_class::<filter::SqlFilter>()?;
     module.add_class::<iterators::MessageIterator>()?;
     module.add_class::<table::TableLoad>()?;
     module.add_class::<table::TableRows>()?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_core::{Boundary, NewMessage, OpenMode, RecoveryProgress, Store, StoreError, TagFilter};
+use mqstore_core::{Boundary, NewMessage, OpenMode, RecoveryProgress, Store, StoreError};
 use mqstore_format::Host;
 use mqstore_io::{Clock, OsVfs, SystemClock};
 use pyo3::exceptions::PyValueError;
@@ -16,8 +16,9 @@ use pyo3::types::{PyDict, PyList, PyString};
 use crate::admin::{rebuild_store, snapshot_store, stats_dict};
 use crate::batch::parts;
 use crate::compaction::{StoreRequest, compact_store};
-use crate::error::{StoreClosedError, to_py};
+use crate::error::StoreClosedError;
 use crate::events::report_dict;
+use crate::filter::message_filter;
 use crate::input::{Encoded, duration, encode, number, offset, offsets, optional_offset, queue, text, time};
 use crate::iterators::{Follow, MessageIterator, Source};
 use crate::message::StoredMessage;
@@ -406,7 +407,7 @@ impl NativeStore {
     ///     queue_id: the queue.
     ///     start: the first offset; None is the smallest that can be read.
     ///     end: the offset to stop before; None is the largest at the time of the call.
-    ///     filter: a tag expression such as `"paid || shipped"`.
+    ///     filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
     ///     follow: whether to wait at the end for more instead of stopping.
     ///     timeout: how long `follow` waits for one message before the iterator ends; None is for ever.
     ///
@@ -426,7 +427,7 @@ impl NativeStore {
         timeout: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
-        let filter = filter.map(tag_filter).transpose()?.flatten();
+        let filter = message_filter(filter)?;
         let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
         let cursor = detached(py, || store.read(topic, queue_id, start, end, filter.as_ref()))?;
         if !follow {
@@ -440,11 +441,15 @@ impl NativeStore {
     }
 
     /// All messages in commit-log order from log offset `start` on, whatever the state of the queues.
-    #[pyo3(signature = (start = None))]
-    fn _scan_log(slf: &Bound<'_, Self>, start: Option<u64>) -> PyResult<MessageIterator> {
+    #[pyo3(signature = (start = None, filter = None))]
+    fn _scan_log(
+        slf: &Bound<'_, Self>,
+        start: Option<u64>,
+        filter: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
         let cursor = detached(py, || store.scan_log(start))?;
-        Self::iterator(slf, Source::Log(cursor))
+        Self::iterator(slf, Source::Log(Box::new(cursor.filtered(message_filter(filter)?))))
     }
 
     /// The message with this `message_id` or `unique_id`, or None.
@@ -592,9 +597,4 @@ impl NativeStore {
             }
         }
     }
-}
-
-fn tag_filter(filter: &Bound<'_, PyAny>) -> PyResult<Option<TagFilter>> {
-    let expression = text("filter", filter)?;
-    TagFilter::parse(expression.to_str()?).map_err(to_py)
 }

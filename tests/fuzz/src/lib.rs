@@ -13,7 +13,7 @@ use mqstore_format::json::{
 use mqstore_format::{
     BatchCqUnit, BatchItem, Checkpoint, Compression, CqExtUnit, CqUnit, CrcCheck, DelayLevels, FormatError,
     Host, IndexEntry, IndexGeometry, IndexHeader, Peek, Properties, PropertiesBuilder, RecordSpec,
-    RecordView, UniqueKeyGenerator, compress, decode_batch, decompress, encode_batch, ext_address,
+    RecordView, SqlFilter, UniqueKeyGenerator, compress, decode_batch, decompress, encode_batch, ext_address,
     ext_offset, geometries_for_len, index_file_name, index_key_hash, java_hash, key_digest, offset_file_name,
     offset_message_id, parse_index_file_name, parse_offset_file_name, parse_offset_message_id,
     parse_queue_dir_name, patch_position, peek, seal_property_crc, split_batch, validate_stored_topic,
@@ -296,6 +296,33 @@ pub fn ids_names(data: &[u8]) {
     assert_eq!(generator.next(i64::from(plain) * i64::from(plain)).as_str().len(), 32);
 }
 
+/// An expression, and behind a zero byte the properties it is evaluated on.
+pub fn sql(data: &[u8]) {
+    let (expression, properties) = data.iter().position(|byte| *byte == 0).map_or((data, &b""[..]), |end| {
+        let (expression, rest) = data.split_at(end);
+        (expression, rest.strip_prefix(&[0]).unwrap_or(rest))
+    });
+    let expression = String::from_utf8_lossy(expression);
+    let properties = Properties::new(properties);
+    let filter = match SqlFilter::parse(&expression) {
+        Ok(filter) => filter,
+        Err(error) => {
+            assert!(error.position <= expression.chars().count() && !error.to_string().is_empty());
+            return;
+        }
+    };
+    let found = filter.evaluate(properties);
+    assert_eq!(filter.matches(properties), found == Ok(Some(true)));
+    assert!(filter.explain().contains("reads: "));
+    // Without what is ignored it is the same, and NOT turns it round.
+    let end = filter.ignored().map_or(expression.len(), |(_, rest)| expression.len() - rest.len());
+    let bare = SqlFilter::parse(&expression[..end]).expect("what is ignored is not needed");
+    assert_eq!((bare.ignored(), bare.evaluate(properties)), (None, found.clone()));
+    if let Ok(opposite) = SqlFilter::parse(&format!("NOT ({})", &expression[..end])) {
+        assert_eq!(opposite.evaluate(properties), found.map(|truth| truth.map(|truth| !truth)));
+    }
+}
+
 /// Compressed bodies: the first byte chooses the kind and what is done, the second the limit.
 pub fn compression(data: &[u8]) {
     let [choice, limit, bytes @ ..] = data else { return };
@@ -340,7 +367,7 @@ pub fn directory(data: &[u8]) {
 pub type Target = fn(&[u8]);
 
 /// The targets by name, as `run.sh` and the tests know them.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("record", record),
     ("properties", properties),
     ("batch", batch),
@@ -349,6 +376,7 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("checkpoint", checkpoint),
     ("json", json),
     ("ids_names", ids_names),
+    ("sql", sql),
     ("compression", compression),
     ("directory", directory),
 ];

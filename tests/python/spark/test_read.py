@@ -93,6 +93,8 @@ def test_narrow_reads(spark: Any, made: Path) -> None:
     assert read(spark, made, tags="paid", topic="orders", bodyFormat="text").filter("body like '%:%'").count() == len(
         expected(made, ["body"], topics="orders", filter="paid")
     )
+    condition = "TAGS = 'paid' AND KEYS IN ('k3 all', 'k4 all')"
+    assert read(spark, made, sql=condition).count() == len(expected(made, ["topic"], filter="paid", keys=["k3", "k4"]))
     assert read(spark, made, keys="k3,k4").count() == len(expected(made, ["topic"], keys=["k3", "k4"]))
 
 

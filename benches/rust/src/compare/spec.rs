@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use mqstore_bench::PATIENCE_MS;
 use mqstore_core::PutLockKind;
 use mqstore_core::options::Visibility;
 use mqstore_core::{Durability, StoreOptions};
@@ -10,8 +11,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::Failure;
-
-const PATIENCE_MS: u64 = 60_000;
 
 /// One measurement. Fields that an operation does not use may be left out.
 #[derive(Clone, Debug, Deserialize)]

@@ -281,13 +281,14 @@ impl LogScanner {
         watch: &mut dyn FnMut(u64) -> Result<(), StoreError>,
     ) -> Result<Option<u64>, StoreError> {
         let mut at = from;
+        let mut looked = Looked::default();
         loop {
             if self.list.find(at).is_none() {
                 let Some(next) = self.list.next_from(at) else { return Ok(None) };
                 at = next.base_offset();
             }
             let end = at.saturating_add(WATCHED_BYTES);
-            if let Some(found) = self.resync_before(at, end)? {
+            if let Some(found) = self.look_before(at, end, &mut looked)? {
                 return Ok(Some(found));
             }
             watch(end)?;
@@ -300,20 +301,20 @@ impl LogScanner {
 
     /// As [`Self::resync`], of records that begin before `end`.
     pub fn resync_before(&mut self, from: u64, end: u64) -> Result<Option<u64>, StoreError> {
+        self.look_before(from, end, &mut Looked::default())
+    }
+
+    fn look_before(&mut self, from: u64, end: u64, looked: &mut Looked) -> Result<Option<u64>, StoreError> {
         let list = Arc::clone(&self.list);
         let end = end.min(self.limit);
-        // In a whole log the next record is near.
-        let mut first_look = FIRST_LOOK_BYTES;
         for segment in list
             .segments()
             .iter()
             .filter(|segment| segment.end_offset() > from && segment.base_offset() < end)
         {
-            if let Some(found) = self.resync_in(segment, from.max(segment.base_offset()), end, first_look)? {
+            if let Some(found) = self.resync_in(segment, from.max(segment.base_offset()), end, looked)? {
                 return Ok(Some(found));
             }
-            // It is not: whole segments may be holes, which nobody reads.
-            first_look = WINDOW_BYTES;
         }
         Ok(None)
     }
@@ -323,37 +324,35 @@ impl LogScanner {
         segment: &Arc<Segment>,
         from: u64,
         before: u64,
-        first_look: usize,
+        looked: &mut Looked,
     ) -> Result<Option<u64>, StoreError> {
         let end = segment.end_offset().min(self.limit);
         let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
         let mut position = from;
-        let mut wanted = first_look;
-        let mut data = None;
         while position < before && position + MIN_RECORD_BYTES as u64 <= end {
-            // Holes and unwritten blocks hold no record; skipping them keeps a nearly empty segment cheap. All are
-            // looked for before much is read: unwritten blocks count as data as soon as they were read.
-            if data.is_none() && wanted >= WINDOW_BYTES {
-                let found = data_from(&*file, position - segment.base_offset(), end - segment.base_offset());
-                data = Some(found.at_file(|| segment.path(), "looking for data")?);
-            }
-            if let Some(data) = &data {
+            // Holes and unwritten blocks hold no record; skipping them keeps a nearly empty segment cheap.
+            if looked.wanted >= WINDOW_BYTES {
+                let found = looked.data_of(segment, &*file, position..end);
+                let data = found.at_file(|| segment.path(), "looking for data")?;
                 let here = position - segment.base_offset();
                 let Some(next) = data.get(data.partition_point(|part| part.end <= here)) else {
                     return Ok(None);
                 };
                 position = position.max(segment.base_offset() + next.start);
             }
+            let wanted = looked.wanted;
             let len = (end.saturating_sub(position)).min(wanted as u64) as usize;
             if len < MIN_RECORD_BYTES {
                 return Ok(None);
             }
-            wanted = WINDOW_BYTES.min(4 * wanted);
+            looked.wanted = WINDOW_BYTES.min(4 * wanted);
             let window = self.window.bytes(segment, position, len, position + len as u64)?;
             // Zeros hold no record, and room ahead of the log is full of them; a size may begin with three.
             let zeros = leading_zeros(window).saturating_sub(3);
             if zeros >= MIN_RECORD_BYTES {
                 position += zeros as u64;
+                // Where nothing was written yet, there are gigabytes of them.
+                looked.wanted = WINDOW_BYTES;
                 continue;
             }
             let candidate = candidates(window, position).next();
@@ -512,6 +511,38 @@ fn check_place(physical_offset: i64, offset: u64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("the record says that it lies at {physical_offset}"))
+}
+
+/// What a search for the next record knows of a segment.
+#[derive(Debug)]
+struct Looked {
+    /// How much it reads at once: in a whole log the next record is near, elsewhere there may be none for gigabytes.
+    wanted: usize,
+    /// The base offset of a segment, and the parts of its file that hold data. They are asked for once: what is read
+    /// of unwritten blocks, or read ahead by the system, counts as data from then on, and reading that reads further ahead.
+    data: Option<(u64, Vec<Range<u64>>)>,
+}
+
+impl Default for Looked {
+    fn default() -> Self {
+        Self { wanted: FIRST_LOOK_BYTES, data: None }
+    }
+}
+
+impl Looked {
+    /// The parts of the segment's file that hold data, of those offsets of the log at least.
+    fn data_of(
+        &mut self,
+        segment: &Segment,
+        file: &dyn mqstore_io::VfsFile,
+        offsets: Range<u64>,
+    ) -> std::io::Result<&[Range<u64>]> {
+        let base = segment.base_offset();
+        if self.data.as_ref().is_none_or(|(known, _)| *known != base) {
+            self.data = Some((base, data_from(file, offsets.start - base, offsets.end - base)?));
+        }
+        Ok(self.data.as_ref().map(|(_, data)| data.as_slice()).unwrap_or_default())
+    }
 }
 
 /// The parts of a file from `from` to `end` that hold data, to a window's length.

@@ -44,5 +44,5 @@ mod write;
 pub use arrivals::{Arrivals, Call, Ticket};
 pub use batch::{BatchOutcome, BatchQueue};
 pub use queue::{ConsumeQueue, UnitPlace};
-pub use set::{OPEN_QUEUE_FILES, QueueSet};
+pub use set::QueueSet;
 pub use write::{CommitOutcome, WriteOutcome};

@@ -20,8 +20,15 @@ use super::queue::ConsumeQueue;
 use crate::error::{IoContext, StoreError, Stray};
 use crate::files::StoreFiles;
 
-/// Descriptors that [`QueueSet::load`] keeps open at most.
-pub const OPEN_QUEUE_FILES: usize = 512;
+/// Descriptors that a set of queues keeps open at most: an eighth of what the process may have, within these bounds.
+/// Where appends go to more queues in turn than that, each of them opens a file.
+const OPEN_QUEUE_FILES: (u64, u64) = (512, 4096);
+
+fn open_queue_files(files: &StoreFiles) -> Arc<FileCache> {
+    let (least, most) = OPEN_QUEUE_FILES;
+    let count = (files.vfs.environment().open_files / 8).clamp(least, most);
+    Arc::new(FileCache::new(Arc::clone(&files.vfs), count as usize))
+}
 
 /// The queues of one topic, by id.
 type TopicQueues = BTreeMap<i32, Arc<ConsumeQueue>>;
@@ -38,14 +45,14 @@ pub struct QueueSet {
 }
 
 impl QueueSet {
-    /// Lists the queues of a store, with at most [`OPEN_QUEUE_FILES`] descriptors. Never writes.
+    /// Lists the queues of a store, with an eighth of the process's descriptors at most, and no more than 4,096 (512 in
+    /// any case). Never writes.
     ///
     /// The length of queue files is the one that most files here have; `configured_file_bytes`
     /// (default 6,000,000, rounded up to a multiple of 20) counts where there is none. The queues are
     /// empty until [`ConsumeQueue::recover_bounds`].
     pub fn load(files: &StoreFiles, configured_file_bytes: u64, access: Access) -> Result<Self, StoreError> {
-        let cache = Arc::new(FileCache::new(Arc::clone(&files.vfs), OPEN_QUEUE_FILES));
-        Self::load_with(files, configured_file_bytes, access, cache)
+        Self::load_with(files, configured_file_bytes, access, open_queue_files(files))
     }
 
     /// As [`Self::load`], with the descriptors of `cache`.
@@ -71,7 +78,7 @@ impl QueueSet {
 
     /// An empty set with files of the same lengths, under the root of `files`.
     pub fn aside(&self, files: &StoreFiles) -> Result<Self, StoreError> {
-        let cache = Arc::new(FileCache::new(Arc::clone(&files.vfs), OPEN_QUEUE_FILES));
+        let cache = open_queue_files(files);
         let home = Arc::new(Home::new(files, Arc::clone(&cache), self.home.layout, Access::ReadWrite));
         let (batch, _) = BatchQueues::load(files, self.batch.units_per_file(), Access::ReadWrite, cache)?;
         Ok(Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed: false })

@@ -4,6 +4,7 @@
 //! records for one call. Each record that leaves has been checked against the queue entry that led to
 //! it; where they disagree the queue is derived from the log anew, or the damage is named.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -15,11 +16,19 @@ use super::view::View;
 use crate::commit_log::{Damage, LogScanner, RecordReader, ScanChecks, ScanItem, Segment};
 use crate::compaction::{CompactedQueue, CompactedRecords};
 use crate::error::StoreError;
-use crate::message::{RecordBytes, StoredRecord, TagFilter};
+use crate::message::{MessageFilter, RecordBytes, StoredRecord};
 
 /// Entries fetched at once, at first and at most: who wants one message does not pay for hundreds.
 const FIRST_UNITS: usize = 32;
 const MOST_UNITS: usize = 512;
+
+/// Some of the records that a cursor finds.
+pub struct Batch {
+    /// The records; none may also mean that none of those that were looked at matched.
+    pub records: Vec<StoredRecord>,
+    /// Whether there is nothing behind them.
+    pub ended: bool,
+}
 
 /// Records of one queue in ascending offset.
 pub struct QueueCursor {
@@ -28,7 +37,7 @@ pub struct QueueCursor {
     queue_id: i32,
     next: i64,
     end: i64,
-    filter: Option<TagFilter>,
+    filter: Option<MessageFilter>,
     reader: RecordReader,
     units: Vec<(i64, CqUnit)>,
     used: usize,
@@ -48,7 +57,7 @@ impl QueueCursor {
         topic: &str,
         queue_id: i32,
         range: (i64, i64),
-        filter: Option<TagFilter>,
+        filter: Option<MessageFilter>,
         limit: u64,
     ) -> Self {
         let reader = RecordReader::new(view.log(), view.list(), limit);
@@ -87,19 +96,15 @@ impl QueueCursor {
         self
     }
 
+    /// The next record that a compaction left, which may not match.
     fn next_compacted(&mut self) -> Result<Option<StoredRecord>, StoreError> {
         while let Some((records, end)) = &mut self.compacted {
             let end = *end;
-            while let Some(record) = records.next().transpose()? {
-                if record.queue_offset >= end.min(self.end) {
-                    break;
-                }
+            if let Some(record) = records.next().transpose()?
+                && record.queue_offset < end.min(self.end)
+            {
                 self.next = record.queue_offset + 1;
-                let tags_match =
-                    |filter: &TagFilter| record.view().is_ok_and(|view| filter.matches(view.tags()));
-                if self.filter.as_ref().is_none_or(tags_match) {
-                    return Ok(Some(record));
-                }
+                return Ok(Some(record));
             }
             self.next = self.next.max(end);
             let read = self.compacted.take().map(|(records, _)| records);
@@ -131,19 +136,34 @@ impl QueueCursor {
 
     /// Up to `max` records; an empty answer is the end.
     pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
+        Ok(self.next_of(max, usize::MAX)?.records)
+    }
+
+    /// As [`next_batch`](Self::next_batch), but at most `looks` records are read to find them: a filter may pass
+    /// over any number, and the caller may have something else to do meanwhile.
+    pub fn next_of(&mut self, max: usize, looks: usize) -> Result<Batch, StoreError> {
         self.view.check()?;
         let mut records = Vec::new();
-        while records.len() < max {
+        let (mut ended, mut looks) = (false, looks);
+        while records.len() < max && looks > 0 {
             let Some(record) = self.next_compacted()? else { break };
-            records.push(record);
+            looks -= 1;
+            let matches = |filter: &MessageFilter| record.view().is_ok_and(|view| filter.matches(&view));
+            if self.filter.as_ref().is_none_or(matches) {
+                records.push(record);
+            }
         }
-        while records.len() < max {
-            let Some((queue_offset, unit)) = self.next_unit()? else { break };
+        while records.len() < max && looks > 0 {
+            let Some((queue_offset, unit)) = self.next_unit()? else {
+                ended = true;
+                break;
+            };
             let wanted = self.filter.as_ref().is_none_or(|filter| filter.may_match_code(unit.tags_code));
             if !wanted {
                 self.advance(queue_offset);
                 continue;
             }
+            looks -= 1;
             match self.load(queue_offset, unit) {
                 Ok((record, messages)) => {
                     self.advance(queue_offset + messages - 1);
@@ -158,11 +178,11 @@ impl QueueCursor {
                 }
             }
         }
-        if records.is_empty() {
+        if ended && records.is_empty() {
             // Whoever waits for more is in nobody's way.
             self.reader.release();
         }
-        Ok(records)
+        Ok(Batch { records, ended })
     }
 
     /// Fails when the log has lost the place where this cursor stands.
@@ -225,7 +245,7 @@ impl QueueCursor {
         self.next = queue_offset.saturating_add(1);
     }
 
-    /// The record of an entry, `None` when its tags do not match after all; and how many offsets it takes.
+    /// The record of an entry, `None` when it does not match after all; and how many offsets it takes.
     fn load(&mut self, queue_offset: i64, unit: CqUnit) -> Result<(Option<StoredRecord>, i64), StoreError> {
         let bad = |reason: String| {
             StoreError::corrupt(
@@ -244,7 +264,7 @@ impl QueueCursor {
                 view.topic, view.queue_id, view.queue_offset
             )));
         }
-        let matches = self.filter.as_ref().is_none_or(|filter| filter.matches(view.tags()));
+        let matches = self.filter.as_ref().is_none_or(|filter| filter.matches(&view));
         let batch = if view.sys_flag.inner_batch() { view.inner_batch() } else { None };
         let messages = batch.map_or(1, |(_, messages)| i64::from(messages.max(1)));
         Ok((matches.then(|| StoredRecord::decoded(bytes, offset, queue_offset)), messages))
@@ -288,6 +308,7 @@ pub struct LogCursor {
     /// Keeps the segment where the cursor stands from being deleted for a while.
     held: Option<MappedFileGuard>,
     limit: u64,
+    filter: Option<MessageFilter>,
 }
 
 impl LogCursor {
@@ -298,16 +319,35 @@ impl LogCursor {
         on_damage: Box<dyn FnMut(String) + Send>,
     ) -> Self {
         let scanner = LogScanner::new(view.list(), start, limit, ScanChecks { crc: true });
-        Self { scanner, view, on_damage, held: None, limit }
+        Self { scanner, view, on_damage, held: None, limit, filter: None }
+    }
+
+    /// From now on only records that match.
+    #[must_use]
+    pub fn filtered(self, filter: Option<MessageFilter>) -> Self {
+        Self { filter, ..self }
     }
 
     /// Up to `max` records; an empty answer is the end. Damaged stretches are skipped and reported.
     pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
+        Ok(self.next_of(max, usize::MAX)?.records)
+    }
+
+    /// As [`next_batch`](Self::next_batch), but about `looks` records are read to find them at most.
+    pub fn next_of(&mut self, max: usize, looks: usize) -> Result<Batch, StoreError> {
         self.view.check()?;
-        let mut records = Vec::new();
+        let (mut records, mut ended) = (Vec::new(), false);
         self.held = self.view.list().find(self.scanner.position()).and_then(Segment::hold);
-        while records.len() < max {
-            match next_record(&*self.view, &mut self.scanner, self.limit, |_| true)? {
+        let (looks, matches) = (Cell::new(looks), Cell::new(true));
+        // The last one that is looked at comes back even so, and is dropped here.
+        let wanted = |record: &RecordView<'_>| {
+            looks.set(looks.get().saturating_sub(1));
+            matches.set(self.filter.as_ref().is_none_or(|filter| filter.matches(record)));
+            matches.get() || looks.get() == 0
+        };
+        while records.len() < max && looks.get() > 0 {
+            match next_record(&*self.view, &mut self.scanner, self.limit, wanted)? {
+                Found::Record(..) if !matches.get() => {}
                 Found::Record(offset, bytes) => {
                     let record = StoredRecord::new(bytes, offset, None);
                     records.push(record.map_err(|error| {
@@ -315,13 +355,16 @@ impl LogCursor {
                     })?);
                 }
                 Found::Skipped(text) => (self.on_damage)(text),
-                Found::End => break,
+                Found::End => {
+                    ended = true;
+                    break;
+                }
             }
         }
-        if records.is_empty() {
+        if ended && records.is_empty() {
             self.held = None;
         }
-        Ok(records)
+        Ok(Batch { records, ended })
     }
 }
 

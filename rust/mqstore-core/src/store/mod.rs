@@ -46,7 +46,7 @@ use mqstore_io::{Clock, Vfs};
 
 pub use copies::{Origin, check_copy};
 pub use copy::copy_store;
-pub use cursor::{LogCursor, LookupCursor, QueueCursor};
+pub use cursor::{Batch, LogCursor, LookupCursor, QueueCursor};
 pub use info::{Geometry, GroupOffset, GroupOffsets, InfoReport, PartSize, info};
 pub use query::Boundary;
 pub use rates::HourRate;

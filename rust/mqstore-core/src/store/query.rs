@@ -10,7 +10,7 @@ use super::{QueueInfo, Store};
 use crate::commit_log::{LogScanner, RecordReader, ScanChecks};
 use crate::compaction::CompactedQueue;
 use crate::error::StoreError;
-use crate::message::{StoredRecord, TagFilter};
+use crate::message::{MessageFilter, StoredRecord};
 
 /// Which of several offsets a time look-up answers with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Store {
     }
 
     /// The messages of a queue from `start` (default: the minimum) to before `end` (default: the
-    /// maximum now) whose tags match `filter`. Of a compacted queue any offset up to the maximum can be the
+    /// maximum now) that match `filter`. Of a compacted queue any offset up to the maximum can be the
     /// start: where its message went, the next one answers.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Store {
         queue_id: i32,
         start: Option<i64>,
         end: Option<i64>,
-        filter: Option<&TagFilter>,
+        filter: Option<&MessageFilter>,
     ) -> Result<QueueCursor, StoreError> {
         self.check()?;
         let view = self.view();

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 #[cfg(target_os = "linux")]
 use rustix::fs::StatxFlags;
@@ -182,20 +182,26 @@ impl Vfs for OsVfs {
     }
 
     fn environment(&self) -> Environment {
-        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         // The hasher's keys are random, which is all that is asked of a token.
         let random_seed = RandomState::new().hash_one(std::time::Instant::now());
-        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        Environment {
-            boot_id: boot_id(),
-            pid: std::process::id(),
-            hostname,
-            random_seed,
-            threads: true,
-            processors,
-            memory_bytes: memory_bytes(),
-        }
+        Environment { pid: std::process::id(), random_seed, ..facts().clone() }
     }
+}
+
+/// What stays as it is while the process lives. A reader beside a writer asks for it with every message, and the
+/// processors alone are read from several files.
+fn facts() -> &'static Environment {
+    static FACTS: OnceLock<Environment> = OnceLock::new();
+    FACTS.get_or_init(|| Environment {
+        boot_id: boot_id(),
+        pid: 0,
+        hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        random_seed: 0,
+        threads: true,
+        processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+        memory_bytes: memory_bytes(),
+        open_files: rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX),
+    })
 }
 
 /// Bytes of memory of this machine.

@@ -223,6 +223,7 @@ impl Vfs for SimVfs {
             threads: !state.options.by_hand,
             processors: 2,
             memory_bytes: state.options.memory_bytes.unwrap_or(1 << 40),
+            open_files: 1024,
         }
     }
 }

@@ -25,13 +25,14 @@ use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{Array, RecordBatch, RecordBatchReader, StructArray};
 use arrow_schema::{ArrowError, SchemaRef};
-use mqstore_core::{MakeSink, Passed, ScanPlan, ScanRange, ScanRequest, Scanned, StoreError, TagFilter};
+use mqstore_core::{MakeSink, Passed, ScanPlan, ScanRange, ScanRequest, Scanned, StoreError};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use regex::bytes::Regex;
 
 use crate::error::{MQStoreError, to_py};
+use crate::filter::message_filter;
 use crate::runtime::{bug, detached};
 use crate::store::NativeStore;
 use columns::Columns;
@@ -234,7 +235,7 @@ fn layout(request: &Bound<'_, PyDict>) -> PyResult<Layout> {
 }
 
 fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
-    let filter: Option<String> = entry(request, "filter")?;
+    let filter: Option<Bound<'_, PyAny>> = entry(request, "filter")?;
     let body: Option<String> = entry(request, "body_matches")?;
     let body = body.map(|pattern| Regex::new(&pattern)).transpose().map_err(|error| {
         to_py(StoreError::InvalidOption { option: "body_matches", reason: error.to_string() })
@@ -253,7 +254,7 @@ fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
         start_ms: entry(request, "start_time")?,
         end_ms: entry(request, "end_time")?,
         keys: entry(request, "keys")?.unwrap_or_default(),
-        tags: filter.map(|expression| TagFilter::parse(&expression)).transpose().map_err(to_py)?.flatten(),
+        filter: message_filter(filter.as_ref())?,
         body,
         from: entry(request, "from")?,
         threads: entry(request, "threads")?.unwrap_or(1),

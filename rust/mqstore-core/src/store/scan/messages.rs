@@ -11,8 +11,9 @@ use super::request::ScanRequest;
 use super::source::{Next, Passed, TASK_BYTES, TASK_ENTRIES, Task, Tell};
 use crate::error::StoreError;
 
-/// Records that a cursor is asked for at once.
+/// Records that a cursor is asked for at once, and how many it may look at for them.
 const AT_ONCE: usize = 16;
+const LOOKS: usize = 1024;
 
 /// Cursors on queues, one behind the other.
 pub(super) struct MessageSource {
@@ -26,13 +27,13 @@ impl MessageSource {
         for range in request.ranges.iter().flatten() {
             let (topic, queue_id) = (range.topic.as_str(), range.queue_id);
             let (start, end) = (range.start, Some(range.end));
-            let cursor = match store.read(topic, queue_id, Some(start), end, request.tags.as_ref()) {
+            let cursor = match store.read(topic, queue_id, Some(start), end, request.filter.as_ref()) {
                 Err(StoreError::OffsetOutOfRange { min_offset, .. }) if start < min_offset => {
                     let text = format!(
                         "queue {queue_id} of topic {topic:?} begins at {min_offset} and not at {start}"
                     );
                     tell(Passed::Deleted, text);
-                    store.read(topic, queue_id, Some(min_offset), end, request.tags.as_ref())
+                    store.read(topic, queue_id, Some(min_offset), end, request.filter.as_ref())
                 }
                 cursor => cursor,
             };
@@ -44,14 +45,16 @@ impl MessageSource {
     pub(super) fn next(&mut self) -> Result<Next, StoreError> {
         let (mut records, mut bytes) = (Vec::new(), 0);
         while let Some(cursor) = self.cursors.front_mut() {
-            let some = cursor.next_batch(AT_ONCE)?;
-            if some.is_empty() {
+            let some = cursor.next_of(AT_ONCE, LOOKS)?;
+            if some.ended {
                 self.cursors.pop_front();
             }
-            bytes += some.iter().map(|record| record.bytes().len() as u64).sum::<u64>();
-            records.extend(some);
-            if bytes >= TASK_BYTES || records.len() >= TASK_ENTRIES {
-                break;
+            // A task without a record lets whoever waits look around.
+            let nothing = some.records.is_empty();
+            bytes += some.records.iter().map(|record| record.bytes().len() as u64).sum::<u64>();
+            records.extend(some.records);
+            if bytes >= TASK_BYTES || records.len() >= TASK_ENTRIES || nothing && !some.ended {
+                return Ok(Next::Task(Task::Records(records)));
             }
         }
         Ok(if records.is_empty() { Next::End } else { Next::Task(Task::Records(records)) })

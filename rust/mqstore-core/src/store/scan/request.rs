@@ -7,7 +7,7 @@ use mqstore_format::properties::{KEYS, UNIQ_KEY};
 use mqstore_format::{RecordView, validate_stored_topic};
 use regex::bytes::Regex;
 
-use crate::message::TagFilter;
+use crate::message::MessageFilter;
 
 /// How a scan finds its records. The rows are the same, but for [`ScanPlan::Messages`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,8 +58,8 @@ pub struct ScanRequest {
     pub end_ms: Option<i64>,
     /// Only messages with one of these keys, or with one of them as their unique key.
     pub keys: Vec<String>,
-    /// Only messages whose tag matches.
-    pub tags: Option<TagFilter>,
+    /// Only messages that match.
+    pub filter: Option<MessageFilter>,
     /// Only messages whose body, decompressed, matches.
     pub body: Option<Regex>,
     /// Goes on at this log offset, which an earlier scan said to be where it stands.
@@ -108,7 +108,7 @@ pub(super) struct RowFilter {
     offsets: Option<(i64, i64)>,
     times: Option<(i64, i64)>,
     keys: Vec<String>,
-    tags: Option<TagFilter>,
+    filter: Option<MessageFilter>,
     body: Option<Regex>,
 }
 
@@ -137,14 +137,14 @@ impl RowFilter {
             offsets: range(request.start_offset, request.end_offset),
             times: range(request.start_ms, request.end_ms),
             keys: request.keys.clone(),
-            tags: request.tags.clone(),
+            filter: request.filter.clone(),
             body: request.body.clone(),
         }
     }
 
-    /// The tags to look for, where a queue's entries tell them.
-    pub(super) fn tags(&self) -> Option<&TagFilter> {
-        self.tags.as_ref()
+    /// Whether a queue entry's tags code can belong to a row.
+    pub(super) fn may_match_code(&self, tags_code: i64) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.may_match_code(tags_code))
     }
 
     #[inline]
@@ -171,8 +171,8 @@ impl RowFilter {
             && self.queue_id.is_none_or(|id| id == record.queue_id)
             && within(self.offsets, record.queue_offset)
             && within(self.times, record.store_timestamp)
-            && self.tags.as_ref().is_none_or(|tags| tags.matches(record.tags()))
             && (self.keys.is_empty() || self.has_key(record))
+            && self.filter.as_ref().is_none_or(|filter| filter.matches(record))
             && self.body.as_ref().is_none_or(|body| row.body().is_some_and(|text| body.is_match(text)))
     }
 

@@ -287,10 +287,9 @@ impl QueueSource {
         loop {
             while let Some((queue_offset, unit)) = run.ready.front() {
                 let at = u64::try_from(unit.physical_offset).unwrap_or(0);
-                let tags = self.filter.tags();
                 let wanted = (self.span.0..self.span.1).contains(&at)
                     && *queue_offset < run.range.end
-                    && tags.is_none_or(|tags| tags.may_match_code(unit.tags_code));
+                    && self.filter.may_match_code(unit.tags_code);
                 if wanted {
                     self.heads.push(Reverse((at, queue)));
                     return Ok(());

@@ -95,7 +95,7 @@ fn a_batch_is_found_by_the_keys_of_its_messages() {
         let found = store.lookup(TOPIC, key, None, None, None).unwrap().next_batch(9).unwrap();
         assert_eq!(found.len(), 1, "{key}");
     }
-    let filter = crate::TagFilter::parse("T").unwrap().unwrap();
+    let filter = crate::MessageFilter::tags("T").unwrap().unwrap();
     let mut cursor = store.read(TOPIC, 0, None, None, Some(&filter)).unwrap();
     assert_eq!(cursor.next_batch(9).unwrap().len(), 1);
 }

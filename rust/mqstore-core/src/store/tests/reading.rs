@@ -1,7 +1,7 @@
 //! Every way to find a message.
 
 use super::{World, body, message, put, read_all, small};
-use crate::{Boundary, OpenMode, StoreError, StoreOptions, TagFilter, encode_properties};
+use crate::{Boundary, MessageFilter, OpenMode, StoreError, StoreOptions, encode_properties};
 
 #[test]
 fn messages_are_found_by_id_position_and_unique_key() {
@@ -61,15 +61,65 @@ fn filters_match_tags() {
         store.append(&message("t", Some(0), tags.as_bytes(), &properties)).unwrap();
     }
     for (expression, wanted) in [("Aa", 10), ("BB || C", 20), ("*", 30), ("nothing", 0)] {
-        let filter = TagFilter::parse(expression).unwrap();
+        let filter = MessageFilter::tags(expression).unwrap();
         let mut cursor = store.read("t", 0, None, None, filter.as_ref()).unwrap();
         assert_eq!(cursor.next_batch(99).unwrap().len(), wanted, "{expression}");
     }
-    let filter = TagFilter::parse("Aa").unwrap().unwrap();
+    let filter = MessageFilter::tags("Aa").unwrap().unwrap();
     let hash = i64::from(mqstore_format::java_hash("Aa"));
     assert!(filter.may_match_code(hash) && !filter.may_match_code(hash + 1));
     // What is no hash tells nothing: a time, a place in an extension.
     assert!(filter.may_match_code(1_700_000_000_000) && filter.may_match_code(i64::MIN + 20));
+}
+
+#[test]
+fn filters_match_properties() {
+    let (world, _, _) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    for number in 0..30 {
+        let price = number.to_string();
+        let region = ["eu", "us"][number % 2];
+        let properties =
+            encode_properties([], Some("T"), None, [("price", price.as_str()), ("region", region)]);
+        store.append(&message("t", Some(0), price.as_bytes(), &properties.unwrap())).unwrap();
+    }
+    let cases = [
+        ("price >= 10 AND region = 'eu'", 10),
+        ("price BETWEEN 5 AND 9", 5),
+        ("TAGS = 'T' AND price IN ('3', '4')", 2),
+        ("price > 5.5", 24),
+        ("region", 0),
+        ("missing IS NULL", 30),
+        ("region > 1", 0),
+    ];
+    for (expression, wanted) in cases {
+        let filter = MessageFilter::sql(expression).unwrap();
+        let found = store.read("t", 0, None, None, Some(&filter)).unwrap().next_batch(99).unwrap();
+        assert_eq!(found.len(), wanted, "{expression}");
+        let in_log = store.scan_log(None).unwrap().filtered(Some(filter)).next_batch(99).unwrap();
+        assert_eq!(in_log.len(), wanted, "{expression}");
+    }
+    let error = MessageFilter::sql("price >").unwrap_err();
+    assert!(matches!(error, StoreError::InvalidFilter { position: 7, .. }), "{error}");
+}
+
+#[test]
+fn a_filter_that_finds_nothing_gives_back_control() {
+    let (world, _, _) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    for number in 0..30u8 {
+        let properties = encode_properties([], None, None, [("n", number.to_string().as_str())]).unwrap();
+        store.append(&message("t", Some(0), &[number], &properties)).unwrap();
+    }
+    let filter = MessageFilter::sql("n >= 25").unwrap();
+    let mut queue = store.read("t", 0, None, None, Some(&filter)).unwrap();
+    let mut log = store.scan_log(None).unwrap().filtered(Some(filter));
+    for wanted in [0, 0, 5] {
+        let (in_queue, in_log) = (queue.next_of(99, 10).unwrap(), log.next_of(99, 10).unwrap());
+        assert_eq!((in_queue.records.len(), in_log.records.len()), (wanted, wanted));
+        assert!(!in_queue.ended && !in_log.ended);
+    }
+    assert!(queue.next_of(99, 10).unwrap().ended && log.next_of(99, 10).unwrap().ended);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{World, message, put, small};
 use crate::{
-    MakeSink, OpenMode, Scan, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, Store,
-    StoreError, TagFilter, encode_properties,
+    MakeSink, MessageFilter, OpenMode, Scan, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned,
+    Store, StoreError, encode_properties,
 };
 
 /// Collects log offset and body of each row, a few at a time.
@@ -101,12 +101,16 @@ fn every_plan_and_any_number_of_threads_give_the_rows_in_the_order_of_the_log() 
         start_offset: Some(10),
         end_offset: Some(40),
         keys: vec!["k3".into(), "k5".into()],
-        tags: TagFilter::parse("T || U").unwrap(),
+        filter: MessageFilter::tags("T || U").unwrap(),
         ..only("a")
     };
     let found = all(&store, &ScanRequest { plan: ScanPlan::Log, ..narrow.clone() });
     assert!(!found.is_empty() && found.len() < 30);
     for request in plans(&narrow) {
+        assert_eq!(all(&store, &request), found, "{request:?}");
+    }
+    let filter = Some(MessageFilter::sql("TAGS IN ('T', 'U') AND NOT (KEYS = 'k4')").unwrap());
+    for request in plans(&ScanRequest { filter, ..narrow }) {
         assert_eq!(all(&store, &request), found, "{request:?}");
     }
 }

@@ -35,6 +35,7 @@ import org.apache.rocketmq.store.PutMessageResult;
  *   leave                                                   shutdown of all stores, without waiting for it
  *   logs                                                    captured WARN and ERROR lines since the last open or logs
  *   client command ...                                      the official client, see {@link Client}
+ *   filters cases                                           SQL92 expressions, see {@link Filters}
  *   halt                                                    end at once, without any shutdown
  * </pre>
  *
@@ -44,6 +45,7 @@ public final class Driver {
     private final Map<String, OpenStore> stores = new HashMap<>();
     private final Client client = new Client();
     private final Wire wire = new Wire();
+    private final Filters filters = new Filters(wire);
 
     private Driver() {
     }
@@ -102,6 +104,8 @@ public final class Driver {
                 return logs();
             case "client":
                 return client.run(args, wire);
+            case "filters":
+                return filters.run(args.getAsJsonArray("cases"));
             case "halt":
                 Runtime.getRuntime().halt(137);
                 return null;

@@ -106,7 +106,8 @@ public final class KafkaSide {
                 version.addProperty("version", AppInfoParser.getVersion());
                 return version;
             case "append":
-                KafkaSide appends = new KafkaSide(spec, Map.of());
+                // A thousand messages of 1 KiB are a batch, which is more than a broker lets through unless told.
+                KafkaSide appends = new KafkaSide(spec, Map.of("max.message.bytes", 16 << 20));
                 try {
                     return appends.append(spec);
                 } finally {

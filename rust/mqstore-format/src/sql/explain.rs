@@ -1,0 +1,254 @@
+//! An expression in plain words.
+//!
+//! A line for each condition, indented by its nesting, with what the properties in it are read as and what
+//! becomes of it where they are not set.
+
+use std::fmt::Write as _;
+
+use super::SqlFilter;
+use super::tree::{Condition, Operand};
+use crate::error::shortened;
+
+/// More texts of a list are counted, not named.
+const LISTED: usize = 10;
+
+pub(super) fn explain(filter: &SqlFilter) -> String {
+    let mut lines = Lines { text: String::new() };
+    lines.condition(0, &filter.condition);
+    let names: Vec<_> = filter.properties().collect();
+    let names = if names.is_empty() { "no property".to_owned() } else { names.join(", ") };
+    lines.add(0, &format!("reads: {names}"));
+    if let Some((characters, rest)) = filter.ignored() {
+        let rest = format!("{:?}", shortened(rest));
+        lines.add(0, &format!("ignored, as by RocketMQ, behind the first {characters} characters: {rest}"));
+    }
+    lines.text
+}
+
+struct Lines {
+    text: String,
+}
+
+impl Lines {
+    fn add(&mut self, level: usize, words: &str) {
+        let before = if self.text.is_empty() { "" } else { "\n" };
+        // Writing to a string does not fail.
+        let _ = write!(self.text, "{before}{:indent$}{words}", "", indent = 2 * level);
+    }
+
+    fn condition(&mut self, level: usize, condition: &Condition) {
+        match condition {
+            Condition::Constant(Some(true)) => self.add(level, "TRUE: always true"),
+            Condition::Constant(Some(false)) => self.add(level, "FALSE: always false"),
+            Condition::Constant(None) => self.add(level, "NULL: always unknown"),
+            Condition::Alone(property) => {
+                let name = &property.name;
+                let why = "a property is text, which is never TRUE";
+                self.add(level, &format!("{name}: false where it is set ({why}), unknown where it is not"));
+            }
+            Condition::Not(inside) => self.block(level, "not:", [&**inside]),
+            Condition::All(conditions) => self.block(level, "all of:", conditions),
+            Condition::Any(conditions) => self.block(level, "any of:", conditions),
+            Condition::Equal { left, right, negated } => {
+                let symbol = if *negated { "<>" } else { "=" };
+                let words =
+                    format!("{} {symbol} {}: {}", short(left), short(right), equality(left, right, *negated));
+                self.comparison(level, &words, &[left, right]);
+            }
+            Condition::Order { left, order, right } => {
+                let words =
+                    format!("{} {} {}: {}", short(left), order.symbol(), short(right), read_as(left, right));
+                self.comparison(level, &words, &[left, right]);
+            }
+            Condition::Between { value, low, high, negated } => {
+                let words =
+                    format!("{}{} BETWEEN {} AND {}", short(value), not(*negated), short(low), short(high));
+                self.comparison(
+                    level,
+                    &format!("{words}: {}", bounded(value, low, high)),
+                    &[value, low, high],
+                );
+            }
+            Condition::IsNull { operand, negated } => {
+                let symbol = if *negated { "IS NOT NULL" } else { "IS NULL" };
+                let words = format!("{} {symbol}: {}", short(operand), nothing(operand, *negated));
+                self.comparison(level, &words, &[operand]);
+            }
+            Condition::In { property, texts, negated } => {
+                let (name, list) = (&property.name, listed(texts));
+                let words = format!(
+                    "{name}{} IN ({list}): compared as text, unknown where {name} is not set",
+                    not(*negated)
+                );
+                self.add(level, &words);
+            }
+            Condition::Search { operand, how, text, negated } => {
+                let meaning = match operand {
+                    _ if text.is_empty() => "always false, because the text is empty".to_owned(),
+                    Operand::Property(property) => {
+                        format!("compared as text, false where {} is not set", property.name)
+                    }
+                    Operand::Text(_) => "the same for every message".to_owned(),
+                    _ => "always false, because only texts are searched".to_owned(),
+                };
+                let words = format!("{}{} {} {}", short(operand), not(*negated), how.word(), quoted(text));
+                self.comparison(level, &format!("{words}: {meaning}"), &[operand]);
+            }
+        }
+    }
+
+    fn block<'a>(&mut self, level: usize, words: &str, conditions: impl IntoIterator<Item = &'a Condition>) {
+        self.add(level, words);
+        conditions.into_iter().for_each(|each| self.condition(level + 1, each));
+    }
+
+    /// A line, and below it the conditions among its operands, which it only shows as `(…)`.
+    fn comparison(&mut self, level: usize, words: &str, operands: &[&Operand]) {
+        self.add(level, words);
+        for operand in operands {
+            let mut operand = *operand;
+            while let Operand::Negative(inside) = operand {
+                operand = inside;
+            }
+            if let Operand::Condition(condition) = operand
+                && !matches!(**condition, Condition::Constant(_))
+            {
+                self.block(level + 1, "where (…) is:", [&**condition]);
+            }
+        }
+    }
+}
+
+fn not(negated: bool) -> &'static str {
+    if negated { " NOT" } else { "" }
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", shortened(text).replace('\'', "''"))
+}
+
+fn listed(texts: &[Box<str>]) -> String {
+    let mut list: Vec<_> = texts.iter().take(LISTED).map(|text| quoted(text)).collect();
+    if texts.len() > LISTED {
+        list.push(format!("and {} more", texts.len() - LISTED));
+    }
+    list.join(", ")
+}
+
+/// An operand in a line.
+fn short(operand: &Operand) -> String {
+    match operand {
+        Operand::Property(property) => property.name.to_string(),
+        Operand::Text(text) => quoted(text),
+        Operand::Int(number) => number.to_string(),
+        Operand::Long(number) => number.to_string(),
+        Operand::Double(number) => format!("{number:?}"),
+        Operand::Negative(inside) => format!("-{}", short(inside)),
+        Operand::Condition(condition) => match **condition {
+            Condition::Constant(None) => "NULL".into(),
+            Condition::Constant(Some(truth)) => truth.to_string().to_uppercase(),
+            _ => "(…)".into(),
+        },
+    }
+}
+
+/// What a property is read as beside `other`.
+fn kind(other: &Operand) -> Option<&'static str> {
+    match other {
+        Operand::Int(_) => Some("a 32-bit integer (int)"),
+        Operand::Long(_) => Some("a 64-bit integer (long)"),
+        Operand::Double(_) => Some("a double"),
+        _ => None,
+    }
+}
+
+/// For `BETWEEN`.
+fn bounded(value: &Operand, low: &Operand, high: &Operand) -> String {
+    let (first, second) = (read_as(value, low), read_as(value, high));
+    match (value, kind(low), kind(high)) {
+        _ if first == second => first,
+        (Operand::Property(property), Some(low), Some(high)) => {
+            format!("{} is read as {low} and as {high}, unknown where it is not set", property.name)
+        }
+        _ => format!("{first}; {second}"),
+    }
+}
+
+/// For `=` with a literal.
+fn compared_as(name: &str, other: &Operand) -> String {
+    kind(other).map_or_else(|| "compared as text".into(), |kind| format!("{name} is read as {kind}"))
+}
+
+const NO_NEGATIVE: &str = "only numbers have a negative";
+const CONSTANT: &str = "the same for every message";
+
+/// For `<` and its like.
+fn read_as(left: &Operand, right: &Operand) -> String {
+    match (left, right) {
+        (Operand::Negative(_), _) | (_, Operand::Negative(_)) => format!("always unknown: {NO_NEGATIVE}"),
+        (Operand::Property(left), Operand::Property(right)) if left == right => {
+            format!("{0} is read as a double, unknown where it is not set", left.name)
+        }
+        (Operand::Property(left), Operand::Property(right)) => {
+            let (left, right) = (&left.name, &right.name);
+            format!("{left} and {right} are read as doubles, unknown where either is not set")
+        }
+        (Operand::Property(property), other) | (other, Operand::Property(property)) => {
+            let (name, kind) = (&property.name, kind(other).unwrap_or("text"));
+            format!("{name} is read as {kind}, unknown where it is not set")
+        }
+        _ => CONSTANT.into(),
+    }
+}
+
+/// For `=` and `<>`.
+fn equality(left: &Operand, right: &Operand, negated: bool) -> String {
+    let (equal, different) = (!negated, negated);
+    match (left, right) {
+        (Operand::Negative(_), _) | (_, Operand::Negative(_)) => {
+            format!("{NO_NEGATIVE}; this one is as a property that is not set")
+        }
+        (Operand::Property(left), Operand::Property(right)) => {
+            let (left, right) = (&left.name, &right.name);
+            let both = format!("{equal} where neither is set");
+            format!(
+                "compared as text, {both}, unknown where only {left} is not, {different} where only {right} is not"
+            )
+        }
+        (Operand::Property(property), Operand::Condition(_)) => {
+            format!("{0} is true where it reads true in any case, unknown where it is not set", property.name)
+        }
+        (Operand::Condition(_), Operand::Property(property)) => {
+            let name = &property.name;
+            format!(
+                "never true where {name} is set, because RocketMQ compares no condition with text: write {name} first"
+            )
+        }
+        (Operand::Property(property), other) => {
+            format!("{}, unknown where {} is not set", compared_as(&property.name, other), property.name)
+        }
+        (other, Operand::Property(property)) => {
+            format!("{}, {different} where {} is not set", compared_as(&property.name, other), property.name)
+        }
+        (Operand::Condition(_), Operand::Condition(_)) => "true, false and unknown are compared".into(),
+        (Operand::Condition(_), _) | (_, Operand::Condition(_)) => {
+            format!("{different}, because a condition equals no number and no text")
+        }
+        _ => CONSTANT.into(),
+    }
+}
+
+/// For `IS NULL` and `IS NOT NULL`.
+fn nothing(operand: &Operand, negated: bool) -> String {
+    match operand {
+        Operand::Property(property) => {
+            let set = if negated { "set" } else { "not set" };
+            format!("true where {} is {set}, else false", property.name)
+        }
+        Operand::Condition(_) => {
+            format!("true where it is {}unknown, else false", if negated { "not " } else { "" })
+        }
+        Operand::Negative(_) => format!("always {}: {NO_NEGATIVE}", !negated),
+        _ => format!("always {negated}"),
+    }
+}

@@ -1,0 +1,228 @@
+//! RocketMQ's SQL92 filters: conditions on the properties of a message.
+//!
+//! ```text
+//! price > 5 AND (region IN ('eu', 'us') OR region IS NULL) AND note CONTAINS 'it''s' -- texts in single quotes
+//! ```
+//!
+//! What compiles and what a condition comes to is what RocketMQ's own filters do, 5.3 and 5.5 alike, odd as
+//! some of it is: `tests/interop/test_filters.py` asks both. In short:
+//!
+//! * A property is text or is not set. The other side of a comparison says what the text is read as: an `int`
+//!   for a whole number up to 31 bits, a `long` beyond, a `double` for a number with a point or an exponent.
+//!   Two properties are compared as doubles by `<`, as text by `=`.
+//! * Conditions are true, false or unknown; only true matches. A text that cannot be read as it must be ends
+//!   the evaluation, and the message does not match ([`Unreadable`]).
+//! * A property by itself is never true.
+//! * An expression ends where no operator follows. RocketMQ ignores the rest without a word, and so compiles
+//!   `name LIKE 'x'` to `name`; here [`SqlFilter::ignored`] says where that is.
+//!
+//! Where RocketMQ overflows its stack, with some thousand levels, limits are set here instead:
+//! [`MAX_SQL_BYTES`], [`MAX_SQL_DEPTH`].
+//!
+//! Source: `org.apache.rocketmq.filter.parser.SelectorParser`, `…filter.expression.*`, and
+//! `ExpressionMessageFilter#isMatchedByCommitLog` for what an exception means.
+
+mod build;
+mod evaluate;
+mod explain;
+mod java_number;
+mod lexer;
+mod parser;
+mod tree;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use crate::properties::Properties;
+use evaluate::Row;
+use tree::Condition;
+
+pub use evaluate::Unreadable;
+
+/// The longest expression, in bytes.
+pub const MAX_SQL_BYTES: usize = 1 << 20;
+
+/// How many conditions may be nested in each other; parentheses by themselves and chains of `AND` and `OR` do
+/// not count.
+pub const MAX_SQL_DEPTH: usize = 256;
+
+/// So many values of properties are looked for without allocating.
+const FEW: usize = 8;
+
+/// A compiled expression; equal to another one of the same text.
+#[derive(Clone)]
+pub struct SqlFilter {
+    expression: Box<str>,
+    condition: Condition,
+    /// The names that are read, sorted, and the place of each in a [`Row`].
+    names: Vec<(Box<str>, usize)>,
+    ignored: Option<usize>,
+}
+
+impl SqlFilter {
+    /// Compiles an expression.
+    ///
+    /// # Errors
+    /// What RocketMQ does not compile, and what is beyond [`MAX_SQL_BYTES`] or [`MAX_SQL_DEPTH`].
+    pub fn parse(expression: &str) -> Result<Self, SqlError> {
+        let parsed = parser::parse(expression)?;
+        Ok(Self {
+            expression: expression.into(),
+            condition: parsed.condition,
+            names: parsed.names,
+            ignored: parsed.ignored,
+        })
+    }
+
+    /// The text it was compiled from.
+    pub fn expression(&self) -> &str {
+        &self.expression
+    }
+
+    /// The names of the properties that it reads, sorted, each once.
+    pub fn properties(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.names.iter().map(|(name, _)| &**name)
+    }
+
+    /// What follows the expression and is ignored, as RocketMQ ignores it, and the number of characters before it.
+    pub fn ignored(&self) -> Option<(usize, &str)> {
+        let (before, rest) = self.expression.split_at_checked(self.ignored?)?;
+        Some((before.chars().count(), rest))
+    }
+
+    /// Whether a message with these properties matches.
+    #[inline]
+    pub fn matches(&self, properties: Properties<'_>) -> bool {
+        self.with_row(|values| self.look_up(properties, values), |row| self.condition.is_true(row))
+    }
+
+    /// What a message with these properties comes to: true, false, or `None` for unknown.
+    ///
+    /// # Errors
+    /// [`Unreadable`] where RocketMQ throws an exception.
+    pub fn evaluate(&self, properties: Properties<'_>) -> Result<Option<bool>, Unreadable> {
+        self.with_row(
+            |values| self.look_up(properties, values),
+            |row| self.condition.evaluate(row).map_err(Unreadable::from),
+        )
+    }
+
+    /// As [`evaluate`](Self::evaluate), for properties that `get` knows by name; it is asked once for each of
+    /// [`properties`](Self::properties), in their order.
+    ///
+    /// # Errors
+    /// [`Unreadable`] where RocketMQ throws an exception.
+    pub fn evaluate_with<'a>(
+        &self,
+        mut get: impl FnMut(&str) -> Option<Cow<'a, str>>,
+    ) -> Result<Option<bool>, Unreadable> {
+        let fill = |values: &mut [Option<Cow<'a, str>>]| {
+            for (name, place) in &self.names {
+                if let Some(value) = values.get_mut(*place) {
+                    *value = get(name);
+                }
+            }
+        };
+        self.with_row(fill, |row| self.condition.evaluate(row).map_err(Unreadable::from))
+    }
+
+    /// What it means, in plain words: a line for each condition, indented by their nesting, with what the
+    /// properties are read as; then the names of the properties.
+    pub fn explain(&self) -> String {
+        explain::explain(self)
+    }
+
+    /// Has the values filled in and then looked at.
+    #[inline]
+    fn with_row<'a, T>(
+        &self,
+        fill: impl FnOnce(&mut [Option<Cow<'a, str>>]),
+        look: impl FnOnce(Row<'_>) -> T,
+    ) -> T {
+        let mut few = [const { None }; FEW];
+        let mut many = Vec::new();
+        let values = if let Some(values) = few.get_mut(..self.names.len()) {
+            values
+        } else {
+            many.resize(self.names.len(), None);
+            many.as_mut_slice()
+        };
+        fill(values);
+        look(Row(values))
+    }
+
+    /// Finds the values in one walk; of two with one name the later counts.
+    #[inline]
+    fn look_up<'a>(&self, properties: Properties<'a>, values: &mut [Option<Cow<'a, str>>]) {
+        for (name, value) in properties.iter_raw() {
+            let place = if self.names.len() <= FEW {
+                self.names.iter().find(|(wanted, _)| wanted.as_bytes() == name)
+            } else {
+                let found = self.names.binary_search_by(|(wanted, _)| wanted.as_bytes().cmp(name));
+                found.ok().and_then(|at| self.names.get(at))
+            };
+            if let Some(slot) = place.and_then(|(_, place)| values.get_mut(*place)) {
+                *slot = Some(String::from_utf8_lossy(value));
+            }
+        }
+    }
+}
+
+impl PartialEq for SqlFilter {
+    fn eq(&self, other: &Self) -> bool {
+        self.expression == other.expression
+    }
+}
+
+impl Eq for SqlFilter {}
+
+impl Hash for SqlFilter {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.expression.hash(state);
+    }
+}
+
+impl fmt::Debug for SqlFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SqlFilter").field(&self.expression).finish()
+    }
+}
+
+/// Why an expression does not compile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SqlError {
+    /// Where, as the number of characters before that place.
+    pub position: usize,
+    /// The line of that place, from 1.
+    pub line: usize,
+    /// The character in that line, from 1.
+    pub column: usize,
+    /// What is wrong there and, where something else could stand there, what was expected.
+    pub reason: String,
+}
+
+impl SqlError {
+    /// An error at a byte of `expression`.
+    #[cold]
+    fn new(expression: &str, at: usize, reason: impl Into<String>) -> Self {
+        let before = expression.get(..at).unwrap_or(expression);
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        Self { position: before.chars().count(), line, column, reason: reason.into() }
+    }
+}
+
+impl fmt::Display for SqlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line > 1 {
+            write!(f, "line {}, ", self.line)?;
+        }
+        write!(f, "column {}: {}", self.column, self.reason)
+    }
+}
+
+impl std::error::Error for SqlError {}
+
+#[cfg(test)]
+mod tests;

@@ -67,8 +67,10 @@ MOST_DESCRIPTORS = 700
 """512 files of queues, and what else a store and an interpreter have open."""
 
 MANY = """
-import json, os, sys, mqstore
+import json, os, resource, sys, mqstore
 
+# A store keeps an eighth of what its process may have open for queues.
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 home, queues, each = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 def descriptors():

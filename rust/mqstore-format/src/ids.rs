@@ -125,7 +125,7 @@ pub struct KeyBlock {
 /// Unique among processes by address, process id and `salt`; within one by the time and a 16-bit counter:
 /// 65,536 keys a millisecond, from any number of threads, without a lock. The time starts over each month,
 /// the counter does not, as in the reference. A thread that makes many draws counts by the block
-/// ([`KeyBlock`]), which costs the others up to [`BLOCK`] - 1 of them a millisecond.
+/// ([`KeyBlock`]), which costs the others up to one less than a block of them a millisecond.
 #[derive(Debug)]
 pub struct UniqueKeyGenerator {
     prefix: MadeKey,

@@ -34,7 +34,7 @@ pub struct LogStretch {
     bytes: Bytes,
 }
 
-/// What [`LogScanner::cut`] found.
+/// What `LogScanner::cut` found.
 #[derive(Debug)]
 pub enum Cut {
     /// At least one record, or the filler at a segment's end.

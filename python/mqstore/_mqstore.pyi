@@ -7,16 +7,19 @@ from typing import Any, Final, Literal, Self, final
 from typing_extensions import disjoint_base
 
 from mqstore._message import Message
+from mqstore._mqstore_loop import LoopLink, LoopWait, QueuedAppend
+from mqstore._mqstore_testing import TestClock, TestFaults, is_reserved
 from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Time
 
 __all__ = [
-    "AppendResult", "CopyStream", "LineStream", "MessageIterator", "NativeStore", "ScanRows", "ScanStream",
-    "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows", "__version__", "_after_fork_in_child",
-    "_restore_message", "append_rows", "append_staged", "check_rows", "check_staged", "compaction_abandon",
-    "compaction_end", "compaction_next", "compaction_plan", "compaction_preview", "compaction_publish",
-    "compaction_read", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step",
-    "compaction_split", "copy_store", "decode_records", "info", "key_hashes", "message_ids", "rebuild", "repair",
-    "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema", "staged_ids", "tags_codes", "verify",
+    "AppendResult", "CopyStream", "LineStream", "LoopLink", "LoopWait", "MessageIterator", "NativeStore",
+    "QueuedAppend", "ScanRows", "ScanStream", "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows",
+    "TestClock", "TestFaults", "__version__", "_after_fork_in_child", "_restore_message", "append_rows",
+    "append_staged", "check_rows", "check_staged", "compaction_abandon", "compaction_end", "compaction_next",
+    "compaction_plan", "compaction_preview", "compaction_publish", "compaction_read", "compaction_report",
+    "compaction_restore", "compaction_run", "compaction_run_step", "compaction_split", "copy_store", "decode_records",
+    "info", "is_reserved", "key_hashes", "message_ids", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines",
+    "scan_open", "scan_schema", "staged_ids", "tags_codes", "verify",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -31,6 +34,8 @@ class NativeStore:
         mode: str,
         options: dict[str, Any],
         progress: Callable[[str, int, int], object] | None = None,
+        clock: TestClock | None = None,
+        faults: TestFaults | None = None,
     ) -> Self: ...
     @property
     def path(self) -> str:
@@ -421,6 +426,7 @@ class MessageIterator(Iterator[StoredMessage]):
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> StoredMessage: ...
+    def _step(self, at_once: bool) -> list[StoredMessage] | int | None: ...
 
 @final
 class TableLoad:

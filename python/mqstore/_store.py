@@ -67,6 +67,19 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
             the option `recovery`.
         InvalidOptionError: an option is unknown or out of bounds.
     """
+    return opened(path, mode, options, overrides)
+
+
+def opened(
+    path: StorePath,
+    mode: Mode,
+    options: StoreOptions | None,
+    overrides: dict[str, Any],
+    *,
+    clock: _native.TestClock | None = None,
+    faults: _native.TestFaults | None = None,
+) -> Store:
+    """As `open`, on the machine that a test has."""
     from mqstore._options import normalise
 
     home = home_of(path)
@@ -75,7 +88,7 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
         raise TypeError(msg)
     _watch_forks()
     progress = overrides.pop("progress", None)
-    return Store._open(home, mode, normalise(options, overrides), progress)
+    return Store._open(home, mode, normalise(options, overrides), progress, clock, faults)
 
 
 def _watch_forks() -> None:
@@ -104,6 +117,8 @@ class Store(_native.NativeStore):
         mode: str,
         options: StoreOptions,
         progress: Callable[[Progress], object] | None = None,
+        clock: _native.TestClock | None = None,
+        faults: _native.TestFaults | None = None,
     ) -> Self:
         from mqstore._options import native_form
 
@@ -114,7 +129,7 @@ class Store(_native.NativeStore):
             def tell(_stage: str, done: int, total: int) -> None:
                 progress(Progress(done, total))
 
-        return _native.NativeStore.__new__(cls, path, mode, native_form(options), tell)
+        return _native.NativeStore.__new__(cls, path, mode, native_form(options), tell, clock, faults)
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """The queues of `topic` in order of their ids, each with its offsets and store times.

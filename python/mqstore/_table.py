@@ -130,10 +130,13 @@ class Table(Mapping[str, "StoredMessage"]):
         Raises:
             StoreClosedError: the store was closed meanwhile.
         """
+        return self._changes(self._places(), timeout)
+
+    def _places(self) -> dict[int, int]:
+        """Where each queue is read on, once all that is there was taken up."""
         with self._lock:
             self.refresh()
-            places = dict(self._next)
-        return self._changes(places, timeout)
+            return dict(self._next)
 
     def __getitem__(self, key: str) -> StoredMessage:
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,24 @@ def milliseconds_of(name: str, value: Time) -> int:
 def time_of(milliseconds: int) -> datetime:
     """The aware UTC datetime of epoch milliseconds; OverflowError outside the years 1 to 9999."""
     return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def seconds_of(name: str, value: Duration) -> float:
+    """A span of time that is waited for, in seconds; less than nothing is nothing.
+
+    Raises:
+        TypeError: `value` is neither a number nor a timedelta.
+        ValueError: it is not a number.
+    """
+    if isinstance(value, timedelta):
+        return max(value.total_seconds(), 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        msg = f"{name} must be seconds or a timedelta, not {type(value).__name__}"
+        raise TypeError(msg)
+    if math.isnan(value):
+        msg = f"{name} is not a number"
+        raise ValueError(msg)
+    return max(float(value), 0.0)
 
 
 def seconds_from(value: Duration) -> float:

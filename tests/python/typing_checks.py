@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import assert_type
 
 import mqstore
+import mqstore.aio
 
 
 def api(path: str | os.PathLike[str]) -> None:
@@ -53,6 +54,36 @@ def api(path: str | os.PathLike[str]) -> None:
         assert_type(error.pid, int | None)
     except mqstore.CorruptionError as error:
         assert_type(error.offset, int)
+
+
+async def awaited(path: str | os.PathLike[str]) -> None:
+    assert_type(await mqstore.aio.open(path), mqstore.aio.Store)
+    async with mqstore.aio.open(path, mode="create", segment_size=4096, max_appends=5) as store:
+        assert_type(store, mqstore.aio.Store)
+        result = await store.append("t", b"x", keys=["k"], properties={"a": "b"}, durable=True)
+        assert_type(result, mqstore.AppendResult)
+        assert_type(await store.append_many("t", [b"a", mqstore.Message(b"b")]), list[mqstore.AppendResult])
+        async for message in store.read("t", 0, follow=True, timeout=timedelta(seconds=1)):
+            assert_type(message, mqstore.StoredMessage)
+        assert_type([message async for message in store.lookup("t", "k")], list[mqstore.StoredMessage])
+        assert_type(await store.get(result.message_id), mqstore.StoredMessage | None)
+        assert_type(await store.wait("t", 0, 1, timeout=0.5), bool)
+        assert_type(await store.offset_for_time("t", 0, 5, boundary="upper"), int)
+        assert_type(await store.topics(), list[str])
+        assert_type(await store.queues("t"), list[mqstore.QueueInfo])
+        assert_type(await store.verify(progress=print), mqstore.VerifyReport)
+        assert_type(await store.compact("t", dry_run=True), mqstore.CompactionReport)
+        assert_type(await (await store.table("t"))["k"], mqstore.StoredMessage)
+        assert_type(store.scan(columns=["body"]), mqstore.aio.Scan)
+    assert_type(await mqstore.aio.info(path), mqstore.StoreInfo)
+    assert_type(mqstore.aio.scan(path), mqstore.aio.Scan)
+
+
+async def awaited_mistakes(store: mqstore.aio.Store) -> None:
+    await store.append("t", "text")  # type: ignore[arg-type]
+    await store.offset_for_time("t", 0, 0, boundary="middle")  # type: ignore[arg-type]
+    await store.get()  # type: ignore[call-arg]
+    print((store.topics()).body)  # type: ignore[attr-defined]
 
 
 def mistakes(store: mqstore.Store) -> None:

@@ -45,8 +45,9 @@ pub use options::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions,
 pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
 pub use store::{
-    Batch, Boundary, Geometry, GroupOffset, GroupOffsets, HourRate, InfoReport, LogCursor, LookupCursor,
-    MakeSink, Origin, PartSize, Passed, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch,
-    ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store,
-    check_copy, copy_store, info, rebuild, repair, restore_compaction, staged_messages,
+    AppendDone, AppendQueue, AppendRequest, Batch, Boundary, Geometry, GroupOffset, GroupOffsets, HourRate,
+    InfoReport, LogCursor, LookupCursor, MakeSink, Origin, OwnedMessage, PartSize, Passed, QueueCursor,
+    QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan, ScanRange, ScanRequest, ScanRow,
+    ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store, Waiter, check_copy, copy_store, info,
+    rebuild, repair, restore_compaction, staged_messages,
 };

@@ -154,6 +154,53 @@ impl Clock for ManualClock {
     }
 }
 
+/// A clock whose wall time stands still until it is told, while intervals pass and sleeps last as on the machine:
+/// for programs under test, whose threads go on. Its time zone is the machine's.
+#[derive(Debug)]
+pub struct TestClock {
+    now_ms: AtomicI64,
+    machine: SystemClock,
+}
+
+impl TestClock {
+    /// A clock that shows `now_ms` (milliseconds since 1970-01-01 UTC).
+    pub fn new(now_ms: i64) -> Self {
+        Self { now_ms: AtomicI64::new(now_ms), machine: SystemClock::new() }
+    }
+
+    /// Steps the wall clock, also back.
+    pub fn set(&self, now_ms: i64) {
+        self.now_ms.store(now_ms, Ordering::SeqCst);
+    }
+
+    /// Moves the wall clock on by `ms`, or back.
+    pub fn advance(&self, ms: i64) {
+        self.now_ms.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+impl Clock for TestClock {
+    fn now_ms(&self) -> i64 {
+        self.now_ms.load(Ordering::SeqCst)
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.machine.monotonic()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.machine.sleep(duration);
+    }
+
+    fn local_time(&self, ms: i64) -> LocalTime {
+        self.machine.local_time(ms)
+    }
+
+    fn utc_offset_ms(&self, ms: i64) -> i64 {
+        self.machine.utc_offset_ms(ms)
+    }
+}
+
 fn offset_ms(ms: i64, zone: &jiff::tz::TimeZone) -> i64 {
     let moment = jiff::Timestamp::from_millisecond(ms);
     moment.map_or(0, |moment| i64::from(zone.to_offset(moment).seconds()) * 1000)
@@ -217,6 +264,19 @@ mod tests {
         assert_eq!((clock.now_ms(), clock.monotonic()), (1_002, Duration::from_millis(2)));
         clock.set(5);
         assert_eq!((clock.now_ms(), clock.monotonic()), (5, Duration::from_millis(2)));
+    }
+
+    #[test]
+    fn a_test_clock_stands_still_while_intervals_pass() {
+        let clock = TestClock::new(1_000);
+        let began = clock.monotonic();
+        clock.sleep(Duration::from_millis(2));
+        assert!(clock.monotonic() >= began + Duration::from_millis(2));
+        assert_eq!(clock.now_ms(), 1_000);
+        clock.advance(500);
+        assert_eq!(clock.now_ms(), 1_500);
+        clock.set(-7);
+        assert_eq!(clock.now_ms(), -7);
     }
 
     #[test]

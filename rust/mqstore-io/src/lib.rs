@@ -18,6 +18,7 @@
 
 pub mod clock;
 pub mod event_count;
+pub mod faults;
 pub mod file_cache;
 pub mod mapped_file;
 pub mod mapped_file_queue;
@@ -29,12 +30,13 @@ pub mod switch;
 pub mod sync;
 pub mod vfs;
 
-pub use clock::{Clock, LocalTime, ManualClock, SystemClock};
+pub use clock::{Clock, LocalTime, ManualClock, SystemClock, TestClock};
 pub use event_count::EventCount;
+pub use faults::{FaultVfs, Faults};
 pub use file_cache::{FileCache, RecentMaps};
 pub use mapped_file::{MappedFile, MappedFileGuard};
 pub use mapped_file_queue::{FileLength, LoadReport, MappedFileQueue, PushError, StrayFile, StrayKind};
-pub use os::OsVfs;
+pub use os::{Doorbell, OsVfs};
 pub use region::{Advice, Region, RegionError, RegionView, expect_read};
 #[cfg(feature = "sim")]
 pub use sim::{Fault, SimOptions, SimVfs};

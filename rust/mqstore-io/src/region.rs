@@ -41,12 +41,10 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::vfs::MapAccess;
 
-#[cfg(feature = "sim")]
 mod observed;
 #[cfg(test)]
 mod tests;
 
-#[cfg(feature = "sim")]
 pub(crate) use observed::MapObserver;
 
 /// Why bytes of a region could not be reached.
@@ -71,6 +69,9 @@ pub enum RegionError {
         /// The first byte of the number.
         at: usize,
     },
+    /// A write after the crash that a test asked for; see [`crate::faults`].
+    #[error("nothing reaches the file after the crash that a test asked for")]
+    Stopped,
 }
 
 impl From<RegionError> for io::Error {
@@ -78,6 +79,7 @@ impl From<RegionError> for io::Error {
         let kind = match error {
             RegionError::OutOfBounds { .. } | RegionError::NotAligned { .. } => io::ErrorKind::InvalidInput,
             RegionError::ReadOnly => io::ErrorKind::PermissionDenied,
+            RegionError::Stopped => io::ErrorKind::Other,
         };
         Self::new(kind, error)
     }
@@ -110,10 +112,10 @@ pub(crate) trait Backing: Send + Sync + fmt::Debug {
     fn advise(&self, at: usize, len: usize, advice: Advice) -> io::Result<()>;
     /// Pins a range in memory, or releases it.
     fn set_locked(&self, at: usize, len: usize, locked: bool) -> io::Result<()>;
-    /// Called instead of a plain copy when the region was made as observed; must call `copy` once.
-    fn observe(&self, at: usize, len: usize, copy: &mut dyn FnMut()) {
-        let _ = (at, len);
+    /// Called instead of a plain copy when the region was made as observed; calls `copy` once, or fails.
+    fn observe(&self, _at: usize, _len: usize, copy: &mut dyn FnMut()) -> Result<(), RegionError> {
         copy();
+        Ok(())
     }
 }
 
@@ -125,7 +127,7 @@ pub struct Region {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
-    /// Writes go through [`Backing::observe`]; never so in production.
+    /// Writes go through [`Backing::observe`]; so in tests alone.
     observed: bool,
     backing: Arc<dyn Backing>,
 }
@@ -199,8 +201,7 @@ impl Region {
             // SAFETY: `target` has room for the bytes (checked above), and they cannot lie inside it,
             // because a published byte is never inside a range that is still written.
             unsafe { target.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
-        });
-        Ok(())
+        })
     }
 
     /// Sets `len` bytes from `at` on to `byte`. The caller owns that unpublished range.
@@ -209,8 +210,7 @@ impl Region {
         self.change(at, len, || {
             // SAFETY: `target` has room for `len` bytes (checked above) and they are the caller's.
             unsafe { target.as_ptr().write_bytes(byte, len) }
-        });
-        Ok(())
+        })
     }
 
     /// Copies `out.len()` bytes from position `at` on. They are published, or under the caller's lock.
@@ -274,8 +274,7 @@ impl Region {
             } else {
                 store_bytes_release(target, &value.to_be_bytes());
             }
-        });
-        Ok(())
+        })
     }
 
     /// Stores a big-endian `i64` at position `at`, with the promise of
@@ -291,8 +290,7 @@ impl Region {
             } else {
                 store_bytes_release(target, &value.to_be_bytes());
             }
-        });
-        Ok(())
+        })
     }
 
     /// Loads what [`Region::store_u32_be_release`] stored; what was written before it is then seen.
@@ -331,8 +329,7 @@ impl Region {
             let higher = |present: u64| (u64::from_be(present) < value).then_some(value.to_be());
             // Not to store is what is wanted where it is no less.
             let _ = cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, higher);
-        });
-        Ok(())
+        })
     }
 
     /// Says that bytes `at` to `at + len` will be read soon, so that the memory is near by then. It changes
@@ -385,8 +382,12 @@ impl Region {
 
     /// Runs `copy`, which changes bytes `at` to `at + len`.
     #[inline]
-    fn change(&self, at: usize, len: usize, mut copy: impl FnMut()) {
-        if self.observed { self.backing.observe(at, len, &mut copy) } else { copy() }
+    fn change(&self, at: usize, len: usize, mut copy: impl FnMut()) -> Result<(), RegionError> {
+        if self.observed {
+            return self.backing.observe(at, len, &mut copy);
+        }
+        copy();
+        Ok(())
     }
 
     #[inline]

@@ -14,6 +14,7 @@ use mqstore_core::{
 };
 use mqstore_io::Clock;
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 
 use crate::error::StoreClosedError;
 use crate::message::StoredMessage;
@@ -25,6 +26,9 @@ const FIRST_BATCH: usize = 16;
 
 /// Messages of a fetch once the reader has shown that it goes on.
 const FULL_BATCH: usize = 512;
+
+/// What lies within so many bytes of the end of the log is read without another thread.
+const NEAR_BYTES: u64 = 256 << 10;
 
 /// Messages that a fetch looks at for those that match, before it looks for signals.
 const LOOKS: usize = 1024;
@@ -80,6 +84,16 @@ enum Step {
     Later,
 }
 
+/// What one step for an event loop came to.
+enum Ahead {
+    Got(VecDeque<StoredRecord>),
+    End,
+    /// Nothing there: wait for the message at this queue offset.
+    WaitFor(i64),
+    /// Ask again, in a thread that may wait.
+    Later,
+}
+
 impl MessageIterator {
     /// An iterator over `source`.
     pub(crate) fn new(owner: Py<NativeStore>, shared: Arc<Shared>, source: Source) -> Self {
@@ -104,6 +118,32 @@ impl MessageIterator {
 impl MessageIterator {
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
+    }
+
+    /// For asyncio: the next messages; the queue offset to wait for; or None at the end. An empty list is to be asked
+    /// again in a thread, without `at_once`: with it nothing is done that may take long.
+    fn _step<'py>(&self, py: Python<'py>, at_once: bool) -> PyResult<Bound<'py, PyAny>> {
+        let store = self.shared.store()?;
+        if store.is_closed() {
+            return Err(StoreClosedError::new_err((self.shared.path().to_owned(),)));
+        }
+        let ahead = detached(py, || {
+            let Some(mut state) = self.turn() else { return Ok(Ahead::Later) };
+            let ahead = state.ahead(store, at_once);
+            if ahead.is_err() {
+                state.source = Source::Done;
+            }
+            ahead
+        })?;
+        self.shared.say_notes(py, 1)?;
+        let records = match ahead {
+            Ahead::Got(records) => records,
+            Ahead::Later => VecDeque::new(),
+            Ahead::WaitFor(offset) => return Ok(offset.into_pyobject(py)?.into_any()),
+            Ahead::End => return Ok(py.None().into_bound(py)),
+        };
+        let messages = records.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
+        Ok(PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)?.into_any())
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<StoredMessage>> {
@@ -143,62 +183,105 @@ impl State {
         if let Some(record) = self.ready.pop_front() {
             return Ok(Step::Got(record));
         }
-        let Batch { records, ended } = match &mut self.source {
-            Source::Queue(cursor) => cursor.next_of(self.batch, LOOKS)?,
-            Source::Log(cursor) => cursor.next_of(self.batch, LOOKS)?,
-            Source::Lookup(cursor) => whole(cursor.next_batch(self.batch)?),
-            Source::Follow(follow) => follow.next_batch(store, self.batch, started)?,
-            Source::Done => whole(Vec::new()),
+        let goes_on = match (self.ahead(store, false)?, &self.source) {
+            (Ahead::Got(records), _) => {
+                self.ready = records;
+                return Ok(self.ready.pop_front().map_or(Step::Later, Step::Got));
+            }
+            (Ahead::WaitFor(_), Source::Follow(follow)) => follow.wait(store, started)?,
+            (Ahead::Later | Ahead::WaitFor(_), _) => true,
+            (Ahead::End, _) => false,
         };
-        self.ready = records.into();
-        if let Some(record) = self.ready.pop_front() {
-            self.batch = (self.batch * 4).min(FULL_BATCH);
-            return Ok(Step::Got(record));
-        }
-        if !ended {
+        if goes_on {
             return Ok(Step::Later);
         }
         self.source = Source::Done;
         Ok(Step::End)
     }
+
+    /// A step that does not wait for messages; with `at_once` for nothing else either.
+    fn ahead(&mut self, store: &Store, at_once: bool) -> Result<Ahead, StoreError> {
+        if !self.ready.is_empty() {
+            return Ok(Ahead::Got(std::mem::take(&mut self.ready)));
+        }
+        let ahead = match &mut self.source {
+            Source::Done => Ahead::End,
+            Source::Follow(follow) => follow.ahead(store, self.batch, at_once)?,
+            Source::Queue(cursor) => {
+                if at_once && !cursor.is_near_end(NEAR_BYTES)? {
+                    return Ok(Ahead::Later);
+                }
+                cursor.next_of(self.batch, LOOKS)?.into()
+            }
+            // An index and a log lie on a disk.
+            Source::Log(_) | Source::Lookup(_) if at_once => Ahead::Later,
+            Source::Log(cursor) => cursor.next_of(self.batch, LOOKS)?.into(),
+            Source::Lookup(cursor) => {
+                let records = cursor.next_batch(self.batch)?;
+                Batch { ended: records.is_empty(), records }.into()
+            }
+        };
+        if matches!(ahead, Ahead::Got(_)) {
+            self.batch = (self.batch * 4).min(FULL_BATCH);
+        }
+        Ok(ahead)
+    }
 }
 
-/// What a cursor gives that is at its end when it gives nothing.
-fn whole(records: Vec<StoredRecord>) -> Batch {
-    Batch { ended: records.is_empty(), records }
+impl From<Batch> for Ahead {
+    fn from(Batch { records, ended }: Batch) -> Self {
+        match (records.is_empty(), ended) {
+            (false, _) => Self::Got(records.into()),
+            (true, true) => Self::End,
+            (true, false) => Self::Later,
+        }
+    }
 }
 
 impl Follow {
-    /// The next batch; nothing, and not the end, when there is nothing yet.
-    fn next_batch(&mut self, store: &Store, most: usize, started: Duration) -> Result<Batch, StoreError> {
-        let nothing = |ended| Ok(Batch { records: Vec::new(), ended });
-        if let Some(cursor) = &mut self.cursor {
-            let batch = cursor.next_of(most, LOOKS)?;
-            let position = cursor.position();
-            if !batch.records.is_empty() {
-                return Ok(Batch { ended: false, ..batch });
+    /// As [`State::ahead`]; `most` messages at once.
+    fn ahead(&mut self, store: &Store, most: usize, at_once: bool) -> Result<Ahead, StoreError> {
+        loop {
+            if let Some(cursor) = &mut self.cursor {
+                if at_once && !cursor.is_near_end(NEAR_BYTES)? {
+                    return Ok(Ahead::Later);
+                }
+                let batch = cursor.next_of(most, LOOKS)?;
+                let position = cursor.position();
+                if !batch.records.is_empty() || !batch.ended {
+                    return Ok(batch.into());
+                }
+                self.cursor = None;
+                let stuck = position == self.next && self.waited;
+                self.next = position;
+                if stuck {
+                    // Something is there and yields nothing, which should not be; at least do not spin.
+                    if !at_once {
+                        clock().sleep(TURN);
+                    }
+                    self.waited = false;
+                    return Ok(Ahead::Later);
+                }
             }
-            if !batch.ended {
-                return Ok(batch);
+            if self.end.is_some_and(|end| self.next >= end) {
+                return Ok(Ahead::End);
             }
-            self.cursor = None;
-            if position == self.next && self.waited {
-                // Something is there and yields nothing, which should not be; at least do not spin.
-                clock().sleep(TURN);
+            if at_once && !store.looks_at_once() {
+                return Ok(Ahead::Later);
             }
-            self.next = position;
-        }
-        if self.end.is_some_and(|end| self.next >= end) {
-            return nothing(true);
-        }
-        let waited = clock().monotonic().saturating_sub(started);
-        let left = self.timeout.map_or(SLICE, |timeout| timeout.saturating_sub(waited));
-        if store.wait(&self.topic, self.queue_id, self.next, left.min(SLICE))? {
+            if !store.wait(&self.topic, self.queue_id, self.next, Duration::ZERO)? {
+                return Ok(Ahead::WaitFor(self.next));
+            }
             let cursor =
                 store.read(&self.topic, self.queue_id, Some(self.next), self.end, self.filter.as_ref())?;
             (self.cursor, self.waited) = (Some(cursor), true);
-            return nothing(false);
         }
-        nothing(left.is_zero())
+    }
+
+    /// Waits for a message, so long as signals may be left alone; whether the iterator goes on.
+    fn wait(&self, store: &Store, started: Duration) -> Result<bool, StoreError> {
+        let waited = clock().monotonic().saturating_sub(started);
+        let left = self.timeout.map_or(SLICE, |timeout| timeout.saturating_sub(waited));
+        Ok(store.wait(&self.topic, self.queue_id, self.next, left.min(SLICE))? || !left.is_zero())
     }
 }

@@ -23,6 +23,7 @@ mod events;
 mod filter;
 mod input;
 mod iterators;
+mod link;
 mod message;
 mod options;
 mod results;
@@ -30,6 +31,7 @@ mod runtime;
 mod scan;
 mod store;
 mod table;
+mod testing;
 
 use pyo3::prelude::*;
 
@@ -42,6 +44,12 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<results::AppendResult>()?;
     module.add_class::<filter::SqlFilter>()?;
     module.add_class::<iterators::MessageIterator>()?;
+    module.add_class::<link::LoopLink>()?;
+    module.add_class::<link::LoopWait>()?;
+    module.add_class::<link::QueuedAppend>()?;
+    module.add_class::<testing::TestClock>()?;
+    module.add_class::<testing::TestFaults>()?;
+    module.add_function(wrap_pyfunction!(testing::is_reserved, module)?)?;
     module.add_class::<table::TableLoad>()?;
     module.add_class::<table::TableRows>()?;
     module.add_function(wrap_pyfunction!(message::restore_message, module)?)?;

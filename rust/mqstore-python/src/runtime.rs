@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use mqstore_core::{Store, StoreError};
-use mqstore_io::SystemClock;
+use mqstore_io::{FaultVfs, SystemClock};
 use pyo3::prelude::*;
 
 use crate::error::{ForkedProcessError, MQStoreError, to_py, warn};
@@ -33,16 +33,19 @@ pub(crate) fn clock() -> &'static SystemClock {
 pub(crate) struct Shared {
     store: Option<Store>,
     path: String,
+    /// The file system that it is on, where a test has faults.
+    faulty: Option<FaultVfs>,
     forked: AtomicBool,
     notes_said: AtomicUsize,
 }
 
 impl Shared {
     /// Takes a store and enters it into the list that a fork goes through.
-    pub(crate) fn new(store: Store, path: String) -> Arc<Self> {
+    pub(crate) fn new(store: Store, path: String, faulty: Option<FaultVfs>) -> Arc<Self> {
         let shared = Arc::new(Self {
             store: Some(store),
             path,
+            faulty,
             forked: AtomicBool::new(false),
             notes_said: AtomicUsize::new(0),
         });
@@ -63,6 +66,11 @@ impl Shared {
     /// The path as the caller gave it.
     pub(crate) fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Whether a test had its crash come.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.faulty.as_ref().is_some_and(FaultVfs::is_dead)
     }
 
     /// Whether this process is a fork of the one that opened the store.

@@ -6,25 +6,26 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_core::{Boundary, NewMessage, OpenMode, RecoveryProgress, Store, StoreError};
+use mqstore_core::{Boundary, OpenMode, RecoveryProgress, Store, StoreError};
 use mqstore_format::Host;
-use mqstore_io::{Clock, OsVfs, SystemClock};
+use mqstore_io::Clock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::admin::{rebuild_store, snapshot_store, stats_dict};
-use crate::batch::parts;
+use crate::batch::{Part, parts};
 use crate::compaction::{StoreRequest, compact_store};
 use crate::error::StoreClosedError;
 use crate::events::report_dict;
 use crate::filter::message_filter;
-use crate::input::{Encoded, duration, encode, number, offset, offsets, optional_offset, queue, text, time};
+use crate::input::{duration, number, offset, offsets, optional_offset, queue, text, time};
 use crate::iterators::{Follow, MessageIterator, Source};
 use crate::message::StoredMessage;
 use crate::options;
 use crate::results::AppendResult;
 use crate::runtime::{SLICE, Shared, clock, detached};
+use crate::testing::{Machine, TestClock, TestFaults};
 
 /// One queue as Python's `QueueInfo` takes it.
 type QueueRow = (i32, i64, i64, Option<i64>, Option<i64>);
@@ -76,22 +77,24 @@ fn tell_recovery(progress: Option<&Py<PyAny>>, step: RecoveryProgress) -> PyResu
 #[pymethods]
 impl NativeStore {
     #[new]
-    #[pyo3(signature = (path, mode, options, progress = None))]
+    #[pyo3(signature = (path, mode, options, progress = None, clock = None, faults = None))]
     fn new(
         py: Python<'_>,
         path: Bound<'_, PyString>,
         mode: &str,
         options: &Bound<'_, PyDict>,
         progress: Option<Py<PyAny>>,
+        clock: Option<PyRef<'_, TestClock>>,
+        faults: Option<PyRef<'_, TestFaults>>,
     ) -> PyResult<Self> {
         let (name, path) = (path.clone().unbind(), path.extract::<PathBuf>()?);
         let (open_mode, mut mode) = options::mode(mode)?;
         let options = options::from_dict(options)?;
         let (host, default_queues) = (options.store_host, options.default_queues);
         let text = path.to_string_lossy().into_owned();
+        let Machine { vfs, clock, faulty } = Machine::new(clock.as_deref(), faults.as_deref());
         let mut raised = None;
         let opened = detached(py, || {
-            let (vfs, clock) = (Arc::new(OsVfs::new()), Arc::new(SystemClock::new()));
             Store::open_watched(vfs, clock, &path, open_mode, &options, &mut |step| {
                 tell_recovery(progress.as_ref(), step).map_err(|error| {
                     // The open ends on any error; the one that Python raised is kept for the caller.
@@ -107,9 +110,9 @@ impl NativeStore {
         if store.mode() == OpenMode::Read {
             mode = "r";
         }
-        let store = Self { shared: Shared::new(store, text), path: name, mode, host, default_queues };
-        // `open`, `Store._open`, this.
-        store.shared.say_notes(py, 3)?;
+        let store = Self { shared: Shared::new(store, text, faulty), path: name, mode, host, default_queues };
+        // `open`, `opened`, `Store._open`, this.
+        store.shared.say_notes(py, 4)?;
         Ok(store)
     }
 
@@ -208,18 +211,9 @@ impl NativeStore {
     ) -> PyResult<AppendResult> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
-        let body = crate::input::body(body)?;
-        let Encoded { properties, unique_key } = encode(keys, tags, properties)?;
-        let message = NewMessage {
-            topic: topic.to_str()?,
-            body: body.as_bytes(),
-            properties: &properties,
-            unique_key: unique_key.as_deref(),
-            queue_id: queue_id.map(crate::input::queue_id).transpose()?,
-            flag: flag.map(crate::input::flag).transpose()?.unwrap_or_default(),
-            born_timestamp_ms: born_timestamp.map(|when| time("born_timestamp", when)).transpose()?,
-            durable,
-        };
+        let part = Part::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let queue_id = queue_id.map(crate::input::queue_id).transpose()?;
+        let message = part.message(topic.to_str()?, queue_id, durable);
         let appended = detached(py, || store.append(&message))?;
         Ok(AppendResult::from_core(&topic, self.host, appended))
     }
@@ -252,19 +246,7 @@ impl NativeStore {
         let queue_id = queue_id.map(crate::input::queue_id).transpose()?;
         let parts = parts(messages)?;
         let name = topic.to_str()?;
-        let batch: Vec<NewMessage<'_>> = parts
-            .iter()
-            .map(|part| NewMessage {
-                topic: name,
-                body: part.body.as_bytes(),
-                properties: &part.encoded.properties,
-                unique_key: part.encoded.unique_key.as_deref(),
-                queue_id,
-                flag: part.flag,
-                born_timestamp_ms: part.born_timestamp_ms,
-                durable,
-            })
-            .collect();
+        let batch: Vec<_> = parts.iter().map(|part| part.message(name, queue_id, durable)).collect();
         let appended = detached(py, || store.append_many(&batch))?;
         let results =
             appended.into_iter().map(|one| Bound::new(py, AppendResult::from_core(&topic, self.host, one)));
@@ -280,7 +262,11 @@ impl NativeStore {
     /// Makes everything durable and lets go of the directory; a second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match self.core() {
-            Ok(store) => detached(py, || store.close()),
+            Ok(store) => match detached(py, || store.close()) {
+                // A process that a test ended says nothing any more.
+                Err(_) if self.shared.is_dead() => Ok(()),
+                outcome => outcome,
+            },
             Err(_) => Ok(()),
         }
     }

@@ -113,6 +113,11 @@ impl RecordReader {
         }
     }
 
+    /// Where it stops reading.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// The record at `offset`, whatever its size.
     pub fn record_at(&mut self, files: &StoreFiles, offset: u64) -> Result<RecordBytes, StoreError> {
         if let Some(bytes) = self.in_memory(offset, None) {

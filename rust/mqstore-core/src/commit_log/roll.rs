@@ -25,7 +25,27 @@ use super::append::{CommitLog, PutState};
 use super::segments::Segment;
 use crate::error::{IoContext, StoreError};
 
+/// Bytes at the end of a segment that count as taken, for appends that want to know whether they would wait.
+const KEPT_FOR_OTHERS_BYTES: u64 = 1 << 20;
+
+/// An append holds the put lock for a microsecond; who has had it for so long waits for something.
+const HELD_LONG_MS: u64 = 2;
+
 impl CommitLog {
+    /// Whether an append of so many bytes would find its place in the segment that is written, and nobody has held
+    /// the put lock for long. Near the end of a segment the answer is no: another one may get there first.
+    pub(crate) fn is_ready_for(&self, bytes: u64, now_ms: i64) -> bool {
+        let end = self.active.read().as_ref().map_or(0, |active| active.segment.end_offset());
+        let kept = (self.segment_bytes() / 16).min(KEPT_FOR_OTHERS_BYTES);
+        let needed = bytes.saturating_add(kept);
+        end.saturating_sub(self.reserved()) >= needed && self.front.put.held_ms(now_ms) < HELD_LONG_MS
+    }
+
+    /// Whether so many bytes and as many of others find room in the pool.
+    pub(crate) fn pool_has_room_for(&self, bytes: u64) -> bool {
+        self.pool.as_ref().is_some_and(|pool| pool.has_room_to(self.reserved().saturating_add(2 * bytes)))
+    }
+
     /// Makes sure that `bytes` and a filler behind them fit the active segment, rolling if not. `between`
     /// says that all before has its ticket.
     pub(super) fn make_room(&self, put: &mut PutState, bytes: u64, between: bool) -> Result<(), StoreError> {

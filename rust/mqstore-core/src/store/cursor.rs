@@ -84,6 +84,16 @@ impl QueueCursor {
         self.next
     }
 
+    /// Whether all that is left lies within the last `bytes` of the log: it was written just now, and is read in no time.
+    pub fn is_near_end(&mut self, bytes: u64) -> Result<bool, StoreError> {
+        if self.compacted.is_some() || self.view.log().is_none() {
+            return Ok(false);
+        }
+        let end = self.view.list().end_offset().min(self.reader.limit());
+        let first = self.next_unit()?.and_then(|(_, unit)| place(&unit));
+        Ok(first.is_none_or(|(offset, _)| end.saturating_sub(offset) <= bytes))
+    }
+
     /// Serves what a compaction left below its end instead of the queue's own entries. With `to_newest`, a
     /// compaction that is published meanwhile is read to its end: it may have dropped a message for a newer
     /// one that lies behind the end of this read.

@@ -22,7 +22,7 @@ use mqstore_format::{
 
 use super::copies::Origin;
 use super::topics::TopicState;
-use super::writer::{Buffers, Writer, appended, invalid_record, route};
+use super::writer::{Buffers, Returns, Writer, appended, invalid_record, route};
 use crate::commit_log::Pending;
 use crate::error::StoreError;
 use crate::message::{Appended, NewMessage};
@@ -37,6 +37,7 @@ impl Writer {
         messages: &[NewMessage<'_>],
         topic: &Arc<TopicState>,
         now_ms: i64,
+        returns: Returns,
         buffers: &mut Buffers,
     ) -> Result<Vec<Appended>, StoreError> {
         let Some(first) = messages.first() else { return Ok(Vec::new()) };
@@ -63,7 +64,7 @@ impl Writer {
         let encoded = self.encode(&batch, queue_id, flags, now_ms, None, buffers)?;
         let mut pending =
             [Pending { messages: messages.len() as u16, ..self.pending(&batch, next_queue_offset, buffers) }];
-        let durable = self.append_pending(&mut pending, now_ms, batch.durable, Some(turn))?;
+        let durable = self.append_pending(&mut pending, now_ms, batch.durable, returns, Some(turn))?;
         let [pending] = &pending;
         let one = appended(queue_id, encoded.unique_id, pending, durable);
         self.told_of(batch.topic, topic, queue_id, one.queue_offset);
@@ -109,7 +110,7 @@ impl Writer {
         let flags = SysFlag(0).with_inner_batch(is_batch);
         let encoded = self.encode(&copy, queue_id, flags, now_ms, Some(origin), &mut buffers)?;
         let mut pending = [Pending { messages, ..self.pending(&copy, next_queue_offset, &mut buffers) }];
-        let durable = self.append_pending(&mut pending, now_ms, copy.durable, Some(turn))?;
+        let durable = self.append_pending(&mut pending, now_ms, copy.durable, Returns::Synced, Some(turn))?;
         let [pending] = &pending;
         let one = appended(queue_id, encoded.unique_id, pending, durable);
         self.told_of(copy.topic, &topic, queue_id, one.queue_offset);

@@ -4,6 +4,8 @@
 //! lock that RocketMQ takes and runs two services (dispatch, flush); opened for reading it holds
 //! nothing. Every call answers [`StoreError::Closed`] after [`Store::close`].
 
+mod append_queue;
+mod at_once;
 mod beside;
 mod compact;
 mod compact_due;
@@ -44,6 +46,7 @@ use std::time::Duration;
 use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
+pub use append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
 pub use copies::{Origin, check_copy};
 pub use copy::copy_store;
 pub use cursor::{Batch, LogCursor, LookupCursor, QueueCursor};

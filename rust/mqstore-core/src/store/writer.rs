@@ -119,6 +119,15 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
+/// When an append that is to be synced returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Returns {
+    /// Once a sync covers it.
+    Synced,
+    /// Once it is published: the caller waits for the sync, with [`Writer::synced`].
+    Placed,
+}
+
 /// A message that is encoded in the buffers.
 pub(super) struct Encoded {
     pub(super) unique_id: UniqueKey,
@@ -130,6 +139,14 @@ pub(super) struct Encoded {
 impl Writer {
     /// Appends one message; allocates nothing once the thread's buffers have their size.
     pub(crate) fn append(&self, message: &NewMessage<'_>) -> Result<Appended, StoreError> {
+        self.append_one(message, Returns::Synced)
+    }
+
+    pub(super) fn append_one(
+        &self,
+        message: &NewMessage<'_>,
+        returns: Returns,
+    ) -> Result<Appended, StoreError> {
         self.before_append()?;
         let now_ms = self.files.clock.now_ms();
         SCRATCH.with_borrow_mut(|Scratch { buffers, last }| {
@@ -139,7 +156,7 @@ impl Writer {
             let encoded = self.encode(message, queue_id, SysFlag(0), now_ms, None, buffers)?;
             let mut pending = [self.pending(message, topic.next_offset(queue_id), buffers)];
             let turn = topic.batch.then(|| topic.one_by_one.lock());
-            let durable = self.append_pending(&mut pending, now_ms, message.durable, turn)?;
+            let durable = self.append_pending(&mut pending, now_ms, message.durable, returns, turn)?;
             let [pending] = &pending;
             let appended = appended(queue_id, encoded.unique_id, pending, durable);
             self.told_of(message.topic, topic, queue_id, appended.queue_offset);
@@ -166,7 +183,7 @@ impl Writer {
     /// Appends `messages` at consecutive places; one lock, one sync. Those for a topic with batch queues
     /// become one record.
     pub(crate) fn append_many(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
-        self.append_all(messages, None)
+        self.append_all(messages, None, Returns::Synced)
     }
 
     /// As [`Self::append_many`]; with `origins`, one for each, what it is of a message is kept.
@@ -174,6 +191,7 @@ impl Writer {
         &self,
         messages: &[NewMessage<'_>],
         origins: Option<&[Origin]>,
+        returns: Returns,
     ) -> Result<Vec<Appended>, StoreError> {
         self.before_append()?;
         if messages.is_empty() {
@@ -187,7 +205,7 @@ impl Writer {
                 let topic = Arc::clone(self.topic(message, last)?);
                 if topic.batch {
                     buffers.clear();
-                    return self.append_inner_batch(messages, &topic, now_ms, buffers);
+                    return self.append_inner_batch(messages, &topic, now_ms, returns, buffers);
                 }
                 let queue_id = route(&topic, message)?;
                 let coded = self.encode(
@@ -218,7 +236,7 @@ impl Writer {
                 });
             }
             let wants_sync = messages.iter().any(|message| message.durable);
-            let durable = self.append_pending(&mut pending, now_ms, wants_sync, None)?;
+            let durable = self.append_pending(&mut pending, now_ms, wants_sync, returns, None)?;
             let each = messages.iter().zip(&encoded).zip(&pending);
             let results = each.map(|((message, (topic, queue_id, encoded)), pending)| {
                 let appended = appended(*queue_id, encoded.unique_id.clone(), pending, durable);
@@ -232,12 +250,17 @@ impl Writer {
     pub(super) fn before_append(&self) -> Result<(), StoreError> {
         self.check()?;
         self.cleaner.admit()?;
-        let target = self.log.appended().min(self.dispatcher.limit());
-        let behind = target.saturating_sub(self.flusher.dispatched());
-        if behind > MAX_SEGMENTS_BEHIND * self.log.segment_bytes() {
+        if self.is_far_behind() {
             self.flusher.flush_all(false)?;
         }
         Ok(())
+    }
+
+    /// Whether so much waits for dispatch and flush that appends wait for them.
+    pub(super) fn is_far_behind(&self) -> bool {
+        let target = self.log.appended().min(self.dispatcher.limit());
+        let behind = target.saturating_sub(self.flusher.dispatched());
+        behind > MAX_SEGMENTS_BEHIND * self.log.segment_bytes()
     }
 
     /// Appends, waits for the sync where one is asked for, and returns whether one covers the records.
@@ -247,15 +270,28 @@ impl Writer {
         pending: &mut [Pending<'_>],
         now_ms: i64,
         wants_sync: bool,
+        returns: Returns,
         turn: Option<MutexGuard<'_, ()>>,
     ) -> Result<bool, StoreError> {
         let end = self.log.append(pending, now_ms, wants_sync)?;
         drop(turn);
-        if wants_sync || self.options.durability == Durability::Sync {
+        if returns == Returns::Synced && self.is_to_sync(wants_sync) {
             self.log.wait_durable(end)?;
         }
         self.after_append(end)?;
         Ok(self.log.durable() >= end)
+    }
+
+    /// Whether an append of which somebody wants a sync, or not, waits for one.
+    pub(super) fn is_to_sync(&self, wants_sync: bool) -> bool {
+        wants_sync || self.options.durability == Durability::Sync
+    }
+
+    /// Waits for the sync of records that were appended with [`Returns::Placed`] and end at `end`.
+    pub(super) fn synced(&self, end: u64) -> Result<(), StoreError> {
+        self.log.wait_durable(end)?;
+        // Where a sync makes visible, dispatch has to hear of it.
+        self.after_append(end)
     }
 
     /// The state of the message's topic, making the topic where that is allowed.

@@ -24,6 +24,7 @@ use crate::vfs::{
     VfsFile,
 };
 
+mod doorbell;
 mod file;
 mod lock;
 mod mmap;
@@ -31,6 +32,7 @@ mod priority;
 #[cfg(test)]
 mod tests;
 
+pub use doorbell::Doorbell;
 pub use priority::step_back;
 
 use file::OsFile;

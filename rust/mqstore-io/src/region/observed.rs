@@ -1,4 +1,5 @@
-//! Regions whose writes and flushes somebody watches: how a simulated file sees what is done to its maps.
+//! Regions whose writes and flushes somebody watches: how a simulated file, or one with faults, sees what is done to
+//! its maps.
 
 use std::fmt;
 use std::io;
@@ -7,10 +8,10 @@ use std::sync::Arc;
 use super::{Advice, Backing, Region, RegionError};
 use crate::vfs::MapAccess;
 
-/// What a simulated file wants to know about a map of it.
+/// What such a file wants to know about a map of it.
 pub(crate) trait MapObserver: Send + Sync + fmt::Debug {
-    /// A write to bytes `at` to `at + len` of the map; must call `copy` once, which does it.
-    fn write(&self, at: usize, len: usize, copy: &mut dyn FnMut());
+    /// A write to bytes `at` to `at + len` of the map; calls `copy` once, which does it, or fails.
+    fn write(&self, at: usize, len: usize, copy: &mut dyn FnMut()) -> Result<(), RegionError>;
     /// A flush of bytes `at` to `at + len` of the map.
     fn flush(&self, at: usize, len: usize) -> io::Result<()>;
 }
@@ -33,8 +34,8 @@ impl Backing for Observed {
     fn set_locked(&self, _: usize, _: usize, _: bool) -> io::Result<()> {
         Ok(())
     }
-    fn observe(&self, at: usize, len: usize, copy: &mut dyn FnMut()) {
-        self.observer.write(at, len, copy);
+    fn observe(&self, at: usize, len: usize, copy: &mut dyn FnMut()) -> Result<(), RegionError> {
+        self.observer.write(at, len, copy)
     }
 }
 
@@ -55,6 +56,7 @@ impl Region {
     }
 
     /// How many other handles, maps and views keep this memory.
+    #[cfg(feature = "sim")]
     pub(crate) fn sharers(&self) -> usize {
         Arc::strong_count(&self.backing) - 1
     }

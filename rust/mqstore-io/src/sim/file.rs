@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::fault::OperationKind;
 use super::page::{FileData, PAGE};
 use super::state::{Shared, State};
-use crate::region::{MapObserver, Region};
+use crate::region::{MapObserver, Region, RegionError};
 use crate::vfs::{Access, FileKind, FileStat, MapAccess, VfsFile};
 
 /// A file, whatever its names.
@@ -238,7 +238,7 @@ impl fmt::Debug for SimMap {
 }
 
 impl MapObserver for SimMap {
-    fn write(&self, at: usize, len: usize, copy: &mut dyn FnMut()) {
+    fn write(&self, at: usize, len: usize, copy: &mut dyn FnMut()) -> Result<(), RegionError> {
         let (offset, len) = (self.offset + at as u64, len as u64);
         let mut state = self.shared.state.lock();
         // Counted and recorded; no fault strikes a store to memory.
@@ -253,6 +253,7 @@ impl MapObserver for SimMap {
                 self.path.display()
             ));
         }
+        Ok(())
     }
 
     fn flush(&self, at: usize, len: usize) -> io::Result<()> {

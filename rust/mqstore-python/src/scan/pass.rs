@@ -67,7 +67,7 @@ impl<S: ScanSink> Pass<S> {
                 let (vfs, clock) = (Arc::new(OsVfs::new()), Arc::new(SystemClock::new()));
                 Store::open_log(vfs, clock, &path, &StoreOptions::default())
             })?;
-            Shared::new(store, text)
+            Shared::new(store, text, None)
         } else {
             source.cast::<NativeStore>()?.get().shared()
         };

@@ -1,0 +1,44 @@
+"""`mqstore` for asyncio: the same names, awaitable.
+
+::
+
+    import asyncio
+    import mqstore.aio
+
+    async def main() -> None:
+        async with mqstore.aio.open("data", mode="create") as store:
+            await store.append("orders", b"hello", keys=["A-1"], durable=True)
+            async for message in store.read("orders", follow=True, timeout=1):
+                print(message.queue_offset, message.body)
+
+    asyncio.run(main())
+
+A store belongs to the event loop that opened it; programs with several loops open it in one of them, or in others for
+reading. Waiting costs no thread, however many wait. Importing starts neither thread nor loop.
+"""
+
+from __future__ import annotations
+
+from mqstore.aio._reads import Messages
+from mqstore.aio._scan import Scan, scan
+from mqstore.aio._store import Store, open, wrap  # noqa: A004 - the name that gzip, dbm and shelve use
+from mqstore.aio._table import Table
+from mqstore.aio._verbs import compact, export, import_, info, rebuild, repair, restore_compaction, verify
+
+__all__ = [
+    "Messages",
+    "Scan",
+    "Store",
+    "Table",
+    "compact",
+    "export",
+    "import_",
+    "info",
+    "open",
+    "rebuild",
+    "repair",
+    "restore_compaction",
+    "scan",
+    "verify",
+    "wrap",
+]

@@ -1,0 +1,104 @@
+"""Iteration for asyncio: messages that are at hand come without a thread, others by batches from one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mqstore._native import MessageIterator, StoredMessage
+    from mqstore.aio._bridge import Bridge
+
+
+class Messages:
+    """Messages in order; made by `Store.read` and `Store.lookup`.
+
+    Tasks that share one take turns, and each message goes to exactly one of them; one that is cancelled while it waits
+    takes none.
+    """
+
+    def __init__(
+        self,
+        owner: object,
+        bridge: Bridge,
+        opening: Callable[[], Iterator[StoredMessage]],
+        queue: tuple[str, int] | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        """Reads what `opening` opens; at the end of `queue` it waits, `seconds` for each message."""
+        # Keeps the store from being forgotten meanwhile.
+        self._owner = owner
+        self._bridge = bridge
+        self._opening = opening
+        self._messages: MessageIterator | None = None
+        self._queue = queue
+        self._seconds = seconds
+        # Newest first.
+        self._ready: list[StoredMessage] = []
+        self._step: asyncio.Future[list[StoredMessage] | int | None] | None = None
+        self._turn = asyncio.Lock()
+        self._over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StoredMessage:
+        if not self._ready:
+            async with self._turn:
+                await self._fetch()
+        else:
+            self._bridge.check()
+        return self._ready.pop()
+
+    async def aclose(self) -> None:
+        """Ends the iteration; nothing needs it."""
+        self._over = True
+        self._ready.clear()
+
+    async def _fetch(self) -> None:
+        """Returns when a message is ready; StopAsyncIteration at the end."""
+        bridge = self._bridge
+        bridge.check()
+        began = bridge.loop.time()
+        waited = True
+        while not self._ready:
+            if self._over:
+                raise StopAsyncIteration
+            try:
+                found = await self._next_step()
+            except asyncio.CancelledError:
+                raise
+            except BaseException:
+                self._over = True
+                raise
+            if found is None or (isinstance(found, int) and not waited):
+                self._over = True
+            elif isinstance(found, int):
+                left = None if self._seconds is None else max(began + self._seconds - bridge.loop.time(), 0.0)
+                # What came at the last moment is still there.
+                topic, queue_id = cast("tuple[str, int]", self._queue)
+                waited = await bridge.arrival([(topic, queue_id, found)], left)
+            else:
+                found.reverse()
+                self._ready = found
+
+    async def _next_step(self) -> list[StoredMessage] | int | None:
+        if self._step is None:
+            await self._bridge.breathe()
+            if self._messages is not None and (found := self._messages._step(True)) != []:
+                return found
+            self._step = self._bridge.submit(self._open_and_step)
+        # A task that is cancelled leaves it to the next one.
+        found = await asyncio.shield(self._step)
+        self._step = None
+        return found
+
+    def _open_and_step(self) -> list[StoredMessage] | int | None:
+        if self._messages is None:
+            self._messages = cast("MessageIterator", self._opening())
+        return self._messages._step(False)
+
+
+Messages.__module__ = "mqstore.aio"

@@ -1,0 +1,107 @@
+"""`Scan` for asyncio: its batches are made in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, cast
+
+import mqstore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator
+
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+P = ParamSpec("P")
+
+
+class Scan:
+    """Messages as Arrow columns; made by `mqstore.aio.scan` and `Store.scan`.
+
+    `async for` yields `pyarrow.RecordBatch`es. What reads Arrow streams by itself (`__arrow_c_stream__`, lazy frames,
+    DuckDB relations) reads in the thread that it is used in, and so belongs into another one than the loop's.
+    """
+
+    def __init__(self, scan: mqstore.Scan) -> None:
+        """Wraps `scan`; programs call `mqstore.aio.scan` or `Store.scan`."""
+        self._scan = scan
+
+    def __repr__(self) -> str:
+        return repr(self._scan).replace("<mqstore.", "<mqstore.aio.", 1)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns and their types, as a `pyarrow.Schema`."""
+        return self._scan.schema
+
+    def __arrow_c_schema__(self) -> object:
+        return self._scan.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._scan.__arrow_c_stream__(requested_schema)
+
+    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        batches = _Batches(self._scan)
+        try:
+            while (batch := await asyncio.to_thread(batches.next)) is not None:
+                yield batch
+        finally:
+            await asyncio.to_thread(batches.close)
+
+    async def to_arrow(self) -> pa.Table:
+        """All of it as a `pyarrow.Table`."""
+        return await asyncio.to_thread(self._scan.to_arrow)
+
+    async def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """All of it as a `pandas.DataFrame`; `options` are those of `pyarrow.Table.to_pandas`."""
+        return await asyncio.to_thread(self._scan.to_pandas, **options)
+
+    async def to_polars(self) -> pl.DataFrame:
+        """All of it as a `polars.DataFrame`; `properties` become lists of `key` and `value`."""
+        return await asyncio.to_thread(self._scan.to_polars)
+
+    def to_polars_lazy(self) -> pl.LazyFrame:
+        """A `polars.LazyFrame` that reads when it is collected: see `mqstore.Scan.to_polars_lazy`."""
+        return self._scan.to_polars_lazy()
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """A DuckDB relation that reads when it is asked, each time anew.
+
+        Args:
+            connection: the connection; None is DuckDB's default one.
+        """
+        return self._scan.to_duckdb(connection)
+
+
+class _Batches:
+    """The batches of one use of a scan, from one thread at a time: who was cancelled left one at work."""
+
+    def __init__(self, scan: mqstore.Scan) -> None:
+        self._batches = cast("Generator[pa.RecordBatch]", iter(scan))
+        self._lock = threading.Lock()
+
+    def next(self) -> pa.RecordBatch | None:
+        with self._lock:
+            return next(self._batches, None)
+
+    def close(self) -> None:
+        with self._lock:
+            self._batches.close()
+
+
+def _twin(function: Callable[P, mqstore.Scan]) -> Callable[P, Scan]:
+    @wraps(function)
+    def twin(*args: P.args, **kwargs: P.kwargs) -> Scan:
+        return Scan(function(*args, **kwargs))
+
+    twin.__module__ = "mqstore.aio"
+    return twin
+
+
+scan = _twin(mqstore.scan)
+Scan.__module__ = "mqstore.aio"

@@ -1,0 +1,496 @@
+"""`open` and `Store` for asyncio: which verb runs where.
+
+| | where |
+|---|---|
+| an append that waits for nobody; a wait; a read of what was written just now | in the loop's thread, in microseconds |
+| every other append | in one thread, which appends and syncs for all who wait |
+| other reads and look-ups, flushes, topics | in one of four threads of the store |
+| verify, rebuild, compact, expire, snapshot, restoring, tables | in one of two others |
+
+All threads start when they are first needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import mqstore
+from mqstore._native import AppendResult
+from mqstore._times import seconds_of
+from mqstore.aio import _bridge
+from mqstore.aio._ending import Ending
+from mqstore.aio._reads import Messages
+from mqstore.aio._scan import Scan
+from mqstore.aio._table import Table
+from mqstore.aio._twins import at_length, in_thread
+from mqstore.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+    from concurrent.futures import Future, ThreadPoolExecutor
+    from types import TracebackType
+
+    from mqstore._message import Message
+    from mqstore._options import StoreOptions
+    from mqstore._scan import BodyForm
+    from mqstore._table import Bodies
+    from mqstore.types import BytesLike, Duration, Filter, Keys, Mode, Properties, StorePath, Time
+
+# How many appends, and how many bytes of them, may be under way before others wait.
+_MOST_APPENDS = 1024
+_MOST_APPEND_BYTES = 64 << 20
+
+
+def open(  # noqa: A001 - the name that gzip, dbm and shelve use
+    path: StorePath,
+    mode: Mode = "r",
+    *,
+    options: StoreOptions | None = None,
+    **overrides: Any,
+) -> Opening:
+    """The store in the directory `path`, opened for the running event loop by `async with` or `await`.
+
+    Args:
+        path: the directory.
+        mode: `"r"` reads, takes no lock and changes no byte; `"rw"` writes a store that exists;
+            `"create"` makes it when it is missing.
+        options: how the store behaves; see `mqstore.StoreOptions`.
+        overrides: single options by name, laid over `options`; `progress`, as for `mqstore.open`, called in the thread
+            that opens; and `max_appends` (1,024) and `max_append_bytes` (67,108,864): how many appends, and how many
+            bytes of them, may be under way before others wait for room.
+
+    Returns:
+        What `async with` and `await` make the store of. One that is cancelled leaves no store open.
+
+    Raises:
+        As `mqstore.open`, when it is awaited.
+    """
+    return Opening(path, mode, options, overrides)
+
+
+def wrap(
+    store: mqstore.Store, *, max_appends: int = _MOST_APPENDS, max_append_bytes: int = _MOST_APPEND_BYTES
+) -> Store:
+    """An open store for the running event loop: one that threads use too, that loops share, or that a test made.
+
+    Closing what this returns ends waits and appends of this loop; `store` stays open and is closed by who opened it,
+    later.
+
+    Args:
+        store: the store.
+        max_appends: as for `open`.
+        max_append_bytes: as for `open`.
+
+    Raises:
+        RuntimeError: no loop is running here.
+    """
+    return Store._of(store, _bridge.pool(), max_appends, max_append_bytes, owns=False)
+
+
+class Opening:
+    """A store that is being opened; `await` it, or use it by `async with`."""
+
+    def __init__(self, path: StorePath, mode: Mode, options: StoreOptions | None, overrides: dict[str, Any]) -> None:
+        """Keeps the arguments of `open` until it is awaited."""
+        self._path = path
+        self._mode = mode
+        self._options = options
+        self._overrides = dict(overrides)
+        self._store: Store | None = None
+
+    def __await__(self) -> Generator[Any, None, Store]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Store:
+        self._store = await self._open()
+        return self._store
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._store is not None:
+            await self._store.close()
+
+    async def _open(self) -> Store:
+        overrides = dict(self._overrides)
+        most = [
+            _bound(overrides, "max_appends", _MOST_APPENDS),
+            _bound(overrides, "max_append_bytes", _MOST_APPEND_BYTES),
+        ]
+        ending = Ending()
+        overrides["progress"] = ending.watching(overrides.get("progress"))
+        pool = _bridge.pool()
+        context = contextvars.copy_context()
+        opening: Future[mqstore.Store] = pool.submit(
+            context.run, partial(mqstore.open, self._path, self._mode, options=self._options, **overrides)
+        )
+        try:
+            store = await asyncio.wrap_future(opening)
+        except BaseException:
+            ending.end()
+            # In the thread that opens, or here when it is open by now.
+            opening.add_done_callback(_close_late)
+            pool.shutdown(wait=False)
+            raise
+        return Store._of(store, pool, *most)
+
+
+class Store:
+    """A message store in a directory, for one event loop; made by `mqstore.aio.open`.
+
+    The verbs are those of `mqstore.Store`, with the same parameters and errors, and RuntimeError in another loop than
+    the one that opened it. Close it, best by `async with`: a store that is forgotten warns and closes itself.
+
+    An append that is cancelled while it waits happened wholly or not at all; where that matters, give it a `UNIQ_KEY`
+    among its properties and ask for it with `get`. Other verbs that are cancelled go on in their thread: a flush, a new
+    topic; those that have a `progress` end there, as if that had raised.
+    """
+
+    __slots__ = ("__weakref__", "_bridge")
+
+    _bridge: _bridge.Bridge
+
+    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
+        msg = "open a store with mqstore.aio.open(path, mode)"
+        raise TypeError(msg)
+
+    @classmethod
+    def _of(
+        cls,
+        store: mqstore.Store,
+        pool: ThreadPoolExecutor,
+        max_appends: int,
+        max_append_bytes: int,
+        *,
+        owns: bool = True,
+    ) -> Self:
+        made = object.__new__(cls)
+        made._bridge = _bridge.Bridge(
+            store, pool, max_appends=max_appends, max_append_bytes=max_append_bytes, owns=owns
+        )
+        return made
+
+    @property
+    def sync(self) -> mqstore.Store:
+        """The store itself, for threads: its calls block."""
+        return self._bridge.store
+
+    @property
+    def path(self) -> str:
+        """The directory, as it was given to `open`."""
+        return self._bridge.store.path
+
+    @property
+    def mode(self) -> str:
+        """`"r"`, `"rw"` or `"create"`; `"r"` also where `recovery="read-only"` met damage."""
+        return self._bridge.store.mode
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` was called."""
+        return self._bridge.closing or self._bridge.store.closed
+
+    async def append(
+        self,
+        topic: str,
+        body: BytesLike,
+        *,
+        keys: Keys = (),
+        tags: str | None = None,
+        properties: Properties | None = None,
+        queue_id: int | None = None,
+        flag: int = 0,
+        born_timestamp: Time | None = None,
+        durable: bool = False,
+    ) -> AppendResult:
+        """Appends one message and says where it went.
+
+        In the loop's thread where that waits for nobody: the store does not sync each append, the topic is there, the
+        segment has room, the body has less than 256 KiB. In the append thread otherwise, where all that wait share one
+        sync. Appends that do not ask for a sync go to the log in the order in which they were begun, and so do those
+        that do.
+
+        Args:
+            topic: made with `default_queues` queues if it does not exist.
+            body: any bytes-like object; not to be changed before the answer.
+            keys: one key or several, by which `lookup` finds the message; a key holds no space.
+            tags: the tag that filters go by.
+            properties: the message's own; reserved names are refused, except `UNIQ_KEY`, which
+                replaces the unique id that would be made.
+            queue_id: the queue; None takes the topic's queues in turn.
+            flag: a number of the application's own, 32 bits.
+            born_timestamp: when the message was made; None is now.
+            durable: whether to wait for a sync whatever the store's durability.
+
+        Raises:
+            As `mqstore.Store.append`.
+        """
+        bridge = self._bridge
+        bridge.check()
+        done = bridge.link.append(
+            topic,
+            body,
+            keys,
+            tags,
+            properties,
+            queue_id,
+            flag,
+            born_timestamp,
+            durable,
+            bridge.appends.at_once,
+        )
+        if isinstance(done, AppendResult):
+            await bridge.breathe()
+            return done
+        result: AppendResult = await bridge.appends.queued(done)
+        return result
+
+    async def append_many(
+        self,
+        topic: str,
+        messages: Iterable[BytesLike | Message],
+        *,
+        queue_id: int | None = None,
+        durable: bool = False,
+    ) -> list[AppendResult]:
+        """Appends messages under one lock, with one sync where one is due; results in the order given.
+
+        Where it runs is said at `append`. Everything is checked before anything is written. After a crash a prefix of
+        them may be there.
+
+        Args:
+            topic: as for `append`.
+            messages: bodies or `mqstore.Message`s.
+            queue_id: the queue of all; None takes the topic's queues in turn.
+            durable: as for `append`.
+
+        Raises:
+            As `mqstore.Store.append_many`.
+        """
+        bridge = self._bridge
+        bridge.check()
+        done = bridge.link.append_many(topic, messages, queue_id, durable, bridge.appends.at_once)
+        if isinstance(done, list):
+            await bridge.breathe()
+            return done
+        results: list[AppendResult] = await bridge.appends.queued(done)
+        return results
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int = 0,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        filter: Filter | None = None,
+        follow: bool = False,
+        timeout: Duration | None = None,
+    ) -> Messages:
+        """Messages of one queue in ascending offset: `async for message in store.read(...)`.
+
+        Nothing is read, and no error of the queue raised, before the first message is asked for.
+
+        Args:
+            topic: the topic.
+            queue_id: the queue.
+            start: the first offset; None is the smallest that can be read.
+            end: the offset to stop before; None is the largest when the first message is asked for.
+            filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
+            follow: whether to wait at the end for more instead of stopping. That costs no thread.
+            timeout: how long `follow` waits for one message before the iterator ends; None is for ever.
+
+        Raises:
+            TopicNotFoundError: no such topic or queue; by the first message.
+            OffsetOutOfRangeError: `start` is below the smallest or above the largest offset; by the first message.
+        """
+        seconds = None if timeout is None else seconds_of("timeout", timeout)
+        opening = partial(
+            self._bridge.store.read,
+            topic,
+            queue_id,
+            start,
+            end,
+            filter=filter,
+            follow=follow,
+        )
+        return Messages(self, self._bridge, opening, (topic, queue_id), seconds)
+
+    def lookup(
+        self,
+        topic: str,
+        key: str,
+        *,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Messages:
+        """Messages of `topic` that carry `key`, or have it as unique id, oldest first: `async for message in ...`.
+
+        Args:
+            topic: the topic; an unknown one has no messages.
+            key: the key.
+            start_time: only messages stored at or after it.
+            end_time: only messages stored at or before it.
+            limit: at most so many.
+            newest_first: whether the newest one comes first.
+        """
+        opening = partial(
+            self._bridge.store.lookup,
+            topic,
+            key,
+            start_time=start_time,
+            end_time=end_time,
+            limit=limit,
+            newest_first=newest_first,
+        )
+        return Messages(self, self._bridge, opening)
+
+    async def wait(self, topic: str, queue_id: int, offset: int, timeout: Duration | None = None) -> bool:
+        """Waits until `offset` of a queue can be read; False when `timeout` passes first.
+
+        Costs no thread, however many wait. In a store that is open for reading all waits are looked at together, 20
+        milliseconds apart at most.
+
+        Raises:
+            StoreClosedError: the store was closed meanwhile.
+        """
+        seconds = None if timeout is None else seconds_of("timeout", timeout)
+        return await self._bridge.wait(topic, queue_id, offset, seconds)
+
+    create_topic = in_thread(mqstore.Store.create_topic)
+    flush = in_thread(mqstore.Store.flush)
+    topics = in_thread(mqstore.Store.topics)
+    queues = in_thread(mqstore.Store.queues)
+    get = in_thread(mqstore.Store.get)
+    get_at = in_thread(mqstore.Store.get_at)
+    message_at = in_thread(mqstore.Store.message_at)
+    messages_at = in_thread(mqstore.Store.messages_at)
+    offset_for_time = in_thread(mqstore.Store.offset_for_time)
+    stats = in_thread(mqstore.Store.stats)
+    set_confirm_offset = in_thread(mqstore.Store.set_confirm_offset)
+    verify = at_length(mqstore.Store.verify)
+    rebuild = at_length(mqstore.Store.rebuild)
+    compact = at_length(mqstore.Store.compact)
+    expire = at_length(mqstore.Store.expire)
+    snapshot = at_length(mqstore.Store.snapshot)
+    restore_compaction = at_length(mqstore.Store.restore_compaction)
+
+    @property
+    def confirm_offset(self) -> int | None:
+        """The log offset at which reads and dispatch stop, or None; see `set_confirm_offset`."""
+        return self._bridge.store.confirm_offset
+
+    async def table(self, topic: str, *, bodies: Bodies = "memory") -> Table:
+        """The topic as a live, read-only mapping from key to newest message, loaded when this returns.
+
+        Args:
+            topic: the topic, best one with the attribute `cleanup.policy=COMPACTION`, so that all messages of a key are
+                in one queue and old ones can go.
+            bodies: `"memory"` keeps the newest message of each key in memory; `"disk"` its place only, which takes
+                some 200 bytes a key, and reads it when it is asked for.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+        """
+        bridge = self._bridge
+        return Table(self, bridge, await bridge.run_at_length(bridge.store.table, topic, bodies=bodies))
+
+    def scan(
+        self,
+        *,
+        topics: str | Iterable[str] | None = None,
+        queue_id: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        keys: Keys | None = None,
+        filter: Filter | None = None,
+        columns: Iterable[str] | None = None,
+        batch_size: int = 65_536,
+        body: BodyForm = "binary",
+        threads: int | None = None,
+    ) -> Scan:
+        """Messages as Arrow columns, in the order of the log; see `mqstore.scan`.
+
+        Each use sees every append before it. It ends with a `StoreClosedError` when the store is closed.
+        """
+        return Scan(
+            self._bridge.store.scan(
+                topics=topics,
+                queue_id=queue_id,
+                start=start,
+                end=end,
+                start_time=start_time,
+                end_time=end_time,
+                keys=keys,
+                filter=filter,
+                columns=columns,
+                batch_size=batch_size,
+                body=body,
+                threads=threads,
+            )
+        )
+
+    async def close(self) -> None:
+        """Makes everything durable and lets go of the directory; a second call does nothing.
+
+        Appends that are under way are made first; who waits for a message, or for room for an append, gets
+        `StoreClosedError`. A close whose task is cancelled goes on without it.
+        """
+        await self._bridge.close()
+
+    async def __aenter__(self) -> Self:
+        self._bridge.check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return repr(self._bridge.store).replace("<mqstore.", "<mqstore.aio.", 1)
+
+    def __reduce__(self) -> NoReturn:
+        msg = (
+            f"cannot pickle the store {self.path!r}: it belongs to this process and its loop; "
+            "send its path and open it there with mqstore.aio.open(path)"
+        )
+        raise TypeError(msg)
+
+    def __del__(self) -> None:
+        bridge = getattr(self, "_bridge", None)
+        if bridge is not None and not bridge.closing:
+            forgotten = bridge.owns and not bridge.store.closed
+            bridge.let_go()
+            if forgotten:
+                msg = f"store {bridge.store.path!r} was not closed"
+                warnings.warn(msg, ResourceWarning, source=self, stacklevel=2)
+
+
+def _bound(overrides: dict[str, Any], name: str, default: int) -> int:
+    value = overrides.pop(name, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"{name} must be an int, not {type(value).__name__}"
+        raise TypeError(msg)
+    if value < 1:
+        raise InvalidOptionError(name, f"{value} is less than 1")
+    return value
+
+
+def _close_late(opening: Future[mqstore.Store]) -> None:
+    """Closes a store that nobody waits for any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+for _thing in (open, wrap, Opening, Store):
+    _thing.__module__ = "mqstore.aio"
+del _thing

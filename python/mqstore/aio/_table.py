@@ -1,0 +1,148 @@
+"""`Table` for asyncio: a look at it may have to read what was appended, so that every look is awaited."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+
+from mqstore._table import Change, key_of
+from mqstore._times import seconds_of
+from mqstore.aio._reads import Messages
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    import mqstore
+    from mqstore._native import StoredMessage
+    from mqstore.aio._bridge import Bridge
+    from mqstore.types import Duration
+
+T = TypeVar("T")
+
+# How long the queues that there are are waited for before more are looked for.
+_NAP = 1.0
+
+
+class Table:
+    """A topic as a live, read-only mapping from key to newest message; made by `Store.table`.
+
+    As `mqstore.Table`, but that looks are awaited: `await table["key"]`, `await table.get("key")`.
+    """
+
+    def __init__(self, owner: object, bridge: Bridge, table: mqstore.Table) -> None:
+        """Wraps `table`; programs call `Store.table`."""
+        self._owner = owner
+        self._bridge = bridge
+        self._table = table
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self._table.topic
+
+    async def refresh(self) -> None:
+        """Takes up what was appended; every other method does that by itself.
+
+        Raises:
+            StoreClosedError: the store was closed.
+        """
+        await self._bridge.run(self._table.refresh)
+
+    def offset(self, queue_id: int = 0) -> int:
+        """One past the last offset of a queue that the table has seen."""
+        return self._table.offset(queue_id)
+
+    async def get(self, key: str, default: T | None = None) -> StoredMessage | T | None:
+        """The newest message of `key`, or `default`."""
+        return await self._bridge.run(partial(self._table.get, key, default))
+
+    async def __getitem__(self, key: str) -> StoredMessage:
+        """The newest message of `key`: `await table["key"]`; KeyError where there is none."""
+        return await self._bridge.run(partial(self._table.__getitem__, key))
+
+    async def contains(self, key: str) -> bool:
+        """Whether there is a message with this key."""
+        return await self._bridge.run(partial(self._table.__contains__, key))
+
+    async def count(self) -> int:
+        """How many keys there are."""
+        return await self._bridge.run(self._table.__len__)
+
+    async def keys(self) -> list[str]:
+        """The keys of one moment, in the order of their newest messages."""
+        return await self._bridge.run(partial(list, cast("Any", self._table)))
+
+    async def values(self) -> list[StoredMessage]:
+        """The newest message of each key."""
+        return await self._bridge.run(lambda: list(self._table.values()))
+
+    async def items(self) -> list[tuple[str, StoredMessage]]:
+        """Each key with its newest message."""
+        return await self._bridge.run(lambda: list(self._table.items()))
+
+    async def wait_until(self, offset: int, *, queue_id: int = 0, timeout: Duration | None = None) -> bool:
+        """Waits until the table has the message at `offset` of a queue, an append's `queue_offset` for one.
+
+        Args:
+            offset: the offset.
+            queue_id: the queue.
+            timeout: how long at most; None is for ever.
+
+        Returns:
+            False when `timeout` passed first.
+
+        Raises:
+            StoreClosedError: the store was closed meanwhile.
+        """
+        seconds = None if timeout is None else seconds_of("timeout", timeout)
+        if not await self._bridge.wait(self.topic, queue_id, offset, seconds):
+            return False
+        await self.refresh()
+        return True
+
+    async def changes(self, *, timeout: Duration | None = None) -> AsyncIterator[Change]:
+        """What happens to the table from now on, as it happens; each iterator by itself, in the order of each queue.
+
+        `Now` is when the first change is asked for. An iterator that is left alone for longer than the
+        `tombstone_retention` of compactions may miss a deletion.
+
+        Args:
+            timeout: how long to wait for one change before the iterator ends; None is for ever.
+
+        Raises:
+            StoreClosedError: the store was closed meanwhile.
+        """
+        table, bridge = self._table, self._bridge
+        limit = None if timeout is None else seconds_of("timeout", timeout)
+        places = await bridge.run(table._places)
+        last = bridge.loop.time()
+        while True:
+            due = await bridge.run(partial(table._due, places))
+            ends = await bridge.run(table._ends) if due else {}
+            for queue in due:
+                opening: Callable[[], Any] = partial(table._messages, queue, places.get(queue))
+                async for message in Messages(self._owner, bridge, opening):
+                    places[queue] = message.queue_offset + 1
+                    if (key := key_of(message)) is not None:
+                        kept = message if message.body_view.nbytes else None
+                        yield Change(key, kept, queue, message.queue_offset)
+                        last = bridge.loop.time()
+                places[queue] = max(places.get(queue, 0), ends.get(queue, 0))
+            if due:
+                continue
+            left = None if limit is None else last + limit - bridge.loop.time()
+            if left is not None and left <= 0:
+                return
+            waits = [(self.topic, queue, start) for queue, start in places.items()]
+            # The topic may get more queues meanwhile, which nobody calls for.
+            await bridge.arrival(waits, _NAP if left is None else min(left, _NAP))
+
+    def __repr__(self) -> str:
+        return repr(self._table).replace("<mqstore.", "<mqstore.aio.", 1)
+
+    def __reduce__(self) -> NoReturn:
+        self._table.__reduce__()
+        raise AssertionError
+
+
+Table.__module__ = "mqstore.aio"

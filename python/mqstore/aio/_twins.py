@@ -1,0 +1,69 @@
+"""The awaitable twins of methods and functions that need a thread, with their names, parameters and documentation.
+
+A verb that `mqstore.Store` gets later has its twin in one line: `verb = in_thread(mqstore.Store.verb)`.
+"""
+
+from __future__ import annotations
+
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from mqstore.aio._ending import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    import mqstore
+    from mqstore.aio._bridge import Bridge
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Bridged(Protocol):
+    """What has twins: it stands at one end of a bridge."""
+
+    _bridge: Bridge
+
+
+def in_thread(
+    method: Callable[Concatenate[mqstore.Store, P], T],
+) -> Callable[Concatenate[Bridged, P], Coroutine[Any, Any, T]]:
+    """The twin of a method that may wait for the disk or for others, but not for long."""
+
+    @wraps(method)
+    async def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        bridge = self._bridge
+        return await bridge.run(partial(method, bridge.store, *args, **kwargs))
+
+    return _named(twin, method.__name__)
+
+
+def at_length(
+    method: Callable[Concatenate[mqstore.Store, P], T],
+) -> Callable[Concatenate[Bridged, P], Coroutine[Any, Any, T]]:
+    """The twin of a method that takes long: in a thread that others do not wait for. Cancelled, it ends."""
+
+    @wraps(method)
+    async def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        bridge = self._bridge
+        return await bridge.run_at_length(method, bridge.store, *args, **kwargs)
+
+    return _named(twin, method.__name__)
+
+
+def awaitable(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The twin of a function on directories, in a thread of the loop's. Cancelled, it ends."""
+
+    @wraps(function)
+    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await Ending().run(None, function, *args, **kwargs)
+
+    twin.__module__ = "mqstore.aio"
+    return twin
+
+
+def _named(twin: Callable[P, T], name: str) -> Callable[P, T]:
+    twin.__module__ = "mqstore.aio"
+    twin.__qualname__ = f"Store.{name}"
+    return twin

@@ -1,0 +1,15 @@
+"""The verbs on whole directories, awaitable: see the functions of the same names in `mqstore`."""
+
+from __future__ import annotations
+
+import mqstore
+from mqstore.aio._twins import awaitable
+
+info = awaitable(mqstore.info)
+verify = awaitable(mqstore.verify)
+repair = awaitable(mqstore.repair)
+rebuild = awaitable(mqstore.rebuild)
+compact = awaitable(mqstore.compact)
+export = awaitable(mqstore.export)
+import_ = awaitable(mqstore.import_)
+restore_compaction = awaitable(mqstore.restore_compaction)

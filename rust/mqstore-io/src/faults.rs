@@ -1,0 +1,511 @@
+//! A file system on which things go wrong when they are asked to, over another one.
+//!
+//! For tests of programs that use a store, on real files. ([`crate::sim`] is for tests of the store: it knows what
+//! a loss of power may leave.) One set of [`Faults`] serves any number of [`FaultVfs`]:
+//!
+//! * a **full disk**: what needs room beyond so many bytes from now on fails with `ENOSPC`: allocations, writes beyond
+//!   what a file occupies, new names once nothing is left. Room is taken in blocks. Writes to room that was taken
+//!   before succeed, as on a real disk;
+//! * **syncs that fail** with `EIO`, so many or all, and **syncs that are slow**;
+//! * a **crash**: after so many changes nothing reaches the disk any more, neither by calls, which fail, nor by
+//!   maps, to which writes fail too. What was written before is there, as after a kill. Who is to live on opens anew,
+//!   by another [`FaultVfs`].
+//!
+//! Reads are never hindered. Across threads: a change that came before the crash may end after it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::region::{MapObserver, Region, RegionError};
+use crate::sync::{AtomicU64, Mutex, Ordering, Raise};
+use crate::vfs::{
+    Access, DirEntry, Environment, FileStat, LockError, LockHolder, MapAccess, SpaceInfo, StoreLock, Vfs,
+    VfsFile,
+};
+
+/// Bytes of a block of the disk, the least that is taken.
+const BLOCK: u64 = 4096;
+
+/// What goes wrong; a clone is the same. Nothing does at first. See the head of this module.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Bytes that can still be taken; `None` for as many as there are.
+    room: Option<u64>,
+    /// Syncs that fail from now on.
+    failing_syncs: u64,
+    sync_delay: Duration,
+    /// Changes that still reach the disk; `None` for all.
+    changes_left: Option<u64>,
+    changes: u64,
+    syncs: u64,
+    /// How many crashes there were: file systems that were made before the last one are dead.
+    crashes: u64,
+    /// The same when the newest file system was made.
+    crashes_seen: u64,
+}
+
+impl Faults {
+    /// No faults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The disk is full once `bytes` more were taken. What is deleted does not come back.
+    pub fn fill_disk(&self, bytes: u64) {
+        self.state.lock().room = Some(bytes);
+    }
+
+    /// The next `count` syncs fail; `u64::MAX` for all.
+    pub fn fail_syncs(&self, count: u64) {
+        self.state.lock().failing_syncs = count;
+    }
+
+    /// Every sync takes so much longer.
+    pub fn slow_syncs(&self, delay: Duration) {
+        self.state.lock().sync_delay = delay;
+    }
+
+    /// The crash comes after `changes` more changes: at once for 0.
+    pub fn crash(&self, changes: u64) {
+        let mut state = self.state.lock();
+        state.changes_left = Some(changes);
+        state.crash_if_due();
+    }
+
+    /// Nothing goes wrong any more. What crashed stays so.
+    pub fn clear(&self) {
+        let mut state = self.state.lock();
+        (state.room, state.changes_left) = (None, None);
+        (state.failing_syncs, state.sync_delay) = (0, Duration::ZERO);
+    }
+
+    /// Whether a crash came and no file system was made since.
+    pub fn crashed(&self) -> bool {
+        let state = self.state.lock();
+        state.crashes > state.crashes_seen
+    }
+
+    /// Changes that reached the disk: each call that changes it and each write to a map is one.
+    pub fn changes(&self) -> u64 {
+        self.state.lock().changes
+    }
+
+    /// Syncs that succeeded.
+    pub fn syncs(&self) -> u64 {
+        self.state.lock().syncs
+    }
+}
+
+impl State {
+    fn crash_if_due(&mut self) {
+        if self.changes_left == Some(0) {
+            self.changes_left = None;
+            self.crashes += 1;
+        }
+    }
+}
+
+/// The faults, as one file system meets them.
+#[derive(Clone, Debug)]
+struct Gate {
+    faults: Faults,
+    /// Crashes before it was made.
+    born: u64,
+}
+
+fn dead() -> io::Error {
+    io::Error::other("nothing reaches the disk after the crash that a test asked for")
+}
+
+impl Gate {
+    fn is_dead(&self) -> bool {
+        self.faults.state.lock().crashes > self.born
+    }
+
+    /// Lets one change pass that takes `room` bytes.
+    fn change(&self, room: u64) -> io::Result<()> {
+        let mut state = self.faults.state.lock();
+        if state.crashes > self.born {
+            return Err(dead());
+        }
+        if let Some(left) = &mut state.room {
+            *left = left.checked_sub(room).ok_or(Errno::NOSPC)?;
+        }
+        state.changes += 1;
+        if let Some(left) = &mut state.changes_left {
+            *left = left.saturating_sub(1);
+        }
+        state.crash_if_due();
+        Ok(())
+    }
+
+    /// Lets the making of a name pass.
+    fn name(&self) -> io::Result<()> {
+        if self.faults.state.lock().room == Some(0) {
+            return Err(Errno::NOSPC.into());
+        }
+        self.change(0)
+    }
+
+    fn sync(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let delay = self.faults.state.lock().sync_delay;
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+        {
+            let mut state = self.faults.state.lock();
+            if state.crashes > self.born {
+                return Err(dead());
+            }
+            if state.failing_syncs > 0 {
+                state.failing_syncs -= u64::from(state.failing_syncs < u64::MAX);
+                return Err(Errno::IO.into());
+            }
+        }
+        sync()?;
+        self.faults.state.lock().syncs += 1;
+        Ok(())
+    }
+}
+
+/// A file system over another one, with faults.
+#[derive(Clone, Debug)]
+pub struct FaultVfs {
+    inner: Arc<dyn Vfs>,
+    gate: Gate,
+}
+
+impl FaultVfs {
+    /// `inner` with `faults`; alive, whatever crashed before.
+    pub fn new(inner: Arc<dyn Vfs>, faults: &Faults) -> Self {
+        let mut state = faults.state.lock();
+        state.crashes_seen = state.crashes;
+        let born = state.crashes;
+        drop(state);
+        Self { inner, gate: Gate { faults: faults.clone(), born } }
+    }
+
+    /// Whether its crash came.
+    pub fn is_dead(&self) -> bool {
+        self.gate.is_dead()
+    }
+
+    fn file(&self, file: Arc<dyn VfsFile>) -> io::Result<Arc<dyn VfsFile>> {
+        let taken = AtomicU64::new(file.stat()?.allocated_bytes);
+        Ok(Arc::new(FaultFile { inner: file, gate: self.gate.clone(), taken }))
+    }
+}
+
+impl Vfs for FaultVfs {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn VfsFile>> {
+        self.file(self.inner.open(path, access)?)
+    }
+
+    fn create_new(&self, path: &Path) -> io::Result<Arc<dyn VfsFile>> {
+        self.gate.name()?;
+        self.file(self.inner.create_new(path)?)
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<FileStat> {
+        self.inner.stat(path)
+    }
+
+    fn inode(&self, path: &Path) -> io::Result<u64> {
+        self.inner.inode(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        self.inner.list(dir)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.gate.name()?;
+        self.inner.create_dir(path)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        // Nothing changes where it is there, and a full disk has room for that.
+        if self.inner.stat(path).is_ok() {
+            return self.inner.create_dir_all(path);
+        }
+        self.gate.name()?;
+        self.inner.create_dir_all(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.gate.change(0)?;
+        self.inner.rename(from, to)
+    }
+
+    fn rename_noreplace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.gate.change(0)?;
+        self.inner.rename_noreplace(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.gate.name()?;
+        self.inner.hard_link(from, to)
+    }
+
+    fn reflink(&self, from: &Path, to: &Path) -> io::Result<Arc<dyn VfsFile>> {
+        self.gate.name()?;
+        self.file(self.inner.reflink(from, to)?)
+    }
+
+    fn exchange(&self, a: &Path, b: &Path) -> io::Result<()> {
+        self.gate.change(0)?;
+        self.inner.exchange(a, b)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.gate.change(0)?;
+        self.inner.remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.gate.change(0)?;
+        self.inner.remove_dir(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.gate.change(0)?;
+        self.inner.remove_dir_all(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.gate.sync(|| self.inner.sync_dir(dir))
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn StoreLock>, LockError> {
+        if self.is_dead() {
+            return Err(LockError::Io(dead()));
+        }
+        self.inner.lock(path)
+    }
+
+    fn lock_holder(&self, path: &Path) -> io::Result<Option<LockHolder>> {
+        self.inner.lock_holder(path)
+    }
+
+    fn free_space(&self, path: &Path) -> io::Result<SpaceInfo> {
+        self.inner.free_space(path)
+    }
+
+    fn environment(&self) -> Environment {
+        self.inner.environment()
+    }
+}
+
+#[derive(Debug)]
+struct FaultFile {
+    inner: Arc<dyn VfsFile>,
+    gate: Gate,
+    /// It has room up to here: what it occupied when it was opened, and what was written or allocated since.
+    taken: AtomicU64,
+}
+
+impl FaultFile {
+    /// Lets a change pass that needs room up to `end`.
+    fn grow(&self, end: u64, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let end = end.checked_next_multiple_of(BLOCK).unwrap_or(end);
+        self.gate.change(end.saturating_sub(self.taken.load(Ordering::Acquire)))?;
+        self.taken.raise(end, Ordering::AcqRel);
+        change()
+    }
+}
+
+impl VfsFile for FaultFile {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.gate.change(0)?;
+        self.inner.set_len(len)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        self.grow(len, || self.inner.allocate(len))
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.inner.read_at(buf, offset)
+    }
+
+    fn expect_read(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.expect_read(offset, len)
+    }
+
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.grow(offset.saturating_add(buf.len() as u64), || self.inner.write_all_at(buf, offset))
+    }
+
+    fn start_writing(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.start_writing(offset, len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.gate.sync(|| self.inner.sync_data())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.gate.sync(|| self.inner.sync_all())
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        self.inner.stat()
+    }
+
+    fn next_data(&self, from: u64) -> io::Result<Option<u64>> {
+        self.inner.next_data(from)
+    }
+
+    fn map(&self, offset: u64, len: usize, access: MapAccess) -> io::Result<Region> {
+        let memory = self.inner.map(offset, len, access)?;
+        if access == MapAccess::Read {
+            return Ok(memory);
+        }
+        let watch = Arc::new(FaultMap { memory: memory.clone(), gate: self.gate.clone() });
+        Ok(memory.observed(0, len, access, watch)?)
+    }
+}
+
+/// A map that is written.
+#[derive(Debug)]
+struct FaultMap {
+    memory: Region,
+    gate: Gate,
+}
+
+impl MapObserver for FaultMap {
+    fn write(&self, _at: usize, _len: usize, copy: &mut dyn FnMut()) -> Result<(), RegionError> {
+        self.gate.change(0).map_err(|_| RegionError::Stopped)?;
+        copy();
+        Ok(())
+    }
+
+    fn flush(&self, at: usize, len: usize) -> io::Result<()> {
+        self.gate.sync(|| self.memory.flush(at..at + len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::OsVfs;
+
+    struct World {
+        faults: Faults,
+        vfs: FaultVfs,
+        folder: tempfile::TempDir,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let faults = Faults::new();
+            let vfs = FaultVfs::new(Arc::new(OsVfs::new()), &faults);
+            Self { faults, vfs, folder: tempfile::tempdir().unwrap() }
+        }
+
+        fn file(&self, name: &str) -> Arc<dyn VfsFile> {
+            self.vfs.create_new(&self.folder.path().join(name)).unwrap()
+        }
+    }
+
+    fn errno(outcome: io::Result<()>) -> Option<i32> {
+        outcome.unwrap_err().raw_os_error()
+    }
+
+    #[test]
+    fn a_full_disk_refuses_what_needs_room() {
+        let world = World::new();
+        let file = world.file("a");
+        file.allocate(8192).unwrap();
+        world.faults.fill_disk(BLOCK);
+        file.write_all_at(&[1; 4096], 4096).unwrap();
+        let no_room = Some(Errno::NOSPC.raw_os_error());
+        assert_eq!(errno(file.write_all_at(&[1; 5000], 8192)), no_room);
+        file.write_all_at(&[1; 100], 8192).unwrap();
+        // The rest of the block is there.
+        file.write_all_at(&[1; 100], 8292).unwrap();
+        assert_eq!(errno(file.write_all_at(&[1; 1], 12_288)), no_room);
+        assert_eq!(errno(file.allocate(20_000)), no_room);
+        assert_eq!(file.len().unwrap(), 8392);
+        let more = world.folder.path().join("b");
+        assert_eq!(errno(world.vfs.create_new(&more).map(drop)), no_room);
+        assert_eq!(errno(world.vfs.create_dir_all(&more)), no_room);
+        world.vfs.create_dir_all(world.folder.path()).unwrap();
+        // What was there is written again, also through a map.
+        file.write_all_at(&[2; 8292], 0).unwrap();
+        file.map(0, 4096, MapAccess::ReadWrite).unwrap().write(0, b"x").unwrap();
+        world.faults.clear();
+        world.vfs.create_dir_all(&more).unwrap();
+    }
+
+    #[test]
+    fn syncs_fail_so_often_and_are_slow() {
+        let world = World::new();
+        let file = world.file("a");
+        file.allocate(4096).unwrap();
+        let region = file.map(0, 4096, MapAccess::ReadWrite).unwrap();
+        let io_error = Some(Errno::IO.raw_os_error());
+        world.faults.fail_syncs(4);
+        assert_eq!(errno(file.sync_data()), io_error);
+        assert_eq!(errno(file.sync_all()), io_error);
+        assert_eq!(errno(region.flush(0..10)), io_error);
+        assert_eq!(errno(world.vfs.sync_dir(world.folder.path())), io_error);
+        file.sync_all().unwrap();
+        region.flush(0..10).unwrap();
+        assert_eq!(world.faults.syncs(), 2);
+        world.faults.fail_syncs(u64::MAX);
+        for _ in 0..10 {
+            assert_eq!(errno(file.sync_data()), io_error);
+        }
+        world.faults.clear();
+        world.faults.slow_syncs(Duration::from_millis(30));
+        let began = std::time::Instant::now();
+        file.sync_data().unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(30));
+    }
+
+    #[test]
+    fn nothing_reaches_the_disk_after_a_crash() {
+        let world = World::new();
+        let file = world.file("a");
+        file.allocate(4096).unwrap();
+        let region = file.map(0, 4096, MapAccess::ReadWrite).unwrap();
+        world.faults.crash(3);
+        file.write_all_at(b"one", 0).unwrap();
+        region.write(10, b"two").unwrap();
+        assert!(!world.faults.crashed());
+        region.write(20, b"three").unwrap();
+        assert!(world.faults.crashed() && world.vfs.is_dead());
+        assert_eq!(region.write(30, b"four"), Err(RegionError::Stopped));
+        assert_eq!(region.store_u32_be_release(32, 7), Err(RegionError::Stopped));
+        assert_eq!(region.raise_u64_be(40, 7), Err(RegionError::Stopped));
+        assert!(file.write_all_at(b"five", 50).is_err());
+        assert!(file.sync_all().is_err() && region.flush(0..1).is_err());
+        let path = world.folder.path().join("a");
+        assert!(world.vfs.remove_file(&path).is_err() && world.vfs.lock(&path).is_err());
+        let mut found = [0; 60];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_eq!((&found[..3], &found[10..13], &found[20..25]), (&b"one"[..], &b"two"[..], &b"three"[..]));
+        assert!(found[25..].iter().all(|byte| *byte == 0));
+
+        // Who is started anew lives.
+        let anew = FaultVfs::new(Arc::new(OsVfs::new()), &world.faults);
+        assert!(!world.faults.crashed() && !anew.is_dead() && world.vfs.is_dead());
+        anew.open(&path, Access::ReadWrite).unwrap().write_all_at(b"six", 50).unwrap();
+        world.faults.crash(0);
+        assert!(anew.is_dead());
+    }
+}

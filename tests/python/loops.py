@@ -1,0 +1,38 @@
+"""What the tests of `mqstore.aio` share: a loop for each, and who runs beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+LONG = 60
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in a loop of its own, which complains about what blocks it for long or is never awaited."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), LONG), debug=True)
+
+    return run
+
+
+def tasks_of_process() -> int:
+    """How many threads there are, those of Rust included."""
+    return (
+        len(list(Path("/proc/self/task").iterdir())) if Path("/proc/self/task").is_dir() else threading.active_count()
+    )
+
+
+def threads_named(prefix: str) -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(prefix)]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.001)

@@ -1,0 +1,43 @@
+"""The pages whose every Python block is a program, or the next piece of one."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from subprocess import run
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(page: str) -> list[str]:
+    """The Python blocks of a page, in their order."""
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("page", "printed"),
+    [
+        ("docs/asyncio.md", ["0 ['orders']", "{'amount': 5}", "paid", "0", "1", "2", "3", "True", "AppendResult", "1"]),
+    ],
+)
+def test_the_blocks_of_a_page_run_one_after_the_other(
+    page: str, printed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for number, block in enumerate(blocks(page)):
+        exec(compile(block, f"{page}, block {number}", "exec"), names)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line if line in printed else line.partition("(")[0] for line in lines] == printed
+
+
+def test_the_blocks_of_the_page_about_tests_are_tests(tmp_path: Path) -> None:
+    suite = "\n\n".join(blocks("docs/testing-programs.md"))
+    (tmp_path / "test_page.py").write_text(suite)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_mqstore", "-p", "no:cacheprovider", "test_page.py"]
+    done = run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout
+    assert "13 passed" in done.stdout

@@ -153,6 +153,7 @@ SETTINGS = (
     _number("flush_least_pages", "flushCommitLogLeastPages"),
     _milliseconds("flush_thorough_interval", "flushCommitLogThoroughInterval"),
     _switch("flush_timed", "flushCommitLogTimed"),
+    _milliseconds("meta_interval", "flushConsumerOffsetInterval"),
     _milliseconds("commit_interval", "commitIntervalCommitLog"),
     _milliseconds("busy_after", "osPageCacheBusyTimeOutMills"),
     _milliseconds("queue_wait_limit", "waitTimeMillsInSendQueue"),

@@ -17,9 +17,10 @@ __all__ = [
     "TestClock", "TestFaults", "__version__", "_after_fork_in_child", "_restore_message", "append_rows",
     "append_staged", "check_rows", "check_staged", "compaction_abandon", "compaction_end", "compaction_next",
     "compaction_plan", "compaction_preview", "compaction_publish", "compaction_read", "compaction_report",
-    "compaction_restore", "compaction_run", "compaction_run_step", "compaction_split", "copy_store", "decode_records",
-    "info", "is_reserved", "key_hashes", "message_ids", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines",
-    "scan_open", "scan_schema", "staged_ids", "tags_codes", "verify",
+    "compaction_restore", "compaction_run", "compaction_run_step", "compaction_split", "copy_store",
+    "decode_records", "delete_namespace", "delete_topic", "info", "is_reserved", "key_hashes", "message_ids",
+    "namespaces", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema",
+    "staged_ids", "tags_codes", "update_topic", "verify",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -552,6 +553,12 @@ def scan_open(source: str | NativeStore, request: dict[str, Any]) -> ScanStream:
 def scan_schema(request: dict[str, Any]) -> object: ...
 def _restore_message(record: bytes, commit_log_offset: int, queue_offset: int) -> StoredMessage: ...
 def _after_fork_in_child() -> None: ...
+def update_topic(
+    store: NativeStore, topic: str, read_queues: int | None, write_queues: int | None, perm: int | None
+) -> None: ...
+def delete_topic(store: NativeStore, topic: str) -> None: ...
+def namespaces(store: NativeStore) -> list[tuple[str, int, int]]: ...
+def delete_namespace(store: NativeStore, namespace: str) -> tuple[int, int]: ...
 def verify(path: str, progress: Callable[[int, int], object] | None) -> dict[str, Any]: ...
 def rebuild(
     path: str, options: dict[str, Any], dry_run: bool, progress: Callable[[int, int], object] | None

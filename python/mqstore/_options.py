@@ -39,6 +39,7 @@ _INTEGERS = (
 _DURATIONS = (
     "flush_interval",
     "flush_thorough_interval",
+    "meta_interval",
     "commit_interval",
     "busy_after",
     "queue_wait_limit",
@@ -116,6 +117,10 @@ class StoreOptions:
     flush_timed: bool = True
     """Whether the background syncs at fixed times only. False: also as soon as `flush_least_pages` are
     dirty. RocketMQ: `flushCommitLogTimed`."""
+
+    meta_interval: Duration = 0.1
+    """Time between background syncs of what is known of topics, groups and their offsets: 1 ms to 1 h. RocketMQ
+    writes offsets every `flushConsumerOffsetInterval` (5 s)."""
 
     commit_interval: Duration = 0.2
     """With `durability="pooled"`: time after which pooled records are written to the file, 1 ms to 1 h;

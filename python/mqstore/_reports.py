@@ -65,6 +65,16 @@ class QueueInfo(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceInfo(_Report):
+    """How much of a namespace there is."""
+
+    topics: int = 0
+    """Topics, those of retries and dead letters included."""
+    groups: int = 0
+    """Consumer groups."""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem(_Report):
     """Something wrong in a store."""
 
@@ -334,7 +344,7 @@ class StoreInfo(_Report):
     disk: tuple[PartSize, ...]
     """The room that each of them takes."""
     consumers: tuple[GroupInfo, ...]
-    """How far consumer groups have come, by topic and group: from `config/consumerOffset.json`."""
+    """How far consumer groups have come, by topic and group: from the metadata log or `config/consumerOffset.json`."""
     rocksdb: bool
     """Whether RocksDB holds a part of it."""
     locked: bool
@@ -547,6 +557,7 @@ for _class in (
     ImportReport,
     Progress,
     QueueInfo,
+    NamespaceInfo,
     Problem,
     VerifyReport,
     QueueRange,

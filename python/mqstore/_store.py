@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mqstore._reports import (
         CompactionReport,
         ExpireReport,
+        NamespaceInfo,
         Progress,
         QueueInfo,
         RebuildReport,
@@ -140,6 +141,62 @@ class Store(_native.NativeStore):
         from mqstore._reports import QueueInfo
 
         return [QueueInfo(*row) for row in self._queues(topic)]
+
+    def update_topic(
+        self,
+        topic: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
+    ) -> None:
+        """Makes a topic different; what is None stays as it is. Durable when it returns.
+
+        Args:
+            topic: the topic.
+            read_queues: queues for readers, 1 to 65,536: for brokers and their clients. Messages in queues that are
+                left out stay, and `read` still finds them.
+            write_queues: queues that appends use, and may name, 1 to 65,536.
+            perm: RocketMQ's permissions, a sum of 2 (write), 4 (read), 1 (inherit) and 8 (priority): 0 to 15.
+                Without 2 the topic takes no appends; the others are for brokers.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            InvalidOptionError: a number is out of its bounds.
+            StoreReadOnlyError: the store is open for reading.
+        """
+        _native.update_topic(self, topic, read_queues, write_queues, perm)
+
+    def delete_topic(self, topic: str) -> None:
+        """Removes a topic, with the offsets of groups in it. Durable when it returns.
+
+        Nobody sees the topic or its queues any more. Its messages stay in the log until they expire: scans of the
+        log and `get` find them. A topic of the same name that is made later goes on behind them.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            StoreReadOnlyError: the store is open for reading.
+        """
+        _native.delete_topic(self, topic)
+
+    def namespaces(self) -> dict[str, NamespaceInfo]:
+        """The namespaces that topics and groups are in, by name, and how many there are in each.
+
+        A namespace stands in front of a name, with `%` between: `ns%topic`; behind `%RETRY%` and `%DLQ%`.
+        """
+        from mqstore._reports import NamespaceInfo
+
+        return {name: NamespaceInfo(topics, groups) for name, topics, groups in _native.namespaces(self)}
+
+    def delete_namespace(self, namespace: str) -> NamespaceInfo:
+        """Removes all topics and groups of a namespace in one step, as `delete_topic` does; how many there were.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+        """
+        from mqstore._reports import NamespaceInfo
+
+        return NamespaceInfo(*_native.delete_namespace(self, namespace))
 
     def stats(self) -> StoreStats:
         """Counters since the open, and where log, durability and dispatch stand."""

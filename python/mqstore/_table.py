@@ -187,12 +187,15 @@ class Table(Mapping[str, "StoredMessage"]):
         return found
 
     def _topic_table(self) -> object:
-        """Another value after a topic got more queues."""
-        try:
-            stat = os.stat(os.path.join(self._store.path, "config", "topics.json"))  # noqa: PTH116, PTH118
-        except FileNotFoundError:
-            return None
-        return stat.st_ino, stat.st_mtime_ns
+        """Another value after the topic got more queues and a message is in one of them."""
+        found: list[Any] = []
+        for names in (("config", "topics.json"), ("consumequeue", self._topic), ("batchconsumequeue", self._topic)):
+            try:
+                stat = os.stat(os.path.join(self._store.path, *names))  # noqa: PTH116, PTH118 - paths may be no UTF-8
+                found.append((stat.st_ino, stat.st_mtime_ns))
+            except FileNotFoundError:
+                found.append(None)
+        return found
 
     def _ends(self) -> dict[int, int]:
         return {queue.queue_id: queue.max_offset for queue in self._store.queues(self._topic)}

@@ -20,6 +20,7 @@
         InvalidOptionError      ValueError
         TopicNotFoundError      KeyError
         OffsetOutOfRangeError   IndexError
+        RefusedError            ValueError              a change that does not fit what is known by now
         StoreTimeoutError       TimeoutError
         StoreBusyError          BlockingIOError         the store cannot take the request now: try again
 
@@ -44,6 +45,7 @@ __all__ = [
     "MessageTooLargeError",
     "NotAStoreError",
     "OffsetOutOfRangeError",
+    "RefusedError",
     "StoreBusyError",
     "StoreClosedError",
     "StoreIOError",
@@ -366,6 +368,20 @@ class OffsetOutOfRangeError(MQStoreError, IndexError):
             min_offset=min_offset,
             max_offset=max_offset,
         )
+
+
+class RefusedError(MQStoreError, ValueError):
+    """A change does not fit what the store knows by now; nothing was changed.
+
+    For example an append to a topic whose `perm` lets no messages in.
+    """
+
+    _fields = ("reason",)
+
+    reason: str
+
+    def __init__(self, reason: str) -> None:
+        self._settle(reason, reason=reason)
 
 
 class StoreTimeoutError(MQStoreError, TimeoutError):

@@ -24,6 +24,7 @@ DEFAULTS = {
     "flush_thorough_interval": 10.0,
     "visibility": "appended",
     "flush_timed": True,
+    "meta_interval": 0.1,
     "commit_interval": 0.2,
     "pool_size": 16 << 20,
     "put_lock": "adaptive",

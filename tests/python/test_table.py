@@ -55,6 +55,17 @@ def test_it_equals_a_dictionary(store: mqstore.Store, kept: str, retention: floa
     assert sorted(early) == sorted(expected)
 
 
+def test_queues_that_come_later_are_seen(store: mqstore.Store) -> None:
+    own = store.table("prices")
+    with mqstore.open(store.path) as reader:
+        beside = reader.table("prices")
+        assert len(own) == len(beside) == 0
+        store.create_topic("prices", queues=8)
+        store.append("prices", b"1.2", keys="tea", queue_id=7)
+        store.flush()
+        assert bodies(own) == bodies(beside) == {"tea": b"1.2"}
+
+
 def test_it_is_a_read_only_mapping(store: mqstore.Store) -> None:
     table = store.table("prices")
     assert (len(table), table.get("tea"), "tea" in table, 3 in table) == (0, None, False, False)

@@ -163,6 +163,12 @@ pub enum StoreError {
         /// Why, and when to try again.
         reason: String,
     },
+    /// A change of metadata that does not fit what is known by now; nothing was changed.
+    #[error("{reason}")]
+    Refused {
+        /// Why.
+        reason: String,
+    },
     /// Another operating-system error.
     #[error("{path}: {action}: {source}")]
     Io {

@@ -12,6 +12,7 @@
 //! <root>/mqstore/lost+found/     copies of every byte that recovery cut
 //! <root>/mqstore/state.a|b       the durable mark, two slots
 //! <root>/mqstore/live            the writer's published positions
+//! <root>/mqstore/meta/           the metadata log, one file a generation
 //! <root>/mqstore/paths           the folders of the log, when they are others than commitlog/
 //! <root>/mqstore/wipe/           segments that are being overwritten before they go
 //! <root>/mqstore/jobs/           staged compactions
@@ -169,6 +170,11 @@ impl StoreFiles {
         self.side().join("lost+found")
     }
 
+    /// `mqstore/meta/`: the metadata log.
+    pub fn meta(&self) -> PathBuf {
+        self.side().join("meta")
+    }
+
     /// `mqstore/repairs.jsonl`: what repairs found lost.
     pub fn repairs(&self) -> PathBuf {
         self.side().join("repairs.jsonl")
@@ -243,6 +249,34 @@ impl StoreFiles {
             }
             Err(error) => Err(StoreError::io(&self.commit_log(), "looking for the log", error)),
         }
+    }
+
+    /// A name in `lost+found`, which is made when it is missing, that is not taken.
+    pub fn free_lost_and_found(&self, name: &str) -> Result<PathBuf, StoreError> {
+        let folder = self.lost_and_found();
+        self.ensure_folder(&folder)?;
+        for number in 0..10_000 {
+            let path = folder.join(if number == 0 { name.to_owned() } else { format!("{name}.{number}") });
+            match self.vfs.stat(&path) {
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(path),
+                Err(error) => return Err(StoreError::io(&path, "looking for a free name", error)),
+            }
+        }
+        Err(StoreError::Unsupported {
+            path: folder,
+            reason: "10,000 copies of one tail are kept here; clear it".into(),
+        })
+    }
+
+    /// Makes the names in `lost+found` durable.
+    pub fn sync_lost_and_found(&self) -> Result<(), StoreError> {
+        let folder = self.lost_and_found();
+        // The folder's own name, too: whoever made it may have been stopped before that was synced.
+        switch::step("recovery.sync_lost_and_found", || {
+            self.vfs.sync_dir(&folder).and_then(|()| self.vfs.sync_dir(&self.side()))
+        })
+        .at(&folder, "syncing a folder")
     }
 
     /// Makes `folder`, one of the store's own, when it is missing; its name is durable then.

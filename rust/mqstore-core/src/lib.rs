@@ -1,6 +1,6 @@
 //! The store engine: commit log, consume queues, index, dispatch, flush, recovery, and the façade.
 //!
-//! Floors, from below: the families `commit_log`, `consume_queue`, `index` and `checkpoint` own their
+//! Floors, from below: the families `commit_log`, `consume_queue`, `index`, `checkpoint` and `meta` own their
 //! files and do not know one another; `dispatch`, `flush`, `recovery`, `compaction` and `inspect` join
 //! them; [`store`] is what programs use. Files, maps, clocks and locks come from `mqstore_io` alone.
 #![forbid(unsafe_code)]
@@ -22,12 +22,14 @@ pub mod error;
 pub mod events;
 pub mod files;
 pub mod flush;
+mod group_commit;
 pub mod index;
 pub mod inspect;
 pub mod live;
 pub mod mark;
 pub mod mend;
 pub mod message;
+pub mod meta;
 pub mod options;
 pub mod recovery;
 pub mod retention;
@@ -46,8 +48,8 @@ pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
 pub use store::{
     AppendDone, AppendQueue, AppendRequest, Batch, Boundary, Geometry, GroupOffset, GroupOffsets, HourRate,
-    InfoReport, LogCursor, LookupCursor, MakeSink, Origin, OwnedMessage, PartSize, Passed, QueueCursor,
-    QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan, ScanRange, ScanRequest, ScanRow,
-    ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store, Waiter, check_copy, copy_store, info,
-    rebuild, repair, restore_compaction, staged_messages,
+    InfoReport, LogCursor, LookupCursor, MakeSink, NamespaceInfo, Origin, OwnedMessage, PartSize, Passed,
+    QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan, ScanRange, ScanRequest,
+    ScanRow, ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store, TopicChange, Waiter, check_copy,
+    copy_store, info, rebuild, repair, restore_compaction, staged_messages,
 };

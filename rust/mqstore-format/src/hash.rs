@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | [`java_hash`] | tags code, index key hash | `String#hashCode` |
 //! | [`crc31`] | body CRC, record CRC, epoch file | `UtilAll#crc32` |
+//! | [`crc32`] | our own metadata log | none |
 //! | [`tags_code`] | third field of a queue unit | `MessageExtBrokerInner#tagsString2tagsCode` |
 //! | [`index_key_hash`], [`index_tag_hash`], [`IndexHasher`] | index entries and slots | `IndexFile#indexKeyHashMethod` |
 //! | [`key_digest`] | key map of a compaction | `CompactionLog.OffsetMap` |
@@ -99,6 +100,11 @@ fn hash_of_eight(eight: u64) -> u32 {
 /// CRC-32 (IEEE) with the top bit cleared, so that Java's signed `int` is never negative.
 pub fn crc31(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes) & 0x7fff_ffff
+}
+
+/// CRC-32 (IEEE), all bits of it, for files that no Java program reads.
+pub fn crc32(bytes: &[u8]) -> u32 {
+    crc32fast::hash(bytes)
 }
 
 /// [`crc31`] of bytes that come in pieces.

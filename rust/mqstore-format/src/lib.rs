@@ -71,7 +71,9 @@ pub use cq::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};
 pub use cq_ext::{CqExtUnit, ext_address, ext_offset};
 pub use delay::{DEFAULT_DELAY_LEVELS, DelayLevels, SCHEDULE_TOPIC};
 pub use error::FormatError;
-pub use hash::{Crc31, IndexHasher, crc31, index_key_hash, index_tag_hash, java_hash, key_digest, tags_code};
+pub use hash::{
+    Crc31, IndexHasher, crc31, crc32, index_key_hash, index_tag_hash, java_hash, key_digest, tags_code,
+};
 pub use ids::{
     KeyBlock, MadeKey, UniqueKeyGenerator, offset_message_id, parse_offset_message_id, push_offset_message_id,
 };
@@ -89,4 +91,4 @@ pub use record::{
 };
 pub use sql::{SqlError, SqlFilter};
 pub use sys_flag::{Compression, SysFlag, TransactionType};
-pub use topic::{validate_stored_topic, validate_topic};
+pub use topic::{namespace_of, validate_stored_topic, validate_topic};

@@ -48,9 +48,28 @@ pub fn validate_stored_topic(name: &str) -> Result<(), FormatError> {
     Err(FormatError::invalid_topic(name, reason))
 }
 
+/// The namespace in the name of a topic or a group: what stands before its first `%`, behind the prefix of a retry or a
+/// dead-letter topic. Source: `NamespaceUtil#getNamespaceFromResource`.
+pub fn namespace_of(name: &str) -> Option<&str> {
+    let without = |prefix| name.strip_prefix(prefix);
+    let name = without(RETRY_TOPIC_PREFIX).or_else(|| without(DLQ_TOPIC_PREFIX)).unwrap_or(name);
+    let (namespace, rest) = name.split_once('%')?;
+    (!namespace.is_empty() && !rest.is_empty()).then_some(namespace)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn namespaces_stand_in_front() {
+        for name in ["ns%t", "%RETRY%ns%g", "%DLQ%ns%g", "ns%a%b"] {
+            assert_eq!(namespace_of(name), Some("ns"), "{name}");
+        }
+        for name in ["t", "%LMQ%x", "%RETRY%g", "%DLQ%g", "a%", "%a", "%", ""] {
+            assert_eq!(namespace_of(name), None, "{name}");
+        }
+    }
 
     #[test]
     fn names_to_write() {

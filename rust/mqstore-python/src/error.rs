@@ -30,6 +30,7 @@ mod classes {
     import_exception!(mqstore.errors, InvalidOptionError);
     import_exception!(mqstore.errors, TopicNotFoundError);
     import_exception!(mqstore.errors, OffsetOutOfRangeError);
+    import_exception!(mqstore.errors, RefusedError);
     import_exception!(mqstore.errors, StoreTimeoutError);
     import_exception!(mqstore.errors, StoreBusyError);
     import_exception!(mqstore.errors, StoreWarning);
@@ -69,6 +70,7 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
         StoreError::Timeout { what, waited_ms } => {
             StoreTimeoutError::new_err((what, std::time::Duration::from_millis(waited_ms).as_secs_f64()))
         }
+        StoreError::Refused { reason } => RefusedError::new_err((reason,)),
         StoreError::Busy { reason } => StoreBusyError::new_err((reason,)),
         StoreError::Io { path, action, source } => io(&path, action, &source),
         other => MQStoreError::new_err((other.to_string(),)),

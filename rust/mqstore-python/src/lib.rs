@@ -32,6 +32,7 @@ mod scan;
 mod store;
 mod table;
 mod testing;
+mod topics;
 
 use pyo3::prelude::*;
 
@@ -61,5 +62,6 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(admin::info, module)?)?;
     compaction::register(module)?;
     scan::register(module)?;
+    topics::register(module)?;
     Ok(())
 }

@@ -28,6 +28,7 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "flush_thorough_interval" => options.flush_thorough_interval_ms = whole(name, &value)?,
             "visibility" => options.visibility = visibility(&value.extract::<String>()?)?,
             "flush_timed" => options.flush_timed = value.extract()?,
+            "meta_interval" => options.meta_interval_ms = whole(name, &value)?,
             "commit_interval" => options.commit_interval_ms = whole(name, &value)?,
             "pool_size" => options.pool_bytes = whole(name, &value)?,
             "put_lock" => options.put_lock = put_lock(&value.extract::<String>()?)?,

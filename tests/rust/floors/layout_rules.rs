@@ -16,11 +16,12 @@ const CRATES: [(&str, &[&str]); 5] = [
 ];
 
 /// The floor of every module at the top of `mqstore-core`. A new module gets a line here.
-const CORE_FLOORS: [(&str, u8); 19] = [
+const CORE_FLOORS: [(&str, u8); 21] = [
     // The ground that all stand on.
     ("error", 0),
     ("events", 0),
     ("files", 0),
+    ("group_commit", 0),
     ("live", 0),
     ("mark", 0),
     ("message", 0),
@@ -30,6 +31,7 @@ const CORE_FLOORS: [(&str, u8); 19] = [
     ("consume_queue", FAMILIES),
     ("index", FAMILIES),
     ("checkpoint", FAMILIES),
+    ("meta", FAMILIES),
     // What joins them.
     ("dispatch", 2),
     ("flush", 2),

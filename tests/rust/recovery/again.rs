@@ -28,8 +28,10 @@ fn recovered(world: &Simulated) -> Simulated {
 fn recovering_twice_changes_no_byte() {
     for (seed, world) in crashed(0..60) {
         let once = recovered(&world);
+        // The next store that opens it closes it, too, and then writes what brokers are to know.
+        let first = lasting(&once.vfs);
         let twice = recovered(&once);
-        same_files(&lasting(&once.vfs), &lasting(&twice.vfs), &format!("seed {seed}"));
+        same_files(&first, &lasting(&twice.vfs), &format!("seed {seed}"));
         let lost =
             |vfs: &SimVfs| tree(vfs).into_keys().filter(|path| path.starts_with(side("lost+found"))).count();
         assert_eq!(lost(&once.vfs), lost(&twice.vfs), "nothing more is cut, seed {seed}");

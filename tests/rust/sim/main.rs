@@ -7,6 +7,7 @@
 //! | `contract` | what bytes must be at any moment |
 //! | `check` | what a recovered store must be |
 //! | `explore` | going through all of it, counting, replay |
+//! | `keeping` | topics, groups, offsets and progress |
 //! | `remaking` | recoveries that make again what was lost, and are ended |
 //! | `repairing` | repairs, copies and snapshots |
 //!
@@ -27,6 +28,7 @@ mod explore;
 mod faults;
 mod feeding;
 mod foreign;
+mod keeping;
 mod mutants;
 mod remaking;
 mod repairing;

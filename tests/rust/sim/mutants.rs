@@ -11,10 +11,12 @@ use crate::crashes::{LONG, MODES, deleting, exhaustive, named, random, soak};
 use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_done};
 use crate::states::{Limits, Rng};
 use crate::workload::Case;
-use crate::{compacting, decay, faults, feeding, foreign, remaking, repairing, switches};
+use crate::{compacting, decay, faults, feeding, foreign, keeping, remaking, repairing, switches};
 
 /// Switches that nobody is to notice here, and why they are kept. The soak tries them all the same.
-const SPARE: [(&str, &str); 28] = [
+const SPARE: [(&str, &str); 30] = [
+    ("meta.sync_end", "a mark that is lost lets the next open write the tail once more"),
+    ("meta.sync_copied", "nobody appends here while a generation is made; the tests of the module do"),
     (
         "repair.sync_config_aside",
         "a file that comes back does not parse, and goes again with the next repair",
@@ -232,6 +234,10 @@ fn feeds(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     feeding::hunt(stop).map(|_| ())
 }
 
+fn keepings(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    keeping::hunt(stop).map(|_| ())
+}
+
 fn repairs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     repairing::hunt(stop).map(|_| ())
 }
@@ -266,6 +272,7 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
     let first: (&str, Hunt) = match name.split('.').next().unwrap_or_default() {
         "compaction" => ("compactions", compactions),
         "feed" => ("feeds", feeds),
+        "meta" => ("keepings", keepings),
         "repair" | "copy" | "snapshot" => ("repairs", repairs),
         "retention" => ("deletions", deletions),
         _ if name.contains("torn") || name.starts_with("mark.two") => ("tears", tears),

@@ -125,6 +125,11 @@ impl State {
         matches!(self.end, End::Kill)
     }
 
+    /// Whether the last write was ended within.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.is_some()
+    }
+
     pub(crate) fn image(&self, moment: &SimVfs) -> Result<Image, String> {
         let torn_write = match self.cut {
             None => None,

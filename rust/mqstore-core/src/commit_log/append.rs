@@ -29,7 +29,6 @@ use mqstore_io::{MappedFile, MappedFileQueue};
 
 use super::active::{Active, Shares};
 use super::ahead::{Ahead, AheadOptions};
-use super::group_commit::GroupCommit;
 use super::maps::{ReadCounts, ReadMaps, hot_bytes};
 use super::place::seal;
 use super::pool::Pool;
@@ -39,6 +38,7 @@ use super::roll::activate;
 use super::segments::{NewestList, Segment, SegmentList};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
+use crate::group_commit::GroupCommit;
 use crate::live::LivePage;
 use crate::options::{Durability, PutLockKind, StoreOptions};
 

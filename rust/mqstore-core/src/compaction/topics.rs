@@ -1,21 +1,18 @@
 //! Which topics are compaction topics.
 //!
 //! Owns that question for plans, and for whoever must not delete what a compaction still has to read.
-//! Reads `config/topics.json`, its backup where that does not parse, and the names below `compaction/`;
-//! writes nothing.
+//! Reads the metadata and the names below `compaction/`; writes nothing.
 //!
 //! Source: `CleanupPolicyUtils#getDeletePolicy`, `CompactionStore#load`.
 
 use std::collections::BTreeSet;
-use std::io;
 
 use mqstore_format::json::{TopicConfig, TopicTable};
 
 use super::folder::topics as topics_with_files;
 use crate::error::StoreError;
 use crate::files::StoreFiles;
-
-const TOPIC_TABLE_LIMIT_BYTES: u64 = 256 << 20;
+use crate::meta::read_state_strictly;
 
 /// The topics that a directory knows, and those of them that have compaction files.
 pub(crate) struct CompactionTopics {
@@ -27,7 +24,8 @@ impl CompactionTopics {
     /// Looks at the directory.
     pub(crate) fn load(files: &StoreFiles) -> Result<Self, StoreError> {
         let with_files = topics_with_files(files, &files.compaction())?.into_iter().collect();
-        Ok(Self { table: topic_table(files)?, with_files })
+        let table = read_state_strictly(files)?.into_listed().table;
+        Ok(Self { table, with_files })
     }
 
     /// Whether RocketMQ serves this topic from compaction files.
@@ -61,21 +59,4 @@ impl CompactionTopics {
     pub(crate) fn is_empty(&self) -> bool {
         !self.names().any(|topic| self.contains(topic))
     }
-}
-
-/// `config/topics.json` or its backup; an empty table when neither can be read.
-fn topic_table(files: &StoreFiles) -> Result<TopicTable, StoreError> {
-    let main = files.topics_json();
-    for path in [main.clone(), main.with_extension("json.bak")] {
-        match files.vfs.read_file(&path, TOPIC_TABLE_LIMIT_BYTES) {
-            Ok(bytes) => {
-                if let Ok(table) = TopicTable::parse(&bytes) {
-                    return Ok(table);
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(StoreError::io(&path, "reading the topic table", error)),
-        }
-    }
-    Ok(TopicTable::default())
 }

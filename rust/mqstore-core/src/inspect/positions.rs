@@ -1,10 +1,11 @@
-//! Positions in queues that a broker keeps in `config/`, against the queues.
+//! Positions in queues that are kept in the metadata log, and by a broker in `config/`, against the queues.
 //!
 //! Owns the comparison, which a repair uses too. Nobody can have consumed what a queue does not have: an offset beyond
 //! a queue's end means that the queue, and the log, lost their end.
 //!
 //! ```text
-//! config/consumerOffset.json, lmqConsumerOffset.json    "topic@group" -> queue -> next offset
+//! mqstore/meta, config/consumerOffset.json,             "topic@group" -> queue -> next offset
+//! lmqConsumerOffset.json
 //! config/delayOffset.json                               level -> next offset of SCHEDULE_TOPIC_XXXX, queue level - 1
 //! ```
 //!
@@ -13,14 +14,16 @@
 //!
 //! Source: `ConsumerOffsetManager`, `ScheduleMessageService#correctDelayOffset`.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use mqstore_format::json::{ConsumerOffsets, DelayOffsets};
+use mqstore_format::json::{ConsumerOffsets, DelayOffsets, QueueOffsets};
 use mqstore_format::names::DELAY_OFFSET_FILE;
 use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 
 use super::problems::{Kind, VerifyReport};
 use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
+use crate::meta::{newest_file, read_log};
 
 /// One position.
 #[derive(Debug)]
@@ -41,21 +44,17 @@ pub(super) struct Positions(Vec<Position>);
 impl Positions {
     pub(super) fn load(files: &StoreFiles) -> Self {
         let mut found = Vec::new();
+        let path = newest_file(files);
+        // What of it cannot be read is told elsewhere.
+        let kept = path.and_then(|path| Some((path, read_log(files, &mut Vec::new()).ok()?)));
+        if let Some((path, state)) = kept {
+            push_consumers(&mut found, &path, &state.into_offsets());
+        }
         for name in ["consumerOffset.json", "lmqConsumerOffset.json"] {
             let path = files.config().join(name);
             let Ok(text) = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) else { continue };
             let Ok(offsets) = ConsumerOffsets::parse(&text) else { continue };
-            for (key, queues) in &offsets.table {
-                let Some((topic, group)) = ConsumerOffsets::split_key(key) else { continue };
-                found.extend(queues.iter().map(|(queue_id, offset)| Position {
-                    path: path.clone(),
-                    owner: format!("group {group}"),
-                    topic: topic.to_owned(),
-                    queue_id: *queue_id,
-                    offset: *offset,
-                    kind: Kind::ConsumerOffsetAhead,
-                }));
-            }
+            push_consumers(&mut found, &path, &offsets.table);
         }
         let path = files.config().join(DELAY_OFFSET_FILE);
         let text = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES).unwrap_or_default();
@@ -80,5 +79,19 @@ impl Positions {
                 report.add(*kind, path, None, detail);
             }
         }
+    }
+}
+
+fn push_consumers(found: &mut Vec<Position>, path: &Path, table: &BTreeMap<String, QueueOffsets>) {
+    for (key, queues) in table {
+        let Some((topic, group)) = ConsumerOffsets::split_key(key) else { continue };
+        found.extend(queues.iter().map(|(queue_id, offset)| Position {
+            path: path.to_path_buf(),
+            owner: format!("group {group}"),
+            topic: topic.to_owned(),
+            queue_id: *queue_id,
+            offset: *offset,
+            kind: Kind::ConsumerOffsetAhead,
+        }));
     }
 }

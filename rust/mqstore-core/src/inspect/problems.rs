@@ -93,6 +93,7 @@ pub(super) enum Kind {
     CompactionEntry,
     CompactionFile,
     ConfigDamaged,
+    MetaDamaged,
     ConsumerOffsetAhead,
     DelayOffsetAhead,
     TimerWheel,
@@ -223,6 +224,11 @@ impl Kind {
                 "consumer_offset_ahead",
                 "messages that get these offsets anew count as consumed by the group",
                 "set the group back to the queue's end, after a copy of the file",
+            ),
+            Self::MetaDamaged => (
+                "meta_damaged",
+                "the store is not opened for writing, and later changes of topics, groups and offsets are not known",
+                "set what follows aside, and go on with what comes before and what the JSON files have",
             ),
             Self::DelayOffsetAhead => (
                 "delay_offset_ahead",

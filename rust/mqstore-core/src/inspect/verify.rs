@@ -26,6 +26,7 @@ use crate::index::IndexSet;
 use crate::live::{LiveState, read_live};
 use crate::mark::MarkFile;
 use crate::mend::{Ledger, check_config, config_files};
+use crate::meta::find_damage;
 use crate::options::StoreOptions;
 
 /// Bytes that a part made by hand has at most, so that its memory stays bounded.
@@ -95,6 +96,7 @@ fn check(
     check.checkpoint();
     check.compaction()?;
     check.config();
+    check.meta()?;
     positions.report(end_of, &mut check.report);
     if !files.is_log_alone() {
         timer::check(files, end, end_of(timer::TOPIC, 0), &mut check.report)?;
@@ -311,6 +313,13 @@ impl Check<'_> {
                 self.report.add(Kind::ConfigDamaged, &path, None, error.to_string());
             }
         }
+    }
+
+    fn meta(&mut self) -> Result<(), StoreError> {
+        if let Some((path, offset, reason)) = find_damage(self.files)? {
+            self.report.add(Kind::MetaDamaged, &path, Some(offset), reason);
+        }
+        Ok(())
     }
 
     fn checkpoint(&mut self) {

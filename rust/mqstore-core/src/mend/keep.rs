@@ -16,7 +16,6 @@ use mqstore_io::{Access, VfsFile, switch};
 
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
-use crate::recovery::{free_name, sync_lost_and_found};
 
 /// Bytes that are copied at once.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
@@ -85,11 +84,11 @@ pub(super) fn copy(
         remove_leftover(files, &staged)?;
         before
     } else {
-        let kept = free_name(files, name)?;
+        let kept = files.free_lost_and_found(name)?;
         files.vfs.rename_noreplace(&staged, &kept).at(&kept, "keeping a copy of damaged bytes")?;
         kept
     };
-    sync_lost_and_found(files)?;
+    files.sync_lost_and_found()?;
     Ok(Some(kept))
 }
 
@@ -131,7 +130,7 @@ fn remove_leftover(files: &StoreFiles, staged: &Path) -> Result<(), StoreError> 
 pub(super) fn aside(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
     let relative = path.strip_prefix(&files.root).unwrap_or(path);
     let name = relative.to_string_lossy().trim_start_matches('/').replace('/', "_");
-    let kept = free_name(files, &format!("{name}.{}", files.clock.now_ms()))?;
+    let kept = files.free_lost_and_found(&format!("{name}.{}", files.clock.now_ms()))?;
     match files.vfs.rename_noreplace(path, &kept) {
         // A folder of the log may lie on another file system.
         Err(error) if error.kind() == std::io::ErrorKind::CrossesDevices => {
@@ -143,7 +142,7 @@ pub(super) fn aside(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<
         }
         moved => {
             moved.at(path, "moving a stray file to lost+found")?;
-            sync_lost_and_found(files)
+            files.sync_lost_and_found()
         }
     }
 }

@@ -157,9 +157,9 @@ fn retire(
         return Ok(None);
     }
     let kept = if path.parent() == Some(&files.commit_log()) {
-        let kept = free_name(files, &offset_file_name(segment.base_offset()))?;
+        let kept = files.free_lost_and_found(&offset_file_name(segment.base_offset()))?;
         files.vfs.rename(&path, &kept).at(&path, "moving a segment to lost+found")?;
-        sync_lost_and_found(files)?;
+        files.sync_lost_and_found()?;
         kept
     } else {
         // It may lie on another file system, from which no rename leads here.
@@ -256,7 +256,8 @@ fn keep_copy(
     from: u64,
     chunks: &[(u64, usize)],
 ) -> Result<PathBuf, StoreError> {
-    let kept = free_name(files, &format!("{}.cut-at-{from}", offset_file_name(segment.base_offset())))?;
+    let kept =
+        files.free_lost_and_found(&format!("{}.cut-at-{from}", offset_file_name(segment.base_offset())))?;
     let copy = files.vfs.create_new(&kept).at(&kept, "keeping a copy of the cut tail")?;
     let mut buffer = vec![0; CHUNK_BYTES.min(segment.len()) as usize];
     for (place, used) in chunks {
@@ -265,35 +266,8 @@ fn keep_copy(
         copy.write_all_at(chunk, place - from).at(&kept, "keeping a copy of the cut tail")?;
     }
     switch::step("recovery.sync_copy", || copy.sync_all()).at(&kept, "syncing the copy of the cut tail")?;
-    sync_lost_and_found(files)?;
+    files.sync_lost_and_found()?;
     Ok(kept)
-}
-
-/// A name in `lost+found` that is not taken.
-pub(crate) fn free_name(files: &StoreFiles, name: &str) -> Result<PathBuf, StoreError> {
-    let folder = files.lost_and_found();
-    files.ensure_folder(&folder)?;
-    for number in 0..10_000 {
-        let path = folder.join(if number == 0 { name.to_owned() } else { format!("{name}.{number}") });
-        match files.vfs.stat(&path) {
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(path),
-            Err(error) => return Err(StoreError::io(&path, "looking for a free name", error)),
-        }
-    }
-    Err(StoreError::Unsupported {
-        path: folder,
-        reason: "10,000 copies of one tail are kept here; clear it".into(),
-    })
-}
-
-pub(crate) fn sync_lost_and_found(files: &StoreFiles) -> Result<(), StoreError> {
-    let folder = files.lost_and_found();
-    // The folder's own name, too: whoever made it may have been stopped before that was synced.
-    switch::step("recovery.sync_lost_and_found", || {
-        files.vfs.sync_dir(&folder).and_then(|()| files.vfs.sync_dir(&files.side()))
-    })
-    .at(&folder, "syncing a folder")
 }
 
 /// Makes the names in the folder of a segment durable.

@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use mqstore_io::{FileLength, MapAccess, MappedFileQueue};
 
-pub(crate) use cut::{cut_after, free_name, sync_lost_and_found};
+pub(crate) use cut::cut_after;
 pub use derived::{Derived, recover_derived};
 pub(crate) use end::rewrite;
 pub use index_gap::missed_by_index;

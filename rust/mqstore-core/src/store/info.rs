@@ -1,17 +1,16 @@
 //! What a directory is, at a glance.
 
-use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
 use mqstore_format::IndexGeometry;
-use mqstore_format::json::{ConsumerOffsets, QueueOffsets};
 use mqstore_io::{Clock, FileKind, Vfs};
 
+use super::consumers::{GroupOffsets, consumers, saved_offsets};
 use super::rates::{HourRate, hours};
 use super::{QueueInfo, Side, Store};
 use crate::error::StoreError;
-use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
+use crate::files::StoreFiles;
 use crate::live::writer_pid;
 use crate::mark::MarkFile;
 use crate::options::{OpenMode, StoreOptions};
@@ -82,30 +81,6 @@ pub struct PartSize {
     pub disk_bytes: u64,
 }
 
-/// How far a consumer group has come in a topic, as `config/consumerOffset.json` has it, or
-/// `config/lmqConsumerOffset.json`. Source: `ConsumerOffsetManager`, `LmqConsumerOffsetManager`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupOffsets {
-    /// The group.
-    pub group: String,
-    /// The topic.
-    pub topic: String,
-    /// Its queues, ascending.
-    pub queues: Vec<GroupOffset>,
-}
-
-/// How far a consumer group has come in a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupOffset {
-    /// The queue.
-    pub queue_id: i32,
-    /// The offset that is consumed next.
-    pub offset: i64,
-    /// Messages from there to the queue's end; negative where the group is ahead of a queue that lost its end;
-    /// `None` where the store has no such queue.
-    pub lag: Option<i64>,
-}
-
 const PARTS: [&str; 15] = [
     "commitlog",
     "consumequeue",
@@ -152,7 +127,7 @@ pub fn info(
     if files.is_log_alone() {
         notes.insert(0, "a log without a store around it: nothing else was looked at".to_owned());
     }
-    let consumers = consumers(&files, &topics, &mut notes);
+    let consumers = consumers(&*store.view(), saved_offsets(&files, &mut notes))?;
     Ok(InfoReport {
         layout: match (rocksdb_queues, has("consumequeue")) {
             (true, _) => "rocksdb-queues",
@@ -220,60 +195,4 @@ fn part_size(files: &StoreFiles, part: &'static str) -> PartSize {
         }
     }
     size
-}
-
-/// What consumer groups have consumed of the queues of `topics`.
-fn consumers(
-    files: &StoreFiles,
-    topics: &[(String, Vec<QueueInfo>)],
-    notes: &mut Vec<String>,
-) -> Vec<GroupOffsets> {
-    let ends: HashMap<(&str, i32), i64> = topics
-        .iter()
-        .flat_map(|(topic, queues)| {
-            queues.iter().map(|queue| ((topic.as_str(), queue.queue_id), queue.max_offset))
-        })
-        .collect();
-    let mut found = Vec::new();
-    for (key, offsets) in saved_offsets(files, notes) {
-        let Some((topic, group)) = ConsumerOffsets::split_key(&key) else { continue };
-        let queue = |(queue_id, offset): (i32, i64)| GroupOffset {
-            queue_id,
-            offset,
-            lag: ends.get(&(topic, queue_id)).map(|end| end - offset),
-        };
-        let queues = offsets.into_iter().map(queue).collect();
-        found.push(GroupOffsets { group: group.to_owned(), topic: topic.to_owned(), queues });
-    }
-    found
-}
-
-/// Both files, since a broker with light queues keeps all of its offsets in the second. A file that does not parse
-/// gives way to its backup, as in RocketMQ.
-fn saved_offsets(files: &StoreFiles, notes: &mut Vec<String>) -> BTreeMap<String, QueueOffsets> {
-    let mut table = BTreeMap::new();
-    for name in ["consumerOffset.json", "lmqConsumerOffset.json"] {
-        let path = files.config().join(name);
-        let Some(saved) =
-            [path.clone(), path.with_extension("json.bak")].iter().find_map(|path| read(files, path))
-        else {
-            if files.vfs.stat(&path).is_ok() {
-                notes.push(format!("{}: cannot be read; consumer groups are not shown", path.display()));
-            }
-            continue;
-        };
-        table.extend(saved.table);
-        let light = saved.unknown.get("lmqOffsetTable").and_then(|table| table.as_object());
-        for (key, offset) in light.into_iter().flatten() {
-            if let Some(offset) = offset.as_i64() {
-                table.insert(key.clone(), QueueOffsets::from([(0, offset)]));
-            }
-        }
-    }
-    table
-}
-
-fn read(files: &StoreFiles, path: &Path) -> Option<ConsumerOffsets> {
-    let text = files.vfs.read_file(path, CONFIG_LIMIT_BYTES).ok()?;
-    ConsumerOffsets::parse(&text).ok()
 }

@@ -9,6 +9,7 @@ mod at_once;
 mod beside;
 mod compact;
 mod compact_due;
+mod consumers;
 mod copies;
 mod copy;
 mod cursor;
@@ -17,6 +18,7 @@ mod feed;
 mod info;
 mod inner_batch;
 mod key_map;
+mod namespaces;
 mod open;
 mod query;
 mod rates;
@@ -47,10 +49,12 @@ use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
 pub use append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
+pub use consumers::{GroupOffset, GroupOffsets};
 pub use copies::{Origin, check_copy};
 pub use copy::copy_store;
 pub use cursor::{Batch, LogCursor, LookupCursor, QueueCursor};
-pub use info::{Geometry, GroupOffset, GroupOffsets, InfoReport, PartSize, info};
+pub use info::{Geometry, InfoReport, PartSize, info};
+pub use namespaces::NamespaceInfo;
 pub use query::Boundary;
 pub use rates::HourRate;
 pub use rebuild::{RebuildWatcher, rebuild};
@@ -62,6 +66,7 @@ pub use scan::{
 pub use snapshot::SnapshotReport;
 pub use staged::{StagedBlock, staged_messages};
 pub use table::{TableLoad, TableRow, TableRows};
+pub use topics::TopicChange;
 pub use waiting::Waiter;
 
 use crate::compaction::ManifestCache;
@@ -70,6 +75,7 @@ use crate::error::StoreError;
 use crate::events::in_hook;
 use crate::files::StoreFiles;
 use crate::message::{Appended, NewMessage};
+use crate::meta::MetaLog;
 use crate::options::{OpenMode, RecoveryMode, StoreOptions};
 use crate::recovery::{RecoveryWatcher, Watch};
 use reader::Reader;
@@ -300,6 +306,14 @@ impl Store {
             Side::Writer(writer, _) => writer.topics.attributes(topic),
             Side::Reader(reader) => reader.attributes(topic),
         })
+    }
+
+    /// The metadata of the store: topics, groups, offsets, what groups know of queues.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn meta(&self) -> Result<Arc<MetaLog>, StoreError> {
+        Ok(Arc::clone(&self.writer("change metadata")?.meta))
     }
 
     /// Appends one message.

@@ -8,7 +8,7 @@ use mqstore_io::switch;
 use mqstore_io::sync::Mutex;
 use mqstore_io::{EventCount, FileKind, LockError, StoreLock};
 
-use super::topics::{Topics, batch_topics, load_table};
+use super::topics::{Topics, batch_topics_of};
 use super::writer::Writer;
 use crate::commit_log::{CommitLog, LogOptions, SyncPoint};
 use crate::compaction::{CompactionGeometry, Feed, finish_exchange};
@@ -18,6 +18,7 @@ use crate::files::StoreFiles;
 use crate::flush::{FlushPolicy, Flusher};
 use crate::live::{LivePage, writer_pid};
 use crate::mark::MarkFile;
+use crate::meta::MetaLog;
 use crate::options::{Durability, RecoveryMode, StoreOptions};
 use crate::recovery::{RecoveredLog, RecoveryInput, Watch, recover_derived, recover_log};
 use crate::retention::Cleaner;
@@ -57,8 +58,9 @@ fn start(
 ) -> Result<Arc<Writer>, StoreError> {
     let mut notes = recovered.notes.clone();
     notes.extend(finish_exchange(files)?);
-    let table = load_table(files, &mut notes);
-    let batch = batch_topics(files, &table);
+    let meta = Arc::new(MetaLog::open(files, options.recovery, &mut notes)?);
+    let listed = meta.topics();
+    let batch = batch_topics_of(files, listed.iter().map(|topic| &**topic));
     let rules = DispatchRules {
         index_tags: options.index_tags,
         batch_topics: batch.clone(),
@@ -105,7 +107,12 @@ fn start(
     ));
     // The new mark is not clean: from here on the directory is in use, whatever `abort` says.
     flusher.flush_all(false)?;
-    let topics = Topics::new(files, table, batch, &derived.queues);
+    let topics = Topics::new(&meta, batch, &derived.queues);
+    if let count @ 1.. = meta.clamp_to(|topic, queue_id| topics.end_of(topic, queue_id))? {
+        notes.push(format!(
+            "{count} positions of groups were beyond the ends of their queues and are set back"
+        ));
+    }
     let (queues, index) = (Arc::clone(&derived.queues), Arc::clone(&derived.index));
     let cleaner = Cleaner::new(files, options, Arc::clone(&log), queues, index, Arc::clone(&flusher));
     cleaner.look_at_disks()?;
@@ -119,6 +126,7 @@ fn start(
         dispatcher,
         flusher,
         topics,
+        meta,
         cleaner,
         token: super::writer::next_token(),
         ids: UniqueKeyGenerator::new(options.store_host.ip, environment.pid, token as u32)

@@ -16,12 +16,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use mqstore_format::IndexGeometry;
-use mqstore_format::json::TopicTable;
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 
 use super::beside::{again, settled};
-use super::topics::{batch_topics, load_table};
+use super::topics::{batch_topics, load_listed};
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use crate::dispatch::{BatchTopics, DerivedQueue, DerivedQueues};
@@ -30,6 +29,7 @@ use crate::files::StoreFiles;
 use crate::index::IndexSet;
 use crate::live::{LiveState, read_live};
 use crate::mark::{Mark, MarkFile};
+use crate::meta::Listed;
 use crate::options::StoreOptions;
 use crate::recovery::{QueueManifest, log_end, mark_fits, missed_by_index};
 
@@ -49,7 +49,7 @@ const MOST_NAMED: usize = 8;
 pub(crate) struct Reader {
     files: StoreFiles,
     options: StoreOptions,
-    table: TopicTable,
+    listed: Listed,
     batch: BatchTopics,
     index: IndexSet,
     mark: Option<Mark>,
@@ -105,8 +105,8 @@ impl Reader {
             notes.push(format!("the segments from offset {from} to {to} are missing"));
         }
         let mark = MarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
-        let table = load_table(files, &mut notes);
-        let batch = batch_topics(files, &table);
+        let listed = load_listed(files, &mut notes);
+        let batch = batch_topics(files, &listed.table);
         let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
         let known = mark.map(|mark| mark.index_geometry());
         let index = IndexSet::load(files, known, configured, Access::Read)?;
@@ -129,7 +129,7 @@ impl Reader {
         Ok(Self {
             files: files.clone(),
             options: options.clone(),
-            table,
+            listed,
             batch,
             index,
             mark,

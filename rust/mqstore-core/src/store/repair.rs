@@ -171,7 +171,11 @@ fn plan(
     for problem in found.problems.iter().filter(|problem| is_beyond_its_queue(problem)) {
         *ahead.entry(&problem.path).or_default() += 1;
     }
-    report.changed |= !ahead.is_empty();
+    let damaged = found.problems.iter().filter(|problem| problem.kind == "meta_damaged");
+    let words =
+        |problem: &Problem| format!("{}: cut where it is damaged, after a copy", problem.path.display());
+    report.actions.extend(damaged.map(words));
+    report.changed |= found.problems.iter().any(is_of_positions);
     report.actions.extend(ahead.into_iter().map(|(path, count)| set_back_words(path, count)));
     report.judged(found);
     Ok(report)
@@ -238,10 +242,10 @@ fn repair_locked(
     if settled {
         let mut found = verify_locked(files, options, &mut |step| stages.tell(step))?;
         if !found.problems.iter().any(is_of_derived_files) {
-            if found.problems.iter().any(is_beyond_its_queue) {
+            if found.problems.iter().any(is_of_positions) {
                 report.changed = true;
                 report.actions.extend(repair_offsets(files, options)?);
-                found.problems.retain(|problem| !is_beyond_its_queue(problem));
+                found.problems.retain(|problem| !is_of_positions(problem));
                 found.ok = found.problems.is_empty() && found.more == 0;
             }
             report.judged(found);
@@ -277,6 +281,11 @@ fn is_of_derived_files(problem: &Problem) -> bool {
 /// Whether it is a position beyond the end of a queue.
 fn is_beyond_its_queue(problem: &Problem) -> bool {
     ["consumer_offset_ahead", "delay_offset_ahead"].contains(&problem.kind)
+}
+
+/// Whether it is such a position, or the metadata log that keeps them is damaged.
+fn is_of_positions(problem: &Problem) -> bool {
+    is_beyond_its_queue(problem) || problem.kind == "meta_damaged"
 }
 
 /// A log whose end is known, for which everything else is made.

@@ -43,6 +43,7 @@ impl Services {
             services.spawn(writer, DISPATCH, if worker == 0 { dispatch_round } else { help_round })?;
         }
         services.spawn(writer, "mq-flush", flush_round)?;
+        services.spawn(writer, "mq-meta", meta_round)?;
         services.spawn(writer, "mq-expire", expire_round)?;
         if writer.options.compaction_interval_ms.is_some() {
             services.spawn(writer, "mq-compact-due", compact_round)?;
@@ -97,6 +98,7 @@ impl Services {
         writer.backlog.notify_all();
         writer.hurried.notify_all();
         writer.flush_due.notify_all();
+        writer.meta.wake();
         writer.commit_due.notify_all();
         writer.expire_due.notify_all();
         writer.log.stop_preparing();
@@ -137,6 +139,7 @@ pub(crate) fn step(writer: &Writer) -> Result<(), StoreError> {
     writer.dispatch()?;
     writer.topics.store()?;
     writer.flusher.step(writer.files.clock.now_ms())?;
+    writer.meta_step()?;
     writer.cleaner.step()?;
     writer.feed_all();
     writer.compact_due()
@@ -184,6 +187,18 @@ fn flush_round(writer: &Writer, stop: &AtomicBool) {
     if writer.options.durable_only() {
         // More may be visible now.
         writer.appended.notify_all();
+    }
+}
+
+fn meta_round(writer: &Writer, stop: &AtomicBool) {
+    writer.meta.rest(writer.options.meta_interval_ms, || stop.load(Ordering::Acquire));
+    if stop.load(Ordering::Acquire) {
+        return;
+    }
+    // What stopped the log ends this service; a full disk is waited out.
+    if let Err(error) = writer.meta_step() {
+        writer.note(&format!("keeping the metadata failed ({error}); it is tried again"));
+        writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
     }
 }
 

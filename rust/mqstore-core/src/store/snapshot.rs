@@ -10,7 +10,7 @@
 //!
 //! Full segments are never written again: they are shared block by block where the file system can, else by a
 //! further name for the same file, else copied. Whoever overwrites a segment looks at its number of names first.
-//! Queues, index and checkpoint are built from the copied log, so that they end where it ends; the configuration,
+//! Queues, index and checkpoint are built from the copied log, so that they end where it ends; metadata, configuration,
 //! compacted topics and what repairs found lost are copied. The log of a snapshot lies in `commitlog` alone.
 //!
 //! Across threads: appends, reads and deletions go on; a deletion that comes first makes the snapshot begin
@@ -33,6 +33,7 @@ use crate::files::StoreFiles;
 use crate::inspect::Progress;
 use crate::mark::MarkFile;
 use crate::mend::{copy_bytes, load};
+use crate::meta::copy_log;
 use crate::options::StoreOptions;
 use crate::recovery::last_whole_record;
 
@@ -210,7 +211,8 @@ impl Snapshot<'_> {
         {
             self.file(&from, &to)?;
         }
-        Ok(())
+        // Behind the JSON files, which so are no newer than it.
+        copy_log(self.source, self.copy)
     }
 
     /// Copies a folder as it was at one moment: when its folders are others at the end, again.

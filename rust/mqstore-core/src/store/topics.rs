@@ -1,24 +1,27 @@
 //! The topic table: which topics exist, with how many queues, and where each queue goes on.
 //!
-//! Kept in RocketMQ's own `config/topics.json`, so that a broker sees the topics that we made and we
-//! see its own, attributes included. Members that we do not know are written back as they were.
-//! `create_topic` is durable when it returns; a topic that an append made is written with the next
-//! flush, since the log alone brings it back.
+//! Kept in the metadata log, which keeps RocketMQ's own `config/topics.json` in step, so that a broker sees the topics
+//! that we made and we see its own, attributes included. `create_topic` is durable when it returns; a topic that an
+//! append made is written with the next flush, since the log alone brings it back.
+//!
+//! A topic that was removed keeps its state here: its records are still in the log, so a topic of that name that is made
+//! again goes on behind them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
-use mqstore_format::json::{Dialect, TopicConfig, TopicTable};
+use mqstore_format::json::{TopicConfig, TopicTable};
 use mqstore_format::properties::KEYS;
 use mqstore_format::{Properties, java_hash, validate_topic};
 use mqstore_io::sync::{Mutex, OnceLock, Raise, RwLock};
 
 use crate::consume_queue::QueueSet;
 use crate::dispatch::BatchTopics;
-use crate::error::{IoContext, StoreError};
-use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
+use crate::error::StoreError;
+use crate::files::StoreFiles;
 use crate::message::NewMessage;
+use crate::meta::{Listed, MetaLog, State, read_state};
 
 /// A queue count of the table, which may hold any number.
 fn count(queues: i32) -> u32 {
@@ -38,8 +41,27 @@ pub(crate) struct TopicState {
     /// Held from the look at the next offset to the append, where a record says its offset in its text.
     pub(crate) one_by_one: Mutex<()>,
     /// Whether it keeps the newest message of each key; such messages go to a queue by their key.
-    pub(crate) compaction: bool,
+    compaction: AtomicBool,
+    /// Whether its `perm` lets messages in.
+    writable: AtomicBool,
+    /// Whether it was removed, and not made again.
+    removed: AtomicBool,
 }
+
+/// What is to be different of a topic. `None` leaves it as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TopicChange {
+    /// Queues for readers, 1 to 65,536. Those that are left out keep their messages.
+    pub read_queues: Option<u32>,
+    /// Queues for appends, 1 to 65,536.
+    pub write_queues: Option<u32>,
+    /// RocketMQ's `perm`: 2 write, 4 read, 1 inherit, 8 priority; 0 to 15. Without 2 the topic takes no appends; the
+    /// other bits are for brokers.
+    pub perm: Option<i32>,
+}
+
+/// The bit of `perm` that lets messages in. Source: `PermName#PERM_WRITE`.
+const PERM_WRITE: i32 = 2;
 
 impl TopicState {
     fn new(write_queues: u32, batch: bool, compaction: bool) -> Self {
@@ -49,8 +71,33 @@ impl TopicState {
             write_queues: AtomicU32::new(write_queues),
             batch,
             one_by_one: Mutex::default(),
-            compaction,
+            compaction: compaction.into(),
+            writable: true.into(),
+            removed: false.into(),
         }
+    }
+
+    fn of(config: &TopicConfig, batch: bool) -> Self {
+        let state = Self::new(count(config.write_queues), batch, config.is_compaction());
+        state.writable.store(config.perm & PERM_WRITE != 0, Ordering::Release);
+        state
+    }
+
+    /// Whether it keeps the newest message of each key.
+    pub(crate) fn is_compaction(&self) -> bool {
+        self.compaction.load(Ordering::Acquire)
+    }
+
+    /// Whether its `perm` lets messages in.
+    #[inline]
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable.load(Ordering::Acquire)
+    }
+
+    /// Whether it was removed, and not made again.
+    #[inline]
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
     }
 
     /// The queue for a message that names none.
@@ -110,85 +157,94 @@ impl Offsets {
 /// The table of a store that is open for writing.
 #[derive(Debug)]
 pub(crate) struct Topics {
-    files: StoreFiles,
-    table: Mutex<TopicTable>,
+    meta: Arc<MetaLog>,
+    /// Topics that are not in the metadata log yet. Held while a topic is changed.
+    pending: Mutex<BTreeMap<String, TopicConfig>>,
     states: RwLock<HashMap<Box<str>, Arc<TopicState>>>,
     /// What the dispatcher goes by.
     batch: BatchTopics,
-    dirty: AtomicBool,
 }
 
-/// Reads `config/topics.json`, or its backup; an unreadable table is an empty one and a note.
+/// The topics that the store at `files` knows; what cannot be read is told in `notes`.
 pub(crate) fn load_table(files: &StoreFiles, notes: &mut Vec<String>) -> TopicTable {
-    let path = files.topics_json();
-    for path in [path.clone(), path.with_extension("json.bak")] {
-        match files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) {
-            Ok(bytes) if bytes.is_empty() => {}
-            Ok(bytes) => match TopicTable::parse(&bytes) {
-                Ok(table) => return table,
-                Err(error) => notes.push(format!("{}: not readable ({error})", path.display())),
-            },
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => notes.push(format!("{}: not readable ({error})", path.display())),
-        }
-    }
-    TopicTable::default()
+    load_listed(files, notes).table
+}
+
+/// As [`load_table`], with what else there is by name.
+pub(crate) fn load_listed(files: &StoreFiles, notes: &mut Vec<String>) -> Listed {
+    read_state(files, notes).map_or_else(
+        |error| {
+            notes.push(format!("topics and groups are not known ({error})"));
+            Listed::default()
+        },
+        State::into_listed,
+    )
 }
 
 /// Topics whose queues hold batch units, by attribute or by the folder that RocketMQ keeps for them.
 pub(crate) fn batch_topics(files: &StoreFiles, table: &TopicTable) -> BatchTopics {
+    batch_topics_of(files, table.topics.values())
+}
+
+/// As [`batch_topics`], of `configs`.
+pub(crate) fn batch_topics_of<'a>(
+    files: &StoreFiles,
+    configs: impl Iterator<Item = &'a TopicConfig>,
+) -> BatchTopics {
     let topics = BatchTopics::with_folders(files);
-    for topic in table.topics.values().filter(|topic| topic.is_batch_queue()) {
+    for topic in configs.filter(|topic| topic.is_batch_queue()) {
         topics.insert(&topic.name);
     }
     topics
 }
 
 impl Topics {
-    /// The table, with each queue going on where `queues` end.
-    pub(crate) fn new(files: &StoreFiles, table: TopicTable, batch: BatchTopics, queues: &QueueSet) -> Self {
-        let mut states: BTreeMap<&str, TopicState> = BTreeMap::new();
+    /// The topics that `meta` and `queues` know, with each queue going on where `queues` end.
+    pub(crate) fn new(meta: &Arc<MetaLog>, batch: BatchTopics, queues: &QueueSet) -> Self {
         let (all, batches) = (queues.all(), queues.batches());
-        for topic in table.topics.values() {
-            states.insert(
-                &topic.name,
-                TopicState::new(
-                    count(topic.write_queues),
-                    batch.contains(&topic.name),
-                    topic.is_compaction(),
-                ),
-            );
+        let mut states: BTreeMap<Arc<str>, TopicState> = BTreeMap::new();
+        for config in meta.topics() {
+            let name = config.name.as_str().into();
+            states.insert(name, TopicState::of(&config, batch.contains(&config.name)));
         }
         let plain = all.iter().map(|queue| (queue.topic(), queue.queue_id(), queue.max_offset()));
         let batched = batches.iter().map(|queue| (queue.topic(), queue.queue_id(), queue.max_offset()));
+        let listed: Vec<Arc<str>> = states.keys().cloned().collect();
         for (topic, queue_id, max_offset) in plain.chain(batched) {
             let count = queue_id.max(0) as u32 + 1;
-            let listed = table.topics.contains_key(topic);
-            let made = || TopicState::new(count, batch.contains(topic), false);
-            let state = states.entry(topic).or_insert_with(made);
-            if !listed {
+            if !states.contains_key(topic) {
+                states.insert(topic.into(), TopicState::new(count, batch.contains(topic), false));
+            }
+            let Some(state) = states.get(topic) else { continue };
+            if listed.binary_search_by(|name| (**name).cmp(topic)).is_err() {
                 state.write_queues.raise(count, Ordering::AcqRel);
             }
             state.next_offset(queue_id).store(max_offset, Ordering::Release);
         }
-        let states = states.into_iter().map(|(name, state)| (name.into(), Arc::new(state))).collect();
-        Self {
-            files: files.clone(),
-            table: Mutex::new(table),
-            states: RwLock::new(states),
-            batch,
-            dirty: AtomicBool::new(false),
+        for name in meta.removed_topics(|name| states.contains_key(name)) {
+            if let Some(state) = states.get(&name) {
+                state.removed.store(true, Ordering::Release);
+            }
         }
+        let states = states.into_iter().map(|(name, state)| (Box::from(&*name), Arc::new(state))).collect();
+        Self { meta: Arc::clone(meta), pending: Mutex::default(), states: RwLock::new(states), batch }
     }
 
     /// The state of `topic`.
     pub(crate) fn get(&self, topic: &str) -> Option<Arc<TopicState>> {
-        self.states.read().get(topic).cloned()
+        self.states.read().get(topic).filter(|state| !state.is_removed()).cloned()
+    }
+
+    /// Whether it was removed; its queues and messages are not shown then.
+    pub(crate) fn is_removed(&self, topic: &str) -> bool {
+        self.states.read().get(topic).is_some_and(|state| state.is_removed())
     }
 
     /// Every topic's name, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.states.read().keys().map(ToString::to_string).collect();
+        let states = self.states.read();
+        let shown = states.iter().filter(|(_, state)| !state.is_removed());
+        let mut names: Vec<String> = shown.map(|(name, _)| name.to_string()).collect();
         names.sort_unstable();
         names
     }
@@ -196,16 +252,30 @@ impl Topics {
     /// The topics that keep the newest message of each key, sorted, and how many queues each has for appends.
     pub(crate) fn compaction_topics(&self) -> Vec<(String, u32)> {
         let states = self.states.read();
-        let kept = states.iter().filter(|(_, state)| state.compaction);
+        let kept = states.iter().filter(|(_, state)| state.is_compaction() && !state.is_removed());
         let mut topics: Vec<_> = kept.map(|(name, state)| (name.to_string(), state.write_queues())).collect();
         topics.sort_unstable();
         topics
     }
 
+    /// Where queue `queue_id` goes on.
+    pub(crate) fn end_of(&self, topic: &str, queue_id: i32) -> i64 {
+        let next = |state: &Arc<TopicState>| state.next_offset(queue_id).load(Ordering::Acquire);
+        self.states.read().get(topic).filter(|_| (0..65_536).contains(&queue_id)).map_or(0, next)
+    }
+
+    fn config(&self, pending: &BTreeMap<String, TopicConfig>, topic: &str) -> Option<TopicConfig> {
+        pending.get(topic).cloned().or_else(|| self.meta.topic(topic).map(|config| (*config).clone()))
+    }
+
+    /// The configuration of `topic`, if it is listed: a topic that only has queues has none.
+    fn listed(&self, topic: &str) -> Option<TopicConfig> {
+        self.config(&self.pending.lock(), topic)
+    }
+
     /// How many queues `topic` has for readers.
     pub(crate) fn queue_count(&self, topic: &str) -> u32 {
-        let listed =
-            self.table.lock().topics.get(topic).map(|topic| count(topic.read_queues.max(topic.write_queues)));
+        let listed = self.listed(topic).map(|topic| count(topic.read_queues.max(topic.write_queues)));
         listed.or_else(|| self.get(topic).map(|state| state.write_queues())).unwrap_or(0)
     }
 
@@ -217,72 +287,119 @@ impl Topics {
         attributes: &[(String, String)],
     ) -> Result<Arc<TopicState>, StoreError> {
         validate_topic(topic).map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?;
-        if !(1..=65_536).contains(&queues) {
-            let reason = format!("{queues} is not between 1 and 65536");
-            return Err(StoreError::InvalidOption { option: "queues", reason });
-        }
-        let mut table = self.table.lock();
+        check_queues("queues", queues)?;
+        let mut pending = self.pending.lock();
         let mut states = self.states.write();
         let known = states.get(topic).map(Arc::clone);
-        let listed = table.topics.get(topic);
-        if let (Some(state), Some(listed)) = (&known, listed)
+        let listed = self.config(&pending, topic);
+        if let (Some(state), Some(listed)) = (&known, &listed)
             && count(listed.write_queues) >= queues
         {
             return Ok(Arc::clone(state));
         }
-        let mut config = listed.cloned().unwrap_or_else(|| TopicConfig::new(topic, queues as i32));
+        let is_new = listed.is_none();
+        let mut config = listed.unwrap_or_else(|| TopicConfig::new(topic, queues as i32));
         config.write_queues = config.write_queues.max(queues as i32);
         config.read_queues = config.read_queues.max(queues as i32);
         // Attributes are fixed when a topic is made, as in RocketMQ.
-        if listed.is_none() {
+        if is_new {
             config.attributes.extend(attributes.iter().cloned());
         }
         let (batch, compaction) = (config.is_batch_queue(), config.is_compaction());
+        let queues = count(config.write_queues);
+        let state = match known {
+            Some(state) if state.is_removed() && state.batch != batch => {
+                let reason = format!(
+                    "topic {topic} had queues of another type before it was removed, and its messages are still there"
+                );
+                return Err(StoreError::Refused { reason });
+            }
+            Some(state) => state,
+            None => Arc::new(TopicState::new(queues, batch, compaction)),
+        };
         if batch {
             self.batch.insert(topic);
         }
-        let queues = count(config.write_queues);
-        table.topics.insert(topic.to_owned(), config);
-        table.data_version = table.data_version.next(self.files.clock.now_ms());
-        let state = known.unwrap_or_else(|| Arc::new(TopicState::new(queues, batch, compaction)));
+        if state.removed.swap(false, Ordering::AcqRel) {
+            state.write_queues.store(queues, Ordering::Release);
+            state.compaction.store(compaction, Ordering::Release);
+            state.writable.store(true, Ordering::Release);
+        }
         state.write_queues.raise(queues, Ordering::AcqRel);
+        pending.insert(topic.to_owned(), config);
         states.insert(topic.into(), Arc::clone(&state));
-        self.dirty.store(true, Ordering::Release);
         Ok(state)
+    }
+
+    /// Makes a topic different, see [`TopicChange`].
+    pub(crate) fn change(&self, topic: &str, change: TopicChange) -> Result<(), StoreError> {
+        let TopicChange { read_queues, write_queues, perm } = change;
+        read_queues.map_or(Ok(()), |queues| check_queues("read_queues", queues))?;
+        write_queues.map_or(Ok(()), |queues| check_queues("write_queues", queues))?;
+        if let Some(perm) = perm.filter(|perm| !(0..16).contains(perm)) {
+            let reason = format!("{perm} is not between 0 and 15");
+            return Err(StoreError::InvalidOption { option: "perm", reason });
+        }
+        let mut pending = self.pending.lock();
+        let not_found = || StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None };
+        let state = self.get(topic).ok_or_else(not_found)?;
+        let listed = self.config(&pending, topic);
+        let mut config = listed.unwrap_or_else(|| TopicConfig::new(topic, state.write_queues() as i32));
+        config.read_queues = read_queues.map_or(config.read_queues, |queues| queues as i32);
+        config.write_queues = write_queues.map_or(config.write_queues, |queues| queues as i32);
+        config.perm = perm.unwrap_or(config.perm);
+        state.write_queues.store(count(config.write_queues), Ordering::Release);
+        state.writable.store(config.perm & PERM_WRITE != 0, Ordering::Release);
+        pending.insert(topic.to_owned(), config);
+        Ok(())
+    }
+
+    /// Removes topics that there are and groups, with what groups know of them; durable when it returns.
+    pub(crate) fn remove(&self, topics: &[&str], groups: &[&str]) -> Result<(), StoreError> {
+        let mut pending = self.pending.lock();
+        let removed = topics.iter().filter_map(|topic| self.get(topic)).collect::<Vec<_>>();
+        let place = self.meta.remove(topics, groups)?;
+        for topic in topics {
+            pending.remove(*topic);
+        }
+        for state in removed {
+            state.removed.store(true, Ordering::Release);
+        }
+        drop(pending);
+        self.meta.sync(place)
     }
 
     /// Attributes of `topic`.
     pub(crate) fn attributes(&self, topic: &str) -> Vec<(String, String)> {
-        let table = self.table.lock();
-        let attributes = table.topics.get(topic).map(|topic| topic.attributes.clone()).unwrap_or_default();
+        let attributes = self.listed(topic).map(|topic| topic.attributes).unwrap_or_default();
         attributes.into_iter().collect()
     }
 
-    /// Writes the table when it changed; durable when this returns.
+    /// Writes topics that are not in the metadata log yet; durable when this returns, as is what others wrote there.
     pub(crate) fn store(&self) -> Result<(), StoreError> {
-        let table = self.table.lock();
-        if !self.dirty.swap(false, Ordering::AcqRel) {
-            return Ok(());
+        let mut pending = self.pending.lock();
+        if !pending.is_empty() {
+            let configs: Vec<TopicConfig> = pending.values().cloned().collect();
+            self.meta.put_topics(&configs)?;
+            pending.clear();
         }
-        let path = self.files.topics_json();
-        let text = table.to_json(Dialect::default());
-        let staged = self.files.staging().join("topics.json");
-        let outcome = self.files.ensure_folder(&self.files.config()).and_then(|()| {
-            let written = self.files.vfs.write_atomic(&path, &staged, text.as_bytes());
-            written.at(&path, "writing the topic table")
-        });
-        if outcome.is_err() {
-            self.dirty.store(true, Ordering::Release);
-        }
-        outcome
+        drop(pending);
+        self.meta.sync(self.meta.place())
     }
+}
+
+fn check_queues(option: &'static str, queues: u32) -> Result<(), StoreError> {
+    if (1..=65_536).contains(&queues) {
+        return Ok(());
+    }
+    Err(StoreError::InvalidOption { option, reason: format!("{queues} is not between 1 and 65536") })
 }
 
 /// The queue of a message that replaces others by its key: the same key always goes to the same one.
 /// The hash is that of Java's strings over the whole `KEYS` property, its absolute value modulo the
 /// number of queues, as RocketMQ's own examples do.
 pub(super) fn by_key(topic: &TopicState, message: &NewMessage<'_>) -> Option<i32> {
-    if !topic.compaction {
+    if !topic.is_compaction() {
         return None;
     }
     let hash = java_hash(Properties::new(message.properties).get(KEYS)?).checked_abs().unwrap_or(0);

@@ -29,6 +29,7 @@ use crate::files::StoreFiles;
 use crate::flush::{Flusher, MAX_SEGMENTS_BEHIND};
 use crate::index::IndexSet;
 use crate::message::{Appended, NewMessage, UniqueKey};
+use crate::meta::MetaLog;
 use crate::options::{Durability, StoreOptions};
 use crate::retention::Cleaner;
 
@@ -44,6 +45,7 @@ pub(crate) struct Writer {
     pub(super) flusher: Arc<Flusher>,
     pub(super) cleaner: Cleaner,
     pub(super) topics: Topics,
+    pub(super) meta: Arc<MetaLog>,
     pub(super) ids: UniqueKeyGenerator,
     /// Tells this writer from others in this process.
     pub(super) token: u64,
@@ -300,7 +302,9 @@ impl Writer {
         message: &NewMessage<'_>,
         last: &'a mut Option<LastTopic>,
     ) -> Result<&'a Arc<TopicState>, StoreError> {
-        let known = |last: &LastTopic| last.token == self.token && *last.name == *message.topic;
+        let known = |last: &LastTopic| {
+            last.token == self.token && *last.name == *message.topic && !last.state.is_removed()
+        };
         if !last.as_ref().is_some_and(known) {
             *last = None;
         }
@@ -323,7 +327,13 @@ impl Writer {
         }
         let queues =
             self.options.default_queues.max(message.queue_id.map_or(0, |id| id.clamp(0, 65_535) as u32 + 1));
-        self.topics.create(message.topic, queues, &[])
+        let was_removed = self.topics.is_removed(message.topic);
+        let state = self.topics.create(message.topic, queues, &[])?;
+        if was_removed {
+            // The log alone does not tell that it is there again.
+            self.topics.store()?;
+        }
+        Ok(state)
     }
 
     /// Encodes `message` at the end of the buffers.
@@ -456,7 +466,17 @@ impl Writer {
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
         self.check()?;
         self.topics.store()?;
-        self.flusher.flush_all(false)
+        self.flusher.flush_all(false)?;
+        // What is known of messages comes behind them.
+        self.meta.sync(self.meta.place())
+    }
+
+    /// What is due for the metadata log; when it cannot go on, neither can the store.
+    pub(super) fn meta_step(&self) -> Result<(), StoreError> {
+        self.meta.step(self.files.clock.now_ms()).map_err(|error| match error {
+            StoreError::Poisoned { stage, cause, .. } => self.log.poison(stage, &cause),
+            error => error,
+        })
     }
 
     /// The last step of a close: everything durable, the mark clean, `abort` away, the lock free.
@@ -469,6 +489,7 @@ impl Writer {
             lifted.and_then(|()| self.log.check()).and_then(|()| self.topics.store()).and_then(|()| {
                 self.flusher.flush_all(true)?;
                 self.feed_all();
+                self.meta.close()?;
                 let abort = self.files.abort();
                 self.files.vfs.remove_file(&abort).at(&abort, "removing abort")?;
                 switch::step("close.sync_abort_removal", || self.files.vfs.sync_dir(&self.files.root))
@@ -488,6 +509,11 @@ impl Writer {
 /// The queue of `message`: the one it names, else by its key or in turn.
 pub(super) fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32, StoreError> {
     match message.queue_id {
+        _ if !topic.is_writable() => {
+            let topic = message.topic;
+            let reason = format!("topic {topic} takes no messages: its perm has no bit 2 (write)");
+            Err(StoreError::Refused { reason })
+        }
         None => Ok(by_key(topic, message).unwrap_or_else(|| topic.turn())),
         Some(queue_id) => {
             check_queue_id(queue_id)?;

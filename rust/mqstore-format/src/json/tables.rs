@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::parse::parse;
 use super::value::{Members, counted_table, parse_object, text};
 use super::write::{Dialect, Node};
 use crate::error::FormatError;
@@ -111,6 +112,17 @@ impl TopicConfig {
     /// The topic has batch queues (`queue.type` is `BatchCQ`).
     pub fn is_batch_queue(&self) -> bool {
         self.attributes.get(Self::QUEUE_TYPE).is_some_and(|kind| kind == "BatchCQ")
+    }
+
+    /// What the table says of topic `name` where it differs from the values of members that are not given, as JSON on
+    /// one line.
+    pub fn to_text(&self, name: &str) -> String {
+        self.node().differing(&Self::new(name, 16).node())
+    }
+
+    /// What [`Self::to_text`] wrote for `name`.
+    pub fn parse(name: &str, text: &[u8]) -> Result<Self, FormatError> {
+        Ok(Self::read(name.to_owned(), parse(text)?)?.1)
     }
 
     fn read(key: String, value: Value) -> Result<(String, Self), FormatError> {
@@ -235,6 +247,16 @@ impl SubscriptionGroup {
             attributes: BTreeMap::new(),
             unknown: Map::new(),
         }
+    }
+
+    /// As [`TopicConfig::to_text`].
+    pub fn to_text(&self, name: &str) -> String {
+        self.node().differing(&Self::bare(name).node())
+    }
+
+    /// What [`Self::to_text`] wrote for `name`.
+    pub fn parse(name: &str, text: &[u8]) -> Result<Self, FormatError> {
+        Ok(Self::read(name.to_owned(), parse(text)?)?.1)
     }
 
     fn read(key: String, value: Value) -> Result<(String, Self), FormatError> {

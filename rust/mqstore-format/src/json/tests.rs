@@ -327,6 +327,34 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
+#[test]
+fn entries_of_tables_are_told_by_what_is_unusual() {
+    let topics = TopicTable::parse(TOPICS.as_bytes()).unwrap();
+    for (name, topic) in &topics.topics {
+        let text = topic.to_text(name);
+        assert_eq!(&TopicConfig::parse(name, text.as_bytes()).unwrap(), topic, "{text}");
+    }
+    assert_eq!(TopicConfig::new("t", 16).to_text("t"), "{}");
+    assert_eq!(TopicConfig::new("t", 4).to_text("t"), r#"{"readQueueNums":4,"writeQueueNums":4}"#);
+    assert_eq!(TopicConfig::new("t", 16).to_text("other"), r#"{"topicName":"t"}"#);
+    let groups = SubscriptionGroups::parse(GROUPS.as_bytes()).unwrap();
+    for (name, group) in &groups.groups {
+        let text = group.to_text(name);
+        assert_eq!(&SubscriptionGroup::parse(name, text.as_bytes()).unwrap(), group, "{text}");
+    }
+    let text = SubscriptionGroup::new("g").to_text("g");
+    assert_eq!(text, r#"{"groupRetryPolicy":{"type":"CUSTOMIZED"}}"#);
+    assert_eq!(SubscriptionGroup::parse("g", text.as_bytes()).unwrap(), SubscriptionGroup::new("g"));
+}
+
+#[test]
+fn the_dialect_of_a_file_is_seen() {
+    assert_eq!(Dialect::of(CONSUMER_OFFSETS_53.as_bytes()), Some(Dialect::Rocketmq53));
+    assert_eq!(Dialect::of(CONSUMER_OFFSETS_55.as_bytes()), Some(Dialect::Rocketmq55));
+    assert_eq!(Dialect::of(TOPICS.as_bytes()), None);
+    assert_eq!(Dialect::of(b"{"), None);
+}
+
 proptest! {
     #[test]
     fn standard_json_is_read_as_by_others(value in any_json()) {

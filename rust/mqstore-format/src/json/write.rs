@@ -15,6 +15,7 @@ pub enum Dialect {
 }
 
 /// A tree to be written.
+#[derive(PartialEq)]
 pub(super) enum Node {
     /// Anything of JSON.
     Plain(Value),
@@ -36,6 +37,26 @@ impl Node {
         }
         members.sort_by(|a, b| a.0.cmp(&b.0));
         Self::Object(members)
+    }
+
+    /// The members of this object that `plain` has not, or with another value, as JSON on one line.
+    pub(super) fn differing(self, plain: &Self) -> String {
+        let (Self::Object(members), Self::Object(usual)) = (self, plain) else { return "{}".to_owned() };
+        let others = members.into_iter().filter(|member| !usual.contains(member));
+        Value::Object(others.map(|(name, node)| (name, node.into_value())).collect()).to_string()
+    }
+
+    fn into_value(self) -> Value {
+        match self {
+            Self::Plain(value) => value,
+            Self::Object(members) => {
+                Value::Object(members.into_iter().map(|(name, node)| (name, node.into_value())).collect())
+            }
+            Self::Numbered(entries) => Value::Object(
+                entries.into_iter().map(|(id, node)| (id.to_string(), node.into_value())).collect(),
+            ),
+            Self::Set(items) => items.into(),
+        }
     }
 
     pub(super) fn object<K: Into<String>>(entries: impl Iterator<Item = (K, Self)>) -> Self {
@@ -72,6 +93,21 @@ impl From<&String> for Node {
 }
 
 impl Dialect {
+    /// Whose layout `text` has; `None` where there is nothing in it that tells.
+    pub fn of(text: &[u8]) -> Option<Self> {
+        text.iter().enumerate().find_map(|(at, byte)| {
+            let rest = text.get(at + 1..).unwrap_or_default();
+            let space = rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+            let next = rest.get(space)?;
+            let tells = match byte {
+                b'{' => next.is_ascii_digit() || *next == b'-',
+                b'[' => *next == b'"',
+                _ => false,
+            };
+            tells.then_some(if space == 0 { Self::Rocketmq53 } else { Self::Rocketmq55 })
+        })
+    }
+
     /// The whole text.
     pub(super) fn write(self, node: &Node) -> String {
         let mut writer = Writer { dialect: self, out: String::new(), indent: 0 };

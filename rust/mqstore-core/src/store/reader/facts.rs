@@ -28,13 +28,13 @@ impl Reader {
 
     /// How many queues `topic` has by the topic table.
     pub(super) fn listed_queues(&self, topic: &str) -> i32 {
-        let topic = self.table.topics.get(topic);
+        let topic = self.listed.table.topics.get(topic);
         topic.map_or(0, |topic| topic.read_queues.max(topic.write_queues).clamp(0, 65_536))
     }
 
     /// Attributes of `topic` as the topic table has them.
     pub(crate) fn attributes(&self, topic: &str) -> Vec<(String, String)> {
-        let topic = self.table.topics.get(topic);
+        let topic = self.listed.table.topics.get(topic);
         topic.map(|topic| topic.attributes.clone()).unwrap_or_default().into_iter().collect()
     }
 }

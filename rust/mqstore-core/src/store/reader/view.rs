@@ -75,15 +75,19 @@ impl View for Reader {
     fn topics(&self) -> Result<Vec<String>, StoreError> {
         self.look()?;
         let state = self.state.lock();
-        let mut names: BTreeSet<String> = self.table.topics.keys().cloned().collect();
+        let mut names: BTreeSet<String> = self.listed.table.topics.keys().cloned().collect();
         names.extend(state.queues.topics().into_keys());
         names.extend(state.overlay.topics().map(str::to_owned));
         names.extend(state.replaced.topics().map(str::to_owned));
+        names.retain(|name| !self.listed.removed.contains(name));
         Ok(names.into_iter().collect())
     }
 
     fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
         self.look()?;
+        if self.listed.removed.contains(topic) {
+            return Ok(Vec::new());
+        }
         let state = self.state.lock();
         let mut ids: BTreeSet<i32> = (0..self.listed_queues(topic)).collect();
         ids.extend(state.queues.topics().remove(topic).unwrap_or_default());
@@ -99,7 +103,7 @@ impl View for Reader {
             || state.queues.get(topic, queue_id).is_some()
             || state.queues.batch(topic, queue_id).is_some()
             || Self::derived(&state, topic, queue_id).is_some();
-        if !known {
+        if !known || self.listed.removed.contains(topic) {
             return Ok(None);
         }
         if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
@@ -191,7 +195,7 @@ impl View for Reader {
     }
 
     fn keeps_newest(&self, topic: &str) -> bool {
-        self.table.topics.get(topic).is_some_and(TopicConfig::is_compaction)
+        self.listed.table.topics.get(topic).is_some_and(TopicConfig::is_compaction)
     }
 
     fn has_batch_queues(&self, topic: &str) -> bool {

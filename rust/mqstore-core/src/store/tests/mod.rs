@@ -2,10 +2,12 @@
 
 mod batches;
 mod compact;
+mod consumers;
 mod edges;
 mod engine;
 mod feed;
 mod info;
+mod kept;
 mod lifecycle;
 mod others;
 mod reading;

@@ -47,6 +47,9 @@ impl View for Writer {
     }
 
     fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
+        if self.topics.is_removed(topic) {
+            return Ok(None);
+        }
         if let Some(queue) = self.queues.batch(topic, queue_id) {
             return Ok(Some((queue.min_offset(), queue.max_offset())));
         }
@@ -95,7 +98,7 @@ impl View for Writer {
     }
 
     fn keeps_newest(&self, topic: &str) -> bool {
-        self.topics.get(topic).is_some_and(|state| state.compaction)
+        self.topics.get(topic).is_some_and(|state| state.is_compaction())
     }
 
     fn has_batch_queues(&self, topic: &str) -> bool {

@@ -66,6 +66,11 @@ impl GroupCommit {
         }
     }
 
+    /// Everything below `position` is on the device: somebody wrote and synced it in another way.
+    pub(crate) fn raise(&self, position: u64) {
+        self.durable.raise(position, Ordering::AcqRel);
+    }
+
     /// The position below which everything is on the device.
     pub(crate) fn durable(&self) -> u64 {
         self.durable.load(Ordering::Acquire)

@@ -1,0 +1,487 @@
+//! What one group knows of one queue that it consumes message by message.
+//!
+//! A plain value without files, clocks or locks. It changes by [`ProgressRecord`]s alone, while the store runs and
+//! when an open replays them, so both arrive at the same state:
+//!
+//! ```text
+//!  0 ........ committed ............................. next ........ maximum of the queue
+//!    finished          │ leased, waiting, dead letter │  never leased
+//!                      │ or finished                  │
+//! ```
+//!
+//! Every offset from `committed` on and below `next` is exactly one of: leased (a consumer has it until some
+//! time), waiting (given back, due at some time), a dead letter (on its way to the `%DLQ%` topic), or finished.
+//! `committed` itself is never finished: whatever ends there is taken in. Memory goes with what is open and with
+//! the number of finished ranges, not with how far `committed` is behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A message that a consumer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// When it may be given to somebody else, in epoch milliseconds.
+    pub until_ms: i64,
+    /// Which delivery of the message this is; 1 is the first.
+    pub attempt: u32,
+    /// Tells this lease from earlier and later ones of the same offset. Not kept across an open.
+    pub token: u64,
+}
+
+/// A message that was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// When it is due again, in epoch milliseconds.
+    pub visible_ms: i64,
+    /// How many deliveries it had.
+    pub attempt: u32,
+}
+
+/// One change of a [`Progress`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgressRecord {
+    /// A consumer got `offset`: the next one that was never leased, or one that is waiting or leased.
+    Leased {
+        /// The message.
+        offset: i64,
+        /// When the lease ends, in epoch milliseconds.
+        until_ms: i64,
+        /// Which delivery this is; 1 is the first.
+        attempt: u32,
+    },
+    /// Offsets from `from` on and below `to` are done with: acknowledged, filtered out, or not there. `from` is at
+    /// most the next offset that was never leased.
+    Finished {
+        /// The first of them.
+        from: i64,
+        /// One past the last.
+        to: i64,
+    },
+    /// A leased message was given back, or its lease ended.
+    Returned {
+        /// The message.
+        offset: i64,
+        /// When it is due again, in epoch milliseconds.
+        visible_ms: i64,
+        /// How many deliveries it had.
+        attempt: u32,
+    },
+    /// The message is about to be copied to the dead-letter topic: written before the copy is appended there, and
+    /// ended by `Finished`, or by `Returned` when there will be no copy.
+    DeadLetter {
+        /// The message.
+        offset: i64,
+        /// The smallest offset that its copy may have in the dead-letter queue.
+        dlq_offset: i64,
+    },
+    /// A lease was made longer or shorter.
+    Extended {
+        /// The message.
+        offset: i64,
+        /// When the lease ends now, in epoch milliseconds.
+        until_ms: i64,
+    },
+    /// A reset or a seek: everything below `to` is finished, nothing from there on was ever leased.
+    Moved {
+        /// The offset to go on with.
+        to: i64,
+    },
+    /// The queue has the offsets from `min` on and below `max` only: others are forgotten, and those from `max` on
+    /// will be new messages when they come.
+    Clamped {
+        /// The queue's smallest offset.
+        min: i64,
+        /// One past its largest.
+        max: i64,
+    },
+}
+
+/// Why a record does not fit the state; nothing was changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The offset is finished, or on its way to the dead-letter topic.
+    #[error("offset {offset} is finished")]
+    Finished {
+        /// The offset.
+        offset: i64,
+    },
+    /// The offset is behind the next one that was never leased, which has to come first.
+    #[error("offset {offset} is not due yet: the next one is {next}")]
+    Ahead {
+        /// The offset.
+        offset: i64,
+        /// The next offset that was never leased.
+        next: i64,
+    },
+    /// The offset is not leased.
+    #[error("offset {offset} is not leased")]
+    NotLeased {
+        /// The offset.
+        offset: i64,
+    },
+    /// A negative offset, or a range that ends before it begins.
+    #[error("{from} to {to} is no range of offsets")]
+    NoRange {
+        /// Its beginning.
+        from: i64,
+        /// Its end.
+        to: i64,
+    },
+}
+
+/// See the module's text.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    committed: i64,
+    next: i64,
+    /// Ranges of finished offsets above `committed`, end by beginning; they do not touch.
+    finished: BTreeMap<i64, i64>,
+    leases: BTreeMap<i64, Lease>,
+    waiting: BTreeMap<i64, Waiting>,
+    /// The smallest offset that the copy may have, by offset.
+    dead_letters: BTreeMap<i64, i64>,
+    /// Leases and waiting messages by the time at which they end or are due.
+    ends: BTreeSet<(i64, i64)>,
+    dues: BTreeSet<(i64, i64)>,
+    /// How many leases there were: the token of the last one.
+    tokens: u64,
+    /// Whether anything was said of it.
+    known: bool,
+}
+
+impl Progress {
+    /// Nothing of the queue was leased; its first message is at `offset`.
+    pub fn starting_at(offset: i64) -> Self {
+        let offset = offset.max(0);
+        Self { committed: offset, next: offset, known: true, ..Self::default() }
+    }
+
+    /// Where a group begins that has this offset in the queue.
+    pub(super) fn of(offset: Option<i64>) -> Self {
+        offset.map_or_else(Self::default, Self::starting_at)
+    }
+
+    /// The offset that the group has in the queue for a broker, [`Self::committed`]; `None` where it is as it was made,
+    /// at no offset.
+    pub fn offset(&self) -> Option<i64> {
+        self.known.then_some(self.committed)
+    }
+
+    /// All offsets below are finished.
+    pub fn committed(&self) -> i64 {
+        self.committed
+    }
+
+    /// The first offset that was never leased.
+    pub fn next(&self) -> i64 {
+        self.next
+    }
+
+    /// The lease of `offset`, ended or not.
+    pub fn lease(&self, offset: i64) -> Option<Lease> {
+        self.leases.get(&offset).copied()
+    }
+
+    /// How `offset` waits for its next delivery, if it was given back.
+    pub fn waiting(&self, offset: i64) -> Option<Waiting> {
+        self.waiting.get(&offset).copied()
+    }
+
+    /// Leased messages, by offset.
+    pub fn leases(&self) -> impl ExactSizeIterator<Item = (i64, Lease)> + '_ {
+        self.leases.iter().map(|(offset, lease)| (*offset, *lease))
+    }
+
+    /// Messages that were given back, by offset.
+    pub fn all_waiting(&self) -> impl ExactSizeIterator<Item = (i64, Waiting)> + '_ {
+        self.waiting.iter().map(|(offset, waiting)| (*offset, *waiting))
+    }
+
+    /// Messages on their way to the dead-letter topic, by offset, and the smallest offset that the copy may have there.
+    pub fn dead_letters(&self) -> impl ExactSizeIterator<Item = (i64, i64)> + '_ {
+        self.dead_letters.iter().map(|(offset, dlq_offset)| (*offset, *dlq_offset))
+    }
+
+    /// Ranges of finished offsets above [`Self::committed`], beginning and end, in order.
+    pub fn finished(&self) -> impl ExactSizeIterator<Item = (i64, i64)> + '_ {
+        self.finished.iter().map(|(from, to)| (*from, *to))
+    }
+
+    /// Whether `offset` is finished.
+    pub fn is_finished(&self, offset: i64) -> bool {
+        offset < self.committed
+            || self.finished.range(..=offset).next_back().is_some_and(|(_, to)| offset < *to)
+    }
+
+    /// The message whose wait ends first; the smallest offset of those that end together.
+    pub fn first_due(&self) -> Option<(i64, Waiting)> {
+        let (_, offset) = self.dues.first()?;
+        Some((*offset, self.waiting(*offset)?))
+    }
+
+    /// The lease that ends first.
+    pub fn first_ending(&self) -> Option<(i64, Lease)> {
+        let (_, offset) = self.ends.first()?;
+        Some((*offset, self.lease(*offset)?))
+    }
+
+    /// When something is due next, by itself: a wait or a lease that ends; epoch milliseconds.
+    pub fn next_event_ms(&self) -> Option<i64> {
+        let (due, end) = (self.dues.first(), self.ends.first());
+        due.into_iter().chain(end).map(|(ms, _)| *ms).min()
+    }
+
+    /// Whether all of `records` fit, one after the other. Only what the first of them changes at
+    /// [`Self::next`] is taken into account for the later ones.
+    pub fn check(&self, records: &[ProgressRecord]) -> Result<(), Refused> {
+        let mut next = self.next;
+        for record in records {
+            match *record {
+                ProgressRecord::Leased { offset, .. } => {
+                    if offset < 0 || offset == i64::MAX {
+                        return Err(Refused::NoRange { from: offset, to: offset });
+                    }
+                    if offset > next {
+                        return Err(Refused::Ahead { offset, next });
+                    }
+                    if self.is_finished(offset) || self.dead_letters.contains_key(&offset) {
+                        return Err(Refused::Finished { offset });
+                    }
+                    next = next.max(offset + 1);
+                }
+                ProgressRecord::Finished { from, to } => {
+                    if from < 0 || from >= to {
+                        return Err(Refused::NoRange { from, to });
+                    }
+                    if from > next {
+                        return Err(Refused::Ahead { offset: from, next });
+                    }
+                    next = next.max(to);
+                }
+                ProgressRecord::Returned { offset, .. }
+                | ProgressRecord::DeadLetter { offset, .. }
+                | ProgressRecord::Extended { offset, .. } => {
+                    if !(0..next).contains(&offset) {
+                        return Err(Refused::NotLeased { offset });
+                    }
+                    if self.is_finished(offset) {
+                        return Err(Refused::Finished { offset });
+                    }
+                    let extends = matches!(record, ProgressRecord::Extended { .. });
+                    if extends && offset < self.next && !self.leases.contains_key(&offset) {
+                        return Err(Refused::NotLeased { offset });
+                    }
+                }
+                ProgressRecord::Moved { to } => {
+                    if to < 0 {
+                        return Err(Refused::NoRange { from: to, to });
+                    }
+                    next = to;
+                }
+                ProgressRecord::Clamped { min, max } => {
+                    if min < 0 || max < min {
+                        return Err(Refused::NoRange { from: min, to: max });
+                    }
+                    next = next.clamp(min, max);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the change that `record` names. One that does not fit changes nothing.
+    pub fn apply(&mut self, record: &ProgressRecord) {
+        self.known = true;
+        match *record {
+            ProgressRecord::Leased { offset, until_ms, attempt } => self.lease_out(offset, until_ms, attempt),
+            ProgressRecord::Finished { from, to } => self.finish(from, to),
+            ProgressRecord::Returned { offset, visible_ms, attempt } => {
+                if self.take_open(offset) {
+                    self.waiting.insert(offset, Waiting { visible_ms, attempt });
+                    self.dues.insert((visible_ms, offset));
+                }
+            }
+            ProgressRecord::Extended { offset, until_ms } => {
+                if let Some(lease) = self.leases.get_mut(&offset) {
+                    self.ends.remove(&(lease.until_ms, offset));
+                    lease.until_ms = until_ms;
+                    self.ends.insert((until_ms, offset));
+                }
+            }
+            ProgressRecord::DeadLetter { offset, dlq_offset } => {
+                if self.take_open(offset) {
+                    self.dead_letters.insert(offset, dlq_offset);
+                }
+            }
+            ProgressRecord::Moved { to } if to >= 0 => {
+                *self = Self { tokens: self.tokens, ..Self::starting_at(to) };
+            }
+            ProgressRecord::Clamped { min, max } if (0..=max).contains(&min) => self.clamp(min, max),
+            ProgressRecord::Moved { .. } | ProgressRecord::Clamped { .. } => {}
+        }
+    }
+
+    /// A state of which only the bounds are known so far; [`Self::restore`] adds the rest. `None` for bounds that no
+    /// state has.
+    pub(super) fn between(committed: i64, next: i64) -> Option<Self> {
+        (0..=next).contains(&committed).then(|| Self { committed, next, known: true, ..Self::default() })
+    }
+
+    /// Adds a part of a state that was kept: a finished range, a lease, a wait or a dead letter; whether it is one.
+    pub(super) fn restore(&mut self, part: &ProgressRecord) -> bool {
+        let open = self.committed..self.next;
+        match *part {
+            ProgressRecord::Finished { from, to } => {
+                let fits = from > self.committed && from < to && to <= self.next;
+                fits.then(|| self.merge(from, to)).is_some()
+            }
+            ProgressRecord::Leased { offset, until_ms, attempt } if open.contains(&offset) => {
+                self.tokens += 1;
+                self.leases.insert(offset, Lease { until_ms, attempt, token: self.tokens });
+                self.ends.insert((until_ms, offset))
+            }
+            ProgressRecord::Returned { offset, visible_ms, attempt } if open.contains(&offset) => {
+                self.waiting.insert(offset, Waiting { visible_ms, attempt });
+                self.dues.insert((visible_ms, offset))
+            }
+            ProgressRecord::DeadLetter { offset, dlq_offset } if open.contains(&offset) => {
+                self.dead_letters.insert(offset, dlq_offset).is_none()
+            }
+            _ => false,
+        }
+    }
+
+    /// The parts that [`Self::restore`] makes this state of, with [`Self::between`].
+    pub(super) fn parts(&self) -> impl Iterator<Item = ProgressRecord> + '_ {
+        let finished = self.finished().map(|(from, to)| ProgressRecord::Finished { from, to });
+        let leases = self.leases().map(|(offset, Lease { until_ms, attempt, .. })| ProgressRecord::Leased {
+            offset,
+            until_ms,
+            attempt,
+        });
+        let waiting = self.all_waiting().map(|(offset, Waiting { visible_ms, attempt })| {
+            ProgressRecord::Returned { offset, visible_ms, attempt }
+        });
+        let dead_letters =
+            self.dead_letters().map(|(offset, dlq_offset)| ProgressRecord::DeadLetter { offset, dlq_offset });
+        finished.chain(leases).chain(waiting).chain(dead_letters)
+    }
+
+    /// The change that makes `offset` the group's, as a broker's file has it: forward as if everything below were
+    /// finished, back as if nobody had had anything from there on; `None` where it is.
+    pub(super) fn brought_to(&self, offset: i64) -> Option<ProgressRecord> {
+        match (self.offset(), offset) {
+            (Some(committed), to) if committed == to => None,
+            (Some(from), to) if from < to => Some(ProgressRecord::Finished { from, to }),
+            _ => Some(ProgressRecord::Moved { to: offset }),
+        }
+    }
+
+    /// Whether [`ProgressRecord::Clamped`] with these bounds would change anything.
+    pub fn exceeds(&self, min: i64, max: i64) -> bool {
+        self.committed < min || self.next > max
+    }
+
+    fn lease_out(&mut self, offset: i64, until_ms: i64, attempt: u32) {
+        if !(0..i64::MAX).contains(&offset) || offset > self.next {
+            return;
+        }
+        if offset == self.next {
+            self.next = offset + 1;
+        } else if self.dead_letters.contains_key(&offset) || !self.take_open(offset) {
+            return;
+        }
+        self.tokens += 1;
+        self.leases.insert(offset, Lease { until_ms, attempt, token: self.tokens });
+        self.ends.insert((until_ms, offset));
+    }
+
+    /// Takes `offset` from where it is, unless it is finished or was never leased; whether it did.
+    fn take_open(&mut self, offset: i64) -> bool {
+        if let Some(lease) = self.leases.remove(&offset) {
+            self.ends.remove(&(lease.until_ms, offset));
+            return true;
+        }
+        if let Some(waiting) = self.waiting.remove(&offset) {
+            self.dues.remove(&(waiting.visible_ms, offset));
+            return true;
+        }
+        self.dead_letters.remove(&offset).is_some()
+    }
+
+    fn finish(&mut self, from: i64, to: i64) {
+        if from < 0 || from >= to || from > self.next || to <= self.committed {
+            return;
+        }
+        let from = from.max(self.committed);
+        if to - from == 1 {
+            self.take_open(from);
+        } else {
+            self.take_all_open(from, to);
+        }
+        self.next = self.next.max(to);
+        if from == self.committed {
+            self.committed = to;
+            self.take_in();
+        } else {
+            self.merge(from, to);
+        }
+    }
+
+    /// Forgets what is open in the range.
+    fn take_all_open(&mut self, from: i64, to: i64) {
+        for (offset, lease) in cut(&mut self.leases, from, to) {
+            self.ends.remove(&(lease.until_ms, offset));
+        }
+        for (offset, waiting) in cut(&mut self.waiting, from, to) {
+            self.dues.remove(&(waiting.visible_ms, offset));
+        }
+        cut(&mut self.dead_letters, from, to);
+    }
+
+    /// Adds a range, above `committed`, to the finished ones.
+    fn merge(&mut self, mut from: i64, mut to: i64) {
+        if let Some((begin, end)) =
+            self.finished.range(..=from).next_back().map(|(begin, end)| (*begin, *end))
+            && end >= from
+        {
+            from = begin;
+            to = to.max(end);
+        }
+        while let Some((begin, end)) =
+            self.finished.range(from..=to).next().map(|(begin, end)| (*begin, *end))
+        {
+            to = to.max(end);
+            self.finished.remove(&begin);
+        }
+        self.finished.insert(from, to);
+    }
+
+    /// Moves `committed` over the finished ranges that it has reached.
+    fn take_in(&mut self) {
+        while let Some(first) = self.finished.first_entry()
+            && *first.key() <= self.committed
+        {
+            self.committed = self.committed.max(first.remove());
+        }
+    }
+
+    fn clamp(&mut self, min: i64, max: i64) {
+        self.take_all_open(0, min);
+        self.take_all_open(max, i64::MAX);
+        drop(self.finished.split_off(&max));
+        if let Some(mut last) = self.finished.last_entry()
+            && *last.get() > max
+        {
+            last.insert(max);
+        }
+        self.next = self.next.clamp(min, max);
+        self.committed = self.committed.clamp(min, max);
+        self.take_in();
+    }
+}
+
+/// Takes the entries from `from` on and below `to` out of `map`.
+fn cut<T>(map: &mut BTreeMap<i64, T>, from: i64, to: i64) -> Vec<(i64, T)> {
+    let offsets: Vec<i64> = map.range(from..to).map(|(offset, _)| *offset).collect();
+    offsets.into_iter().filter_map(|offset| Some((offset, map.remove(&offset)?))).collect()
+}

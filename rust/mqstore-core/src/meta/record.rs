@@ -1,0 +1,512 @@
+//! The records of the metadata log, and the numbers and changes that its callers know them by.
+//!
+//! Owns the bytes of a record: one byte for its kind, then its fields. A number without a sign is a varint (seven bits
+//! a byte, the lowest first, the top bit set in all bytes but the last), one with a sign is folded first (0, -1, 1, -2
+//! are 0, 1, 2, 3). Text is its length and its bytes.
+//!
+//! ```text
+//!  1 name       id, text                        from here on the number stands for this name
+//!  2 next id    id                              no name has this number or a higher one
+//!  3 topic      id, saved, text                 its configuration, JSON without what is usual
+//!  4 no topic   id                              it was removed, with what groups know of its queues
+//!  5 group      id, saved, text                 as for a topic
+//!  6 no group   id
+//!  7 offset     group, topic, queue, offset     the next offset that the group consumes
+//!  8 begun      file                            what follows is not in the JSON file that is made now
+//!  9 intended   file, stamp                     that file will replace the one there is
+//! 10 known      file, stamp                     the file that is there, as we wrote or read it
+//! 11 changed    file, 0 or 1                    whether something changed since the last `begun`
+//! 77 synced     "QSYNCED", place (8)            everything before this place was synced
+//! 16 to 22      group, topic, queue, fields     a change of a progress: ProgressRecord, in the order of its variants
+//! 32 kept       group, topic, queue, place, committed, next      a progress as it was at that place
+//! 48 to 51      fields                          what is open or finished in it; of the one kept last
+//!
+//! file    0 topics.json   1 subscriptionGroup.json   2 consumerOffset.json
+//! saved   0 changed since   1 in the file that is being written   2 in the file that is known
+//! stamp   counter, state version, time of its DataVersion; its length; the CRC-32 of its bytes (4, big-endian)
+//! ```
+
+use mqstore_format::json::DataVersion;
+
+use super::progress::ProgressRecord;
+
+/// The number that stands for a topic's or a group's name in one store. Given once and never to another name while
+/// the store is open; not to be kept across an open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NameId(pub(super) u32);
+
+/// A place in the metadata log: everything appended before it is durable once it is. Grows with each append.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place(pub(super) u64);
+
+/// One queue of a topic, as a group sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueKey {
+    /// The group.
+    pub group: NameId,
+    /// The topic.
+    pub topic: NameId,
+    /// The queue.
+    pub queue_id: i32,
+}
+
+/// The next offset that a group consumes from a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffsetChange {
+    /// Whose offset, of which queue.
+    pub queue: QueueKey,
+    /// The offset, at least 0. One that is smaller than before is stored as well.
+    pub offset: i64,
+}
+
+/// One of the files that are kept in step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum JsonFile {
+    Topics,
+    Groups,
+    Offsets,
+}
+
+impl JsonFile {
+    pub(super) const ALL: [Self; 3] = [Self::Topics, Self::Groups, Self::Offsets];
+
+    fn of(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|file| *file as u8 == code)
+    }
+
+    /// Its name in `config/`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Topics => "topics.json",
+            Self::Groups => "subscriptionGroup.json",
+            Self::Offsets => "consumerOffset.json",
+        }
+    }
+}
+
+/// What tells one content of a JSON file from another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) version: DataVersion,
+    pub(super) bytes: u64,
+    pub(super) crc: u32,
+}
+
+/// Whether an entry of a table is in its JSON file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Saved {
+    Changed,
+    BeingWritten,
+    Written,
+}
+
+/// One record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MetaRecord<'a> {
+    Name { id: NameId, name: &'a str },
+    NextId { id: u32 },
+    Topic { topic: NameId, saved: Saved, config: &'a str },
+    TopicRemoved { topic: NameId },
+    Group { group: NameId, saved: Saved, config: &'a str },
+    GroupRemoved { group: NameId },
+    Offset(OffsetChange),
+    JsonBegun { file: JsonFile },
+    JsonIntended { file: JsonFile, stamp: Stamp },
+    JsonKnown { file: JsonFile, stamp: Stamp },
+    JsonChanged { file: JsonFile, changed: bool },
+    Synced { place: Place },
+    Progress { queue: QueueKey, record: ProgressRecord },
+    Kept { queue: QueueKey, place: Place, committed: i64, next: i64 },
+    KeptPart(ProgressRecord),
+}
+
+const NAME: u8 = 1;
+const NEXT_ID: u8 = 2;
+const TOPIC: u8 = 3;
+const TOPIC_REMOVED: u8 = 4;
+const GROUP: u8 = 5;
+const GROUP_REMOVED: u8 = 6;
+const OFFSET: u8 = 7;
+const JSON_BEGUN: u8 = 8;
+const JSON_INTENDED: u8 = 9;
+const JSON_KNOWN: u8 = 10;
+const JSON_CHANGED: u8 = 11;
+const PROGRESS: u8 = 16;
+const KEPT: u8 = 32;
+const KEPT_PARTS: u8 = 48;
+const SYNCED: u8 = b'M';
+/// The rest of the kind of a `synced` record, so that it is found in bytes that do not decode.
+const SYNCED_REST: &[u8; 7] = b"QSYNCED";
+/// The whole of it.
+pub(super) const SYNCED_MARK: &[u8; 8] = b"MQSYNCED";
+
+/// Kinds of progress records, counted from their first.
+const PROGRESS_KINDS: u8 = 7;
+/// How many of them describe a state, too.
+const PART_KINDS: u8 = 4;
+
+impl MetaRecord<'_> {
+    /// Appends the record's bytes to `out`.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Self::Name { id, name } => {
+                put_kind(out, NAME, id.0);
+                put_text(out, name);
+            }
+            Self::NextId { id } => put_kind(out, NEXT_ID, id),
+            Self::Topic { topic, saved, config } => {
+                put_kind(out, TOPIC, topic.0);
+                out.push(saved as u8);
+                put_text(out, config);
+            }
+            Self::TopicRemoved { topic } => put_kind(out, TOPIC_REMOVED, topic.0),
+            Self::Group { group, saved, config } => {
+                put_kind(out, GROUP, group.0);
+                out.push(saved as u8);
+                put_text(out, config);
+            }
+            Self::GroupRemoved { group } => put_kind(out, GROUP_REMOVED, group.0),
+            Self::Offset(OffsetChange { queue, offset }) => {
+                put_queue(out, OFFSET, queue);
+                put_signed(out, offset);
+            }
+            Self::JsonBegun { file } => out.extend_from_slice(&[JSON_BEGUN, file as u8]),
+            Self::JsonChanged { file, changed } => {
+                out.extend_from_slice(&[JSON_CHANGED, file as u8, changed.into()]);
+            }
+            Self::JsonIntended { file, stamp } => put_stamp(out, JSON_INTENDED, file, &stamp),
+            Self::JsonKnown { file, stamp } => put_stamp(out, JSON_KNOWN, file, &stamp),
+            Self::Synced { place } => {
+                out.extend_from_slice(SYNCED_MARK);
+                out.extend_from_slice(&place.0.to_be_bytes());
+            }
+            Self::Progress { queue, record } => {
+                put_queue(out, PROGRESS + record.kind(), queue);
+                record.put_fields(out);
+            }
+            Self::Kept { queue, place, committed, next } => {
+                put_queue(out, KEPT, queue);
+                put_number(out, place.0);
+                put_signed(out, committed);
+                put_signed(out, next);
+            }
+            Self::KeptPart(record) => {
+                out.push(KEPT_PARTS + record.kind());
+                record.put_fields(out);
+            }
+        }
+    }
+}
+
+impl<'a> MetaRecord<'a> {
+    /// Takes the record at the front of `bytes`; `None` where there is none.
+    pub(super) fn decode(bytes: &mut &'a [u8]) -> Option<Self> {
+        let mut at = Cursor(bytes);
+        let kind = at.byte()?;
+        let record = match kind {
+            NAME => Self::Name { id: at.id()?, name: at.text()? },
+            NEXT_ID => Self::NextId { id: at.id()?.0 },
+            TOPIC => Self::Topic { topic: at.id()?, saved: at.saved()?, config: at.text()? },
+            TOPIC_REMOVED => Self::TopicRemoved { topic: at.id()? },
+            GROUP => Self::Group { group: at.id()?, saved: at.saved()?, config: at.text()? },
+            GROUP_REMOVED => Self::GroupRemoved { group: at.id()? },
+            OFFSET => Self::Offset(OffsetChange { queue: at.queue()?, offset: at.signed()? }),
+            JSON_BEGUN => Self::JsonBegun { file: at.file()? },
+            JSON_INTENDED => Self::JsonIntended { file: at.file()?, stamp: at.stamp()? },
+            JSON_KNOWN => Self::JsonKnown { file: at.file()?, stamp: at.stamp()? },
+            JSON_CHANGED => Self::JsonChanged { file: at.file()?, changed: at.flag()? },
+            SYNCED => {
+                let rest: [u8; 7] = at.take()?;
+                let place = Place(u64::from_be_bytes(at.take()?));
+                (rest == *SYNCED_REST).then_some(Self::Synced { place })?
+            }
+            KEPT => Self::Kept {
+                queue: at.queue()?,
+                place: Place(at.number()?),
+                committed: at.signed()?,
+                next: at.signed()?,
+            },
+            _ if (PROGRESS..PROGRESS + PROGRESS_KINDS).contains(&kind) => {
+                Self::Progress { queue: at.queue()?, record: at.progress(kind - PROGRESS)? }
+            }
+            _ if (KEPT_PARTS..KEPT_PARTS + PART_KINDS).contains(&kind) => {
+                Self::KeptPart(at.progress(kind - KEPT_PARTS)?)
+            }
+            _ => return None,
+        };
+        *bytes = at.0;
+        Some(record)
+    }
+}
+
+impl ProgressRecord {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Leased { .. } => 0,
+            Self::Finished { .. } => 1,
+            Self::Returned { .. } => 2,
+            Self::DeadLetter { .. } => 3,
+            Self::Extended { .. } => 4,
+            Self::Moved { .. } => 5,
+            Self::Clamped { .. } => 6,
+        }
+    }
+
+    fn put_fields(&self, out: &mut Vec<u8>) {
+        match *self {
+            Self::Leased { offset, until_ms: ms, attempt }
+            | Self::Returned { offset, visible_ms: ms, attempt } => {
+                put_signed(out, offset);
+                put_signed(out, ms);
+                put_number(out, attempt.into());
+            }
+            Self::Finished { from, to } => {
+                put_signed(out, from);
+                put_signed(out, to.wrapping_sub(from));
+            }
+            Self::DeadLetter { offset, dlq_offset: other } | Self::Extended { offset, until_ms: other } => {
+                put_signed(out, offset);
+                put_signed(out, other);
+            }
+            Self::Moved { to } => put_signed(out, to),
+            Self::Clamped { min, max } => {
+                put_signed(out, min);
+                put_signed(out, max);
+            }
+        }
+    }
+}
+
+fn put_kind(out: &mut Vec<u8>, kind: u8, id: u32) {
+    out.push(kind);
+    put_number(out, id.into());
+}
+
+fn put_queue(out: &mut Vec<u8>, kind: u8, queue: QueueKey) {
+    put_kind(out, kind, queue.group.0);
+    put_number(out, queue.topic.0.into());
+    put_signed(out, queue.queue_id.into());
+}
+
+fn put_stamp(out: &mut Vec<u8>, kind: u8, file: JsonFile, stamp: &Stamp) {
+    out.extend_from_slice(&[kind, file as u8]);
+    put_signed(out, stamp.version.counter);
+    put_signed(out, stamp.version.state_version);
+    put_signed(out, stamp.version.timestamp);
+    put_number(out, stamp.bytes);
+    out.extend_from_slice(&stamp.crc.to_be_bytes());
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    put_number(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+#[inline]
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+#[inline]
+fn put_signed(out: &mut Vec<u8>, number: i64) {
+    put_number(out, (number << 1 ^ number >> 63).cast_unsigned());
+}
+
+/// What is left of a payload.
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    #[inline]
+    fn byte(&mut self) -> Option<u8> {
+        let (byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*byte)
+    }
+
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    #[inline]
+    fn number(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return None;
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn signed(&mut self) -> Option<i64> {
+        let number = self.number()?;
+        Some((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
+    }
+
+    fn id(&mut self) -> Option<NameId> {
+        Some(NameId(self.number()?.try_into().ok()?))
+    }
+
+    fn queue(&mut self) -> Option<QueueKey> {
+        let (group, topic) = (self.id()?, self.id()?);
+        Some(QueueKey { group, topic, queue_id: self.signed()?.try_into().ok()? })
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        let len = usize::try_from(self.number()?).ok()?;
+        let (text, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        std::str::from_utf8(text).ok()
+    }
+
+    fn saved(&mut self) -> Option<Saved> {
+        let code = self.byte()?;
+        [Saved::Changed, Saved::BeingWritten, Saved::Written].into_iter().find(|saved| *saved as u8 == code)
+    }
+
+    fn file(&mut self) -> Option<JsonFile> {
+        JsonFile::of(self.byte()?)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        let code = self.byte()?;
+        (code < 2).then_some(code == 1)
+    }
+
+    fn stamp(&mut self) -> Option<Stamp> {
+        let (counter, state_version, timestamp) = (self.signed()?, self.signed()?, self.signed()?);
+        let version = DataVersion { counter, state_version, timestamp };
+        Some(Stamp { version, bytes: self.number()?, crc: u32::from_be_bytes(self.take()?) })
+    }
+
+    fn attempt(&mut self) -> Option<u32> {
+        self.number()?.try_into().ok()
+    }
+
+    fn progress(&mut self, kind: u8) -> Option<ProgressRecord> {
+        let first = self.signed()?;
+        Some(match kind {
+            0 => ProgressRecord::Leased { offset: first, until_ms: self.signed()?, attempt: self.attempt()? },
+            1 => ProgressRecord::Finished { from: first, to: first.wrapping_add(self.signed()?) },
+            2 => ProgressRecord::Returned {
+                offset: first,
+                visible_ms: self.signed()?,
+                attempt: self.attempt()?,
+            },
+            3 => ProgressRecord::DeadLetter { offset: first, dlq_offset: self.signed()? },
+            4 => ProgressRecord::Extended { offset: first, until_ms: self.signed()? },
+            5 => ProgressRecord::Moved { to: first },
+            6 => ProgressRecord::Clamped { min: first, max: self.signed()? },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_queue() -> impl Strategy<Value = QueueKey> {
+        (any::<u32>(), any::<u32>(), any::<i32>()).prop_map(|(group, topic, queue_id)| QueueKey {
+            group: NameId(group),
+            topic: NameId(topic),
+            queue_id,
+        })
+    }
+
+    fn any_progress() -> impl Strategy<Value = ProgressRecord> {
+        let fields = (0_u8..PROGRESS_KINDS, any::<i64>(), any::<i64>(), any::<u32>());
+        fields.prop_map(|(kind, first, other, attempt)| match kind {
+            0 => ProgressRecord::Leased { offset: first, until_ms: other, attempt },
+            1 => ProgressRecord::Finished { from: first, to: other },
+            2 => ProgressRecord::Returned { offset: first, visible_ms: other, attempt },
+            3 => ProgressRecord::DeadLetter { offset: first, dlq_offset: other },
+            4 => ProgressRecord::Extended { offset: first, until_ms: other },
+            5 => ProgressRecord::Moved { to: first },
+            _ => ProgressRecord::Clamped { min: first, max: other },
+        })
+    }
+
+    fn any_stamp() -> impl Strategy<Value = Stamp> {
+        let fields = (any::<[i64; 3]>(), any::<u64>(), any::<u32>());
+        fields.prop_map(|([counter, state_version, timestamp], bytes, crc)| Stamp {
+            version: DataVersion { counter, state_version, timestamp },
+            bytes,
+            crc,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn records_come_back(
+            id: u32, text in ".{0,20}", queue in any_queue(), number: u64, offsets: [i64; 3],
+            progress in any_progress(), stamp in any_stamp(), file in 0..3_usize, saved in 0..3_usize,
+        ) {
+            let (name, place, file) = (NameId(id), Place(number), JsonFile::ALL[file]);
+            let saved = [Saved::Changed, Saved::BeingWritten, Saved::Written][saved];
+            let [offset, committed, next] = offsets;
+            let mut records = vec![
+                MetaRecord::Name { id: name, name: &text },
+                MetaRecord::NextId { id },
+                MetaRecord::Topic { topic: name, saved, config: &text },
+                MetaRecord::TopicRemoved { topic: name },
+                MetaRecord::Group { group: name, saved, config: &text },
+                MetaRecord::GroupRemoved { group: name },
+                MetaRecord::Offset(OffsetChange { queue, offset }),
+                MetaRecord::JsonBegun { file },
+                MetaRecord::JsonIntended { file, stamp },
+                MetaRecord::JsonKnown { file, stamp },
+                MetaRecord::JsonChanged { file, changed: id > 0 },
+                MetaRecord::Synced { place },
+                MetaRecord::Progress { queue, record: progress },
+                MetaRecord::Kept { queue, place, committed, next },
+            ];
+            if progress.kind() < PART_KINDS {
+                records.push(MetaRecord::KeptPart(progress));
+            }
+            let mut bytes = Vec::new();
+            for record in &records {
+                record.encode(&mut bytes);
+            }
+            let mut rest = bytes.as_slice();
+            for record in records {
+                prop_assert_eq!(MetaRecord::decode(&mut rest), Some(record));
+            }
+            prop_assert!(rest.is_empty());
+        }
+
+        #[test]
+        fn any_bytes_are_a_record_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let mut rest = bytes.as_slice();
+            while let Some(record) = MetaRecord::decode(&mut rest) {
+                let mut again = Vec::new();
+                record.encode(&mut again);
+                let mut read = again.as_slice();
+                prop_assert_eq!(MetaRecord::decode(&mut read), Some(record));
+            }
+        }
+    }
+
+    #[test]
+    fn a_commit_of_one_offset_is_short() {
+        let queue = QueueKey { group: NameId(49_999), topic: NameId(49_998), queue_id: 7 };
+        let mut bytes = Vec::new();
+        MetaRecord::Offset(OffsetChange { queue, offset: 1_000_000 }).encode(&mut bytes);
+        assert_eq!(bytes.len(), 11);
+    }
+}

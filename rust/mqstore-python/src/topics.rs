@@ -1,0 +1,66 @@
+//! Topics that change or go, and namespaces.
+
+use mqstore_core::TopicChange;
+use pyo3::prelude::*;
+
+use crate::input::number;
+use crate::runtime::detached;
+use crate::store::NativeStore;
+
+fn given(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
+    value.map(|value| number(name, value)).transpose()
+}
+
+/// As many queues as Python asked for; what does not fit is out of the core's bounds in any case.
+fn queues(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
+    Ok(given(name, value)?.map(|queues| u32::try_from(queues).unwrap_or(0)))
+}
+
+/// Makes a topic different; `Store.update_topic`.
+#[pyfunction]
+pub(crate) fn update_topic(
+    store: &Bound<'_, NativeStore>,
+    topic: &str,
+    read_queues: Option<&Bound<'_, PyAny>>,
+    write_queues: Option<&Bound<'_, PyAny>>,
+    perm: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let change = TopicChange {
+        read_queues: queues("read_queues", read_queues)?,
+        write_queues: queues("write_queues", write_queues)?,
+        perm: given("perm", perm)?.map(|perm| i32::try_from(perm).unwrap_or(-1)),
+    };
+    let core = store.get().core()?;
+    detached(store.py(), || core.change_topic(topic, change))
+}
+
+/// Removes a topic; `Store.delete_topic`.
+#[pyfunction]
+pub(crate) fn delete_topic(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<()> {
+    let core = store.get().core()?;
+    detached(store.py(), || core.remove_topic(topic))
+}
+
+/// The namespaces, with how many topics and groups each has; `Store.namespaces`.
+#[pyfunction]
+pub(crate) fn namespaces(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u64, u64)>> {
+    let core = store.get().core()?;
+    let found = detached(store.py(), || core.namespaces())?;
+    Ok(found.into_iter().map(|(name, info)| (name, info.topics, info.groups)).collect())
+}
+
+/// Removes the topics and groups of a namespace; how many there were of each; `Store.delete_namespace`.
+#[pyfunction]
+pub(crate) fn delete_namespace(store: &Bound<'_, NativeStore>, namespace: &str) -> PyResult<(u64, u64)> {
+    let core = store.get().core()?;
+    let removed = detached(store.py(), || core.remove_namespace(namespace))?;
+    Ok((removed.topics, removed.groups))
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(update_topic, module)?)?;
+    module.add_function(wrap_pyfunction!(delete_topic, module)?)?;
+    module.add_function(wrap_pyfunction!(namespaces, module)?)?;
+    module.add_function(wrap_pyfunction!(delete_namespace, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,349 @@
+//! Topics, groups, offsets and progress, ended at any call: what was synced is there, a kill loses nothing that was
+//! written, and what is there was true at some moment, never half of a change.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use mqstore_core::meta::{MetaLog, OffsetChange, ProgressRecord};
+use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreError, StoreOptions, TopicChange};
+use mqstore_format::json::SubscriptionGroup;
+use mqstore_io::sim::{Fault, OperationKind};
+use mqstore_io::{Access, SimVfs, Vfs};
+
+use crate::check::{abandon, lost_and_found};
+use crate::explore::{Violation, guarded};
+use crate::states::{Limits, Rng, State, states};
+use crate::workload::{World, explain, root, tiny};
+
+const TOPIC: &str = "jobs";
+const LIMITS: Limits = Limits { all_up_to: 8, singles: 4, random: 2, cuts: 1 };
+/// As many messages are there as the changes speak of.
+const MESSAGES: usize = 8;
+
+fn options() -> StoreOptions {
+    tiny(Durability::Manual)
+}
+
+/// Everything that is known, in words.
+fn known(store: &Store) -> Result<String, StoreError> {
+    let meta = store.meta()?;
+    let topics: Vec<_> = meta.topics().iter().map(|topic| topic.to_text("")).collect();
+    let mut words = format!("{topics:?} {:?}", meta.groups());
+    for group in ["c", "w"] {
+        let id = meta.group_id(group)?;
+        for OffsetChange { queue, offset } in meta.offsets(id) {
+            let topic = meta.name(queue.topic).unwrap_or_default();
+            let _ = write!(words, " {group} {topic}/{} at {offset}", queue.queue_id);
+        }
+        for progress in meta.progress_of(id) {
+            let state = progress.lock();
+            let open = (state.leases().map(|(offset, lease)| (offset, lease.until_ms, lease.attempt)))
+                .chain(state.all_waiting().map(|(offset, waiting)| (offset, waiting.visible_ms, 0)))
+                .chain(state.dead_letters().map(|(offset, copy)| (offset, copy, 99)));
+            let open: Vec<_> = open.collect();
+            let done: Vec<_> = state.finished().collect();
+            if state.next() > 0 {
+                let _ = write!(words, " {group}: {}..{} {open:?} {done:?}", state.committed(), state.next());
+            }
+        }
+    }
+    Ok(words)
+}
+
+/// What a session did: how many calls of the file system there had been, and what was known then.
+#[derive(Default)]
+struct Told {
+    /// After each change.
+    states: Vec<(u64, String)>,
+    /// When changes up to that number were said to be durable.
+    durable: Vec<(u64, usize)>,
+}
+
+impl Told {
+    fn change(&mut self, world: &World, store: &Store) -> Result<(), String> {
+        self.states.push((world.vfs.operations(), known(store).map_err(explain)?));
+        Ok(())
+    }
+
+    fn durable(&mut self, world: &World) {
+        self.durable.push((world.vfs.operations(), self.states.len()));
+    }
+
+    /// The states that may be found just before `call`.
+    fn allowed(&self, call: u64, kill: bool) -> &[(u64, String)] {
+        let done = self.states.iter().filter(|(at, _)| *at < call).count();
+        let durable = self.durable.iter().filter(|(at, _)| *at < call).map(|(_, count)| *count);
+        let least = if kill { done } else { durable.max().unwrap_or(1) };
+        &self.states[least.max(1) - 1..(done + 1).min(self.states.len())]
+    }
+}
+
+fn lease(offset: i64) -> ProgressRecord {
+    ProgressRecord::Leased { offset, until_ms: 30, attempt: 1 }
+}
+
+fn commit(meta: &MetaLog, offsets: &[(i32, i64)]) -> Result<(), StoreError> {
+    let change = |(queue_id, offset): &(i32, i64)| {
+        Ok(OffsetChange { queue: meta.queue_key("c", TOPIC, *queue_id)?, offset: *offset })
+    };
+    let changes = offsets.iter().map(change).collect::<Result<Vec<_>, StoreError>>()?;
+    meta.commit(&changes).map(|_| ())
+}
+
+fn advance(meta: &MetaLog, records: &[ProgressRecord]) -> Result<(), StoreError> {
+    let progress = meta.progress(meta.queue_key("w", TOPIC, 0)?);
+    meta.append_progress(&progress, records).map(|_| ())
+}
+
+/// The changes of a session; those that are durable when they return say so.
+const CHANGES: usize = 14;
+
+fn change(store: &Store, number: usize) -> Result<bool, StoreError> {
+    let meta = store.meta()?;
+    match number {
+        0 => commit(&meta, &[(0, 1)])?,
+        1 => store.create_topic("one", 1, &[])?,
+        2 => advance(&meta, &[lease(0), lease(1), lease(2)])?,
+        3 => commit(&meta, &[(0, 2), (1, 3)])?,
+        4 => advance(&meta, &[ProgressRecord::Finished { from: 1, to: 2 }])?,
+        5 => store.create_topic("two", 3, &[])?,
+        6 => advance(&meta, &[lease(3), ProgressRecord::Returned { offset: 2, visible_ms: 9, attempt: 1 }])?,
+        7 => meta.put_group(&SubscriptionGroup::new("w")).map(|_| ())?,
+        8 => advance(&meta, &[ProgressRecord::DeadLetter { offset: 3, dlq_offset: 4 }])?,
+        9 => commit(&meta, &[(1, 4)])?,
+        10 => store.remove_topic("one")?,
+        11 => store.change_topic(TOPIC, TopicChange { perm: Some(4), ..TopicChange::default() })?,
+        12 => advance(&meta, &[ProgressRecord::Finished { from: 0, to: 1 }])?,
+        _ => commit(&meta, &[(0, 5), (1, 5)])?,
+    }
+    Ok([1, 5, 10, 11].contains(&number))
+}
+
+/// Makes changes with syncs, generations and JSON files in between, and closes.
+fn session(world: &World) -> Result<Told, String> {
+    let store = world.open(OpenMode::ReadWrite, &options()).map_err(explain)?;
+    let mut told = Told::default();
+    told.change(world, &store)?;
+    told.durable(world);
+    for number in 0..CHANGES {
+        let durable = change(&store, number).map_err(explain)?;
+        told.change(world, &store)?;
+        if durable {
+            told.durable(world);
+        }
+        let meta = store.meta().map_err(explain)?;
+        match number {
+            3 | 9 => meta.make_generation().map_err(explain)?,
+            6 => {
+                store.flush().map_err(explain)?;
+                told.durable(world);
+            }
+            7 => meta.export_json().map_err(explain)?,
+            12 => {
+                store.step().map_err(explain)?;
+                told.durable(world);
+            }
+            _ => {}
+        }
+        if [3, 9].contains(&number) {
+            told.durable(world);
+        }
+    }
+    store.close().map_err(explain)?;
+    told.durable(world);
+    Ok(told)
+}
+
+/// A store with messages in two queues, closed.
+fn begin() -> Result<World, String> {
+    let world = World::new(false);
+    let store = world.open(OpenMode::Create, &options()).map_err(explain)?;
+    store.create_topic(TOPIC, 2, &[]).map_err(explain)?;
+    for number in 0..MESSAGES * 2 {
+        let message = NewMessage {
+            topic: TOPIC,
+            body: b"work",
+            properties: &[],
+            unique_key: None,
+            queue_id: Some(number as i32 % 2),
+            flag: 0,
+            born_timestamp_ms: None,
+            durable: false,
+        };
+        store.append(&message).map_err(explain)?;
+    }
+    store.close().map_err(explain)?;
+    Ok(world)
+}
+
+/// Ends a session behind each of its calls that change the disk.
+pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
+    let broken = |what: String| violation(0, 0, what);
+    let copy = |vfs: &SimVfs| vfs.kill().map_err(|error| broken(error.to_string()));
+    let before = copy(&guarded(begin).map_err(broken)?.vfs)?;
+    let world = World::on(copy(&before)?);
+    world.vfs.freeze_at_each(2..=u64::from(u16::MAX));
+    let told = guarded(|| session(&world)).map_err(broken)?;
+    let mut moments = world.vfs.take_all_frozen();
+    moments.push((world.vfs.operations() + 1, world.vfs.clone()));
+    let mut tried = guarded(|| damaged(&world.vfs)).map_err(broken)?;
+    tried += guarded(|| failed_syncs(&before)).map_err(broken)?;
+    tried += guarded(|| copied(&before)).map_err(broken)?;
+    for (call, moment) in moments.into_iter().rev() {
+        let mut rng = Rng::new(call);
+        for (form, state) in states(&moment, LIMITS, &mut rng).iter().enumerate() {
+            if stop() {
+                return Ok(tried);
+            }
+            tried += 1;
+            // A write that was cut had not returned yet.
+            let allowed = told.allowed(call - u64::from(state.is_cut()), state.is_kill());
+            let outcome = guarded(|| check(state, &moment, allowed, &mut rng));
+            outcome.map_err(|what| violation(call, form, format!("{state}: {what}")))?;
+        }
+    }
+    Ok(tried)
+}
+
+fn violation(call: u64, state: usize, what: String) -> Violation {
+    Violation { replay: format!("k0-0:{call}:{state}:0"), what: format!("metadata: {what}") }
+}
+
+/// The log's newest file, and its bytes up to the last one that is not zero.
+fn newest(vfs: &SimVfs) -> (PathBuf, Vec<u8>) {
+    let folder = root().join("mqstore/meta");
+    let newest = vfs.list(&folder).unwrap_or_default().pop();
+    let path = newest.map(|entry| folder.join(entry.name)).unwrap_or_default();
+    let mut bytes = vfs.read_file(&path, 1 << 20).unwrap_or_default();
+    bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+    (path, bytes)
+}
+
+/// Whether these bytes are no more than the frame that says what was synced: it changes nothing, and need not be kept.
+fn is_mark(rest: &[u8]) -> bool {
+    rest.len() <= 32 && rest.windows(8).any(|bytes| bytes == b"MQSYNCED")
+}
+
+/// Opens what a crash left, and ends that again.
+fn check(state: &State, moment: &SimVfs, allowed: &[(u64, String)], rng: &mut Rng) -> Result<(), String> {
+    let vfs = state.image(moment)?.vfs;
+    let (path, left) = newest(&vfs);
+    let world = World::on(vfs);
+    let store = world.open(OpenMode::ReadWrite, &options()).map_err(explain)?;
+    let found = known(&store).map_err(explain)?;
+    if !allowed.iter().any(|(_, state)| *state == found) {
+        return Err(format!("{found}\n is none of {allowed:#?}"));
+    }
+    // Whatever an open shows is durable by then, and what it cut is kept.
+    let lost = World::on(State::all_old().image(&world.vfs)?.vfs);
+    let (now, bytes) = newest(&lost.vfs);
+    let rest = left.get(bytes.len()..).filter(|rest| now == path && !is_mark(rest)).unwrap_or_default();
+    if !rest.is_empty()
+        && !lost_and_found(&lost.vfs).iter().any(|kept| !kept.is_empty() && left.ends_with(kept))
+    {
+        return Err("what was cut from the metadata log is not kept".to_owned());
+    }
+    is_known(&lost, &found)?;
+    // It goes on behind its end, and what was cut does not come back.
+    let meta = store.meta().map_err(explain)?;
+    commit(&meta, &[(0, 7)]).map_err(explain)?;
+    let more = known(&store).map_err(explain)?;
+    for _ in 0..2 {
+        let next = State::chance(rng).image(&world.vfs)?.vfs;
+        let opened = World::on(next).open(OpenMode::ReadWrite, &options()).map_err(explain)?;
+        let again = known(&opened).map_err(explain)?;
+        if again != found && again != more {
+            return Err(format!("ended again: {again}\n is neither {found}\n nor {more}"));
+        }
+        abandon(&opened);
+    }
+    store.close().map_err(explain)?;
+    is_known(&World::on(State::all_old().image(&world.vfs)?.vfs), &more)
+}
+
+fn is_known(world: &World, wanted: &str) -> Result<(), String> {
+    let store = world.open(OpenMode::ReadWrite, &options()).map_err(explain)?;
+    let found = known(&store).map_err(explain)?;
+    abandon(&store);
+    if found == wanted { Ok(()) } else { Err(format!("{found}\n is not {wanted}")) }
+}
+
+/// Frames of a closed log that are gone are missed.
+fn damaged(closed: &SimVfs) -> Result<u64, String> {
+    let (path, bytes) = newest(closed);
+    let tail = bytes.get(24..32).and_then(|tail| tail.first_chunk().map(|tail| u64::from_be_bytes(*tail)));
+    let tail = tail.ok_or("the log has no head")?;
+    // Its first frame, of which others follow.
+    for at in [tail, tail + 9] {
+        let vfs = closed.kill().map_err(explain)?;
+        let file = vfs.open(&path, Access::ReadWrite).map_err(explain)?;
+        file.write_all_at(&[0; 12], at).and_then(|()| file.sync_all()).map_err(explain)?;
+        match World::on(vfs).open(OpenMode::ReadWrite, &options()) {
+            Err(StoreError::Corrupt { .. }) => {}
+            Err(error) => return Err(explain(error)),
+            Ok(_) => return Err("a log without a frame that was synced was opened".to_owned()),
+        }
+    }
+    Ok(2)
+}
+
+/// What a failed sync lost is not taken for durable by who opens the store next.
+fn failed_syncs(before: &SimVfs) -> Result<u64, String> {
+    for nth in 1..=20 {
+        let world = World::on(before.kill().map_err(explain)?);
+        let store = world.open(OpenMode::ReadWrite, &options()).map_err(explain)?;
+        let log = root().join("mqstore/meta");
+        world.vfs.inject(Fault::nth(nth).on(&[OperationKind::Sync]).under(&log));
+        let failed = (0..CHANGES).find(|number| change(&store, *number).is_err());
+        world.vfs.clear_faults();
+        abandon(&store);
+        if failed.is_none() {
+            return Ok(nth - 1);
+        }
+        let killed = World::on(world.vfs.kill().map_err(explain)?);
+        let store = killed.open(OpenMode::ReadWrite, &options()).map_err(explain)?;
+        let found = known(&store).map_err(explain)?;
+        let lost = World::on(State::all_old().image(&killed.vfs)?.vfs);
+        abandon(&store);
+        is_known(&lost, &found)?;
+    }
+    Err("syncs failed for ever".to_owned())
+}
+
+/// A snapshot has what the store has.
+fn copied(before: &SimVfs) -> Result<u64, String> {
+    let world = World::on(before.kill().map_err(explain)?);
+    let store = world.open(OpenMode::ReadWrite, &options()).map_err(explain)?;
+    for number in 0..CHANGES / 2 {
+        change(&store, number).map_err(explain)?;
+    }
+    let output = root().with_extension("copy");
+    store.snapshot(&output, &mut |_| Ok(())).map_err(explain)?;
+    let found = known(&store).map_err(explain)?;
+    let vfs = State::all_old().image(&world.vfs)?.vfs;
+    vfs.remove_dir_all(&root()).and_then(|()| vfs.rename(&output, &root())).map_err(explain)?;
+    abandon(&store);
+    is_known(&World::on(vfs), &found)?;
+    Ok(1)
+}
+
+#[test]
+fn what_is_known_of_topics_and_groups_survives_any_crash() {
+    let tried = crate::crashes::must_hold(hunt(&|| false));
+    println!("metadata: {tried} states");
+    assert!(tried > 1_000);
+}
+
+#[test]
+fn the_model_allows_more_after_a_loss_of_power_than_after_a_kill() {
+    let mut told = Told::default();
+    for at in [10, 20, 30] {
+        told.states.push((at, at.to_string()));
+    }
+    told.durable.push((12, 1));
+    let found = |call, kill| told.allowed(call, kill).iter().map(|(at, _)| *at).collect::<BTreeSet<_>>();
+    assert_eq!(found(25, true), BTreeSet::from([20, 30]));
+    assert_eq!(found(25, false), BTreeSet::from([10, 20, 30]));
+    assert_eq!(found(40, true), BTreeSet::from([30]));
+}

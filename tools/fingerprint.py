@@ -54,7 +54,11 @@ def requirements(group: str | None = None) -> str:
     if group is not None:
         return "\n".join(groups[group])
     extras = project["project"]["optional-dependencies"]
-    return "\n".join([*groups["dev"], *extras["cli"], *extras["spark"]])
+    # Arrow's are among Spark's.
+    wanted = [*groups["dev"]]
+    for extra in ("cli", "opentelemetry", "prometheus", "spark"):
+        wanted += extras[extra]
+    return "\n".join(wanted)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,30 @@ from typing_extensions import disjoint_base
 from mqstore._message import Message
 from mqstore._mqstore_delivery import LeasedMessage, NativeConsumer, NativeWorkQueue, groups, offset_history
 from mqstore._mqstore_filter import SqlFilter
+from mqstore._mqstore_jobs import (
+    compaction_abandon,
+    compaction_end,
+    compaction_next,
+    compaction_plan,
+    compaction_preview,
+    compaction_publish,
+    compaction_read,
+    compaction_report,
+    compaction_restore,
+    compaction_run,
+    compaction_run_step,
+    compaction_split,
+    copy_store,
+    info,
+    rebuild,
+    repair,
+    verify,
+    verify_assemble,
+    verify_log_bytes,
+    verify_plan,
+    verify_run_step,
+    verify_steps,
+)
 from mqstore._mqstore_loop import LoopLink, LoopWait, QueuedAppend
 from mqstore._mqstore_testing import TestClock, TestFaults, is_reserved
 from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Time
@@ -23,7 +47,8 @@ __all__ = [
     "compaction_run_step", "compaction_split", "copy_store", "decode_records", "delete_namespace", "delete_topic",
     "groups", "info", "is_reserved", "key_hashes", "message_ids", "namespaces", "offset_history", "rebuild",
     "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema", "staged_ids", "tags_codes",
-    "update_topic", "verify",
+    "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
+    "verify_steps",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -523,42 +548,3 @@ def update_topic(
 def delete_topic(store: NativeStore, topic: str) -> None: ...
 def namespaces(store: NativeStore) -> list[tuple[str, int, int]]: ...
 def delete_namespace(store: NativeStore, namespace: str) -> tuple[int, int]: ...
-def verify(path: str, progress: Callable[[int, int], object] | None) -> dict[str, Any]: ...
-def rebuild(
-    path: str, options: dict[str, Any], dry_run: bool, progress: Callable[[int, int], object] | None
-) -> dict[str, Any]: ...
-def repair(
-    path: str,
-    options: dict[str, Any],
-    output: str | None,
-    dry_run: bool,
-    progress: Callable[[int, int], object] | None,
-) -> dict[str, Any]: ...
-def copy_store(path: str, output: str, progress: Callable[[int, int], object] | None) -> None: ...
-def info(path: str) -> dict[str, Any]: ...
-def compaction_plan(path: str, topics: list[str] | None, options: str) -> str: ...
-def compaction_preview(path: str, topics: list[str] | None, options: str) -> str: ...
-def compaction_split(task: str, strategy: str, parts: int) -> list[str]: ...
-def compaction_run_step(step: str, staging: str) -> str: ...
-def compaction_next(steps: list[str], answers: list[str]) -> tuple[str | None, list[str]]: ...
-def compaction_publish(path: str, plan: str, results: str, dry_run: bool) -> str: ...
-def compaction_abandon(path: str, job_id: str) -> None: ...
-def compaction_report(path: str, job_id: str) -> str | None: ...
-def compaction_run(
-    path: str,
-    topics: list[str] | None,
-    options: str,
-    threads: int,
-    bytes_per_second: int,
-    progress: Callable[[int, int], object] | None,
-) -> str: ...
-def compaction_restore(
-    path: str,
-    source: NativeStore,
-    request: tuple[list[str] | None, str, int, int],
-    progress: Callable[[int, int], object] | None,
-) -> str: ...
-def compaction_end(store: NativeStore, topic: str, queue_id: int) -> int | None: ...
-def compaction_read(
-    path: str, topic: str, queue_id: int, from_offset: int, limit: int
-) -> tuple[int, int, list[tuple[int, str | None, bytes, bytes]]] | None: ...

@@ -63,6 +63,11 @@ from mqstore._mqstore import (
     tags_codes,
     update_topic,
     verify,
+    verify_assemble,
+    verify_log_bytes,
+    verify_plan,
+    verify_run_step,
+    verify_steps,
 )
 
 __all__ = [
@@ -126,4 +131,9 @@ __all__ = [
     "tags_codes",
     "update_topic",
     "verify",
+    "verify_assemble",
+    "verify_log_bytes",
+    "verify_plan",
+    "verify_run_step",
+    "verify_steps",
 ]

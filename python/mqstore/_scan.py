@@ -252,7 +252,8 @@ def _module(name: str, extra: str | None = None) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name:
+        # What is missing may also be a package that holds it.
+        if not f"{name}.".startswith(f"{error.name}."):
             raise
         what = f'"mqstore[{extra}]"' if extra else name
         msg = f"this needs {name}: pip install {what}"

@@ -4,11 +4,38 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Any
 
 import mqstore
 import mqstore.spark
 from compaction_rows import SIZES, TOPIC
+
+
+class Enough(Exception):  # noqa: N818 - it is no error
+    """What a caller ends a job with."""
+
+
+def ended(spark: Any, path: str) -> str:
+    """What comes of a job that is ended while its tasks wait."""
+    from mqstore.spark import _session
+
+    def slow(batches: Any) -> Any:
+        import time
+
+        time.sleep(60)
+        yield from batches
+
+    def look(_: int | None) -> None:
+        if time.monotonic() > begun + 1:
+            raise Enough
+
+    begun = time.monotonic()
+    try:
+        _session.run(spark, slow, 2, "id bigint", look)
+    except Enough as error:
+        return type(error).__name__ if time.monotonic() < begun + 30 else "late"
+    return path
 
 
 def main(path: str, out: str) -> None:
@@ -23,6 +50,7 @@ def main(path: str, out: str) -> None:
     report = mqstore.spark.compact(spark, path, progress=lambda each: told.append((each.done, each.total)), **SIZES)
     found["compacted"] = (report.messages_before, report.skipped)
     found["progress"] = told
+    found["ended"] = ended(spark, path)
     found["verified"] = mqstore.spark.verify(spark, [path])[path].ok
     rows = spark.read.format("mqstore").option("topic", TOPIC).load(path)
     found["read"] = [tuple(row) for row in rows.groupBy("queue_id").agg(f.count("*")).orderBy("queue_id").collect()]

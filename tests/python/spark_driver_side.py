@@ -26,19 +26,19 @@ def job(spark: Any, verb: str, *arguments: Any, **named: Any) -> Any:
 def job_with_tasks(spark: Any, around: Callable[..., Iterator[Any]], path: Path, **named: Any) -> Any:
     """A compaction whose tasks are run by `around(run, batches, folder of the job)`."""
     import mqstore.spark
-    from mqstore.spark import _compact
+    from mqstore.spark import _rounds
 
-    real = _compact.compaction_tasks
+    real = _rounds.tasks
 
     def made_of(*arguments: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
         inner, job_dir = real(*arguments), arguments[0][0][0]
         return lambda batches: around(inner, batches, job_dir)
 
-    _compact.compaction_tasks = made_of
+    _rounds.tasks = made_of
     try:
         return mqstore.spark.compact(spark, path, **named)
     finally:
-        _compact.compaction_tasks = real
+        _rounds.tasks = real
 
 
 def held_job(spark: Any, gate: Path, name: str, path: Path, **named: Any) -> Any:

@@ -7,10 +7,12 @@ import inspect
 import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mqstore
+import mqstore.metrics
 from conftest import python
 
 # A name that appears here is public from now on; one that leaks out by accident fails the test.
@@ -163,6 +165,25 @@ def test_public_names() -> None:
     assert {"errors", "types"} <= modules
 
 
+METRICS = {
+    "StoreCollector": "(store, *, labels=None, queues=False)",
+    "StoreCollector.add": "(self, store, *, labels=None)",
+    "StoreCollector.remove": "(self, store)",
+    "StoreObserver.add": "(self, store, *, labels=None)",
+    "StoreObserver.remove": "(self, store)",
+    "observe": "(store, meter, *, labels=None, queues=False)",
+}
+
+
+@pytest.mark.parametrize("name", sorted(METRICS))
+def test_metrics(name: str) -> None:
+    assert mqstore.metrics.__all__ == sorted({full.partition(".")[0] for full in METRICS})
+    thing = _named(mqstore.metrics, name)
+    assert inspect.getdoc(thing)
+    assert thing.__module__ == "mqstore.metrics"
+    assert _bare_signature(thing) == METRICS[name]
+
+
 @pytest.mark.parametrize("name", sorted(PUBLIC - {"__version__", "errors", "types"}))
 def test_names_are_documented_and_importable(name: str) -> None:
     thing = getattr(mqstore, name)
@@ -173,17 +194,24 @@ def test_names_are_documented_and_importable(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(SIGNATURES))
 def test_signatures(name: str) -> None:
-    thing: object = mqstore
+    assert _bare_signature(_named(mqstore, name)) == SIGNATURES[name]
+
+
+def _named(thing: Any, name: str) -> Any:
     for part in name.split("."):
         thing = getattr(thing, part)
-    signature = inspect.signature(thing)  # type: ignore[arg-type]
+    return thing
+
+
+def _bare_signature(thing: Any) -> str:
+    signature = inspect.signature(thing)
     bare = signature.replace(
         parameters=[
             parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()
         ],
         return_annotation=inspect.Signature.empty,
     )
-    assert str(bare) == SIGNATURES[name]
+    return str(bare)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +256,9 @@ HEAVY = {
     "json",
     "logging",
     "multiprocessing",
+    "opentelemetry",
     "pandas",
+    "prometheus_client",
     "pyarrow",
     "pyspark",
     "rich",

@@ -364,6 +364,12 @@ class Store:
         return await self._bridge.wait(topic, queue_id, offset, seconds)
 
     create_topic = in_thread(mqstore.Store.create_topic)
+    update_topic = in_thread(mqstore.Store.update_topic)
+    delete_topic = in_thread(mqstore.Store.delete_topic)
+    namespaces = in_thread(mqstore.Store.namespaces)
+    delete_namespace = in_thread(mqstore.Store.delete_namespace)
+    groups = in_thread(mqstore.Store.groups)
+    offset_history = in_thread(mqstore.Store.offset_history)
     flush = in_thread(mqstore.Store.flush)
     topics = in_thread(mqstore.Store.topics)
     queues = in_thread(mqstore.Store.queues)

@@ -183,16 +183,16 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 @contextmanager
-def progress(what: str = "reading the log", *, tasks: bool = False) -> Iterator[Callable[[Progress], None] | None]:
-    """A progress bar on stderr that says `what` is done, of bytes or `tasks`, when that is a terminal; else None."""
+def progress(what: str = "reading the log", *, share: bool = False) -> Iterator[Callable[[Progress], None] | None]:
+    """A bar on stderr that says `what` is done, in bytes or as a `share`, when that is a terminal; else None."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import DownloadColumn, MofNCompleteColumn, TransferSpeedColumn
+    from rich.progress import DownloadColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
 
-    units = [MofNCompleteColumn()] if tasks else [DownloadColumn(binary_units=True), TransferSpeedColumn()]
+    units = [] if share else [DownloadColumn(binary_units=True), TransferSpeedColumn()]
     columns = (*Bar.get_default_columns(), *units)
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)

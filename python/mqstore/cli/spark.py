@@ -37,12 +37,22 @@ def _session(master: str) -> Iterator[Any]:
 
 @spark_app.command()
 @_verb
-def verify(directories: Directories, master: Master = "local[*]", form: ReportForm = Format.TABLE) -> int:
-    """Checks stores, each in a task of its own; exit status 1 when something is wrong."""
+def verify(
+    directories: Directories,
+    master: Master = "local[*]",
+    strategy: Annotated[str, typer.Option(help="auto, partition (a task a store) or ranged (several).")] = "auto",
+    staging: Annotated[
+        Path | None, typer.Option(help="A folder for what tasks leave for each other.", show_default=False)
+    ] = None,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Checks stores, each in a task of its own, huge ones in several; exit status 1 when something is wrong."""
     from mqstore import spark as jobs
 
-    with _session(master) as session, render.progress("verifying", tasks=True) as bar:
-        found = jobs.verify(session, directories, progress=bar)
+    with _session(master) as session, render.progress("verifying", share=True) as bar:
+        found = jobs.verify(
+            session, directories, strategy=cast("jobs.Strategy", strategy), staging=staging, progress=bar
+        )
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
         columns = ("store", "ok", "messages", "bytes", "problems")
@@ -67,7 +77,7 @@ def rebuild(
     """Makes queues and key index of stores anew; exit status 1 when a log is damaged."""
     from mqstore import spark as jobs
 
-    with _session(master) as session, render.progress("building queues and index", tasks=True) as bar:
+    with _session(master) as session, render.progress("building queues and index", share=True) as bar:
         found = jobs.rebuild(session, directories, dry_run=dry_run, progress=bar)
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
@@ -94,7 +104,7 @@ def compact(
     """Keeps of every key of compaction topics the newest message; exit status 1 when a queue was left out."""
     from mqstore import spark as jobs
 
-    with _session(master) as session, render.progress("compacting", tasks=True) as bar:
+    with _session(master) as session, render.progress("compacting", share=True) as bar:
         found = jobs.compact(
             session,
             directories,
@@ -144,7 +154,7 @@ def export(
     if to not in ("parquet", "arrow"):
         msg = f"--to must be parquet or arrow, not {to!r}"
         raise typer.BadParameter(msg)
-    with _session(master) as session, render.progress("exporting", tasks=True) as bar:
+    with _session(master) as session, render.progress("exporting", share=True) as bar:
         report = jobs.export(session, directory, out, format=to, overwrite=overwrite, progress=bar, **given)
     _print(report.to_dict(), form)
     return CLEAN

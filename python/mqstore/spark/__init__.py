@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from mqstore.spark._append import resume
 from mqstore.spark._compact import Strategy, compact, job_details
-from mqstore.spark._jobs import export, rebuild, verify
+from mqstore.spark._jobs import export, rebuild
 from mqstore.spark._reports import as_dataframe
 from mqstore.spark._session import register
 from mqstore.spark._ship import ship
+from mqstore.spark._verify import verify
 
 __all__ = [
     "Strategy",

@@ -21,7 +21,6 @@ import json
 import os
 import secrets
 import shutil
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from mqstore import _native
 from mqstore._export import replace_state, sync_folder
 from mqstore._paths import home_of
 from mqstore.errors import CorruptionError, InvalidMessageError
+from mqstore.spark._folders import sweep
 from mqstore.spark._locks import once_unlocked
 from mqstore.spark._stage import stage_folder
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _HEAD = 16
 _LOCK_WAIT_SECONDS = 30.0
-_STALE_SECONDS = 3 * 86_400.0
 
 
 def _home(path: str) -> Path:
@@ -60,7 +59,9 @@ def prepare(options: dict[str, Any]) -> None:
         _write(token, {"token": secrets.token_hex(16)})
     for folder in (stage, stage.parent, stage.parent.parent):
         sync_folder(folder)
-    _sweep(path)
+    # What jobs left behind that nobody ends any more.
+    journal = _read(_home(path) / "journal.json")
+    sweep(stage, *([] if journal is None else [journal["job"]]))
     options["token"] = token.read_text()
 
 
@@ -257,21 +258,6 @@ def _write(path: Path, value: dict[str, Any]) -> None:
         path.parent.mkdir()
         sync_folder(path.parent.parent)
     replace_state(path, value)
-
-
-def _sweep(path: str) -> None:
-    """Removes what jobs left behind that nobody ends any more."""
-    journal = _read(_home(path) / "journal.json")
-    for folder in stage_folder(path).iterdir():
-        if not folder.is_dir():
-            continue
-        try:
-            files = [folder, *folder.rglob("*")]
-            age = time.time() - max(file.stat().st_mtime for file in files)
-        except OSError:
-            continue
-        if age > _STALE_SECONDS and (journal is None or journal["job"] != folder.name):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 resume.__module__ = "mqstore.spark"

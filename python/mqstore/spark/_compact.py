@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overl
 
 from mqstore import _native
 from mqstore._compaction import options_json, topic_list
-from mqstore._paths import home_of
 from mqstore._reports import CompactionReport, Progress
 from mqstore.errors import InvalidOptionError, MQStoreError
-from mqstore.spark._session import require, run
-from mqstore.spark._ship import archive_name
-from mqstore.spark._tasks import FAILED, compaction_tasks
+from mqstore.spark._folders import absolute
+from mqstore.spark._rounds import Call, Rounds, parallelism
+from mqstore.spark._session import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 Strategy: TypeAlias = Literal["auto", "partition", "ranged"]
 """How many tasks work on one queue."""
 
-_CONNECT_PARALLELISM = 8
-"""How many tasks are to work on a queue where the session does not say how many there can be at a time."""
+_SHARES = {"scan": 0.45, "decide": 0.1, "copy": 0.45}
+"""What each round of a queue that several tasks work on is worth of the whole."""
 
 
 @overload
@@ -125,9 +124,8 @@ def compact(
         memory_size: bytes that the keys of one queue may take in memory; with less of it a queue takes more rounds.
         log_file_size: wished bytes of a log file in a store that has none yet; RocketMQ's 104,857,600 when None.
         queue_file_size: wished bytes of a queue file, likewise; RocketMQ's 10,485,760 when None.
-        progress: called now and then, with tasks instead of bytes, and more of them in all when a huge queue goes on
-            with its next round; an exception that it raises cancels the tasks, and nothing is published. On Spark
-            Connect it is called at the beginning and at the end.
+        progress: called now and then, with bytes of the records, each of which is read twice; an exception that it
+            raises cancels the tasks, and nothing is published.
 
     Returns:
         What was done; of several directories by directory. ``skipped`` says which queues were left out, and why.
@@ -145,8 +143,7 @@ def compact(
     require(spark)
     one = isinstance(path, str | bytes | os.PathLike)
     paths = cast("list[StorePath]", [path] if one else list(cast("Iterable[StorePath]", path)))
-    # Symbolic links stay as they are on the executors too.
-    homes = list(dict.fromkeys(os.path.abspath(home_of(each)) for each in paths))  # noqa: PTH100
+    homes = list(dict.fromkeys(absolute(each) for each in paths))
     chosen = topic_list(topics)
     if max_tasks is not None and max_tasks < 1:
         msg = f"max_tasks must be at least 1, not {max_tasks}"
@@ -200,7 +197,7 @@ def job_details(path: StorePath, job_id: str) -> dict[str, Any] | None:
     Returns:
         The job's record as plain values; None when no job of this name was published.
     """
-    found = _native.compaction_report(os.path.abspath(home_of(path)), job_id)  # noqa: PTH100
+    found = _native.compaction_report(absolute(path), job_id)
     return None if found is None else json.loads(found)
 
 
@@ -212,47 +209,36 @@ def _run(
     progress: Callable[[Progress], object] | None,
 ) -> None:
     """Runs the tasks of all jobs on the executors, in as many rounds as they take; their results go to their jobs."""
-    parts = max_tasks or _parallelism(spark)
-    queues = [(job, _native.compaction_split(task, strategy, parts)) for job in jobs for task in job.tasks]
-    done = 0
+    parts = max_tasks or parallelism(spark)
+    queues = []
+    for job in jobs:
+        for task in job.tasks:
+            steps, size = _native.compaction_split(task, strategy, parts)
+            # Each record is read twice.
+            queues.append((job, steps, 2 * size))
+    rounds = Rounds(spark, progress, sum(size for _, _, size in queues), max_tasks)
     while queues:
-        steps = [(job.dir, step) for job, own in queues for step in own]
-        width = min(len(steps), max_tasks or len(steps))
+        calls = [call for job, steps, size in queues for call in _calls(job, steps, size)]
         try:
-            answers = _round(spark, steps, width, progress and _behind(done, progress))
+            answers = iter(rounds.run(calls))
         except MQStoreError as error:
             msg = f"compaction job {', '.join(dict.fromkeys(job.id for job in jobs))} was not published: {error}"
             raise MQStoreError(msg) from error
-        done += width
-        waiting = iter(answers)
         following = []
-        for job, own in queues:
-            result, further = _native.compaction_next(own, list(islice(waiting, len(own))))
+        for job, own, size in queues:
+            result, further = _native.compaction_next(own, list(islice(answers, len(own))))
             if result is None:
-                following.append((job, further))
+                following.append((job, further, size))
             else:
                 job.results.append(result)
         queues = following
+    rounds.finish()
 
 
-def _round(
-    spark: SparkSession,
-    steps: list[tuple[str, str]],
-    width: int,
-    progress: Callable[[Progress], object] | None,
-) -> list[str]:
-    """Runs steps on the executors, in so many tasks; what they answer, in order."""
-    function = compaction_tasks(steps, width, _native.__version__, archive_name(), FAILED)
-    rows = run(spark, function, width, "number bigint, answer string", progress)
-    by_number = {row.number: row.answer for row in rows}
-    return [by_number[number] for number in range(len(steps))]
-
-
-def _behind(done: int, progress: Callable[[Progress], object]) -> Callable[[Progress], object]:
-    """Tells of a round behind others, which had so many tasks."""
-    return lambda now: progress(Progress(done + now.done, done + now.total))
-
-
-def _parallelism(spark: SparkSession) -> int:
-    context = getattr(spark, "sparkContext", None)
-    return _CONNECT_PARALLELISM if context is None else context.defaultParallelism
+def _calls(job: _Job, steps: list[str], size: int) -> Iterator[Call]:
+    """The steps of a round for a queue, for which so many bytes are read in all."""
+    for step in steps:
+        share = _SHARES.get(json.loads(step).get("step"), 1.0)
+        weight = int(size * share / len(steps))
+        # A task for the whole queue reads all, the round of a scan or a copy each record once.
+        yield Call("compact", [step, weight if share == 1.0 else size // 2 // len(steps)], job.dir, weight)

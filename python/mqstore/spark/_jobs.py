@@ -1,51 +1,28 @@
-"""The jobs on whole stores, but for compaction: `verify`, `rebuild`, `export`."""
+"""The jobs on whole stores, but for `compact` and `verify`: `rebuild`, `export`."""
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mqstore._export import sync_folder
 from mqstore._paths import home_of
-from mqstore._reports import ExportReport, Problem, RebuildReport, VerifyReport
-from mqstore.spark._session import require, run
-from mqstore.spark._tasks import FAILED
+from mqstore._reports import ExportReport, RebuildReport
+from mqstore.spark._folders import absolute, homes, job_folders, log_of
+from mqstore.spark._rounds import Call, Rounds
+from mqstore.spark._session import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from pyspark.sql import SparkSession
 
     from mqstore._reports import Progress
+    from mqstore.spark import _plan
     from mqstore.types import StorePath
-
-
-def verify(
-    spark: SparkSession, paths: Iterable[StorePath], *, progress: Callable[[Progress], object] | None = None
-) -> dict[str, VerifyReport]:
-    """Checks stores, each in a task of its own, without changing them.
-
-    Args:
-        spark: the session, classic or Spark Connect.
-        paths: the stores' directories; the same paths on the driver and on every executor.
-        progress: called now and then, with tasks instead of bytes; an exception that it raises cancels the tasks. On
-            Spark Connect it is called at the beginning and at the end.
-
-    Returns:
-        What `mqstore.verify` finds, by path.
-
-    Raises:
-        ImportError: PySpark, pyarrow or pandas is missing.
-        MQStoreError: a task failed for good, because there is no store for example; the text says where and why.
-    """
-    homes = _homes(spark, paths)
-    found = _run(spark, [("verify", [home]) for home in homes], progress)
-    return {home: _verified(each) for home, each in zip(homes, found, strict=True)}
 
 
 def rebuild(
@@ -64,8 +41,8 @@ def rebuild(
         spark: the session, classic or Spark Connect.
         paths: the stores' directories; the same paths on the driver and on every executor.
         dry_run: only tells what would come out.
-        progress: called now and then, with tasks instead of bytes; an exception that it raises cancels the tasks; a
-            store is rebuilt as a whole or not at all. On Spark Connect it is called at the beginning and at the end.
+        progress: called now and then, with bytes of the logs, or with tasks where a store cannot be written in; an
+            exception that it raises cancels the tasks; a store is rebuilt as a whole or not at all.
 
     Returns:
         What was made, by path.
@@ -74,10 +51,16 @@ def rebuild(
         ImportError: PySpark, pyarrow or pandas is missing.
         MQStoreError: a task failed for good; the text says where and why. Other stores may be rebuilt.
     """
-    homes = _homes(spark, paths)
-    found = _run(spark, [("rebuild", [home, dry_run]) for home in homes], progress)
+    require(spark)
+    stores = homes(paths)
+    logs = [0 if progress is None else log_of(home)[0] for home in stores]
+    with job_folders([None if progress is None else home for home in stores]) as folders:
+        rounds = Rounds(spark, progress, None if None in folders else sum(logs))
+        calls = zip(stores, folders, logs, strict=True)
+        found = rounds.run([Call("rebuild", [home, dry_run], folder, size) for home, folder, size in calls])
+        rounds.finish()
     reports = ({**each, "skipped": tuple(each["skipped"])} for each in found)
-    return {home: RebuildReport(**each) for home, each in zip(homes, reports, strict=True)}
+    return {home: RebuildReport(**each) for home, each in zip(stores, reports, strict=True)}
 
 
 def export(
@@ -101,8 +84,8 @@ def export(
         dest: the folder, which is made.
         format: ``"parquet"`` or ``"arrow"``.
         overwrite: whether a folder at ``dest`` is replaced.
-        progress: called now and then, with tasks instead of bytes; an exception that it raises cancels the tasks. On
-            Spark Connect it is called at the beginning and at the end.
+        progress: called now and then, with bytes of the log, or with tasks where the read follows entries of queues; an
+            exception that it raises cancels the tasks.
         options: those of a read: ``topic="orders"``, ``columns="tags,body"``, ``startingTimestamp=...``.
 
     Returns:
@@ -121,19 +104,26 @@ def export(
         msg = f"format must be parquet or arrow, not {format!r}"
         raise ValueError(msg)
     started = time.monotonic()
-    target = Path(_absolute(dest))
+    target = Path(absolute(dest))
     _must_be_free(target, overwrite)
     given = {name: _spelled(value) for name, value in {**options, "path": home_of(path)}.items()}
     reader = _source.reader(given, _source.schema(given))
     parts = _source.plan(reader.options, reader.ranges)
     staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     staging.mkdir(parents=True)
+    # What attempts that were lost do there meets nobody.
+    attempts = staging / "attempts"
+    attempts.mkdir()
     try:
         calls = [
-            ("export", [reader.options, part.plain(), str(staging), number, format])
+            Call("export", [reader.options, part.plain(), str(staging), number, format], str(attempts), _size(part))
             for number, part in enumerate(parts)
         ]
-        found = _run(spark, calls, progress)
+        walked = all(part.way == "log" for part in parts)
+        rounds = Rounds(spark, progress, sum(call.weight for call in calls) if walked else None)
+        found = rounds.run(calls)
+        rounds.finish()
+        shutil.rmtree(attempts)
         kept = {each["file"] for each in found}
         for file in staging.iterdir():
             if file.name not in kept:
@@ -157,6 +147,11 @@ def export(
     )
 
 
+def _size(part: _plan.Part) -> int:
+    """The bytes of the log that a part walks."""
+    return part.to - part.begin
+
+
 def _spelled(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -167,74 +162,6 @@ def _must_be_free(target: Path, overwrite: bool) -> None:
         raise FileExistsError(msg)
 
 
-def _absolute(path: StorePath) -> str:
-    # Symbolic links stay as they are on the executors too.
-    return os.path.abspath(home_of(path))  # noqa: PTH100
-
-
-def _homes(spark: SparkSession, paths: Iterable[StorePath]) -> list[str]:
-    require(spark)
-    if isinstance(paths, str | bytes | os.PathLike):
-        msg = f"paths must be an iterable of directories, not {type(paths).__name__}"
-        raise TypeError(msg)
-    return [_absolute(path) for path in paths]
-
-
-def _verified(values: dict[str, Any]) -> VerifyReport:
-    problems = tuple(Problem(**each) for each in values["problems"])
-    return VerifyReport(values["ok"], values["messages"], values["bytes"], problems)
-
-
-def _run(
-    spark: SparkSession, calls: list[tuple[str, list[Any]]], progress: Callable[[Progress], object] | None
-) -> list[Any]:
-    """Calls functions of `_work` on the executors, each in a task of its own; what they answer, in order."""
-    if not calls:
-        return []
-    function = _tasks([json.dumps(call) for call in calls])
-    answers = run(spark, function, len(calls), "number bigint, answer string", progress)
-    by_number = {row.number: json.loads(row.answer) for row in answers}
-    return [by_number[number] for number in range(len(calls))]
-
-
-def _tasks(calls: list[str]) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """The function for ``mapInArrow``, pickled by value."""
-    from mqstore.spark import _source
-
-    enter, home = _source.entering()
-    mark = FAILED
-
-    def run(batches: Iterable[Any]) -> Iterator[Any]:
-        import json
-
-        import pyarrow as pa
-
-        try:
-            enter(home)
-        except RuntimeError as error:
-            msg = f"{mark}{error}"
-            raise RuntimeError(msg) from None
-        import mqstore
-        from mqstore.spark import _work
-        from mqstore.spark._locks import SAME_PATH
-
-        for batch in batches:
-            numbers = batch.column(0).to_pylist()
-            answers = []
-            for number in numbers:
-                name, arguments = json.loads(calls[number])
-                try:
-                    answers.append(json.dumps(getattr(_work, name)(*arguments)))
-                except (mqstore.MQStoreError, OSError) as error:
-                    hint = f"; {SAME_PATH}" if isinstance(error, mqstore.NotAStoreError) else ""
-                    msg = f"{mark}{type(error).__name__}: {error}{hint}"
-                    raise RuntimeError(msg) from None
-            columns = {"number": pa.array(numbers, pa.int64()), "answer": pa.array(answers, pa.string())}
-            yield pa.RecordBatch.from_pydict(columns)
-
-    return run
-
-
-for _function in (verify, rebuild, export):
+for _function in (rebuild, export):
     _function.__module__ = "mqstore.spark"
 del _function

@@ -11,15 +11,17 @@ from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     import pyarrow as pa
 
 _PLACE = "commit_log_offset"
 
 
-def rows(options: dict[str, Any], value: tuple[Any, ...] | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a part; of no part, none."""
+def rows(
+    options: dict[str, Any], value: tuple[Any, ...] | None, tell: Callable[[int, int], object] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a part; of no part, none. Where the log is walked, `tell` hears how many bytes of how many were."""
     # Spark looks at the first batch alone to see which kind of rows it gets.
     yield _empty(options)
     if value is None:
@@ -27,10 +29,12 @@ def rows(options: dict[str, Any], value: tuple[Any, ...] | None) -> Iterator[pa.
     with warnings.catch_warnings():
         # What is passed over is said below, as the options want it said.
         warnings.simplefilter("ignore", StoreWarning)
-        yield from _read(options, value)
+        yield from _read(options, value, tell)
 
 
-def _read(options: dict[str, Any], value: tuple[Any, ...]) -> Iterator[pa.RecordBatch]:
+def _read(
+    options: dict[str, Any], value: tuple[Any, ...], tell: Callable[[int, int], object] | None
+) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     path, ranges, begin, to, way, batch_rows = value
@@ -65,6 +69,8 @@ def _read(options: dict[str, Any], value: tuple[Any, ...]) -> Iterator[pa.Record
             told = yield from _passed(options, stream, told)
             batch = pa.record_batch(some)
             yield from _fitted(options, _sound(options, path, batch, careful))
+            if tell is not None and way == "log":
+                tell(max(0, stream.position - begin), to - begin)
         yield from _passed(options, stream, told)
     finally:
         stream.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from concurrent.futures import Future, wait
 from importlib.util import find_spec
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from mqstore._reports import Progress
 from mqstore.errors import MQStoreError
 from mqstore.spark._tasks import FAILED
 
@@ -57,25 +57,28 @@ def run(
     function: Callable[[Iterable[Any]], Iterator[Any]],
     count: int,
     schema: str,
-    progress: Callable[[Progress], object] | None,
+    look: Callable[[int | None], object] | None = None,
 ) -> list[Row]:
     """Runs a function for ``mapInArrow`` in so many tasks; the rows that they gave.
+
+    Args:
+        spark: the session.
+        function: what each task does.
+        count: how many tasks there are.
+        schema: the columns of the rows.
+        look: called now and then, in the thread of the caller, with the number of tasks that are done, None where Spark
+            does not say; an exception that it raises ends the tasks.
 
     Raises:
         MQStoreError: a task failed for good, and said why.
     """
     frame = spark.range(0, count, 1, count).mapInArrow(function, schema)
-    context = None if progress is None else getattr(spark, "sparkContext", None)
+    context = getattr(spark, "sparkContext", None)
     try:
-        if progress is None:
+        if look is None:
             return frame.collect()
-        if context is not None:
-            return _watched(context, frame, count, progress)
-        # A client of Spark Connect is not told of tasks by name.
-        progress(Progress(0, count))
-        rows = frame.collect()
-        progress(Progress(count, count))
-        return rows
+        job = _Remote(spark) if context is None else _Classic(context)
+        return _watched(job, frame, look)
     except Exception as error:
         reason = _last_line(error)
         if reason is None:
@@ -83,48 +86,84 @@ def run(
         raise MQStoreError(reason) from error
 
 
-def _watched(context: SparkContext, frame: DataFrame, count: int, progress: Callable[[Progress], object]) -> list[Row]:
-    """Collects in a thread; tells of tasks that are done in this one, and ends them when that raises something."""
-    from pyspark import InheritableThread
+class _Classic:
+    """What is asked of a job in the process of the driver."""
 
-    tracker, own = context.statusTracker(), f"mqstore-{secrets.token_hex(8)}"
-    theirs = context.getLocalProperty("spark.jobGroup.id")
-    group = theirs or own
-    before = set(tracker.getJobIdsForGroup(group))
+    def __init__(self, context: SparkContext) -> None:
+        from pyspark import InheritableThread
+
+        self.thread = InheritableThread
+        self._context = context
+        self._tracker = context.statusTracker()
+        self._own = f"mqstore-{secrets.token_hex(8)}"
+        # A group of the caller's stays the one that his jobs belong to.
+        self._theirs = context.getLocalProperty("spark.jobGroup.id")
+        self._group = self._theirs or self._own
+        self._before = set(self._tracker.getJobIdsForGroup(self._group))
+
+    def begin(self) -> None:
+        """Says, in the thread of the job, whose it is."""
+        if self._theirs is None:
+            self._context.setJobGroup(self._own, "mqstore")
+        self._context.addJobTag(self._own)
+
+    def done(self) -> int:
+        """How many tasks are done."""
+        jobs = (
+            self._tracker.getJobInfo(job) for job in set(self._tracker.getJobIdsForGroup(self._group)) - self._before
+        )
+        stages = (self._tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds)
+        return sum(stage.numCompletedTasks for stage in stages if stage is not None)
+
+    def cancel(self) -> None:
+        """Ends its tasks."""
+        self._context.cancelJobsWithTag(self._own)
+
+
+class _Remote:
+    """What is asked of a job by a client of Spark Connect, which is not told of single tasks."""
+
+    thread = Thread
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._own = f"mqstore-{secrets.token_hex(8)}"
+
+    def begin(self) -> None:
+        """Says, in the thread of the job, whose it is."""
+        self._spark.addTag(self._own)
+
+    def done(self) -> None:
+        """How many tasks are done: that is not known."""
+
+    def cancel(self) -> None:
+        """Ends its tasks."""
+        self._spark.interruptTag(self._own)
+
+
+def _watched(job: _Classic | _Remote, frame: DataFrame, look: Callable[[int | None], object]) -> list[Row]:
+    """Collects in a thread; looks in this one, and ends the tasks when that raises something."""
     answer: Future[list[Row]] = Future()
 
     def collect() -> None:
         try:
-            if theirs is None:
-                context.setJobGroup(own, "mqstore")
-            context.addJobTag(own)
+            job.begin()
             answer.set_result(frame.collect())
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
             answer.set_exception(error)
 
-    def done() -> int:
-        jobs = (tracker.getJobInfo(job) for job in set(tracker.getJobIdsForGroup(group)) - before)
-        stages = (tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds)
-        return min(count, sum(stage.numCompletedTasks for stage in stages if stage is not None))
-
-    InheritableThread(target=collect).start()
-    told = -1
+    job.thread(target=collect).start()
     try:
         while not answer.done():
-            if (now := done()) > told:
-                progress(Progress(now, count))
-                told = now
+            look(job.done())
             wait([answer], _POLL_SECONDS)
     except BaseException:
         # What has not begun yet cannot be cancelled yet.
         while not answer.done():
-            context.cancelJobsWithTag(own)
+            job.cancel()
             wait([answer], _POLL_SECONDS)
         raise
-    rows = answer.result()
-    if told < count:
-        progress(Progress(count, count))
-    return rows
+    return answer.result()
 
 
 def _last_line(error: BaseException) -> str | None:

@@ -7,7 +7,7 @@ therefore name nothing of this module, and imports all that it needs itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,18 +16,29 @@ FAILED = "mqstore task failed: "
 """Marks the reason in the text of an error that comes back from an executor."""
 
 
-def compaction_tasks(
-    steps: Sequence[tuple[str, str]], width: int, version: str, archive: str, mark: str
+class Home(NamedTuple):
+    """By which tasks find the package."""
+
+    version: str
+    """The driver's version of mqstore."""
+    archive: str
+    """The name under which :func:`mqstore.spark.ship` sends it."""
+
+
+def tasks(
+    calls: Sequence[tuple[str | None, str]], width: int, round_number: int, tells: bool, home: Home
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """The function for ``mapInArrow`` over ``spark.range(0, width, 1, width)``.
 
     Args:
-        steps: each the folder of its job, in which each attempt makes one of its own, and what to do, as JSON.
-        width: how many partitions there are; partition n runs the steps n, n + width, ...
-        version: the driver's version of mqstore.
-        archive: the name under which :func:`mqstore.spark.ship` sends the package.
-        mark: what the text of an error starts with.
+        calls: what to do, each as :func:`mqstore.spark._work.call` takes it, and before it the folder of its job, in
+            which each attempt has one of its own: ``task-<round>-<number>-...``.
+        width: how many partitions there are; partition n makes the calls n, n + width, ...
+        round_number: the round of the job.
+        tells: whether attempts tell how far they are.
+        home: by which tasks find the package.
     """
+    version, archive, mark = home.version, home.archive, FAILED
 
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         import os
@@ -56,20 +67,23 @@ def compaction_tasks(
         if context is None:
             msg = f"{mark}it was started outside of a Spark task"
             raise RuntimeError(msg)
-        results = []
+        from mqstore.spark import _work
+
+        numbers, answers = [], []
         for batch in batches:
             for partition in batch.column(0).to_pylist():
-                for at in range(partition, len(steps), width):
-                    job_dir, step = steps[at]
+                for at in range(partition, len(calls), width):
+                    job, call = calls[at]
                     # No two attempts ever share a name, whoever starts them.
-                    attempt = f"{context.stageId()}-{context.attemptNumber()}-{context.taskAttemptId()}"
-                    staging = os.path.join(job_dir, f"task-{at}-{attempt}-{secrets.token_hex(8)}")  # noqa: PTH118
+                    own = f"{context.stageId()}-{context.attemptNumber()}-{context.taskAttemptId()}"
+                    name = f"task-{round_number}-{at}-{own}-{secrets.token_hex(8)}"
+                    attempt = None if job is None else os.path.join(job, name)  # noqa: PTH118
                     try:
-                        results.append((at, _native.compaction_run_step(step, staging)))
-                    except MQStoreError as error:
-                        msg = f"{mark}{type(error).__name__}: {error}"
+                        answers.append(_work.call(call, attempt, tells))
+                    except (MQStoreError, OSError) as error:
+                        msg = f"{mark}{type(error).__name__}: {error}{_work.hint(error)}"
                         raise RuntimeError(msg) from None
-        numbers, answers = [at for at, _ in results], [answer for _, answer in results]
+                    numbers.append(at)
         yield pa.RecordBatch.from_pydict(
             {"number": pa.array(numbers, pa.int64()), "answer": pa.array(answers, pa.string())}
         )

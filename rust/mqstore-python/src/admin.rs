@@ -1,4 +1,4 @@
-//! Verbs on whole directories: `verify`, `rebuild`, `repair`, `info`, and an open store's `stats` and `snapshot`.
+//! Verbs on whole directories: `rebuild`, `repair`, `info`, and an open store's `stats` and `snapshot`.
 //!
 //! Their answers travel as dicts in the JSON form; `mqstore._reports` makes the dataclasses.
 
@@ -15,27 +15,6 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::options;
 use crate::runtime::detached;
-
-/// Checks the store at `path`; `progress` is called with the bytes done and the bytes in all.
-#[pyfunction]
-pub(crate) fn verify(
-    py: Python<'_>,
-    path: PathBuf,
-    progress: Option<Py<PyAny>>,
-) -> PyResult<Bound<'_, PyDict>> {
-    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
-    let report = watched(py, progress.as_ref(), |watch| {
-        mqstore_core::verify(&files, &StoreOptions::default(), watch)
-    })?;
-    let found = PyDict::new(py);
-    found.set_item("ok", report.ok)?;
-    found.set_item("messages", report.messages)?;
-    found.set_item("bytes", report.bytes)?;
-    let problems = report.problems.iter().map(|one| problem(py, one)).collect::<PyResult<Vec<_>>>()?;
-    found.set_item("problems", problems)?;
-    found.set_item("more", report.more)?;
-    Ok(found)
-}
 
 /// Makes queues and index of the store at `path` anew; `options` is the dict that `mqstore._options.native_form` makes,
 /// `progress` as for `verify`.
@@ -220,7 +199,7 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
 
 /// Runs `work` without the interpreter; what it tells of its progress goes to Python, and what that raises
 /// ends it.
-fn watched<T: Send>(
+pub(crate) fn watched<T: Send>(
     py: Python<'_>,
     progress: Option<&Py<PyAny>>,
     work: impl FnOnce(&mut dyn FnMut(Progress) -> Result<(), StoreError>) -> Result<T, StoreError> + Send,
@@ -252,7 +231,7 @@ fn tell(progress: Option<&Py<PyAny>>, step: Progress) -> PyResult<()> {
     })
 }
 
-fn problem<'py>(py: Python<'py>, problem: &Problem) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn problem<'py>(py: Python<'py>, problem: &Problem) -> PyResult<Bound<'py, PyDict>> {
     let found = PyDict::new(py);
     found.set_item("kind", problem.kind)?;
     found.set_item("path", problem.path.to_string_lossy())?;

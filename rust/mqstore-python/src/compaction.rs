@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore_core::compaction::{
     CompactedQueue, CompactionOptions, CompactionPlan, Control, Job, Next, QueueTask, Step, Strategy,
-    TaskResult, Worker, compact, next, plan, preview, publish, published_report, rehearse, run_step, split,
+    TaskResult, Worker, compact, expected_bytes, next, plan, preview, publish, published_report, rehearse,
+    run_step, split,
 };
 use mqstore_core::{Store, StoreError, StoreFiles, restore_compaction};
 use mqstore_io::{Clock, OsVfs, SystemClock};
@@ -101,13 +102,15 @@ fn compaction_preview(
 }
 
 /// The first round of steps, as JSON, that do a task of a plan, with about `parts` workers; `strategy` is `auto`,
-/// `partition` or `ranged`.
+/// `partition` or `ranged`. And the bytes of the queue's records, about.
 #[pyfunction]
 #[pyo3(signature = (task, strategy, parts))]
-fn compaction_split(py: Python<'_>, task: &str, strategy: &str, parts: u32) -> PyResult<Vec<String>> {
+fn compaction_split(py: Python<'_>, task: &str, strategy: &str, parts: u32) -> PyResult<(Vec<String>, u64)> {
     detached(py, || {
         let task = QueueTask::from_json(task)?;
-        texts(&split(&files_at(&task.root), &task, Strategy::from_name(strategy)?, parts)?)
+        let files = files_at(&task.root);
+        let steps = texts(&split(&files, &task, Strategy::from_name(strategy)?, parts)?)?;
+        Ok((steps, expected_bytes(&files, &task)?))
     })
 }
 
@@ -115,18 +118,29 @@ fn texts(steps: &[Step]) -> Result<Vec<String>, StoreError> {
     steps.iter().map(Step::to_json).collect()
 }
 
-/// Runs one step in the folder `staging`; the answer as JSON.
+/// Runs one step in the folder `staging`; the answer as JSON. `progress` is called with the bytes that were read, and
+/// with the same again; an error that it raises ends the step.
 #[pyfunction]
-#[pyo3(signature = (step, staging))]
-fn compaction_run_step(py: Python<'_>, step: &str, staging: PathBuf) -> PyResult<String> {
+#[pyo3(signature = (step, staging, progress))]
+fn compaction_run_step(
+    py: Python<'_>,
+    step: &str,
+    staging: PathBuf,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
     let module: String = py.import("mqstore._mqstore")?.getattr("__file__")?.extract()?;
-    detached(py, || {
-        let step = Step::from_json(step)?;
-        let files = files_at(&step.task().root);
+    let step = detached(py, || Step::from_json(step))?;
+    let root = step.task().root.clone();
+    let files = files_at(&root);
+    let work = move |control: &Control| {
         let environment = files.vfs.environment();
         let worker = Worker { pid: environment.pid, host: environment.hostname, module };
-        Ok(run_step(&files, &step, &staging, worker, &Control::default())?.to_json())
-    })
+        Ok(run_step(&files, &step, &staging, worker, control)?.to_json())
+    };
+    match progress {
+        None => detached(py, || work(&Control::default())),
+        Some(progress) => drive(py, &root, 0, Some(&progress), move |control| work(control)),
+    }
 }
 
 /// What follows a round of steps and their answers: the result of the task as JSON, or the steps of the next round.

@@ -35,6 +35,7 @@ mod store;
 mod table;
 mod testing;
 mod topics;
+mod verify;
 mod work_queue;
 
 use pyo3::prelude::*;
@@ -61,7 +62,6 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table::TableRows>()?;
     module.add_function(wrap_pyfunction!(message::restore_message, module)?)?;
     module.add_function(wrap_pyfunction!(runtime::after_fork_in_child, module)?)?;
-    module.add_function(wrap_pyfunction!(admin::verify, module)?)?;
     module.add_function(wrap_pyfunction!(admin::rebuild, module)?)?;
     module.add_function(wrap_pyfunction!(admin::repair, module)?)?;
     module.add_function(wrap_pyfunction!(admin::copy_store, module)?)?;
@@ -71,5 +71,6 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     compaction::register(module)?;
     scan::register(module)?;
     topics::register(module)?;
+    verify::register(module)?;
     Ok(())
 }

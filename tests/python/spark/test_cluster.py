@@ -163,7 +163,7 @@ def test_an_executor_that_is_killed_in_the_middle(steady: Driver, gate: Path, tm
 
     def killed(inner: Any, batches: Any, job_dir: str) -> Iterator[Any]:
         if attempt() == (0, 0) and not (gate / "killed").exists():
-            kill_executor_once(lambda: any(Path(job_dir).glob("task-0-*/**/*")), gate / "killed")
+            kill_executor_once(lambda: any(Path(job_dir).glob("task-0-0-*/**/*")), gate / "killed")
             list(inner(batches))
             # It is never heard of again.
             time.sleep(PATIENCE)
@@ -185,7 +185,7 @@ def test_both_copies_of_a_task_finish(rival: Driver, gate: Path, tmp_path: Path)
         batches, (partition, copy) = list(batches), attempt()
         rows = list(inner(batches))
         if partition == 0:
-            (gate / f"done-{copy}").write_text("\n".join(map(str, Path(job_dir).glob("task-0-*"))))
+            (gate / f"done-{copy}").write_text("\n".join(map(str, Path(job_dir).glob("task-0-0-*"))))
             await_file(gate / "done-0")
             await_file(gate / "done-1")
         if partition == 1 and copy == 0:

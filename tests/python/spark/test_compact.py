@@ -29,7 +29,7 @@ from compaction_rows import (
     same_files,
 )
 from mqstore import _native
-from mqstore.spark import _compact, _session, _ship, _tasks
+from mqstore.spark import _compact, _rounds, _session, _ship, _tasks
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def failing(how: str) -> Callable[..., Callable[[Iterable[Any]], Iterator[Any]]]
     """The real tasks, but each first attempt is lost after its work was done."""
 
     def made_of(*arguments: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
-        inner = _tasks.compaction_tasks(*arguments)
+        inner = _tasks.tasks(*arguments)
 
         def run(batches: Iterable[Any]) -> Iterator[Any]:
             import os
@@ -132,7 +132,7 @@ def test_lost_attempts_leave_no_trace(
     strategy: mqstore.spark._compact.Strategy,
 ) -> None:
     path, contents = made
-    monkeypatch.setattr(_compact, "compaction_tasks", failing(how))
+    monkeypatch.setattr(_rounds, "tasks", failing(how))
     report = mqstore.spark.compact(spark, path, strategy=strategy, max_tasks=3, **SIZES)
     assert compacted(path) == contents
     assert report.messages_after - report.tombstones_kept == sum(map(len, contents.values()))
@@ -163,11 +163,15 @@ def test_a_queue_whose_keys_do_not_fit_is_shared_out(spark: Any, made: tuple[Pat
     # Every message may have a key of its own, of 56 bytes: three rounds.
     options = {"memory_size": 20_000, "max_tasks": 2, "progress": told.append}
     alone = mqstore.spark.compact(spark, path, dry_run=True, strategy="partition", **SIZES, **options)
-    assert told[-1] == mqstore.Progress(2, 2)
+    whole = told[-1].total
+    assert (told[0], told[-1]) == (mqstore.Progress(0, whole), mqstore.Progress(whole, whole))
     told.clear()
     report = mqstore.spark.compact(spark, path, **SIZES, **options)
-    assert told[-1] == mqstore.Progress(6, 6)
-    assert told == sorted(told, key=lambda each: (each.total, each.done))
+    # Each record is read twice either way, about.
+    assert {each.total for each in told} == {whole}
+    assert [each.done for each in told] == sorted({each.done for each in told})
+    assert (told[0].done, told[-1].done) == (0, whole)
+    assert abs(whole - 2 * report.bytes_before) < report.bytes_before / 10
     assert (alone.keys, alone.messages_after) == (report.keys, report.messages_after)
     assert compacted(path) == contents
 
@@ -317,7 +321,7 @@ def test_what_cannot_be_compacted_is_said(spark: Any, made: tuple[Path, Contents
 def test_an_executor_without_the_package_says_what_to_do(spark: Any, tmp_path: Path) -> None:
     from pyspark import cloudpickle
 
-    function = _tasks.compaction_tasks([("/nowhere", "{}")], 1, "1", "none", _tasks.FAILED)
+    function = _tasks.tasks([("/nowhere", "[]")], 1, 0, False, _tasks.Home("1", "none"))
     pickled = tmp_path / "function"
     pickled.write_bytes(cloudpickle.dumps(function))
     code = (

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mqstore_core::inspect::spread::{Cut, assemble, plan, run_step};
 use mqstore_core::{
     Durability, NewMessage, OpenMode, RepairReport, RepairTarget, Store, StoreError, StoreFiles,
     StoreOptions, VerifyReport, encode_properties,
@@ -162,6 +163,23 @@ impl Subject {
         mqstore_core::verify(&self.files(vfs), &self.options, &mut |_| Ok(()))
     }
 
+    /// The check as several workers do it, or as one where the log cannot be cut.
+    fn verify_shared(&self, vfs: &SimVfs) -> Result<VerifyReport, StoreError> {
+        let (files, job) = (self.files(vfs), Path::new("/data/job"));
+        let made = vfs.create_dir_all(job);
+        made.map_err(|error| StoreError::io(job, "making the folder of a job", error))?;
+        let cut = Cut { parts: 5, stretch_bytes: 1, from_bytes: 0 };
+        let Some(plan) = plan(&files, &self.options, cut, job, &job.join("plan"))? else {
+            return self.verify(vfs);
+        };
+        let steps = plan.steps();
+        let run = |(number, step)| {
+            run_step(&files, &self.options, step, &job.join(format!("step-{number}")), &mut |_| Ok(()))
+        };
+        let answers = steps.iter().enumerate().map(run).collect::<Result<Vec<_>, _>>()?;
+        assemble(&files, &self.options, &plan, &answers, &mut |_| Ok(()))
+    }
+
     fn repair(&self, vfs: &SimVfs) -> Result<RepairReport, StoreError> {
         mqstore_core::repair(&self.files(vfs), &self.options, RepairTarget::InPlace, &mut |_| Ok(()))
     }
@@ -222,6 +240,11 @@ impl Subject {
         let before = tree(vfs);
         let _ = mqstore_core::info(Arc::new(vfs.clone()), self.clock.clone(), Path::new(ROOT), &self.options);
         let found = self.verify(vfs);
+        let shared = self.verify_shared(vfs);
+        if found.as_ref().ok() != shared.as_ref().ok() {
+            return Err(format!("one finds {found:?}, several find {shared:?}"));
+        }
+        let _ = vfs.remove_dir_all(Path::new("/data/job"));
         let read = self.read(vfs, Some(&self.answers));
         if tree(vfs) != before {
             return Err("looking changed a file".to_owned());

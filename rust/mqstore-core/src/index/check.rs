@@ -1,14 +1,15 @@
 //! Looking at all of the index at once: its entries in order, and whether every entry can be reached.
 //!
 //! Reads only, positionally. Memory is that of one buffer, and of the slots of a file, of which so many are looked at
-//! in one turn.
+//! in one turn. Several processes may share it out, by files and by [`EntryPlace`]s.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore_format::index::{INDEX_ENTRY_BYTES, INDEX_SLOT_BYTES};
 use mqstore_format::{IndexEntry, IndexHeader};
 use mqstore_io::VfsFile;
+use serde::{Deserialize, Serialize};
 
 use super::file::{IndexFile, Source};
 use super::set::IndexSet;
@@ -55,8 +56,17 @@ impl PutEntry {
     }
 }
 
+/// Where an entry stands, in words that another process understands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryPlace {
+    /// The name of its file.
+    pub file: String,
+    /// Its number in the file; the first is 1.
+    pub number: u32,
+}
+
 /// What is wrong with a file of the index, in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrongFile {
     /// The file.
     pub path: PathBuf,
@@ -94,15 +104,50 @@ impl IndexSet {
         IndexEntries { files: self.files().into_iter(), file: None, buffer: Vec::new(), used: 0 }
     }
 
-    /// What is wrong with the files, each by itself: entries that cannot be reached by their slots, how many and which is
-    /// the first, and the header's places. Looks at all files, or with `beside` a writer at all but the newest one.
-    pub fn wrong_files(&self, beside: bool) -> Result<Vec<WrongFile>, StoreError> {
+    /// The entries from `from` on; none for `None`.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] when there is no such file.
+    pub fn entries_from(&self, from: Option<&EntryPlace>) -> Result<IndexEntries, StoreError> {
+        let mut entries = self.entries();
+        let Some(EntryPlace { file, number }) = from else {
+            entries.files = Vec::new().into_iter();
+            return Ok(entries);
+        };
+        while entries.files.as_slice().first().is_some_and(|next| name_of(&next.path) != *file) {
+            entries.files.next();
+        }
+        let Some(file) = entries.files.next() else { return Err(self.lost(file)) };
+        entries.file = Some(OpenFile::new(file, *number)?);
+        Ok(entries)
+    }
+
+    fn lost(&self, file: &str) -> StoreError {
+        let path = self.store_files().index().join(file);
+        let reason = format!("{} was deleted while the index was looked at; try again", path.display());
+        StoreError::Busy { reason }
+    }
+
+    /// The names of the files that [`Self::wrong_files`] looks at: all, or with `beside` a writer all but the newest one.
+    pub fn finished_files(&self, beside: bool) -> Vec<String> {
         let mut files = self.files();
         if beside {
             files.pop();
         }
+        files.iter().map(|file| name_of(&file.path)).collect()
+    }
+
+    /// What is wrong with the files of these names, each by itself: entries that cannot be reached by their slots, how
+    /// many and which is the first, and the header's places.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] when there is no such file, and errors of the system.
+    pub fn wrong_files(&self, names: &[String]) -> Result<Vec<WrongFile>, StoreError> {
+        let files = self.files();
         let mut found = Vec::new();
-        for file in &files {
+        for name in names {
+            let file = files.iter().find(|file| name_of(&file.path) == *name);
+            let file = file.ok_or_else(|| self.lost(name))?;
             let (chains, header) = (broken_chains(file)?, wrong_header(file)?);
             if chains.is_some() || header.is_some() {
                 found.push(WrongFile { path: file.path.clone(), chains, header });
@@ -123,7 +168,26 @@ impl IndexSet {
     }
 }
 
+/// The name of an index file: digits, or it would not be one.
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+impl OpenFile {
+    /// A file that is read from entry `next` on; number 0 is never used.
+    fn new(file: Arc<IndexFile>, next: u32) -> Result<Self, StoreError> {
+        let (bytes, header) = (file.open()?, file.header()?);
+        let end = header.next_entry().min(file.geometry.entries);
+        Ok(Self { file, bytes, header, next: next.max(1), end })
+    }
+}
+
 impl IndexEntries {
+    /// The name of the file that the last entry stands in.
+    pub fn file_name(&self) -> Option<String> {
+        self.file.as_ref().map(|open| name_of(&open.file.path))
+    }
+
     /// The next entry; `None` behind the last one.
     pub fn next_entry(&mut self) -> Result<Option<PutEntry>, StoreError> {
         while self.used >= self.buffer.len() {
@@ -146,10 +210,7 @@ impl IndexEntries {
         self.buffer.clear();
         if !matches!(&self.file, Some(open) if open.next < open.end) {
             let Some(file) = self.files.next() else { return Ok(false) };
-            let (bytes, header) = (file.open()?, file.header()?);
-            let end = header.next_entry().min(file.geometry.entries);
-            // Number 0 is never used.
-            self.file = Some(OpenFile { file, bytes, header, next: 1, end });
+            self.file = Some(OpenFile::new(file, 1)?);
         }
         if let Some(OpenFile { file, bytes, next, end, .. }) = &mut self.file {
             let count = ENTRIES_AT_ONCE.min(end.saturating_sub(*next));

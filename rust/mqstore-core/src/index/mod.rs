@@ -38,7 +38,7 @@ mod set;
 mod tests;
 mod walk;
 
-pub use check::{IndexEntries, PutEntry, WrongFile};
+pub use check::{EntryPlace, IndexEntries, PutEntry, WrongFile};
 pub use put::IndexPut;
 pub use set::IndexSet;
 pub use walk::Candidates;

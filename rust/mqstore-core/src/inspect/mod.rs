@@ -15,22 +15,32 @@
 //! |---|---|
 //! | `verify` | all checks, one after the other |
 //! | `walk` | pieces of the log, side by side, put together in order |
+//! | `log` | what cannot be walked in pieces, and what is no record |
 //! | `part` | what some records say, and what the queues answer |
+//! | `key_walk` | the entries of the index beside the keys of the log |
+//! | `book` | what all parts say together |
 //! | `queues` | what is in the queues beside it |
 //! | `keys` | what the index answers |
+//! | `rest` | checkpoint, compacted queues, configuration |
+//! | `spread` | all of it by several processes |
 //! | `extension` | what entries lead to in `consumequeue_ext/` |
 //! | `positions` | how far consumers and delay levels have come |
 //! | `sparse` | the queues of compacted topics |
 //! | `timer` | timer wheel and timer log |
 //! | `problems` | findings as values |
 
+mod book;
 mod extension;
+mod key_walk;
 mod keys;
+mod log;
 mod part;
 mod positions;
 mod problems;
 mod queues;
+mod rest;
 mod sparse;
+pub mod spread;
 mod timer;
 mod verify;
 mod walk;

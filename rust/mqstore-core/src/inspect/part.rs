@@ -2,13 +2,16 @@
 //!
 //! Owns nothing on disk. A part is made by one thread, from a place where a record begins; whether the
 //! record before it ends there is for [`super::walk`] to say, which puts parts in order. A part keeps what differs,
-//! so that its size does not depend on how much is right.
+//! so that its size does not depend on how much is right. It may come from another process, by way of a file: see
+//! [`super::spread`].
 
 use std::sync::Arc;
 
-use mqstore_format::{BatchCqUnit, CqUnit, RecordOutline, ext_offset};
+use mqstore_format::{BatchCqUnit, CqUnit, MIN_RECORD_BYTES, RecordOutline, ext_offset};
+use serde::{Deserialize, Serialize};
 
 use super::extension::Extensions;
+use super::key_walk::KeyPart;
 use crate::commit_log::{ScanChecks, SegmentList, check_record, read_record};
 use crate::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use crate::dispatch::{DispatchRules, RunOutput};
@@ -46,7 +49,7 @@ pub(super) struct View<'a> {
 }
 
 /// What the records from one place of the log to another say.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Part {
     /// Where the first record begins; `None` when none does.
     pub first: Option<u64>,
@@ -56,12 +59,14 @@ pub(super) struct Part {
     pub bytes: u64,
     pub times: Times,
     /// What the records contribute to the derived files.
+    #[serde(skip)]
     pub output: RunOutput,
     pub queues: Vec<QueuePart>,
+    pub keys: KeyPart,
 }
 
 /// Whether store times only grow.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Times {
     pub first: Option<i64>,
     pub last: i64,
@@ -70,7 +75,7 @@ pub(super) struct Times {
 }
 
 /// What a part says of one queue.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct QueuePart {
     pub topic: Box<str>,
     pub queue_id: i32,
@@ -84,10 +89,12 @@ pub(super) struct QueuePart {
     pub wrong: Vec<(i64, String)>,
     /// Entries that lead to nothing good in the extension.
     pub extension: Vec<(i64, String)>,
+    /// How many more of both were found, behind so many others that nobody tells them one by one.
+    pub more: u64,
 }
 
 /// Neighbouring offsets of a queue that have records and no entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Absent {
     pub from: i64,
     /// One past the last.
@@ -128,6 +135,18 @@ impl Part {
         (self.messages, self.bytes) = (0, 0);
         self.times = Times::default();
         self.queues.clear();
+        self.keys = KeyPart::default();
+    }
+
+    /// Whether these can be the numbers of records that begin at `start` or behind it.
+    pub(super) fn is_sound(&self, start: u64) -> bool {
+        let first = self.first.unwrap_or(self.end);
+        let room = self.end.saturating_sub(first);
+        first >= start
+            && first <= self.end
+            && self.messages <= room / MIN_RECORD_BYTES as u64
+            && self.bytes <= room
+            && self.queues.iter().all(|queue| queue.is_sound(room))
     }
 
     /// Adds a record that lies at log offset `offset`.
@@ -171,6 +190,28 @@ impl Part {
 }
 
 impl QueuePart {
+    /// Whether the records in `room` bytes can say this.
+    fn is_sound(&self, room: u64) -> bool {
+        let is_row = |from: i64, to: i64| (0..=to).contains(&from);
+        let counts = |records: i64| u64::try_from(records).is_ok_and(|records| records <= room);
+        self.queue_id >= 0
+            && self.matched >= 0
+            && self.rows.iter().all(|row| is_row(row.from, row.to) && counts(row.records))
+            && self.absent.iter().all(|absent| is_row(absent.from, absent.to))
+    }
+
+    /// Leaves out what nobody tells one by one, where there is `room` for so many findings still, at most.
+    pub(super) fn trim(&mut self, room: &mut usize) {
+        // The first absent ones may belong to the last of another part.
+        *room = room.saturating_sub(self.absent.len().saturating_sub(1));
+        for list in [&mut self.wrong, &mut self.extension] {
+            let kept = list.len().min(*room);
+            self.more += (list.len() - kept) as u64;
+            list.truncate(kept);
+            *room -= kept;
+        }
+    }
+
     /// `units` of records whose queue offsets begin with `from` have no entry.
     fn leave_out(&mut self, view: &View<'_>, from: i64, units: &[CqUnit]) {
         // Log order: who has not been dispatched yet stands last.

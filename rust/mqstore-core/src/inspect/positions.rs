@@ -20,13 +20,14 @@ use std::path::{Path, PathBuf};
 use mqstore_format::json::{ConsumerOffsets, DelayOffsets, QueueOffsets};
 use mqstore_format::names::DELAY_OFFSET_FILE;
 use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
+use serde::{Deserialize, Serialize};
 
 use super::problems::{Kind, VerifyReport};
 use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use crate::meta::{newest_file, read_log};
 
 /// One position.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Position {
     path: PathBuf,
     /// Whose it is, in words.
@@ -38,7 +39,7 @@ struct Position {
 }
 
 /// All positions, as they were before anything else was looked at: whoever writes the store moves both on.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Positions(Vec<Position>);
 
 impl Positions {

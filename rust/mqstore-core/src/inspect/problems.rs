@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 /// How far a long look has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -45,7 +47,7 @@ pub struct VerifyReport {
 
 impl VerifyReport {
     /// Problems that are kept one by one; the rest is counted.
-    pub const LIMIT: usize = 10_000;
+    pub const LIMIT: usize = if cfg!(test) { 30 } else { 10_000 };
 
     pub(super) fn add(&mut self, kind: Kind, path: &Path, offset: Option<u64>, detail: impl Into<String>) {
         if self.problems.len() >= Self::LIMIT {
@@ -64,8 +66,17 @@ impl VerifyReport {
     }
 }
 
+/// A problem on its way into a report.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Finding {
+    pub kind: Kind,
+    pub path: PathBuf,
+    pub offset: Option<u64>,
+    pub detail: String,
+}
+
 /// Classes of problems.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Kind {
     SegmentStray,
     SegmentMisnamed,

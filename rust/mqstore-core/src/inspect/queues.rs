@@ -98,38 +98,30 @@ impl Tallies {
 }
 
 impl Tally {
-    /// Takes a part over, with at most `room` findings; answers how many there were.
+    /// Takes a part over, with at most `room` findings; answers how many of them it keeps.
     fn add(&mut self, part: QueuePart, room: usize) -> usize {
         for row in part.rows {
             let room = self.claimed.gaps().len() < VerifyReport::LIMIT;
             self.claimed.claim(row.from, row.to, room);
             self.order.add(row, room);
         }
-        self.matched += part.matched;
-        let before = self.absent.len() + self.wrong.len();
+        self.matched = self.matched.saturating_add(part.matched);
+        self.more = self.more.saturating_add(part.more);
+        let mut kept = 0;
+        let mut takes = || {
+            let takes = kept < room;
+            kept += usize::from(takes);
+            self.more += u64::from(!takes);
+            takes
+        };
         for absent in part.absent {
-            let Some(next) = Absent::join(&mut self.absent, absent) else { continue };
-            if self.absent.len() + self.wrong.len() - before < room {
+            if let Some(next) = Absent::join(&mut self.absent, absent).filter(|_| takes()) {
                 self.absent.push(next);
-            } else {
-                self.more += 1;
             }
         }
-        for one in part.wrong {
-            if self.absent.len() + self.wrong.len() - before < room {
-                self.wrong.push(one);
-            } else {
-                self.more += 1;
-            }
-        }
-        for one in part.extension {
-            if self.extension.len() < room {
-                self.extension.push(one);
-            } else {
-                self.more += 1;
-            }
-        }
-        self.absent.len() + self.wrong.len() - before
+        self.wrong.extend(part.wrong.into_iter().filter(|_| takes()));
+        self.extension.extend(part.extension.into_iter().filter(|_| takes()));
+        kept
     }
 
     /// Puts findings into the order of their offsets, for [`Self::knows`].
@@ -218,7 +210,8 @@ impl Look<'_> {
         for (offset, detail) in &self.tally.extension {
             self.report.add(Kind::QueueExtensionWrong, folder, Some(place_of(*offset)), detail.clone());
         }
-        if self.tally.accounted(min, max) != max - min {
+        let seen = self.seen(queue, min, max)?;
+        if self.tally.accounted(min, seen) != seen - min {
             return self.entries(queue, folder, min, max);
         }
         // An offset that no record has should have a blank entry.
@@ -226,6 +219,32 @@ impl Look<'_> {
             self.entries(queue, folder, *from.max(&min), *to.min(&max))?;
         }
         Ok(())
+    }
+
+    /// Whether an entry leads behind what this check saw of the log: a running writer goes on adding them.
+    fn is_behind(&self, unit: &CqUnit) -> bool {
+        self.view.dispatched != u64::MAX
+            && u64::try_from(unit.physical_offset).is_ok_and(|place| place >= self.end)
+    }
+
+    /// Where such entries begin, between `min` and `max`; they are the last ones.
+    fn seen(&self, queue: &ConsumeQueue, min: i64, max: i64) -> Result<i64, StoreError> {
+        if self.view.dispatched == u64::MAX {
+            return Ok(max);
+        }
+        let (mut from, mut to, mut units) = (min, max, Vec::new());
+        while from < to {
+            let middle = from + (to - from) / 2;
+            units.clear();
+            match queue.read(middle, 1, &mut units) {
+                Err(error @ StoreError::Io { .. }) => return Err(error),
+                // What was damaged is told elsewhere.
+                Err(_) => return Ok(max),
+                Ok(()) if units.iter().any(|unit| self.is_behind(unit)) => to = middle,
+                Ok(()) => from = middle + 1,
+            }
+        }
+        Ok(from)
     }
 
     /// Looks at the entries `from` to `to` (exclusive).
@@ -254,8 +273,8 @@ impl Look<'_> {
         }
         self.findings(folder, queue.max_offset(), |_| None, |_| false);
         let mut count = 0;
-        self.batch_entries(queue, |_, _, _| {
-            count += 1;
+        self.batch_entries(queue, |look, _, unit| {
+            count += i64::from(!look.is_behind(&unit));
             Ok(())
         })?;
         if count == self.tally.matched {
@@ -346,9 +365,8 @@ impl Look<'_> {
     ) -> Result<(), StoreError> {
         let physical = u64::try_from(unit.physical_offset);
         // Of a record that expired; or a running writer has dispatched more than this check saw.
-        let beside = self.view.dispatched != u64::MAX;
-        let elsewhere =
-            physical.is_ok_and(|place| place < self.view.list.min_offset() || (beside && place >= self.end));
+        let expired = physical.is_ok_and(|place| place < self.view.list.min_offset());
+        let elsewhere = expired || self.is_behind(&unit);
         if unit.is_blank() || elsewhere || self.tally.knows(offset) {
             return Ok(());
         }

@@ -15,7 +15,7 @@ use mqstore_io::EventCount;
 use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, with_helpers};
 
 use super::part::{Part, View};
-use crate::commit_log::{LogScanner, ScanChecks, ScanItem, Segment};
+use crate::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 use crate::error::StoreError;
 
 /// Bytes of a piece; in tests so few that small logs have many.
@@ -41,13 +41,15 @@ struct Piece {
     ahead: Option<(u64, u64)>,
 }
 
-/// The pieces of a log, one after the other.
+/// The pieces of a log, or of a stretch of it, one after the other.
 #[derive(Debug, Default)]
-struct Pieces {
+pub(super) struct Pieces {
     next: u64,
     /// The next segment.
     segment: usize,
-    /// What is left of the one at hand: from, to.
+    /// The runs of bytes that the pieces lie in, where they were planned before.
+    runs: Option<VecDeque<(u64, u64)>>,
+    /// What is left of the segment, or of the run: from, to.
     planned: VecDeque<(u64, u64)>,
     /// Before this place of it the disk was asked for everything.
     asked: u64,
@@ -55,21 +57,59 @@ struct Pieces {
 }
 
 impl Pieces {
-    fn take(&mut self, view: &View<'_>) -> Option<Piece> {
-        while self.planned.is_empty() {
-            let Some(segment) = view.list.segments().get(self.segment) else {
-                self.over = true;
-                return None;
-            };
-            self.plan(segment, view.limit);
-            self.segment += 1;
+    /// The pieces in these runs: see [`Self::runs`].
+    pub(super) fn of(runs: &[(u64, u64)]) -> Self {
+        Self { runs: Some(runs.iter().copied().collect()), ..Self::default() }
+    }
+
+    /// All pieces of a log: from, to.
+    pub(super) fn all(list: &SegmentList, limit: u64) -> Vec<(u64, u64)> {
+        let mut pieces = Self::default();
+        std::iter::from_fn(|| pieces.take(list, limit).map(|piece| (piece.start, piece.end))).collect()
+    }
+
+    /// Neighbouring pieces as runs, none of which goes from one segment to the next.
+    pub(super) fn runs(list: &SegmentList, pieces: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for &(start, end) in pieces {
+            let begins_segment = list.find(start).is_some_and(|segment| segment.base_offset() == start);
+            match runs.last_mut().filter(|last| last.1 == start && !begins_segment) {
+                Some(last) => last.1 = end,
+                None => runs.push((start, end)),
+            }
         }
-        let segment = Arc::clone(view.list.segments().get(self.segment - 1)?);
-        let (start, end) = self.planned.pop_front()?;
+        runs
+    }
+
+    fn take(&mut self, list: &SegmentList, limit: u64) -> Option<Piece> {
+        while self.planned.is_empty() && self.plan_next(list, limit) {}
+        let planned = self.planned.pop_front();
+        let found = planned.and_then(|(start, end)| Some((start, end, Arc::clone(list.find(start)?))));
+        let Some((start, end, segment)) = found else {
+            self.over = true;
+            return None;
+        };
         let number = self.next;
         self.next += 1;
         let ahead = self.ahead(segment.base_offset(), start, end);
         Some(Piece { number, segment, start, end, ahead })
+    }
+
+    /// Plans the pieces of the next segment, or of the next run; whether there was one.
+    fn plan_next(&mut self, list: &SegmentList, limit: u64) -> bool {
+        let Some(runs) = &mut self.runs else {
+            let Some(segment) = list.segments().get(self.segment) else { return false };
+            self.plan(segment, limit);
+            self.segment += 1;
+            return true;
+        };
+        let Some((mut from, to)) = runs.pop_front() else { return false };
+        while from < to {
+            let end = from.saturating_add(PIECE_BYTES).min(to);
+            self.planned.push_back((from, end));
+            from = end;
+        }
+        true
     }
 
     /// Plans the pieces of a segment that hold data. All are looked for before any is read: room that nothing was
@@ -125,24 +165,25 @@ pub(super) enum Go {
 
 /// Who puts the parts together.
 pub(super) trait Assembler {
-    /// Where the next record begins.
-    fn position(&self) -> u64;
+    /// Where the next record begins; whoever does not know that yet takes the `first` of a part.
+    fn position(&mut self, first: Option<u64>) -> Option<u64>;
     /// Takes over a part that begins there.
     fn take_over(&mut self, part: &mut Part) -> Result<(), StoreError>;
     /// Goes on from there by itself, until `end` or the end of the log.
     fn by_hand(&mut self, end: u64) -> Result<Go, StoreError>;
 }
 
-/// Walks the log of `view` with `helpers` more threads. One of them begins with `aside`, which is called once.
+/// Walks these pieces of the log with `helpers` more threads. One of them begins with `aside`, which is called once.
 pub(super) fn walk(
     view: &View<'_>,
+    pieces: Pieces,
     helpers: u32,
     aside: &(dyn Fn() + Sync),
     assembler: &mut dyn Assembler,
 ) -> Result<(), StoreError> {
     let walk = Walk {
         view,
-        pieces: Mutex::default(),
+        pieces: Mutex::new(pieces),
         done: Mutex::default(),
         spare: Mutex::default(),
         taken_over: AtomicU64::new(0),
@@ -165,9 +206,7 @@ pub(super) fn walk(
         walk.moved.notify_all();
         begin();
         outcome
-    })?;
-    // Behind the last piece there may be records still, where the file system keeps data that it does not tell of.
-    assembler.by_hand(u64::MAX).map(drop)
+    })
 }
 
 impl Walk<'_> {
@@ -198,7 +237,7 @@ impl Walk<'_> {
         if pieces.next >= self.taken_over.load(Ordering::Acquire) + UNDER_WAY {
             return None;
         }
-        pieces.take(self.view)
+        pieces.take(&self.view.list, self.view.limit)
     }
 
     fn work(&self, scanner: &mut LogScanner, piece: Piece) {
@@ -229,8 +268,9 @@ impl Walk<'_> {
             };
             let mut part = outcome?;
             // A record that goes on through all of a piece leaves nothing to do there.
-            if assembler.position() < piece.end {
-                if part.first == Some(assembler.position()) {
+            let position = assembler.position(part.first);
+            if position.is_some_and(|position| position < piece.end) {
+                if part.first == position {
                     assembler.take_over(&mut part)?;
                 }
                 if assembler.by_hand(piece.end)? == Go::Home {

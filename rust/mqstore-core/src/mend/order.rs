@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 
 use mqstore_format::{BatchCqUnit, CqUnit};
+use serde::{Deserialize, Serialize};
 
 /// Contradictions that are kept of one queue.
 const MOST_MISFITS: usize = 1024;
@@ -25,7 +26,7 @@ const MOST_STRETCHES: usize = 2048;
 const FEW_STRETCHES: usize = 16;
 
 /// Neighbouring offsets of a queue, and where their records lie in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stretch {
     /// The first offset.
     pub from: i64,

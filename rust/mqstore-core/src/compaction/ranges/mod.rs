@@ -28,7 +28,7 @@ mod split;
 use std::path::Path;
 
 pub use model::{Next, Step};
-pub use split::{Strategy, split};
+pub use split::{Strategy, expected_bytes, split};
 
 use super::control::Control;
 use super::model::{QueueTask, TaskResult, Worker};

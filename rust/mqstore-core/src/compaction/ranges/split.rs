@@ -89,6 +89,21 @@ pub fn split(
     Ok(stretches.into_iter().map(|stretch| Step::Scan(Scan { plan: plan.clone(), stretch })).collect())
 }
 
+/// Bytes of the records of a queue, about.
+///
+/// # Errors
+/// I/O errors.
+pub fn expected_bytes(files: &StoreFiles, task: &QueueTask) -> Result<u64, StoreError> {
+    let sum = |parts: &[Block]| parts.iter().map(|block| block.bytes).fold(0, u64::saturating_add);
+    if let Some(blocks) = blocks(files, task, 2)? {
+        return Ok(sum(&blocks));
+    }
+    // Records are looked for in the log itself.
+    let files_of = previous_folder(files, task)?.pairs;
+    let before = files_of.iter().map(|pair| pair.log.len).fold(0, u64::saturating_add);
+    Ok(before.saturating_add(task.log.log_end.saturating_sub(task.log.scan_from)))
+}
+
 /// A part of a queue that is not cut.
 struct Block {
     from: i64,

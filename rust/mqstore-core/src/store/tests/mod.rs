@@ -17,6 +17,7 @@ mod restore;
 mod scan;
 mod single;
 mod snapshot;
+mod spread;
 mod verify;
 mod waiting;
 

@@ -19,6 +19,9 @@ fn verified(world: &World) -> VerifyReport {
     for threads in [2, 8] {
         assert_eq!(verify(world, threads), report);
     }
+    for parts in [2, 3, 7, 1000] {
+        assert_eq!(spread::verified(world, &small(), parts).unwrap(), report, "{parts} parts");
+    }
     report
 }
 

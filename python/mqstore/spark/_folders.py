@@ -1,0 +1,122 @@
+"""The stores of a job, and its folders: where attempts tell how far they are, and leave what they found.
+
+``mqstore/spark/jobs/<job>/`` of the store, or one in a folder that the caller names. The driver makes and removes it;
+one that a killed driver has left in a store goes with the first job that finds it three days old. A folder of the
+caller's must be there, and nothing of his in it is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqstore import _native
+from mqstore._paths import home_of
+from mqstore.errors import MQStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from mqstore.types import StorePath
+
+_STALE_SECONDS = 3 * 86_400.0
+_TRIES = 3
+
+
+def absolute(path: StorePath) -> str:
+    """A path as it is on the executors too, where symbolic links stay as they are."""
+    return os.path.abspath(home_of(path))  # noqa: PTH100
+
+
+def homes(paths: Iterable[StorePath]) -> list[str]:
+    """The directories of several stores.
+
+    Raises:
+        TypeError: `paths` is one path.
+    """
+    if isinstance(paths, str | bytes | os.PathLike):
+        msg = f"paths must be an iterable of directories, not {type(paths).__name__}"
+        raise TypeError(msg)
+    return list(dict.fromkeys(absolute(path) for path in paths))
+
+
+def log_of(home: str) -> tuple[int, bool]:
+    """Bytes of a log, and whether a store is around it; none where the tasks are going to say what is wrong."""
+    try:
+        return _native.verify_log_bytes(home)
+    except (MQStoreError, OSError):
+        return 0, False
+
+
+@contextmanager
+def job_folders(wanted: Sequence[str | None], elsewhere: str | None = None) -> Iterator[list[str | None]]:
+    """A folder for each of these stores, while the job lasts; None for None, and for a store that cannot be written.
+
+    Args:
+        wanted: the stores' directories.
+        elsewhere: the folder in which they are made instead of in the stores.
+
+    Raises:
+        OSError: the folder `elsewhere` is not there, or cannot be written.
+    """
+    with ExitStack() as stack:
+        found: list[str | None] = []
+        for home in wanted:
+            try:
+                found.append(None if home is None else stack.enter_context(_job_folder(home, elsewhere)))
+            except OSError:
+                if elsewhere is not None:
+                    raise
+                found.append(None)
+        yield found
+
+
+@contextmanager
+def _job_folder(home: str, elsewhere: str | None) -> Iterator[str]:
+    own = Path(home, "mqstore")
+    parents = [own, own / "spark", own / "spark" / "jobs"] if elsewhere is None else []
+    folder = Path(parents[-1] if elsewhere is None else elsewhere, secrets.token_hex(12))
+    made = _make(parents, folder)
+    if elsewhere is None:
+        sweep(folder.parent)
+    try:
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        # A job that ends at the same time may have removed them, one that begins needs them.
+        with suppress(OSError):
+            for parent in reversed(made):
+                parent.rmdir()
+
+
+def _make(parents: list[Path], folder: Path) -> list[Path]:
+    """Makes the folder; those of its parents that were not there."""
+    made: list[Path] = []
+    for _ in range(_TRIES):
+        for parent in parents:
+            with suppress(FileExistsError):
+                parent.mkdir()
+                made.append(parent)
+        with suppress(FileNotFoundError):
+            folder.mkdir()
+            return made
+    folder.mkdir()
+    return made
+
+
+def sweep(home: Path, *kept: str) -> None:
+    """Removes folders in which nothing has changed for days, unless they have one of these names."""
+    for folder in home.iterdir():
+        if not folder.is_dir() or folder.name in kept:
+            continue
+        try:
+            age = time.time() - max(file.stat().st_mtime for file in (folder, *folder.rglob("*")))
+        except OSError:
+            continue
+        if age > _STALE_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)

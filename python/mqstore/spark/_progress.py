@@ -1,0 +1,140 @@
+"""How far the tasks of a job are: attempts tell it in files, the driver looks at them.
+
+An attempt that tells has ``progress`` in its own folder, ``task-<round>-<number>-...`` in that of the job: 42 bytes,
+overwritten in place about three times a second, and a last time at its end::
+
+    00000000000000004711 00000000000000008150       bytes done, bytes to do
+
+Nobody depends on it: a file that cannot be written or read is as none. Of several attempts at a task the one that is
+furthest counts, so that a second copy, or one that goes on though it was given up, takes nothing back.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from mqstore._reports import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_FILE = "progress"
+_FORM = re.compile(rb"(\d{20}) (\d{20})\n")
+_ATTEMPT = re.compile(r"task-(\d+)-(\d+)-")
+_WRITE_SECONDS = 0.3
+_LOOK_SECONDS = 0.25
+
+Tell: TypeAlias = "Callable[[int, int], object]"
+"""Is told the bytes done, and the bytes to do."""
+
+
+class Teller:
+    """Tells how far an attempt is."""
+
+    def __init__(self, attempt: str) -> None:
+        self._path = Path(attempt, _FILE)
+        self._due = time.monotonic() + _WRITE_SECONDS
+
+    def __call__(self, done: int, total: int) -> None:
+        """Tells it, unless that was done just before."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + _WRITE_SECONDS
+            self._write(min(done, total), total)
+
+    def finish(self) -> None:
+        """Tells that everything is done."""
+        self._write(1, 1)
+
+    def _write(self, done: int, total: int) -> None:
+        try:
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                os.pwrite(file, b"%020d %020d\n" % (done, total), 0)
+            finally:
+                os.close(file)
+        except OSError:
+            return
+
+
+class Meter:
+    """Adds up how far a job is, round by round, and calls whom it concerns."""
+
+    def __init__(self, call: Callable[[Progress], object], total: int | None) -> None:
+        """A job of so many bytes; of tasks, where None says that the bytes are not known."""
+        self._call = call
+        self._total = total or None
+        self._before = 0
+        self._told = -1
+        self._round = 0
+        self._weights: list[int] = []
+        self._best: list[float] = []
+        self._jobs: set[str] = set()
+        self._width = 0
+        self._next_look = 0.0
+
+    def begin(self, number: int, width: int, weights: Sequence[int], jobs: Sequence[str | None]) -> None:
+        """A round begins: its number, its tasks, what each of its calls is worth, and the folders of their jobs."""
+        self._round, self._width = number, width
+        self._weights = list(weights)
+        self._best = [0.0] * len(weights)
+        self._jobs = {job for job in jobs if job is not None}
+        self._next_look = 0.0
+        if self._total is not None:
+            self._total = max(self._total, self._before + sum(weights))
+        self.look(0)
+
+    def look(self, tasks: int | None) -> None:
+        """Tells how far the round is, of which so many tasks are done, if that is known."""
+        if self._total is None:
+            self._tell(self._before + (tasks or 0), self._before + self._width)
+        elif time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+            self._read()
+            shares = zip(self._weights, self._best, strict=True)
+            self._tell(self._before + int(sum(weight * best for weight, best in shares)), self._total)
+
+    def end(self) -> None:
+        """All tasks of the round are done."""
+        self._before += self._width if self._total is None else sum(self._weights)
+        self._tell(self._before, self._before if self._total is None else self._total)
+
+    def finish(self) -> None:
+        """The last round is over."""
+        if self._total is not None:
+            self._tell(self._total, self._total)
+
+    def _tell(self, done: int, total: int) -> None:
+        if done > self._told:
+            self._told = done
+            self._call(Progress(done, total))
+
+    def _read(self) -> None:
+        for job in self._jobs:
+            try:
+                attempts = list(Path(job).iterdir())
+            except OSError:
+                continue
+            for attempt in attempts:
+                named = _ATTEMPT.match(attempt.name)
+                if named is not None and int(named[1]) == self._round and int(named[2]) < len(self._best):
+                    at = int(named[2])
+                    if self._best[at] < 1:
+                        self._best[at] = max(self._best[at], _share(attempt / _FILE))
+
+
+def _share(path: Path) -> float:
+    """Which part of its work an attempt has done."""
+    try:
+        with path.open("rb") as file:
+            found = _FORM.fullmatch(file.read(64))
+    except OSError:
+        return 0.0
+    if found is None:
+        return 0.0
+    done, total = int(found[1]), int(found[2])
+    return min(1.0, done / total) if total else 0.0

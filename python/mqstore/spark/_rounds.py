@@ -1,0 +1,83 @@
+"""Jobs on the executors, in rounds of calls, each of which takes what the one before it has answered."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mqstore import _native
+from mqstore.spark._progress import Meter
+from mqstore.spark._session import run
+from mqstore.spark._ship import archive_name
+from mqstore.spark._tasks import Home, tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from mqstore._reports import Progress
+
+_CONNECT_PARALLELISM = 8
+"""How many tasks are to share one piece of work where the session does not say how many there can be at a time."""
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks are to share one piece of work."""
+    context = getattr(spark, "sparkContext", None)
+    return _CONNECT_PARALLELISM if context is None else context.defaultParallelism
+
+
+class Call(NamedTuple):
+    """A call of `_work`."""
+
+    name: str
+    arguments: list[Any]
+    job: str | None = None
+    """The folder of its job."""
+    weight: int = 0
+    """What it is worth, in bytes."""
+
+
+class Rounds:
+    """The rounds of one job."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        progress: Callable[[Progress], object] | None,
+        total: int | None,
+        max_tasks: int | None = None,
+    ) -> None:
+        """A job of so many bytes, or of tasks; with at most so many of them at a time."""
+        self._spark = spark
+        self._meter = None if progress is None else Meter(progress, total)
+        self._max_tasks = max_tasks
+        self._number = 0
+
+    def run(self, calls: Sequence[Call]) -> list[Any]:
+        """Makes these calls, each in a task of its own or a few in one; what they answer, in order.
+
+        Raises:
+            MQStoreError: one failed for good, and said why.
+        """
+        if not calls:
+            return []
+        width = min(len(calls), self._max_tasks or len(calls))
+        texts = [(call.job, json.dumps([call.name, call.arguments])) for call in calls]
+        home = Home(_native.__version__, archive_name())
+        function = tasks(texts, width, self._number, self._meter is not None, home)
+        if self._meter is not None:
+            self._meter.begin(self._number, width, [call.weight for call in calls], [call.job for call in calls])
+        look = None if self._meter is None else self._meter.look
+        rows = run(self._spark, function, width, "number bigint, answer string", look)
+        if self._meter is not None:
+            self._meter.end()
+        self._number += 1
+        by_number = {row.number: json.loads(row.answer) for row in rows}
+        return [by_number[number] for number in range(len(calls))]
+
+    def finish(self) -> None:
+        """There is no other round."""
+        if self._meter is not None and self._number:
+            self._meter.finish()

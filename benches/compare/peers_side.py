@@ -2,8 +2,9 @@
 
 Operation ``put``: bodies are stored, `batch` a call, each call by itself; with `durability` ``sync`` each call survives
 a power cut when it returns, with ``async`` the end of the process. Operation ``iterate``: all bodies of a filled one
-are looked at in order. Operation ``import``: what a new interpreter takes longer. `pattern` names who it is. None of
-them is told keys or tags; numbers in order are the keys where there have to be some.
+are looked at in order. Operation ``work``: a body is put, got under a lease, so that a worker that dies takes nothing
+with it, and acknowledged, each by a call of its own. Operation ``import``: what a new interpreter takes longer.
+`pattern` names who it is. None of them is told keys or tags; numbers in order are the keys where there have to be some.
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ from python_side import AT_ONCE, serve
 import mqstore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Work = Callable[[bytes], bytes]
 
 MAP_BYTES = 32 << 30
+
+LEASE_S = 30
+"""How long who got a message has it alone."""
 
 
 class Peer(Protocol):
@@ -41,6 +47,10 @@ class Peer(Protocol):
     def __len__(self) -> int:
         """Count what is stored: by looking at it, unless whoever is looked at has less then, and a count."""
         return sum(1 for _ in self)
+
+    def worker(self) -> Work:
+        """Return what puts a body, gets one and acknowledges that."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close it."""
@@ -64,6 +74,18 @@ class Ours(Peer):
     def __iter__(self) -> Iterator[bytes]:
         """Yield all bodies in their order."""
         return (message.body for message in self.store.read("bench", 0))
+
+    def worker(self) -> Work:
+        """Return what puts a body, gets one and acknowledges that."""
+        jobs = self.store.work_queue("bench")
+
+        def work(body: bytes) -> bytes:
+            jobs.put(body)
+            message = jobs.get()
+            jobs.ack(message)
+            return message.body
+
+        return work
 
     def close(self) -> None:
         """Close it."""
@@ -123,6 +145,17 @@ class Memory(Peer):
         while not self.queue.empty():
             yield self.queue.get()
 
+    def worker(self) -> Work:
+        """Return what puts a body, gets one and says that it is done."""
+
+        def work(body: bytes) -> bytes:
+            self.queue.put(body)
+            found = self.queue.get()
+            self.queue.task_done()
+            return found
+
+        return work
+
     def __len__(self) -> int:
         """Count what is stored."""
         return self.queue.qsize()
@@ -151,6 +184,24 @@ class Sqlite(Peer):
         """Yield all bodies in their order."""
         return (row[0] for row in self.connection.execute("SELECT body FROM messages ORDER BY number"))
 
+    def worker(self) -> Work:
+        """Return what inserts a row, marks the first free one as taken, and deletes that."""
+        self.connection.execute("CREATE TABLE jobs (number INTEGER PRIMARY KEY, body BLOB NOT NULL, until REAL)")
+        self.connection.execute("CREATE INDEX free ON jobs (number) WHERE until IS NULL")
+        first = "(SELECT number FROM jobs WHERE until IS NULL ORDER BY number LIMIT 1)"
+        take = f"UPDATE jobs SET until = ? WHERE number = {first} RETURNING number, body"
+
+        def work(body: bytes) -> bytes:
+            with self.connection:
+                self.connection.execute("INSERT INTO jobs (body) VALUES (?)", (body,))
+            with self.connection:
+                number, found = self.connection.execute(take, (time.time() + LEASE_S,)).fetchone()
+            with self.connection:
+                self.connection.execute("DELETE FROM jobs WHERE number = ?", (number,))
+            return bytes(found)
+
+        return work
+
     def close(self) -> None:
         """Close it."""
         self.connection.close()
@@ -163,7 +214,7 @@ class Lmdb(Peer):
         """Make it."""
         import lmdb
 
-        self.environment = lmdb.open(str(path), map_size=MAP_BYTES, sync=durable, metasync=durable)
+        self.environment = lmdb.open(str(path), map_size=MAP_BYTES, max_dbs=2, sync=durable, metasync=durable)
         self.next = 0
 
     def put(self, bodies: list[bytes]) -> None:
@@ -177,6 +228,26 @@ class Lmdb(Peer):
         """Yield all bodies in their order."""
         with self.environment.begin() as transaction, transaction.cursor() as cursor:
             yield from cursor.iternext(keys=False)
+
+    def worker(self) -> Work:
+        """Return what adds an entry, moves the first one among those that are taken, and deletes it there."""
+        free, taken = self.environment.open_db(b"free"), self.environment.open_db(b"taken")
+
+        def work(body: bytes) -> bytes:
+            with self.environment.begin(write=True) as transaction:
+                transaction.put(self.next.to_bytes(8, "big"), body, db=free, append=True)
+            self.next += 1
+            with self.environment.begin(write=True) as transaction:
+                cursor = transaction.cursor(free)
+                cursor.first()
+                key, found = cursor.item()
+                transaction.put(key, struct.pack(">d", time.time() + LEASE_S) + found, db=taken)
+                cursor.delete()
+            with self.environment.begin(write=True) as transaction:
+                transaction.delete(key, db=taken)
+            return bytes(found)
+
+        return work
 
     def close(self) -> None:
         """Close it."""
@@ -265,6 +336,17 @@ class LiteQueue(Peer):
         while (message := self.queue.pop()) is not None:
             yield message.data.encode()
 
+    def worker(self) -> Work:
+        """Return what puts a text, pops one, which locks it, and says that it is done."""
+
+        def work(body: bytes) -> bytes:
+            self.queue.put(body.decode())
+            message = self.queue.pop()
+            self.queue.done(message.message_id)
+            return message.data.encode()
+
+        return work
+
     def __len__(self) -> int:
         """Count what is stored."""
         return int(self.queue.qsize())
@@ -281,6 +363,7 @@ class PersistQueue(Peer):
         """Make it."""
         import persistqueue
 
+        self.path = path
         self.queue = persistqueue.SQLiteQueue(str(path), auto_commit=True)
 
     def put(self, bodies: list[bytes]) -> None:
@@ -292,6 +375,20 @@ class PersistQueue(Peer):
         """Take all bodies out in their order."""
         while self.queue.size:
             yield self.queue.get()
+
+    def worker(self) -> Work:
+        """Return what puts a body into a queue with acknowledgements, gets one and acknowledges it."""
+        import persistqueue
+
+        jobs = persistqueue.SQLiteAckQueue(str(self.path), name="jobs", auto_commit=True)
+
+        def work(body: bytes) -> bytes:
+            jobs.put(body)
+            found: bytes = jobs.get()
+            jobs.ack(found)
+            return found
+
+        return work
 
     def __len__(self) -> int:
         """Count what is stored."""
@@ -391,6 +488,20 @@ def imported(spec: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": seconds, "taken_ms": seconds * 1e3, "messages": 1, "stored": 1, "refused": 0}
 
 
+def work(spec: dict[str, Any]) -> dict[str, Any]:
+    """Put a message, get it and acknowledge it, one after the other."""
+    peer = made(spec)
+    step, head = peer.worker(), spec["body_bytes"] - 12
+    for number in range(spec["warm_up"]):
+        step(b"%012d" % number + b"x" * head)
+    bodies = [b"%012d" % number + b"x" * head for number in range(spec["messages"])]
+    begin = time.perf_counter()
+    found = sum(step(body) == body for body in bodies)
+    seconds = time.perf_counter() - begin
+    peer.close()
+    return {"seconds": seconds, "messages": len(bodies), "stored": found, "refused": 0}
+
+
 def iterate(spec: dict[str, Any]) -> dict[str, Any]:
     """Look at the bodies of all messages."""
     peer, body = made(spec), b"x" * spec["body_bytes"]
@@ -405,4 +516,4 @@ def iterate(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve({"put": put, "iterate": iterate, "import": imported})
+    serve({"put": put, "iterate": iterate, "work": work, "import": imported})

@@ -34,6 +34,7 @@ FRONT = {
     "py-append-many": ("Python: a thousand a call", ("rocksdict", "plyvel", "lmdb", "sqlite3", "file")),
     "py-durable": ("Python: one a call, synced", ("rocksdict", "plyvel", "lmdb", "sqlite3", "file")),
     "py-iterate": ("Python: iterate", ("rocksdict", "plyvel", "lmdb", "sqlite3", "file")),
+    "py-work": ("Python: put, get and acknowledge a job", ("lmdb", "sqlite3", "litequeue", "persist-queue")),
     "spark-compact": ("Spark: compact 2 million messages", ("log parsed in Python, window",)),
 }
 """Rows of the front page: what is done, and beside whom, of several the fastest."""

@@ -74,6 +74,20 @@ PYTHON_ROWS: tuple[Row, ...] = (
             "sqlite3": 200_000,
         },
     ),
+    _row(
+        "work",
+        "put, got under a lease and acknowledged, one after the other",
+        {"op": "work", "warm_up": 100},
+        150_000,
+        {
+            OURS: 100_000,
+            MEMORY: 500_000,
+            "lmdb": 50_000,
+            "sqlite3": 20_000,
+            "litequeue": 500,
+            "persist-queue": 2_000,
+        },
+    ),
     Row(
         "py-import",
         "Python: `import`, beyond an interpreter that imports nothing",

@@ -16,20 +16,26 @@ import typing as _typing
 
 from mqstore import errors, types
 from mqstore._directories import compact, info, rebuild, repair, verify
-from mqstore._native import AppendResult, SqlFilter, StoredMessage, __version__
+from mqstore._native import AppendResult, LeasedMessage, SqlFilter, StoredMessage, __version__
 from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
 from mqstore.errors import (
+    ConsumerClosedError,
     CorruptionError,
     DiskFullError,
+    Empty,
     ForkedProcessError,
+    Full,
     InvalidFilterError,
     InvalidMessageError,
     InvalidOptionError,
+    LeaseLostError,
     MessageTooLargeError,
     MQStoreError,
     NotAStoreError,
     OffsetOutOfRangeError,
+    QueueNotAssignedError,
     RefusedError,
+    ShutDown,
     StoreBusyError,
     StoreClosedError,
     StoreIOError,
@@ -44,6 +50,7 @@ from mqstore.errors import (
 )
 
 if _typing.TYPE_CHECKING:
+    from mqstore._consumer import Consumer, OffsetCommit
     from mqstore._export import export
     from mqstore._filter import sql
     from mqstore._import import import_
@@ -78,17 +85,22 @@ if _typing.TYPE_CHECKING:
     from mqstore._restore import RestoredQueue, RestoreReport, restore_compaction
     from mqstore._scan import Scan, scan
     from mqstore._table import Change, Table
+    from mqstore._work_queue import WorkQueue, WorkQueueCounts
 
 __all__ = [
     "AppendResult",
     "Change",
     "CompactionReport",
+    "Consumer",
+    "ConsumerClosedError",
     "CorruptionError",
     "DiskFullError",
+    "Empty",
     "ExpireReport",
     "ExpiredFile",
     "ExportReport",
     "ForkedProcessError",
+    "Full",
     "GroupInfo",
     "GroupOffset",
     "HourRate",
@@ -96,6 +108,8 @@ __all__ = [
     "InvalidFilterError",
     "InvalidMessageError",
     "InvalidOptionError",
+    "LeaseLostError",
+    "LeasedMessage",
     "LostOffsets",
     "LostRange",
     "MQStoreError",
@@ -103,11 +117,13 @@ __all__ = [
     "MessageTooLargeError",
     "NamespaceInfo",
     "NotAStoreError",
+    "OffsetCommit",
     "OffsetOutOfRangeError",
     "PartSize",
     "Problem",
     "Progress",
     "QueueInfo",
+    "QueueNotAssignedError",
     "QueueRange",
     "RebuildReport",
     "RefusedError",
@@ -115,6 +131,7 @@ __all__ = [
     "RestoreReport",
     "RestoredQueue",
     "Scan",
+    "ShutDown",
     "SnapshotReport",
     "SqlFilter",
     "Store",
@@ -137,6 +154,8 @@ __all__ = [
     "TopicNotFoundError",
     "UnsupportedFormatError",
     "VerifyReport",
+    "WorkQueue",
+    "WorkQueueCounts",
     "__version__",
     "compact",
     "errors",
@@ -156,10 +175,14 @@ __all__ = [
 
 _HOMES = {
     "Change": "_table",
+    "Consumer": "_consumer",
+    "OffsetCommit": "_consumer",
     "Message": "_message",
     "Scan": "_scan",
     "StoreOptions": "_options",
     "Table": "_table",
+    "WorkQueue": "_work_queue",
+    "WorkQueueCounts": "_work_queue",
     "export": "_export",
     "import_": "_import",
     "RestoreReport": "_restore",

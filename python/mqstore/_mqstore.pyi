@@ -1,12 +1,14 @@
 """The native part of mqstore; use the package `mqstore`, not this module."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final, Literal, Self, final
 
 from typing_extensions import disjoint_base
 
 from mqstore._message import Message
+from mqstore._mqstore_delivery import LeasedMessage, NativeConsumer, NativeWorkQueue, groups, offset_history
+from mqstore._mqstore_filter import SqlFilter
 from mqstore._mqstore_jobs import (
     compaction_abandon,
     compaction_end,
@@ -36,16 +38,17 @@ from mqstore._mqstore_testing import TestClock, TestFaults, is_reserved
 from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Time
 
 __all__ = [
-    "AppendResult", "CopyStream", "LineStream", "LoopLink", "LoopWait", "MessageIterator", "NativeStore",
-    "QueuedAppend", "ScanRows", "ScanStream", "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows",
-    "TestClock", "TestFaults", "__version__", "_after_fork_in_child", "_restore_message", "append_rows",
-    "append_staged", "check_rows", "check_staged", "compaction_abandon", "compaction_end", "compaction_next",
-    "compaction_plan", "compaction_preview", "compaction_publish", "compaction_read", "compaction_report",
-    "compaction_restore", "compaction_run", "compaction_run_step", "compaction_split", "copy_store",
-    "decode_records", "delete_namespace", "delete_topic", "info", "is_reserved", "key_hashes", "message_ids",
-    "namespaces", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema",
-    "staged_ids", "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan",
-    "verify_run_step", "verify_steps",
+    "AppendResult", "CopyStream", "LeasedMessage", "LineStream", "LoopLink", "LoopWait", "MessageIterator",
+    "NativeConsumer", "NativeStore", "NativeWorkQueue", "QueuedAppend", "ScanRows", "ScanStream", "SqlFilter",
+    "Stager", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__",
+    "_after_fork_in_child", "_restore_message", "append_rows", "append_staged", "check_rows", "check_staged",
+    "compaction_abandon", "compaction_end", "compaction_next", "compaction_plan", "compaction_preview",
+    "compaction_publish", "compaction_read", "compaction_report", "compaction_restore", "compaction_run",
+    "compaction_run_step", "compaction_split", "copy_store", "decode_records", "delete_namespace", "delete_topic",
+    "groups", "info", "is_reserved", "key_hashes", "message_ids", "namespaces", "offset_history", "rebuild",
+    "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema", "staged_ids", "tags_codes",
+    "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
+    "verify_steps",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -262,7 +265,7 @@ class NativeStore:
             StoreClosedError: the store was closed meanwhile.
         """
 
-@final
+@disjoint_base
 class StoredMessage:
     """A message as it is stored.
 
@@ -353,45 +356,6 @@ class StoredMessage:
         """The body as text."""
     def json(self) -> Any:
         """The body parsed as JSON."""
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-    def __reduce__(self) -> tuple[Any, ...]: ...
-
-@final
-class SqlFilter:
-    """A condition on the properties of messages, in RocketMQ's SQL92; made by `mqstore.sql`.
-
-    Frozen, equal by its text, picklable.
-    """
-
-    def __new__(cls, expression: str, /) -> Self: ...
-    @property
-    def expression(self) -> str:
-        """The text."""
-    @property
-    def properties(self) -> tuple[str, ...]:
-        """The names of the properties that it reads, sorted."""
-    @property
-    def ignored(self) -> str | None:
-        """What follows the condition and is ignored, as RocketMQ ignores it; None where nothing does."""
-    def explain(self) -> str:
-        """What it means in plain words: a line for each condition, with what the properties in it are read as."""
-    def matches(self, properties: Mapping[str, str] | StoredMessage | Message) -> bool:
-        """Whether a message matches.
-
-        Args:
-            properties: a mapping of str to str, or a `StoredMessage` or `Message`, whose keys and tags count as
-                the properties `KEYS` and `TAGS`.
-        """
-    def evaluate(self, properties: Mapping[str, str] | StoredMessage | Message) -> bool | None:
-        """What a message comes to: True, False, or None where that is unknown. Only True matches.
-
-        Args:
-            properties: as for `matches`.
-
-        Raises:
-            ValueError: a property cannot be read as what it is compared with; such a message does not match.
-        """
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, ...]: ...

@@ -12,6 +12,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mqstore import _native
+from mqstore._delivery import DeliveringStore
 from mqstore._paths import home_of
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _watch_forks() -> None:
         _fork_hook.append(True)
 
 
-class Store(_native.NativeStore):
+class Store(DeliveringStore):
     """A message store in a directory; made by `mqstore.open`.
 
     Thread-safe. Close it, best by `with`: a store that is forgotten warns and closes itself. It does

@@ -23,6 +23,12 @@
         RefusedError            ValueError              a change that does not fit what is known by now
         StoreTimeoutError       TimeoutError
         StoreBusyError          BlockingIOError         the store cannot take the request now: try again
+        ConsumerClosedError     ValueError              a consumer was closed, before the call or during it
+        QueueNotAssignedError   LookupError             another consumer of the group has the queue
+        LeaseLostError          RuntimeError            a message of a work queue is somebody else's now
+        Empty                   queue.Empty             a work queue has nothing to get
+        Full                    queue.Full              a work queue has no room
+        ShutDown                queue.ShutDown          a work queue was shut down
 
 Every error is frozen, equal by value and picklable; its arguments are attributes of the same name, and
 its text names the file, the place in it and what to do. Warnings are `StoreWarning`.
@@ -32,20 +38,27 @@ from __future__ import annotations
 
 import errno
 import io
-from typing import Any, ClassVar
+import queue as _queue
+from typing import TYPE_CHECKING, Any, ClassVar
 
 __all__ = [
+    "ConsumerClosedError",
     "CorruptionError",
     "DiskFullError",
+    "Empty",
     "ForkedProcessError",
+    "Full",
     "InvalidFilterError",
     "InvalidMessageError",
     "InvalidOptionError",
+    "LeaseLostError",
     "MQStoreError",
     "MessageTooLargeError",
     "NotAStoreError",
     "OffsetOutOfRangeError",
+    "QueueNotAssignedError",
     "RefusedError",
+    "ShutDown",
     "StoreBusyError",
     "StoreClosedError",
     "StoreIOError",
@@ -58,6 +71,14 @@ __all__ = [
     "TopicNotFoundError",
     "UnsupportedFormatError",
 ]
+
+if TYPE_CHECKING:
+
+    class _ShutDown(Exception): ...  # noqa: N818 - the name in the standard library
+
+else:
+    # Python has it from 3.13 on.
+    _ShutDown = getattr(_queue, "ShutDown", Exception)
 
 
 class MQStoreError(Exception):
@@ -407,6 +428,88 @@ class StoreBusyError(MQStoreError, BlockingIOError):
 
     def __init__(self, reason: str) -> None:
         self._settle(reason, reason=reason)
+
+
+class ConsumerClosedError(MQStoreError, ValueError):
+    """The consumer was closed, before the call or during it."""
+
+    _fields = ("group",)
+
+    group: str
+
+    def __init__(self, group: str) -> None:
+        self._settle(f"the consumer of group {group} is closed", group=group)
+
+
+class QueueNotAssignedError(MQStoreError, LookupError):
+    """The queue is not, or no longer, this consumer's: another one of its group has it."""
+
+    _fields = ("group", "topic", "queue_id")
+
+    group: str
+    topic: str
+    queue_id: int
+
+    def __init__(self, group: str, topic: str, queue_id: int) -> None:
+        text = (
+            f"queue {topic}/{queue_id} is not assigned to this consumer of group {group}: its assignment says which are"
+        )
+        self._settle(text, group=group, topic=topic, queue_id=queue_id)
+
+
+class LeaseLostError(MQStoreError, RuntimeError):
+    """The time of a message was over and somebody else got it, or it was given back; nothing was changed.
+
+    `attempt` is the delivery that the caller had.
+    """
+
+    _fields = ("topic", "queue_id", "queue_offset", "attempt")
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    attempt: int
+
+    def __init__(self, topic: str, queue_id: int, queue_offset: int, attempt: int) -> None:
+        text = (
+            f"message {topic}/{queue_id} offset {queue_offset} is no longer leased to this caller (attempt {attempt}): "
+            "a longer invisible_duration, or extend in time, keeps it"
+        )
+        self._settle(text, topic=topic, queue_id=queue_id, queue_offset=queue_offset, attempt=attempt)
+
+
+class Empty(MQStoreError, _queue.Empty):  # noqa: N818 - the name in the standard library
+    """A work queue has nothing to get, or had nothing in time; also the `Empty` of the module `queue`."""
+
+    _fields = ("queue",)
+
+    queue: str
+
+    def __init__(self, queue: str) -> None:
+        self._settle(f"nothing to get from {queue}", queue=queue)
+
+
+class Full(MQStoreError, _queue.Full):  # noqa: N818 - the name in the standard library
+    """A work queue has no room, or had none in time; also the `Full` of the module `queue`."""
+
+    _fields = ("queue", "maxsize")
+
+    queue: str
+    maxsize: int
+
+    def __init__(self, queue: str, maxsize: int) -> None:
+        self._settle(f"{queue} holds {maxsize} messages, which is its maxsize", queue=queue, maxsize=maxsize)
+
+
+class ShutDown(MQStoreError, _ShutDown):  # noqa: N818 - the name in the standard library
+    """A work queue was shut down, or the handle on it closed; also the `ShutDown` of the module `queue`."""
+
+    _fields = ("queue",)
+
+    queue: str
+
+    def __init__(self, queue: str) -> None:
+        self._settle(f"{queue} was shut down", queue=queue)
 
 
 class StoreWarning(UserWarning):

@@ -24,9 +24,11 @@ __all__ = [
     "Filter",
     "Keys",
     "Mode",
+    "OnLost",
     "Properties",
     "PutLock",
     "Recovery",
+    "Start",
     "StorePath",
     "Time",
     "Visibility",
@@ -55,6 +57,12 @@ Duration: TypeAlias = float | timedelta
 
 Filter: TypeAlias = "str | SqlFilter"
 """Which messages are wanted: tags as `"a || b"`, or a condition on properties, `mqstore.sql("price > 5")`."""
+
+Start: TypeAlias = Literal["earliest", "latest"] | Time
+"""Where a consumer begins or goes to: at the first message, behind the last one, or at a time."""
+
+OnLost: TypeAlias = Literal["continue", "raise"]
+"""What a consumer does about messages that were deleted before its group read them."""
 
 Boundary: TypeAlias = Literal["lower", "upper"]
 """Which of several messages stored at one time a look-up by time answers: the first or the last."""

@@ -555,6 +555,11 @@ class JavaClient:
         rows, _ = self._act("consume", topic=topic, seconds=seconds)
         return [JavaMessage.from_row(row["message"]) for row in rows]
 
+    def take(self, group: str, topic: str, count: int, seconds: int = 90) -> list[JavaMessage]:
+        """Take so many messages at least as a member of a group, until the broker knows that it has consumed all."""
+        rows, _ = self._act("group", group=group, topic=topic, count=count, seconds=seconds)
+        return [JavaMessage.from_row(row["message"]) for row in rows]
+
     def produce(self, specs: Sequence[Spec]) -> list[dict[str, Any]]:
         """Send messages; a spec may also have `batch`, `delay_level`, or `transaction` "commit" or "rollback"."""
         rows, _ = self._act("produce", messages=list(specs))

@@ -27,7 +27,9 @@ def parameters(thing: Any) -> list[tuple[str, Any, object]]:
     return [(each.name, each.kind, each.default) for each in found if each.name != "self"]
 
 
-METHODS = [name for name in dir(mqstore.Store) if not name.startswith("_")]
+# Consumers and work queues wait in threads.
+IN_THREADS = {"consumer", "work_queue"}
+METHODS = [name for name in dir(mqstore.Store) if not name.startswith("_") and name not in IN_THREADS]
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -21,6 +21,27 @@ def blocks(page: str) -> list[str]:
     ("page", "printed"),
     [
         ("docs/asyncio.md", ["0 ['orders']", "{'amount': 5}", "paid", "0", "1", "2", "3", "True", "AppendResult", "1"]),
+        (
+            "docs/consumers.md",
+            [
+                *("order 0", "order 2", "order 4", "order 1", "2 to do", "order 3", "order 5"),
+                "(('orders', 0),) (('orders', 1),)",
+                "(('orders', 0), ('orders', 1))",
+                "['order 1', 'order 3', 'order 5']",
+                *("1", "6", "0"),
+                "[('orders', 0, 0), ('orders', 1, 0)]",
+                "['audit', 'billing', 'mail']",
+            ],
+        ),
+        (
+            "docs/work-queue.md",
+            [
+                "resize cat.png 1",
+                "10 WorkQueueCounts",
+                "1",
+                *("to nobody mails", "1 1", "full", "True"),
+            ],
+        ),
     ],
 )
 def test_the_blocks_of_a_page_run_one_after_the_other(

@@ -6,6 +6,7 @@ import copy
 import errno
 import io
 import pickle
+import queue
 import traceback
 
 import pytest
@@ -37,6 +38,12 @@ SAMPLES: list[tuple[mqstore.MQStoreError, type[BaseException], str]] = [
     (mqstore.RefusedError("topic t takes no messages"), ValueError, "topic t takes no messages"),
     (mqstore.StoreTimeoutError("the writer", 1.5), TimeoutError, "timed out after 1.5 s"),
     (mqstore.StoreBusyError("try again"), BlockingIOError, "try again"),
+    (mqstore.ConsumerClosedError("g"), ValueError, "the consumer of group g is closed"),
+    (mqstore.QueueNotAssignedError("g", "t", 1), LookupError, "queue t/1 is not assigned"),
+    (mqstore.LeaseLostError("t", 0, 7, 2), RuntimeError, "message t/0 offset 7"),
+    (mqstore.Empty("work queue t"), queue.Empty, "nothing to get from work queue t"),
+    (mqstore.Full("work queue t", 3), queue.Full, "work queue t holds 3 messages"),
+    (mqstore.ShutDown("work queue t"), getattr(queue, "ShutDown", Exception), "work queue t was shut down"),
 ]
 
 

@@ -332,6 +332,15 @@ def test_the_readme_for_programs_runs(
     assert lines[-2:] == ["5", "['three']"]
 
 
+def test_the_readme_for_workers_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (program,) = [text for text in examples("README.md") if "work_queue" in text]
+    exec(compile(program, "README.md", "exec"), {})
+    assert capsys.readouterr().out == "resize cat.png for the first time\n['resize cat.png']\n"
+
+
 def test_the_readme_for_tests_runs(tmp_path: Path) -> None:
     (program,) = [text for text in examples("README.md") if "def test_" in text]
     names: dict[str, object] = {}

@@ -20,12 +20,16 @@ PUBLIC = {
     "AppendResult",
     "Change",
     "CompactionReport",
+    "Consumer",
+    "ConsumerClosedError",
     "CorruptionError",
     "DiskFullError",
+    "Empty",
     "ExpireReport",
     "ExpiredFile",
     "ExportReport",
     "ForkedProcessError",
+    "Full",
     "GroupInfo",
     "GroupOffset",
     "HourRate",
@@ -33,6 +37,8 @@ PUBLIC = {
     "InvalidFilterError",
     "InvalidMessageError",
     "InvalidOptionError",
+    "LeaseLostError",
+    "LeasedMessage",
     "LostOffsets",
     "LostRange",
     "MQStoreError",
@@ -40,17 +46,20 @@ PUBLIC = {
     "MessageTooLargeError",
     "NamespaceInfo",
     "NotAStoreError",
+    "OffsetCommit",
     "OffsetOutOfRangeError",
     "PartSize",
     "Problem",
     "Progress",
     "QueueInfo",
+    "QueueNotAssignedError",
     "QueueRange",
     "RebuildReport",
     "RefusedError",
     "RepairReport",
     "RestoreReport",
     "RestoredQueue",
+    "ShutDown",
     "SnapshotReport",
     "SqlFilter",
     "Scan",
@@ -74,6 +83,8 @@ PUBLIC = {
     "TopicNotFoundError",
     "UnsupportedFormatError",
     "VerifyReport",
+    "WorkQueue",
+    "WorkQueueCounts",
     "__version__",
     "compact",
     "errors",
@@ -116,6 +127,30 @@ SIGNATURES = {
     "Store.expire": "(self, *, dry_run=True, compact=False)",
     "Store.set_confirm_offset": "(self, /, offset)",
     "Store.flush": "(self, /)",
+    "Store.consumer": "(self, group, topics, filter=None, start='earliest', *, ordered=False, broadcast=False, "
+    "name=None, commit_interval=0.1, on_lost='continue', history=False)",
+    "Store.work_queue": "(self, topic, group='workers', *, invisible_duration=30.0, max_attempts=16, backoff=None, "
+    "maxsize=0)",
+    "Consumer.poll": "(self, /, max_messages=1000, timeout=None)",
+    "Consumer.commit": "(self, /, offsets=None, *, sync=False)",
+    "Consumer.seek": "(self, /, topic, queue_id, offset)",
+    "Consumer.seek_to_time": "(self, /, time)",
+    "Consumer.reset": "(self, /, to, *, sync=False)",
+    "Consumer.lag": "(self, /)",
+    "WorkQueue.put": "(self, /, body, *, keys=(), tags=None, properties=None, delay=None, durable=False, block=True, "
+    "timeout=None)",
+    "WorkQueue.put_nowait": "(self, body, *, keys=(), tags=None, properties=None, delay=None, durable=False)",
+    "WorkQueue.put_many": "(self, /, messages, *, delay=None, durable=False, block=True, timeout=None)",
+    "WorkQueue.get": "(self, /, block=True, timeout=None)",
+    "WorkQueue.get_nowait": "(self)",
+    "WorkQueue.get_many": "(self, /, count, timeout=None)",
+    "WorkQueue.ack": "(self, /, message, *, durable=False)",
+    "WorkQueue.nack": "(self, /, message, delay=None)",
+    "WorkQueue.extend": "(self, /, message, duration)",
+    "WorkQueue.task_done": "(self, /, message=None)",
+    "WorkQueue.join": "(self, /, timeout=None)",
+    "WorkQueue.shutdown": "(self, /, immediate=False)",
+    "WorkQueue.redrive": "(self, /, limit=None)",
     "Store.close": "(self, /)",
 }
 
@@ -179,7 +214,17 @@ def _bare_signature(thing: Any) -> str:
     return str(bare)
 
 
-@pytest.mark.parametrize("kind", [mqstore.Store, mqstore.StoredMessage, mqstore.AppendResult])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        mqstore.Store,
+        mqstore.StoredMessage,
+        mqstore.AppendResult,
+        mqstore.Consumer,
+        mqstore.WorkQueue,
+        mqstore.LeasedMessage,
+    ],
+)
 def test_members_are_documented(kind: type) -> None:
     for name, member in inspect.getmembers(kind):
         assert name.startswith("_") or inspect.getdoc(member), name

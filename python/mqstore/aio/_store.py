@@ -368,6 +368,8 @@ class Store:
     delete_topic = in_thread(mqstore.Store.delete_topic)
     namespaces = in_thread(mqstore.Store.namespaces)
     delete_namespace = in_thread(mqstore.Store.delete_namespace)
+    groups = in_thread(mqstore.Store.groups)
+    offset_history = in_thread(mqstore.Store.offset_history)
     flush = in_thread(mqstore.Store.flush)
     topics = in_thread(mqstore.Store.topics)
     queues = in_thread(mqstore.Store.queues)

@@ -91,4 +91,4 @@ pub use record::{
 };
 pub use sql::{SqlError, SqlFilter};
 pub use sys_flag::{Compression, SysFlag, TransactionType};
-pub use topic::{namespace_of, validate_stored_topic, validate_topic};
+pub use topic::{namespace_of, validate_group, validate_stored_topic, validate_topic};

@@ -36,6 +36,20 @@ pub fn validate_topic(name: &str) -> Result<(), FormatError> {
     }
 }
 
+/// The longest name of a consumer group, in bytes.
+pub const MAX_GROUP_BYTES: usize = 120;
+
+/// Checks the name of a consumer group that is to be made: `%`, `|`, letters, digits, `_` and `-`; at most 120 bytes.
+/// Source: `Validators#checkGroup`, and the limit of brokers.
+pub fn validate_group(name: &str) -> Result<(), FormatError> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'%' | b'|' | b'_' | b'-');
+    if !name.is_empty() && name.len() <= MAX_GROUP_BYTES && name.bytes().all(allowed) {
+        return Ok(());
+    }
+    let what = "the name of a consumer group: 1 to 120 of %, |, letters, digits, _ and -";
+    Err(FormatError::bad_name(what, name))
+}
+
 /// Checks a name found in a record or a folder: whatever can be the name of one folder.
 pub fn validate_stored_topic(name: &str) -> Result<(), FormatError> {
     let reason = match name {
@@ -68,6 +82,16 @@ mod tests {
         }
         for name in ["t", "%LMQ%x", "%RETRY%g", "%DLQ%g", "a%", "%a", "%", ""] {
             assert_eq!(namespace_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_groups() {
+        for good in ["g", "CID_RMQ_SYS_TRANS", "a|b-1", &"x".repeat(120)] {
+            assert_eq!(validate_group(good), Ok(()), "{good}");
+        }
+        for bad in ["", "a b", "t@g", "g.1", &"x".repeat(121)] {
+            assert!(validate_group(bad).is_err(), "{bad}");
         }
     }
 

@@ -5,9 +5,12 @@
 
 use std::path::Path;
 
+use mqstore_broker::BrokerError;
 use mqstore_core::StoreError;
 use mqstore_format::FormatError;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 
 mod classes {
     use pyo3::import_exception;
@@ -33,6 +36,12 @@ mod classes {
     import_exception!(mqstore.errors, RefusedError);
     import_exception!(mqstore.errors, StoreTimeoutError);
     import_exception!(mqstore.errors, StoreBusyError);
+    import_exception!(mqstore.errors, ConsumerClosedError);
+    import_exception!(mqstore.errors, QueueNotAssignedError);
+    import_exception!(mqstore.errors, LeaseLostError);
+    import_exception!(mqstore.errors, Empty);
+    import_exception!(mqstore.errors, Full);
+    import_exception!(mqstore.errors, ShutDown);
     import_exception!(mqstore.errors, StoreWarning);
 }
 
@@ -73,6 +82,26 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
         StoreError::Refused { reason } => RefusedError::new_err((reason,)),
         StoreError::Busy { reason } => StoreBusyError::new_err((reason,)),
         StoreError::Io { path, action, source } => io(&path, action, &source),
+        other => MQStoreError::new_err((other.to_string(),)),
+    }
+}
+
+/// The Python exception for an error of a consumer or a work queue.
+pub(crate) fn broker_to_py(error: BrokerError) -> PyErr {
+    match error {
+        BrokerError::Store(error) => to_py(error),
+        BrokerError::Empty { queue } => Empty::new_err((queue,)),
+        BrokerError::Full { queue, maxsize } => Full::new_err((queue, maxsize)),
+        BrokerError::ShutDown { queue } => ShutDown::new_err((queue,)),
+        BrokerError::ConsumerClosed { group } => ConsumerClosedError::new_err((group,)),
+        BrokerError::NotAssigned { group, topic, queue_id } => {
+            QueueNotAssignedError::new_err((group, topic, queue_id))
+        }
+        BrokerError::LeaseLost { topic, queue_id, queue_offset, attempt } => {
+            LeaseLostError::new_err((topic, queue_id, queue_offset, attempt))
+        }
+        // The class and the words of `queue.Queue`.
+        error @ BrokerError::NothingToDo => PyValueError::new_err(error.to_string()),
         other => MQStoreError::new_err((other.to_string(),)),
     }
 }
@@ -120,5 +149,18 @@ pub(crate) fn of_message(py: Python<'_>, index: usize, error: PyErr) -> PyErr {
 /// Raises `StoreWarning(text)` as a warning on the line of the caller's `level`th Python frame.
 pub(crate) fn warn(py: Python<'_>, text: &str, level: u32) -> PyResult<()> {
     py.import("warnings")?.call_method1("warn", (text, py.get_type::<StoreWarning>(), level))?;
+    Ok(())
+}
+
+/// Tells the logger `mqstore` what a person should know of a group or a work queue.
+pub(crate) fn log_notes(py: Python<'_>, notes: Vec<String>) -> PyResult<()> {
+    static GET_LOGGER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if notes.is_empty() {
+        return Ok(());
+    }
+    let logger = GET_LOGGER.import(py, "logging", "getLogger")?.call1(("mqstore",))?;
+    for note in notes {
+        logger.call_method1("warning", ("%s", note))?;
+    }
     Ok(())
 }

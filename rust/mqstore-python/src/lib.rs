@@ -18,11 +18,13 @@ mod admin;
 mod batch;
 mod buffer;
 mod compaction;
+mod consumer;
 mod error;
 mod events;
 mod filter;
 mod input;
 mod iterators;
+mod leased;
 mod link;
 mod message;
 mod options;
@@ -34,6 +36,7 @@ mod table;
 mod testing;
 mod topics;
 mod verify;
+mod work_queue;
 
 use pyo3::prelude::*;
 
@@ -43,9 +46,12 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<store::NativeStore>()?;
     module.add_class::<message::StoredMessage>()?;
+    module.add_class::<leased::LeasedMessage>()?;
     module.add_class::<results::AppendResult>()?;
     module.add_class::<filter::SqlFilter>()?;
     module.add_class::<iterators::MessageIterator>()?;
+    module.add_class::<consumer::NativeConsumer>()?;
+    module.add_class::<work_queue::NativeWorkQueue>()?;
     module.add_class::<link::LoopLink>()?;
     module.add_class::<link::LoopWait>()?;
     module.add_class::<link::QueuedAppend>()?;
@@ -60,6 +66,8 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(admin::repair, module)?)?;
     module.add_function(wrap_pyfunction!(admin::copy_store, module)?)?;
     module.add_function(wrap_pyfunction!(admin::info, module)?)?;
+    module.add_function(wrap_pyfunction!(consumer::groups, module)?)?;
+    module.add_function(wrap_pyfunction!(consumer::offset_history, module)?)?;
     compaction::register(module)?;
     scan::register(module)?;
     topics::register(module)?;

@@ -41,7 +41,7 @@ fn batch_item<'py>(py: Python<'py>, item: &BatchItem<'_>) -> PyResult<Bound<'py,
 /// A message as it is stored.
 ///
 /// Frozen, equal by value, picklable. Integers are signed as in Java, timestamps are epoch milliseconds.
-#[pyclass(frozen, module = "mqstore")]
+#[pyclass(frozen, subclass, module = "mqstore")]
 pub(crate) struct StoredMessage {
     record: StoredRecord,
     /// Kept for compressed bodies only, so that they are unpacked once.
@@ -68,6 +68,27 @@ impl StoredMessage {
             .detach(|| view.unpacked_body().map(Cow::into_owned))
             .map_err(|error| bad_record(self.record.commit_log_offset, &error))?;
         Ok(PyBytes::new(py, &body))
+    }
+
+    /// What `repr` shows behind `kind`.
+    pub(crate) fn shown(&self, py: Python<'_>, kind: &str) -> PyResult<String> {
+        let view = self.view()?;
+        let shown = view.body.get(..SHOWN_BYTES).unwrap_or(view.body);
+        let mut body = PyBytes::new(py, shown).repr()?.to_string();
+        if shown.len() < view.body.len() {
+            body = format!("{body}... ({} bytes)", view.body.len());
+        }
+        let tags = view.tags().map_or_else(|| Ok("None".to_owned()), |tags| repr(py, tags))?;
+        Ok(format!(
+            "{kind}topic={}, queue_id={}, queue_offset={}, commit_log_offset={}, size={}, keys={}, tags={tags}, \
+             body={body})",
+            repr(py, view.topic)?,
+            view.queue_id,
+            self.record.queue_offset,
+            self.record.commit_log_offset,
+            view.bytes.len(),
+            Self::key_tuple(py, &view)?.repr()?,
+        ))
     }
 
     fn key_tuple<'py>(py: Python<'py>, view: &RecordView<'_>) -> PyResult<Bound<'py, PyTuple>> {
@@ -277,23 +298,7 @@ impl StoredMessage {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let view = self.view()?;
-        let shown = view.body.get(..SHOWN_BYTES).unwrap_or(view.body);
-        let mut body = PyBytes::new(py, shown).repr()?.to_string();
-        if shown.len() < view.body.len() {
-            body = format!("{body}... ({} bytes)", view.body.len());
-        }
-        let tags = view.tags().map_or_else(|| Ok("None".to_owned()), |tags| repr(py, tags))?;
-        Ok(format!(
-            "StoredMessage(topic={}, queue_id={}, queue_offset={}, commit_log_offset={}, size={}, keys={}, tags={tags}, \
-             body={body})",
-            repr(py, view.topic)?,
-            view.queue_id,
-            self.record.queue_offset,
-            self.record.commit_log_offset,
-            view.bytes.len(),
-            Self::key_tuple(py, &view)?.repr()?,
-        ))
+        self.shown(py, "StoredMessage(")
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use mqstore_broker::{Broker, BrokerError};
 use mqstore_core::{Store, StoreError};
-use mqstore_io::{FaultVfs, SystemClock};
+use mqstore_io::{Clock, FaultVfs, SystemClock};
 use pyo3::prelude::*;
 
-use crate::error::{ForkedProcessError, MQStoreError, to_py, warn};
+use crate::error::{ForkedProcessError, MQStoreError, broker_to_py, to_py, warn};
 
 /// The longest that a blocking call stays away from the interpreter, so that Ctrl-C is answered in time.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     faulty: Option<FaultVfs>,
     forked: AtomicBool,
     notes_said: AtomicUsize,
+    /// Made with the first consumer or work queue.
+    broker: Mutex<Option<Broker>>,
 }
 
 impl Shared {
@@ -48,6 +51,7 @@ impl Shared {
             faulty,
             forked: AtomicBool::new(false),
             notes_said: AtomicUsize::new(0),
+            broker: Mutex::new(None),
         });
         let mut alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
         alive.retain(|entry| entry.strong_count() > 0);
@@ -61,6 +65,16 @@ impl Shared {
             Some(store) if !self.is_forked() => Ok(store),
             _ => Err(ForkedProcessError::new_err((self.path.clone(),))),
         }
+    }
+
+    /// What makes the store's consumers and work queues; called with the interpreter released.
+    pub(crate) fn broker(&self, store: &Store) -> Result<Broker, BrokerError> {
+        let mut made = self.broker.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(broker) = made.as_ref() {
+            return Ok(broker.clone());
+        }
+        let broker = Broker::new(store)?;
+        Ok(made.insert(broker).clone())
     }
 
     /// The path as the caller gave it.
@@ -102,7 +116,38 @@ impl Drop for Shared {
                 clippy::mem_forget,
                 reason = "the child has none of the threads that a drop would join"
             )]
-            std::mem::forget(self.store.take());
+            std::mem::forget((self.store.take(), self.broker.get_mut().map(Option::take)));
+        }
+    }
+}
+
+/// Something of the core's that is torn down in the process that made it, and leaked in a forked child.
+pub(crate) struct Kept<T> {
+    shared: Arc<Shared>,
+    value: Option<T>,
+}
+
+impl<T> Kept<T> {
+    /// Keeps what belongs to a store.
+    pub(crate) fn new(shared: Arc<Shared>, value: T) -> Self {
+        Self { shared, value: Some(value) }
+    }
+
+    /// It, unless this process is a fork of the one that made it.
+    pub(crate) fn get(&self) -> PyResult<&T> {
+        self.shared.store()?;
+        self.value.as_ref().ok_or_else(|| ForkedProcessError::new_err((self.shared.path.clone(),)))
+    }
+}
+
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            #[expect(
+                clippy::mem_forget,
+                reason = "a thread of the parent may have held its locks when it was copied"
+            )]
+            std::mem::forget(self.value.take());
         }
     }
 }
@@ -125,10 +170,40 @@ pub(crate) fn detached<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T, StoreError> + Send,
 ) -> PyResult<T> {
-    match py.detach(|| catch_unwind(AssertUnwindSafe(call))) {
-        Ok(result) => result.map_err(to_py),
-        Err(panic) => Err(bug(panic.as_ref())),
+    released(py, call)?.map_err(to_py)
+}
+
+/// As [`detached`], for calls of consumers and work queues.
+pub(crate) fn delivered<T: Send>(
+    py: Python<'_>,
+    call: impl FnOnce() -> Result<T, BrokerError> + Send,
+) -> PyResult<T> {
+    released(py, call)?.map_err(broker_to_py)
+}
+
+/// Calls `step` until it brings something, each time with how long it may wait; `None` when `timeout` passes first.
+pub(crate) fn awaited<T: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    step: impl Fn(Duration) -> Result<Option<T>, BrokerError> + Sync,
+) -> PyResult<Option<T>> {
+    let started = clock().monotonic();
+    loop {
+        let waited = clock().monotonic().saturating_sub(started);
+        let left = timeout.map_or(SLICE, |timeout| timeout.saturating_sub(waited));
+        let found = delivered(py, || step(left.min(SLICE)))?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        py.check_signals()?;
+        if left.is_zero() {
+            return Ok(None);
+        }
     }
+}
+
+fn released<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
+    py.detach(|| catch_unwind(AssertUnwindSafe(call))).map_err(|panic| bug(panic.as_ref()))
 }
 
 /// The error for a panic.

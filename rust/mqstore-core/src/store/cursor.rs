@@ -84,6 +84,12 @@ impl QueueCursor {
         self.next
     }
 
+    /// Lets go of the segment where it stands, which may be deleted then; to be called by who keeps a cursor and may
+    /// not come back for long.
+    pub fn rest(&mut self) {
+        self.reader.release();
+    }
+
     /// Whether all that is left lies within the last `bytes` of the log: it was written just now, and is read in no time.
     pub fn is_near_end(&mut self, bytes: u64) -> Result<bool, StoreError> {
         if self.compacted.is_some() || self.view.log().is_none() {

@@ -246,6 +246,11 @@ impl Store {
         &self.inner.files.root
     }
 
+    /// The clock that its times come from.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.inner.files.clock
+    }
+
     /// How it was opened; [`OpenMode::Read`] also where damage kept it from being opened for writing and
     /// [`RecoveryMode::ReadOnly`] was asked for.
     pub fn mode(&self) -> OpenMode {
@@ -297,6 +302,14 @@ impl Store {
         let writer = self.writer("make topics")?;
         writer.topics.create(topic, queues, attributes)?;
         writer.topics.store()
+    }
+
+    /// Makes a topic as an append to it would, unless there is one.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`] where `auto_create_topics` is off.
+    pub fn make_topic(&self, topic: &str) -> Result<(), StoreError> {
+        self.writer("make topics")?.make_missing(topic)
     }
 
     /// The attributes of `topic`, as RocketMQ's topic table has them.

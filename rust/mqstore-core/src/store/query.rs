@@ -56,6 +56,31 @@ impl Store {
         Ok(infos)
     }
 
+    /// Brings in what was appended: from here on every look sees it that does not do so itself.
+    pub fn catch_up(&self) -> Result<(), StoreError> {
+        self.check()?;
+        self.view().catch_up().map(drop)
+    }
+
+    /// The ids of the queues of `topic`, sorted; none where there is no such topic.
+    pub fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
+        self.check()?;
+        self.view().queue_ids(topic)
+    }
+
+    /// The smallest offset of a queue that can be read, and one past the largest.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`].
+    pub fn bounds(&self, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
+        self.check()?;
+        let view = self.view();
+        view.catch_up()?;
+        let (first, max_offset) = bounds(&view, topic, queue_id)?;
+        let compacted = self.compacted(&*view, topic, queue_id, (first, max_offset))?;
+        Ok((compacted.as_ref().map_or(first, CompactedQueue::min_offset), max_offset))
+    }
+
     /// The messages of a queue from `start` (default: the minimum) to before `end` (default: the
     /// maximum now) that match `filter`. Of a compacted queue any offset up to the maximum can be the
     /// start: where its message went, the next one answers.

@@ -26,6 +26,7 @@ pub struct Waiter {
     queue: Waited,
     topic: Arc<TopicState>,
     queue_id: i32,
+    offset: i64,
     ticket: Option<Ticket>,
 }
 
@@ -54,6 +55,12 @@ impl Waiter {
     /// Whether the message was there already, and no call will be made.
     pub fn is_over(&self) -> bool {
         self.ticket.is_none()
+    }
+
+    /// Whether the message can be read by now, of those that [`crate::Store::catch_up`] has brought in; the call may
+    /// still be to come then.
+    pub fn has_come(&self) -> bool {
+        self.queue.max_offset() > self.offset
     }
 }
 
@@ -86,7 +93,7 @@ impl Writer {
         };
         let queue = self.waited(topic, &state, queue_id)?;
         state.watchers(queue_id).fetch_add(1, Ordering::SeqCst);
-        let mut waiter = Waiter { queue, topic: state, queue_id, ticket: None };
+        let mut waiter = Waiter { queue, topic: state, queue_id, offset, ticket: None };
         let over = || waiter.queue.max_offset() > offset || self.closed.load(Ordering::Acquire);
         waiter.ticket = waiter.queue.arrivals().wait(offset, call, over);
         // What was appended before the queue had somebody who waits is brought in here.

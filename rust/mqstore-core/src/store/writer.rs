@@ -313,7 +313,7 @@ impl Writer {
             none => {
                 let state = match self.topics.get(message.topic) {
                     Some(state) => state,
-                    None => self.make_topic(message)?,
+                    None => self.make_topic(message.topic, message.queue_id)?,
                 };
                 none.insert(LastTopic { token: self.token, name: message.topic.into(), state })
             }
@@ -321,14 +321,21 @@ impl Writer {
         Ok(&last.state)
     }
 
-    fn make_topic(&self, message: &NewMessage<'_>) -> Result<Arc<TopicState>, StoreError> {
-        if !self.options.auto_create_topics {
-            return Err(StoreError::TopicNotFound { topic: message.topic.to_owned(), queue_id: None });
+    /// Makes `topic` where there is none, as an append would.
+    pub(super) fn make_missing(&self, topic: &str) -> Result<(), StoreError> {
+        if self.topics.get(topic).is_none() {
+            self.make_topic(topic, None)?;
         }
-        let queues =
-            self.options.default_queues.max(message.queue_id.map_or(0, |id| id.clamp(0, 65_535) as u32 + 1));
-        let was_removed = self.topics.is_removed(message.topic);
-        let state = self.topics.create(message.topic, queues, &[])?;
+        Ok(())
+    }
+
+    fn make_topic(&self, topic: &str, queue_id: Option<i32>) -> Result<Arc<TopicState>, StoreError> {
+        if !self.options.auto_create_topics {
+            return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
+        }
+        let least = queue_id.map_or(0, |id| id.clamp(0, 65_535) as u32 + 1);
+        let was_removed = self.topics.is_removed(topic);
+        let state = self.topics.create(topic, self.options.default_queues.max(least), &[])?;
         if was_removed {
             // The log alone does not tell that it is there again.
             self.topics.store()?;

@@ -8,9 +8,14 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
@@ -18,6 +23,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -32,6 +38,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  *   connect     namesrv broker seconds      wait until the broker is registered and has dispatched its log
  *   topics      topics {name: queues}       create or update, so that they have a route
  *   consume     topic seconds               every message from each queue's minimum to its maximum
+ *   group       group topic count seconds   so many messages as a member of a group, whose offsets the broker then has
  *   produce     messages                    send each, transactions and batches too
  *   keys        topic key unique            query by key, or by unique id, through the broker
  *   disconnect
@@ -45,6 +52,7 @@ final class Client {
     private static final int MOST_HITS = 64;
     private static final int PULL_MESSAGES = 32;
     private static final int PULL_ATTEMPTS = 10;
+    private static final int PERSIST_MILLIS = 200;
 
     private String namesrv;
     private String broker;
@@ -61,6 +69,8 @@ final class Client {
                 return topics(args.getAsJsonObject("topics"));
             case "consume":
                 return consume(args, wire);
+            case "group":
+                return group(args, wire);
             case "produce":
                 return produce(args.getAsJsonArray("messages"), wire);
             case "keys":
@@ -164,6 +174,52 @@ final class Client {
         result.addProperty("messages", messages);
         result.addProperty("queues", queues.size());
         return result;
+    }
+
+    /** Joins a group, takes what it has not consumed yet, and leaves once the broker has been told of all of it. */
+    private JsonObject group(JsonObject args, Wire wire) throws Exception {
+        String topic = args.get("topic").getAsString();
+        String group = args.get("group").getAsString();
+        long deadline = deadline(args);
+        Queue<MessageExt> taken = new ConcurrentLinkedQueue<>();
+        DefaultMQPushConsumer member = new DefaultMQPushConsumer(group);
+        member.setNamesrvAddr(namesrv);
+        member.setInstanceName(GROUP + "_member_" + System.nanoTime());
+        member.setVipChannelEnabled(false);
+        member.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        member.setPersistConsumerOffsetInterval(PERSIST_MILLIS);
+        member.subscribe(topic, "*");
+        member.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            taken.addAll(messages);
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        member.start();
+        try {
+            while (taken.size() < args.get("count").getAsInt() || behind(group, topic) != 0) {
+                if (System.nanoTime() > deadline) {
+                    throw new IllegalStateException(group + " has taken only " + taken.size() + " messages of " + topic);
+                }
+                Thread.sleep(100);
+            }
+        } finally {
+            member.shutdown();
+        }
+        for (MessageExt message : taken) {
+            wire.row(row(message));
+        }
+        JsonObject result = new JsonObject();
+        result.addProperty("messages", taken.size());
+        return result;
+    }
+
+    /** How many messages of a topic a group has not consumed, as far as the broker knows; -1 as long as it does not. */
+    private long behind(String group, String topic) throws Exception {
+        try {
+            return admin.examineConsumeStats(group, topic).computeTotalDiff();
+        } catch (MQClientException e) {
+            // The broker does not know of the group's member yet.
+            return -1;
+        }
     }
 
     private PullResult pull(MessageQueue queue, long offset) throws Exception {

@@ -1,0 +1,75 @@
+"""`Consumer`: what the native consumer lacks and needs no speed for.
+
+The verbs (poll, commit, seek and so on) are inherited from the native class, so that a call costs no Python frame.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from mqstore import _native
+from mqstore._times import time_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from types import TracebackType
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    """One commit of one queue."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    """The offset that the group was to read next."""
+    timestamp: int
+    """When, in epoch milliseconds."""
+
+    @property
+    def time(self) -> datetime:
+        """`timestamp` as an aware UTC datetime."""
+        return time_of(self.timestamp)
+
+    def to_dict(self) -> dict[str, str | int]:
+        """The same as a dict."""
+        return asdict(self)
+
+
+class Consumer(_native.NativeConsumer):
+    """Reads topics for a group and remembers how far it has come; made by `Store.consumer`.
+
+    Iteration follows: it waits for more at the end, and stops when the consumer is closed. Nothing is committed unless
+    asked for: what was returned and not committed comes again, to this group's next consumer or after a restart.
+    Threads may share one; each message goes to one of them. Close it, best by `with`, which does not commit.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
+        msg = "make a consumer with store.consumer(group, topics)"
+        raise TypeError(msg)
+
+    @classmethod
+    def _make(cls, store: _native.NativeStore, *options: Any) -> Self:
+        return _native.NativeConsumer.__new__(cls, store, *options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = " (closed)" if self.closed else ""
+        return f"<mqstore.Consumer group={self.group!r} topics={self.topics!r}{state}>"
+
+    def __reduce__(self) -> NoReturn:
+        msg = f"cannot pickle a consumer of group {self.group!r}: it belongs to an open store of this process"
+        raise TypeError(msg)
+
+
+Consumer.__module__ = OffsetCommit.__module__ = "mqstore"

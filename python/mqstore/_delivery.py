@@ -1,0 +1,120 @@
+"""What a store has for delivery that remembers: consumers of groups and work queues.
+
+`Store` is a subclass; the verbs of the consumers and queues themselves are in `_consumer` and `_work_queue`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mqstore import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mqstore._consumer import Consumer, OffsetCommit
+    from mqstore._work_queue import WorkQueue
+    from mqstore.types import Duration, Filter, OnLost, Start
+
+
+class DeliveringStore(_native.NativeStore):
+    """A native store that makes consumers and work queues."""
+
+    __slots__ = ()
+
+    def consumer(
+        self,
+        group: str,
+        topics: str | Iterable[str],
+        filter: Filter | None = None,
+        start: Start = "earliest",
+        *,
+        ordered: bool = False,
+        broadcast: bool = False,
+        name: str | None = None,
+        commit_interval: Duration | None = 0.1,
+        on_lost: OnLost = "continue",
+        history: bool = False,
+    ) -> Consumer:
+        """A consumer of `topics` in `group`; the store remembers how far the group has come.
+
+        The consumers of one group in this process share the queues: each queue is one consumer's at a time. A topic
+        may be missing; it is consumed once it is there.
+
+        Args:
+            group: the group, made where there is none: 1 to 255 characters of `%|a-zA-Z0-9_-`.
+            topics: the topic, or several.
+            filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`;
+                what does not match is passed over, and counts as read.
+            start: where a group begins in a topic in which it has no offset: `"earliest"`, `"latest"`, or a time.
+                Queues that a topic gets later begin at their first message.
+            ordered: whether a queue stays with this consumer as long as one of its messages was returned and not
+                committed, so that nobody handles the next message of it before.
+            broadcast: whether it gets the messages of all queues, whatever others of its group get.
+            name: under which name the offsets of a broadcast consumer are kept; without one they are not.
+            commit_interval: how long a commit may be lost to a failure of power at most, in seconds or as a
+                `timedelta`; 0 syncs each commit, None leaves it to the option `meta_interval`.
+            on_lost: what happens when messages that the group has not read were deleted by the retention:
+                `"continue"` goes on at the first message there is and tells the logger `mqstore`; `"raise"` raises
+                `OffsetOutOfRangeError` until the consumer is moved.
+            history: whether each commit is also kept as a message, so that it can be looked up as of any time.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+            InvalidOptionError: a group that cannot be one or that has a work queue of a topic open, no topic, or a
+                broadcast name that is taken.
+        """
+        from mqstore._compaction import topic_list
+        from mqstore._consumer import Consumer
+
+        chosen = topic_list(topics, one=True) or []
+        return Consumer._make(
+            self, group, chosen, filter, start, ordered, broadcast, name, commit_interval, on_lost, history
+        )
+
+    def groups(self) -> list[str]:
+        """The names of all groups, sorted: those of consumers and of work queues, and those a broker has had."""
+        return _native.groups(self)
+
+    def offset_history(self, group: str) -> list[OffsetCommit]:
+        """What consumers of `group` that were made with `history=True` have committed, oldest first.
+
+        It is kept in the topic `rmq_sys_OFFSET_HISTORY`: of a queue all commits until that topic is compacted, the
+        newest one from then on.
+        """
+        from mqstore._consumer import OffsetCommit
+
+        return [OffsetCommit(*row) for row in _native.offset_history(self, group)]
+
+    def work_queue(
+        self,
+        topic: str,
+        group: str = "workers",
+        *,
+        invisible_duration: Duration = 30.0,
+        max_attempts: int | None = 16,
+        backoff: Callable[[int], Duration] | None = None,
+        maxsize: int = 0,
+    ) -> WorkQueue:
+        """The messages of `topic` as a queue of work for `group`: each is had by one worker until it is finished.
+
+        Handles of one queue in this process share what is in it; threads may share a handle too.
+
+        Args:
+            topic: the topic, made where there is none.
+            group: the group, made where there is none. Each group gets all messages.
+            invisible_duration: how long a message that was got stays out of sight of others, in seconds or as a
+                `timedelta`, 1 ms to 30 days; handles may differ in it.
+            max_attempts: after so many deliveries that failed a message goes to the topic `%DLQ%group`; None is never.
+            backoff: how long a message waits that was given back without a delay, called with the number of deliveries
+                it had; None are RocketMQ's retry levels: 10 s, 30 s, 1 min and so on up to 2 h.
+            maxsize: a put waits while so many messages are in the queue and nobody has them; 0 is no limit.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+            InvalidOptionError: a group that cannot be one or that has consumers of the topic open, or an option that is
+                out of bounds or differs from another handle's.
+        """
+        from mqstore._work_queue import WorkQueue
+
+        return WorkQueue._make(self, topic, group, invisible_duration, max_attempts, backoff, maxsize)

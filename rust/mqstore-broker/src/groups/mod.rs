@@ -1,0 +1,17 @@
+//! Consumer groups: several consumers that share the queues of topics, and where each queue goes on.
+
+pub mod assignment;
+mod commit;
+mod consumer;
+mod coordinator;
+mod history;
+mod seek;
+mod slot;
+
+pub use assignment::Queue;
+pub use consumer::{Consumer, ConsumerOptions, Filter, OnLost, Start};
+pub(crate) use coordinator::Coordinator;
+pub use history::{HISTORY_TOPIC, OffsetCommit, OffsetHistory};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! How a work queue behaves.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_format::DelayLevels;
+
+use crate::broker::invalid;
+use crate::error::BrokerError;
+
+/// How long a message that was given back waits before it is delivered again.
+#[derive(Clone, Default)]
+pub enum Backoff {
+    /// RocketMQ's retry levels: level 3 after the first delivery, then one more each time: 10 s, 30 s, 1 min to 10 min,
+    /// 20 min, 30 min, 1 h, 2 h. Source: `AbstractSendMessageProcessor#consumerSendMsgBack`.
+    #[default]
+    Levels,
+    /// What the function says for the delivery that failed, counted from 1.
+    Function(Arc<dyn Fn(u32) -> Duration + Send + Sync>),
+}
+
+impl Backoff {
+    /// The wait after delivery `attempt` failed.
+    pub fn delay(&self, attempt: u32) -> Duration {
+        match self {
+            Self::Levels => {
+                let levels = DelayLevels::default();
+                let level = attempt.saturating_add(2).min(levels.max_level().unsigned_abs());
+                let ms = levels.delay_ms(level.cast_signed()).unwrap_or(0);
+                Duration::from_millis(ms.unsigned_abs())
+            }
+            Self::Function(delay) => delay(attempt),
+        }
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Levels, Self::Levels) => true,
+            (Self::Function(one), Self::Function(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Debug for Backoff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Levels => "Levels",
+            Self::Function(_) => "Function",
+        })
+    }
+}
+
+/// How a work queue behaves. All handles of one queue in a process agree on all but `invisible`.
+#[derive(Clone, Debug)]
+pub struct WorkQueueOptions {
+    /// How long a message that was got stays out of sight of others. Default 30 s, 1 ms to 30 days.
+    pub invisible: Duration,
+    /// After so many deliveries that failed a message goes to the dead letters; `None` for never. Default 16.
+    pub max_attempts: Option<u32>,
+    /// How long a message waits that was given back without a delay.
+    pub backoff: Backoff,
+    /// A put waits while so many messages are in the queue and nobody has them; 0, the default, for no limit.
+    pub maxsize: u64,
+}
+
+impl Default for WorkQueueOptions {
+    fn default() -> Self {
+        Self {
+            invisible: Duration::from_secs(30),
+            max_attempts: Some(16),
+            backoff: Backoff::Levels,
+            maxsize: 0,
+        }
+    }
+}
+
+/// The longest that a message may be out of sight, or held back.
+pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+
+impl WorkQueueOptions {
+    pub(crate) fn check(&self) -> Result<(), BrokerError> {
+        check_invisible(self.invisible)?;
+        if self.max_attempts == Some(0) {
+            return Err(invalid("max_attempts", "is at least 1").into());
+        }
+        Ok(())
+    }
+
+    /// Which option differs from that of another handle of the same queue.
+    pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
+        if self.max_attempts != other.max_attempts {
+            Some("max_attempts")
+        } else if self.maxsize != other.maxsize {
+            Some("maxsize")
+        } else if !self.backoff.same(&other.backoff) {
+            Some("backoff")
+        } else {
+            None
+        }
+    }
+}
+
+/// Fails for a time that no message can be out of sight.
+pub(super) fn check_invisible(invisible: Duration) -> Result<(), BrokerError> {
+    if (Duration::from_millis(1)..=LONGEST).contains(&invisible) {
+        return Ok(());
+    }
+    let reason = format!("{} s is not between 0.001 and {}", invisible.as_secs_f64(), LONGEST.as_secs());
+    Err(invalid("invisible_duration", reason).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_wait_as_rocketmq_has_them_wait() {
+        let seconds = |attempt| Backoff::Levels.delay(attempt).as_secs();
+        assert_eq!([1, 2, 3, 4].map(seconds), [10, 30, 60, 120]);
+        assert_eq!([15, 16, 17, u32::MAX].map(seconds), [3600, 7200, 7200, 7200]);
+        let whole: u64 = (1..=16).map(seconds).sum();
+        assert_eq!(whole, 4 * 3600 + 45 * 60 + 40, "the sum of levels 3 to 18");
+        let double = Backoff::Function(Arc::new(|attempt| Duration::from_secs(2 * u64::from(attempt))));
+        assert_eq!(double.delay(3), Duration::from_secs(6));
+    }
+
+    #[test]
+    fn bounds() {
+        let with = |invisible| WorkQueueOptions { invisible, ..WorkQueueOptions::default() }.check();
+        assert!(with(Duration::from_millis(1)).is_ok() && with(LONGEST).is_ok());
+        assert!(with(Duration::ZERO).is_err() && with(LONGEST + Duration::from_millis(1)).is_err());
+        assert!(WorkQueueOptions { max_attempts: Some(0), ..WorkQueueOptions::default() }.check().is_err());
+    }
+}

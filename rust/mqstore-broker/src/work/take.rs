@@ -1,0 +1,221 @@
+//! Getting messages out: now, or as soon as there are some.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_core::StoreError;
+use mqstore_core::meta::ProgressRecord;
+
+use super::core::{Core, State};
+use super::leased::{Lease, LeasedMessage, Place};
+use super::source::{Picked, Spent, Wish};
+use crate::error::BrokerError;
+
+/// What one look brought.
+struct Look {
+    messages: Vec<LeasedMessage>,
+    /// Whether another look may find what this one had no time for.
+    goes_on: bool,
+}
+
+impl Core {
+    /// Up to `count` messages; none after `wait`, or before.
+    pub(super) fn get_once(
+        self: &Arc<Self>,
+        count: usize,
+        invisible: Duration,
+        wait: Duration,
+        generation: u64,
+    ) -> Result<Vec<LeasedMessage>, BrokerError> {
+        let seen = self.ready.rings();
+        let look = self.look(count, invisible, generation)?;
+        if !look.messages.is_empty() || look.goes_on || wait.is_zero() {
+            return Ok(look.messages);
+        }
+        let Some(sleep) = self.arm(wait)? else {
+            return Ok(self.look(count, invisible, generation)?.messages);
+        };
+        self.ready.wait(seen, sleep);
+        Ok(self.look(count, invisible, generation)?.messages)
+    }
+
+    fn look(
+        self: &Arc<Self>,
+        count: usize,
+        invisible: Duration,
+        generation: u64,
+    ) -> Result<Look, BrokerError> {
+        self.store().catch_up()?;
+        let (mut picked, mut spent) = (Vec::with_capacity(count.min(64)), Spent::new());
+        let again;
+        let goes_on = {
+            let mut state = self.state.lock();
+            if self.is_shut_at_once(generation) {
+                return Err(self.shut_down_error());
+            }
+            self.look_for_queues(&mut state)?;
+            let goes_on = self.pick(&mut state, count, invisible, &mut picked, &mut spent)?;
+            again = self.to_bury_again(&mut state);
+            if !picked.is_empty() && self.ready.is_waited_for() {
+                // Who was woken passes it on.
+                let more = state.sources.iter().any(super::source::Source::has_ahead);
+                if more || goes_on || picked.len() == count {
+                    self.ready.ring_one();
+                }
+            }
+            goes_on
+        };
+        // The messages that were picked are the caller's, whatever becomes of others.
+        self.bury_or_keep(spent, again);
+        if !picked.is_empty() && self.room.is_waited_for() {
+            self.room.ring();
+        }
+        let messages = self.with_records(picked)?;
+        if messages.is_empty() && !goes_on && self.is_shut(generation) && self.is_empty_for_good()? {
+            return Err(self.shut_down_error());
+        }
+        Ok(Look { messages, goes_on })
+    }
+
+    /// Leases up to `count` messages, from one queue after the other; whether there may be more to go through.
+    fn pick(
+        &self,
+        state: &mut State,
+        count: usize,
+        invisible: Duration,
+        picked: &mut Vec<Picked>,
+        spent: &mut Spent,
+    ) -> Result<bool, BrokerError> {
+        let now_ms = self.store().clock().now_ms();
+        let sources = state.sources.len();
+        let mut goes_on = false;
+        // A fair share of each first, then what is left.
+        for share in [count.div_ceil(sources.max(1)), count] {
+            for step in 0..sources {
+                let left = count - picked.len();
+                if left == 0 {
+                    break;
+                }
+                let at = (state.turn + step) % sources;
+                let wish = self.wish(share.min(left), now_ms, invisible);
+                if let Some(source) = state.sources.get_mut(at) {
+                    match source.take(&wish, picked, spent) {
+                        Ok(more) => goes_on |= more,
+                        // What was leased is the caller's; the next look meets the error again.
+                        Err(_) if !picked.is_empty() => goes_on = true,
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            if picked.is_empty() {
+                break;
+            }
+        }
+        state.turn = (state.turn + 1).checked_rem(sources).unwrap_or(0);
+        Ok(goes_on)
+    }
+
+    fn wish(&self, count: usize, now_ms: i64, invisible: Duration) -> Wish<'_> {
+        Wish {
+            count,
+            now_ms,
+            until_ms: now_ms.saturating_add(millis(invisible)),
+            max_attempts: self.options.max_attempts,
+            core: self,
+        }
+    }
+
+    /// Turns messages that were delivered as often as they may be, and have ended, into dead letters: for who waits
+    /// until all is done while nobody gets anything.
+    pub(super) fn sweep(&self) -> Result<(), BrokerError> {
+        let mut spent = Spent::new();
+        let again = {
+            let mut state = self.state.lock();
+            let now_ms = self.store().clock().now_ms();
+            let wish = self.wish(0, now_ms, Duration::ZERO);
+            for source in &mut state.sources {
+                source.take_due(&wish, 0, &mut Vec::new(), &mut spent)?;
+            }
+            self.to_bury_again(&mut state)
+        };
+        self.bury_or_keep(spent, again);
+        Ok(())
+    }
+
+    /// Has `ready` ring when a message comes; how long to sleep at most, until the next one is due. `None` when there
+    /// is something already.
+    fn arm(self: &Arc<Self>, wait: Duration) -> Result<Option<Duration>, BrokerError> {
+        let now_ms = self.store().clock().now_ms();
+        let mut sleep = wait;
+        let mut state = self.state.lock();
+        for source in &mut state.sources {
+            if source.arm(self)? {
+                return Ok(None);
+            }
+            if let Some(event_ms) = source.place.progress.lock().next_event_ms() {
+                let left = event_ms.saturating_sub(now_ms).max(0).unsigned_abs();
+                if left == 0 {
+                    return Ok(None);
+                }
+                sleep = sleep.min(Duration::from_millis(left));
+            }
+        }
+        Ok(Some(sleep))
+    }
+
+    /// Adds the messages to those leases that have none at hand. A message that is gone is finished.
+    fn with_records(self: &Arc<Self>, picked: Vec<Picked>) -> Result<Vec<LeasedMessage>, BrokerError> {
+        let mut messages = Vec::with_capacity(picked.len());
+        for Picked { place, held, record } in picked {
+            let record = match record {
+                Some(record) => Some(record),
+                None => self.message(&place, held.offset)?,
+            };
+            match record {
+                Some(record) => {
+                    let lease = Lease::new(self, &place, held);
+                    messages.push(LeasedMessage { record, lease });
+                }
+                None => self.finish_lost(&place, held.offset)?,
+            }
+        }
+        Ok(messages)
+    }
+
+    /// The message at an offset; `None` when the log does not have it any more.
+    pub(super) fn message(
+        &self,
+        place: &Place,
+        offset: i64,
+    ) -> Result<Option<mqstore_core::StoredRecord>, BrokerError> {
+        match self.store().message_at(&place.topic, place.queue_id, offset) {
+            Err(StoreError::OffsetOutOfRange { .. }) => Ok(None),
+            found => Ok(found?),
+        }
+    }
+
+    /// Finishes what the log does not have any more.
+    pub(super) fn finish_lost(&self, place: &Place, offset: i64) -> Result<(), BrokerError> {
+        let record = ProgressRecord::Finished { from: offset, to: offset.saturating_add(1) };
+        self.meta().append_progress(&place.progress, &[record])?;
+        self.note(format!(
+            "{}: message {offset} of queue {}/{} was deleted before it was finished",
+            self.name(),
+            place.topic,
+            place.queue_id
+        ));
+        self.done.ring();
+        Ok(())
+    }
+
+    /// Whether nothing is left that could be got: nothing new, and nothing that waits or may come back.
+    fn is_empty_for_good(&self) -> Result<bool, BrokerError> {
+        let state = self.state.lock();
+        Ok(self.size(&state)? == 0)
+    }
+}
+
+/// Milliseconds, a part of one counted as one: nothing is due too early.
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}

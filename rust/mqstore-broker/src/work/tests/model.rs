@@ -1,0 +1,157 @@
+//! Random work: every message is delivered until it is finished, never to two at a time, and dead letters are exact.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MOST: u32 = 3;
+
+#[derive(Clone, Debug)]
+enum Act {
+    Put(u8, bool),
+    Get(usize),
+    Ack(usize),
+    Nack(usize, u64),
+    Extend(usize),
+    Wait(u64),
+    /// All handles are given up and made anew.
+    Reopen,
+    Sweep,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (1..5_u8, any::<bool>()).prop_map(|(count, delayed)| Act::Put(count, delayed)),
+        6 => (1..4_usize).prop_map(Act::Get),
+        4 => (0..6_usize).prop_map(Act::Ack),
+        3 => (0..6_usize, 0..40_u64).prop_map(|(which, delay)| Act::Nack(which, delay)),
+        1 => (0..6_usize).prop_map(Act::Extend),
+        3 => (1..40_u64).prop_map(Act::Wait),
+        1 => Just(Act::Reopen),
+        1 => Just(Act::Sweep),
+    ]
+}
+
+/// What is known of one message.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    attempts: u32,
+    acked: bool,
+    /// When it may be delivered, by the clock.
+    from_ms: i64,
+    /// Until when somebody has it.
+    until_ms: Option<i64>,
+}
+
+fn now(world: &World) -> i64 {
+    mqstore_io::Clock::now_ms(&*world.clock)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_lost_and_nothing_is_anybodys_twice(acts in prop::collection::vec(act(), 1..80)) {
+        let world = World::new();
+        let store = world.open();
+        store.create_topic("jobs", 2, &[]).unwrap();
+        let broker = Broker::new(&store).unwrap();
+        let options = WorkQueueOptions { max_attempts: Some(MOST), invisible: seconds(20), ..options() };
+        let open = || broker.work_queue("jobs", "workers", options.clone()).unwrap();
+        let mut queue = open();
+        let mut known: BTreeMap<String, Known> = BTreeMap::new();
+        let mut held: Vec<LeasedMessage> = Vec::new();
+        for act in acts.into_iter().chain([Act::Reopen]) {
+            match act {
+                Act::Put(count, delayed) => {
+                    for _ in 0..count {
+                        let name = known.len().to_string();
+                        let delay = delayed.then(|| seconds(10));
+                        let from_ms = now(&world) + if delayed { 10_000 } else { 0 };
+                        queue.put(&NewWork { body: name.as_bytes(), delay, ..NewWork::default() }, NOW).unwrap();
+                        known.insert(name, Known { from_ms, ..Known::default() });
+                    }
+                }
+                Act::Get(count) => {
+                    for message in queue.get_many(count, NOW).unwrap() {
+                        let one = known.get_mut(&body(&message)).unwrap();
+                        prop_assert!(!one.acked, "{} was finished", body(&message));
+                        prop_assert!(one.from_ms <= now(&world), "{} is early", body(&message));
+                        prop_assert!(one.until_ms.is_none_or(|until| until <= now(&world)), "two have it");
+                        one.attempts += 1;
+                        prop_assert_eq!(message.lease.attempt(), one.attempts);
+                        prop_assert!(one.attempts <= MOST);
+                        one.until_ms = Some(message.lease.until_ms());
+                        prop_assert_eq!(message.lease.until_ms(), now(&world) + 20_000);
+                        held.retain(|old| body(old) != body(&message));
+                        held.push(message);
+                    }
+                }
+                Act::Ack(which) | Act::Nack(which, _) | Act::Extend(which) if which < held.len() => {
+                    let name = body(&held[which]);
+                    let lease = held[which].lease.clone();
+                    let one = known.get_mut(&name).unwrap();
+                    // What is over may have become a dead letter meanwhile.
+                    let over = one.until_ms.is_none_or(|until| until <= now(&world));
+                    if !lease.is_held() {
+                        prop_assert!(over);
+                        let outcome = lease.ack(false);
+                        prop_assert!(outcome.is_ok() || is_lost(&outcome));
+                        held.remove(which);
+                        continue;
+                    }
+                    let outcome = match act {
+                        Act::Nack(_, delay) => lease.nack(Some(seconds(delay))),
+                        Act::Extend(_) => lease.extend(seconds(25)),
+                        _ => lease.ack(false),
+                    };
+                    prop_assert!(outcome.is_ok(), "{outcome:?}");
+                    match act {
+                        Act::Nack(_, delay) => {
+                            one.from_ms = now(&world) + delay as i64 * 1000;
+                            one.until_ms = None;
+                            held.remove(which);
+                        }
+                        Act::Extend(_) => one.until_ms = Some(now(&world) + 25_000),
+                        _ => {
+                            one.acked = true;
+                            held.remove(which);
+                        }
+                    }
+                }
+                Act::Ack(_) | Act::Nack(..) | Act::Extend(_) => {}
+                Act::Wait(time) => world.clock.advance(seconds(time)),
+                Act::Reopen => {
+                    held.clear();
+                    drop(queue);
+                    queue = open();
+                }
+                Act::Sweep => {
+                    queue.join(NOW).unwrap();
+                }
+            }
+        }
+        // Until nothing is left.
+        for _ in 0..=MOST {
+            world.clock.advance(seconds(3600));
+            for message in queue.get_many(1000, NOW).unwrap() {
+                let one = known.get_mut(&body(&message)).unwrap();
+                one.attempts += 1;
+                prop_assert_eq!(message.lease.attempt(), one.attempts);
+                prop_assert!(!one.acked);
+            }
+        }
+        prop_assert!(queue.join(NOW).unwrap());
+        let mut dead = match store.read("%DLQ%workers", 0, None, None, None) {
+            Ok(mut cursor) => cursor.next_batch(1000).unwrap().iter().map(body).collect(),
+            Err(_) => Vec::new(),
+        };
+        dead.sort();
+        let mut expected: Vec<_> = known.iter().filter(|(_, one)| !one.acked).map(|(name, _)| name.clone()).collect();
+        expected.sort();
+        prop_assert_eq!(dead, expected);
+        prop_assert!(known.values().all(|one| one.acked || one.attempts == MOST));
+    }
+}

@@ -1,0 +1,348 @@
+"""Work queues: blocking as `queue.Queue`, leases, retries, dead letters, what a reopen finds."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue as queues
+import signal
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import mqstore
+from conftest import SMALL
+
+
+def take(queue: mqstore.WorkQueue, timeout: float = 5) -> str:
+    message = queue.get(timeout=timeout)
+    queue.ack(message)
+    return message.text()
+
+
+def test_put_get_ack(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        queue = store.work_queue("jobs")
+        result = queue.put(b"one", keys=["k"], tags="t", properties={"p": "v"})
+        assert (result.topic, result.queue_id, result.queue_offset) == ("jobs", 0, 0)
+        assert (queue.qsize(), queue.empty(), queue.full()) == (1, False, False)
+        message = queue.get()
+        assert isinstance(message, mqstore.LeasedMessage)
+        assert isinstance(message, mqstore.StoredMessage)
+        assert (message.body, message.keys, message.tags, message.properties["p"]) == (b"one", ("k",), "t", "v")
+        assert message.attempt == 1
+        assert 25_000 < message.invisible_until - time.time() * 1000 <= 30_000
+        assert repr(message).startswith("LeasedMessage(attempt=1, topic='jobs'")
+        assert message == store.message_at("jobs", 0, 0)
+        assert type(pickle.loads(pickle.dumps(message))) is mqstore.StoredMessage
+        assert queue.counts() == mqstore.WorkQueueCounts(ready=0, delayed=0, leased=1, dying=0)
+        assert queue.counts().to_dict()["leased"] == 1
+        assert queue.empty()
+        queue.ack(message)
+        queue.ack(message, durable=True)
+        assert queue.counts().leased == 0
+        assert queue.join(0)
+    with mqstore.open(home, "rw", options=SMALL) as store:
+        queue = store.work_queue("jobs")
+        with pytest.raises(mqstore.Empty):
+            queue.get_nowait()
+
+
+def test_a_get_blocks_as_that_of_queue(store: mqstore.Store) -> None:
+    queue = store.work_queue("jobs")
+    for call in (queue.get_nowait, lambda: queue.get(False), lambda: queue.get(timeout=0)):
+        with pytest.raises(queues.Empty):
+            call()
+    with pytest.raises(mqstore.Empty, match="work queue jobs of group workers"):
+        queue.get(False, timeout=-1)
+    with pytest.raises(ValueError, match="non-negative"):
+        queue.get(timeout=-1)
+    started = time.monotonic()
+    with pytest.raises(queues.Empty):
+        queue.get(timeout=0.15)
+    assert 0.15 <= time.monotonic() - started < 5
+    threading.Timer(0.1, queue.put, (b"late",)).start()
+    assert take(queue) == "late"
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        queue.get()
+
+
+def test_a_put_waits_for_room(store: mqstore.Store) -> None:
+    queue = store.work_queue("jobs", maxsize=2)
+    queue.put(b"1")
+    queue.put_nowait(b"2")
+    assert queue.full()
+    assert queue.maxsize == 2
+    with pytest.raises(queues.Full):
+        queue.put_nowait(b"3")
+    with pytest.raises(mqstore.Full, match="holds 2"):
+        queue.put(b"3", timeout=0.1)
+    threading.Timer(0.1, queue.get).start()
+    queue.put(b"3", timeout=10)
+    assert queue.qsize() == 2
+
+
+def test_many_at_once(store: mqstore.Store) -> None:
+    store.create_topic("jobs", queues=3)
+    queue = store.work_queue("jobs")
+    results = queue.put_many([b"0", mqstore.Message(b"1", keys="k", flag=7), bytearray(b"2"), b"3"])
+    assert len(results) == 4
+    found = queue.get_many(3)
+    assert len(found) == 3
+    found += queue.get_many(10)
+    assert sorted(message.text() for message in found) == ["0", "1", "2", "3"]
+    assert next(message.flag for message in found if message.text() == "1") == 7
+    assert queue.get_many(5, timeout=0) == []
+    assert queue.get_many(0) == []
+    queue.ack_many(found, durable=True)
+    assert queue.join(0)
+    with pytest.raises(TypeError):
+        queue.ack_many(["x"])  # type: ignore[list-item]
+
+
+def test_a_message_not_finished_in_time_is_delivered_again(store: mqstore.Store) -> None:
+    queue = store.work_queue("jobs", invisible_duration=0.2)
+    other = store.work_queue("jobs", invisible_duration=timedelta(seconds=20))
+    assert (queue.invisible_duration, other.invisible_duration) == (0.2, 20)
+    queue.put(b"job")
+    first = queue.get()
+    with pytest.raises(mqstore.Empty):
+        other.get_nowait()
+    second = other.get(timeout=5)
+    assert (second.text(), second.attempt) == ("job", 2)
+    for call in (queue.ack, queue.nack, lambda message: queue.extend(message, 5), queue.task_done):
+        with pytest.raises(mqstore.LeaseLostError, match="attempt 1"):
+            call(first)
+    other.ack(second)
+    assert other.join(0)
+
+
+def test_a_lease_is_extended(store: mqstore.Store) -> None:
+    queue = store.work_queue("jobs", invisible_duration=0.2)
+    queue.put(b"job")
+    message = queue.get()
+    before = message.invisible_until
+    queue.extend(message, 30)
+    assert message.invisible_until > before + 20_000
+    time.sleep(0.3)
+    with pytest.raises(mqstore.Empty):
+        queue.get_nowait()
+    with pytest.raises(mqstore.InvalidOptionError):
+        queue.extend(message, 0)
+    queue.ack(message)
+
+
+def test_what_is_given_back_waits_as_it_is_told(store: mqstore.Store) -> None:
+    asked: list[int] = []
+
+    def backoff(attempt: int) -> float:
+        asked.append(attempt)
+        return 0.05 * attempt
+
+    queue = store.work_queue("jobs", backoff=backoff)
+    # A slow one blocks nothing.
+    queue.put(b"slow")
+    message = queue.get()
+    queue.nack(message, 60)
+    assert queue.counts() == mqstore.WorkQueueCounts(0, 1, 0, 0)
+    queue.put(b"job")
+    for attempt in (1, 2, 3):
+        message = queue.get(timeout=5)
+        assert (message.text(), message.attempt) == ("job", attempt)
+        queue.nack(message)
+    assert asked == [1, 2, 3]
+    queue.ack(queue.get(timeout=5))
+    assert queue.qsize() == 1
+    queue.put(b"wrong")
+    message = queue.get()
+    queue = store.work_queue("jobs", backoff=lambda _: "soon")  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match="backoff"):
+        queue.nack(message)
+    queue.ack(message)
+
+
+def test_delays(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        queue = store.work_queue("jobs")
+        queue.put(b"later", delay=0.4)
+        queue.put(b"now")
+        assert take(queue) == "now"
+        with pytest.raises(mqstore.Empty):
+            queue.get_nowait()
+        with pytest.raises(mqstore.InvalidOptionError, match="delay"):
+            queue.put(b"never", delay=timedelta(days=31))
+    with mqstore.open(home, "rw", options=SMALL) as store:
+        assert take(store.work_queue("jobs")) == "later"
+
+
+def test_dead_letters_and_their_way_back(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        queue = store.work_queue("jobs", "g", max_attempts=2)
+        assert (queue.dead_letters, queue.max_attempts) == ("%DLQ%g", 2)
+        assert queue.redrive() == 0
+        queue.put(b"bad", keys="k", properties={"p": "v"})
+        queue.put(b"good")
+        for _ in range(2):
+            message = queue.get(timeout=5)
+            while message.text() != "bad":
+                queue.ack(message)
+                message = queue.get(timeout=5)
+            queue.nack(message, 0)
+        assert queue.counts().dying == queue.counts().delayed == 0
+        (dead,) = store.read(queue.dead_letters)
+        assert (dead.body, dead.keys, dead.reconsume_times) == (b"bad", ("k",), 2)
+        assert dead.properties["p"] == "v"
+        assert dead.properties["DLQ_ORIGIN_TOPIC"] == dead.properties["RETRY_TOPIC"] == "jobs"
+        origin = store.get(dead.properties["DLQ_ORIGIN_MESSAGE_ID"])
+        assert origin is not None
+        assert origin.body == b"bad"
+    with mqstore.open(home, "rw", options=SMALL) as store:
+        queue = store.work_queue("jobs", "g", max_attempts=2)
+        assert len(list(store.read(queue.dead_letters))) == 1
+        assert (queue.redrive(0), queue.redrive(5), queue.redrive()) == (0, 1, 0)
+        bodies = [message.text() for message in queue.get_many(5, timeout=1)]
+        assert bodies[-1] == "bad"
+        with pytest.raises(ValueError, match="limit"):
+            queue.redrive(-1)
+
+
+def test_leases_attempts_and_acks_survive_a_reopen(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        queue = store.work_queue("jobs", invisible_duration=0.3)
+        queue.put_many([b"acked", b"held", b"given back", b"new"])
+        acked, held, back = queue.get_many(3)
+        queue.ack(acked)
+        queue.nack(back, 0)
+        assert held.text() == "held"
+    with mqstore.open(home, "rw", options=SMALL) as store:
+        queue = store.work_queue("jobs", invisible_duration=20)
+        found = [queue.get(timeout=5) for _ in range(3)]
+        assert sorted((message.text(), message.attempt) for message in found) == [
+            ("given back", 2),
+            ("held", 2),
+            ("new", 1),
+        ]
+        queue.ack_many(found)
+        assert queue.join(0)
+
+
+def test_task_done_and_join(store: mqstore.Store) -> None:
+    queue = store.work_queue("jobs")
+    with pytest.raises(ValueError, match="too many times"):
+        queue.task_done()
+    for number in range(20):
+        queue.put(str(number).encode())
+    assert not queue.join(0.05)
+    done: list[str] = []
+
+    def work() -> None:
+        while True:
+            try:
+                message = queue.get()
+            except mqstore.ShutDown:
+                return
+            done.append(message.text())
+            queue.task_done()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    queue.join()
+    assert sorted(done, key=int) == [str(number) for number in range(20)]
+    queue.shutdown()
+    for thread in threads:
+        thread.join()
+    queue = store.work_queue("jobs")
+    queue.put(b"named")
+    queue.task_done(queue.get())
+    with pytest.raises(ValueError, match="too many times"):
+        queue.task_done()
+
+
+def test_shutdown(store: mqstore.Store) -> None:
+    queue = store.work_queue("jobs")
+    queue.put_many([b"1", b"2"])
+    queue.shutdown()
+    with pytest.raises(mqstore.ShutDown):
+        queue.put(b"3")
+    assert [take(queue), take(queue)] == ["1", "2"]
+    with pytest.raises(mqstore.ShutDown):
+        queue.get()
+    # For handles that are made later nothing is lost.
+    queue = store.work_queue("jobs")
+    queue.put(b"3")
+    queue.shutdown(immediate=True)
+    with pytest.raises(getattr(queues, "ShutDown", mqstore.ShutDown)):
+        queue.get_nowait()
+    with store.work_queue("jobs") as queue:
+        assert take(queue) == "3"
+    assert queue.closed
+    with pytest.raises(mqstore.ShutDown):
+        queue.get()
+
+
+def test_a_shutdown_and_the_end_of_the_store_wake_who_waits(home: Path) -> None:
+    store = mqstore.open(home, "create", options=SMALL)
+    queue = store.work_queue("jobs")
+    threading.Timer(0.1, queue.shutdown).start()
+    with pytest.raises(mqstore.ShutDown):
+        queue.get()
+    queue = store.work_queue("jobs")
+    closing = threading.Timer(0.1, store.close)
+    closing.start()
+    with pytest.raises(mqstore.StoreClosedError):
+        queue.get()
+    closing.join()
+    assert queue.closed
+
+
+def test_groups_have_their_own_view(store: mqstore.Store) -> None:
+    one, two = store.work_queue("jobs", "one"), store.work_queue("jobs", "two")
+    one.put(b"job")
+    assert take(one) == take(two) == "job"
+
+
+def test_a_handle_keeps_its_store(home: Path) -> None:
+    queue = mqstore.open(home, "create", options=SMALL).work_queue("jobs")
+    queue.put(b"job")
+    assert take(queue) == "job"
+    # The last one to let go closes the store, and is told so.
+    with pytest.warns(ResourceWarning, match="not closed"):
+        del queue
+
+
+def test_what_is_refused(store: mqstore.Store, home: Path) -> None:
+    queue = store.work_queue("jobs")
+    for options in ({"invisible_duration": 0}, {"max_attempts": 0}):
+        with pytest.raises(mqstore.InvalidOptionError):
+            store.work_queue("other", **options)  # type: ignore[arg-type]
+    with pytest.raises(mqstore.InvalidOptionError, match="max_attempts"):
+        store.work_queue("jobs", max_attempts=3)
+    with pytest.raises(TypeError, match="bytes-like"):
+        queue.put("text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        queue.ack(store.message_at("jobs", 0, queue.put(b"x").queue_offset))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"store\.work_queue"):
+        mqstore.WorkQueue()
+    with pytest.raises(TypeError, match="cannot pickle"):
+        pickle.dumps(queue)
+    with store.consumer("g", ["jobs"]), pytest.raises(mqstore.InvalidOptionError, match="consumers"):
+        store.work_queue("jobs", "g")
+    with mqstore.open(home) as reader, pytest.raises(mqstore.StoreReadOnlyError):
+        reader.work_queue("jobs")
+
+
+def test_many_may_be_held_at_a_time(store: mqstore.Store) -> None:
+    queue = store.work_queue("jobs")
+    queue.put_many([b"job"] * 20_000)
+    started = time.process_time()
+    held = [queue.get() for _ in range(20_000)]
+    # What a get takes does not grow with what the thread has.
+    assert time.process_time() - started < 2
+    queue.task_done()
+    queue.ack_many(held)
+    assert queue.join(0)

@@ -1,7 +1,7 @@
 //! Bytes that change under a store that was closed, or left by a kill.
 //!
-//! A damaged log is refused, unchanged, or opened with every record; what can be made again never
-//! matters; and nobody is ever handed a record that was not appended so.
+//! A damaged log is refused, unchanged, or opened with every record, and so is a damaged metadata log; what can be
+//! made again never matters; and nobody is ever handed a record that was not appended so.
 
 use mqstore_core::{Durability, OpenMode, StoreError, StoreOptions};
 use mqstore_io::{FileKind, SimVfs, Vfs};
@@ -97,10 +97,28 @@ fn flip(subject: &Subject, path: &Path, at: u64, mask: u8) -> Result<bool, Strin
     let derived = ["index", "consumequeue", "batchconsumequeue"]
         .iter()
         .any(|folder| path.starts_with(root().join(folder)));
-    damaged(subject, &vfs, path.starts_with(root().join("commitlog")), derived)
+    let (log, meta) = (root().join("commitlog"), root().join("mqstore/meta"));
+    let kept = if path.starts_with(&log) {
+        Kept::Log
+    } else if path.starts_with(&meta) {
+        Kept::Metadata
+    } else {
+        Kept::Elsewhere
+    };
+    damaged(subject, &vfs, kept, derived)
 }
 
-fn damaged(subject: &Subject, vfs: &SimVfs, in_the_log: bool, derived: bool) -> Result<bool, String> {
+/// Where the byte is that changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Log,
+    /// The metadata log, whose content is in no other file.
+    Metadata,
+    Elsewhere,
+}
+
+fn damaged(subject: &Subject, vfs: &SimVfs, kept: Kept, derived: bool) -> Result<bool, String> {
+    let in_the_log = kept == Kept::Log;
     let records = &subject.history.records;
     let options = tiny(Durability::Async);
     let reader = World::on(vfs.kill().map_err(explain)?);
@@ -117,7 +135,9 @@ fn damaged(subject: &Subject, vfs: &SimVfs, in_the_log: bool, derived: bool) -> 
     let world = World::on(vfs.clone());
     let store = match world.open(OpenMode::ReadWrite, &options) {
         Ok(store) => store,
-        Err(error) if !in_the_log => return Err(format!("refused although the log is whole: {error}")),
+        Err(error) if kept == Kept::Elsewhere => {
+            return Err(format!("refused although the log is whole: {error}"));
+        }
         Err(StoreError::Corrupt { .. }) if vfs.fingerprint() == before => return Ok(true),
         Err(StoreError::Corrupt { .. }) => return Err("refused, and changed".to_owned()),
         Err(error) => return Err(format!("refused by another error: {error}")),
@@ -162,7 +182,7 @@ fn fillers(subject: &Subject) -> Result<(), String> {
             let mask = byte ^ old[at as usize + 4 + number];
             vfs.flip(&path, at + 4 + number as u64, mask).map_err(explain)?;
         }
-        damaged(subject, &vfs, true, false)
+        damaged(subject, &vfs, Kept::Log, false)
             .map_err(|what| format!("in place of record {}: {what}", rec.number))?;
         moved(subject, &path, placed.commit_log_offset, placed.size)?;
     }
@@ -184,7 +204,7 @@ fn moved(subject: &Subject, path: &Path, offset: u64, size: u32) -> Result<(), S
         let mask = old[(to + at) as usize] ^ old[(from + at) as usize];
         vfs.flip(path, to + at, mask).map_err(explain)?;
     }
-    damaged(subject, &vfs, true, false)
+    damaged(subject, &vfs, Kept::Log, false)
         .map(|_| ())
         .map_err(|what| format!("a record in another's place: {what}"))
 }

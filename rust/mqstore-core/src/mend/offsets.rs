@@ -91,7 +91,8 @@ fn repair_meta(files: &StoreFiles, ends: &Ends, json: (&Path, &str, u32)) -> Res
     let log_path = newest_file(files).unwrap_or_default();
     let mut table = read_log(files, &mut Vec::new())?.into_offsets();
     let count = ends.set_back_all(&mut table);
-    let log = MetaLog::open(files, RecoveryMode::Salvage, &mut actions)?;
+    let found = MetaLog::find(files, RecoveryMode::Salvage)?;
+    let log = MetaLog::open(files, found, &mut actions)?;
     let end = |topic: &str, queue_id| ends.0.get(&(topic.to_owned(), queue_id)).copied().unwrap_or(i64::MAX);
     log.clamp_to(end)?;
     actions.extend((count > 0).then(|| set_back_words(&log_path, count)));

@@ -161,17 +161,22 @@ impl Found {
     }
 }
 
-/// The log as a writer goes on with it: its end is settled, older generations are gone.
+/// What a writer will go on with; nothing is changed. Damage is an error unless it may be given up.
+pub(super) fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<Option<Found>, StoreError> {
+    let found = read_newest(files, Access::ReadWrite)?;
+    match found.as_ref().and_then(|found| Some((found, found.damage.as_ref()?))) {
+        Some((found, reason)) if mode != RecoveryMode::Salvage => Err(found.corrupt(reason)),
+        _ => Ok(found),
+    }
+}
+
+/// The log that was found as a writer goes on with it: its end is settled, older generations are gone.
 pub(super) fn recover(
     files: &StoreFiles,
-    mode: RecoveryMode,
+    mut found: Found,
     notes: &mut Vec<String>,
-) -> Result<Option<Found>, StoreError> {
-    let Some(mut found) = read_newest(files, Access::ReadWrite)? else { return Ok(None) };
-    if let Some(reason) = found.damage.clone() {
-        if mode != RecoveryMode::Salvage {
-            return Err(found.corrupt(&reason));
-        }
+) -> Result<Found, StoreError> {
+    if let Some(reason) = &found.damage {
         notes.push(format!(
             "{}: {reason} at byte {}; what follows is given up",
             found.path.display(),
@@ -182,11 +187,10 @@ pub(super) fn recover(
         // Nothing can be appended to what has no whole snapshot: the next generation has what there is.
         keep_rest(files, &found, 0, notes)?;
         found.state.settle();
-        return Ok(Some(found));
+        return Ok(found);
     }
     cut(files, &mut found, notes)?;
     rewrite(&found)?;
-    found.synced = found.place;
     // Whoever gave the file its name may have been killed before the name was durable.
     switch::step("meta.sync_found_name", || files.vfs.sync_dir(&files.meta()))
         .at(&files.meta(), "syncing a folder")?;
@@ -195,7 +199,7 @@ pub(super) fn recover(
         let path = file_of(files, generation);
         files.vfs.remove_file(&path).at(&path, "removing an old metadata log")?;
     }
-    Ok(Some(found))
+    Ok(found)
 }
 
 /// Takes what lies behind the end away, after a copy.
@@ -288,8 +292,8 @@ pub(crate) fn newest_file(files: &StoreFiles) -> Option<PathBuf> {
     generations(files).ok()?.first().map(|generation| file_of(files, *generation))
 }
 
-/// Copies the log of a store, which may be in use, to another one that has none; durable when this returns, but for
-/// the name of the folder.
+/// Copies the log of a store, which may be in use, to another one that has none. What is in the file is durable when
+/// this returns; its name and that of its folder are the caller's to sync.
 pub(crate) fn copy_log(files: &StoreFiles, to: &StoreFiles) -> Result<(), StoreError> {
     let Some(found) = read_beside(files)? else { return Ok(()) };
     to.ensure_folder(&to.meta())?;
@@ -298,8 +302,7 @@ pub(crate) fn copy_log(files: &StoreFiles, to: &StoreFiles) -> Result<(), StoreE
     // What is behind the end may be half of something that is being written; damage is copied as it is.
     let len = if found.damage.is_some() { found.len } else { found.end };
     copy_part(&found, 0..len, &*copy, &path)?;
-    switch::step("meta.sync_log_copy", || copy.sync_all()).at(&path, "syncing a copy of the metadata log")?;
-    to.vfs.sync_dir(&to.meta()).at(&to.meta(), "syncing a folder")
+    switch::step("meta.sync_log_copy", || copy.sync_all()).at(&path, "syncing a copy of the metadata log")
 }
 
 /// Copies bytes of the file to the beginning of `copy`.

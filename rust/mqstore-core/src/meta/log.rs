@@ -9,7 +9,7 @@ use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 
 use super::frame::Frame;
 use super::json::import;
-use super::load::{look, recover};
+use super::load::{Found, find, look, recover};
 use super::progress::{Progress, ProgressRecord};
 use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place, QueueKey, Saved};
 use super::state::{ByQueue, Entry, Names, QueueProgress, State, Tables};
@@ -38,6 +38,9 @@ pub struct MetaLog {
     rest_until_ms: AtomicU64,
     pub(super) tick: Tick,
 }
+
+/// What an open has found of a metadata log, before it changes anything.
+pub(crate) struct FoundLog(Option<Found>);
 
 thread_local! {
     static FRAME: RefCell<Frame> = RefCell::default();
@@ -71,14 +74,22 @@ fn noted(notes: &mut Vec<String>, error: &StoreError) -> Result<(), StoreError> 
 }
 
 impl MetaLog {
-    /// The metadata of the store at `files`, which nobody else writes: recovers the log, and takes over what brokers
-    /// wrote. What a person should know of that is added to `notes`.
+    /// What there is of the metadata of the store at `files`, which nobody else writes. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] where the log is damaged, unless `mode` gives up what follows.
+    pub(crate) fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<FoundLog, StoreError> {
+        find(files, mode).map(FoundLog)
+    }
+
+    /// The metadata of the store at `files`: recovers the log that was found, and takes over what brokers wrote. What a
+    /// person should know of that is added to `notes`.
     pub(crate) fn open(
         files: &StoreFiles,
-        mode: RecoveryMode,
+        found: FoundLog,
         notes: &mut Vec<String>,
     ) -> Result<Self, StoreError> {
-        let found = recover(files, mode, notes)?;
+        let found = found.0.map(|found| recover(files, found, notes)).transpose()?;
         let lost = found.as_ref().is_some_and(|found| found.damage.is_some());
         let (mut state, generation, tail) = match found {
             None => (State::default(), 0, Tail::new(files, Place(0))),
@@ -530,6 +541,12 @@ impl MetaLog {
     /// Returns once everything before `place` is durable; one sync serves all who wait.
     pub fn sync(&self, place: Place) -> Result<(), StoreError> {
         self.tail.sync(place)
+    }
+
+    /// Has `tell` called with the stage and the cause when the log stops for good: the store stops with it. It must
+    /// not call into the log.
+    pub(crate) fn on_stop(&self, tell: impl Fn(&'static str, &str) + Send + Sync + 'static) {
+        self.tail.on_stop(Box::new(tell));
     }
 
     /// Whether something was appended that no sync covers yet.

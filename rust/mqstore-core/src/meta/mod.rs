@@ -38,7 +38,7 @@ mod tests;
 
 pub(crate) use load::{copy_log, find_damage, newest_file};
 pub use log::MetaLog;
-pub(crate) use log::{read_log, read_state, read_state_strictly};
+pub(crate) use log::{FoundLog, read_log, read_state, read_state_strictly};
 pub use progress::{Lease, Progress, ProgressRecord, Refused, Waiting};
 pub use record::{NameId, OffsetChange, Place, QueueKey};
 pub(crate) use state::{Listed, State};

@@ -6,10 +6,11 @@
 //! ever torn by the death of the process.
 //!
 //! What was synced is said in the log itself, in front of the next frame: see `record`. A sync that failed stops the
-//! log for good.
+//! log for good, and tells whoever asked to be told.
 
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use mqstore_io::{MapAccess, Region, VfsFile, switch};
@@ -46,8 +47,19 @@ pub(super) struct Tail {
     front: Mutex<Option<Front>>,
     ready: AtomicBool,
     stopped: AtomicBool,
+    on_stop: OnStop,
     end: AtomicU64,
     commit: GroupCommit,
+}
+
+/// Who is told when the log stops: called with the stage and the cause, under the lock of the tail.
+#[derive(Default)]
+struct OnStop(OnceLock<Box<dyn Fn(&'static str, &str) + Send + Sync>>);
+
+impl fmt::Debug for OnStop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OnStop").field(&self.0.get().is_some()).finish()
+    }
 }
 
 /// The file that is appended to.
@@ -132,6 +144,7 @@ impl Tail {
             front: Mutex::default(),
             ready: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            on_stop: OnStop::default(),
             end: AtomicU64::new(place.0),
             commit: GroupCommit::new(place.0),
         }
@@ -198,8 +211,21 @@ impl Tail {
             None => return Err(self.gone()),
         };
         let synced = switch::step("meta.sync_tail", || file.sync_data()).at(&path, STAGE);
-        synced.inspect_err(|_| self.stopped.store(true, Ordering::Release))?;
+        synced.inspect_err(|error| self.stop(error))?;
         Ok(place)
+    }
+
+    /// Has `tell` called when the log stops for good. It must not call into the log.
+    pub(super) fn on_stop(&self, tell: Box<dyn Fn(&'static str, &str) + Send + Sync>) {
+        // The first one counts; there is one store to a log.
+        let _ = self.on_stop.0.set(tell);
+    }
+
+    fn stop(&self, cause: &StoreError) {
+        self.stopped.store(true, Ordering::Release);
+        if let Some(tell) = self.on_stop.0.get() {
+            tell(STAGE, &cause.to_string());
+        }
     }
 
     fn poisoned(&self, cause: &str) -> StoreError {
@@ -228,7 +254,7 @@ impl Tail {
             }
             Err((named, error)) => {
                 if named {
-                    self.stopped.store(true, Ordering::Release);
+                    self.stop(&error);
                     return Err(self.poisoned(&error.to_string()));
                 }
                 Err(error)

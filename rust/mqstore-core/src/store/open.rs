@@ -18,7 +18,7 @@ use crate::files::StoreFiles;
 use crate::flush::{FlushPolicy, Flusher};
 use crate::live::{LivePage, writer_pid};
 use crate::mark::MarkFile;
-use crate::meta::MetaLog;
+use crate::meta::{FoundLog, MetaLog};
 use crate::options::{Durability, RecoveryMode, StoreOptions};
 use crate::recovery::{RecoveredLog, RecoveryInput, Watch, recover_derived, recover_log};
 use crate::retention::Cleaner;
@@ -44,21 +44,23 @@ pub(super) fn open_writer(
         prepare_side_folder(files)?;
         mark_running(files)
     };
+    // Before anything is changed: a store whose metadata is damaged is refused as it is.
+    let meta = MetaLog::find(files, options.recovery)?;
     let recovered = recover_log(files, options.segment_bytes, &input, begin, watch)?;
-    start(files, options, lock, recovered, &input, watch)
+    start(files, options, lock, (recovered, meta), &input, watch)
 }
 
 fn start(
     files: &StoreFiles,
     options: &StoreOptions,
     lock: Box<dyn StoreLock>,
-    recovered: RecoveredLog,
+    (recovered, meta): (RecoveredLog, FoundLog),
     input: &RecoveryInput,
     watch: &mut Watch<'_>,
 ) -> Result<Arc<Writer>, StoreError> {
     let mut notes = recovered.notes.clone();
     notes.extend(finish_exchange(files)?);
-    let meta = Arc::new(MetaLog::open(files, options.recovery, &mut notes)?);
+    let meta = Arc::new(MetaLog::open(files, meta, &mut notes)?);
     let listed = meta.topics();
     let batch = batch_topics_of(files, listed.iter().map(|topic| &**topic));
     let rules = DispatchRules {
@@ -107,6 +109,13 @@ fn start(
     ));
     // The new mark is not clean: from here on the directory is in use, whatever `abort` says.
     flusher.flush_all(false)?;
+    // A store whose metadata cannot go on must not go on without.
+    let stops = Arc::downgrade(&log);
+    meta.on_stop(move |stage, cause| {
+        if let Some(log) = stops.upgrade() {
+            log.poison(stage, cause);
+        }
+    });
     let topics = Topics::new(&meta, batch, &derived.queues);
     if let count @ 1.. = meta.clamp_to(|topic, queue_id| topics.end_of(topic, queue_id))? {
         notes.push(format!(

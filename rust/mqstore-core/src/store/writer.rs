@@ -478,12 +478,9 @@ impl Writer {
         self.meta.sync(self.meta.place())
     }
 
-    /// What is due for the metadata log; when it cannot go on, neither can the store.
+    /// What is due for the metadata log.
     pub(super) fn meta_step(&self) -> Result<(), StoreError> {
-        self.meta.step(self.files.clock.now_ms()).map_err(|error| match error {
-            StoreError::Poisoned { stage, cause, .. } => self.log.poison(stage, &cause),
-            error => error,
-        })
+        self.meta.step(self.files.clock.now_ms())
     }
 
     /// The last step of a close: everything durable, the mark clean, `abort` away, the lock free.

@@ -159,3 +159,23 @@ fn zeros_and_an_empty_file_are_an_error() {
         put_topic(&log, "new", 1);
     }
 }
+
+#[test]
+fn what_a_kill_left_counts_as_synced_once_it_was_found_and_closed() {
+    let vfs = SimVfs::default();
+    let files = files_on(&vfs);
+    let log = open(&files);
+    put_topic(&log, "orders", 2);
+    commit(&log, "billing", "orders", 0, 7);
+    let state = dump(&log);
+    // Nobody has synced it.
+    drop(log);
+    let log = open(&files);
+    assert_eq!(dump(&log), state);
+    log.close().unwrap();
+    let path = newest_file(&files).unwrap();
+    let bytes = vfs.read_file(&path, 1 << 20).unwrap();
+    let tail = u64::from_be_bytes(bytes[24..32].try_into().unwrap());
+    vfs.flip(&path, tail + 9, 1).unwrap();
+    assert!(matches!(open_by(&files, RecoveryMode::Strict), Err(StoreError::Corrupt { .. })));
+}

@@ -206,7 +206,8 @@ fn a_file_that_does_not_parse_gives_way_to_its_backup() {
     write(&vfs, "topics.json", "{");
     write(&vfs, "topics.json.bak", r#"{"topicConfigTable":{"old":{}}}"#);
     let mut notes = Vec::new();
-    let log = MetaLog::open(&files_on(&vfs), crate::RecoveryMode::Strict, &mut notes).unwrap();
+    let found = MetaLog::find(&files_on(&vfs), crate::RecoveryMode::Strict).unwrap();
+    let log = MetaLog::open(&files_on(&vfs), found, &mut notes).unwrap();
     assert_eq!(names(&log), ["old"]);
     assert!(notes[0].contains("topics.json"), "{notes:?}");
 }

@@ -39,7 +39,7 @@ fn open(files: &StoreFiles) -> MetaLog {
 }
 
 fn open_by(files: &StoreFiles, mode: RecoveryMode) -> Result<MetaLog, StoreError> {
-    MetaLog::open(files, mode, &mut Vec::new())
+    MetaLog::open(files, MetaLog::find(files, mode)?, &mut Vec::new())
 }
 
 fn key(log: &MetaLog, group: &str, topic: &str, queue_id: i32) -> QueueKey {

@@ -52,9 +52,12 @@ pub(super) struct Tail {
     commit: GroupCommit,
 }
 
-/// Who is told when the log stops: called with the stage and the cause, under the lock of the tail.
+/// Called with the stage and the cause when the log stops, under the lock of the tail.
+pub(super) type Tell = Box<dyn Fn(&'static str, &str) + Send + Sync>;
+
+/// Who is told when the log stops.
 #[derive(Default)]
-struct OnStop(OnceLock<Box<dyn Fn(&'static str, &str) + Send + Sync>>);
+struct OnStop(OnceLock<Tell>);
 
 impl fmt::Debug for OnStop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -216,7 +219,7 @@ impl Tail {
     }
 
     /// Has `tell` called when the log stops for good. It must not call into the log.
-    pub(super) fn on_stop(&self, tell: Box<dyn Fn(&'static str, &str) + Send + Sync>) {
+    pub(super) fn on_stop(&self, tell: Tell) {
         // The first one counts; there is one store to a log.
         let _ = self.on_stop.0.set(tell);
     }

@@ -18,6 +18,8 @@ use crate::workload::{World, explain, root, tiny};
 
 const TOPIC: &str = "jobs";
 const LIMITS: Limits = Limits { all_up_to: 8, singles: 4, random: 2, cuts: 1 };
+/// Queues whose offsets fill some pages.
+const WIDE: i32 = 2000;
 /// As many messages are there as the changes speak of.
 const MESSAGES: usize = 8;
 
@@ -228,6 +230,7 @@ fn is_mark(rest: &[u8]) -> bool {
 /// Opens what a crash left, and ends that again.
 fn check(state: &State, moment: &SimVfs, allowed: &[(u64, String)], rng: &mut Rng) -> Result<(), String> {
     let vfs = state.image(moment)?.vfs;
+    whole_tables(&vfs)?;
     let (path, left) = newest(&vfs);
     let world = World::on(vfs);
     let store = world.open(OpenMode::ReadWrite, &options()).map_err(explain)?;
@@ -244,7 +247,11 @@ fn check(state: &State, moment: &SimVfs, allowed: &[(u64, String)], rng: &mut Rn
     {
         return Err("what was cut from the metadata log is not kept".to_owned());
     }
+    let kept = lost_and_found(&lost.vfs).len();
     is_known(&lost, &found)?;
+    if lost_and_found(&lost.vfs).len() > kept {
+        return Err("what was cut from the metadata log is there again".to_owned());
+    }
     // It goes on behind its end, and what was cut does not come back.
     let meta = store.meta().map_err(explain)?;
     commit(&meta, &[(0, 7)]).map_err(explain)?;
@@ -260,6 +267,17 @@ fn check(state: &State, moment: &SimVfs, allowed: &[(u64, String)], rng: &mut Rn
     }
     store.close().map_err(explain)?;
     is_known(&World::on(State::all_old().image(&world.vfs)?.vfs), &more)
+}
+
+/// A broker that opens what a crash left reads no half of a table.
+fn whole_tables(vfs: &SimVfs) -> Result<(), String> {
+    for name in ["topics.json", "subscriptionGroup.json", "consumerOffset.json"] {
+        let text = vfs.read_file(&root().join("config").join(name), 1 << 20);
+        if text.is_ok_and(|text| !text.ends_with(b"}")) {
+            return Err(format!("half of {name} is there"));
+        }
+    }
+    Ok(())
 }
 
 fn is_known(world: &World, wanted: &str) -> Result<(), String> {
@@ -294,6 +312,9 @@ fn failed_syncs(before: &SimVfs) -> Result<u64, String> {
         let world = World::on(before.kill().map_err(explain)?);
         let store = world.open(OpenMode::ReadWrite, &options()).map_err(explain)?;
         let log = root().join("mqstore/meta");
+        // Several pages, so that the one that is cut behind the end, and so written again, is not all that counts.
+        let wide: Vec<_> = (0..WIDE).map(|queue_id| (queue_id, 0)).collect();
+        store.meta().and_then(|meta| commit(&meta, &wide)).map_err(explain)?;
         world.vfs.inject(Fault::nth(nth).on(&[OperationKind::Sync]).under(&log));
         let failed = (0..CHANGES).find(|number| change(&store, *number).is_err());
         world.vfs.clear_faults();

@@ -272,7 +272,7 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
     let first: (&str, Hunt) = match name.split('.').next().unwrap_or_default() {
         "compaction" => ("compactions", compactions),
         "feed" => ("feeds", feeds),
-        "meta" => ("keepings", keepings),
+        "meta" | "vfs" => ("keepings", keepings),
         "repair" | "copy" | "snapshot" => ("repairs", repairs),
         "retention" => ("deletions", deletions),
         _ if name.contains("torn") || name.starts_with("mark.two") => ("tears", tears),

@@ -34,6 +34,8 @@ part_lint() {
     local worst=0 script
     each cargo fmt --all --check
     each cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+    # A link in a comment that leads nowhere.
+    each env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --workspace --no-deps --exclude mqstore-python
     each "$bin/ruff" check --quiet .
     each "$bin/ruff" format --check --quiet .
     for script in tools/*.sh tools/java_home .ci/run; do

@@ -6,7 +6,7 @@
 //! was finished; after a loss of power what the last tick synced is there. A message is delivered at least once, and
 //! not again once its `ack` is on the disk.
 //!
-//! All handles of one queue in a process share a [`core::Core`]. Its lock orders what is taken out; to finish a message
+//! All handles of one queue in a process share a `core::Core`. Its lock orders what is taken out; to finish a message
 //! takes the lock of its queue's progress alone. Waiting costs no thread: a call that waits sleeps on the queue's
 //! signals, which the append rings, until something is due.
 

@@ -16,7 +16,7 @@
 //! folder is synced before anything in it counts as durable.
 //!
 //! Across threads: appenders take turns for some nanoseconds (`put_lock`), copy side by side and are
-//! published in order (`ring`); one thread at a time syncs, for all who wait ([`crate::group_commit`]); one
+//! published in order (`ring`); one thread at a time syncs, for all who wait (`crate::group_commit`); one
 //! prepares what comes next (`ahead`); readers take no lock.
 //!
 //! Source: `CommitLog#asyncPutMessage`, `DefaultAppendMessageCallback#doAppend`, `GroupCommitService`.

@@ -34,6 +34,10 @@ def blocks(page: str) -> list[str]:
             ],
         ),
         (
+            "docs/key-tables.md",
+            ["2 89 False", "['cat', 'fish'] ['89', '12']", "True 79", "fish 13", "fish gone", "8 -> 3", "True"],
+        ),
+        (
             "docs/work-queue.md",
             [
                 "resize cat.png 1",

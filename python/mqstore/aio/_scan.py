@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
 
 import mqstore
+from mqstore.aio._twins import named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
+
+    from mqstore.aio._twins import Bridged
 
 P = ParamSpec("P")
 
@@ -101,6 +104,16 @@ def _twin(function: Callable[P, mqstore.Scan]) -> Callable[P, Scan]:
 
     twin.__module__ = "mqstore.aio"
     return twin
+
+
+def of_store(method: Callable[Concatenate[mqstore.Store, P], mqstore.Scan]) -> Callable[Concatenate[Bridged, P], Scan]:
+    """The twin of a method that makes a scan, which reads nothing yet."""
+
+    @wraps(method)
+    def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> Scan:
+        return Scan(method(self._bridge.store, *args, **kwargs))
+
+    return named(twin, method.__name__)
 
 
 scan = _twin(mqstore.scan)

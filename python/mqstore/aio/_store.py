@@ -24,7 +24,7 @@ from mqstore._times import seconds_of
 from mqstore.aio import _bridge
 from mqstore.aio._ending import Ending
 from mqstore.aio._reads import Messages
-from mqstore.aio._scan import Scan
+from mqstore.aio._scan import of_store
 from mqstore.aio._table import Table
 from mqstore.aio._twins import at_length, in_thread
 from mqstore.errors import InvalidOptionError
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from mqstore._message import Message
     from mqstore._options import StoreOptions
-    from mqstore._scan import BodyForm
     from mqstore._table import Bodies
     from mqstore.types import BytesLike, Duration, Filter, Keys, Mode, Properties, StorePath, Time
 
@@ -386,6 +385,7 @@ class Store:
     expire = at_length(mqstore.Store.expire)
     snapshot = at_length(mqstore.Store.snapshot)
     restore_compaction = at_length(mqstore.Store.restore_compaction)
+    scan = of_store(mqstore.Store.scan)
 
     @property
     def confirm_offset(self) -> int | None:
@@ -406,43 +406,6 @@ class Store:
         """
         bridge = self._bridge
         return Table(self, bridge, await bridge.run_at_length(bridge.store.table, topic, bodies=bodies))
-
-    def scan(
-        self,
-        *,
-        topics: str | Iterable[str] | None = None,
-        queue_id: int | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        start_time: Time | None = None,
-        end_time: Time | None = None,
-        keys: Keys | None = None,
-        filter: Filter | None = None,
-        columns: Iterable[str] | None = None,
-        batch_size: int = 65_536,
-        body: BodyForm = "binary",
-        threads: int | None = None,
-    ) -> Scan:
-        """Messages as Arrow columns, in the order of the log; see `mqstore.scan`.
-
-        Each use sees every append before it. It ends with a `StoreClosedError` when the store is closed.
-        """
-        return Scan(
-            self._bridge.store.scan(
-                topics=topics,
-                queue_id=queue_id,
-                start=start,
-                end=end,
-                start_time=start_time,
-                end_time=end_time,
-                keys=keys,
-                filter=filter,
-                columns=columns,
-                batch_size=batch_size,
-                body=body,
-                threads=threads,
-            )
-        )
 
     async def close(self) -> None:
         """Makes everything durable and lets go of the directory; a second call does nothing.

@@ -36,7 +36,7 @@ def in_thread(
         bridge = self._bridge
         return await bridge.run(partial(method, bridge.store, *args, **kwargs))
 
-    return _named(twin, method.__name__)
+    return named(twin, method.__name__)
 
 
 def at_length(
@@ -49,7 +49,7 @@ def at_length(
         bridge = self._bridge
         return await bridge.run_at_length(method, bridge.store, *args, **kwargs)
 
-    return _named(twin, method.__name__)
+    return named(twin, method.__name__)
 
 
 def awaitable(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -63,7 +63,8 @@ def awaitable(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
     return twin
 
 
-def _named(twin: Callable[P, T], name: str) -> Callable[P, T]:
+def named(twin: Callable[P, T], name: str) -> Callable[P, T]:
+    """A twin that says it is the method `name` of this package's `Store`."""
     twin.__module__ = "mqstore.aio"
     twin.__qualname__ = f"Store.{name}"
     return twin

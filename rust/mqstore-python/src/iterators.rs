@@ -112,6 +112,15 @@ impl MessageIterator {
             Err(TryLockError::WouldBlock) => None,
         }
     }
+
+    /// The store, unless it is closed.
+    fn open_store(&self) -> PyResult<&Store> {
+        let store = self.shared.store()?;
+        if store.is_closed() {
+            return Err(StoreClosedError::new_err((self.shared.path().to_owned(),)));
+        }
+        Ok(store)
+    }
 }
 
 #[pymethods]
@@ -123,17 +132,10 @@ impl MessageIterator {
     /// For asyncio: the next messages; the queue offset to wait for; or None at the end. An empty list is to be asked
     /// again in a thread, without `at_once`: with it nothing is done that may take long.
     fn _step<'py>(&self, py: Python<'py>, at_once: bool) -> PyResult<Bound<'py, PyAny>> {
-        let store = self.shared.store()?;
-        if store.is_closed() {
-            return Err(StoreClosedError::new_err((self.shared.path().to_owned(),)));
-        }
+        let store = self.open_store()?;
         let ahead = detached(py, || {
             let Some(mut state) = self.turn() else { return Ok(Ahead::Later) };
-            let ahead = state.ahead(store, at_once);
-            if ahead.is_err() {
-                state.source = Source::Done;
-            }
-            ahead
+            state.or_done(|state| state.ahead(store, at_once))
         })?;
         self.shared.say_notes(py, 1)?;
         let records = match ahead {
@@ -147,10 +149,7 @@ impl MessageIterator {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<StoredMessage>> {
-        let store = self.shared.store()?;
-        if store.is_closed() {
-            return Err(StoreClosedError::new_err((self.shared.path().to_owned(),)));
-        }
+        let store = self.open_store()?;
         // The common case: a fetched message is at hand and nobody else is here.
         if let Some(record) = self.turn().and_then(|mut state| state.ready.pop_front()) {
             return Ok(Some(record.into()));
@@ -162,11 +161,7 @@ impl MessageIterator {
                     clock().sleep(TURN);
                     return Ok(Step::Later);
                 };
-                let step = state.step(store, started);
-                if step.is_err() {
-                    state.source = Source::Done;
-                }
-                step
+                state.or_done(|state| state.step(store, started))
             })?;
             self.shared.say_notes(py, 1)?;
             match step {
@@ -179,6 +174,15 @@ impl MessageIterator {
 }
 
 impl State {
+    /// What `look` finds; an error is the last thing that an iterator tells.
+    fn or_done<T>(&mut self, look: impl FnOnce(&mut Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let found = look(self);
+        if found.is_err() {
+            self.source = Source::Done;
+        }
+        found
+    }
+
     fn step(&mut self, store: &Store, started: Duration) -> Result<Step, StoreError> {
         if let Some(record) = self.ready.pop_front() {
             return Ok(Step::Got(record));

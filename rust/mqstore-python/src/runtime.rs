@@ -138,6 +138,16 @@ impl<T> Kept<T> {
         self.shared.store()?;
         self.value.as_ref().ok_or_else(|| ForkedProcessError::new_err((self.shared.path.clone(),)))
     }
+
+    /// It, to be changed; None in a fork.
+    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        if self.shared.is_forked() { None } else { self.value.as_mut() }
+    }
+
+    /// It, in a fork too, to be looked at.
+    pub(crate) fn peek(&self) -> Option<&T> {
+        self.value.as_ref()
+    }
 }
 
 impl<T> Drop for Kept<T> {
@@ -145,7 +155,7 @@ impl<T> Drop for Kept<T> {
         if self.shared.is_forked() {
             #[expect(
                 clippy::mem_forget,
-                reason = "a thread of the parent may have held its locks when it was copied"
+                reason = "the child has none of the parent's threads, which a drop may join or which may hold locks"
             )]
             std::mem::forget(self.value.take());
         }

@@ -97,15 +97,16 @@ impl MetaLog {
                 (found.state, found.head.generation, Tail::new(files, found.place))
             }
             Some(found) => {
-                let unsaid = found.synced < found.changed;
+                // What no frame says to be synced, though it is now, the next one says.
+                let said = if found.synced < found.changed { found.synced } else { found.place };
                 let front = Front {
                     path: found.path,
                     file: found.file,
                     tail_start: found.head.tail_start,
                     at: found.end,
                     place: found.place.0,
-                    marked: if unsaid { found.synced.0 } else { found.place.0 },
-                    settled: if unsaid { found.synced.0 } else { found.place.0 },
+                    marked: said.0,
+                    settled: said.0,
                     room: None,
                 };
                 (found.state, found.head.generation, Tail::going_on(files, front))

@@ -10,34 +10,19 @@ use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::runtime::{SLICE, Shared, detached};
+use crate::runtime::{Kept, SLICE, Shared, detached};
 use crate::store::NativeStore;
 
 /// A scan, and the store that it reads.
 pub(super) struct Running<S: ScanSink> {
     pub(super) shared: Arc<Shared>,
-    scan: Option<Scan<S>>,
-}
-
-impl<S: ScanSink> Drop for Running<S> {
-    fn drop(&mut self) {
-        if self.shared.is_forked() {
-            #[expect(
-                clippy::mem_forget,
-                reason = "the child has none of the threads that a drop would join"
-            )]
-            std::mem::forget(self.scan.take());
-        }
-    }
+    scan: Kept<Scan<S>>,
 }
 
 impl<S: ScanSink> Running<S> {
     /// What comes next, soon.
     pub(super) fn next(&mut self) -> Result<Scanned<S::Batch>, StoreError> {
-        match &mut self.scan {
-            Some(scan) if !self.shared.is_forked() => scan.next(SLICE),
-            _ => Ok(Scanned::End),
-        }
+        self.scan.get_mut().map_or(Ok(Scanned::End), |scan| scan.next(SLICE))
     }
 }
 
@@ -75,7 +60,8 @@ impl<S: ScanSink> Pass<S> {
         let scan = detached(py, || store.scan(request, make))?;
         shared.say_notes(py, 3)?;
         let (start, limit, follows_entries) = (scan.start(), scan.limit(), scan.follows_entries());
-        let running = Running { shared: Arc::clone(&shared), scan: Some(scan) };
+        let scan = Kept::new(Arc::clone(&shared), scan);
+        let running = Running { shared: Arc::clone(&shared), scan };
         Ok(Self {
             running: Mutex::new(Some(running)),
             passed: Mutex::default(),
@@ -104,7 +90,7 @@ impl<S: ScanSink> Pass<S> {
                 let step = running.as_mut().map_or(Ok(Scanned::End), Running::next);
                 if !matches!(step, Ok(Scanned::Batch(_) | Scanned::Later)) {
                     let over = running.take();
-                    let scan = over.as_ref().and_then(|running| running.scan.as_ref());
+                    let scan = over.as_ref().and_then(|running| running.scan.peek());
                     let passed = scan.map(Scan::passed).unwrap_or_default();
                     *self.passed.lock().unwrap_or_else(PoisonError::into_inner) = passed;
                 }
@@ -123,7 +109,7 @@ impl<S: ScanSink> Pass<S> {
     pub(super) fn passed(&self, py: Python<'_>) -> Vec<(Passed, String)> {
         py.detach(|| {
             let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-            let passed = running.as_ref().and_then(|running| running.scan.as_ref()).map(Scan::passed);
+            let passed = running.as_ref().and_then(|running| running.scan.peek()).map(Scan::passed);
             passed.unwrap_or_else(|| self.passed.lock().unwrap_or_else(PoisonError::into_inner).clone())
         })
     }
@@ -132,7 +118,7 @@ impl<S: ScanSink> Pass<S> {
     pub(super) fn position(&self, py: Python<'_>) -> u64 {
         py.detach(|| {
             let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-            running.as_ref().and_then(|running| running.scan.as_ref()).map_or(self.limit, Scan::position)
+            running.as_ref().and_then(|running| running.scan.peek()).map_or(self.limit, Scan::position)
         })
     }
 }

@@ -55,20 +55,14 @@ pub fn plan(
     job: &Path,
     attempt: &Path,
 ) -> Result<Option<Plan>, StoreError> {
-    let root = files.root.as_path();
-    let files = &files.clone().for_reading()?;
-    let settled = Settled::new(root, job, Bounds::now(files));
-    let mut positions = begin(files, &settled, attempt)?;
-    positions.whole(&Positions::load(files))?;
-    let list = SegmentList::load(files)?;
-    let pieces = Pieces::all(&list, settled.bounds.limit);
-    let bytes: u64 = pieces.iter().map(|(from, to)| to - from).sum();
-    if bytes <= cut.from_bytes {
-        return Ok(None);
-    }
-    let count = bytes.div_ceil(cut.stretch_bytes.max(1)).max(u64::from(cut.parts));
-    let groups = groups(&pieces, bytes, count);
-    plan_groups(files, options, (settled, positions), &list, &groups)
+    plan_groups(files, options, job, attempt, |pieces| {
+        let bytes: u64 = pieces.iter().map(|(from, to)| to - from).sum();
+        if bytes <= cut.from_bytes {
+            return Vec::new();
+        }
+        let count = bytes.div_ceil(cut.stretch_bytes.max(1)).max(u64::from(cut.parts));
+        groups(pieces, bytes, count)
+    })
 }
 
 /// As [`plan`], cut before the pieces with these numbers.
@@ -80,29 +74,31 @@ pub(crate) fn plan_at(
     job: &Path,
     attempt: &Path,
 ) -> Result<Option<Plan>, StoreError> {
+    plan_groups(files, options, job, attempt, |pieces| {
+        let mut cuts = cuts(pieces.len());
+        cuts.extend([0, pieces.len()]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts.windows(2).filter_map(|two| pieces.get(two[0]..two[1])).collect()
+    })
+}
+
+/// As [`plan`]; `group` says which pieces of the log each stretch has. Fewer than two stretches are not worth it.
+fn plan_groups(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    job: &Path,
+    attempt: &Path,
+    group: impl FnOnce(&[(u64, u64)]) -> Vec<&[(u64, u64)]>,
+) -> Result<Option<Plan>, StoreError> {
     let root = files.root.as_path();
     let files = &files.clone().for_reading()?;
     let settled = Settled::new(root, job, Bounds::now(files));
     let mut positions = begin(files, &settled, attempt)?;
     positions.whole(&Positions::load(files))?;
-    let list = SegmentList::load(files)?;
-    let pieces = Pieces::all(&list, settled.bounds.limit);
-    let mut cuts = cuts(pieces.len());
-    cuts.extend([0, pieces.len()]);
-    cuts.sort_unstable();
-    cuts.dedup();
-    let groups: Vec<_> = cuts.windows(2).filter_map(|two| pieces.get(two[0]..two[1])).collect();
-    plan_groups(files, options, (settled, positions), &list, &groups)
-}
-
-/// As [`plan`], with the pieces of each stretch.
-fn plan_groups(
-    files: &StoreFiles,
-    options: &StoreOptions,
-    (settled, positions): (Settled, super::FoundWriter),
-    list: &SegmentList,
-    groups: &[&[(u64, u64)]],
-) -> Result<Option<Plan>, StoreError> {
+    let list = &SegmentList::load(files)?;
+    let pieces = Pieces::all(list, settled.bounds.limit);
+    let groups = &group(&pieces);
     if groups.len() < 2 {
         return Ok(None);
     }

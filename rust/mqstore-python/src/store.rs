@@ -368,6 +368,12 @@ impl NativeStore {
         detached(py, || store.set_confirm_offset(offset))
     }
 
+    /// The ids of a topic's queues, those included that came with what was appended before.
+    fn _queue_ids(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<i32>> {
+        let store = self.core()?;
+        detached(py, || store.catch_up().and_then(|()| store.queue_ids(topic)))
+    }
+
     fn _queues(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<QueueRow>> {
         let store = self.core()?;
         let found = detached(py, || store.queues(topic))?;

@@ -255,8 +255,6 @@ class _Watch:
                 found: list[tuple[tuple[_Kind, ...], dict[str, str], object]] = [(_STORE, labels, store.stats())]
                 if self._queues:
                     found += [(_QUEUE, {**labels, **queue}, info) for queue, info in _queues_of(store)]
-                    # The first record of a queue was read, far behind the end of the log: that reader is not late.
-                    store.stats()
             except (StoreClosedError, ForkedProcessError):
                 continue
             for kinds, names, source in found:

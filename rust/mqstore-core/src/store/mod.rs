@@ -143,7 +143,7 @@ pub struct Stats {
     /// Appends refused since the open: the store was busy, or the disk nearly full.
     pub refused_appends: u64,
     /// Records that this process read near the end of the log since the open: within 40 % of the machine's
-    /// memory, where they are taken to be in it.
+    /// memory, where they are taken to be in it. Looks at the store times of queues are no reads.
     pub hot_reads: u64,
     /// Records that it read from further behind.
     pub cold_reads: u64,

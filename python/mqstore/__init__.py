@@ -34,6 +34,7 @@ from mqstore.errors import (
     NotAStoreError,
     OffsetOutOfRangeError,
     QueueNotAssignedError,
+    QuotaFull,
     RefusedError,
     ShutDown,
     StoreBusyError,
@@ -80,6 +81,7 @@ if _typing.TYPE_CHECKING:
         StoreInfo,
         StoreStats,
         TopicInfo,
+        TopicQuota,
         VerifyReport,
     )
     from mqstore._restore import RestoredQueue, RestoreReport, restore_compaction
@@ -125,6 +127,7 @@ __all__ = [
     "QueueInfo",
     "QueueNotAssignedError",
     "QueueRange",
+    "QuotaFull",
     "RebuildReport",
     "RefusedError",
     "RepairReport",
@@ -152,6 +155,7 @@ __all__ = [
     "Table",
     "TopicInfo",
     "TopicNotFoundError",
+    "TopicQuota",
     "UnsupportedFormatError",
     "VerifyReport",
     "WorkQueue",

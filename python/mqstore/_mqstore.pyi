@@ -45,7 +45,7 @@ __all__ = [
     "compaction_abandon", "compaction_end", "compaction_next", "compaction_plan", "compaction_preview",
     "compaction_publish", "compaction_read", "compaction_report", "compaction_restore", "compaction_run",
     "compaction_run_step", "compaction_split", "copy_store", "decode_records", "delete_namespace", "delete_topic",
-    "groups", "info", "is_reserved", "key_hashes", "message_ids", "namespaces", "offset_history", "rebuild",
+    "groups", "info", "is_reserved", "key_hashes", "message_ids", "namespaces", "offset_history", "quotas", "rebuild",
     "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema", "staged_ids", "tags_codes",
     "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
     "verify_steps",
@@ -78,7 +78,7 @@ class NativeStore:
     @property
     def _forked(self) -> bool: ...
     def _check(self) -> None: ...
-    def _stats(self) -> dict[str, int]: ...
+    def _stats(self) -> dict[str, Any]: ...
     def _queue_ids(self, topic: str) -> list[int]: ...
     def _queues(self, topic: str) -> list[tuple[int, int, int, int | None, int | None]]: ...
     def _rebuild(self, progress: Callable[[int, int], object] | None) -> dict[str, Any]: ...
@@ -106,13 +106,21 @@ class NativeStore:
             InvalidOptionError: no record starts there, or readers may have seen what lies behind it.
             StoreReadOnlyError: the store is open for reading.
         """
-    def create_topic(self, topic: str, queues: int | None = None, *, attributes: Properties | None = None) -> None:
+    def create_topic(
+        self,
+        topic: str,
+        queues: int | None = None,
+        *,
+        attributes: Properties | None = None,
+        max_messages: int | None = None,
+    ) -> None:
         """Makes a topic, or gives it more queues when it has fewer than `queues`.
 
         Args:
             topic: 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
             queues: 1 to 65,536; None takes the option `default_queues`.
             attributes: RocketMQ's topic attributes by name, for a new topic only.
+            max_messages: the topic's quota, for a new topic only: see `update_topic`.
 
         Raises:
             InvalidMessageError: the name cannot be a topic's.
@@ -151,6 +159,7 @@ class NativeStore:
             StoreReadOnlyError: the store is open for reading.
             StorePoisonedError: an earlier write or sync failed.
             TopicNotFoundError: no such queue, or no such topic and `auto_create_topics` is off.
+            Full: a quota is used up, `max_messages` of the topic or `max_bytes` of the log.
         """
     def append_many(
         self,
@@ -174,6 +183,7 @@ class NativeStore:
 
         Raises:
             InvalidMessageError: a message is not possible; more than 32,767 for a batch queue.
+            Full: a quota has no room for all of them; none was appended.
         """
     def flush(self) -> None:
         """Makes everything appended before the call durable."""
@@ -544,8 +554,14 @@ def scan_schema(request: dict[str, Any]) -> object: ...
 def _restore_message(record: bytes, commit_log_offset: int, queue_offset: int) -> StoredMessage: ...
 def _after_fork_in_child() -> None: ...
 def update_topic(
-    store: NativeStore, topic: str, read_queues: int | None, write_queues: int | None, perm: int | None
+    store: NativeStore,
+    topic: str,
+    read_queues: int | None,
+    write_queues: int | None,
+    perm: int | None,
+    max_messages: int | None,
 ) -> None: ...
+def quotas(store: NativeStore) -> list[tuple[str, int, int]]: ...
 def delete_topic(store: NativeStore, topic: str) -> None: ...
 def namespaces(store: NativeStore) -> list[tuple[str, int, int]]: ...
 def delete_namespace(store: NativeStore, namespace: str) -> tuple[int, int]: ...

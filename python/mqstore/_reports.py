@@ -75,6 +75,16 @@ class NamespaceInfo(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class TopicQuota(_Report):
+    """What a topic may hold, and what it does."""
+
+    max_messages: int
+    """Messages that it may hold."""
+    messages: int
+    """Messages that it holds in the commit log."""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem(_Report):
     """Something wrong in a store."""
 
@@ -399,13 +409,17 @@ class StoreStats(_Report):
     expired_bytes: int = 0
     """Bytes of files deleted since the open, queue and index files included."""
     refused_appends: int = 0
-    """Appends refused since the open: the store was busy, or the disk nearly full."""
+    """Appends refused since the open: the store was busy, the disk nearly full, or a quota used up."""
     hot_reads: int = 0
     """Records that this process read near the end of the log since the open, within 40 % of the machine's memory."""
     cold_reads: int = 0
     """Records that it read from further behind, and so probably from the disk."""
     reader_lag_bytes: int = 0
     """How far behind the end the farthest of these was since the figures were asked for last; 0 when nobody is late."""
+    log_bytes: int = 0
+    """Bytes of the log's segments."""
+    max_bytes: int | None = None
+    """How many there may be: the option; None without a limit, and in a store that is open for reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,6 +572,7 @@ for _class in (
     Progress,
     QueueInfo,
     NamespaceInfo,
+    TopicQuota,
     Problem,
     VerifyReport,
     QueueRange,

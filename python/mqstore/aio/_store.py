@@ -365,6 +365,7 @@ class Store:
     create_topic = in_thread(mqstore.Store.create_topic)
     update_topic = in_thread(mqstore.Store.update_topic)
     delete_topic = in_thread(mqstore.Store.delete_topic)
+    quotas = in_thread(mqstore.Store.quotas)
     namespaces = in_thread(mqstore.Store.namespaces)
     delete_namespace = in_thread(mqstore.Store.delete_namespace)
     groups = in_thread(mqstore.Store.groups)

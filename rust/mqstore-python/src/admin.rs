@@ -188,6 +188,8 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     found.set_item("dispatched_offset", stats.dispatched_offset)?;
     found.set_item("segments", stats.segments)?;
     found.set_item("segment_size", stats.segment_bytes)?;
+    found.set_item("log_bytes", stats.log_bytes)?;
+    found.set_item("max_bytes", stats.max_bytes)?;
     found.set_item("expired_segments", stats.expired_segments)?;
     found.set_item("expired_bytes", stats.expired_bytes)?;
     found.set_item("refused_appends", stats.refused_appends)?;

@@ -145,17 +145,19 @@ impl NativeStore {
     ///     topic: 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
     ///     queues: 1 to 65,536; None takes the option `default_queues`.
     ///     attributes: RocketMQ's topic attributes by name, for a new topic only.
+    ///     max_messages: the topic's quota, for a new topic only: see `update_topic`.
     ///
     /// Raises:
     ///     InvalidMessageError: the name cannot be a topic's.
     ///     StoreReadOnlyError: the store is open for reading.
-    #[pyo3(signature = (topic, queues = None, *, attributes = None))]
+    #[pyo3(signature = (topic, queues = None, *, attributes = None, max_messages = None))]
     fn create_topic(
         &self,
         py: Python<'_>,
         topic: &str,
         queues: Option<&Bound<'_, PyAny>>,
         attributes: Option<&Bound<'_, PyAny>>,
+        max_messages: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let store = self.core()?;
         let queues = queues.map(|queues| number("queues", queues)).transpose()?;
@@ -165,7 +167,7 @@ impl NativeStore {
                 PyValueError::new_err(format!("queues must be between 1 and 65536, not {queues}"))
             })?,
         };
-        let attributes = crate::input::attributes(attributes)?;
+        let attributes = crate::topics::attributes(attributes, max_messages)?;
         detached(py, || store.create_topic(topic, queues, &attributes))
     }
 
@@ -189,6 +191,7 @@ impl NativeStore {
     ///     StoreReadOnlyError: the store is open for reading.
     ///     StorePoisonedError: an earlier write or sync failed.
     ///     TopicNotFoundError: no such queue, or no such topic and `auto_create_topics` is off.
+    ///     Full: a quota is used up, `max_messages` of the topic or `max_bytes` of the log.
     #[pyo3(
         signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
                      born_timestamp = None, durable = false),
@@ -232,6 +235,7 @@ impl NativeStore {
     ///
     /// Raises:
     ///     InvalidMessageError: a message is not possible; more than 32,767 for a batch queue.
+    ///     Full: a quota has no room for all of them; none was appended.
     #[pyo3(signature = (topic, messages, *, queue_id = None, durable = false))]
     fn append_many<'py>(
         &self,

@@ -117,6 +117,7 @@ impl RecordReader {
     }
 
     /// The same, for looks at records that nobody reads: they are left out of the log's counts.
+    #[must_use]
     pub fn uncounted(mut self) -> Self {
         self.counts = false;
         self

@@ -212,6 +212,15 @@ impl QueueSet {
         ids
     }
 
+    /// The first offsets of the queues of one topic together.
+    pub fn first_offsets(&self, topic: &str) -> u64 {
+        let first = |queue_id| match self.batch(topic, queue_id) {
+            Some(queue) => queue.min_offset(),
+            None => self.get(topic, queue_id).map_or(0, |queue| queue.min_offset()),
+        };
+        self.ids(topic).into_iter().map(|queue_id| first(queue_id).max(0) as u64).sum()
+    }
+
     /// The ids of the queues of each topic, ascending; batch queues included.
     pub fn topics(&self) -> BTreeMap<String, Vec<i32>> {
         let queues = self.queues.read();

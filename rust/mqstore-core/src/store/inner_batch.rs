@@ -63,7 +63,7 @@ impl Writer {
         let flags = SysFlag(0).with_inner_batch(true);
         let encoded = self.encode(&batch, queue_id, flags, now_ms, None, buffers)?;
         let mut pending =
-            [Pending { messages: messages.len() as u16, ..self.pending(&batch, next_queue_offset, buffers) }];
+            [Pending { messages: messages.len() as u16, ..self.pending(&batch, topic, queue_id, buffers) }];
         let durable = self.append_pending(&mut pending, now_ms, batch.durable, returns, Some(turn))?;
         let [pending] = &pending;
         let one = appended(queue_id, encoded.unique_id, pending, durable);
@@ -109,7 +109,7 @@ impl Writer {
         let copy = NewMessage { properties: &properties, ..*message };
         let flags = SysFlag(0).with_inner_batch(is_batch);
         let encoded = self.encode(&copy, queue_id, flags, now_ms, Some(origin), &mut buffers)?;
-        let mut pending = [Pending { messages, ..self.pending(&copy, next_queue_offset, &mut buffers) }];
+        let mut pending = [Pending { messages, ..self.pending(&copy, &topic, queue_id, &mut buffers) }];
         let durable = self.append_pending(&mut pending, now_ms, copy.durable, Returns::Synced, Some(turn))?;
         let [pending] = &pending;
         let one = appended(queue_id, encoded.unique_id, pending, durable);

@@ -21,6 +21,7 @@ mod key_map;
 mod namespaces;
 mod open;
 mod query;
+mod quota;
 mod rates;
 mod reader;
 mod rebuild;
@@ -56,6 +57,7 @@ pub use cursor::{Batch, LogCursor, LookupCursor, QueueCursor};
 pub use info::{Geometry, InfoReport, PartSize, info};
 pub use namespaces::NamespaceInfo;
 pub use query::Boundary;
+pub use quota::TopicQuota;
 pub use rates::HourRate;
 pub use rebuild::{RebuildWatcher, rebuild};
 pub use repair::{RepairReport, RepairTarget, repair};
@@ -140,7 +142,11 @@ pub struct Stats {
     pub expired_segments: u64,
     /// Bytes of deleted files since the open, queue and index files included.
     pub expired_bytes: u64,
-    /// Appends refused since the open: the store was busy, or the disk nearly full.
+    /// Bytes of the log's segments.
+    pub log_bytes: u64,
+    /// How many there may be: the option `max_bytes`.
+    pub max_bytes: Option<u64>,
+    /// Appends refused since the open: the store was busy, the disk nearly full, or a quota used up.
     pub refused_appends: u64,
     /// Records that this process read near the end of the log since the open: within 40 % of the machine's
     /// memory, where they are taken to be in it. Looks at the store times of queues are no reads.
@@ -301,6 +307,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let writer = self.writer("make topics")?;
         writer.topics.create(topic, queues, attributes)?;
+        writer.renew_room(topic);
         writer.topics.store()
     }
 
@@ -374,6 +381,7 @@ impl Store {
             durable_offset: visible,
             dispatched_offset: visible,
             segments: list.segments().len() as u64,
+            log_bytes: list.segments().iter().map(|segment| segment.len()).sum(),
             segment_bytes: list.segment_bytes().unwrap_or(0),
             ..Stats::default()
         };
@@ -382,6 +390,7 @@ impl Store {
             stats.durable_offset = writer.log.durable();
             stats.dispatched_offset = writer.dispatcher.position();
             stats.segment_bytes = writer.log.segment_bytes();
+            stats.max_bytes = writer.options.max_bytes;
             let counters = &writer.cleaner.counters;
             stats.expired_segments = counters.expired_segments.load(Ordering::Relaxed);
             stats.expired_bytes = counters.expired_bytes.load(Ordering::Relaxed);

@@ -85,8 +85,8 @@ fn start(
         last_size,
         store_timestamp_ms: recovered.store_timestamp_ms,
     };
-    let log =
-        Arc::new(CommitLog::open(files, &LogOptions::of(options), recovered.row, point, Arc::clone(&live))?);
+    let log = CommitLog::open(files, &LogOptions::of(options), recovered.row, point, Arc::clone(&live))?;
+    let log = Arc::new(with_room(log, options)?);
     let dispatcher = Arc::new(derived.dispatcher);
     dispatcher.attach(&live);
     dispatcher.look_at_maps();
@@ -147,6 +147,7 @@ fn start(
         flush_due: EventCount::new(),
         commit_due: EventCount::new(),
         expire_due: EventCount::new(),
+        full: false.into(),
         notes: notes.into(),
         rebuilding: Mutex::default(),
         compacting: Mutex::default(),
@@ -159,6 +160,14 @@ fn start(
     });
     writer.pass_copies()?;
     Ok(writer)
+}
+
+/// The log, if it may have a segment at all.
+fn with_room(log: CommitLog, options: &StoreOptions) -> Result<CommitLog, StoreError> {
+    let Some(most) = options.max_bytes.filter(|most| *most < log.segment_bytes()) else { return Ok(log) };
+    let reason =
+        format!("{most} is less than a segment of this log, which has {} bytes", log.segment_bytes());
+    Err(StoreError::InvalidOption { option: "max_bytes", reason })
 }
 
 pub(super) fn take_lock(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {

@@ -202,12 +202,25 @@ fn meta_round(writer: &Writer, stop: &AtomicBool) {
     }
 }
 
+/// How long the service that expires rests at least, however often appends meet a quota.
+const FULL_REST: Duration = Duration::from_millis(100);
+
 fn expire_round(writer: &Writer, stop: &AtomicBool) {
     // First the rest: an open looks at the disks itself, and leaves time for somebody who expires by hand.
     let rest = writer.cleaner.rest().max(Duration::from_millis(1));
-    if writer.expire_due.wait_until(Some(rest), || stop.load(Ordering::Acquire)) {
+    let stopped = || stop.load(Ordering::Acquire);
+    let least = rest.min(FULL_REST);
+    if writer.expire_due.wait_until(Some(least), stopped) {
         return;
     }
+    // Whoever meets a quota may have what is due already in the way.
+    writer
+        .expire_due
+        .wait_until(Some(rest.saturating_sub(least)), || stopped() || writer.full.load(Ordering::Acquire));
+    if stopped() {
+        return;
+    }
+    writer.full.store(false, Ordering::Release);
     if let Err(error) = writer.cleaner.step() {
         writer.note(&format!("deleting what is due failed ({error}); it is tried again"));
     }

@@ -9,7 +9,7 @@ mod view;
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mqstore_format::properties::UNIQ_KEY;
 use mqstore_format::{KeyBlock, RecordParts, RecordSpec, SysFlag, UniqueKeyGenerator};
@@ -61,8 +61,10 @@ pub(crate) struct Writer {
     pub(super) flush_due: EventCount,
     /// Raised when much is pooled; the service that writes it to the file waits on it.
     pub(super) commit_due: EventCount,
-    /// Raised when the store closes; the service that expires waits on it.
+    /// Raised when the store closes or is full; the service that expires waits on it.
     pub(super) expire_due: EventCount,
+    /// Whether an append was refused because of a quota since that service looked.
+    pub(super) full: AtomicBool,
     pub(super) notes: RwLock<Vec<String>>,
     /// Held while queues and index are made anew.
     pub(super) rebuilding: Mutex<()>,
@@ -156,7 +158,7 @@ impl Writer {
             let topic = self.topic(message, last)?;
             let queue_id = route(topic, message)?;
             let encoded = self.encode(message, queue_id, SysFlag(0), now_ms, None, buffers)?;
-            let mut pending = [self.pending(message, topic.next_offset(queue_id), buffers)];
+            let mut pending = [self.pending(message, topic, queue_id, buffers)];
             let turn = topic.batch.then(|| topic.one_by_one.lock());
             let durable = self.append_pending(&mut pending, now_ms, message.durable, returns, turn)?;
             let [pending] = &pending;
@@ -170,7 +172,8 @@ impl Writer {
     pub(super) fn pending<'a>(
         &self,
         message: &NewMessage<'a>,
-        next_queue_offset: &'a AtomicI64,
+        topic: &'a TopicState,
+        queue_id: i32,
         buffers: &'a mut Buffers,
     ) -> Pending<'a> {
         let parts = RecordParts {
@@ -179,7 +182,13 @@ impl Writer {
             tail: &mut buffers.tails,
             property_crc: self.options.record_crc,
         };
-        Pending { parts, next_queue_offset, messages: 1, placed: Placed::default() }
+        Pending {
+            parts,
+            next_queue_offset: topic.next_offset(queue_id),
+            messages: 1,
+            room: &topic.room,
+            placed: Placed::default(),
+        }
     }
 
     /// Appends `messages` at consecutive places; one lock, one sync. Those for a topic with batch queues
@@ -234,6 +243,7 @@ impl Writer {
                     parts: RecordParts { head, body: apart(message.body), tail, property_crc },
                     next_queue_offset: topic.next_offset(*queue_id),
                     messages: 1,
+                    room: &topic.room,
                     placed: Placed::default(),
                 });
             }
@@ -275,7 +285,7 @@ impl Writer {
         returns: Returns,
         turn: Option<MutexGuard<'_, ()>>,
     ) -> Result<bool, StoreError> {
-        let end = self.log.append(pending, now_ms, wants_sync)?;
+        let end = self.append_within_quotas(pending, now_ms, wants_sync)?;
         drop(turn);
         if returns == Returns::Synced && self.is_to_sync(wants_sync) {
             self.log.wait_durable(end)?;

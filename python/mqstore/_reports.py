@@ -295,6 +295,22 @@ class GroupInfo(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class PoppedInfo(_Report):
+    """Messages of a queue that a broker handed out to a group, and that nobody acknowledged."""
+
+    group: str
+    topic: str
+    """The topic that was popped from; it may be a retry topic."""
+    queue_id: int
+    messages: int
+    """How many."""
+    first_due: int
+    """When the first of them comes again, in epoch milliseconds."""
+    last_due: int
+    """When the last of them does."""
+
+
+@dataclass(frozen=True, slots=True)
 class HourRate(_Report):
     """What was written to the log within an hour."""
 
@@ -345,6 +361,8 @@ class StoreInfo(_Report):
     """The room that each of them takes."""
     consumers: tuple[GroupInfo, ...]
     """How far consumer groups have come, by topic and group: from the metadata log or `config/consumerOffset.json`."""
+    popped: tuple[PoppedInfo, ...]
+    """What a broker handed out one by one and nobody acknowledged, as far as no group has taken it over here."""
     rocksdb: bool
     """Whether RocksDB holds a part of it."""
     locked: bool
@@ -369,6 +387,7 @@ class StoreInfo(_Report):
             "parts": tuple(values["parts"]),
             "disk": tuple(PartSize(*part) for part in values["disk"]),
             "consumers": consumers,
+            "popped": tuple(PoppedInfo(*queue) for queue in values["popped"]),
             "notes": tuple(values["notes"]),
         }
         return cls(**{**values, **lists})

@@ -112,6 +112,8 @@ def _topic() -> dict[str, Any]:
 def _message() -> dict[str, Any]:
     text: dict[str, Any] = {"type": "string"}
     number: dict[str, Any] = {"type": "integer"}
+    number_or_null: dict[str, Any] = {"type": ["integer", "null"]}
+    offsets: dict[str, Any] = {"type": "array", "items": number}
     or_null: dict[str, Any] = {"type": ["string", "null"]}
     always = {
         "topic": text,
@@ -133,6 +135,22 @@ def _message() -> dict[str, Any]:
         "reconsume_times": number,
         "prepared_transaction_offset": number,
         "body_crc": number,
+        "pop": {
+            "type": ["object", "null"],
+            "description": "What a broker remembers by it of messages that it popped.",
+            "properties": {
+                "kind": {"enum": ["checkpoint", "ack"]},
+                "group": text,
+                "topic": text,
+                "queue_id": number,
+                "start_offset": number,
+                "offsets": offsets,
+                "acked_offsets": {"anyOf": [offsets, {"type": "null"}]},
+                "pop_timestamp": number,
+                "revive_timestamp": number_or_null,
+                "broker_name": or_null,
+            },
+        },
         "body_size": number,
     }
     body = {"body_base64": text, "body_text": text, "body_error": text}

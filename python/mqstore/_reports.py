@@ -303,7 +303,6 @@ class PoppedInfo(_Report):
     """The topic that was popped from; it may be a retry topic."""
     queue_id: int
     messages: int
-    """How many."""
     first_due: int
     """When the first of them comes again, in epoch milliseconds."""
     last_due: int

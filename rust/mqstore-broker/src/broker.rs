@@ -93,7 +93,9 @@ impl Broker {
         self.make_group(group, |config| config.consume_message_orderly = ordered)?;
         let notes = if broadcast { Vec::new() } else { self.before_consuming(group, topics)? };
         let consumer = Consumer::new(self, group, topics, options)?;
-        notes.into_iter().for_each(|note| consumer.note(note));
+        for note in notes {
+            consumer.note(note);
+        }
         Ok(consumer)
     }
 

@@ -223,11 +223,11 @@ impl Progress {
                 lease(*offset, *until_ms, *attempt, None);
             }
             let mut open: Vec<ProgressRecord> = self.parts().collect();
-            open.sort_by_key(|part| part.offset());
+            open.sort_by_key(ProgressRecord::offset);
             for part in open {
                 match part {
                     ProgressRecord::Leased { offset, until_ms, attempt } => {
-                        lease(offset, until_ms, attempt, None)
+                        lease(offset, until_ms, attempt, None);
                     }
                     ProgressRecord::Returned { offset, visible_ms, attempt } => {
                         lease(offset, visible_ms, attempt, Some(part));

@@ -148,13 +148,13 @@ struct Pop {
     group: String,
     queue_id: i32,
     start_offset: i64,
-    pop_time_ms: i64,
+    time_ms: i64,
 }
 
 impl Pop {
     fn of(handle: PopHandle) -> Self {
         let PopHandle { topic, group, queue_id, start_offset, pop_time_ms, .. } = handle;
-        Self { topic, group, queue_id, start_offset, pop_time_ms }
+        Self { topic, group, queue_id, start_offset, time_ms: pop_time_ms }
     }
 }
 
@@ -163,7 +163,7 @@ impl Pop {
 struct Written {
     pop: Pop,
     invisible_time_ms: i64,
-    re_put_times: Option<String>,
+    re_put: Option<String>,
 }
 
 /// Messages of a checkpoint that is not dealt with.
@@ -173,6 +173,9 @@ struct Handed {
     /// Of its first copy.
     log_offset: i64,
 }
+
+/// By offset until when messages are out, and where the records that tell of them end.
+type Ends = (BTreeMap<i64, i64>, i64);
 
 /// What was found so far.
 #[derive(Default)]
@@ -213,7 +216,7 @@ impl Out {
                     }
                 }
                 Some(PopRecord::Ack(ack)) => {
-                    out.acked.entry(Pop::of(ack.handle)).or_default().extend(ack.offsets)
+                    out.acked.entry(Pop::of(ack.handle)).or_default().extend(ack.offsets);
                 }
                 None => {}
             },
@@ -276,7 +279,7 @@ impl Out {
 
     /// What is out, as far as it counts: below the group's offset, and not taken over.
     fn into_queues(self, known: &Known<'_>) -> Vec<PoppedQueue> {
-        let mut queues: BTreeMap<(String, String, i32), (BTreeMap<i64, i64>, i64)> = BTreeMap::new();
+        let mut queues: BTreeMap<(String, String, i32), Ends> = BTreeMap::new();
         for (Written { pop, .. }, handed) in self.checkpoints {
             let acked = self.acked.get(&pop);
             let standing = known.standing(&pop.group, &pop.topic, pop.queue_id);
@@ -314,7 +317,7 @@ fn written(checkpoint: PopCheckpoint, log_offset: u64) -> (Written, Handed) {
         log_offset: i64::try_from(log_offset).unwrap_or(i64::MAX),
     };
     let PopCheckpoint { handle, invisible_time_ms, re_put_times, .. } = checkpoint;
-    (Written { pop: Pop::of(handle), invisible_time_ms, re_put_times }, handed)
+    (Written { pop: Pop::of(handle), invisible_time_ms, re_put: re_put_times }, handed)
 }
 
 /// Shows `look` every record of a queue from `start` on that has a tag of pop records.

@@ -192,7 +192,9 @@ proptest! {
         for (offset, (until_ms, attempt)) in popped.range(0..progress.committed()) {
             *naive.at(*offset) = Offset::Leased(*until_ms, *attempt);
         }
-        changes.iter().for_each(|change| progress.apply(change));
+        for change in &changes {
+            progress.apply(change);
+        }
         naive.compare(&progress);
         naive.compare(&restored(&progress));
         prop_assert!(progress.taken_over() >= place);

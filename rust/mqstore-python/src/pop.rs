@@ -1,7 +1,7 @@
 //! What a broker remembers of messages that it popped, for who looks at its records.
 
 use mqstore_core::store::PoppedQueue;
-use mqstore_format::json::PopRecord;
+use mqstore_format::json::{PopCheckpoint, PopRecord};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -32,7 +32,7 @@ pub(crate) fn pop_record<'py>(
     found.set_item("offsets", offsets)?;
     found.set_item("acked_offsets", acked)?;
     found.set_item("pop_timestamp", handle.pop_time_ms)?;
-    found.set_item("revive_timestamp", checkpoint.map(|checkpoint| checkpoint.revive_time_ms()))?;
+    found.set_item("revive_timestamp", checkpoint.map(PopCheckpoint::revive_time_ms))?;
     found.set_item("broker_name", &handle.broker_name)?;
     Ok(Some(found))
 }

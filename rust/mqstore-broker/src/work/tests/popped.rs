@@ -18,7 +18,14 @@ const HOUR_MS: i64 = 3_600_000;
 fn remember(store: &Store, due_ms: Option<i64>, tag: &str, body: &str) {
     let mut properties = format!("TAGS\x01{tag}\x02");
     if let Some(due_ms) = due_ms {
-        properties += &format!("REAL_TOPIC\x01{REVIVE}\x02REAL_QID\x010\x02TIMER_OUT_MS\x01{due_ms}\x02");
+        let due_ms = due_ms.to_string();
+        properties.extend([
+            "REAL_TOPIC\x01",
+            REVIVE,
+            "\x02REAL_QID\x010\x02TIMER_OUT_MS\x01",
+            &due_ms,
+            "\x02",
+        ]);
     }
     let message = NewMessage {
         topic: if due_ms.is_some() { TIMER_TOPIC } else { REVIVE },

@@ -55,6 +55,16 @@ if _typing.TYPE_CHECKING:
     from mqstore._export import export
     from mqstore._filter import sql
     from mqstore._import import import_
+    from mqstore._info import (
+        GroupInfo,
+        GroupOffset,
+        HourRate,
+        PartSize,
+        PoppedInfo,
+        QueueRange,
+        StoreInfo,
+        TopicInfo,
+    )
     from mqstore._message import Message
     from mqstore._options import StoreOptions
     from mqstore._reports import (
@@ -62,25 +72,18 @@ if _typing.TYPE_CHECKING:
         ExpiredFile,
         ExpireReport,
         ExportReport,
-        GroupInfo,
-        GroupOffset,
-        HourRate,
         ImportReport,
         LostOffsets,
         LostRange,
         NamespaceInfo,
-        PartSize,
         Problem,
         Progress,
         QueueInfo,
-        QueueRange,
         RebuildReport,
         RepairReport,
         SnapshotReport,
         StoreEvent,
-        StoreInfo,
         StoreStats,
-        TopicInfo,
         TopicQuota,
         VerifyReport,
     )
@@ -122,6 +125,7 @@ __all__ = [
     "OffsetCommit",
     "OffsetOutOfRangeError",
     "PartSize",
+    "PoppedInfo",
     "Problem",
     "Progress",
     "QueueInfo",
@@ -194,6 +198,19 @@ _HOMES = {
     "restore_compaction": "_restore",
     "scan": "_scan",
     "sql": "_filter",
+    **dict.fromkeys(
+        (
+            "GroupInfo",
+            "GroupOffset",
+            "HourRate",
+            "PartSize",
+            "PoppedInfo",
+            "QueueRange",
+            "StoreInfo",
+            "TopicInfo",
+        ),
+        "_info",
+    ),
 }
 
 

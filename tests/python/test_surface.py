@@ -49,6 +49,7 @@ PUBLIC = {
     "OffsetCommit",
     "OffsetOutOfRangeError",
     "PartSize",
+    "PoppedInfo",
     "Problem",
     "Progress",
     "QueueInfo",

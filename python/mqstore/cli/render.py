@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from mqstore import _native
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -83,6 +85,7 @@ def message_object(message: StoredMessage, body: Body) -> dict[str, Any]:
         content: bytes = message.body
     except ValueError as failure:
         content, error = bytes(message.body_view), str(failure)
+    found["pop"] = _native.pop_record(message)
     found["body_size"] = len(content)
     if body is Body.BASE64:
         found["body_base64"] = base64.b64encode(content).decode("ascii")
@@ -102,7 +105,9 @@ def message_line(message: StoredMessage, body: Body) -> str:
         f"tags={plain(message.tags or '-')}",
         f"keys={plain(' '.join(message.keys) or '-')}",
     ]
-    if body is not Body.NONE:
+    if (popped := _native.pop_record(message)) is not None:
+        parts.append(_popped(popped))
+    elif body is not Body.NONE:
         try:
             content = message.body
         except ValueError:
@@ -110,6 +115,17 @@ def message_line(message: StoredMessage, body: Body) -> str:
         shown = plain(content[:_PREVIEW_BYTES].decode("utf-8", "replace"))
         parts.append(shown if len(content) <= _PREVIEW_BYTES else f"{shown}... ({len(content)} bytes)")
     return "  ".join(parts)
+
+
+def _popped(popped: dict[str, Any]) -> str:
+    """What a broker remembers of messages that it popped, for people."""
+    offsets = " ".join(str(offset) for offset in popped["offsets"])
+    text = f"{popped['kind']} of {plain(popped['topic'])}/{popped['queue_id']} for {plain(popped['group'])}: {offsets}"
+    if popped["revive_timestamp"] is not None:
+        text += f", until {moment(popped['revive_timestamp'])}"
+    if popped["acked_offsets"]:
+        text += f", acknowledged before: {' '.join(str(offset) for offset in popped['acked_offsets'])}"
+    return text
 
 
 def machine(found: dict[str, Any] | list[dict[str, Any]], form: Format) -> bool:

@@ -7,8 +7,10 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use mqstore_core::meta::MetaLog;
+use mqstore_core::store::Popped;
 use mqstore_core::{Store, StoreError};
 use mqstore_format::json::SubscriptionGroup;
+use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 use mqstore_format::validate_group;
 use mqstore_io::sync::Mutex;
 
@@ -31,6 +33,8 @@ struct Inner {
     names: Mutex<HashSet<String>>,
     /// The work queues that somebody has open, by topic and group.
     queues: Mutex<HashMap<(String, String), Weak<Core>>>,
+    /// What a broker popped before, once it was looked for.
+    popped: Mutex<Option<Arc<Popped>>>,
 }
 
 impl Broker {
@@ -45,6 +49,7 @@ impl Broker {
             groups: Mutex::default(),
             names: Mutex::default(),
             queues: Mutex::default(),
+            popped: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -84,9 +89,29 @@ impl Broker {
                 return Err(invalid("group", reason).into());
             }
         }
-        let ordered = options.ordered;
+        let (ordered, broadcast) = (options.ordered, options.broadcast);
         self.make_group(group, |config| config.consume_message_orderly = ordered)?;
-        Consumer::new(self, group, topics, options)
+        let notes = if broadcast { Vec::new() } else { self.before_consuming(group, topics)? };
+        let consumer = Consumer::new(self, group, topics, options)?;
+        for note in notes {
+            consumer.note(note);
+        }
+        Ok(consumer)
+    }
+
+    /// Takes over what a broker left of the group in `topics`; what a person should know.
+    pub(crate) fn before_consuming(&self, group: &str, topics: &[&str]) -> Result<Vec<String>, BrokerError> {
+        let mut notes = Vec::new();
+        for topic in topics {
+            notes.extend(self.take_over(group, topic)?);
+        }
+        let is_retries = |topic: &&str| topic.strip_prefix(RETRY_TOPIC_PREFIX) == Some(group);
+        if !topics.iter().any(is_retries) {
+            notes.extend(self.retries_left(group)?);
+        }
+        notes.sort();
+        notes.dedup();
+        Ok(notes)
     }
 
     /// A handle on the work queue of `topic` for `group`; topic and group are made where there are none. Handles of one queue
@@ -130,6 +155,10 @@ impl Broker {
         let core = Core::open(self, topic, group, options)?;
         queues.insert(key, Arc::downgrade(&core));
         Ok(WorkQueue::new(core, invisible))
+    }
+
+    pub(crate) fn found_popped(&self) -> &Mutex<Option<Arc<Popped>>> {
+        &self.inner.popped
     }
 
     fn work_queue_of(&self, topic: &str, group: &str) -> Option<Arc<Core>> {

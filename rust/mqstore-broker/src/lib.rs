@@ -11,6 +11,7 @@
 mod broker;
 pub mod error;
 pub mod groups;
+mod popped;
 mod signal;
 pub mod work;
 

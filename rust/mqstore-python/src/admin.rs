@@ -170,6 +170,8 @@ pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>>
         consumers.append((group.group, group.topic, queues.collect::<Vec<_>>()))?;
     }
     found.set_item("consumers", consumers)?;
+    let popped = report.popped.into_iter().map(crate::pop::popped_row);
+    found.set_item("popped", popped.collect::<Vec<_>>())?;
     found.set_item("rocksdb", report.rocksdb)?;
     found.set_item("locked", report.writer.is_some())?;
     found.set_item("writer_pid", report.writer.flatten())?;

@@ -28,6 +28,7 @@ mod leased;
 mod link;
 mod message;
 mod options;
+mod pop;
 mod results;
 mod runtime;
 mod scan;
@@ -68,6 +69,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(admin::info, module)?)?;
     module.add_function(wrap_pyfunction!(consumer::groups, module)?)?;
     module.add_function(wrap_pyfunction!(consumer::offset_history, module)?)?;
+    module.add_function(wrap_pyfunction!(pop::pop_record, module)?)?;
     compaction::register(module)?;
     scan::register(module)?;
     topics::register(module)?;

@@ -26,6 +26,7 @@ use mqstore_format::properties::{
     DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET,
     ORIGIN_MESSAGE_ID, PROPERTY_CRC, RETRY_TOPIC,
 };
+use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 
 use super::core::{Core, State};
 use super::leased::Place;
@@ -201,14 +202,18 @@ impl Core {
                 durable: true,
             })
             .collect();
+        let most = self.options.max_attempts.unwrap_or(0).cast_signed();
         let origins: Vec<_> = parts
             .iter()
             .map(|(view, _)| Origin {
                 sys_flag: view.sys_flag,
                 born_host: view.born_host,
-                reconsume_times: view
-                    .reconsume_times
-                    .saturating_add(self.options.max_attempts.unwrap_or(0).cast_signed()),
+                // Those of a retry topic are among the attempts, which may be as many when it comes.
+                reconsume_times: if view.topic.starts_with(RETRY_TOPIC_PREFIX) {
+                    most.max(view.reconsume_times.saturating_add(1))
+                } else {
+                    view.reconsume_times.saturating_add(most)
+                },
             })
             .collect();
         if !messages.is_empty() {

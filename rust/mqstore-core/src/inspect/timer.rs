@@ -22,9 +22,6 @@ use super::problems::{Kind, VerifyReport};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
-/// The topic that timer messages wait in.
-pub(super) const TOPIC: &str = "rmq_sys_wheel_timer";
-
 const SLOT_BYTES: u64 = 32;
 /// Twice seven days of seconds. Source: `TimerMessageStore#TIMER_WHEEL_TTL_DAY`, `TimerWheel#slotsTotal`.
 const SLOTS: u64 = 2 * 7 * 86_400;

@@ -135,29 +135,29 @@ def _message() -> dict[str, Any]:
         "reconsume_times": number,
         "prepared_transaction_offset": number,
         "body_crc": number,
-        "pop": {
-            "type": ["object", "null"],
-            "description": "What a broker remembers by it of messages that it popped.",
-            "properties": {
-                "kind": {"enum": ["checkpoint", "ack"]},
-                "group": text,
-                "topic": text,
-                "queue_id": number,
-                "start_offset": number,
-                "offsets": offsets,
-                "acked_offsets": {"anyOf": [offsets, {"type": "null"}]},
-                "pop_timestamp": number,
-                "revive_timestamp": number_or_null,
-                "broker_name": or_null,
-            },
-        },
         "body_size": number,
+    }
+    popped: dict[str, Any] = {
+        "type": "object",
+        "description": "What a broker remembers by it of messages that it popped.",
+        "properties": {
+            "kind": {"enum": ["checkpoint", "ack"]},
+            "group": text,
+            "topic": text,
+            "queue_id": number,
+            "start_offset": number,
+            "offsets": offsets,
+            "acked_offsets": {"anyOf": [offsets, {"type": "null"}]},
+            "pop_timestamp": number,
+            "revive_timestamp": number_or_null,
+            "broker_name": or_null,
+        },
     }
     body = {"body_base64": text, "body_text": text, "body_error": text}
     return {
         "type": "object",
-        "description": "A message; which of the last three members there are depends on --body and on the body.",
-        "properties": always | body,
+        "description": "A message; which of the last four members there are depends on --body and on the message.",
+        "properties": always | body | {"pop": popped},
         "required": list(always),
         "additionalProperties": False,
     }

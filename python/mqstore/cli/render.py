@@ -77,7 +77,8 @@ def dump(value: object, *, indent: int | None = None) -> str:
 def message_object(message: StoredMessage, body: Body) -> dict[str, Any]:
     """A message as the verbs print it: every name always, `null` where there is nothing.
 
-    The body is the decompressed one; when it does not decompress, the stored bytes and `body_error`.
+    The body is the decompressed one; when it does not decompress, the stored bytes and `body_error`. Where a
+    broker remembers by it what it popped, `pop`.
     """
     found: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS}
     error = None
@@ -85,7 +86,6 @@ def message_object(message: StoredMessage, body: Body) -> dict[str, Any]:
         content: bytes = message.body
     except ValueError as failure:
         content, error = bytes(message.body_view), str(failure)
-    found["pop"] = _native.pop_record(message)
     found["body_size"] = len(content)
     if body is Body.BASE64:
         found["body_base64"] = base64.b64encode(content).decode("ascii")
@@ -93,6 +93,8 @@ def message_object(message: StoredMessage, body: Body) -> dict[str, Any]:
         found["body_text"] = content.decode("utf-8", "replace")
     if error is not None:
         found["body_error"] = error
+    if (popped := _native.pop_record(message)) is not None:
+        found["pop"] = popped
     return found
 
 

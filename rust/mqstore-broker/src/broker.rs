@@ -12,6 +12,7 @@ use mqstore_format::json::SubscriptionGroup;
 use mqstore_format::validate_group;
 use mqstore_io::sync::Mutex;
 
+use crate::delay::{DelayOptions, Delays};
 use crate::error::BrokerError;
 use crate::groups::{Consumer, ConsumerOptions, Coordinator};
 use crate::work::{Core, WorkQueue, WorkQueueOptions};
@@ -31,6 +32,9 @@ struct Inner {
     names: Mutex<HashSet<String>>,
     /// The work queues that somebody has open, by topic and group.
     queues: Mutex<HashMap<(String, String), Weak<Core>>>,
+    /// Made with the first delayed message, or where some wait.
+    delays: Mutex<Option<Arc<Delays>>>,
+    delay_options: DelayOptions,
 }
 
 impl Broker {
@@ -39,12 +43,22 @@ impl Broker {
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
     pub fn new(store: &Store) -> Result<Self, BrokerError> {
+        Self::with_delays(store, DelayOptions::default())
+    }
+
+    /// As [`Self::new`], with options of delayed messages.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn with_delays(store: &Store, delay_options: DelayOptions) -> Result<Self, BrokerError> {
         let inner = Inner {
             store: store.clone(),
             meta: store.meta()?,
             groups: Mutex::default(),
             names: Mutex::default(),
             queues: Mutex::default(),
+            delays: Mutex::default(),
+            delay_options,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -130,6 +144,20 @@ impl Broker {
         let core = Core::open(self, topic, group, options)?;
         queues.insert(key, Arc::downgrade(&core));
         Ok(WorkQueue::new(core, invisible))
+    }
+
+    /// The delayed messages of the store, opened with the first call.
+    pub(crate) fn delays(&self) -> Result<Arc<Delays>, BrokerError> {
+        let mut delays = self.inner.delays.lock();
+        if let Some(known) = delays.as_ref() {
+            return Ok(Arc::clone(known));
+        }
+        let made = Delays::open(self.store(), self.inner.delay_options.clone())?;
+        Ok(Arc::clone(delays.insert(made)))
+    }
+
+    pub(crate) fn delays_if_open(&self) -> Option<Arc<Delays>> {
+        self.inner.delays.lock().clone()
     }
 
     fn work_queue_of(&self, topic: &str, group: &str) -> Option<Arc<Core>> {

@@ -133,6 +133,9 @@ names! {
     TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY";
     /// Timer messages made of a delay level.
     TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL";
+    /// What became of a timer or delayed record: the log offset of that record. Ours; RocketMQ takes it for a property of the
+    /// application.
+    TIMER_ORIGIN_OFFSET = "TIMER_ORIGIN_OFFSET";
     /// Dead letters: the topic they came from.
     DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC";
     /// Dead letters: the id they had.

@@ -16,7 +16,7 @@ mod signal;
 pub mod work;
 
 pub use broker::Broker;
-pub use delay::{DelayCounts, DelayOptions, Due};
+pub use delay::{Accepted, DelayCounts, DelayOptions, Due};
 pub use error::BrokerError;
 pub use groups::{
     Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, OffsetCommit, OffsetHistory, OnLost, Queue, Start,

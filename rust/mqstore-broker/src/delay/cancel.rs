@@ -28,7 +28,7 @@ impl Core {
             let view = record.view().map_err(|error| super::undecodable(&error))?;
             let Some(key) = view.unique_key().filter(|_| view.topic == TIMER_TOPIC) else { return Ok(None) };
             // It may have been put back under another offset since.
-            unique_id = key.to_owned();
+            key.clone_into(&mut unique_id);
             rolled_only = true;
         }
         let mut cursor = self.store.lookup(TIMER_TOPIC, &unique_id, None, None, None)?.newest_first();

@@ -90,20 +90,16 @@ impl Core {
             }
             // Those that can be delivered are; the others say why not.
             Err(error) if is_the_messages_fault(&error) => {
-                parcels.iter().map(|parcel| self.append_alone(parcel.as_ref())).collect()
+                Ok(parcels.iter().map(|parcel| self.append_alone(parcel.as_ref())).collect())
             }
             Err(error) => Err(error),
         }
     }
 
-    fn append_alone(&mut self, parcel: Option<&Parcel<'_>>) -> Result<Outcome, StoreError> {
-        let Some(parcel) = parcel else { return Ok(Outcome::Gone) };
-        match self.append(&[parcel]) {
-            Ok(()) => Ok(Outcome::Done),
-            Err(error) if is_the_messages_fault(&error) => Ok(Outcome::Refused(error.to_string())),
-            // What went out before is not to go out again: this one is tried once more.
-            Err(error) => Ok(Outcome::Refused(error.to_string())),
-        }
+    fn append_alone(&mut self, parcel: Option<&Parcel<'_>>) -> Outcome {
+        let Some(parcel) = parcel else { return Outcome::Gone };
+        // What went out before is not to go out again: also where it is the store's fault, this one is tried once more.
+        self.append(&[parcel]).map_or_else(|error| Outcome::Refused(error.to_string()), |()| Outcome::Done)
     }
 
     fn append(&mut self, parcels: &[&Parcel<'_>]) -> Result<(), StoreError> {
@@ -128,7 +124,7 @@ impl Core {
                 Ok(()) => done += some.len(),
                 Err(error) if is_the_messages_fault(&error) => {
                     for parcel in &parcels {
-                        if let Outcome::Refused(reason) = self.append_alone(parcel.as_ref())? {
+                        if let Outcome::Refused(reason) = self.append_alone(parcel.as_ref()) {
                             self.note(format!("a delay level waits, because {reason}; it is tried again"));
                             return Ok(done);
                         }

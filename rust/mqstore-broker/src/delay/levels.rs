@@ -37,7 +37,7 @@ impl Levels {
     }
 
     /// The text of `delayOffset.json` as of now.
-    pub(super) fn to_json(&mut self, now_ms: i64) -> String {
+    pub(super) fn write_json(&mut self, now_ms: i64) -> String {
         self.file.table.clone_from(&self.next);
         self.file.data_version = self.file.data_version.next(now_ms);
         self.file.to_json(self.dialect)

@@ -36,7 +36,11 @@ pub(super) struct TimerLog {
 impl TimerLog {
     /// The log of the store at `files`, whose files are `file_bytes` long unless there are others; its end is to be set.
     /// `None` where what is there is no such log.
-    pub(super) fn open(files: &StoreFiles, file_bytes: u64) -> Result<Option<Self>, StoreError> {
+    pub(super) fn open(
+        files: &StoreFiles,
+        file_bytes: u64,
+        access: Access,
+    ) -> Result<Option<Self>, StoreError> {
         let folder = files.root.join(TIMERLOG_DIR);
         let mut found = BTreeMap::new();
         let mut length = None;
@@ -56,7 +60,7 @@ impl TimerLog {
                 return Ok(None);
             }
             let path = folder.join(&entry.name);
-            found.insert(base, files.vfs.open(&path, Access::ReadWrite).at(&path, "opening a timer log")?);
+            found.insert(base, files.vfs.open(&path, access).at(&path, "opening a timer log")?);
         }
         let end = found.first_key_value().map_or(0, |(base, _)| *base);
         let file_bytes = length.unwrap_or(file_bytes);
@@ -109,7 +113,9 @@ impl TimerLog {
                 self.write(end, &blank)?;
             }
             buffer.clear();
-            row.iter().for_each(|(_, unit)| buffer.extend_from_slice(&unit.encode()));
+            for (_, unit) in row {
+                buffer.extend_from_slice(&unit.encode());
+            }
             self.write(*start, &buffer)?;
             end = start + buffer.len() as u64;
         }
@@ -120,13 +126,12 @@ impl TimerLog {
     fn write(&mut self, position: u64, bytes: &[u8]) -> Result<(), StoreError> {
         let base = self.base(position);
         let path = self.path(base);
-        let file = match self.segments.get(&base) {
-            Some(file) => Arc::clone(file),
-            None => {
-                let made = new_file(&self.files, &path, self.file_bytes)?;
-                self.segments.insert(base, Arc::clone(&made));
-                made
-            }
+        let file = if let Some(file) = self.segments.get(&base) {
+            Arc::clone(file)
+        } else {
+            let made = new_file(&self.files, &path, self.file_bytes)?;
+            self.segments.insert(base, Arc::clone(&made));
+            made
         };
         self.unsynced.insert(base);
         file.write_all_at(bytes, position - base).at(&path, "writing the timer log")

@@ -25,6 +25,7 @@ mod deliver;
 mod engine;
 mod levels;
 mod log;
+mod look;
 mod record;
 mod recover;
 mod save;
@@ -85,6 +86,15 @@ pub enum Due {
     Level(i32),
 }
 
+/// A message that was accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// Where its record is.
+    pub appended: Appended,
+    /// The topic that it waits in; `None` for what was due already and is where it belongs.
+    pub waits_in: Option<&'static str>,
+}
+
 /// The delayed messages of one store; see the module's text.
 pub(crate) struct Delays {
     store: Store,
@@ -120,28 +130,28 @@ impl Delays {
     }
 
     /// Appends messages that are delivered later, each at its time; one lock, one sync.
-    pub(crate) fn append(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Appended>, StoreError> {
+    pub(crate) fn append(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Accepted>, StoreError> {
         let now_ms = self.store.clock().now_ms();
         let mut made = Vec::with_capacity(messages.len());
         for (message, due) in messages {
             let queue_id = self.store.queue_for(message)?;
             let (topic, waits_in, due_ms) = match *due {
-                Due::At(due_ms) if due_ms <= now_ms => (message.topic, queue_id, None),
+                Due::At(due_ms) if due_ms <= now_ms => (None, queue_id, None),
                 Due::At(due_ms) if due_ms > LATEST_MS => {
                     let reason = format!("{due_ms} is later than the end of the year 9999");
                     return Err(StoreError::InvalidOption { option: "deliver_at", reason });
                 }
-                Due::At(due_ms) => (TIMER_TOPIC, 0, Some(Ok(due_ms))),
+                Due::At(due_ms) => (Some(TIMER_TOPIC), 0, Some(Ok(due_ms))),
                 Due::Level(level) if level < 1 => {
                     let reason = format!("{level} is not a level: they begin with 1");
                     return Err(StoreError::InvalidOption { option: "delay_level", reason });
                 }
                 Due::Level(level) => {
                     let level = level.min(self.options.levels.max_level());
-                    (SCHEDULE_TOPIC, DelayLevels::queue_id(level), Some(Err(level)))
+                    (Some(SCHEDULE_TOPIC), DelayLevels::queue_id(level), Some(Err(level)))
                 }
             };
-            self.make_topic(topic)?;
+            topic.map_or(Ok(()), |topic| self.make_topic(topic))?;
             let properties = due_ms.map(|due| record::waiting_properties(message, queue_id, due));
             made.push((topic, waits_in, properties));
         }
@@ -149,7 +159,7 @@ impl Delays {
             .iter()
             .zip(&made)
             .map(|((message, _), (topic, queue_id, properties))| NewMessage {
-                topic,
+                topic: topic.unwrap_or(message.topic),
                 queue_id: Some(*queue_id),
                 properties: properties.as_deref().unwrap_or(message.properties),
                 ..*message
@@ -166,7 +176,8 @@ impl Delays {
         if let Some(first) = messages.iter().map(due).min() {
             self.told_of(first);
         }
-        Ok(done)
+        let accepted = done.into_iter().zip(&made);
+        Ok(accepted.map(|(appended, (waits_in, ..))| Accepted { appended, waits_in: *waits_in }).collect())
     }
 
     /// Makes the topic that messages wait in, whatever the store does with unknown topics.
@@ -203,7 +214,7 @@ impl Delays {
 
     /// Has the message with this id delivered at another time instead: a new record, whose ids are the answer; `None` where
     /// none waits.
-    pub(crate) fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Appended>, StoreError> {
+    pub(crate) fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, StoreError> {
         let mut core = self.core.lock();
         let Some(record) = core.waiting_with_id(id)? else { return Ok(None) };
         let again = record::Again::of(&record)?;
@@ -309,7 +320,7 @@ impl crate::Broker {
     ///
     /// # Errors
     /// Those of [`Store::append_many`]; [`StoreError::InvalidOption`] for a time beyond the year 9999 and a level below 1.
-    pub fn append_later(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Appended>, BrokerError> {
+    pub fn append_later(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Accepted>, BrokerError> {
         Ok(self.delays()?.append(messages)?)
     }
 
@@ -324,14 +335,15 @@ impl crate::Broker {
 
     /// Has the delayed message with this message id or unique id delivered at `due_ms` instead, in epoch milliseconds. The
     /// answer names the new record; `None` where no such message waits. After a stop in between both may be there.
-    pub fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Appended>, BrokerError> {
+    pub fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, BrokerError> {
         if !Delays::are_there(self.store())? {
             return Ok(None);
         }
         Ok(self.delays()?.reschedule(id, due_ms)?)
     }
 
-    /// Where the delayed messages of the store stand.
+    /// Where the delayed messages of the store stand. For a store that is open for reading there is
+    /// [`DelayCounts::of_reader`].
     pub fn delay_counts(&self) -> Result<DelayCounts, BrokerError> {
         if !Delays::are_there(self.store())? {
             return Ok(DelayCounts::default());

@@ -81,6 +81,13 @@ pub(super) fn timed(record: &StoredRecord) -> Option<Timed> {
     })
 }
 
+/// What a record cancels, as something that is the same for all records that cancel the same message.
+pub(super) fn cancels(record: &StoredRecord) -> Option<String> {
+    let view = record.view().ok()?;
+    let [key, origin] = view.properties.get_many([TIMER_DEL_UNIQKEY, TIMER_ORIGIN_OFFSET]);
+    key.map(|key| origin.unwrap_or(key).to_owned())
+}
+
 /// Whether a broker's deletion with `key` means this record: it names the unique key, with the topic before it up to
 /// RocketMQ 5.3 (`TimerMessageStore#buildDeleteKey`).
 pub(super) fn has_delete_key(view: &RecordView<'_>, key: &str) -> bool {

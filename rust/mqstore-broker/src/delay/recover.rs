@@ -11,18 +11,22 @@
 //!
 //! Source: `TimerMessageStore#recover`, `#recoverAndRevise`, `#reviseQueueOffset`.
 
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+
 use mqstore_core::{Store, StoreError, StoredRecord};
 use mqstore_format::properties::{TIMER_DEL_UNIQKEY, TIMER_DEQUEUE_MS, TIMER_OUT_MS, UNIQ_KEY};
 use mqstore_format::timer::{TIMER_TOPIC, TimerCheckpoint, TimerUnit};
 use mqstore_format::{DelayLevels, RecordView, SCHEDULE_TOPIC, crc32};
+use mqstore_io::Access;
 
 use super::DelayOptions;
-use super::engine::{Core, slot_of};
+use super::engine::{Core, Counts, Delivered, slot_of};
 use super::levels::Levels;
 use super::log::TimerLog;
 use super::record::{is_copy_of, origin_of, timed};
 use super::save::{Saved, empty, led_to};
 use super::state::{State, StateFiles};
+use super::stats::Lateness;
 use super::wheel::Wheel;
 
 /// Records of the log that are read at once.
@@ -43,26 +47,25 @@ impl Core {
     pub(super) fn open(store: &Store, options: &DelayOptions) -> Result<Self, StoreError> {
         let files = store.files();
         let (state_files, state) = StateFiles::load(files);
-        let wheel = Wheel::open(files)?;
-        let log = TimerLog::open(files, options.timer_log_file_bytes)?;
+        let wheel = Wheel::open(files, Access::ReadWrite)?;
+        let log = TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?;
         let check_bytes = state_files.check();
         let check = TimerCheckpoint::decode(&check_bytes);
         let basis = basis(store, state.as_ref(), (wheel.as_ref(), log.as_ref()), &check_bytes)?;
-        let wheel = match wheel {
-            Some(wheel) => wheel,
-            None => {
-                super::wheel::remove(files, &files.root.join(mqstore_format::names::TIMERWHEEL_FILE))?;
-                Wheel::open(files)?.ok_or_else(|| StoreError::Busy { reason: "no timer wheel".into() })?
-            }
+        let wheel = if let Some(wheel) = wheel {
+            wheel
+        } else {
+            super::wheel::remove(files, &files.root.join(mqstore_format::names::TIMERWHEEL_FILE))?;
+            Wheel::open(files, Access::ReadWrite)?
+                .ok_or_else(|| StoreError::Busy { reason: "no timer wheel".into() })?
         };
-        let log = match log {
-            Some(log) => log,
-            None => {
-                let folder = files.root.join(mqstore_format::names::TIMERLOG_DIR);
-                set_aside(store, &folder)?;
-                TimerLog::open(files, options.timer_log_file_bytes)?
-                    .ok_or_else(|| StoreError::Busy { reason: "no timer log".into() })?
-            }
+        let log = if let Some(log) = log {
+            log
+        } else {
+            let folder = files.root.join(mqstore_format::names::TIMERLOG_DIR);
+            set_aside(store, &folder)?;
+            TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?
+                .ok_or_else(|| StoreError::Busy { reason: "no timer log".into() })?
         };
         let levels = levels(&state_files, state.as_ref(), &options.levels);
         let saved = Saved {
@@ -87,18 +90,18 @@ impl Core {
             queue_next: 0,
             last_record: -1,
             log_seen,
-            slots: Default::default(),
-            live: Default::default(),
-            heap: Default::default(),
-            waiting: Default::default(),
+            slots: BTreeMap::new(),
+            live: HashMap::new(),
+            heap: BinaryHeap::new(),
+            waiting: BTreeMap::new(),
             unwritten: Vec::new(),
-            cancelled: Default::default(),
-            cancelled_keys: Default::default(),
-            known_cancelled: Default::default(),
-            delivered: Default::default(),
+            cancelled: HashMap::new(),
+            cancelled_keys: HashMap::new(),
+            known_cancelled: HashSet::new(),
+            delivered: Delivered::default(),
             pending: 0,
-            counts: Default::default(),
-            lateness: Default::default(),
+            counts: Counts::default(),
+            lateness: Lateness::default(),
             notes: Vec::new(),
         };
         let sums = [crc32(&check_bytes_in_use(&check_bytes)), crc32(&core.saved.files.offsets())];

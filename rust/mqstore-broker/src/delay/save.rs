@@ -59,7 +59,7 @@ impl Core {
         let is_time = now || time.saturating_sub(self.saved.taken) >= interval;
         if is_time && self.saved.snapshot.is_none() && self.is_worth_saving(now)? {
             self.saved.taken = time;
-            self.take_snapshot()?;
+            self.take_snapshot();
         }
         if now || self.unwritten.len() > MOST_UNWRITTEN {
             self.store.flush()?;
@@ -102,7 +102,7 @@ impl Core {
         Ok(self.saved.dirty)
     }
 
-    fn take_snapshot(&mut self) -> Result<(), StoreError> {
+    fn take_snapshot(&mut self) {
         let read_slot = self.read_slot;
         let units = std::mem::take(&mut self.unwritten)
             .into_iter()
@@ -125,7 +125,6 @@ impl Core {
         };
         self.saved.dirty = false;
         self.saved.snapshot = Some(Box::new(Snapshot { state, units }));
-        Ok(())
     }
 
     fn write(&mut self, snapshot: &mut Snapshot) -> Result<(), StoreError> {
@@ -155,7 +154,7 @@ impl Core {
             counter: self.saved.check.counter.saturating_add(1),
         };
         let fields = check.encode_fields();
-        let text = self.levels.changed.then(|| self.levels.to_json(now_ms));
+        let text = self.levels.changed.then(|| self.levels.write_json(now_ms));
         state.check[1] = crc32(&fields);
         if let Some(text) = &text {
             state.offsets[1] = crc32(text.as_bytes());

@@ -29,7 +29,7 @@ fn broker(store: &Store) -> Broker {
 
 fn later(broker: &Broker, topic: &str, text: &str, due: Due) -> Appended {
     let properties = encode_properties(["k"], Some("T"), None, []).unwrap();
-    broker.append_later(&[(message(topic, text, &properties), due)]).unwrap().remove(0)
+    broker.append_later(&[(message(topic, text, &properties), due)]).unwrap().remove(0).appended
 }
 
 fn message<'a>(topic: &'a str, text: &'a str, properties: &'a [u8]) -> NewMessage<'a> {
@@ -153,7 +153,7 @@ fn a_message_can_be_moved() {
     let broker = broker(&store);
     let first = later(&broker, "t", "moved", Due::At(BEGIN_MS + 1_000));
     let again = broker.reschedule(first.unique_id.as_str(), BEGIN_MS + 5_000).unwrap().unwrap();
-    assert_eq!(again.unique_id, first.unique_id);
+    assert_eq!(again.appended.unique_id, first.unique_id);
     pass(&world, &store, 4_999, 7);
     assert!(read(&store, "t").is_empty() || world.clock.now_ms() >= BEGIN_MS + 5_000);
     pass(&world, &store, 100, 10);
@@ -314,6 +314,8 @@ fn a_reader_delivers_nothing_and_a_lost_wheel_is_made_anew() {
     )
     .unwrap();
     assert!(Broker::new(&reader).is_err());
+    let counts = crate::DelayCounts::of_reader(&reader).unwrap();
+    assert_eq!((counts.pending, counts.next_due_ms), (59, Some(BEGIN_MS + 6_000)));
     assert_eq!(read(&reader, "t").len(), 41);
     drop(reader);
     assert_eq!(world.vfs.fingerprint(), before);

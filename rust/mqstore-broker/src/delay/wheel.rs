@@ -36,9 +36,9 @@ pub(super) struct Wheel {
 
 impl Wheel {
     /// The wheel of the store at `files`; `None` where there is a file that is none.
-    pub(super) fn open(files: &StoreFiles) -> Result<Option<Self>, StoreError> {
+    pub(super) fn open(files: &StoreFiles, access: Access) -> Result<Option<Self>, StoreError> {
         let path = files.root.join(TIMERWHEEL_FILE);
-        let file = match files.vfs.open(&path, Access::ReadWrite) {
+        let file = match files.vfs.open(&path, access) {
             Ok(file) => Some(file),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => return Err(StoreError::io(&path, "opening the timer wheel", error)),

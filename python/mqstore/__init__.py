@@ -52,6 +52,7 @@ from mqstore.errors import (
 
 if _typing.TYPE_CHECKING:
     from mqstore._consumer import Consumer, OffsetCommit
+    from mqstore._delays import DelayStats
     from mqstore._export import export
     from mqstore._filter import sql
     from mqstore._import import import_
@@ -99,6 +100,7 @@ __all__ = [
     "Consumer",
     "ConsumerClosedError",
     "CorruptionError",
+    "DelayStats",
     "DiskFullError",
     "Empty",
     "ExpireReport",
@@ -184,6 +186,7 @@ __all__ = [
 _HOMES = {
     "Change": "_table",
     "Consumer": "_consumer",
+    "DelayStats": "_delays",
     "OffsetCommit": "_consumer",
     "Message": "_message",
     "Scan": "_scan",

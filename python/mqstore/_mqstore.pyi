@@ -7,7 +7,16 @@ from typing import Any, Final, Literal, Self, final
 from typing_extensions import disjoint_base
 
 from mqstore._message import Message
-from mqstore._mqstore_delivery import LeasedMessage, NativeConsumer, NativeWorkQueue, groups, offset_history
+from mqstore._mqstore_delivery import (
+    LeasedMessage,
+    NativeConsumer,
+    NativeWorkQueue,
+    cancel_delayed,
+    delay_counts,
+    groups,
+    offset_history,
+    reschedule_delayed,
+)
 from mqstore._mqstore_filter import SqlFilter
 from mqstore._mqstore_jobs import (
     compaction_abandon,
@@ -42,15 +51,15 @@ __all__ = [
     "AppendResult", "CopyStream", "LeasedMessage", "LineStream", "LoopLink", "LoopWait", "MessageIterator",
     "NativeConsumer", "NativeStore", "NativeWorkQueue", "QueuedAppend", "ScanRows", "ScanStream", "SqlFilter",
     "Stager", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__",
-    "_after_fork_in_child", "_restore_message", "append_rows", "append_staged", "check_rows", "check_staged",
+    "_after_fork_in_child", "_restore_message", "append_rows", "append_staged", "cancel_delayed", "check_rows",
+    "check_staged",
     "compaction_abandon", "compaction_end", "compaction_next", "compaction_plan", "compaction_preview",
     "compaction_publish", "compaction_read", "compaction_report", "compaction_restore", "compaction_run",
-    "compaction_run_step", "compaction_split", "copy_store", "decode_records", "delete_namespace", "delete_topic",
-    "groups", "info", "is_reserved", "key_hashes", "message_ids", "namespaces", "offset_history", "pop_record",
-    "quotas", "rebuild",
-    "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema", "staged_ids", "tags_codes",
-    "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
-    "verify_steps",
+    "compaction_run_step", "compaction_split", "copy_store", "decode_records", "delay_counts", "delete_namespace",
+    "delete_topic", "groups", "info", "is_reserved", "key_hashes", "message_ids", "namespaces", "offset_history",
+    "pop_record", "quotas", "rebuild", "repair", "reschedule_delayed", "scan_copy", "scan_cuts", "scan_lines",
+    "scan_open", "scan_schema", "staged_ids", "tags_codes", "update_topic", "verify", "verify_assemble",
+    "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -140,6 +149,9 @@ class NativeStore:
         flag: int = 0,
         born_timestamp: Time | None = None,
         durable: bool = False,
+        delay: Duration | None = None,
+        deliver_at: Time | None = None,
+        delay_level: int | None = None,
     ) -> AppendResult:
         """Appends one message and says where it went.
 
@@ -154,6 +166,12 @@ class NativeStore:
             flag: a number of the application's own, 32 bits.
             born_timestamp: when the message was made; None is now.
             durable: whether to wait for a sync whatever the store's durability.
+            delay: how long it waits before it is in the topic, in seconds or as a `timedelta`.
+            deliver_at: until when it waits instead; at once where that has passed.
+            delay_level: RocketMQ's number for a delay instead: 1 s, 5 s, 10 s, 30 s, 1 to 10, 20, 30 min, 1 h, 2 h.
+
+        Returns:
+            Where it went. Of a message that waits: the record that waits, by whose ids it can be cancelled.
 
         Raises:
             InvalidMessageError: text or a number that the format cannot hold; nothing was written.

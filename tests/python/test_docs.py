@@ -52,6 +52,10 @@ def blocks(page: str) -> list[str]:
             ["2 89 False", "['cat', 'fish'] ['89', '12']", "True 79", "fish 13", "fish gone", "8 -> 3", "True"],
         ),
         (
+            "docs/delayed-messages.md",
+            ["['your basket is waiting']", "2", "True False", "1", "0.0"],
+        ),
+        (
             "docs/work-queue.md",
             [
                 "resize cat.png 1",

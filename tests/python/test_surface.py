@@ -23,6 +23,7 @@ PUBLIC = {
     "Consumer",
     "ConsumerClosedError",
     "CorruptionError",
+    "DelayStats",
     "DiskFullError",
     "Empty",
     "ExpireReport",
@@ -111,7 +112,7 @@ SIGNATURES = {
     "Store.rebuild": "(self, *, progress=None)",
     "open": "(path, mode='r', *, options=None, **overrides)",
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
-    "born_timestamp=None, durable=False)",
+    "born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None)",
     "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False)",
     "Store.read": "(self, /, topic, queue_id=0, start=None, end=None, *, filter=None, follow=False, timeout=None)",
     "Store.lookup": "(self, /, topic, key, *, start_time=None, end_time=None, limit=None, newest_first=False)",

@@ -14,6 +14,7 @@ use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 use mqstore_format::validate_group;
 use mqstore_io::sync::Mutex;
 
+use crate::delay::{DelayOptions, Delays};
 use crate::error::BrokerError;
 use crate::groups::{Consumer, ConsumerOptions, Coordinator};
 use crate::work::{Core, WorkQueue, WorkQueueOptions};
@@ -35,6 +36,9 @@ struct Inner {
     queues: Mutex<HashMap<(String, String), Weak<Core>>>,
     /// What a broker popped before, once it was looked for.
     popped: Mutex<Option<Arc<Popped>>>,
+    /// Made with the first delayed message, or where some wait.
+    delays: Mutex<Option<Arc<Delays>>>,
+    delay_options: DelayOptions,
 }
 
 impl Broker {
@@ -43,6 +47,14 @@ impl Broker {
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
     pub fn new(store: &Store) -> Result<Self, BrokerError> {
+        Self::with_delays(store, DelayOptions::default())
+    }
+
+    /// As [`Self::new`], with options of delayed messages.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn with_delays(store: &Store, delay_options: DelayOptions) -> Result<Self, BrokerError> {
         let inner = Inner {
             store: store.clone(),
             meta: store.meta()?,
@@ -50,6 +62,8 @@ impl Broker {
             names: Mutex::default(),
             queues: Mutex::default(),
             popped: Mutex::default(),
+            delays: Mutex::default(),
+            delay_options,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -159,6 +173,20 @@ impl Broker {
 
     pub(crate) fn found_popped(&self) -> &Mutex<Option<Arc<Popped>>> {
         &self.inner.popped
+    }
+
+    /// The delayed messages of the store, opened with the first call.
+    pub(crate) fn delays(&self) -> Result<Arc<Delays>, BrokerError> {
+        let mut delays = self.inner.delays.lock();
+        if let Some(known) = delays.as_ref() {
+            return Ok(Arc::clone(known));
+        }
+        let made = Delays::open(self.store(), self.inner.delay_options.clone())?;
+        Ok(Arc::clone(delays.insert(made)))
+    }
+
+    pub(crate) fn delays_if_open(&self) -> Option<Arc<Delays>> {
+        self.inner.delays.lock().clone()
     }
 
     fn work_queue_of(&self, topic: &str, group: &str) -> Option<Arc<Core>> {

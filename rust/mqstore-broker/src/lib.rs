@@ -1,14 +1,15 @@
-//! Delivery that remembers: consumer groups and work queues over a store.
+//! Delivery that remembers: consumer groups, work queues and delayed messages over a store.
 //!
 //! Floor 4. A [`Broker`] is made once for a store that is open for writing and hands out [`Consumer`]s (log words: poll,
 //! commit, seek) and [`WorkQueue`]s (queue words: put, get, ack). What groups have come to is kept by the store's
 //! metadata log (`mqstore_core::meta`); here is who gets what and when.
 //!
-//! It starts no thread. Whoever waits does so in its own call, woken by the append that brings a message
-//! (`Store::wait_with`) or by the time at which something is due.
+//! It starts no thread; delayed messages are a task of the store's background ([`delay`]). Whoever waits does so in its
+//! own call, woken by the append that brings a message (`Store::wait_with`) or by the time at which something is due.
 #![forbid(unsafe_code)]
 
 mod broker;
+pub mod delay;
 pub mod error;
 pub mod groups;
 mod popped;
@@ -16,6 +17,7 @@ mod signal;
 pub mod work;
 
 pub use broker::Broker;
+pub use delay::{Accepted, DelayCounts, DelayOptions, Due};
 pub use error::BrokerError;
 pub use groups::{
     Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, OffsetCommit, OffsetHistory, OnLost, Queue, Start,

@@ -58,6 +58,7 @@ pub mod properties;
 pub mod record;
 pub mod sql;
 pub mod sys_flag;
+pub mod timer;
 pub mod topic;
 
 #[cfg(test)]

@@ -133,6 +133,9 @@ names! {
     TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY";
     /// Timer messages made of a delay level.
     TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL";
+    /// What became of a timer or delayed record: the log offset of that record. Ours; RocketMQ takes it for a property of the
+    /// application.
+    TIMER_ORIGIN_OFFSET = "TIMER_ORIGIN_OFFSET";
     /// Dead letters: the topic they came from.
     DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC";
     /// Dead letters: the id they had.
@@ -167,7 +170,7 @@ pub const TIMER_ROLL_LABEL: &str = "TIMER_ROLL_LABEL";
 pub const TRANSIENT_PREFIX: &str = "__RMQ.TRANSIENT.";
 
 /// Whether an application must not use `name` for a property of its own: the names RocketMQ 5.5 refuses
-/// (`MessageConst.STRING_HASH_SET`), those of inner batches and light queues, which the store interprets,
+/// (`MessageConst.STRING_HASH_SET`), those of inner batches, light queues and deliveries, which the store interprets,
 /// and those for one hop.
 pub fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name) || name.starts_with(TRANSIENT_PREFIX)

@@ -19,6 +19,7 @@ mod batch;
 mod buffer;
 mod compaction;
 mod consumer;
+mod delay;
 mod error;
 mod events;
 mod filter;
@@ -71,6 +72,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(consumer::offset_history, module)?)?;
     module.add_function(wrap_pyfunction!(pop::pop_record, module)?)?;
     compaction::register(module)?;
+    delay::register(module)?;
     scan::register(module)?;
     topics::register(module)?;
     verify::register(module)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_core::{Boundary, OpenMode, RecoveryProgress, Store, StoreError};
+use mqstore_core::{Boundary, OpenMode, Store, StoreError};
 use mqstore_format::Host;
 use mqstore_io::Clock;
 use pyo3::exceptions::PyValueError;
@@ -16,6 +16,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 use crate::admin::{rebuild_store, snapshot_store, stats_dict};
 use crate::batch::{Part, parts};
 use crate::compaction::{StoreRequest, compact_store};
+use crate::delay::{self, When};
 use crate::error::StoreClosedError;
 use crate::events::report_dict;
 use crate::filter::message_filter;
@@ -24,7 +25,7 @@ use crate::iterators::{Follow, MessageIterator, Source};
 use crate::message::StoredMessage;
 use crate::options;
 use crate::results::AppendResult;
-use crate::runtime::{SLICE, Shared, clock, detached};
+use crate::runtime::{SLICE, Shared, clock, detached, tell_recovery};
 use crate::testing::{Machine, TestClock, TestFaults};
 
 /// One queue as Python's `QueueInfo` takes it.
@@ -61,17 +62,6 @@ impl NativeStore {
         shared.say_notes(slf.py(), 1)?;
         Ok(MessageIterator::new(slf.clone().unbind(), Arc::clone(shared), source))
     }
-}
-
-/// Calls Python's `progress` where a recovery takes long, and looks for Ctrl-C in any case.
-fn tell_recovery(progress: Option<&Py<PyAny>>, step: RecoveryProgress) -> PyResult<()> {
-    Python::attach(|py| {
-        py.check_signals()?;
-        if let Some(progress) = progress.filter(|_| step.long) {
-            progress.call1(py, (step.stage.name(), step.done_bytes, step.total_bytes))?;
-        }
-        Ok(())
-    })
 }
 
 #[pymethods]
@@ -113,6 +103,7 @@ impl NativeStore {
         let store = Self { shared: Shared::new(store, text, faulty), path: name, mode, host, default_queues };
         // `open`, `opened`, `Store._open`, this.
         store.shared.say_notes(py, 4)?;
+        delay::begin(py, &store.shared, store.core()?)?;
         Ok(store)
     }
 
@@ -184,6 +175,12 @@ impl NativeStore {
     ///     flag: a number of the application's own, 32 bits.
     ///     born_timestamp: when the message was made; None is now.
     ///     durable: whether to wait for a sync whatever the store's durability.
+    ///     delay: how long it waits before it is in the topic, in seconds or as a `timedelta`.
+    ///     deliver_at: until when it waits instead; at once where that has passed.
+    ///     delay_level: RocketMQ's number for a delay instead: 1 s, 5 s, 10 s, 30 s, 1 to 10, 20, 30 min, 1 h, 2 h.
+    ///
+    /// Returns:
+    ///     Where it went. Of a message that waits: the record that waits, by whose ids it can be cancelled.
     ///
     /// Raises:
     ///     InvalidMessageError: text or a number that the format cannot hold; nothing was written.
@@ -194,9 +191,9 @@ impl NativeStore {
     ///     Full: a quota is used up, `max_messages` of the topic or `max_bytes` of the log.
     #[pyo3(
         signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
-                     born_timestamp = None, durable = false),
+                     born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None),
         text_signature = "($self, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
-                          born_timestamp=None, durable=False)"
+                          born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn append(
@@ -211,12 +208,19 @@ impl NativeStore {
         flag: Option<&Bound<'_, PyAny>>,
         born_timestamp: Option<&Bound<'_, PyAny>>,
         durable: bool,
+        delay: Option<&Bound<'_, PyAny>>,
+        deliver_at: Option<&Bound<'_, PyAny>>,
+        delay_level: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<AppendResult> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
         let part = Part::of(body, keys, tags, properties, flag, born_timestamp)?;
         let queue_id = queue_id.map(crate::input::queue_id).transpose()?;
         let message = part.message(topic.to_str()?, queue_id, durable);
+        let when = When { delay, deliver_at, level: delay_level };
+        if let Some(due) = when.due(&**store.clock())? {
+            return delay::append(&topic, &self.shared, self, message, due);
+        }
         let appended = detached(py, || store.append(&message))?;
         Ok(AppendResult::from_core(&topic, self.host, appended))
     }

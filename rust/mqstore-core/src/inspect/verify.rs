@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mqstore_format::IndexGeometry;
-use mqstore_format::json::TIMER_TOPIC;
+use mqstore_format::timer::TIMER_TOPIC;
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 use serde::{Deserialize, Serialize};

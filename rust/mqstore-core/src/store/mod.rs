@@ -6,6 +6,7 @@
 
 mod append_queue;
 mod at_once;
+mod background;
 mod beside;
 mod compact;
 mod compact_due;
@@ -13,6 +14,7 @@ mod consumers;
 mod copies;
 mod copy;
 mod cursor;
+mod deferred;
 mod expire;
 mod feed;
 mod info;
@@ -51,6 +53,7 @@ use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
 pub use append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
+pub use background::BackgroundTask;
 pub use consumers::{GroupOffset, GroupOffsets};
 pub use copies::{Origin, check_copy};
 pub use copy::copy_store;
@@ -277,7 +280,8 @@ impl Store {
             let reason = "a hook that runs during an expiry cannot close the store: it would wait for itself";
             return Err(StoreError::Busy { reason: reason.into() });
         }
-        self.inner.close()
+        let ended = if self.is_closed() { Ok(()) } else { self.end_tasks() };
+        self.inner.close().and(ended)
     }
 
     /// In a child process after a fork: lets go of the lock's descriptor without releasing the lock.
@@ -356,7 +360,8 @@ impl Store {
     /// Does in this thread what the store's threads would do now: dispatch, and syncs that are due. They
     /// do it on their own unless the file system's [`mqstore_io::Environment::threads`] forbids them.
     pub fn step(&self) -> Result<(), StoreError> {
-        services::step(self.writer("step")?)
+        services::step(self.writer("step")?)?;
+        self.step_tasks()
     }
 
     /// Dispatches in this thread as threads would that take turns in any way: see

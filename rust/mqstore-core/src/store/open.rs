@@ -156,6 +156,7 @@ fn start(
         feed: Feed::new(files, geometry),
         fed: 0.into(),
         compaction_clock: super::compact_due::CompactionClock::default(),
+        tasks: Mutex::default(),
         closed: false.into(),
     });
     writer.pass_copies()?;

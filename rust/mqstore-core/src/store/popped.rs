@@ -21,9 +21,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use mqstore_format::RecordView;
 use mqstore_format::json::{
     ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, PopCheckpoint, PopHandle, PopRecord, REVIVE_GROUP,
-    REVIVE_TOPIC_PREFIX, TIMER_TOPIC,
+    REVIVE_TOPIC_PREFIX,
 };
+use mqstore_format::names::TIMERCHECK_FILE;
 use mqstore_format::properties::{REAL_TOPIC, TIMER_OUT_MS};
+use mqstore_format::timer::TIMER_TOPIC;
 
 use super::{Boundary, Side, Store};
 use crate::error::StoreError;
@@ -122,7 +124,7 @@ impl Store {
 
 /// Up to which time the timer has delivered what waited; 0 where nothing says so.
 fn timer_read_ms(files: &StoreFiles) -> i64 {
-    let bytes = files.vfs.read_file(&files.config().join("timercheck"), 1 << 16).unwrap_or_default();
+    let bytes = files.vfs.read_file(&files.config().join(TIMERCHECK_FILE), 1 << 16).unwrap_or_default();
     bytes.first_chunk().map_or(0, |bytes| i64::from_be_bytes(*bytes)).max(0)
 }
 

@@ -8,14 +8,15 @@
 mod view;
 
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use mqstore_format::properties::UNIQ_KEY;
 use mqstore_format::{KeyBlock, RecordParts, RecordSpec, SysFlag, UniqueKeyGenerator};
 use mqstore_io::sync::{JoinHandle, Mutex, MutexGuard, RwLock};
 use mqstore_io::{EventCount, StoreLock, switch};
 
+use super::background::BackgroundTask;
 use super::compact_due::CompactionClock;
 use super::copies::Origin;
 use super::topics::{TopicState, Topics, by_key};
@@ -79,6 +80,8 @@ pub(crate) struct Writer {
     pub(super) feed: Feed,
     /// The end of what was durable when the feed had nothing left to copy.
     pub(super) fed: AtomicU64,
+    /// Background work of the floors above.
+    pub(super) tasks: Mutex<Vec<Weak<dyn BackgroundTask>>>,
     pub(super) closed: AtomicBool,
 }
 
@@ -304,6 +307,20 @@ impl Writer {
         self.log.wait_durable(end)?;
         // Where a sync makes visible, dispatch has to hear of it.
         self.after_append(end)
+    }
+
+    /// The queue that `message` would go to now, see [`crate::Store::queue_for`].
+    pub(super) fn queue_for(&self, message: &NewMessage<'_>) -> Result<i32, StoreError> {
+        self.before_append()?;
+        SCRATCH.with_borrow_mut(|Scratch { last, .. }| {
+            let topic = self.topic(message, last)?;
+            if topic.batch {
+                let reason =
+                    format!("topic {} keeps batch queues, which take no delayed messages", message.topic);
+                return Err(StoreError::InvalidMessage { reason });
+            }
+            route(topic, message)
+        })
     }
 
     /// The state of the message's topic, making the topic where that is allowed.

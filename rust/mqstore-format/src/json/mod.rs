@@ -31,7 +31,7 @@ pub use offsets::{CompactionPositions, ConsumerOffsets, DelayOffsets, QueueOffse
 pub use parse::{MAX_JSON_DEPTH, parse};
 pub use pop::{
     ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, PopAck, PopCheckpoint, PopHandle, PopRecord, REVIVE_GROUP,
-    REVIVE_TOPIC_PREFIX, TIMER_TOPIC,
+    REVIVE_TOPIC_PREFIX,
 };
 pub use serde_json::{Map, Value};
 pub use tables::{DataVersion, SubscriptionGroup, SubscriptionGroups, TopicConfig, TopicTable};

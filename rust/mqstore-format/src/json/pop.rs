@@ -20,13 +20,12 @@ use super::value::{Members, parse_object, whole};
 use crate::error::FormatError;
 use crate::properties::REAL_TOPIC;
 use crate::record::RecordView;
+use crate::timer::TIMER_TOPIC;
 
 /// Front of the topics of a cluster's checkpoints and acknowledgements.
 pub const REVIVE_TOPIC_PREFIX: &str = "rmq_sys_REVIVE_LOG_";
 /// The group whose offsets in the revive topic are those of the last records that were dealt with.
 pub const REVIVE_GROUP: &str = "CID_RMQ_SYS_REVIVE_GROUP";
-/// The topic in which messages wait that are due at a time of their own.
-pub const TIMER_TOPIC: &str = "rmq_sys_wheel_timer";
 /// The tag of a checkpoint.
 pub const CHECKPOINT_TAG: &str = "ck";
 /// The tag of an acknowledgement.

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use mqstore_core::meta::OffsetChange;
 use mqstore_core::{NewMessage, Origin, Store};
-use mqstore_format::json::{REVIVE_GROUP, TIMER_TOPIC};
+use mqstore_format::json::REVIVE_GROUP;
+use mqstore_format::timer::TIMER_TOPIC;
 use mqstore_format::{Host, SysFlag};
 use mqstore_io::{Access, Vfs};
 

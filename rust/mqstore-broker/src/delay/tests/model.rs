@@ -153,7 +153,7 @@ fn run(acts: &[Act]) -> Result<(), String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
     fn what_survives_comes_once_and_never_early(acts in prop::collection::vec(act(), 1..60)) {

@@ -14,6 +14,7 @@ use mqstore_io::sync::Mutex;
 
 use crate::error::BrokerError;
 use crate::groups::{Consumer, ConsumerOptions, Coordinator};
+use crate::transactions::Transactions;
 use crate::work::{Core, WorkQueue, WorkQueueOptions};
 
 /// See the module's text. Cheap to clone; a clone is the same one.
@@ -31,6 +32,8 @@ struct Inner {
     names: Mutex<HashSet<String>>,
     /// The work queues that somebody has open, by topic and group.
     queues: Mutex<HashMap<(String, String), Weak<Core>>>,
+    /// Made with the first transaction, or where an earlier process left some.
+    transactions: Mutex<Option<Transactions>>,
 }
 
 impl Broker {
@@ -45,8 +48,26 @@ impl Broker {
             groups: Mutex::default(),
             names: Mutex::default(),
             queues: Mutex::default(),
+            transactions: Mutex::default(),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let broker = Self { inner: Arc::new(inner) };
+        if Transactions::are_in(store)? {
+            broker.transactions()?;
+        }
+        Ok(broker)
+    }
+
+    /// The transactions of its store. Where an earlier process left decisions that were not complete, they are
+    /// complete when the broker is there.
+    ///
+    /// # Errors
+    /// What keeps the topics of transactions from being made or read.
+    pub fn transactions(&self) -> Result<Transactions, BrokerError> {
+        let mut transactions = self.inner.transactions.lock();
+        if let Some(made) = transactions.as_ref() {
+            return Ok(made.clone());
+        }
+        Ok(transactions.insert(Transactions::open(self.store())?).clone())
     }
 
     /// Its store.

@@ -51,7 +51,7 @@ impl Broker {
             transactions: Mutex::default(),
         };
         let broker = Self { inner: Arc::new(inner) };
-        if Transactions::are_in(store)? {
+        if Transactions::were_in(store)? {
             broker.transactions()?;
         }
         Ok(broker)

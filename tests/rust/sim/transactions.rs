@@ -33,6 +33,8 @@ struct Told {
     bodies: Vec<String>,
     outcome: Option<Outcome>,
     stored: u64,
+    /// Its half messages are durable.
+    kept: u64,
     begun: u64,
     decided: u64,
     durable: u64,
@@ -63,10 +65,15 @@ fn session(world: &World) -> Result<Vec<Told>, String> {
             bodies,
             outcome,
             stored: world.vfs.operations(),
+            kept: NEVER,
             begun: NEVER,
             decided: NEVER,
             durable: NEVER,
         };
+        if number == 1 {
+            store.flush().map_err(explain)?;
+            told.kept = world.vfs.operations();
+        }
         if let Some(outcome) = outcome {
             told.begun = world.vfs.operations();
             let ended = match outcome {
@@ -81,7 +88,12 @@ fn session(world: &World) -> Result<Vec<Told>, String> {
         }
         all.push(told);
         match number {
-            1 => transactions.note_round(true).map_err(explain)?,
+            1 => {
+                transactions.note_round(true).map_err(explain)?;
+                // What is noted may be on the disk before the log is.
+                let meta = store.meta().map_err(explain)?;
+                meta.sync(meta.place()).map_err(explain)?;
+            }
             2 => {
                 store.flush().map_err(explain)?;
                 all.iter_mut()
@@ -134,7 +146,7 @@ fn seen(store: &Store) -> Result<BTreeMap<String, usize>, String> {
 fn look(store: &Store, transactions: &Transactions, all: &[Told]) -> Result<[BTreeSet<String>; 2], String> {
     let found = seen(store)?;
     if let Some((body, times)) = found.iter().find(|(_, times)| **times > 1) {
-        return Err(format!("{:.5} is there {times} times", body));
+        return Err(format!("{body:.5} is there {times} times"));
     }
     let mut whole = BTreeSet::new();
     for told in all {
@@ -161,6 +173,9 @@ fn check(state: &State, moment: &SimVfs, call: u64, all: &[Told], rng: &mut Rng)
         }
         if known < call && (is_pending || is_whole != (told.outcome == Some(Outcome::Committed))) {
             return Err(format!("{told:?} was decided; whole {is_whole}, pending {is_pending}"));
+        }
+        if told.outcome != Some(Outcome::RolledBack) && told.kept < call && !is_pending && !is_whole {
+            return Err(format!("{told:?} is neither to be seen nor found"));
         }
         if state.is_kill() && told.stored < call && told.begun >= call && !is_pending {
             return Err(format!("{told:?} was undecided and is not found"));

@@ -99,14 +99,25 @@ impl Transactions {
             }),
             meta,
         };
+        let first_time = inner.meta.offset(inner.noted_queue).is_none();
         let engine = Self { inner: Arc::new(inner) };
         engine.recover(half_queue, known)?;
+        if first_time {
+            // From the first decision on, every later open has to know that there may be some.
+            engine.inner.meta.sync(engine.inner.meta.place())?;
+        }
         Ok(engine)
     }
 
-    /// Whether a store has transactions to be looked after.
-    pub(crate) fn are_in(store: &Store) -> Result<bool, StoreError> {
-        Ok(!store.queue_ids(HALF_TOPIC)?.is_empty())
+    /// Whether we had transactions in this store: a decision may lack its records then. Those of a broker alone never do,
+    /// and are left to whoever asks for them.
+    pub(crate) fn were_in(store: &Store) -> Result<bool, StoreError> {
+        if store.queue_ids(HALF_TOPIC)?.is_empty() {
+            return Ok(false);
+        }
+        let meta = store.meta()?;
+        let noted = meta.queue_key(NOTED_GROUP, OP_TOPIC, 0)?;
+        Ok(meta.offset(noted).is_some())
     }
 
     /// Begins a transaction of `group`; nothing is written before its first message. Its id is new.

@@ -223,6 +223,44 @@ fn a_decision_without_its_records_is_completed_once() {
 }
 
 #[test]
+fn a_broker_s_half_messages_are_found_and_decided_one_by_one() {
+    let world = World::new();
+    let store = world.open();
+    store.create_topic(HALF_TOPIC, 1, &[]).unwrap();
+    // As its bridge writes them; the second one was copied by a check, with one check more.
+    for (key, times) in [("K1", ""), ("K2", ""), ("K2", "TRANSACTION_CHECK_TIMES\x012\x02")] {
+        let properties = format!(
+            "REAL_TOPIC\x01t\x02TRAN_MSG\x01true\x02UNIQ_KEY\x01{key}\x02__transactionId__\x01{key}\x02WAIT\x01true\x02\
+             PGROUP\x01{GROUP}\x02REAL_QID\x010\x02{times}"
+        );
+        let half = mqstore_core::NewMessage {
+            topic: HALF_TOPIC,
+            body: key.as_bytes(),
+            properties: properties.as_bytes(),
+            unique_key: Some(key),
+            queue_id: Some(0),
+            flag: 0,
+            born_timestamp_ms: None,
+            durable: false,
+        };
+        store.append(&half).unwrap();
+    }
+    let plain = Broker::new(&store).unwrap();
+    assert!(store.queue_ids(OP_TOPIC).unwrap().is_empty(), "nobody asked for transactions");
+    drop(plain);
+    let (_broker, transactions) = broker(&store);
+    let pending = transactions.pending();
+    let found: Vec<_> =
+        pending.iter().map(|one| (one.id.as_str(), one.checks, one.half_offsets.clone())).collect();
+    assert_eq!(found, [("K1", 0, vec![0]), ("K2", 2, vec![2])]);
+    transactions.answer("K1", Answer::Rollback).unwrap();
+    transactions.answer("K2", Answer::Commit).unwrap();
+    assert_eq!(seen(&store, "t"), ["K2"]);
+    assert_eq!(seen(&store, OP_TOPIC), ["1,", "0,", "2,"]);
+    assert!(Transactions::were_in(&store).unwrap());
+}
+
+#[test]
 fn groups_are_asked_as_often_as_was_said() {
     let mut world = World::new();
     let mut store = world.open();

@@ -17,6 +17,7 @@ use mqstore_io::sync::Mutex;
 use crate::delay::{DelayOptions, Delays};
 use crate::error::BrokerError;
 use crate::groups::{Consumer, ConsumerOptions, Coordinator};
+use crate::transactions::Transactions;
 use crate::work::{Core, WorkQueue, WorkQueueOptions};
 
 /// See the module's text. Cheap to clone; a clone is the same one.
@@ -39,6 +40,8 @@ struct Inner {
     /// Made with the first delayed message, or where some wait.
     delays: Mutex<Option<Arc<Delays>>>,
     delay_options: DelayOptions,
+    /// Made with the first transaction, or where an earlier process left some.
+    transactions: Mutex<Option<Transactions>>,
 }
 
 impl Broker {
@@ -64,8 +67,26 @@ impl Broker {
             popped: Mutex::default(),
             delays: Mutex::default(),
             delay_options,
+            transactions: Mutex::default(),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let broker = Self { inner: Arc::new(inner) };
+        if Transactions::were_in(store)? {
+            broker.transactions()?;
+        }
+        Ok(broker)
+    }
+
+    /// The transactions of its store. Where an earlier process left decisions that were not complete, they are
+    /// complete when the broker is there.
+    ///
+    /// # Errors
+    /// What keeps the topics of transactions from being made or read.
+    pub fn transactions(&self) -> Result<Transactions, BrokerError> {
+        let mut transactions = self.inner.transactions.lock();
+        if let Some(made) = transactions.as_ref() {
+            return Ok(made.clone());
+        }
+        Ok(transactions.insert(Transactions::open(self.store())?).clone())
     }
 
     /// Its store.

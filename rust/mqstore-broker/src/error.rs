@@ -65,6 +65,14 @@ pub enum BrokerError {
         /// Which delivery the caller had.
         attempt: u32,
     },
+    /// The transaction was decided before, the other way or for good.
+    #[error("transaction {id} was {outcome}; begin another one")]
+    TransactionEnded {
+        /// The transaction.
+        id: String,
+        /// How it ended.
+        outcome: &'static str,
+    },
     /// `task_done` was called more often than messages were got.
     #[error("task_done() called too many times")]
     NothingToDo,

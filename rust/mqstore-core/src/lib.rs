@@ -48,7 +48,7 @@ pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
 pub use store::{
     AppendDone, AppendQueue, AppendRequest, BackgroundTask, Batch, Boundary, Geometry, GroupOffset,
-    GroupOffsets, HourRate, InfoReport, LogCursor, LookupCursor, MakeSink, NamespaceInfo, Origin,
+    GroupOffsets, HourRate, InfoReport, LogCursor, LookupCursor, MakeSink, Mark, NamespaceInfo, Origin,
     OwnedMessage, PartSize, Passed, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch,
     ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store,
     TopicChange, TopicQuota, Waiter, check_copy, copy_store, info, rebuild, repair, restore_compaction,

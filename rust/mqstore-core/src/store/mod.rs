@@ -37,6 +37,7 @@ mod snapshot;
 mod staged;
 mod table;
 mod topics;
+mod transactional;
 mod view;
 mod waiting;
 mod writer;
@@ -74,6 +75,7 @@ pub use snapshot::SnapshotReport;
 pub use staged::{StagedBlock, staged_messages};
 pub use table::{TableLoad, TableRow, TableRows};
 pub use topics::TopicChange;
+pub use transactional::Mark;
 pub use waiting::Waiter;
 
 use crate::compaction::ManifestCache;

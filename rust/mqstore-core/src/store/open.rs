@@ -90,17 +90,10 @@ fn start(
     let dispatcher = Arc::new(derived.dispatcher);
     dispatcher.attach(&live);
     dispatcher.look_at_maps();
-    let policy = FlushPolicy {
-        interval_ms: options.flush_interval_ms,
-        least_pages: options.flush_least_pages,
-        thorough_interval_ms: options.flush_thorough_interval_ms,
-        background: options.durability != Durability::Manual,
-        timed: options.flush_timed,
-    };
     let mark = input.mark.unwrap_or_default();
     let flusher = Arc::new(Flusher::new(
         files,
-        policy,
+        flush_policy(options),
         Arc::clone(&log),
         Arc::clone(&derived.queues),
         Arc::clone(&derived.index),
@@ -161,6 +154,16 @@ fn start(
     });
     writer.pass_copies()?;
     Ok(writer)
+}
+
+fn flush_policy(options: &StoreOptions) -> FlushPolicy {
+    FlushPolicy {
+        interval_ms: options.flush_interval_ms,
+        least_pages: options.flush_least_pages,
+        thorough_interval_ms: options.flush_thorough_interval_ms,
+        background: options.durability != Durability::Manual,
+        timed: options.flush_timed,
+    }
 }
 
 /// The log, if it may have a segment at all.

@@ -19,7 +19,9 @@ use mqstore_io::{EventCount, StoreLock, switch};
 use super::background::BackgroundTask;
 use super::compact_due::CompactionClock;
 use super::copies::Origin;
+
 use super::topics::{TopicState, Topics, by_key};
+use super::transactional::Marks;
 use super::view::View;
 use crate::commit_log::{CommitLog, Pending, Placed};
 use crate::compaction::{Control, Feed};
@@ -197,14 +199,14 @@ impl Writer {
     /// Appends `messages` at consecutive places; one lock, one sync. Those for a topic with batch queues
     /// become one record.
     pub(crate) fn append_many(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
-        self.append_all(messages, None, Returns::Synced)
+        self.append_all(messages, Marks::None, Returns::Synced)
     }
 
-    /// As [`Self::append_many`]; with `origins`, one for each, what it is of a message is kept.
+    /// As [`Self::append_many`]; with `marks`, one for each, what they say of a message is kept.
     pub(super) fn append_all(
         &self,
         messages: &[NewMessage<'_>],
-        origins: Option<&[Origin]>,
+        marks: Marks<'_>,
         returns: Returns,
     ) -> Result<Vec<Appended>, StoreError> {
         self.before_append()?;
@@ -222,15 +224,14 @@ impl Writer {
                     return self.append_inner_batch(messages, &topic, now_ms, returns, buffers);
                 }
                 let queue_id = route(&topic, message)?;
-                let coded = self.encode(
-                    message,
-                    queue_id,
-                    SysFlag(0),
-                    now_ms,
-                    origins.and_then(|all| all.get(index)),
-                    buffers,
-                )?;
+                let start = buffers.heads.len();
+                let (origin, flags) = (marks.origin(index), marks.flags(index));
+                let coded = self.encode(message, queue_id, flags, now_ms, origin, buffers)?;
+                marks.stamp(index, buffers.heads.get_mut(start..).unwrap_or_default())?;
                 encoded.push((topic, queue_id, coded));
+            }
+            if marks.belong_together() {
+                self.check_together(messages, buffers.heads.len() + buffers.tails.len())?;
             }
             let mut heads = buffers.heads.as_mut_slice();
             let mut tails = buffers.tails.as_mut_slice();
@@ -356,7 +357,11 @@ impl Writer {
         Ok(())
     }
 
-    fn make_topic(&self, topic: &str, queue_id: Option<i32>) -> Result<Arc<TopicState>, StoreError> {
+    pub(super) fn make_topic(
+        &self,
+        topic: &str,
+        queue_id: Option<i32>,
+    ) -> Result<Arc<TopicState>, StoreError> {
         if !self.options.auto_create_topics {
             return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
         }
@@ -577,7 +582,7 @@ impl Buffers {
 }
 
 /// The part of a body that is copied straight from the caller's memory: all of it, or none.
-fn apart(body: &[u8]) -> &[u8] {
+pub(super) fn apart(body: &[u8]) -> &[u8] {
     if body.len() > WHOLE_BYTES { body } else { &[] }
 }
 

@@ -1,4 +1,4 @@
-//! What messages that are delivered later need of the store: where they will go, and their records by log offset.
+//! What messages that wait, delayed or in a transaction, need of the store: where they will go, and their records by log offset.
 
 use mqstore_format::record::MAX_PROPERTIES_BYTES;
 use mqstore_format::{MIN_RECORD_BYTES, RecordView};
@@ -9,7 +9,7 @@ use crate::error::StoreError;
 use crate::files::StoreFiles;
 use crate::message::{NewMessage, StoredRecord};
 
-/// What the properties of a delayed message have at most beside those of the same message without a delay: two topics,
+/// What the properties of a message that waits have at most beside those of the same message that does not: two topics,
 /// and numbers.
 const MORE_BYTES: u64 = 768;
 
@@ -30,7 +30,7 @@ impl Store {
         let limit = MAX_PROPERTIES_BYTES as u64;
         if properties > limit {
             let reason = format!(
-                "{} bytes of properties leave no room for those of a delayed message",
+                "{} bytes of properties leave no room for those of a message that waits",
                 message.properties.len()
             );
             return Err(StoreError::InvalidMessage { reason });

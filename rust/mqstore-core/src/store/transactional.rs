@@ -10,7 +10,7 @@ use mqstore_format::{MadeKey, SysFlag, TransactionType, patch_prepared_offset};
 
 use super::Store;
 use super::copies::Origin;
-use super::writer::{Returns, Writer, apart, invalid_record, route};
+use super::writer::{Returns, Writer, apart, invalid_record};
 use crate::error::StoreError;
 use crate::message::{Appended, NewMessage};
 
@@ -110,20 +110,6 @@ impl Store {
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
     pub fn max_together_bytes(&self) -> Result<u64, StoreError> {
         Ok(self.writer("append")?.log.max_record_bytes())
-    }
-
-    /// The queue that an append of `message` takes: the one it names, else by its key or in turn. Makes the topic as
-    /// an append would.
-    ///
-    /// # Errors
-    /// Those of an append for the topic and the queue.
-    pub fn queue_for(&self, message: &NewMessage<'_>) -> Result<i32, StoreError> {
-        let writer = self.writer("append")?;
-        let topic = match writer.topics.get(message.topic) {
-            Some(topic) => topic,
-            None => writer.make_topic(message.topic, message.queue_id)?,
-        };
-        route(&topic, message)
     }
 
     /// A unique key that no message has.

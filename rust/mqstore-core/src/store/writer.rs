@@ -317,7 +317,7 @@ impl Writer {
             let topic = self.topic(message, last)?;
             if topic.batch {
                 let reason =
-                    format!("topic {} keeps batch queues, which take no delayed messages", message.topic);
+                    format!("topic {} keeps batch queues, which take no message that waits", message.topic);
                 return Err(StoreError::InvalidMessage { reason });
             }
             route(topic, message)

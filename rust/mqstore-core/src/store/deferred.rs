@@ -4,6 +4,7 @@ use mqstore_format::record::MAX_PROPERTIES_BYTES;
 use mqstore_format::{MIN_RECORD_BYTES, RecordView};
 
 use super::Store;
+use super::writer::route;
 use crate::commit_log::RecordReader;
 use crate::error::StoreError;
 use crate::files::StoreFiles;
@@ -40,7 +41,17 @@ impl Store {
         if size > limit {
             return Err(StoreError::TooLarge { what: "the record", size, limit });
         }
-        writer.queue_for(message)
+        writer.before_append()?;
+        let topic = match writer.topics.get(message.topic) {
+            Some(topic) => topic,
+            None => writer.make_topic(message.topic, message.queue_id)?,
+        };
+        if topic.batch {
+            let reason =
+                format!("topic {} keeps batch queues, which take no message that waits", message.topic);
+            return Err(StoreError::InvalidMessage { reason });
+        }
+        route(&topic, message)
     }
 
     /// The records that lie at `places`, log offsets and sizes, in the order asked for; `None` where there is no such record

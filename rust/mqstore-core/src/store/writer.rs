@@ -310,20 +310,6 @@ impl Writer {
         self.after_append(end)
     }
 
-    /// The queue that `message` would go to now, see [`crate::Store::queue_for`].
-    pub(super) fn queue_for(&self, message: &NewMessage<'_>) -> Result<i32, StoreError> {
-        self.before_append()?;
-        SCRATCH.with_borrow_mut(|Scratch { last, .. }| {
-            let topic = self.topic(message, last)?;
-            if topic.batch {
-                let reason =
-                    format!("topic {} keeps batch queues, which take no message that waits", message.topic);
-                return Err(StoreError::InvalidMessage { reason });
-            }
-            route(topic, message)
-        })
-    }
-
     /// The state of the message's topic, making the topic where that is allowed.
     fn topic<'a>(
         &self,

@@ -66,6 +66,7 @@ mod testing;
 
 pub use batch::{BatchItem, BatchItems, decode_batch, encode_batch, split_batch};
 pub use batch_cq::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER};
+pub use bytes::Fields;
 pub use checkpoint::Checkpoint;
 pub use compression::{compress, decompress};
 pub use cq::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};
@@ -83,7 +84,7 @@ pub use names::{
     IndexFileTime, index_file_name, offset_file_name, parse_index_file_name, parse_offset_file_name,
     parse_queue_dir_name,
 };
-pub use properties::{Properties, PropertiesBuilder, is_reserved, without_property};
+pub use properties::{Properties, PropertiesBuilder, is_reserved, push_property, without_property};
 pub use record::{
     BLANK_HEADER_BYTES, CrcCheck, EntryFields, Host, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES,
     PHYSICAL_OFFSET_POSITION, PLACEHOLDER_TOPIC, PROPERTY_CRC_BYTES, Peek, QUEUE_ID_POSITION,

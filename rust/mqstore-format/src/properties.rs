@@ -378,6 +378,14 @@ pub(crate) fn property_crc_value(text: &[u8; PROPERTY_CRC_BYTES]) -> Option<u32>
     u32::try_from(value).ok()
 }
 
+/// Appends an entry to the text form as it is: for names and values that were checked before, or are copied.
+pub fn push_property(text: &mut Vec<u8>, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+    text.extend_from_slice(name.as_ref());
+    text.push(NAME_VALUE_SEPARATOR);
+    text.extend_from_slice(value.as_ref());
+    text.push(SEPARATOR);
+}
+
 /// Makes the text form, entry by entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PropertiesBuilder {
@@ -418,10 +426,7 @@ impl PropertiesBuilder {
                 return Err(FormatError::TooLarge { what: "properties", value: grown as u64, limit });
             }
             self.text.reserve(name.len() + value.len() + 2);
-            self.text.extend_from_slice(name.as_bytes());
-            self.text.push(NAME_VALUE_SEPARATOR);
-            self.text.extend_from_slice(value.as_bytes());
-            self.text.push(SEPARATOR);
+            push_property(&mut self.text, name, value);
             return Ok(());
         };
         Err(FormatError::bad_property(name, reason))

@@ -10,6 +10,7 @@ use mqstore_format::timer::TIMER_TOPIC;
 
 use super::engine::Core;
 use super::record::{Timed, cancel_properties, has_delete_key, timed};
+use crate::error::view;
 
 /// Records of one unique id that are looked at.
 const AT_ONCE: usize = 64;
@@ -25,7 +26,7 @@ impl Core {
             if self.waits(&record)? {
                 return Ok(Some(record));
             }
-            let view = record.view().map_err(|error| super::undecodable(&error))?;
+            let view = view(&record)?;
             let Some(key) = view.unique_key().filter(|_| view.topic == TIMER_TOPIC) else { return Ok(None) };
             // It may have been put back under another offset since.
             key.clone_into(&mut unique_id);
@@ -39,7 +40,7 @@ impl Core {
             }
             for record in records {
                 let wanted = {
-                    let view = record.view().map_err(|error| super::undecodable(&error))?;
+                    let view = view(&record)?;
                     view.unique_key() == Some(&unique_id)
                         && view.properties.get(TIMER_DEL_UNIQKEY).is_none()
                         && (!rolled_only || view.properties.get(TIMER_ROLL_TIMES).is_some())
@@ -53,7 +54,7 @@ impl Core {
 
     /// Cancels what `record` is about, which waits.
     pub(super) fn cancel(&mut self, record: &StoredRecord) -> Result<(), StoreError> {
-        let view = record.view().map_err(|error| super::undecodable(&error))?;
+        let view = view(record)?;
         let Some(properties) = cancel_properties(&view, record.commit_log_offset) else {
             let reason = "the message has no unique key, by which a broker would know it".to_owned();
             return Err(StoreError::InvalidMessage { reason });
@@ -90,7 +91,7 @@ impl Core {
             return Ok(false);
         }
         self.learn_cancelled(slot)?;
-        let view = record.view().map_err(|error| super::undecodable(&error))?;
+        let view = view(record)?;
         let by_key = self.cancelled_keys.get(&slot);
         let by_key = by_key.is_some_and(|keys| keys.iter().any(|key| has_delete_key(&view, key)));
         Ok(!by_key && !self.cancelled.get(&slot).is_some_and(|cancelled| cancelled.contains(&offset)))

@@ -187,11 +187,7 @@ impl Core {
         if let Some(live) = self.live.get(&offset) {
             return Ok(Some(live.slot));
         }
-        match self.store.get_at(offset) {
-            Ok(record) => Ok(timed(&record).map(|timed| timed.slot)),
-            Err(StoreError::Corrupt { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(self.store.record_at(offset)?.as_ref().and_then(timed).map(|timed| timed.slot))
     }
 
     fn is_delivered_by_key(&mut self, timed: &Timed) -> Result<bool, StoreError> {

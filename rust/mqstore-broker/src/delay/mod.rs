@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use mqstore_core::{Appended, BackgroundTask, NewMessage, Store, StoreError};
 use mqstore_format::timer::{TIMER_LOG_FILE_BYTES, TIMER_PRECISION_MS, TIMER_TOPIC};
-use mqstore_format::{DelayLevels, FormatError, SCHEDULE_TOPIC};
+use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 use mqstore_io::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
 
 use crate::error::BrokerError;
@@ -305,11 +305,6 @@ impl BackgroundTask for Delays {
         core.pass(self.store.clock().now_ms());
         core.save(true, Duration::ZERO)
     }
-}
-
-/// The error for a record that was decoded before, and cannot be any more.
-fn undecodable(error: &FormatError) -> StoreError {
-    StoreError::InvalidMessage { reason: error.to_string() }
 }
 
 /// The store's delays as a broker hands them out.

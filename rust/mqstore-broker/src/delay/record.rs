@@ -11,7 +11,9 @@ use mqstore_format::properties::{
     TIMER_ENQUEUE_MS, TIMER_ORIGIN_OFFSET, TIMER_OUT_MS, TIMER_ROLL_TIMES, UNIQ_KEY,
 };
 use mqstore_format::timer::{TIMER_PRECISION_MS, TIMER_TOPIC, roll, slot_time_ms};
-use mqstore_format::{RecordView, SCHEDULE_TOPIC, java_hash};
+use mqstore_format::{RecordView, SCHEDULE_TOPIC, java_hash, push_property};
+
+use crate::error::view;
 
 /// The tag of what cancels, as RocketMQ's own has it (`RecallMessageProcessor#RECALL_MESSAGE_TAG`).
 const RECALL_TAG: &str = "_RECALL_TAG_";
@@ -101,12 +103,6 @@ pub(super) fn floor(ms: i64) -> i64 {
     ms.div_euclid(TIMER_PRECISION_MS).saturating_mul(TIMER_PRECISION_MS)
 }
 
-fn push(text: &mut Vec<u8>, name: &str, value: &str) {
-    for part in [name.as_bytes(), b"\x01", value.as_bytes(), b"\x02"] {
-        text.extend_from_slice(part);
-    }
-}
-
 /// The properties of a message that waits: until `due_ms`, or as its level says.
 pub(super) fn waiting_properties(
     message: &NewMessage<'_>,
@@ -117,13 +113,13 @@ pub(super) fn waiting_properties(
     text.extend_from_slice(message.properties);
     match due_ms {
         Ok(due_ms) => {
-            push(&mut text, TIMER_DELIVER_MS, &due_ms.to_string());
-            push(&mut text, TIMER_OUT_MS, &slot_time_ms(due_ms).to_string());
+            push_property(&mut text, TIMER_DELIVER_MS, due_ms.to_string());
+            push_property(&mut text, TIMER_OUT_MS, slot_time_ms(due_ms).to_string());
         }
-        Err(level) => push(&mut text, DELAY, &level.to_string()),
+        Err(level) => push_property(&mut text, DELAY, level.to_string()),
     }
-    push(&mut text, REAL_TOPIC, message.topic);
-    push(&mut text, REAL_QID, &queue_id.to_string());
+    push_property(&mut text, REAL_TOPIC, message.topic);
+    push_property(&mut text, REAL_QID, queue_id.to_string());
     text
 }
 
@@ -134,13 +130,13 @@ pub(super) fn cancel_properties(view: &RecordView<'_>, offset: u64) -> Option<[V
     let (key, out, topic) = (key?, out?, topic?);
     Some([key.to_owned(), format!("{topic}+{key}")].map(|key| {
         let mut text = Vec::with_capacity(320);
-        push(&mut text, TIMER_DEL_UNIQKEY, &key);
-        push(&mut text, TIMER_OUT_MS, out);
-        push(&mut text, TIMER_DELIVER_MS, deliver.unwrap_or(out));
-        push(&mut text, REAL_TOPIC, topic);
-        push(&mut text, REAL_QID, queue_id.unwrap_or("0"));
-        push(&mut text, mqstore_format::properties::TAGS, RECALL_TAG);
-        push(&mut text, TIMER_ORIGIN_OFFSET, &offset.to_string());
+        push_property(&mut text, TIMER_DEL_UNIQKEY, &key);
+        push_property(&mut text, TIMER_OUT_MS, out);
+        push_property(&mut text, TIMER_DELIVER_MS, deliver.unwrap_or(out));
+        push_property(&mut text, REAL_TOPIC, topic);
+        push_property(&mut text, REAL_QID, queue_id.unwrap_or("0"));
+        push_property(&mut text, mqstore_format::properties::TAGS, RECALL_TAG);
+        push_property(&mut text, TIMER_ORIGIN_OFFSET, offset.to_string());
         text
     }))
 }
@@ -185,20 +181,18 @@ impl<'a> Parcel<'a> {
                 || turn != Turn::Level && (is(TIMER_ENQUEUE_MS) || is(TIMER_DEQUEUE_MS))
                 || turn == Turn::Roll && is(TIMER_ROLL_TIMES);
             if !made_anew {
-                for part in [name, b"\x01", value, b"\x02"] {
-                    properties.extend_from_slice(part);
-                }
+                push_property(&mut properties, name, value);
             }
         }
         if turn != Turn::Level {
-            push(&mut properties, TIMER_ENQUEUE_MS, &write_ms.to_string());
-            push(&mut properties, TIMER_DEQUEUE_MS, &now_ms.to_string());
+            push_property(&mut properties, TIMER_ENQUEUE_MS, write_ms.to_string());
+            push_property(&mut properties, TIMER_DEQUEUE_MS, now_ms.to_string());
         }
         if turn == Turn::Roll {
             let times: i32 = rolls.and_then(|times| times.parse().ok()).unwrap_or(0);
-            push(&mut properties, TIMER_ROLL_TIMES, &times.saturating_add(1).to_string());
+            push_property(&mut properties, TIMER_ROLL_TIMES, times.saturating_add(1).to_string());
         }
-        push(&mut properties, TIMER_ORIGIN_OFFSET, &record.commit_log_offset.to_string());
+        push_property(&mut properties, TIMER_ORIGIN_OFFSET, record.commit_log_offset.to_string());
         Some(Self { view, topic, queue_id, properties })
     }
 
@@ -236,7 +230,7 @@ pub(super) struct Again<'a> {
 impl<'a> Again<'a> {
     /// The message that `record` makes wait.
     pub(super) fn of(record: &'a StoredRecord) -> Result<Self, StoreError> {
-        let view = record.view().map_err(|error| super::undecodable(&error))?;
+        let view = view(record)?;
         let [topic, queue_id] = view.properties.get_many([REAL_TOPIC, REAL_QID]);
         let (Some(topic), Some(queue_id)) = (topic, queue_id.and_then(|id| id.parse().ok())) else {
             let reason = "the record does not say which topic it is for".to_owned();
@@ -247,9 +241,7 @@ impl<'a> Again<'a> {
             let made_anew = name.starts_with(b"TIMER_")
                 || [PROPERTY_CRC, REAL_TOPIC, REAL_QID].iter().any(|other| name == other.as_bytes());
             if !made_anew {
-                for part in [name, b"\x01", value, b"\x02"] {
-                    properties.extend_from_slice(part);
-                }
+                push_property(&mut properties, name, value);
             }
         }
         Ok(Self { view, topic, queue_id, properties })

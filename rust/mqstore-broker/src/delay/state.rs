@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use mqstore_core::error::IoContext;
 use mqstore_core::{StoreError, StoreFiles};
-use mqstore_format::crc32;
 use mqstore_format::names::{DELAY_OFFSET_FILE, TIMERCHECK_FILE};
 use mqstore_format::timer::TIMER_CHECK_BYTES;
+use mqstore_format::{Fields, crc32};
 use mqstore_io::{Access, VfsFile, switch};
 
 const MAGIC: &[u8; 8] = b"MQSDELAY";
@@ -120,29 +120,6 @@ impl State {
         }
         let len = bytes.len() - reader.0.len();
         (reader.u32()? == crc32(bytes.get(..len)?)).then_some(state)
-    }
-}
-
-/// Fields at the front of bytes.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*head)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_be_bytes)
-    }
-
-    fn i64(&mut self) -> Option<i64> {
-        self.take().map(i64::from_be_bytes)
     }
 }
 

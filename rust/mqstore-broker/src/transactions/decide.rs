@@ -10,8 +10,8 @@ use mqstore_io::sync::Ordering;
 use super::Outcome;
 use super::begun::{Entry, Parts};
 use super::engine::Transactions;
-use super::records::{mark, op_body, op_properties, origin, own_properties, read_half, view};
-use crate::error::BrokerError;
+use super::records::{mark, op_body, op_properties, origin, own_properties, read_half};
+use crate::error::{BrokerError, view};
 
 /// A record that follows an op message.
 struct Final<'a> {

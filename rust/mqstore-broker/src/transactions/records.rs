@@ -14,14 +14,13 @@
 
 use std::fmt::Write;
 
-use mqstore_core::{Mark, Origin, StoreError, StoredRecord};
+use mqstore_core::{Mark, Origin};
 use mqstore_format::properties::{
     PGROUP, PROPERTY_CRC, REAL_QID, REAL_TOPIC, TAGS, TRAN_MSG, TRANSACTION_ID, UNIQ_KEY, WAIT,
 };
-use mqstore_format::{RecordView, without_property};
+use mqstore_format::{RecordView, push_property, without_property};
 
 use super::Outcome;
-use crate::error::BrokerError;
 
 /// RocketMQ's group of producers that name none (`MixAll#DEFAULT_PRODUCER_GROUP`).
 pub const DEFAULT_PRODUCER_GROUP: &str = "DEFAULT_PRODUCER";
@@ -32,12 +31,6 @@ const REMOVE_TAG: &str = "d";
 const TRANSACTION: &str = "mqstore.transaction";
 /// Ours: what an op message decides.
 const DECISION: &str = "mqstore.decision";
-
-fn push(text: &mut Vec<u8>, name: &str, value: &str) {
-    for part in [name, "\x01", value, "\x02"] {
-        text.extend_from_slice(part.as_bytes());
-    }
-}
 
 /// Where a message is to go, and as what.
 pub(super) struct Meant<'a> {
@@ -55,31 +48,31 @@ pub(super) fn half_properties(out: &mut Vec<u8>, own: &[u8], key: &str, given: b
         out.push(b'\x02');
     }
     if !given {
-        push(out, UNIQ_KEY, key);
+        push_property(out, UNIQ_KEY, key);
     }
-    push(out, TRAN_MSG, "true");
-    push(out, PGROUP, meant.group);
-    push(out, TRANSACTION_ID, key);
-    push(out, REAL_TOPIC, meant.topic);
+    push_property(out, TRAN_MSG, "true");
+    push_property(out, PGROUP, meant.group);
+    push_property(out, TRANSACTION_ID, key);
+    push_property(out, REAL_TOPIC, meant.topic);
     let mut number = String::new();
     let _ = write!(number, "{}", meant.queue_id);
-    push(out, REAL_QID, &number);
+    push_property(out, REAL_QID, &number);
     if meant.transaction != key {
-        push(out, TRANSACTION, meant.transaction);
+        push_property(out, TRANSACTION, meant.transaction);
     }
 }
 
 /// The properties of an op message.
 pub(super) fn op_properties(outcome: Outcome) -> Vec<u8> {
     let mut text = Vec::with_capacity(48);
-    push(&mut text, WAIT, "true");
-    push(&mut text, TAGS, REMOVE_TAG);
+    push_property(&mut text, WAIT, "true");
+    push_property(&mut text, TAGS, REMOVE_TAG);
     let decision = match outcome {
         Outcome::Committed => "commit",
         Outcome::RolledBack => "rollback",
         Outcome::Discarded => "discard",
     };
-    push(&mut text, DECISION, decision);
+    push_property(&mut text, DECISION, decision);
     text
 }
 
@@ -137,11 +130,6 @@ pub(super) fn read_half<'a>(view: &RecordView<'a>) -> Option<HalfFacts<'a>> {
         queue_id: queue_id?.parse().ok()?,
         unique_key: key,
     })
-}
-
-/// The fields of a record.
-pub(super) fn view(record: &StoredRecord) -> Result<RecordView<'_>, BrokerError> {
-    Ok(record.view().map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?)
 }
 
 /// What a copy of this half message has.

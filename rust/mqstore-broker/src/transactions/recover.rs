@@ -17,8 +17,8 @@ use super::Outcome;
 use super::begun::{Entry, Half, Parts};
 use super::engine::Transactions;
 use super::known::Known;
-use super::records::{Op, read_half, read_op, view};
-use crate::error::BrokerError;
+use super::records::{Op, read_half, read_op};
+use crate::error::{BrokerError, view};
 
 /// Records that are read at once.
 const AT_ONCE: usize = 256;

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mqstore_format::properties::{INNER_BASE, INNER_NUM, KEYS, TAGS, UNIQ_KEY};
+use mqstore_format::properties::{INNER_BASE, INNER_NUM, KEYS, TAGS, UNIQ_KEY, push_property};
 use mqstore_format::{
     BatchItem, FormatError, Properties, PropertiesBuilder, SysFlag, encode_batch, without_property,
 };
@@ -124,9 +124,7 @@ impl Writer {
             let mut properties = message.properties.to_vec();
             if message.unique_key.is_none() {
                 let key = self.ids.next(now_ms);
-                for part in [UNIQ_KEY.as_bytes(), b"\x01", key.as_bytes(), b"\x02"] {
-                    properties.extend_from_slice(part);
-                }
+                push_property(&mut properties, UNIQ_KEY, key.as_bytes());
             }
             let item = BatchItem { flag: message.flag, body: message.body, properties: &properties };
             encode_batch([item], &mut body).map_err(|error| invalid_record(&error))?;

@@ -25,7 +25,7 @@ use mqstore_format::json::{
 };
 use mqstore_format::names::TIMERCHECK_FILE;
 use mqstore_format::properties::{REAL_TOPIC, TIMER_OUT_MS};
-use mqstore_format::timer::TIMER_TOPIC;
+use mqstore_format::timer::{TIMER_TOPIC, TimerCheckpoint};
 
 use super::{Boundary, Side, Store};
 use crate::error::StoreError;
@@ -125,7 +125,7 @@ impl Store {
 /// Up to which time the timer has delivered what waited; 0 where nothing says so.
 fn timer_read_ms(files: &StoreFiles) -> i64 {
     let bytes = files.vfs.read_file(&files.config().join(TIMERCHECK_FILE), 1 << 16).unwrap_or_default();
-    bytes.first_chunk().map_or(0, |bytes| i64::from_be_bytes(*bytes)).max(0)
+    TimerCheckpoint::decode(&bytes).last_read_time_ms.max(0)
 }
 
 /// Where groups stand.

@@ -10,6 +10,7 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.CountDownLatch;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
@@ -240,11 +241,14 @@ final class Client {
 
     private JsonObject refuse(JsonObject args) throws Exception {
         String group = args.get("group").getAsString();
-        DefaultMQPushConsumer member = Takes.refuse(member(group), args);
+        CountDownLatch over = new CountDownLatch(1);
+        DefaultMQPushConsumer member = Takes.refuse(member(group), args, over);
         try {
             return await(Takes.retryTopic(group), args.get("count").getAsLong(), deadline(args));
         } finally {
+            // What it holds is dropped by now, and its answer counts for nothing.
             member.shutdown();
+            over.countDown();
         }
     }
 

@@ -1,9 +1,11 @@
 package org.mqstore.interop;
 
+import com.google.common.util.concurrent.Uninterruptibles;
 import com.google.gson.JsonObject;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.AckCallback;
@@ -102,15 +104,22 @@ final class Takes {
         answer.get(TIMEOUT_MILLIS, TimeUnit.MILLISECONDS);
     }
 
-    /** Has a push consumer refuse the first {@code count} messages of a topic, to be delivered again after a second. */
-    static DefaultMQPushConsumer refuse(DefaultMQPushConsumer member, JsonObject args) throws Exception {
+    /**
+     * Has a push consumer refuse the first {@code count} messages of a topic, to be delivered again after a second.
+     * What comes to it later it holds, unanswered, until {@code over}: a pull may be under way while it is suspended,
+     * and what it refused shall lie in the retry topic as it came there.
+     */
+    static DefaultMQPushConsumer refuse(DefaultMQPushConsumer member, JsonObject args, CountDownLatch over)
+        throws Exception {
         int count = args.get("count").getAsInt();
         AtomicInteger refused = new AtomicInteger();
         member.subscribe(args.get("topic").getAsString(), "*");
         member.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             context.setDelayLevelWhenNextConsume(1);
-            if (refused.addAndGet(messages.size()) >= count) {
-                // What it refused shall lie in the retry topic, not come to it again.
+            int before = refused.getAndAdd(messages.size());
+            if (before >= count) {
+                Uninterruptibles.awaitUninterruptibly(over);
+            } else if (before + messages.size() >= count) {
                 member.suspend();
             }
             return ConsumeConcurrentlyStatus.RECONSUME_LATER;

@@ -23,7 +23,7 @@ use super::DelayOptions;
 use super::engine::{Core, Counts, Delivered, slot_of};
 use super::levels::Levels;
 use super::log::TimerLog;
-use super::record::{is_copy_of, origin_of, timed};
+use super::record::{Target, is_copy_of, origin_of, timed};
 use super::save::{Saved, empty, led_to};
 use super::state::{State, StateFiles};
 use super::stats::Lateness;
@@ -241,12 +241,20 @@ impl Core {
         Ok(())
     }
 
-    /// Counts what the wheel has: a broker's own counts are not true.
+    /// Counts what the wheel has: a broker's own counts are not true. What was cancelled by key alone counts until its slot
+    /// is in memory, as it does without a broker.
     fn count_pending(&mut self) -> Result<(), StoreError> {
         let mut next = self.wheel.next_used(self.read_slot)?;
         while let Some(slot) = next {
             let [messages, deletions] = self.units(slot)?;
-            self.pending += messages.len().saturating_sub(deletions.len()) as u64;
+            let mut waiting: HashSet<u64> = messages.into_iter().map(|(offset, _)| offset).collect();
+            for record in self.store.records_at(&deletions)?.into_iter().flatten() {
+                // Each of ours is there twice, in the forms of two versions.
+                if let Some(Target::Record(offset)) = timed(&record).and_then(|timed| timed.cancels) {
+                    waiting.remove(&offset);
+                }
+            }
+            self.pending += waiting.len() as u64;
             next = self.wheel.next_used(slot + 1)?.filter(|next| *next > slot);
         }
         Ok(())

@@ -3,6 +3,7 @@
 mod brokers;
 mod crashes;
 mod model;
+mod pending;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 mod brokers;
 mod crashes;
+mod damage;
 mod model;
 mod pending;
 

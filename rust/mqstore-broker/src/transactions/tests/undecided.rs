@@ -92,3 +92,47 @@ fn what_a_broker_left_is_found_with_its_checks() {
     store.close().unwrap();
     assert_eq!(look(&world), [UndecidedGroup { checks: 2, ..group(GROUP, 2, 3, BEGIN_MS) }]);
 }
+
+#[test]
+fn what_decides_and_cannot_is_found() {
+    let world = World::new();
+    let store = world.open();
+    let (broker, transactions) = broker(&store);
+    let first = transactions.begin(GROUP).unwrap();
+    add(&first, "a", "one");
+    first.commit(true).unwrap();
+    store.close().unwrap();
+    drop((broker, transactions, first));
+    let clock: Arc<dyn Clock> = world.clock.clone();
+    let files = mqstore_core::StoreFiles::new(Arc::new(world.vfs.clone()), clock, Path::new("/data/store"));
+    let found = || {
+        let report = mqstore_core::verify(&files, &small(), &mut |_| Ok(())).unwrap();
+        report.problems.into_iter().map(|problem| (problem.kind, problem.detail)).collect::<Vec<_>>()
+    };
+    assert_eq!(found(), []);
+    // Decided once more, as before, otherwise, and by a broker; and one that was never there.
+    let properties = |decision: &str| format!("TAGS\x01d\x02mqstore.decision\x01{decision}\x02").into_bytes();
+    let (again, otherwise) = (properties("commit"), properties("rollback"));
+    let store = world.open();
+    for (body, properties) in
+        [("0,", &again[..]), ("0,", &otherwise[..]), ("0,", b"TAGS\x01d\x02"), ("0,7,", b"TAGS\x01d\x02")]
+    {
+        let message = mqstore_core::NewMessage {
+            topic: OP_TOPIC,
+            body: body.as_bytes(),
+            properties,
+            unique_key: Some(""),
+            queue_id: Some(0),
+            flag: 0,
+            born_timestamp_ms: None,
+            durable: false,
+        };
+        store.append(&message).unwrap();
+    }
+    store.close().unwrap();
+    let expected = [
+        ("decision_twice", "decides half message 0 as rollback; it was commit before"),
+        ("decision_dangling", "decides half message 7; their queue ends at 1"),
+    ];
+    assert_eq!(found(), expected.map(|(kind, detail)| (kind, detail.to_owned())));
+}

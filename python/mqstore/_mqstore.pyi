@@ -42,6 +42,7 @@ from mqstore._mqstore_jobs import (
     verify_plan,
     verify_run_step,
     verify_steps,
+    waiting_record,
 )
 from mqstore._mqstore_loop import LoopLink, LoopWait, QueuedAppend
 from mqstore._mqstore_testing import TestClock, TestFaults, is_reserved
@@ -59,7 +60,7 @@ __all__ = [
     "delete_topic", "groups", "info", "is_reserved", "key_hashes", "message_ids", "namespaces", "offset_history",
     "pop_record", "quotas", "rebuild", "repair", "reschedule_delayed", "scan_copy", "scan_cuts", "scan_lines",
     "scan_open", "scan_schema", "staged_ids", "tags_codes", "update_topic", "verify", "verify_assemble",
-    "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
+    "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
 ]  # fmt: skip
 
 __version__: Final[str]

@@ -73,6 +73,7 @@ from mqstore._mqstore import (
     verify_plan,
     verify_run_step,
     verify_steps,
+    waiting_record,
 )
 
 __all__ = [
@@ -146,4 +147,5 @@ __all__ = [
     "verify_plan",
     "verify_run_step",
     "verify_steps",
+    "waiting_record",
 ]

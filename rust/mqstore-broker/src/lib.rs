@@ -15,18 +15,20 @@ pub mod groups;
 mod popped;
 mod signal;
 pub mod transactions;
+mod waiting;
 pub mod work;
 
 pub use broker::Broker;
-pub use delay::{Accepted, DelayCounts, DelayOptions, Due};
+pub use delay::{Accepted, DelayCounts, DelayOptions, Due, DueCounts, PendingDelays};
 pub use error::BrokerError;
 pub use groups::{
     Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, OffsetCommit, OffsetHistory, OnLost, Queue, Start,
 };
 pub use transactions::{
     Answer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalf, Outcome, PendingTransaction, Transaction,
-    Transactions,
+    Transactions, UndecidedGroup,
 };
+pub use waiting::Waiting;
 pub use work::{Backoff, Lease, LeasedMessage, NewWork, WorkQueue, WorkQueueCounts, WorkQueueOptions};
 
 #[cfg(test)]

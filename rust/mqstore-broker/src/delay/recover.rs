@@ -140,10 +140,8 @@ impl Core {
     }
 
     fn take_brokers(&mut self, check: &TimerCheckpoint, state: Option<&State>) -> Result<(), StoreError> {
-        let (begin, files_end) = self.log.bounds();
-        let from = u64::try_from(check.last_timer_log_flush_pos).unwrap_or(0);
-        let from = from.saturating_sub(self.log.file_bytes()).max(begin).min(files_end);
-        let from = begin + (from - begin) / self.log.file_bytes().max(1) * self.log.file_bytes();
+        let (_, files_end) = self.log.bounds();
+        let from = broker_from(&self.log, check);
         self.bring_wheel_up(from, files_end)?;
         self.log.cut(self.log.end())?;
         self.read_slot = slot_of(check.last_read_time_ms);
@@ -217,16 +215,7 @@ impl Core {
 
     /// Has the wheel lead to the units of `from..end`, as far as it does not.
     fn bring_wheel_up(&mut self, from: u64, end: u64) -> Result<(), StoreError> {
-        let wheel = &mut self.wheel;
-        self.log.walk(from, end, |place, unit| {
-            let time = slot_of(unit.slot_ms());
-            let slot = wheel.slot(time)?.unwrap_or_else(|| empty(time));
-            if slot.last < place {
-                wheel.put(&led_to(slot, place, unit.deletes))?;
-            }
-            Ok(())
-        })?;
-        Ok(())
+        bring_up(&mut self.wheel, &mut self.log, from, end).map(drop)
     }
 
     fn last_unit(&mut self, last: &mut Option<TimerUnit>) -> Result<(), StoreError> {
@@ -323,6 +312,34 @@ impl Core {
     }
 }
 
+/// Has `wheel`, in memory, lead to the units of `log` in `from..end`, as far as it does not; the last of them.
+pub(super) fn bring_up(
+    wheel: &mut Wheel,
+    log: &mut TimerLog,
+    from: u64,
+    end: u64,
+) -> Result<Option<TimerUnit>, StoreError> {
+    let mut last = None;
+    log.walk(from, end, |place, unit| {
+        let time = slot_of(unit.slot_ms());
+        let slot = wheel.slot(time)?.unwrap_or_else(|| empty(time));
+        if slot.last < place {
+            wheel.put(&led_to(slot, place, unit.deletes))?;
+        }
+        last = Some(unit);
+        Ok(())
+    })?;
+    Ok(last)
+}
+
+/// From where on a broker's timer log is looked through: the file before the one in which its checkpoint stands.
+pub(super) fn broker_from(log: &TimerLog, check: &TimerCheckpoint) -> u64 {
+    let (begin, files_end) = log.bounds();
+    let from = u64::try_from(check.last_timer_log_flush_pos).unwrap_or(0);
+    let from = from.saturating_sub(log.file_bytes()).max(begin).min(files_end);
+    begin + (from - begin) / log.file_bytes().max(1) * log.file_bytes()
+}
+
 /// By what a broker's delivery and its timer record are known as the same: unique key and slot time. What was put back on
 /// the way has the same; each copy stands for one record before it.
 pub(super) fn key_of(record: &StoredRecord) -> Option<(String, i64)> {
@@ -333,7 +350,7 @@ pub(super) fn key_of(record: &StoredRecord) -> Option<(String, i64)> {
 }
 
 /// The fields of `timercheck`, or what there is of them.
-fn check_bytes_in_use(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn check_bytes_in_use(bytes: &[u8]) -> Vec<u8> {
     let len = mqstore_format::timer::TIMER_CHECK_FIELD_BYTES;
     bytes.get(..len).unwrap_or(bytes).to_vec()
 }

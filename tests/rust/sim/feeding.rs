@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::check::abandon;
-use crate::explore::{Violation, guarded};
-use crate::states::{Limits, Rng, State, states};
+use crate::explore::Violation;
+use crate::moments::{End, Ends};
+use crate::states::Limits;
 use crate::workload::{World, explain, root, tiny};
 
 const TOPIC: &str = "keyed";
@@ -103,43 +104,19 @@ fn begin(setting: Setting) -> Result<World, String> {
 pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let mut tried = 0;
     for (number, setting) in SETTINGS.into_iter().enumerate() {
-        let broken = |what: String| violation(number, 0, 0, what);
-        let start = guarded(|| begin(setting)).map_err(broken)?;
-        let before = start.vfs.kill().map_err(|error| broken(error.to_string()))?;
-        let probe = before.kill().map_err(|error| broken(error.to_string()))?;
-        guarded(|| session(&World::on(probe.clone()), setting)).map_err(broken)?;
-        let calls = probe.operations();
-        let world = before.kill().map_err(|error| broken(error.to_string()))?;
-        world.freeze_at_each(2..=calls);
-        guarded(|| session(&World::on(world.clone()), setting)).map_err(broken)?;
-        let mut moments = world.take_all_frozen();
-        moments.push((calls + 1, world));
-        for (call, moment) in moments.into_iter().rev() {
-            let mut rng = Rng::new(call);
-            for (form, state) in states(&moment, LIMITS, &mut rng).iter().enumerate() {
-                if stop() {
-                    return Ok(tried);
-                }
-                tried += 1;
-                let outcome = guarded(|| check(state, &moment, setting));
-                outcome.map_err(|what| violation(number, call, form, format!("{state}: {what}")))?;
-            }
-        }
+        let ends = Ends { name: "feed", replay: format!("f{number}-0"), limits: LIMITS, stop };
+        let world = ends.beside(|| Ok(World::on(begin(setting)?.vfs.kill().map_err(explain)?)))?;
+        tried += ends.each(&world, |world| session(world, setting), |end, (), _| check(end, setting))?;
     }
     Ok(tried)
 }
 
-fn violation(setting: usize, call: u64, state: usize, what: String) -> Violation {
-    Violation { replay: format!("f{setting}-0:{call}:{state}:0"), what: format!("feed: {what}") }
-}
-
-fn check(state: &State, moment: &SimVfs, setting: Setting) -> Result<(), String> {
-    let vfs = state.image(moment)?.vfs;
+fn check(end: &End<'_>, setting: Setting) -> Result<(), String> {
+    let world = end.world()?;
     // In two steps there is a moment without the folder, which only we know how to end.
     if setting != Setting::InSteps {
-        as_a_broker_finds_it(&vfs)?;
+        as_a_broker_finds_it(&world.vfs)?;
     }
-    let world = World::on(vfs);
     let store = world.open(OpenMode::ReadWrite, &options(setting)).map_err(explain)?;
     let ends: Vec<i64> = store.queues(TOPIC).map_err(explain)?.iter().map(|queue| queue.max_offset).collect();
     for (queue_id, end) in ends.iter().enumerate() {

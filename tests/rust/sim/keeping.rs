@@ -12,8 +12,9 @@ use mqstore_io::sim::{Fault, OperationKind};
 use mqstore_io::{Access, SimVfs, Vfs};
 
 use crate::check::{abandon, lost_and_found};
-use crate::explore::{Violation, guarded};
-use crate::states::{Limits, Rng, State, states};
+use crate::explore::Violation;
+use crate::moments::{End, Ends};
+use crate::states::{Limits, Rng, State};
 use crate::workload::{World, explain, root, tiny};
 
 const TOPIC: &str = "jobs";
@@ -181,35 +182,18 @@ fn begin() -> Result<World, String> {
 
 /// Ends a session behind each of its calls that change the disk.
 pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
-    let broken = |what: String| violation(0, 0, what);
-    let copy = |vfs: &SimVfs| vfs.kill().map_err(|error| broken(error.to_string()));
-    let before = copy(&guarded(begin).map_err(broken)?.vfs)?;
-    let world = World::on(copy(&before)?);
-    world.vfs.freeze_at_each(2..=u64::from(u16::MAX));
-    let told = guarded(|| session(&world)).map_err(broken)?;
-    let mut moments = world.vfs.take_all_frozen();
-    moments.push((world.vfs.operations() + 1, world.vfs.clone()));
-    let mut tried = guarded(|| damaged(&world.vfs)).map_err(broken)?;
-    tried += guarded(|| failed_syncs(&before)).map_err(broken)?;
-    tried += guarded(|| copied(&before)).map_err(broken)?;
-    for (call, moment) in moments.into_iter().rev() {
-        let mut rng = Rng::new(call);
-        for (form, state) in states(&moment, LIMITS, &mut rng).iter().enumerate() {
-            if stop() {
-                return Ok(tried);
-            }
-            tried += 1;
-            // A write that was cut had not returned yet.
-            let allowed = told.allowed(call - u64::from(state.is_cut()), state.is_kill());
-            let outcome = guarded(|| check(state, &moment, allowed, &mut rng));
-            outcome.map_err(|what| violation(call, form, format!("{state}: {what}")))?;
-        }
-    }
-    Ok(tried)
-}
-
-fn violation(call: u64, state: usize, what: String) -> Violation {
-    Violation { replay: format!("k0-0:{call}:{state}:0"), what: format!("metadata: {what}") }
+    let ends = Ends { name: "metadata", replay: "k0-0".to_owned(), limits: LIMITS, stop };
+    let before = ends.beside(|| begin()?.vfs.kill().map_err(explain))?;
+    let copy = || ends.beside(|| Ok(World::on(before.kill().map_err(explain)?)));
+    let closed = copy()?;
+    ends.beside(|| session(&closed).map(drop))?;
+    let mut tried = ends.beside(|| damaged(&closed.vfs))?;
+    tried += ends.beside(|| failed_syncs(&before))?;
+    tried += ends.beside(|| copied(&before))?;
+    let each = ends.each(&copy()?, session, |end, told, rng| {
+        check(end, told.allowed(end.call, end.state.is_kill()), rng)
+    })?;
+    Ok(tried + each)
 }
 
 /// The log's newest file, and its bytes up to the last one that is not zero.
@@ -228,11 +212,10 @@ fn is_mark(rest: &[u8]) -> bool {
 }
 
 /// Opens what a crash left, and ends that again.
-fn check(state: &State, moment: &SimVfs, allowed: &[(u64, String)], rng: &mut Rng) -> Result<(), String> {
-    let vfs = state.image(moment)?.vfs;
-    whole_tables(&vfs)?;
-    let (path, left) = newest(&vfs);
-    let world = World::on(vfs);
+fn check(end: &End<'_>, allowed: &[(u64, String)], rng: &mut Rng) -> Result<(), String> {
+    let world = end.world()?;
+    whole_tables(&world.vfs)?;
+    let (path, left) = newest(&world.vfs);
     let store = world.open(OpenMode::ReadWrite, &options()).map_err(explain)?;
     let found = known(&store).map_err(explain)?;
     if !allowed.iter().any(|(_, state)| *state == found) {

@@ -7,10 +7,12 @@
 //! | `contract` | what bytes must be at any moment |
 //! | `check` | what a recovered store must be |
 //! | `explore` | going through all of it, counting, replay |
+//! | `moments` | one session, ended behind each of its calls |
 //! | `keeping` | topics, groups, offsets and progress |
 //! | `remaking` | recoveries that make again what was lost, and are ended |
 //! | `repairing` | repairs, copies and snapshots |
 //! | `transactions` | transactions, all or nothing |
+//! | `timing` | delayed messages: nothing early, nothing lost, nothing twice |
 //!
 //! A failure prints `MQSIM=case:call:state:depth`; with that in the environment the suite looks at this
 //! one state again and leaves its disk as files. `MQSTORE_SOAK=1` makes everything longer.
@@ -30,10 +32,12 @@ mod faults;
 mod feeding;
 mod foreign;
 mod keeping;
+mod moments;
 mod mutants;
 mod remaking;
 mod repairing;
 mod states;
 mod switches;
+mod timing;
 mod transactions;
 mod workload;

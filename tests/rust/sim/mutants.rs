@@ -11,10 +11,15 @@ use crate::crashes::{LONG, MODES, deleting, exhaustive, named, random, soak};
 use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_done};
 use crate::states::{Limits, Rng};
 use crate::workload::Case;
-use crate::{compacting, decay, faults, feeding, foreign, keeping, remaking, repairing, switches};
+use crate::{compacting, decay, faults, feeding, foreign, keeping, remaking, repairing, switches, timing};
 
 /// Switches that nobody is to notice here, and why they are kept. The soak tries them all the same.
-const SPARE: [(&str, &str); 30] = [
+const SPARE: [(&str, &str); 32] = [
+    (
+        "delay.sync_new_file",
+        "a timer log or wheel that is too short is made anew from the records of its topic",
+    ),
+    ("delay.sync_new_name", "a timer log or wheel that is lost is made anew from the records of its topic"),
     ("meta.sync_end", "a mark that is lost lets the next open write the tail once more"),
     ("meta.sync_copied", "nobody appends here while a generation is made; the tests of the module do"),
     (
@@ -234,6 +239,10 @@ fn feeds(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     feeding::hunt(stop).map(|_| ())
 }
 
+fn delays(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    timing::hunt(stop).map(|_| ())
+}
+
 fn keepings(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     keeping::hunt(stop).map(|_| ())
 }
@@ -271,6 +280,7 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
     ];
     let first: (&str, Hunt) = match name.split('.').next().unwrap_or_default() {
         "compaction" => ("compactions", compactions),
+        "delay" => ("delays", delays),
         "feed" => ("feeds", feeds),
         "meta" | "vfs" => ("keepings", keepings),
         "repair" | "copy" | "snapshot" => ("repairs", repairs),

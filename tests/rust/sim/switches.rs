@@ -29,7 +29,7 @@ pub(crate) fn all() -> BTreeMap<String, String> {
 fn sources() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rust");
     let mut files = Vec::new();
-    for part in ["mqstore-core/src", "mqstore-io/src"] {
+    for part in ["mqstore-core/src", "mqstore-broker/src", "mqstore-io/src"] {
         collect(&root.join(part), &mut files);
     }
     files.sort();

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mqstore_broker::{Answer, Broker, NewHalf, Outcome, Transactions};
 use mqstore_core::{Durability, OpenMode, Store, StoreOptions};
-use mqstore_io::SimVfs;
 
 use crate::check::abandon;
-use crate::explore::{Violation, guarded};
-use crate::states::{Limits, Rng, State, states};
+use crate::explore::Violation;
+use crate::moments::{End, Ends};
+use crate::states::{Limits, Rng, State};
 use crate::workload::{World, explain, tiny};
 
 const TOPICS: [&str; 2] = ["left", "right"];
@@ -161,8 +161,9 @@ fn look(store: &Store, transactions: &Transactions, all: &[Told]) -> Result<[BTr
     Ok([whole, pending])
 }
 
-fn check(state: &State, moment: &SimVfs, call: u64, all: &[Told], rng: &mut Rng) -> Result<(), String> {
-    let world = World::on(state.image(moment)?.vfs);
+fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
+    let End { state, call, .. } = *end;
+    let world = end.world()?;
     let (store, transactions) = open(&world)?;
     let [whole, pending] = look(&store, &transactions, all)?;
     for told in all {
@@ -207,29 +208,9 @@ fn check(state: &State, moment: &SimVfs, call: u64, all: &[Told], rng: &mut Rng)
 
 /// Ends a session behind each of its calls that change the disk.
 pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
-    let violation = |call: u64, state: usize, what: String| Violation {
-        replay: format!("t0-0:{call}:{state}:0"),
-        what: format!("transactions: {what}"),
-    };
-    let world = guarded(begin).map_err(|what| violation(0, 0, what))?;
-    world.vfs.freeze_at_each(2..=u64::from(u16::MAX));
-    let all = guarded(|| session(&world)).map_err(|what| violation(0, 0, what))?;
-    let mut moments = world.vfs.take_all_frozen();
-    moments.push((world.vfs.operations() + 1, world.vfs.clone()));
-    let mut tried = 0;
-    for (call, moment) in moments.into_iter().rev() {
-        let mut rng = Rng::new(call);
-        for (form, state) in states(&moment, LIMITS, &mut rng).iter().enumerate() {
-            if stop() {
-                return Ok(tried);
-            }
-            tried += 1;
-            let done = call - u64::from(state.is_cut());
-            let outcome = guarded(|| check(state, &moment, done, &all, &mut rng));
-            outcome.map_err(|what| violation(call, form, format!("{state}: {what}")))?;
-        }
-    }
-    Ok(tried)
+    let ends = Ends { name: "transactions", replay: "t0-0".to_owned(), limits: LIMITS, stop };
+    let world = ends.beside(begin)?;
+    ends.each(&world, session, |end, all, rng| check(end, all, rng))
 }
 
 #[test]

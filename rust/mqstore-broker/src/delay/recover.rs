@@ -158,7 +158,14 @@ impl Core {
             None => None,
         };
         let behind = record.as_ref().and_then(timed).map(|timed| timed.queue_offset + 1);
-        self.queue_next = behind.unwrap_or(check.last_timer_queue_offset).max(0).min(self.queue_end()?);
+        // What we had taken over is in the timer log, or was delivered, and then has no unit.
+        let ours = match state.filter(|state| state.as_of <= self.log_seen && state.log_end <= self.log.end())
+        {
+            Some(state) if is_in_queue(&self.store, state)? => state.queue_next,
+            _ => 0,
+        };
+        let behind = behind.unwrap_or(check.last_timer_queue_offset).max(ours);
+        self.queue_next = behind.min(self.queue_end()?);
         self.last_record = record.map_or(-1, |record| record.commit_log_offset as i64);
         self.count_pending()?;
         let known = state.filter(|state| state.as_of <= self.log_seen).map_or(0, |state| state.scan_from);

@@ -1,0 +1,75 @@
+//! One session, ended behind each of its calls that change the disk, in each way that a disk allows.
+
+use mqstore_io::SimVfs;
+
+use crate::explore::{Violation, guarded};
+use crate::states::{Limits, Rng, State, states};
+use crate::workload::World;
+
+/// How the ends of a session are looked for, and what they are called.
+pub(crate) struct Ends<'a> {
+    /// What is broken.
+    pub(crate) name: &'static str,
+    /// How a replay begins: a letter and the number of the session.
+    pub(crate) replay: String,
+    pub(crate) limits: Limits,
+    pub(crate) stop: &'a dyn Fn() -> bool,
+}
+
+/// One end.
+pub(crate) struct End<'a> {
+    pub(crate) state: &'a State,
+    /// The disk and what was open of it.
+    pub(crate) moment: &'a SimVfs,
+    /// Calls with a smaller number had returned; one whose write was cut had not.
+    pub(crate) call: u64,
+}
+
+impl End<'_> {
+    /// The disk that is left.
+    pub(crate) fn world(&self) -> Result<World, String> {
+        Ok(World::on(self.state.image(self.moment)?.vfs))
+    }
+}
+
+impl Ends<'_> {
+    /// A violation at `call`, in the state with this number.
+    pub(crate) fn violation(&self, call: u64, state: usize, what: String) -> Violation {
+        Violation {
+            replay: format!("{}:{call}:{state}:0", self.replay),
+            what: format!("{}: {what}", self.name),
+        }
+    }
+
+    /// What a step beside the ends answers.
+    pub(crate) fn beside<T>(&self, step: impl FnOnce() -> Result<T, String>) -> Result<T, Violation> {
+        guarded(step).map_err(|what| self.violation(0, 0, what))
+    }
+
+    /// Runs `session` in `world`, and has `check` look at each end with what the session told; how many ends that were.
+    pub(crate) fn each<T>(
+        &self,
+        world: &World,
+        session: impl FnOnce(&World) -> Result<T, String>,
+        check: impl Fn(&End<'_>, &T, &mut Rng) -> Result<(), String>,
+    ) -> Result<u64, Violation> {
+        world.vfs.freeze_at_each(2..=u64::from(u16::MAX));
+        let told = self.beside(|| session(world))?;
+        let mut moments = world.vfs.take_all_frozen();
+        moments.push((world.vfs.operations() + 1, world.vfs.clone()));
+        let mut tried = 0;
+        for (call, moment) in moments.into_iter().rev() {
+            let mut rng = Rng::new(call);
+            for (form, state) in states(&moment, self.limits, &mut rng).iter().enumerate() {
+                if (self.stop)() {
+                    return Ok(tried);
+                }
+                tried += 1;
+                let end = End { state, moment: &moment, call: call - u64::from(state.is_cut()) };
+                let outcome = guarded(|| check(&end, &told, &mut rng));
+                outcome.map_err(|what| self.violation(call, form, format!("{state}: {what}")))?;
+            }
+        }
+        Ok(tried)
+    }
+}

@@ -268,7 +268,7 @@ fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
     deliver(&world, &store, world.clock.now_ms() + 50)?;
     on_time(&store, all, call, &known)?;
     if rng.below(ENDED_AGAIN_ONE_IN) > 0 {
-        let outcome = all_comes(&world, &store, &look);
+        let outcome = all_comes(&world, &store, &broker, &look);
         drop(broker);
         abandon(&store);
         return outcome;
@@ -281,7 +281,7 @@ fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
     let (store, broker) = open(&next)?;
     deliver(&next, &store, next.clock.now_ms())?;
     on_time(&store, all, call, &known)?;
-    all_comes(&next, &store, &look)?;
+    all_comes(&next, &store, &broker, &look)?;
     store.flush().map_err(explain)?;
     drop(broker);
     let last = World::on(State::all_old().image(&next.vfs)?.vfs);
@@ -299,11 +299,14 @@ fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
 fn all_comes(
     world: &World,
     store: &Store,
+    broker: &Broker,
     look: &dyn Fn(&Store) -> Result<(), String>,
 ) -> Result<(), String> {
     deliver(world, store, END_MS)?;
     deliver(world, store, END_MS + 1_000)?;
-    look(store)
+    look(store)?;
+    let left = broker.delay_counts().map_err(explain)?;
+    if left.pending > 0 { Err(format!("{left:?} at the end")) } else { Ok(()) }
 }
 
 /// Whether everything came that was promised to.

@@ -51,6 +51,8 @@ pub(super) struct Delivered {
     pub(super) from: u64,
     /// Those of a broker, which names no record: unique key and slot time.
     pub(super) keys: HashMap<(String, i64), u32>,
+    /// Whether what was counted as pending are the units of the wheel, those of these records among them.
+    pub(super) counted: bool,
 }
 
 /// See the module's text.
@@ -351,6 +353,7 @@ impl Core {
             for ((offset, _), record) in places.iter().zip(records) {
                 if self.delivered.records.contains_key(offset) {
                     self.look_again(slot);
+                    self.pending = self.pending.saturating_sub(u64::from(self.delivered.counted));
                     continue;
                 }
                 let Some(mut timed) = record.as_ref().and_then(timed).filter(|timed| timed.cancels.is_none())

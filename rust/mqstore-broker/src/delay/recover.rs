@@ -168,6 +168,7 @@ impl Core {
         self.queue_next = behind.min(self.queue_end()?);
         self.last_record = record.map_or(-1, |record| record.commit_log_offset as i64);
         self.count_pending()?;
+        self.delivered.counted = true;
         let known = state.filter(|state| state.as_of <= self.log_seen).map_or(0, |state| state.scan_from);
         let by_time = self.store.log_offset_before(check.last_read_time_ms.saturating_sub(BEFORE_MS))?;
         self.look_for_deliveries(known.max(by_time), None, true)

@@ -91,6 +91,7 @@ if _typing.TYPE_CHECKING:
     from mqstore._restore import RestoredQueue, RestoreReport, restore_compaction
     from mqstore._scan import Scan, scan
     from mqstore._table import Change, Table
+    from mqstore._transactions import PendingTransaction, Transaction
     from mqstore._work_queue import WorkQueue, WorkQueueCounts
 
 __all__ = [
@@ -127,6 +128,7 @@ __all__ = [
     "OffsetCommit",
     "OffsetOutOfRangeError",
     "PartSize",
+    "PendingTransaction",
     "PoppedInfo",
     "Problem",
     "Progress",
@@ -162,6 +164,7 @@ __all__ = [
     "TopicInfo",
     "TopicNotFoundError",
     "TopicQuota",
+    "Transaction",
     "UnsupportedFormatError",
     "VerifyReport",
     "WorkQueue",
@@ -191,7 +194,9 @@ _HOMES = {
     "Message": "_message",
     "Scan": "_scan",
     "StoreOptions": "_options",
+    "PendingTransaction": "_transactions",
     "Table": "_table",
+    "Transaction": "_transactions",
     "WorkQueue": "_work_queue",
     "WorkQueueCounts": "_work_queue",
     "export": "_export",

@@ -1,5 +1,5 @@
 //! Delivery: a message put, got and finished, one by one and a hundred at a time, and polled by a consumer of a group;
-//! delayed messages accepted, and delivered once they are due.
+//! delayed messages accepted, and delivered once they are due; transactions of three messages.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, properties, record};
-use mqstore_broker::{Broker, ConsumerOptions, Due, NewWork, Start, WorkQueue, WorkQueueOptions};
+use mqstore_broker::{Broker, ConsumerOptions, Due, NewHalf, NewWork, Start, WorkQueue, WorkQueueOptions};
 use mqstore_core::StoreOptions;
 
 const MESSAGES: u64 = 50_000;
@@ -137,5 +137,36 @@ fn delayed(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, work_queue, poll, delayed);
+/// A transaction of three messages, one by one: begun, appended to, committed. The limit writes what six records take,
+/// three of them half messages, with their checksums.
+fn transactions(criterion: &mut Criterion) {
+    const PARTS: u64 = 3;
+    let mut group = criterion.benchmark_group("transaction");
+    for body_bytes in BODY_BYTES {
+        let (body, properties) = (vec![b'x'; body_bytes], properties());
+        group.throughput(Throughput::Elements(1));
+        let record = vec![b'x'; record(body_bytes).len()];
+        group.bench_function(BenchmarkId::new("limit", body_bytes), |bencher| {
+            let mut target = vec![1; 64 << 20];
+            bencher.iter(|| limit_pass(black_box(&mut target), &record, body_bytes, 2 * PARTS));
+        });
+        let bench = Bench::new(&StoreOptions::default());
+        let broker = Broker::new(&bench.store).unwrap();
+        let engine = broker.transactions().unwrap();
+        let half = NewHalf { topic: "bench", body: &body, properties: &properties, ..NewHalf::default() };
+        group.bench_function(BenchmarkId::new("three", body_bytes), |bencher| {
+            bencher.iter(|| {
+                let transaction = engine.begin("producers").unwrap();
+                for _ in 0..PARTS {
+                    transaction.append(&half).unwrap();
+                }
+                transaction.commit(false).unwrap();
+            });
+        });
+        assert!(engine.pending().is_empty());
+    }
+    group.finish();
+}
+
+criterion_group!(benches, work_queue, poll, delayed, transactions);
 criterion_main!(benches);

@@ -93,6 +93,7 @@ if _typing.TYPE_CHECKING:
     from mqstore._restore import RestoredQueue, RestoreReport, restore_compaction
     from mqstore._scan import Scan, scan
     from mqstore._table import Change, Table
+    from mqstore._transactions import PendingTransaction, Transaction
     from mqstore._work_queue import WorkQueue, WorkQueueCounts
 
 __all__ = [
@@ -130,6 +131,7 @@ __all__ = [
     "OffsetCommit",
     "OffsetOutOfRangeError",
     "PartSize",
+    "PendingTransaction",
     "PoppedInfo",
     "Problem",
     "Progress",
@@ -165,6 +167,7 @@ __all__ = [
     "TopicInfo",
     "TopicNotFoundError",
     "TopicQuota",
+    "Transaction",
     "UndecidedInfo",
     "UnsupportedFormatError",
     "VerifyReport",
@@ -195,7 +198,9 @@ _HOMES = {
     "Message": "_message",
     "Scan": "_scan",
     "StoreOptions": "_options",
+    "PendingTransaction": "_transactions",
     "Table": "_table",
+    "Transaction": "_transactions",
     "WorkQueue": "_work_queue",
     "WorkQueueCounts": "_work_queue",
     "export": "_export",

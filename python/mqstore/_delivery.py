@@ -1,4 +1,4 @@
-"""What a store has for delivery that remembers: consumers of groups, work queues, and delayed messages.
+"""What a store has for delivery that remembers: consumers of groups, work queues, delayed messages, transactions.
 
 `Store` is a subclass; the verbs of the consumers and queues themselves are in `_consumer` and `_work_queue`.
 """
@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
     from mqstore._consumer import Consumer, OffsetCommit
     from mqstore._delays import DelayStats
+    from mqstore._transactions import Checks, PendingTransaction, Transaction
     from mqstore._work_queue import WorkQueue
-    from mqstore.types import Duration, Filter, OnLost, Start, Time
+    from mqstore.types import Check, Duration, Filter, OnLost, Start, Time
 
 
 class DeliveringStore(_native.NativeStore):
-    """A native store that makes consumers and work queues."""
+    """A native store that makes consumers, work queues and transactions."""
 
-    __slots__ = ()
+    __slots__ = ("_checks",)
+
+    _checks: Checks
 
     def consumer(
         self,
@@ -164,3 +167,69 @@ class DeliveringStore(_native.NativeStore):
         from mqstore._delays import DelayStats
 
         return DelayStats(**_native.delay_counts(self))
+
+    def transaction(
+        self, group: str = "DEFAULT_PRODUCER", *, check: Check | None = None, durable: bool = False
+    ) -> Transaction:
+        """Begins a transaction: messages, for any topics, that appear together at its end or never.
+
+            with store.transaction("orders", check=is_paid) as transaction:
+                transaction.append("orders", b"...")
+                transaction.append("mails", b"...")
+
+        Args:
+            group: the producer group, under which a check finds it should the process die undecided: 1 to 255
+                characters of `%|a-zA-Z0-9_-`.
+            check: who is asked then, as for `check_transactions`, from now on; an earlier one of the group is replaced,
+                and its timing kept.
+            durable: whether its end waits for a sync whatever the store's durability.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+            InvalidOptionError: a group that cannot be one.
+        """
+        from mqstore._transactions import Transaction, checks_of
+
+        if check is not None:
+            checks_of(self).set(group, check)
+        return Transaction._make(self, group, durable)
+
+    def check_transactions(
+        self,
+        check: Check,
+        group: str = "DEFAULT_PRODUCER",
+        *,
+        check_after: Duration = 6.0,
+        check_interval: Duration = 30.0,
+        check_max: int = 15,
+    ) -> None:
+        """Has `check` asked, from now on, about transactions of `group` that nobody decided and nobody has open.
+
+        It is called with a `PendingTransaction` by the thread `mqstore-check` of this store, one transaction after the
+        other, and answers `"commit"`, `"rollback"`, or None where it does not know yet. An exception counts as None and
+        is told to the logger `mqstore`. One that runs while the store is closed is not waited for.
+
+        Args:
+            check: who is asked; it takes the place of an earlier one of this group.
+            group: the producer group.
+            check_after: how old a transaction is when it is asked about first, in seconds or as a `timedelta`.
+            check_interval: how long it is left alone then, 1 ms to a year.
+            check_max: after so many times its messages are moved to the topic `TRANS_CHECK_MAX_TIME_TOPIC`.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+            InvalidOptionError: a group that cannot be one, or a number that is out of bounds.
+        """
+        from mqstore._transactions import checks_of
+
+        checks_of(self).set(group, check, (check_after, check_interval, check_max))
+
+    def pending_transactions(self) -> list[PendingTransaction]:
+        """The transactions that are neither committed nor rolled back, the oldest first, those of a broker included.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+        """
+        from mqstore._transactions import PendingTransaction
+
+        return [PendingTransaction._of(row) for row in _native.pending_transactions(self)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
         from typing_extensions import Buffer
 
     from mqstore._native import SqlFilter
+    from mqstore._transactions import PendingTransaction
 
 __all__ = [
     "Boundary",
     "BytesLike",
+    "Check",
     "Durability",
     "Duration",
     "Filter",
@@ -63,6 +65,9 @@ Start: TypeAlias = Literal["earliest", "latest"] | Time
 
 OnLost: TypeAlias = Literal["continue", "raise"]
 """What a consumer does about messages that were deleted before its group read them."""
+
+Check: TypeAlias = "Callable[[PendingTransaction], Literal['commit', 'rollback'] | None]"
+"""Who decides a transaction that nobody decided, as far as it knows: see `Store.check_transactions`."""
 
 Boundary: TypeAlias = Literal["lower", "upper"]
 """Which of several messages stored at one time a look-up by time answers: the first or the last."""

@@ -40,8 +40,8 @@ def test_every_verb_of_a_store_has_its_twin(name: str) -> None:
         assert isinstance(twin, property)
         return
     assert parameters(twin) == parameters(own)
-    # What hands out an iterator, or reads when it is used, is not awaited itself.
-    assert inspect.iscoroutinefunction(twin) == (name not in ("read", "lookup", "scan"))
+    # What hands out an iterator, or works when it is used, is not awaited itself.
+    assert inspect.iscoroutinefunction(twin) == (name not in ("read", "lookup", "scan", "transaction"))
     assert getattr(twin, "__module__", None) == "mqstore.aio._store" or twin.__module__ == "mqstore.aio"
 
 
@@ -57,7 +57,7 @@ def test_every_function_has_its_twin(name: str) -> None:
 
 
 def test_public_names() -> None:
-    assert set(mqstore.aio.__all__) == {*VERBS, "Messages", "Scan", "Store", "Table", "wrap"}
+    assert set(mqstore.aio.__all__) == {*VERBS, "Messages", "Scan", "Store", "Table", "Transaction", "wrap"}
     for name in mqstore.aio.__all__:
         assert getattr(mqstore.aio, name).__module__ == "mqstore.aio", name
     functions = {name for name in mqstore.__all__ if inspect.isfunction(getattr(mqstore, name))}

@@ -56,6 +56,17 @@ def blocks(page: str) -> list[str]:
             ["['your basket is waiting']", "2", "True False", "1", "0.0"],
         ),
         (
+            "docs/transactions.md",
+            [
+                "[]",
+                "['thank you for A-1']",
+                "orders committed",
+                "True orders ('orders',) 1",
+                "['2 books', '1 lamp']",
+                "['a chair']",
+            ],
+        ),
+        (
             "docs/work-queue.md",
             [
                 "resize cat.png 1",

@@ -51,6 +51,7 @@ PUBLIC = {
     "OffsetCommit",
     "OffsetOutOfRangeError",
     "PartSize",
+    "PendingTransaction",
     "PoppedInfo",
     "Problem",
     "Progress",
@@ -86,6 +87,7 @@ PUBLIC = {
     "TopicInfo",
     "TopicNotFoundError",
     "TopicQuota",
+    "Transaction",
     "UndecidedInfo",
     "UnsupportedFormatError",
     "VerifyReport",
@@ -138,6 +140,14 @@ SIGNATURES = {
     "name=None, commit_interval=0.1, on_lost='continue', history=False)",
     "Store.work_queue": "(self, topic, group='workers', *, invisible_duration=30.0, max_attempts=16, backoff=None, "
     "maxsize=0)",
+    "Store.transaction": "(self, group='DEFAULT_PRODUCER', *, check=None, durable=False)",
+    "Store.check_transactions": "(self, check, group='DEFAULT_PRODUCER', *, check_after=6.0, check_interval=30.0, "
+    "check_max=15)",
+    "Store.pending_transactions": "(self)",
+    "Transaction.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
+    "born_timestamp=None)",
+    "Transaction.commit": "(self, /)",
+    "Transaction.rollback": "(self, /)",
     "Consumer.poll": "(self, /, max_messages=1000, timeout=None)",
     "Consumer.commit": "(self, /, offsets=None, *, sync=False)",
     "Consumer.seek": "(self, /, topic, queue_id, offset)",

@@ -23,6 +23,7 @@ from mqstore.aio._reads import Messages
 from mqstore.aio._scan import Scan, scan
 from mqstore.aio._store import Store, open, wrap  # noqa: A004 - the name that gzip, dbm and shelve use
 from mqstore.aio._table import Table
+from mqstore.aio._transaction import Transaction
 from mqstore.aio._verbs import compact, export, import_, info, rebuild, repair, restore_compaction, verify
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Scan",
     "Store",
     "Table",
+    "Transaction",
     "compact",
     "export",
     "import_",

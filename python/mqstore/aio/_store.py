@@ -26,6 +26,7 @@ from mqstore.aio._ending import Ending
 from mqstore.aio._reads import Messages
 from mqstore.aio._scan import of_store
 from mqstore.aio._table import Table
+from mqstore.aio._transaction import Transaction
 from mqstore.aio._twins import at_length, in_thread
 from mqstore.errors import InvalidOptionError
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from mqstore._message import Message
     from mqstore._options import StoreOptions
     from mqstore._table import Bodies
-    from mqstore.types import BytesLike, Duration, Filter, Keys, Mode, Properties, StorePath, Time
+    from mqstore.types import BytesLike, Check, Duration, Filter, Keys, Mode, Properties, StorePath, Time
 
 # How many appends, and how many bytes of them, may be under way before others wait.
 _MOST_APPENDS = 1024
@@ -396,6 +397,8 @@ class Store:
     cancel = in_thread(mqstore.Store.cancel)
     reschedule = in_thread(mqstore.Store.reschedule)
     delays = in_thread(mqstore.Store.delays)
+    check_transactions = in_thread(mqstore.Store.check_transactions)
+    pending_transactions = in_thread(mqstore.Store.pending_transactions)
     flush = in_thread(mqstore.Store.flush)
     topics = in_thread(mqstore.Store.topics)
     queues = in_thread(mqstore.Store.queues)
@@ -433,6 +436,18 @@ class Store:
         """
         bridge = self._bridge
         return Table(self, bridge, await bridge.run_at_length(bridge.store.table, topic, bodies=bodies))
+
+    def transaction(
+        self, group: str = "DEFAULT_PRODUCER", *, check: Check | None = None, durable: bool = False
+    ) -> Transaction:
+        """A transaction, begun by `async with` or `await`; see `mqstore.Store.transaction`.
+
+        Args:
+            group: the producer group.
+            check: who is asked should it stay undecided: called by the thread of the store's checks, not by the loop.
+            durable: whether its end waits for a sync whatever the store's durability.
+        """
+        return Transaction(self, self._bridge, group, check, durable)
 
     async def close(self) -> None:
         """Makes everything durable and lets go of the directory; a second call does nothing.

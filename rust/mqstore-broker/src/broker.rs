@@ -89,6 +89,11 @@ impl Broker {
         Ok(transactions.insert(Transactions::open(self.store())?).clone())
     }
 
+    /// The transactions of its store, where somebody asked for them or an earlier process left some.
+    pub fn transactions_if_open(&self) -> Option<Transactions> {
+        self.inner.transactions.lock().clone()
+    }
+
     /// Its store.
     pub fn store(&self) -> &Store {
         &self.inner.store

@@ -12,6 +12,7 @@ use crate::input::{duration, number, time};
 use crate::results::AppendResult;
 use crate::runtime::{Shared, delivered, detached};
 use crate::store::NativeStore;
+use crate::transactions;
 
 /// The arguments that say when.
 pub(crate) struct When<'a, 'py> {
@@ -65,12 +66,13 @@ fn result(topic: &Bound<'_, PyString>, store: &NativeStore, accepted: Accepted) 
     }
 }
 
-/// Begins to deliver what waits in a store that was opened for writing.
+/// Begins to deliver what waits in a store that was opened for writing, whose broker has completed its transactions.
 pub(crate) fn begin(py: Python<'_>, shared: &Shared, store: &Store) -> PyResult<()> {
     if store.mode() == OpenMode::Read {
         return Ok(());
     }
-    delivered(py, || shared.broker(store)?.deliver_what_waits())
+    delivered(py, || shared.broker(store)?.deliver_what_waits())?;
+    transactions::say_notes(py, shared, store)
 }
 
 /// Cancels a message that waits; `Store.cancel`.

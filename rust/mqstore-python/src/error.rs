@@ -104,6 +104,7 @@ pub(crate) fn broker_to_py(error: BrokerError) -> PyErr {
         BrokerError::LeaseLost { topic, queue_id, queue_offset, attempt } => {
             LeaseLostError::new_err((topic, queue_id, queue_offset, attempt))
         }
+        error @ BrokerError::TransactionEnded { .. } => RefusedError::new_err((error.to_string(),)),
         // The class and the words of `queue.Queue`.
         error @ BrokerError::NothingToDo => PyValueError::new_err(error.to_string()),
         other => MQStoreError::new_err((other.to_string(),)),

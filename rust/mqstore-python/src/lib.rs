@@ -37,6 +37,7 @@ mod store;
 mod table;
 mod testing;
 mod topics;
+mod transactions;
 mod verify;
 mod waiting;
 mod work_queue;
@@ -77,6 +78,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     delay::register(module)?;
     scan::register(module)?;
     topics::register(module)?;
+    transactions::register(module)?;
     verify::register(module)?;
     Ok(())
 }

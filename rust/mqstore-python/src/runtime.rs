@@ -77,6 +77,15 @@ impl Shared {
         Ok(made.insert(broker).clone())
     }
 
+    /// Runs what closes the store; whoever waits to ask about transactions is woken.
+    pub(crate) fn closing<T>(&self, close: impl FnOnce() -> T) -> T {
+        let broker = self.broker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(transactions) = broker.and_then(|broker| broker.transactions_if_open()) {
+            transactions.end_checks();
+        }
+        close()
+    }
+
     /// The path as the caller gave it.
     pub(crate) fn path(&self) -> &str {
         &self.path

@@ -270,7 +270,7 @@ impl NativeStore {
     /// Makes everything durable and lets go of the directory; a second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match self.core() {
-            Ok(store) => match detached(py, || store.close()) {
+            Ok(store) => match detached(py, || self.shared.closing(|| store.close())) {
                 // A process that a test ended says nothing any more.
                 Err(_) if self.shared.is_dead() => Ok(()),
                 outcome => outcome,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mqstore_core::{NewMessage, StoreError};
+use mqstore_core::{Appended, NewMessage, StoreError, UniqueKey};
 use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
 use mqstore_io::sync::{AtomicI64, Mutex, MutexGuard, Ordering};
 
@@ -46,6 +46,7 @@ pub(super) struct Content {
     pub(super) queue_id: i32,
     pub(super) flag: i32,
     pub(super) born_timestamp_ms: i64,
+    pub(super) key: UniqueKey,
     pub(super) properties: Range<usize>,
     pub(super) body: Range<usize>,
 }
@@ -73,6 +74,8 @@ pub(super) struct Parts {
     /// Whether somebody in this process has it open.
     pub(super) open: bool,
     pub(super) outcome: Option<Outcome>,
+    /// Of a transaction that was committed by whoever had it open: where its messages went, by the number of the topic.
+    pub(super) went: Vec<(usize, Appended)>,
 }
 
 /// A transaction as the engine knows it.
@@ -104,6 +107,8 @@ impl Entry {
             topics: parts.topics.iter().map(ToString::to_string).collect(),
             messages: parts.halves.len(),
             born_timestamp_ms: parts.born_timestamp_ms,
+            stored_timestamp_ms: parts.stored_timestamp_ms,
+            due_ms: self.due_ms.load(Ordering::Relaxed),
             checks: parts.checks,
             open: parts.open,
             half_offsets: parts.halves.iter().map(|half| half.offset).collect(),
@@ -168,13 +173,20 @@ impl Transaction {
         self.entry.lock().outcome
     }
 
+    /// Where its messages went, with their topics, once it was committed here; in the order in which they were appended.
+    pub fn went(&self) -> Vec<(Arc<str>, Appended)> {
+        let parts = self.entry.lock();
+        let topic = |number: usize| parts.topics.get(number).map(Arc::clone);
+        parts.went.iter().filter_map(|(number, appended)| Some((topic(*number)?, appended.clone()))).collect()
+    }
+
     /// Stores a half message: it survives the process as an append to this store does, and nobody who reads its topic
     /// sees it before the commit. The answer is its unique key.
     ///
     /// # Errors
     /// [`BrokerError::TransactionEnded`]; those of an append; [`StoreError::TooLarge`] when a segment could not hold all
     /// that the commit stores.
-    pub fn append(&self, message: &NewHalf<'_>) -> Result<String, BrokerError> {
+    pub fn append(&self, message: &NewHalf<'_>) -> Result<UniqueKey, BrokerError> {
         let (inner, entry) = (&*self.engine.inner, &*self.entry);
         let mut parts = entry.lock();
         if let Some(outcome) = parts.outcome {
@@ -196,17 +208,17 @@ impl Transaction {
         };
         let queue_id = inner.store.queue_for(&half)?;
         let key = match message.unique_key {
-            Some(key) => key.to_owned(),
-            None if parts.halves.is_empty() => entry.id.to_string(),
-            None => inner.store.new_unique_key()?.as_str().to_owned(),
+            Some(key) => UniqueKey::Given(key.into()),
+            None if parts.halves.is_empty() => UniqueKey::Given((&*entry.id).into()),
+            None => UniqueKey::Made(inner.store.new_unique_key()?),
         };
         let meant = Meant { topic: message.topic, queue_id, group: &entry.group, transaction: &entry.id };
         let start = parts.memory.len();
         let given = message.unique_key.is_some();
-        half_properties(&mut parts.memory, message.properties, &key, given, &meant);
+        half_properties(&mut parts.memory, message.properties, key.as_str(), given, &meant);
         let properties = start..parts.memory.len();
         half.topic = HALF_TOPIC;
-        half.unique_key = Some(&key);
+        half.unique_key = Some(key.as_str());
         half.queue_id = Some(0);
         let (length, before) = (properties.len(), parts.bytes);
         let room = inner.store.max_together_bytes().and_then(|limit| parts.take_room(message, length, limit));
@@ -233,6 +245,7 @@ impl Transaction {
             queue_id,
             flag: message.flag,
             born_timestamp_ms,
+            key: key.clone(),
             properties,
             body,
         };

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use mqstore_core::{Mark, NewMessage, StoreError, StoredRecord};
+use mqstore_core::{Appended, Mark, NewMessage, StoreError, StoredRecord};
 use mqstore_format::topic::{CHECK_MAX_TIME_TOPIC, OP_TOPIC};
 use mqstore_format::transaction::HalfRecord;
 use mqstore_io::sync::Ordering;
@@ -40,7 +40,10 @@ impl Transactions {
             None => {}
         }
         if !parts.halves.is_empty() {
-            self.append_decision(&parts, outcome, durable)?;
+            let appended = self.append_decision(&parts, outcome, durable)?;
+            if outcome == Outcome::Committed {
+                parts.went = went(&parts, appended);
+            }
         }
         parts.outcome = Some(outcome);
         // What a commit needed is not needed any more.
@@ -50,7 +53,12 @@ impl Transactions {
         self.note_now_and_then()
     }
 
-    fn append_decision(&self, parts: &Parts, outcome: Outcome, durable: bool) -> Result<(), BrokerError> {
+    fn append_decision(
+        &self,
+        parts: &Parts,
+        outcome: Outcome,
+        durable: bool,
+    ) -> Result<Vec<Appended>, BrokerError> {
         let halves: Vec<_> = parts.halves.iter().map(|half| half.offset).collect();
         if outcome == Outcome::RolledBack {
             return self.append_op(&halves, outcome, &[], durable);
@@ -83,14 +91,14 @@ impl Transactions {
         self.append_op(&halves, outcome, &finals, durable)
     }
 
-    /// Appends an op message and what follows it, and takes note of the decision.
+    /// Appends an op message and what follows it, and takes note of the decision; where the latter went.
     fn append_op(
         &self,
         halves: &[i64],
         outcome: Outcome,
         finals: &[Final<'_>],
         durable: bool,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<Vec<Appended>, BrokerError> {
         let store = &self.inner.store;
         if outcome == Outcome::Discarded && store.queue_ids(CHECK_MAX_TIME_TOPIC)?.is_empty() {
             store.create_topic(CHECK_MAX_TIME_TOPIC, 1, &[])?;
@@ -121,12 +129,13 @@ impl Transactions {
             });
             marks.push(one.mark);
         }
-        let appended = store.append_together(&messages, &marks)?;
+        let mut appended = store.append_together(&messages, &marks)?;
         if let (Some(op), Some(last)) = (appended.first(), appended.last()) {
             let end = last.commit_log_offset + u64::from(last.size);
             self.inner.state.lock().known.decided(halves.iter().copied(), op.queue_offset, end);
+            appended.remove(0);
         }
-        Ok(())
+        Ok(appended)
     }
 
     /// Appends what a decision lacks: the records of `halves`, behind an op message that names them again.
@@ -138,12 +147,12 @@ impl Transactions {
         let offsets: Vec<_> = halves.iter().map(|(offset, _)| *offset).collect();
         let finals =
             halves.iter().map(|(_, record)| final_of(record, outcome)).collect::<Result<Vec<_>, _>>()?;
-        self.append_op(&offsets, outcome, &finals, true)
+        self.append_op(&offsets, outcome, &finals, true).map(drop)
     }
 
     /// Takes half messages out of sight that stand for nothing.
     pub(super) fn append_rollback(&self, halves: &[i64]) -> Result<(), BrokerError> {
-        self.append_op(halves, Outcome::RolledBack, &[], false)
+        self.append_op(halves, Outcome::RolledBack, &[], false).map(drop)
     }
 
     fn forget(&self, entry: &Entry) {
@@ -165,7 +174,17 @@ impl Transactions {
         let due_ms = parts.stored_timestamp_ms;
         drop(parts);
         self.wait_until(entry, due_ms);
+        self.inner.checker.ring();
     }
+}
+
+/// Where the messages went that this process appended, with their own keys.
+fn went(parts: &Parts, appended: Vec<Appended>) -> Vec<(usize, Appended)> {
+    let own = parts.halves.iter().zip(appended).filter_map(|(half, appended)| {
+        let content = half.content.as_ref()?;
+        Some((content.topic, Appended { unique_id: content.key.clone(), ..appended }))
+    });
+    own.collect()
 }
 
 /// The record that a half message becomes.

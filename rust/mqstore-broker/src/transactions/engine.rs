@@ -12,6 +12,7 @@ use mqstore_format::validate_group;
 use mqstore_io::sync::{AtomicI64, Mutex, Ordering};
 
 use super::begun::{Entry, Transaction};
+use super::checker::Checker;
 use super::known::Known;
 use crate::broker::invalid;
 use crate::error::BrokerError;
@@ -39,6 +40,10 @@ pub struct PendingTransaction {
     pub messages: usize,
     /// When its first message was made, in epoch milliseconds.
     pub born_timestamp_ms: i64,
+    /// When its first message was stored, in epoch milliseconds.
+    pub stored_timestamp_ms: i64,
+    /// When somebody looks whether its group is to be asked, in epoch milliseconds; says nothing while it is open.
+    pub due_ms: i64,
     /// How often its producer group was asked.
     pub checks: u32,
     /// Whether somebody in this process has it open, and so nobody is asked.
@@ -62,6 +67,7 @@ pub(super) struct Inner {
     /// One past the largest offset of a half message that this process knows.
     pub(super) half_max: AtomicI64,
     pub(super) state: Mutex<State>,
+    pub(super) checker: Checker,
 }
 
 pub(super) struct State {
@@ -97,6 +103,7 @@ impl Transactions {
                 last_round: store.clock().monotonic(),
                 notes: Vec::new(),
             }),
+            checker: Checker::default(),
             meta,
         };
         let first_time = inner.meta.offset(inner.noted_queue).is_none();

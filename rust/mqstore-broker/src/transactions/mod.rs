@@ -24,6 +24,7 @@
 //! Source: `TransactionalMessageBridge`, `EndTransactionProcessor`, `TransactionalMessageServiceImpl`.
 
 mod begun;
+mod checker;
 mod checks;
 mod decide;
 mod engine;

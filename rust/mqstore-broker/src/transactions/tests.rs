@@ -28,7 +28,7 @@ fn broker(store: &Store) -> (Broker, Transactions) {
 
 fn add(transaction: &Transaction, topic: &str, body: &str) -> String {
     let new = NewHalf { topic, body: body.as_bytes(), queue_id: Some(0), ..NewHalf::default() };
-    transaction.append(&new).unwrap()
+    transaction.append(&new).unwrap().as_str().to_owned()
 }
 
 fn all(store: &Store, topic: &str) -> Vec<StoredRecord> {
@@ -110,7 +110,7 @@ fn the_records_are_those_that_a_broker_writes() {
         born_timestamp_ms: Some(5),
         ..NewHalf::default()
     };
-    assert_eq!(transaction.append(&new).unwrap(), transaction.id());
+    assert_eq!(transaction.append(&new).unwrap().as_str(), transaction.id());
     let second = add(&transaction, "orders", "two");
     transaction.commit(false).unwrap();
 

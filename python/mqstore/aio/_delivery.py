@@ -126,14 +126,10 @@ class Handle:
 
     async def _prepared(self, prepare: Callable[[], object]) -> None:
         """Has a thread prepare; who wants the same meanwhile waits for that, and looks again."""
-        if self._preparing is None:
+        if self._preparing is None or self._preparing.done():
             self._preparing = self._bridge.submit(prepare)
-            self._preparing.add_done_callback(self._ended)
         # A task that is cancelled leaves it to the others.
         await asyncio.shield(self._preparing)
-
-    def _ended(self, _: asyncio.Future[object]) -> None:
-        self._preparing = None
 
 
 def making(

@@ -34,6 +34,7 @@ from mqstore.errors import (
     NotAStoreError,
     OffsetOutOfRangeError,
     QueueNotAssignedError,
+    QuotaFull,
     RefusedError,
     ShutDown,
     StoreBusyError,
@@ -51,9 +52,20 @@ from mqstore.errors import (
 
 if _typing.TYPE_CHECKING:
     from mqstore._consumer import Consumer, OffsetCommit
+    from mqstore._delays import DelayStats
     from mqstore._export import export
     from mqstore._filter import sql
     from mqstore._import import import_
+    from mqstore._info import (
+        GroupInfo,
+        GroupOffset,
+        HourRate,
+        PartSize,
+        PoppedInfo,
+        QueueRange,
+        StoreInfo,
+        TopicInfo,
+    )
     from mqstore._message import Message
     from mqstore._options import StoreOptions
     from mqstore._reports import (
@@ -61,25 +73,19 @@ if _typing.TYPE_CHECKING:
         ExpiredFile,
         ExpireReport,
         ExportReport,
-        GroupInfo,
-        GroupOffset,
-        HourRate,
         ImportReport,
         LostOffsets,
         LostRange,
         NamespaceInfo,
-        PartSize,
         Problem,
         Progress,
         QueueInfo,
-        QueueRange,
         RebuildReport,
         RepairReport,
         SnapshotReport,
         StoreEvent,
-        StoreInfo,
         StoreStats,
-        TopicInfo,
+        TopicQuota,
         VerifyReport,
     )
     from mqstore._restore import RestoredQueue, RestoreReport, restore_compaction
@@ -94,6 +100,7 @@ __all__ = [
     "Consumer",
     "ConsumerClosedError",
     "CorruptionError",
+    "DelayStats",
     "DiskFullError",
     "Empty",
     "ExpireReport",
@@ -120,11 +127,13 @@ __all__ = [
     "OffsetCommit",
     "OffsetOutOfRangeError",
     "PartSize",
+    "PoppedInfo",
     "Problem",
     "Progress",
     "QueueInfo",
     "QueueNotAssignedError",
     "QueueRange",
+    "QuotaFull",
     "RebuildReport",
     "RefusedError",
     "RepairReport",
@@ -152,6 +161,7 @@ __all__ = [
     "Table",
     "TopicInfo",
     "TopicNotFoundError",
+    "TopicQuota",
     "UnsupportedFormatError",
     "VerifyReport",
     "WorkQueue",
@@ -176,6 +186,7 @@ __all__ = [
 _HOMES = {
     "Change": "_table",
     "Consumer": "_consumer",
+    "DelayStats": "_delays",
     "OffsetCommit": "_consumer",
     "Message": "_message",
     "Scan": "_scan",
@@ -190,6 +201,19 @@ _HOMES = {
     "restore_compaction": "_restore",
     "scan": "_scan",
     "sql": "_filter",
+    **dict.fromkeys(
+        (
+            "GroupInfo",
+            "GroupOffset",
+            "HourRate",
+            "PartSize",
+            "PoppedInfo",
+            "QueueRange",
+            "StoreInfo",
+            "TopicInfo",
+        ),
+        "_info",
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""What a store has for delivery that remembers: consumers of groups and work queues.
+"""What a store has for delivery that remembers: consumers of groups, work queues, and delayed messages.
 
 `Store` is a subclass; the verbs of the consumers and queues themselves are in `_consumer` and `_work_queue`.
 """
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mqstore._consumer import Consumer, OffsetCommit
+    from mqstore._delays import DelayStats
     from mqstore._work_queue import WorkQueue
-    from mqstore.types import Duration, Filter, OnLost, Start
+    from mqstore.types import Duration, Filter, OnLost, Start, Time
 
 
 class DeliveringStore(_native.NativeStore):
@@ -118,3 +119,48 @@ class DeliveringStore(_native.NativeStore):
         from mqstore._work_queue import WorkQueue
 
         return WorkQueue._make(self, topic, group, invisible_duration, max_attempts, backoff, maxsize)
+
+    def cancel(self, id: str) -> bool:
+        """Takes a message back that was appended with a delay or a time and waits; whether it waited.
+
+        Once this returns True the message is never delivered, here or by a RocketMQ broker; that is as durable as an
+        append. A message with a `delay_level` cannot be cancelled, and is never found.
+
+        Args:
+            id: `message_id` or `unique_id` of what `append` returned; of several messages that wait with one unique id
+                the newest is taken back.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+        """
+        return _native.cancel_delayed(self, id)
+
+    def reschedule(
+        self, id: str, *, delay: Duration | None = None, deliver_at: Time | None = None
+    ) -> _native.AppendResult | None:
+        """Has a message that waits delivered at another time: it is appended anew with its unique id, then cancelled.
+
+        A kill of the process between the two leaves both.
+
+        Args:
+            id: as for `cancel`.
+            delay: how long it waits from now on, in seconds or as a `timedelta`.
+            deliver_at: until when it waits instead.
+
+        Returns:
+            The new record; None where no such message waits.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+        """
+        return _native.reschedule_delayed(self, id, delay, deliver_at)
+
+    def delays(self) -> DelayStats:
+        """Where the delayed messages stand: how many wait, when the first is due, how late deliveries were.
+
+        Of a store that is open for reading only what waits, as its writer's files have it: up to a second old, and
+        what was delivered within that second may still count.
+        """
+        from mqstore._delays import DelayStats
+
+        return DelayStats(**_native.delay_counts(self))

@@ -7,7 +7,16 @@ from typing import Any, Final, Literal, Self, final
 from typing_extensions import disjoint_base
 
 from mqstore._message import Message
-from mqstore._mqstore_delivery import LeasedMessage, NativeConsumer, NativeWorkQueue, groups, offset_history
+from mqstore._mqstore_delivery import (
+    LeasedMessage,
+    NativeConsumer,
+    NativeWorkQueue,
+    cancel_delayed,
+    delay_counts,
+    groups,
+    offset_history,
+    reschedule_delayed,
+)
 from mqstore._mqstore_filter import SqlFilter
 from mqstore._mqstore_jobs import (
     compaction_abandon,
@@ -24,6 +33,7 @@ from mqstore._mqstore_jobs import (
     compaction_split,
     copy_store,
     info,
+    pop_record,
     rebuild,
     repair,
     verify,
@@ -51,13 +61,13 @@ __all__ = [
     "LoopWorkQueue", "MessageIterator", "NativeConsumer", "NativeStore", "NativeWorkQueue", "QueuedAppend",
     "ScanRows", "ScanStream", "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows", "TestClock",
     "TestFaults", "__version__", "_after_fork_in_child", "_restore_message", "append_rows", "append_staged",
-    "check_rows", "check_staged", "compaction_abandon", "compaction_end", "compaction_next", "compaction_plan",
-    "compaction_preview", "compaction_publish", "compaction_read", "compaction_report", "compaction_restore",
-    "compaction_run", "compaction_run_step", "compaction_split", "copy_store", "decode_records", "delete_namespace",
-    "delete_topic", "groups", "info", "is_held", "is_reserved", "key_hashes", "message_ids", "namespaces",
-    "offset_history", "rebuild", "repair", "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema",
-    "staged_ids", "sync_groups", "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes",
-    "verify_plan", "verify_run_step", "verify_steps",
+    "cancel_delayed", "check_rows", "check_staged", "compaction_abandon", "compaction_end", "compaction_next",
+    "compaction_plan", "compaction_preview", "compaction_publish", "compaction_read", "compaction_report",
+    "compaction_restore", "compaction_run", "compaction_run_step", "compaction_split", "copy_store", "decode_records",
+    "delay_counts", "delete_namespace", "delete_topic", "groups", "info", "is_held", "is_reserved", "key_hashes",
+    "message_ids", "namespaces", "offset_history", "pop_record", "quotas", "rebuild", "repair", "reschedule_delayed",
+    "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema", "staged_ids", "sync_groups", "tags_codes",
+    "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -87,7 +97,8 @@ class NativeStore:
     @property
     def _forked(self) -> bool: ...
     def _check(self) -> None: ...
-    def _stats(self) -> dict[str, int]: ...
+    def _stats(self) -> dict[str, Any]: ...
+    def _queue_ids(self, topic: str) -> list[int]: ...
     def _queues(self, topic: str) -> list[tuple[int, int, int, int | None, int | None]]: ...
     def _rebuild(self, progress: Callable[[int, int], object] | None) -> dict[str, Any]: ...
     def _snapshot(self, output: str, progress: Callable[[int, int], object] | None) -> dict[str, int]: ...
@@ -114,13 +125,21 @@ class NativeStore:
             InvalidOptionError: no record starts there, or readers may have seen what lies behind it.
             StoreReadOnlyError: the store is open for reading.
         """
-    def create_topic(self, topic: str, queues: int | None = None, *, attributes: Properties | None = None) -> None:
+    def create_topic(
+        self,
+        topic: str,
+        queues: int | None = None,
+        *,
+        attributes: Properties | None = None,
+        max_messages: int | None = None,
+    ) -> None:
         """Makes a topic, or gives it more queues when it has fewer than `queues`.
 
         Args:
             topic: 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
             queues: 1 to 65,536; None takes the option `default_queues`.
             attributes: RocketMQ's topic attributes by name, for a new topic only.
+            max_messages: the topic's quota, for a new topic only: see `update_topic`.
 
         Raises:
             InvalidMessageError: the name cannot be a topic's.
@@ -138,6 +157,9 @@ class NativeStore:
         flag: int = 0,
         born_timestamp: Time | None = None,
         durable: bool = False,
+        delay: Duration | None = None,
+        deliver_at: Time | None = None,
+        delay_level: int | None = None,
     ) -> AppendResult:
         """Appends one message and says where it went.
 
@@ -152,6 +174,12 @@ class NativeStore:
             flag: a number of the application's own, 32 bits.
             born_timestamp: when the message was made; None is now.
             durable: whether to wait for a sync whatever the store's durability.
+            delay: how long it waits before it is in the topic, in seconds or as a `timedelta`.
+            deliver_at: until when it waits instead; at once where that has passed.
+            delay_level: RocketMQ's number for a delay instead: 1 s, 5 s, 10 s, 30 s, 1 to 10, 20, 30 min, 1 h, 2 h.
+
+        Returns:
+            Where it went. Of a message that waits: the record that waits, by whose ids it can be cancelled.
 
         Raises:
             InvalidMessageError: text or a number that the format cannot hold; nothing was written.
@@ -159,6 +187,7 @@ class NativeStore:
             StoreReadOnlyError: the store is open for reading.
             StorePoisonedError: an earlier write or sync failed.
             TopicNotFoundError: no such queue, or no such topic and `auto_create_topics` is off.
+            Full: a quota is used up, `max_messages` of the topic or `max_bytes` of the log.
         """
     def append_many(
         self,
@@ -182,6 +211,7 @@ class NativeStore:
 
         Raises:
             InvalidMessageError: a message is not possible; more than 32,767 for a batch queue.
+            Full: a quota has no room for all of them; none was appended.
         """
     def flush(self) -> None:
         """Makes everything appended before the call durable."""
@@ -552,8 +582,14 @@ def scan_schema(request: dict[str, Any]) -> object: ...
 def _restore_message(record: bytes, commit_log_offset: int, queue_offset: int) -> StoredMessage: ...
 def _after_fork_in_child() -> None: ...
 def update_topic(
-    store: NativeStore, topic: str, read_queues: int | None, write_queues: int | None, perm: int | None
+    store: NativeStore,
+    topic: str,
+    read_queues: int | None,
+    write_queues: int | None,
+    perm: int | None,
+    max_messages: int | None,
 ) -> None: ...
+def quotas(store: NativeStore) -> list[tuple[str, int, int]]: ...
 def delete_topic(store: NativeStore, topic: str) -> None: ...
 def namespaces(store: NativeStore) -> list[tuple[str, int, int]]: ...
 def delete_namespace(store: NativeStore, namespace: str) -> tuple[int, int]: ...

@@ -1,7 +1,7 @@
-"""What the native module has for consumers and work queues; a part of the stub `_mqstore.pyi`."""
+"""What the native module has for consumers, work queues and delayed messages; a part of the stub `_mqstore.pyi`."""
 
 from collections.abc import Callable, Iterable
-from typing import Self, final
+from typing import Any, Self, final
 
 from typing_extensions import disjoint_base
 
@@ -9,7 +9,16 @@ from mqstore._message import Message
 from mqstore._mqstore import AppendResult, NativeStore, StoredMessage
 from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Start, Time
 
-__all__ = ["LeasedMessage", "NativeConsumer", "NativeWorkQueue", "groups", "offset_history"]
+__all__ = [
+    "LeasedMessage",
+    "NativeConsumer",
+    "NativeWorkQueue",
+    "cancel_delayed",
+    "delay_counts",
+    "groups",
+    "offset_history",
+    "reschedule_delayed",
+]
 
 @final
 class LeasedMessage(StoredMessage):
@@ -329,3 +338,8 @@ class NativeWorkQueue:
 
 def groups(store: NativeStore) -> list[str]: ...
 def offset_history(store: NativeStore, group: str) -> list[tuple[str, int, int, int]]: ...
+def cancel_delayed(store: NativeStore, id: str) -> bool: ...
+def reschedule_delayed(
+    store: NativeStore, id: str, delay: Duration | None, deliver_at: Time | None
+) -> AppendResult | None: ...
+def delay_counts(store: NativeStore) -> dict[str, Any]: ...

@@ -46,7 +46,7 @@ _DURATIONS = (
     "delete_interval",
     "held_limit",
 )
-_OPTIONAL_INTEGERS = ("dispatch_threads", "retention_bytes")
+_OPTIONAL_INTEGERS = ("dispatch_threads", "retention_bytes", "max_bytes")
 _OPTIONAL_DURATIONS = ("retention", "compaction_interval")
 _RATIOS = ("disk_clean_ratio", "disk_force_ratio", "disk_refuse_ratio", "compaction_dirty_ratio")
 _PATHS = ("commit_log_paths", "read_only_commit_log_paths")
@@ -180,6 +180,10 @@ class StoreOptions:
     retention_bytes: int | None = None
     """Bytes of commit-log segments, the active one included, above which the oldest are deleted: 1 on.
     None, the default, for no limit. RocketMQ has none."""
+
+    max_bytes: int | None = None
+    """Bytes of commit-log segments, the active one and a prepared one included, that there may be: appends that need
+    another segment fail with `Full`. No less than a segment; None, the default, for no limit. RocketMQ has none."""
 
     delete_when: str = "04"
     """Hours of the local day in which segments are deleted by age: `"04"`, `"04;16"`, `"*"` for all.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         RebuildReport,
         SnapshotReport,
         StoreStats,
+        TopicQuota,
         VerifyReport,
     )
     from mqstore._restore import RestoreReport
@@ -150,6 +151,7 @@ class Store(DeliveringStore):
         read_queues: int | None = None,
         write_queues: int | None = None,
         perm: int | None = None,
+        max_messages: int | None = None,
     ) -> None:
         """Makes a topic different; what is None stays as it is. Durable when it returns.
 
@@ -160,13 +162,22 @@ class Store(DeliveringStore):
             write_queues: queues that appends use, and may name, 1 to 65,536.
             perm: RocketMQ's permissions, a sum of 2 (write), 4 (read), 1 (inherit) and 8 (priority): 0 to 15.
                 Without 2 the topic takes no appends; the others are for brokers.
+            max_messages: the topic's quota: the messages that it may hold, those in the commit log, from the first
+                that can be read to the last of each queue; at most 2^53, and 0 for no limit. Appends beyond it are
+                refused with `Full`. Retry, dead-letter and system topics take none.
 
         Raises:
             TopicNotFoundError: there is no such topic.
             InvalidOptionError: a number is out of its bounds.
             StoreReadOnlyError: the store is open for reading.
         """
-        _native.update_topic(self, topic, read_queues, write_queues, perm)
+        _native.update_topic(self, topic, read_queues, write_queues, perm, max_messages)
+
+    def quotas(self) -> dict[str, TopicQuota]:
+        """The topics that have a quota, by name: how many messages they may hold and how many they do."""
+        from mqstore._reports import TopicQuota
+
+        return {topic: TopicQuota(most, messages) for topic, most, messages in _native.quotas(self)}
 
     def delete_topic(self, topic: str) -> None:
         """Removes a topic, with the offsets of groups in it. Durable when it returns.

@@ -62,7 +62,6 @@ class Table(Mapping[str, "StoredMessage"]):
         # Where each queue is read on.
         self._next: dict[int, int] = {}
         self._files: object = None
-        self._known_table: object = None
         self._load(sorted(self._ends()))
         self.refresh()
 
@@ -186,28 +185,13 @@ class Table(Mapping[str, "StoredMessage"]):
                 found.append(None)
         return found
 
-    def _topic_table(self) -> object:
-        """Another value after the topic got more queues and a message is in one of them."""
-        found: list[Any] = []
-        for names in (("config", "topics.json"), ("consumequeue", self._topic), ("batchconsumequeue", self._topic)):
-            try:
-                stat = os.stat(os.path.join(self._store.path, *names))  # noqa: PTH116, PTH118 - paths may be no UTF-8
-                found.append((stat.st_ino, stat.st_mtime_ns))
-            except FileNotFoundError:
-                found.append(None)
-        return found
-
     def _ends(self) -> dict[int, int]:
         return {queue.queue_id: queue.max_offset for queue in self._store.queues(self._topic)}
 
     def _due(self, places: dict[int, int]) -> list[int]:
         """The queues that have something behind their place, and those that are new."""
-        new: list[int] = []
-        table = self._topic_table()
-        if table != self._known_table or self._store.wait(self._topic, max(places, default=-1) + 1, 0, 0):
-            new = [queue for queue in sorted(self._ends()) if queue not in places]
-            if places is self._next:
-                self._known_table = table
+        # Asked each time: nothing that files tell changes with every queue that comes.
+        new = [queue for queue in self._store._queue_ids(self._topic) if queue not in places]
         return [queue for queue, start in places.items() if self._store.wait(self._topic, queue, start, 0)] + new
 
     def _messages(self, queue: int, start: int | None) -> Iterator[StoredMessage]:

@@ -28,6 +28,7 @@
         LeaseLostError          RuntimeError            a message of a work queue is somebody else's now
         Empty                   queue.Empty             a work queue has nothing to get
         Full                    queue.Full              a work queue has no room
+          QuotaFull                                     a topic or the log holds as much as it may
         ShutDown                queue.ShutDown          a work queue was shut down
 
 Every error is frozen, equal by value and picklable; its arguments are attributes of the same name, and
@@ -57,6 +58,7 @@ __all__ = [
     "NotAStoreError",
     "OffsetOutOfRangeError",
     "QueueNotAssignedError",
+    "QuotaFull",
     "RefusedError",
     "ShutDown",
     "StoreBusyError",
@@ -490,15 +492,41 @@ class Empty(MQStoreError, _queue.Empty):  # noqa: N818 - the name in the standar
 
 
 class Full(MQStoreError, _queue.Full):  # noqa: N818 - the name in the standard library
-    """A work queue has no room, or had none in time; also the `Full` of the module `queue`."""
+    """There is no room, or was none in time, in a work queue or in a quota (`QuotaFull`); also `queue.Full`."""
 
-    _fields = ("queue", "maxsize")
+    _fields: ClassVar[tuple[str, ...]] = ("queue", "maxsize")
 
     queue: str
     maxsize: int
 
     def __init__(self, queue: str, maxsize: int) -> None:
         self._settle(f"{queue} holds {maxsize} messages, which is its maxsize", queue=queue, maxsize=maxsize)
+
+
+class QuotaFull(Full):
+    """A topic holds as many messages as it may, or the log as many bytes; nothing was appended.
+
+    `quota` is `"max_messages"` of `topic`, or `"max_bytes"` of the log, where `topic` is None.
+    """
+
+    _fields = ("path", "topic", "quota", "limit", "used")
+
+    path: str
+    topic: str | None
+    quota: str
+    limit: int
+    used: int
+
+    def __init__(self, path: str, topic: str | None, quota: str, limit: int, used: int) -> None:
+        if topic is None:
+            what = f"the log is full: its segments have {used} bytes, and another one would exceed {quota}, {limit}"
+            more = f"with a larger {quota}"
+        else:
+            what = f"topic {topic} is full: it holds {used} messages, and its {quota} is {limit}"
+            more = "with a larger quota (update_topic)"
+        text = f"{path}: {what}; there is room again once a retention lets old segments go (expire), or {more}"
+        name = "the log" if topic is None else f"topic {topic}"
+        self._settle(text, path=path, topic=topic, quota=quota, limit=limit, used=used, queue=name, maxsize=limit)
 
 
 class ShutDown(MQStoreError, _ShutDown):  # noqa: N818 - the name in the standard library

@@ -42,7 +42,7 @@ class _Kind(NamedTuple):
     """A metric."""
 
     field: str
-    """The field of `StoreStats` or `QueueInfo` that it shows."""
+    """The field of `StoreStats`, `TopicQuota` or `QueueInfo` that it shows."""
     name: str
     """Its name in Prometheus."""
     other_name: str
@@ -79,7 +79,7 @@ _STORE = (
         "mqstore_refused_appends_total",
         "mqstore.refused_appends",
         "{append}",
-        "Appends refused since the open: the store was busy, or the disk nearly full.",
+        "Appends refused since the open: the store was busy, the disk nearly full, or a quota used up.",
     ),
     _Kind(
         "hot_reads",
@@ -142,6 +142,31 @@ _STORE = (
     ),
     _Kind("segments", "mqstore_segments", "mqstore.segments", "{segment}", "Segments of the log."),
     _Kind("segment_size", "mqstore_segment_size_bytes", "mqstore.segment_size", "By", "Bytes of a segment."),
+    _Kind("log_bytes", "mqstore_log_bytes", "mqstore.log", "By", "Bytes of the log's segments."),
+    _Kind(
+        "max_bytes",
+        "mqstore_max_bytes",
+        "mqstore.max",
+        "By",
+        "How many bytes of segments there may be; missing without a limit.",
+    ),
+)
+
+_QUOTA = (
+    _Kind(
+        "max_messages",
+        "mqstore_topic_max_messages",
+        "mqstore.topic.max_messages",
+        "{message}",
+        "How many messages the topic may hold; missing without a quota.",
+    ),
+    _Kind(
+        "messages",
+        "mqstore_topic_messages",
+        "mqstore.topic.messages",
+        "{message}",
+        "How many messages of the topic are in the log; missing without a quota.",
+    ),
 )
 
 _QUEUE = (
@@ -242,7 +267,7 @@ class _Watch:
         return {name: _text(value) for name, value in own.items()}
 
     def _kinds(self) -> tuple[_Kind, ...]:
-        return _STORE + _QUEUE if self._queues else _STORE
+        return _STORE + _QUOTA + _QUEUE if self._queues else _STORE
 
     def _look(self) -> _Rows:
         """The rows of each metric by its name in Prometheus, all stores looked at once."""
@@ -255,8 +280,8 @@ class _Watch:
                 found: list[tuple[tuple[_Kind, ...], dict[str, str], object]] = [(_STORE, labels, store.stats())]
                 if self._queues:
                     found += [(_QUEUE, {**labels, **queue}, info) for queue, info in _queues_of(store)]
-                    # The first record of a queue was read, far behind the end of the log: that reader is not late.
-                    store.stats()
+                    quotas = store.quotas().items()
+                    found += [(_QUOTA, {**labels, "topic": _text(topic)}, quota) for topic, quota in quotas]
             except (StoreClosedError, ForkedProcessError):
                 continue
             for kinds, names, source in found:
@@ -276,8 +301,8 @@ class StoreCollector(_Watch):
     Args:
         store: an open store. It is only referred to weakly: keep it, and close it, as without metrics.
         labels: what tells it apart, besides the label `store`, which is its path unless it is given here.
-        queues: whether each queue has rows of its own, labelled `topic` and `queue_id`. A store with many queues has
-            many such rows.
+        queues: whether each queue has rows of its own, labelled `topic` and `queue_id`, and each topic with a quota.
+            A store with many queues has many such rows.
 
     Raises:
         ImportError: prometheus_client is missing.

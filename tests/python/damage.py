@@ -366,7 +366,11 @@ def apply(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:
     number = 1 if case.place == "first" else count - 2
     at, size = INDEX_ENTRY[case.field]
     place = 40 + 4 * slots + 20 * number + at
-    return spoil(file, place, size, case.kind, other=place + 20), set()
+    beside = 20
+    if case.field == "hash":
+        # The next entry is of the same message: where both are in one chain, it is all the same which is which.
+        beside = 40 if case.place == "first" else -40
+    return spoil(file, place, size, case.kind, other=place + beside), set()
 
 
 def _log(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:

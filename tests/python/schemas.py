@@ -14,11 +14,11 @@ import typing
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from mqstore import _reports
+from mqstore import _info, _reports
 from mqstore.cli import bench, settings
 
 REPORTS: dict[str, type] = {
-    "info": _reports.StoreInfo,
+    "info": _info.StoreInfo,
     "verify": _reports.VerifyReport,
     "repair": _reports.RepairReport,
     "rebuild": _reports.RebuildReport,
@@ -30,7 +30,7 @@ REPORTS: dict[str, type] = {
     "import": _reports.ImportReport,
 }
 LISTS: dict[str, type] = {"bench": bench.Line, "config show": settings.Shown}
-_MODULES = (_reports, bench, settings)
+_MODULES = (_reports, _info, bench, settings)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
 SIMPLE = {int: "integer", str: "string", bool: "boolean", float: "number"}
@@ -112,6 +112,8 @@ def _topic() -> dict[str, Any]:
 def _message() -> dict[str, Any]:
     text: dict[str, Any] = {"type": "string"}
     number: dict[str, Any] = {"type": "integer"}
+    number_or_null: dict[str, Any] = {"type": ["integer", "null"]}
+    offsets: dict[str, Any] = {"type": "array", "items": number}
     or_null: dict[str, Any] = {"type": ["string", "null"]}
     always = {
         "topic": text,
@@ -135,11 +137,27 @@ def _message() -> dict[str, Any]:
         "body_crc": number,
         "body_size": number,
     }
+    popped: dict[str, Any] = {
+        "type": "object",
+        "description": "What a broker remembers by it of messages that it popped.",
+        "properties": {
+            "kind": {"enum": ["checkpoint", "ack"]},
+            "group": text,
+            "topic": text,
+            "queue_id": number,
+            "start_offset": number,
+            "offsets": offsets,
+            "acked_offsets": {"anyOf": [offsets, {"type": "null"}]},
+            "pop_timestamp": number,
+            "revive_timestamp": number_or_null,
+            "broker_name": or_null,
+        },
+    }
     body = {"body_base64": text, "body_text": text, "body_error": text}
     return {
         "type": "object",
-        "description": "A message; which of the last three members there are depends on --body and on the body.",
-        "properties": always | body,
+        "description": "A message; which of the last four members there are depends on --body and on the message.",
+        "properties": always | body | {"pop": popped},
         "required": list(always),
         "additionalProperties": False,
     }

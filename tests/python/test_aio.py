@@ -406,7 +406,7 @@ async def test_who_is_cancelled_while_reading_loses_no_message(home: Path) -> No
 async def test_tasks_that_share_an_iterator_get_each_message_once(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:
         await store.create_topic("orders")
-        messages = store.read("orders", follow=True, timeout=0.3)
+        messages = store.read("orders", follow=True, timeout=2)
 
         async def take() -> list[bytes]:
             return [m.body async for m in messages]

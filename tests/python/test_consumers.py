@@ -105,7 +105,7 @@ def test_ctrl_c_ends_a_wait(store: mqstore.Store) -> None:
             started = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
                 wait()
-            assert time.monotonic() - started < 1
+            assert time.monotonic() - started < 5
 
 
 def test_the_end_of_the_store_ends_a_wait(home: Path) -> None:

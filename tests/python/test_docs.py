@@ -34,8 +34,26 @@ def blocks(page: str) -> list[str]:
             ],
         ),
         (
+            "docs/durable-log.md",
+            [
+                "0 False",
+                "[1, 2, 3]",
+                *('0 login {"user": 7}', '1 login {"user": 8}', '2 login {"user": 9}', "3 None logout"),
+                *("[1]", "0", "{'user': 7}"),
+                "the last one",
+                *("-9", "True 1000"),
+                "True",
+                *("6 r", "True"),
+                *("bounded max_messages 2", "True", "True"),
+            ],
+        ),
+        (
             "docs/key-tables.md",
             ["2 89 False", "['cat', 'fish'] ['89', '12']", "True 79", "fish 13", "fish gone", "8 -> 3", "True"],
+        ),
+        (
+            "docs/delayed-messages.md",
+            ["['your basket is waiting']", "2", "True False", "1", "0.0"],
         ),
         (
             "docs/work-queue.md",

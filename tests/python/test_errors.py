@@ -43,6 +43,8 @@ SAMPLES: list[tuple[mqstore.MQStoreError, type[BaseException], str]] = [
     (mqstore.LeaseLostError("t", 0, 7, 2), RuntimeError, "message t/0 offset 7"),
     (mqstore.Empty("work queue t"), queue.Empty, "nothing to get from work queue t"),
     (mqstore.Full("work queue t", 3), queue.Full, "work queue t holds 3 messages"),
+    (mqstore.QuotaFull("/s", "t", "max_messages", 9, 8), mqstore.Full, "topic t is full: it holds 8 messages"),
+    (mqstore.QuotaFull("/s", None, "max_bytes", 99, 98), queue.Full, "/s: the log is full: its segments have 98 bytes"),
     (mqstore.ShutDown("work queue t"), getattr(queue, "ShutDown", Exception), "work queue t was shut down"),
 ]
 

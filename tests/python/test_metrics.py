@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import os
 import re
@@ -37,6 +36,8 @@ GAUGES = {
     "reader_lag_bytes": "mqstore_reader_lag_bytes",
     "segments": "mqstore_segments",
     "segment_size": "mqstore_segment_size_bytes",
+    "log_bytes": "mqstore_log_bytes",
+    "max_bytes": "mqstore_max_bytes",
 }
 STORE = {**COUNTERS, **GAUGES}
 
@@ -126,7 +127,24 @@ def test_every_field_of_stats_is_exported(registry: Any, store: mqstore.Store) -
     assert stats["appends"] == 30
     assert stats["hot_reads"] == 15
     assert stats["durable_offset"] == stats["log_max_offset"] == stats["appended_bytes"]
+    # There is no limit.
+    assert stats.pop("max_bytes") is None
     assert scraped(registry) == {(STORE[name], labels(store=store.path)): value for name, value in stats.items()}
+
+
+def test_quotas_and_their_use_are_shown(registry: Any, home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL, max_bytes=1 << 20) as store:
+        registry.register(StoreCollector(store, queues=True))
+        store.create_topic("bounded", queues=2, max_messages=5)
+        store.append_many("bounded", [b"x"] * 3)
+        store.append("free", b"x")
+        found = scraped(registry)
+        own = labels(store=store.path)
+        assert found["mqstore_log_bytes", own] == store.stats().segments * store.stats().segment_size
+        assert found["mqstore_max_bytes", own] == 1 << 20
+        quota = {key: value for key, value in found.items() if key[0].startswith("mqstore_topic_")}
+        of_topic = own | labels(topic="bounded")
+        assert quota == {("mqstore_topic_max_messages", of_topic): 5, ("mqstore_topic_messages", of_topic): 3}
 
 
 def test_counters_count_and_units_are_told(registry: Any, prometheus: Any, store: mqstore.Store) -> None:
@@ -201,27 +219,15 @@ def test_a_topic_that_goes_meanwhile_is_left_out(
     assert {dict(own).get("topic") for _, own in scraped(registry)} == {None, "orders"}
 
 
-def test_looking_at_queues_makes_no_reader_late(
-    registry: Any, store: mqstore.Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first message of a queue lies far behind; that somebody looked at it must not show as a late reader."""
-    stats, queues, late = mqstore.Store.stats, mqstore.Store.queues, [7]
-
-    def stats_then_anew(self: mqstore.Store) -> mqstore.StoreStats:
-        lag, late[0] = late[0], 0
-        return dataclasses.replace(stats(self), reader_lag_bytes=lag)
-
-    def queues_from_afar(self: mqstore.Store, topic: str) -> list[mqstore.QueueInfo]:
-        late[0] = 1 << 40
-        return queues(self, topic)
-
-    monkeypatch.setattr(mqstore.Store, "stats", stats_then_anew)
-    monkeypatch.setattr(mqstore.Store, "queues", queues_from_afar)
-    store.append("orders", b"x")
+def test_looking_at_queues_is_no_read(registry: Any, store: mqstore.Store) -> None:
+    for _ in range(3):
+        store.append("orders", b"x")
     registry.register(StoreCollector(store, queues=True))
     own = labels(store=store.path)
-    assert scraped(registry)["mqstore_reader_lag_bytes", own] == 7
-    assert scraped(registry)["mqstore_reader_lag_bytes", own] == 0
+    for _ in range(2):
+        found = scraped(registry)
+        assert found["mqstore_queue_max_offset", own | labels(topic="orders", queue_id="0")] == 3
+        assert found["mqstore_hot_reads_total", own] + found["mqstore_cold_reads_total", own] == 0
 
 
 def test_two_stores_are_told_apart(registry: Any, prometheus: Any, tmp_path: Path) -> None:
@@ -353,19 +359,19 @@ def test_opentelemetry_gets_the_same(provider: Any, reader: Any, registry: Any, 
         store.flush()
         names = {prometheus: other for prometheus, other, *_ in table()}
         wanted: dict[Sample, float] = {
-            (STORE[field], labels(store=store.path)): value for field, value in store.stats().to_dict().items()
+            (STORE[field], labels(store=store.path)): value
+            for field, value in store.stats().to_dict().items()
+            if value is not None
         }
         wanted |= queue_rows(store)
         registry.register(StoreCollector(store, queues=True))
         found = scraped(registry)
-        # Looking at queues reads their first and last messages, and counts.
-        reads = ("mqstore_hot_reads_total", labels(store=store.path))
-        assert wanted.pop(reads) == 0
-        assert found.pop(reads) > 0
+        # Looking at queues is no read.
+        assert wanted["mqstore_hot_reads_total", labels(store=store.path)] == 0
         assert found == wanted
-        seen = observed(reader)
-        assert seen.pop(("mqstore.hot_reads", labels(store=store.path, **{"a.b": "c"}))) > 0
-        assert seen == {(names[name], own | labels(**{"a.b": "c"})): value for (name, own), value in wanted.items()}
+        assert observed(reader) == {
+            (names[name], own | labels(**{"a.b": "c"})): value for (name, own), value in wanted.items()
+        }
     assert observed(reader) == {}
 
 
@@ -436,7 +442,8 @@ def test_several_who_collect_at_once(metrics_sdk: Any, store: mqstore.Store) -> 
             last = -1.0
             for _ in range(100):
                 found = observed(reader)
-                assert len(found) == len(STORE)
+                # All but the limit, of which there is none.
+                assert len(found) == len(STORE) - 1
                 last, before = found["mqstore.appended_messages", labels(store=store.path)], last
                 assert last >= before
         except BaseException as error:
@@ -509,7 +516,8 @@ def table() -> list[tuple[str, str, str, str, str]]:
 
 
 def test_the_page_lists_what_prometheus_gets(registry: Any, filled: Path) -> None:
-    with mqstore.open(filled) as store:
+    with mqstore.open(filled, "rw", max_bytes=1 << 40) as store:
+        store.create_topic("bounded", max_messages=5)
         registry.register(StoreCollector(store, queues=True))
         exported = {
             (sample.name, family.type, family.unit, family.documentation)
@@ -525,7 +533,8 @@ def test_the_page_lists_what_prometheus_gets(registry: Any, filled: Path) -> Non
 
 
 def test_the_page_lists_what_opentelemetry_gets(provider: Any, reader: Any, filled: Path) -> None:
-    with mqstore.open(filled) as store:
+    with mqstore.open(filled, "rw", max_bytes=1 << 40) as store:
+        store.create_topic("bounded", max_messages=5)
         observe(store, provider.get_meter("mqstore"), queues=True)
         data = reader.get_metrics_data()
     exported = set()

@@ -226,7 +226,7 @@ def answer_to_ctrl_c(store: mqstore.Store, how: str) -> float:
         raised.append(time.monotonic())
         signal.raise_signal(signal.SIGINT)
 
-    found = store.read("t", follow=True, timeout=0.6)
+    found = store.read("t", follow=True, timeout=2)
     other = threading.Thread(target=lambda: list(found))
     if how == "queued":
         other.start()

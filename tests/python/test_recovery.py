@@ -148,7 +148,7 @@ def test_ctrl_c_ends_a_recovery_at_once(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         mqstore.open(tmp_path / "store", "rw", progress=press)
-    assert time.monotonic() - pressed[0] < 0.5
+    assert time.monotonic() - pressed[0] < 2
     with mqstore.open(tmp_path / "store", "rw") as store:
         assert len(list(store.read("orders"))) == 80
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import threading
@@ -97,6 +98,30 @@ def test_new_queues_are_found(store: mqstore.Store) -> None:
     # A key in two queues: what was stored last counts.
     store.append("prices", b"y", keys="late", queue_id=1)
     assert table["late"].body == b"y"
+
+
+def test_new_queues_are_found_whatever_the_times_of_files(store: mqstore.Store) -> None:
+    watched = [Path(store.path, *names) for names in (("config", "topics.json"), ("consumequeue", "prices"))]
+    store.append("prices", b"x", keys="early", queue_id=0)
+    assert store.wait("prices", 0, 0, 30)
+    with mqstore.open(store.path) as reader:
+        tables = [store.table("prices"), reader.table("prices")]
+        changes = [table.changes(timeout=30) for table in tables]
+        assert [len(table) for table in tables] == [1, 1]
+        before = [(path, path.stat().st_mtime_ns) for path in watched if path.exists()]
+        assert before
+        store.create_topic("prices", queues=8)
+        for queue_id in (7, 5):
+            store.append("prices", str(queue_id).encode(), keys=f"late-{queue_id}", queue_id=queue_id)
+            assert store.wait("prices", queue_id, 0, 30)
+            assert Path(store.path, "consumequeue", "prices", str(queue_id)).is_dir()
+            # As where all of it happened within one tick of the file system's clock.
+            for path, time_ns in before:
+                os.utime(path, ns=(time_ns, time_ns))
+            for table, seen in zip(tables, changes, strict=True):
+                assert table[f"late-{queue_id}"].queue_id == queue_id
+                assert next(seen).key == f"late-{queue_id}"
+        assert [len(table) for table in tables] == [3, 3]
 
 
 def test_waiting(store: mqstore.Store) -> None:

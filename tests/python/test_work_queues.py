@@ -105,14 +105,14 @@ def test_many_at_once(store: mqstore.Store) -> None:
 
 
 def test_a_message_not_finished_in_time_is_delivered_again(store: mqstore.Store) -> None:
-    queue = store.work_queue("jobs", invisible_duration=0.2)
+    queue = store.work_queue("jobs", invisible_duration=1.5)
     other = store.work_queue("jobs", invisible_duration=timedelta(seconds=20))
-    assert (queue.invisible_duration, other.invisible_duration) == (0.2, 20)
+    assert (queue.invisible_duration, other.invisible_duration) == (1.5, 20)
     queue.put(b"job")
     first = queue.get()
     with pytest.raises(mqstore.Empty):
         other.get_nowait()
-    second = other.get(timeout=5)
+    second = other.get(timeout=30)
     assert (second.text(), second.attempt) == ("job", 2)
     for call in (queue.ack, queue.nack, lambda message: queue.extend(message, 5), queue.task_done):
         with pytest.raises(mqstore.LeaseLostError, match="attempt 1"):
@@ -122,13 +122,13 @@ def test_a_message_not_finished_in_time_is_delivered_again(store: mqstore.Store)
 
 
 def test_a_lease_is_extended(store: mqstore.Store) -> None:
-    queue = store.work_queue("jobs", invisible_duration=0.2)
+    queue = store.work_queue("jobs", invisible_duration=1)
     queue.put(b"job")
     message = queue.get()
     before = message.invisible_until
     queue.extend(message, 30)
     assert message.invisible_until > before + 20_000
-    time.sleep(0.3)
+    time.sleep(1.1)
     with pytest.raises(mqstore.Empty):
         queue.get_nowait()
     with pytest.raises(mqstore.InvalidOptionError):
@@ -212,7 +212,7 @@ def test_dead_letters_and_their_way_back(home: Path) -> None:
 
 def test_leases_attempts_and_acks_survive_a_reopen(home: Path) -> None:
     with mqstore.open(home, "create", options=SMALL) as store:
-        queue = store.work_queue("jobs", invisible_duration=0.3)
+        queue = store.work_queue("jobs", invisible_duration=2)
         queue.put_many([b"acked", b"held", b"given back", b"new"])
         acked, held, back = queue.get_many(3)
         queue.ack(acked)

@@ -1,12 +1,13 @@
-//! Delivery: a message put, got and finished, one by one and a hundred at a time, and polled by a consumer of a group.
+//! Delivery: a message put, got and finished, one by one and a hundred at a time, and polled by a consumer of a group;
+//! delayed messages accepted, and delivered once they are due.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::hint::black_box;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, properties, record};
-use mqstore_broker::{Broker, ConsumerOptions, NewWork, Start, WorkQueue, WorkQueueOptions};
+use mqstore_broker::{Broker, ConsumerOptions, Due, NewWork, Start, WorkQueue, WorkQueueOptions};
 use mqstore_core::StoreOptions;
 
 const MESSAGES: u64 = 50_000;
@@ -79,5 +80,62 @@ fn poll(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, work_queue, poll);
+/// Messages that wait for times all over an hour, accepted a hundred at a time; and as many as become due at one moment, from
+/// that moment until the last is in its topic.
+fn delayed(criterion: &mut Criterion) {
+    const DELAYED: usize = 200_000;
+    const HOUR_MS: i64 = 3_600_000;
+    let mut group = criterion.benchmark_group("delayed");
+    group.sample_size(10);
+    for body_bytes in BODY_BYTES {
+        let (body, properties) = (vec![b'x'; body_bytes], properties());
+        let bench = Bench::new(&StoreOptions::default());
+        let broker = Broker::new(&bench.store).unwrap();
+        let accept = |broker: &Broker, due: &mut dyn FnMut(usize) -> i64, count: usize| {
+            for first in (0..count).step_by(AT_ONCE) {
+                let some: Vec<_> = (first..first + AT_ONCE)
+                    .map(|number| (message(&body, &properties), Due::At(due(number))))
+                    .collect();
+                broker.append_later(&some).unwrap();
+            }
+        };
+        let now = || bench.store.clock().now_ms();
+        group.throughput(Throughput::Elements(AT_ONCE as u64));
+        let mut number = 0_i64;
+        group.bench_function(BenchmarkId::new("accept", body_bytes), |bencher| {
+            bencher.iter(|| {
+                let mut due = |_| {
+                    number += 7_919;
+                    now() + 60_000 + number % HOUR_MS
+                };
+                accept(&broker, &mut due, AT_ONCE);
+            });
+        });
+        group.throughput(Throughput::Elements(DELAYED as u64));
+        group.bench_function(BenchmarkId::new("deliver", body_bytes), |bencher| {
+            bencher.iter_custom(|rounds| {
+                let mut taken = Duration::ZERO;
+                for _ in 0..rounds {
+                    let bench = Bench::new(&StoreOptions::default());
+                    let broker = Broker::new(&bench.store).unwrap();
+                    let due_ms = bench.store.clock().now_ms() + 2_000;
+                    accept(&broker, &mut |_| due_ms, DELAYED);
+                    let left = u64::try_from(due_ms - bench.store.clock().now_ms()).unwrap();
+                    bench.store.clock().sleep(Duration::from_millis(left));
+                    let began = Instant::now();
+                    while broker.delay_counts().unwrap().pending > 0 {
+                        bench.store.clock().sleep(Duration::from_millis(1));
+                    }
+                    taken += began.elapsed();
+                    let counts = broker.delay_counts().unwrap();
+                    assert_eq!(counts.delivered, DELAYED as u64);
+                }
+                taken
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, work_queue, poll, delayed);
 criterion_main!(benches);

@@ -210,6 +210,9 @@ class Store:
         flag: int = 0,
         born_timestamp: Time | None = None,
         durable: bool = False,
+        delay: Duration | None = None,
+        deliver_at: Time | None = None,
+        delay_level: int | None = None,
     ) -> AppendResult:
         """Appends one message and says where it went.
 
@@ -229,12 +232,32 @@ class Store:
             flag: a number of the application's own, 32 bits.
             born_timestamp: when the message was made; None is now.
             durable: whether to wait for a sync whatever the store's durability.
+            delay: how long it waits before it is in the topic; with it, or one of the next two, in a thread of its own.
+            deliver_at: until when it waits instead; at once where that has passed.
+            delay_level: RocketMQ's number for a delay instead.
 
         Raises:
             As `mqstore.Store.append`.
         """
         bridge = self._bridge
         bridge.check()
+        if delay is not None or deliver_at is not None or delay_level is not None:
+            later = partial(
+                bridge.store.append,
+                topic,
+                body,
+                keys=keys,
+                tags=tags,
+                properties=properties,
+                queue_id=queue_id,
+                flag=flag,
+                born_timestamp=born_timestamp,
+                durable=durable,
+                delay=delay,
+                deliver_at=deliver_at,
+                delay_level=delay_level,
+            )
+            return await bridge.run(later)
         done = bridge.link.append(
             topic,
             body,
@@ -370,10 +393,14 @@ class Store:
     create_topic = in_thread(mqstore.Store.create_topic)
     update_topic = in_thread(mqstore.Store.update_topic)
     delete_topic = in_thread(mqstore.Store.delete_topic)
+    quotas = in_thread(mqstore.Store.quotas)
     namespaces = in_thread(mqstore.Store.namespaces)
     delete_namespace = in_thread(mqstore.Store.delete_namespace)
     groups = in_thread(mqstore.Store.groups)
     offset_history = in_thread(mqstore.Store.offset_history)
+    cancel = in_thread(mqstore.Store.cancel)
+    reschedule = in_thread(mqstore.Store.reschedule)
+    delays = in_thread(mqstore.Store.delays)
     flush = in_thread(mqstore.Store.flush)
     topics = in_thread(mqstore.Store.topics)
     queues = in_thread(mqstore.Store.queues)

@@ -456,7 +456,7 @@ def _problem_tables(problems: Sequence[mqstore.Problem]) -> None:
 
 def _info_tables(report: mqstore.StoreInfo) -> None:
     facts = report.to_dict()
-    tables = {name: facts.pop(name) for name in ("hours", "topics", "parts", "disk", "consumers", "notes")}
+    tables = {name: facts.pop(name) for name in ("hours", "topics", "parts", "disk", "consumers", "popped", "notes")}
     for name in ("min_store_timestamp", "max_store_timestamp"):
         facts[name] = facts[name] if facts[name] is None else render.moment(facts[name])
     queues = next((part.bytes for part in report.disk if part.part == "consumequeue"), 0)
@@ -478,6 +478,19 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
     if report.consumers:
         groups = [(one.group, one.topic, len(one.queues), one.lag) for one in report.consumers]
         render.table(("group", "topic", "queues", "lag"), groups)
+    if report.popped:
+        out = [
+            (
+                one.group,
+                one.topic,
+                one.queue_id,
+                one.messages,
+                render.moment(one.first_due),
+                render.moment(one.last_due),
+            )
+            for one in report.popped
+        ]
+        render.table(("group", "popped from", "queue", "not acknowledged", "first comes again", "last"), out)
 
 
 def _of_topic(

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from mqstore import _native
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -75,7 +77,8 @@ def dump(value: object, *, indent: int | None = None) -> str:
 def message_object(message: StoredMessage, body: Body) -> dict[str, Any]:
     """A message as the verbs print it: every name always, `null` where there is nothing.
 
-    The body is the decompressed one; when it does not decompress, the stored bytes and `body_error`.
+    The body is the decompressed one; when it does not decompress, the stored bytes and `body_error`. Where a
+    broker remembers by it what it popped, `pop`.
     """
     found: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS}
     error = None
@@ -90,6 +93,8 @@ def message_object(message: StoredMessage, body: Body) -> dict[str, Any]:
         found["body_text"] = content.decode("utf-8", "replace")
     if error is not None:
         found["body_error"] = error
+    if (popped := _native.pop_record(message)) is not None:
+        found["pop"] = popped
     return found
 
 
@@ -102,7 +107,9 @@ def message_line(message: StoredMessage, body: Body) -> str:
         f"tags={plain(message.tags or '-')}",
         f"keys={plain(' '.join(message.keys) or '-')}",
     ]
-    if body is not Body.NONE:
+    if (popped := _native.pop_record(message)) is not None:
+        parts.append(_popped(popped))
+    elif body is not Body.NONE:
         try:
             content = message.body
         except ValueError:
@@ -110,6 +117,17 @@ def message_line(message: StoredMessage, body: Body) -> str:
         shown = plain(content[:_PREVIEW_BYTES].decode("utf-8", "replace"))
         parts.append(shown if len(content) <= _PREVIEW_BYTES else f"{shown}... ({len(content)} bytes)")
     return "  ".join(parts)
+
+
+def _popped(popped: dict[str, Any]) -> str:
+    """What a broker remembers of messages that it popped, for people."""
+    offsets = " ".join(str(offset) for offset in popped["offsets"])
+    text = f"{popped['kind']} of {plain(popped['topic'])}/{popped['queue_id']} for {plain(popped['group'])}: {offsets}"
+    if popped["revive_timestamp"] is not None:
+        text += f", until {moment(popped['revive_timestamp'])}"
+    if popped["acked_offsets"]:
+        text += f", acknowledged before: {' '.join(str(offset) for offset in popped['acked_offsets'])}"
+    return text
 
 
 def machine(found: dict[str, Any] | list[dict[str, Any]], form: Format) -> bool:

@@ -7,13 +7,17 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use mqstore_core::meta::MetaLog;
+use mqstore_core::store::Popped;
 use mqstore_core::{Store, StoreError};
 use mqstore_format::json::SubscriptionGroup;
+use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 use mqstore_format::validate_group;
 use mqstore_io::sync::Mutex;
 
+use crate::delay::{DelayOptions, Delays};
 use crate::error::BrokerError;
 use crate::groups::{Consumer, ConsumerOptions, Coordinator};
+use crate::transactions::Transactions;
 use crate::work::{Core, WorkQueue, WorkQueueOptions};
 
 /// See the module's text. Cheap to clone; a clone is the same one.
@@ -31,6 +35,13 @@ struct Inner {
     names: Mutex<HashSet<String>>,
     /// The work queues that somebody has open, by topic and group.
     queues: Mutex<HashMap<(String, String), Weak<Core>>>,
+    /// What a broker popped before, once it was looked for.
+    popped: Mutex<Option<Arc<Popped>>>,
+    /// Made with the first delayed message, or where some wait.
+    delays: Mutex<Option<Arc<Delays>>>,
+    delay_options: DelayOptions,
+    /// Made with the first transaction, or where an earlier process left some.
+    transactions: Mutex<Option<Transactions>>,
 }
 
 impl Broker {
@@ -39,14 +50,43 @@ impl Broker {
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
     pub fn new(store: &Store) -> Result<Self, BrokerError> {
+        Self::with_delays(store, DelayOptions::default())
+    }
+
+    /// As [`Self::new`], with options of delayed messages.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn with_delays(store: &Store, delay_options: DelayOptions) -> Result<Self, BrokerError> {
         let inner = Inner {
             store: store.clone(),
             meta: store.meta()?,
             groups: Mutex::default(),
             names: Mutex::default(),
             queues: Mutex::default(),
+            popped: Mutex::default(),
+            delays: Mutex::default(),
+            delay_options,
+            transactions: Mutex::default(),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let broker = Self { inner: Arc::new(inner) };
+        if Transactions::were_in(store)? {
+            broker.transactions()?;
+        }
+        Ok(broker)
+    }
+
+    /// The transactions of its store. Where an earlier process left decisions that were not complete, they are
+    /// complete when the broker is there.
+    ///
+    /// # Errors
+    /// What keeps the topics of transactions from being made or read.
+    pub fn transactions(&self) -> Result<Transactions, BrokerError> {
+        let mut transactions = self.inner.transactions.lock();
+        if let Some(made) = transactions.as_ref() {
+            return Ok(made.clone());
+        }
+        Ok(transactions.insert(Transactions::open(self.store())?).clone())
     }
 
     /// Its store.
@@ -84,9 +124,29 @@ impl Broker {
                 return Err(invalid("group", reason).into());
             }
         }
-        let ordered = options.ordered;
+        let (ordered, broadcast) = (options.ordered, options.broadcast);
         self.make_group(group, |config| config.consume_message_orderly = ordered)?;
-        Consumer::new(self, group, topics, options)
+        let notes = if broadcast { Vec::new() } else { self.before_consuming(group, topics)? };
+        let consumer = Consumer::new(self, group, topics, options)?;
+        for note in notes {
+            consumer.note(note);
+        }
+        Ok(consumer)
+    }
+
+    /// Takes over what a broker left of the group in `topics`; what a person should know.
+    pub(crate) fn before_consuming(&self, group: &str, topics: &[&str]) -> Result<Vec<String>, BrokerError> {
+        let mut notes = Vec::new();
+        for topic in topics {
+            notes.extend(self.take_over(group, topic)?);
+        }
+        let is_retries = |topic: &&str| topic.strip_prefix(RETRY_TOPIC_PREFIX) == Some(group);
+        if !topics.iter().any(is_retries) {
+            notes.extend(self.retries_left(group)?);
+        }
+        notes.sort();
+        notes.dedup();
+        Ok(notes)
     }
 
     /// A handle on the work queue of `topic` for `group`; topic and group are made where there are none. Handles of one queue
@@ -130,6 +190,24 @@ impl Broker {
         let core = Core::open(self, topic, group, options)?;
         queues.insert(key, Arc::downgrade(&core));
         Ok(WorkQueue::new(core, invisible))
+    }
+
+    pub(crate) fn found_popped(&self) -> &Mutex<Option<Arc<Popped>>> {
+        &self.inner.popped
+    }
+
+    /// The delayed messages of the store, opened with the first call.
+    pub(crate) fn delays(&self) -> Result<Arc<Delays>, BrokerError> {
+        let mut delays = self.inner.delays.lock();
+        if let Some(known) = delays.as_ref() {
+            return Ok(Arc::clone(known));
+        }
+        let made = Delays::open(self.store(), self.inner.delay_options.clone())?;
+        Ok(Arc::clone(delays.insert(made)))
+    }
+
+    pub(crate) fn delays_if_open(&self) -> Option<Arc<Delays>> {
+        self.inner.delays.lock().clone()
     }
 
     fn work_queue_of(&self, topic: &str, group: &str) -> Option<Arc<Core>> {

@@ -3,7 +3,13 @@
 //! What the store says is handed on as it is; the rest is what only a consumer or a work queue can say. The bindings
 //! map each variant to one Python class.
 
-use mqstore_core::StoreError;
+use mqstore_core::{StoreError, StoredRecord};
+use mqstore_format::RecordView;
+
+/// The fields of a record that the store handed out, and so decoded before.
+pub(crate) fn view(record: &StoredRecord) -> Result<RecordView<'_>, StoreError> {
+    record.view().map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })
+}
 
 /// Why a call of a consumer or of a work queue did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +70,14 @@ pub enum BrokerError {
         queue_offset: i64,
         /// Which delivery the caller had.
         attempt: u32,
+    },
+    /// The transaction was decided before, the other way or for good.
+    #[error("transaction {id} was {outcome}; begin another one")]
+    TransactionEnded {
+        /// The transaction.
+        id: String,
+        /// How it ended.
+        outcome: &'static str,
     },
     /// `task_done` was called more often than messages were got.
     #[error("task_done() called too many times")]

@@ -1,28 +1,36 @@
-//! Delivery that remembers: consumer groups and work queues over a store.
+//! Delivery that remembers: consumer groups, work queues, delayed messages and transactions over a store.
 //!
 //! Floor 4. A [`Broker`] is made once for a store that is open for writing and hands out [`Consumer`]s (log words: poll,
-//! commit, seek) and [`WorkQueue`]s (queue words: put, get, ack). What groups have come to is kept by the store's
-//! metadata log (`mqstore_core::meta`); here is who gets what and when.
+//! commit, seek), [`WorkQueue`]s (queue words: put, get, ack) and [`Transactions`]. What groups have come to is kept by
+//! the store's metadata log (`mqstore_core::meta`); here is who gets what and when.
 //!
-//! It starts no thread. Whoever waits does so in its own call, woken by the append that brings a message
-//! (`Store::wait_with`) or by the time at which something is due. An event loop looks without waiting and is called
-//! ([`AtOnce`]).
+//! It starts no thread; delayed messages are a task of the store's background ([`delay`]). Whoever waits does so in its
+//! own call, woken by the append that brings a message (`Store::wait_with`) or by the time at which something is due. An
+//! event loop looks without waiting and is called ([`AtOnce`]).
 #![forbid(unsafe_code)]
 
 mod at_once;
 mod broker;
+pub mod delay;
 pub mod error;
 pub mod groups;
+mod popped;
 mod signal;
+pub mod transactions;
 pub mod work;
 
 pub use at_once::AtOnce;
 pub use broker::Broker;
+pub use delay::{Accepted, DelayCounts, DelayOptions, Due};
 pub use error::BrokerError;
 pub use groups::{
     Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, OffsetCommit, OffsetHistory, OnLost, Queue, Start,
 };
 pub use signal::{Call, Listening};
+pub use transactions::{
+    Answer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalf, Outcome, PendingTransaction, Transaction,
+    Transactions,
+};
 pub use work::{
     Backoff, Lease, LeasedMessage, NewWork, Put, Reservation, WorkQueue, WorkQueueCounts, WorkQueueOptions,
 };

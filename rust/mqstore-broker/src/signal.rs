@@ -75,6 +75,11 @@ impl Signal {
         self.listeners.load(Ordering::SeqCst) > 0
     }
 
+    /// Sleeps until it has rung more often than `seen`, at most for `longest`.
+    pub(crate) fn sleep(&self, seen: u64, longest: Duration) {
+        self.event.wait_until(Some(longest), || self.rings() != seen);
+    }
+
     /// Sleeps until it has rung more often than `seen`, at most for `longest`, and never longer than [`LOOK`].
     pub(crate) fn wait(&self, seen: u64, longest: Duration) {
         self.event.wait_until(Some(longest.min(LOOK)), || self.rings() != seen);

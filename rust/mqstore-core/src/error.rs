@@ -91,6 +91,20 @@ pub enum StoreError {
         /// The option's value.
         ratio: f64,
     },
+    /// A quota is used up; nothing was appended.
+    #[error("{}", full(.path, .topic.as_deref(), *.limit, *.used))]
+    Full {
+        /// The store's root.
+        path: PathBuf,
+        /// The topic whose quota it is; `None` for the log's.
+        topic: Option<String>,
+        /// The quota: `max_messages` of a topic, `max_bytes` of the log.
+        quota: &'static str,
+        /// How much there may be.
+        limit: u64,
+        /// How much there is.
+        used: u64,
+    },
     /// A record does not fit the limits.
     #[error("{what} is {size} bytes; the limit is {limit}")]
     TooLarge {
@@ -183,6 +197,20 @@ pub enum StoreError {
 
 fn holder(pid: Option<i32>) -> String {
     pid.map_or_else(|| "an unknown process".to_owned(), |pid| format!("process {pid}"))
+}
+
+fn full(path: &Path, topic: Option<&str>, limit: u64, used: u64) -> String {
+    let path = path.display();
+    match topic {
+        Some(topic) => format!(
+            "{path}: topic {topic} is full: it holds {used} messages, and its max_messages is {limit}; \
+             there is room again once a retention lets its oldest segments go (expire), or with a larger quota (update_topic)"
+        ),
+        None => format!(
+            "{path}: the log is full: its segments have {used} bytes, another one would exceed max_bytes, which is {limit}; \
+             there is room again once a retention lets the oldest segments go (expire), or with a larger max_bytes"
+        ),
+    }
 }
 
 fn no_topic(topic: &str, queue_id: Option<i32>) -> String {

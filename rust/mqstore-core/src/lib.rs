@@ -47,9 +47,10 @@ pub use options::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions,
 pub use recovery::{RebuildReport, RecoveryProgress, RecoveryStage};
 pub use retention::ExpireReport;
 pub use store::{
-    AppendDone, AppendQueue, AppendRequest, Batch, Boundary, Geometry, GroupOffset, GroupOffsets, HourRate,
-    InfoReport, LogCursor, LookupCursor, MakeSink, NamespaceInfo, Origin, OwnedMessage, PartSize, Passed,
-    QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch, ScanPlan, ScanRange, ScanRequest,
-    ScanRow, ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store, TopicChange, Waiter, check_copy,
-    copy_store, info, rebuild, repair, restore_compaction, staged_messages,
+    AppendDone, AppendQueue, AppendRequest, BackgroundTask, Batch, Boundary, Geometry, GroupOffset,
+    GroupOffsets, HourRate, InfoReport, LogCursor, LookupCursor, MakeSink, Mark, NamespaceInfo, Origin,
+    OwnedMessage, PartSize, Passed, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch,
+    ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store,
+    TopicChange, TopicQuota, Waiter, check_copy, copy_store, info, rebuild, repair, restore_compaction,
+    staged_messages,
 };

@@ -19,7 +19,7 @@
 
 use std::path::PathBuf;
 
-use mqstore_format::{IndexGeometry, crc31};
+use mqstore_format::{Fields, IndexGeometry, crc31};
 use mqstore_io::Access;
 use mqstore_io::switch;
 
@@ -138,31 +138,9 @@ impl Mark {
             index_slots: cursor.u32()?,
             index_entries: cursor.u32()?,
             boot_id: cursor.take()?,
-            store_timestamp_ms: i64::from_be_bytes(cursor.take()?),
-            index: IndexExtent {
-                end: i64::from_be_bytes(cursor.take()?),
-                files: cursor.u32()?,
-                newest_begin: i64::from_be_bytes(cursor.take()?),
-            },
+            store_timestamp_ms: cursor.i64()?,
+            index: IndexExtent { end: cursor.i64()?, files: cursor.u32()?, newest_begin: cursor.i64()? },
         })
-    }
-}
-
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*head)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_be_bytes)
     }
 }
 

@@ -151,6 +151,10 @@ pub struct StoreOptions {
     /// Bytes of log segments, the active one included, above which the oldest go; `None`, the default,
     /// for no limit. At least 1. RocketMQ has none.
     pub retention_bytes: Option<u64>,
+    /// Bytes of log segments, the active one and a prepared one included, that there may be: appends that need another
+    /// one are refused with [`StoreError::Full`]. `None`, the default, for no limit; no less than a segment. RocketMQ
+    /// has none.
+    pub max_bytes: Option<u64>,
     /// Hours of the local day in which segments go by age, as "4" or "04;16"; "*" for every hour.
     /// Default "04". `deleteWhen`.
     pub delete_when: String,
@@ -234,6 +238,7 @@ impl Default for StoreOptions {
             dispatch_threads: None,
             retention_ms: None,
             retention_bytes: None,
+            max_bytes: None,
             delete_when: "04".into(),
             delete_interval_ms: 100,
             held_limit_ms: 120_000,
@@ -309,6 +314,7 @@ impl StoreOptions {
     fn validate_retention(&self) -> Result<(), StoreError> {
         within("retention", self.retention_ms.unwrap_or(1), 1, 1 << 53)?;
         within("retention_bytes", self.retention_bytes.unwrap_or(1), 1, u64::MAX)?;
+        within("max_bytes", self.max_bytes.unwrap_or(1), 1, u64::MAX)?;
         within("delete_interval", self.delete_interval_ms, 0, 3_600_000)?;
         within("held_limit", self.held_limit_ms, 0, 86_400_000)?;
         for (option, ratio) in [

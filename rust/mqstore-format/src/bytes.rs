@@ -82,6 +82,37 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Big-endian numbers at the front of bytes that go on behind them, for files whose damage has one answer: `None`.
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'a>(
+    /// What is left.
+    pub &'a [u8],
+);
+
+impl Fields<'_> {
+    /// The next `N` bytes.
+    pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    /// The next 4 bytes as a number.
+    pub fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    /// The next 8 bytes as a number.
+    pub fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+
+    /// The next 8 bytes as a signed number.
+    pub fn i64(&mut self) -> Option<i64> {
+        self.take().map(i64::from_be_bytes)
+    }
+}
+
 /// `N` bytes of a fixed-size unit from position `at`; positions are constants of the layouts, so a miss is
 /// a slip in this crate and reads as zeros rather than as a panic.
 #[inline]

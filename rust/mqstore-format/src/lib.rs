@@ -58,6 +58,7 @@ pub mod properties;
 pub mod record;
 pub mod sql;
 pub mod sys_flag;
+pub mod timer;
 pub mod topic;
 
 #[cfg(test)]
@@ -65,6 +66,7 @@ mod testing;
 
 pub use batch::{BatchItem, BatchItems, decode_batch, encode_batch, split_batch};
 pub use batch_cq::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER};
+pub use bytes::Fields;
 pub use checkpoint::Checkpoint;
 pub use compression::{compress, decompress};
 pub use cq::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};
@@ -82,12 +84,12 @@ pub use names::{
     IndexFileTime, index_file_name, offset_file_name, parse_index_file_name, parse_offset_file_name,
     parse_queue_dir_name,
 };
-pub use properties::{Properties, PropertiesBuilder, is_reserved, without_property};
+pub use properties::{Properties, PropertiesBuilder, is_reserved, push_property, without_property};
 pub use record::{
     BLANK_HEADER_BYTES, CrcCheck, EntryFields, Host, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES,
     PHYSICAL_OFFSET_POSITION, PLACEHOLDER_TOPIC, PROPERTY_CRC_BYTES, Peek, QUEUE_ID_POSITION,
     QUEUE_OFFSET_POSITION, RecordOutline, RecordParts, RecordSpec, RecordView, Version, encode_blank,
-    encode_placeholder, patch_position, peek, placeholder_bytes, seal_property_crc,
+    encode_placeholder, patch_position, patch_prepared_offset, peek, placeholder_bytes, seal_property_crc,
 };
 pub use sql::{SqlError, SqlFilter};
 pub use sys_flag::{Compression, SysFlag, TransactionType};

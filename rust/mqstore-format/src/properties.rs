@@ -133,6 +133,9 @@ names! {
     TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY";
     /// Timer messages made of a delay level.
     TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL";
+    /// What became of a timer or delayed record: the log offset of that record. Ours; RocketMQ takes it for a property of the
+    /// application.
+    TIMER_ORIGIN_OFFSET = "TIMER_ORIGIN_OFFSET";
     /// Dead letters: the topic they came from.
     DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC";
     /// Dead letters: the id they had.
@@ -167,7 +170,7 @@ pub const TIMER_ROLL_LABEL: &str = "TIMER_ROLL_LABEL";
 pub const TRANSIENT_PREFIX: &str = "__RMQ.TRANSIENT.";
 
 /// Whether an application must not use `name` for a property of its own: the names RocketMQ 5.5 refuses
-/// (`MessageConst.STRING_HASH_SET`), those of inner batches and light queues, which the store interprets,
+/// (`MessageConst.STRING_HASH_SET`), those of inner batches, light queues and deliveries, which the store interprets,
 /// and those for one hop.
 pub fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name) || name.starts_with(TRANSIENT_PREFIX)
@@ -375,6 +378,14 @@ pub(crate) fn property_crc_value(text: &[u8; PROPERTY_CRC_BYTES]) -> Option<u32>
     u32::try_from(value).ok()
 }
 
+/// Appends an entry to the text form as it is: for names and values that were checked before, or are copied.
+pub fn push_property(text: &mut Vec<u8>, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+    text.extend_from_slice(name.as_ref());
+    text.push(NAME_VALUE_SEPARATOR);
+    text.extend_from_slice(value.as_ref());
+    text.push(SEPARATOR);
+}
+
 /// Makes the text form, entry by entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PropertiesBuilder {
@@ -415,10 +426,7 @@ impl PropertiesBuilder {
                 return Err(FormatError::TooLarge { what: "properties", value: grown as u64, limit });
             }
             self.text.reserve(name.len() + value.len() + 2);
-            self.text.extend_from_slice(name.as_bytes());
-            self.text.push(NAME_VALUE_SEPARATOR);
-            self.text.extend_from_slice(value.as_bytes());
-            self.text.push(SEPARATOR);
+            push_property(&mut self.text, name, value);
             return Ok(());
         };
         Err(FormatError::bad_property(name, reason))

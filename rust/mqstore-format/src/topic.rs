@@ -10,6 +10,12 @@ pub const RETRY_TOPIC_PREFIX: &str = "%RETRY%";
 pub const DLQ_TOPIC_PREFIX: &str = "%DLQ%";
 /// Front of the topics that hold what RocketMQ keeps for itself.
 pub const SYSTEM_TOPIC_PREFIX: &str = "rmq_sys_";
+/// Messages of transactions that are not committed, in queue 0.
+pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
+/// Which half messages are decided, in queue 0.
+pub const OP_TOPIC: &str = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
+/// Where half messages go that nobody decided.
+pub const CHECK_MAX_TIME_TOPIC: &str = "TRANS_CHECK_MAX_TIME_TOPIC";
 /// Front of the names of light queues, which hold entries for records of other topics.
 pub const LIGHT_QUEUE_PREFIX: &str = "%LMQ%";
 /// The longest name of a topic, in bytes.

@@ -38,6 +38,11 @@ pub trait Clock: Send + Sync + Debug {
     /// Waits for `duration`. A manual clock moves itself on by as much and returns at once.
     fn sleep(&self, duration: Duration);
 
+    /// Whether a program sets the wall time by hand, so that a wait for a time of day cannot be one for an interval.
+    fn is_set_by_hand(&self) -> bool {
+        false
+    }
+
     /// The moment `ms` (milliseconds since 1970-01-01 UTC) in the machine's time zone. Moments
     /// outside of the years -9999 to 9999 give the nearest one inside.
     fn local_time(&self, ms: i64) -> LocalTime;
@@ -186,6 +191,10 @@ impl Clock for TestClock {
 
     fn monotonic(&self) -> Duration {
         self.machine.monotonic()
+    }
+
+    fn is_set_by_hand(&self) -> bool {
+        true
     }
 
     fn sleep(&self, duration: Duration) {

@@ -170,6 +170,8 @@ pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>>
         consumers.append((group.group, group.topic, queues.collect::<Vec<_>>()))?;
     }
     found.set_item("consumers", consumers)?;
+    let popped = report.popped.into_iter().map(crate::pop::popped_row);
+    found.set_item("popped", popped.collect::<Vec<_>>())?;
     found.set_item("rocksdb", report.rocksdb)?;
     found.set_item("locked", report.writer.is_some())?;
     found.set_item("writer_pid", report.writer.flatten())?;
@@ -188,6 +190,8 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     found.set_item("dispatched_offset", stats.dispatched_offset)?;
     found.set_item("segments", stats.segments)?;
     found.set_item("segment_size", stats.segment_bytes)?;
+    found.set_item("log_bytes", stats.log_bytes)?;
+    found.set_item("max_bytes", stats.max_bytes)?;
     found.set_item("expired_segments", stats.expired_segments)?;
     found.set_item("expired_bytes", stats.expired_bytes)?;
     found.set_item("refused_appends", stats.refused_appends)?;

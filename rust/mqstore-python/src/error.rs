@@ -41,6 +41,7 @@ mod classes {
     import_exception!(mqstore.errors, LeaseLostError);
     import_exception!(mqstore.errors, Empty);
     import_exception!(mqstore.errors, Full);
+    import_exception!(mqstore.errors, QuotaFull);
     import_exception!(mqstore.errors, ShutDown);
     import_exception!(mqstore.errors, StoreWarning);
 }
@@ -80,6 +81,9 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
             StoreTimeoutError::new_err((what, std::time::Duration::from_millis(waited_ms).as_secs_f64()))
         }
         StoreError::Refused { reason } => RefusedError::new_err((reason,)),
+        StoreError::Full { path, topic, quota, limit, used } => {
+            QuotaFull::new_err((text(&path), topic, quota, limit, used))
+        }
         StoreError::Busy { reason } => StoreBusyError::new_err((reason,)),
         StoreError::Io { path, action, source } => io(&path, action, &source),
         other => MQStoreError::new_err((other.to_string(),)),

@@ -45,6 +45,7 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "dispatch_threads" => options.dispatch_threads = optional(name, &value)?,
             "retention" => options.retention_ms = optional(name, &value)?,
             "retention_bytes" => options.retention_bytes = optional(name, &value)?,
+            "max_bytes" => options.max_bytes = optional(name, &value)?,
             "delete_when" => options.delete_when = value.extract()?,
             "delete_interval" => options.delete_interval_ms = whole(name, &value)?,
             "held_limit" => options.held_limit_ms = whole(name, &value)?,

@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use mqstore_broker::{Broker, BrokerError};
-use mqstore_core::{Store, StoreError};
+use mqstore_core::{RecoveryProgress, Store, StoreError};
 use mqstore_io::{Clock, FaultVfs, SystemClock};
 use pyo3::prelude::*;
 
@@ -119,6 +119,17 @@ impl Drop for Shared {
             std::mem::forget((self.store.take(), self.broker.get_mut().map(Option::take)));
         }
     }
+}
+
+/// Calls Python's `progress` where a recovery takes long, and looks for Ctrl-C in any case.
+pub(crate) fn tell_recovery(progress: Option<&Py<PyAny>>, step: RecoveryProgress) -> PyResult<()> {
+    Python::attach(|py| {
+        py.check_signals()?;
+        if let Some(progress) = progress.filter(|_| step.long) {
+            progress.call1(py, (step.stage.name(), step.done_bytes, step.total_bytes))?;
+        }
+        Ok(())
+    })
 }
 
 /// Something of the core's that is torn down in the process that made it, and leaked in a forked child.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_core::{Boundary, OpenMode, RecoveryProgress, Store, StoreError};
+use mqstore_core::{Boundary, OpenMode, Store, StoreError};
 use mqstore_format::Host;
 use mqstore_io::Clock;
 use pyo3::exceptions::PyValueError;
@@ -16,6 +16,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 use crate::admin::{rebuild_store, snapshot_store, stats_dict};
 use crate::batch::{Part, parts};
 use crate::compaction::{StoreRequest, compact_store};
+use crate::delay::{self, When};
 use crate::error::StoreClosedError;
 use crate::events::report_dict;
 use crate::filter::message_filter;
@@ -24,7 +25,7 @@ use crate::iterators::{Follow, MessageIterator, Source};
 use crate::message::StoredMessage;
 use crate::options;
 use crate::results::AppendResult;
-use crate::runtime::{SLICE, Shared, clock, detached};
+use crate::runtime::{SLICE, Shared, clock, detached, tell_recovery};
 use crate::testing::{Machine, TestClock, TestFaults};
 
 /// One queue as Python's `QueueInfo` takes it.
@@ -61,17 +62,6 @@ impl NativeStore {
         shared.say_notes(slf.py(), 1)?;
         Ok(MessageIterator::new(slf.clone().unbind(), Arc::clone(shared), source))
     }
-}
-
-/// Calls Python's `progress` where a recovery takes long, and looks for Ctrl-C in any case.
-fn tell_recovery(progress: Option<&Py<PyAny>>, step: RecoveryProgress) -> PyResult<()> {
-    Python::attach(|py| {
-        py.check_signals()?;
-        if let Some(progress) = progress.filter(|_| step.long) {
-            progress.call1(py, (step.stage.name(), step.done_bytes, step.total_bytes))?;
-        }
-        Ok(())
-    })
 }
 
 #[pymethods]
@@ -113,6 +103,7 @@ impl NativeStore {
         let store = Self { shared: Shared::new(store, text, faulty), path: name, mode, host, default_queues };
         // `open`, `opened`, `Store._open`, this.
         store.shared.say_notes(py, 4)?;
+        delay::begin(py, &store.shared, store.core()?)?;
         Ok(store)
     }
 
@@ -145,17 +136,19 @@ impl NativeStore {
     ///     topic: 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
     ///     queues: 1 to 65,536; None takes the option `default_queues`.
     ///     attributes: RocketMQ's topic attributes by name, for a new topic only.
+    ///     max_messages: the topic's quota, for a new topic only: see `update_topic`.
     ///
     /// Raises:
     ///     InvalidMessageError: the name cannot be a topic's.
     ///     StoreReadOnlyError: the store is open for reading.
-    #[pyo3(signature = (topic, queues = None, *, attributes = None))]
+    #[pyo3(signature = (topic, queues = None, *, attributes = None, max_messages = None))]
     fn create_topic(
         &self,
         py: Python<'_>,
         topic: &str,
         queues: Option<&Bound<'_, PyAny>>,
         attributes: Option<&Bound<'_, PyAny>>,
+        max_messages: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let store = self.core()?;
         let queues = queues.map(|queues| number("queues", queues)).transpose()?;
@@ -165,7 +158,7 @@ impl NativeStore {
                 PyValueError::new_err(format!("queues must be between 1 and 65536, not {queues}"))
             })?,
         };
-        let attributes = crate::input::attributes(attributes)?;
+        let attributes = crate::topics::attributes(attributes, max_messages)?;
         detached(py, || store.create_topic(topic, queues, &attributes))
     }
 
@@ -182,6 +175,12 @@ impl NativeStore {
     ///     flag: a number of the application's own, 32 bits.
     ///     born_timestamp: when the message was made; None is now.
     ///     durable: whether to wait for a sync whatever the store's durability.
+    ///     delay: how long it waits before it is in the topic, in seconds or as a `timedelta`.
+    ///     deliver_at: until when it waits instead; at once where that has passed.
+    ///     delay_level: RocketMQ's number for a delay instead: 1 s, 5 s, 10 s, 30 s, 1 to 10, 20, 30 min, 1 h, 2 h.
+    ///
+    /// Returns:
+    ///     Where it went. Of a message that waits: the record that waits, by whose ids it can be cancelled.
     ///
     /// Raises:
     ///     InvalidMessageError: text or a number that the format cannot hold; nothing was written.
@@ -189,11 +188,12 @@ impl NativeStore {
     ///     StoreReadOnlyError: the store is open for reading.
     ///     StorePoisonedError: an earlier write or sync failed.
     ///     TopicNotFoundError: no such queue, or no such topic and `auto_create_topics` is off.
+    ///     Full: a quota is used up, `max_messages` of the topic or `max_bytes` of the log.
     #[pyo3(
         signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
-                     born_timestamp = None, durable = false),
+                     born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None),
         text_signature = "($self, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
-                          born_timestamp=None, durable=False)"
+                          born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn append(
@@ -208,12 +208,19 @@ impl NativeStore {
         flag: Option<&Bound<'_, PyAny>>,
         born_timestamp: Option<&Bound<'_, PyAny>>,
         durable: bool,
+        delay: Option<&Bound<'_, PyAny>>,
+        deliver_at: Option<&Bound<'_, PyAny>>,
+        delay_level: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<AppendResult> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
         let part = Part::of(body, keys, tags, properties, flag, born_timestamp)?;
         let queue_id = queue_id.map(crate::input::queue_id).transpose()?;
         let message = part.message(topic.to_str()?, queue_id, durable);
+        let when = When { delay, deliver_at, level: delay_level };
+        if let Some(due) = when.due(&**store.clock())? {
+            return delay::append(&topic, &self.shared, self, message, due);
+        }
         let appended = detached(py, || store.append(&message))?;
         Ok(AppendResult::from_core(&topic, self.host, appended))
     }
@@ -232,6 +239,7 @@ impl NativeStore {
     ///
     /// Raises:
     ///     InvalidMessageError: a message is not possible; more than 32,767 for a batch queue.
+    ///     Full: a quota has no room for all of them; none was appended.
     #[pyo3(signature = (topic, messages, *, queue_id = None, durable = false))]
     fn append_many<'py>(
         &self,
@@ -366,6 +374,12 @@ impl NativeStore {
             .transpose()
             .map_err(|_| PyValueError::new_err("offset must not be negative"))?;
         detached(py, || store.set_confirm_offset(offset))
+    }
+
+    /// The ids of a topic's queues, those included that came with what was appended before.
+    fn _queue_ids(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<i32>> {
+        let store = self.core()?;
+        detached(py, || store.catch_up().and_then(|()| store.queue_ids(topic)))
     }
 
     fn _queues(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<QueueRow>> {

@@ -1,6 +1,7 @@
 //! Topics that change or go, and namespaces.
 
 use mqstore_core::TopicChange;
+use mqstore_format::json::TopicConfig;
 use pyo3::prelude::*;
 
 use crate::input::number;
@@ -24,14 +25,38 @@ pub(crate) fn update_topic(
     read_queues: Option<&Bound<'_, PyAny>>,
     write_queues: Option<&Bound<'_, PyAny>>,
     perm: Option<&Bound<'_, PyAny>>,
+    max_messages: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let change = TopicChange {
         read_queues: queues("read_queues", read_queues)?,
         write_queues: queues("write_queues", write_queues)?,
         perm: given("perm", perm)?.map(|perm| i32::try_from(perm).unwrap_or(-1)),
+        // What does not fit is out of the core's bounds in any case.
+        max_messages: given("max_messages", max_messages)?
+            .map(|most| u64::try_from(most).unwrap_or(u64::MAX)),
     };
     let core = store.get().core()?;
     detached(store.py(), || core.change_topic(topic, change))
+}
+
+/// The attributes of a new topic, its quota among them.
+pub(crate) fn attributes(
+    attributes: Option<&Bound<'_, PyAny>>,
+    max_messages: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Vec<(String, String)>> {
+    let mut attributes = crate::input::attributes(attributes)?;
+    if let Some(most) = given("max_messages", max_messages)?.filter(|most| *most != 0) {
+        attributes.push((TopicConfig::MAX_MESSAGES.to_owned(), most.to_string()));
+    }
+    Ok(attributes)
+}
+
+/// The topics with a quota, what it is and how much there is; `Store.quotas`.
+#[pyfunction]
+pub(crate) fn quotas(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u64, u64)>> {
+    let core = store.get().core()?;
+    let found = detached(store.py(), || core.quotas())?;
+    Ok(found.into_iter().map(|quota| (quota.topic, quota.max_messages, quota.messages)).collect())
 }
 
 /// Removes a topic; `Store.delete_topic`.
@@ -59,6 +84,7 @@ pub(crate) fn delete_namespace(store: &Bound<'_, NativeStore>, namespace: &str) 
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(update_topic, module)?)?;
+    module.add_function(wrap_pyfunction!(quotas, module)?)?;
     module.add_function(wrap_pyfunction!(delete_topic, module)?)?;
     module.add_function(wrap_pyfunction!(namespaces, module)?)?;
     module.add_function(wrap_pyfunction!(delete_namespace, module)?)?;

@@ -90,9 +90,12 @@ impl NativeWorkQueue {
         timeout: Option<Duration>,
     ) -> PyResult<Vec<Bound<'py, AppendResult>>> {
         let queue = self.queue()?;
-        let Some(appended) = awaited(py, timeout, |wait| queue.put_once(work, wait))? else {
-            return Err(broker_to_py(queue.full()));
-        };
+        let mut appended = awaited(py, timeout, |wait| queue.put_once(work, wait))?;
+        if appended.is_none() {
+            // Once more, to learn what there is no room in.
+            appended = awaited(py, Some(Duration::ZERO), |wait| queue.put_once(work, wait))?;
+        }
+        let Some(appended) = appended else { return Err(broker_to_py(queue.full())) };
         self.appended(py, appended)
     }
 

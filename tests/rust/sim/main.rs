@@ -10,6 +10,7 @@
 //! | `keeping` | topics, groups, offsets and progress |
 //! | `remaking` | recoveries that make again what was lost, and are ended |
 //! | `repairing` | repairs, copies and snapshots |
+//! | `transactions` | transactions, all or nothing |
 //!
 //! A failure prints `MQSIM=case:call:state:depth`; with that in the environment the suite looks at this
 //! one state again and leaves its disk as files. `MQSTORE_SOAK=1` makes everything longer.
@@ -34,4 +35,5 @@ mod remaking;
 mod repairing;
 mod states;
 mod switches;
+mod transactions;
 mod workload;

@@ -190,7 +190,7 @@ impl Consumer {
         std::mem::take(&mut self.notes.lock())
     }
 
-    pub(super) fn note(&self, note: String) {
+    pub(crate) fn note(&self, note: String) {
         self.notes.lock().push(note);
     }
 

@@ -81,6 +81,10 @@ impl Core {
             shut_at_once: 0.into(),
             notes: Mutex::default(),
         });
+        let topics = core.topics();
+        for note in broker.before_consuming(group, &topics.each_ref().map(|topic| &**topic))? {
+            core.note(note);
+        }
         core.look_for_queues(&mut core.state.lock())?;
         core.finish_intents();
         Ok(core)

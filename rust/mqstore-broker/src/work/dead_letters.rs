@@ -21,16 +21,17 @@ use std::time::Duration;
 
 use mqstore_core::meta::ProgressRecord;
 use mqstore_core::{NewMessage, Origin, StoreError, StoredRecord};
-use mqstore_format::RecordView;
 use mqstore_format::properties::{
     DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET,
     ORIGIN_MESSAGE_ID, PROPERTY_CRC, RETRY_TOPIC,
 };
+use mqstore_format::topic::RETRY_TOPIC_PREFIX;
+use mqstore_format::{RecordView, push_property};
 
 use super::core::{Core, State};
 use super::leased::Place;
 use super::source::Spent;
-use crate::error::BrokerError;
+use crate::error::{BrokerError, view};
 
 /// Copies that are appended, and synced, together.
 const TOGETHER: usize = 32;
@@ -203,14 +204,18 @@ impl Core {
                 durable: true,
             })
             .collect();
+        let most = self.options.max_attempts.unwrap_or(0).cast_signed();
         let origins: Vec<_> = parts
             .iter()
             .map(|(view, _)| Origin {
                 sys_flag: view.sys_flag,
                 born_host: view.born_host,
-                reconsume_times: view
-                    .reconsume_times
-                    .saturating_add(self.options.max_attempts.unwrap_or(0).cast_signed()),
+                // Those of a retry topic are among the attempts, which may be as many when it comes.
+                reconsume_times: if view.topic.starts_with(RETRY_TOPIC_PREFIX) {
+                    most.max(view.reconsume_times.saturating_add(1))
+                } else {
+                    view.reconsume_times.saturating_add(most)
+                },
             })
             .collect();
         if !messages.is_empty() {
@@ -239,10 +244,6 @@ impl Core {
     }
 }
 
-fn view(record: &StoredRecord) -> Result<RecordView<'_>, BrokerError> {
-    Ok(record.view().map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?)
-}
-
 /// The topic that a message was sent to, also where it comes from a retry topic.
 fn origin_topic<'a>(view: &RecordView<'a>) -> &'a str {
     view.properties.get(RETRY_TOPIC).unwrap_or(view.topic)
@@ -251,25 +252,20 @@ fn origin_topic<'a>(view: &RecordView<'a>) -> &'a str {
 /// The properties of the copy of a message.
 fn properties(view: &RecordView<'_>) -> Vec<u8> {
     let mut text = Vec::with_capacity(view.properties.raw().len() + 160);
-    let mut push = |name: &[u8], value: &[u8]| {
-        for part in [name, b"\x01", value, b"\x02"] {
-            text.extend_from_slice(part);
-        }
-    };
     for (name, value) in view.properties.iter_raw() {
         if !NOT_COPIED.iter().any(|other| other.as_bytes() == name) {
-            push(name, value);
+            push_property(&mut text, name, value);
         }
     }
     let id = view.offset_message_id();
     let [retry_topic, origin_id] = view.properties.get_many([RETRY_TOPIC, ORIGIN_MESSAGE_ID]);
     if retry_topic.is_none() {
-        push(RETRY_TOPIC.as_bytes(), view.topic.as_bytes());
+        push_property(&mut text, RETRY_TOPIC, view.topic);
     }
     if origin_id.is_none() {
-        push(ORIGIN_MESSAGE_ID.as_bytes(), id.as_bytes());
+        push_property(&mut text, ORIGIN_MESSAGE_ID, &id);
     }
-    push(DLQ_ORIGIN_TOPIC.as_bytes(), origin_topic(view).as_bytes());
-    push(DLQ_ORIGIN_MESSAGE_ID.as_bytes(), id.as_bytes());
+    push_property(&mut text, DLQ_ORIGIN_TOPIC, origin_topic(view));
+    push_property(&mut text, DLQ_ORIGIN_MESSAGE_ID, &id);
     text
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mqstore_core::{Appended, NewMessage, StoreError};
-use mqstore_format::properties::TIMER_DELIVER_MS;
+use mqstore_format::properties::{TIMER_DELIVER_MS, push_property};
 
 use super::core::{Core, State};
 use super::settings::LONGEST;
@@ -102,9 +102,7 @@ impl Core {
         }
         let visible_ms = self.store().clock().now_ms().saturating_add(millis(delay));
         let mut properties = message.properties.to_vec();
-        for part in [TIMER_DELIVER_MS, "\x01", &visible_ms.to_string(), "\x02"] {
-            properties.extend_from_slice(part.as_bytes());
-        }
+        push_property(&mut properties, TIMER_DELIVER_MS, visible_ms.to_string());
         Ok(Some(properties))
     }
 

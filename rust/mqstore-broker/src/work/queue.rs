@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use mqstore_core::Appended;
+use mqstore_core::{Appended, StoreError};
 use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 
 use super::core::Core;
@@ -18,6 +18,9 @@ use crate::signal::LOOK;
 
 /// Leases of one thread that are kept for [`WorkQueue::task_done`] before those that ended are looked for.
 const KEPT: usize = 64;
+
+/// How often a put that waits for a quota looks whether there is room.
+const QUOTA_LOOK: Duration = Duration::from_millis(50);
 
 /// A handle on the work queue of a topic for a group. Threads may share it.
 ///
@@ -107,7 +110,8 @@ impl WorkQueue {
     /// Puts a message in. Without room it waits, at most `timeout`; `None` waits for ever.
     ///
     /// # Errors
-    /// [`BrokerError::Full`], [`BrokerError::ShutDown`]; whatever [`mqstore_core::Store::append`] says.
+    /// [`BrokerError::Full`], [`BrokerError::ShutDown`]; whatever [`mqstore_core::Store::append`] says, of which
+    /// [`StoreError::Full`] is waited for too.
     pub fn put(&self, message: &NewWork<'_>, timeout: Option<Duration>) -> Result<Appended, BrokerError> {
         self.put_all(std::slice::from_ref(message), timeout)?
             .pop()
@@ -133,7 +137,8 @@ impl WorkQueue {
         }
     }
 
-    /// As [`Self::put_all`]; `None` when there was no room within `wait`, or before.
+    /// As [`Self::put_all`]; `None` when there was no room within `wait`, or before. With no time to wait, a quota that is
+    /// used up is the store's error, [`StoreError::Full`].
     pub fn put_once(
         &self,
         messages: &[NewWork<'_>],
@@ -141,15 +146,18 @@ impl WorkQueue {
     ) -> Result<Option<Vec<Appended>>, BrokerError> {
         let seen = self.core.room.rings();
         self.check()?;
-        if let Some(appended) = self.core.try_put(messages, self.generation)? {
-            return Ok(Some(appended));
-        }
-        if wait.is_zero() {
-            return Ok(None);
-        }
+        let wait = match self.core.try_put(messages, self.generation) {
+            // What an expiry frees nobody is told of.
+            Err(BrokerError::Store(StoreError::Full { .. })) if !wait.is_zero() => wait.min(QUOTA_LOOK),
+            Ok(None) if !wait.is_zero() => wait,
+            outcome => return outcome,
+        };
         self.core.room.wait(seen, wait);
         self.check()?;
-        self.core.try_put(messages, self.generation)
+        match self.core.try_put(messages, self.generation) {
+            Err(BrokerError::Store(StoreError::Full { .. })) => Ok(None),
+            outcome => outcome,
+        }
     }
 
     /// The error for no room.

@@ -5,9 +5,10 @@ use mqstore_core::{NewMessage, Origin, StoreError};
 use mqstore_format::properties::{
     DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, ORIGIN_MESSAGE_ID, PROPERTY_CRC, RETRY_TOPIC, TIMER_DELIVER_MS,
 };
+use mqstore_format::push_property;
 
 use super::core::Core;
-use crate::error::BrokerError;
+use crate::error::{BrokerError, view};
 
 /// Dead letters that are appended and synced together.
 const TOGETHER: usize = 64;
@@ -39,13 +40,12 @@ impl Core {
             }
             let mut parts = Vec::with_capacity(records.len());
             for record in &records {
-                let view = record.view();
-                let view = view.map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?;
+                let view = view(record)?;
                 let [origin, retry] = view.properties.get_many([DLQ_ORIGIN_TOPIC, RETRY_TOPIC]);
                 let mut properties = Vec::with_capacity(view.properties.raw().len());
                 for (name, value) in view.properties.iter_raw() {
                     if !ADDED.iter().any(|added| added.as_bytes() == name) {
-                        properties.extend([name, b"\x01", value, b"\x02"].concat());
+                        push_property(&mut properties, name, value);
                     }
                 }
                 parts.push((view, origin.or(retry).unwrap_or(self.topic()), properties));

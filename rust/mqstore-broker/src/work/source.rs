@@ -17,6 +17,7 @@ use super::core::Core;
 use super::leased::{Held, Place};
 use crate::at_once::{NEAR_BYTES, Reach, Rest};
 use crate::error::BrokerError;
+use crate::popped::deliveries_before;
 
 /// Messages that are read ahead, at first and at most, and about how many bytes of them.
 const FIRST_AHEAD: usize = 8;
@@ -46,6 +47,8 @@ struct Ahead {
     record: StoredRecord,
     /// Until when it is held back, in epoch milliseconds.
     visible_ms: Option<i64>,
+    /// How often it was delivered before it came here.
+    delivered: u32,
 }
 
 /// A wait for more; over once `came` is set.
@@ -267,11 +270,13 @@ impl Source {
                     records.push(ProgressRecord::Finished { from: next, to: offset });
                 }
                 let held_back = message.visible_ms.filter(|visible_ms| *visible_ms > wish.now_ms);
-                let (until_ms, attempt) = held_back.map_or((wish.until_ms, 1), |visible_ms| (visible_ms, 0));
+                let delivered = message.delivered;
+                let (until_ms, attempt) = held_back
+                    .map_or((wish.until_ms, delivered.saturating_add(1)), |at_ms| (at_ms, delivered));
                 records.push(ProgressRecord::Leased { offset, until_ms, attempt });
                 match held_back {
                     Some(visible_ms) => {
-                        records.push(ProgressRecord::Returned { offset, visible_ms, attempt: 0 });
+                        records.push(ProgressRecord::Returned { offset, visible_ms, attempt });
                     }
                     None => leased += 1,
                 }
@@ -346,7 +351,8 @@ impl Source {
         self.scanned = reached;
         self.ahead.extend(batch.into_iter().map(|record| {
             let visible_ms = held_back_until(&record);
-            Ahead { record, visible_ms }
+            let delivered = deliveries_before(&self.place.topic, &record);
+            Ahead { record, visible_ms, delivered }
         }));
     }
 

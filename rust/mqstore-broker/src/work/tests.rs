@@ -2,6 +2,7 @@
 
 mod dead;
 mod model;
+mod popped;
 mod waiting;
 
 use std::time::Duration;

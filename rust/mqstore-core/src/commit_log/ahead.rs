@@ -342,6 +342,8 @@ impl CommitLog {
             return Ok(false);
         }
         match &mut *slot {
+            // One that may not get its name would take the room that a quota is to keep free.
+            None if self.may_grow_by(1).is_err() => Ok(false),
             None => {
                 let segment = self.stage_segment("ahead", base)?;
                 *slot = Some(Staged { segment, warm: 0, apart: None });

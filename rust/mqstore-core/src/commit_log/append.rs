@@ -35,6 +35,7 @@ use super::pool::Pool;
 use super::put_lock::{PutBusy, PutGuard, PutLimits, PutLock};
 use super::ring::PublishRing;
 use super::roll::activate;
+use super::room::Room;
 use super::segments::{NewestList, Segment, SegmentList};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
@@ -51,6 +52,8 @@ pub struct Pending<'a> {
     pub next_queue_offset: &'a AtomicI64,
     /// How many queue offsets it takes.
     pub messages: u16,
+    /// What its topic may hold.
+    pub room: &'a Room,
     /// Where it went, once it is appended.
     pub placed: Placed,
 }
@@ -90,6 +93,8 @@ pub struct LogOptions {
     pub limits: PutLimits,
     /// What is prepared ahead of the writer.
     pub ahead: AheadOptions,
+    /// Bytes of segments that there may be.
+    pub max_bytes: Option<u64>,
 }
 
 /// Bytes ahead of the tail that are kept present: some 50 ms of the fastest appends.
@@ -112,6 +117,7 @@ impl LogOptions {
                 busy_after_ms: options.busy_after_ms,
                 queue_wait_ms: options.queue_wait_limit_ms,
             },
+            max_bytes: options.max_bytes,
             ahead: AheadOptions {
                 enabled: options.prewarm,
                 window_bytes: match options.durability {
@@ -148,6 +154,8 @@ pub struct CommitLog {
     pub(super) stopped: AtomicBool,
     pub(super) cause: Mutex<Option<(&'static str, String)>>,
     pub(super) refused: AtomicU64,
+    /// Bytes of segments that there may be.
+    pub(super) max_bytes: Option<u64>,
     /// Where the log ended when it was opened: what follows this process wrote.
     pub(super) own_from: u64,
     /// Bytes before the end that are taken to be in memory.
@@ -253,6 +261,7 @@ impl CommitLog {
             stopped: AtomicBool::new(false),
             cause: Mutex::new(None),
             refused: AtomicU64::new(0),
+            max_bytes: options.max_bytes,
             own_from: end,
             hot_bytes: hot_bytes(files.vfs.environment().memory_bytes),
             read_maps: ReadMaps::default(),
@@ -367,7 +376,7 @@ impl CommitLog {
     ///
     /// # Errors
     /// [`StoreError::Busy`] when the lock was held or waited for too long, [`StoreError::TooLarge`],
-    /// [`StoreError::DiskFull`] and other errors of making a segment: nothing was appended then.
+    /// [`StoreError::Full`], [`StoreError::DiskFull`] and other errors of making a segment: nothing was appended then.
     /// [`StoreError::Poisoned`] when the log was stopped.
     pub fn append(
         &self,
@@ -419,11 +428,14 @@ impl CommitLog {
             if put.sealed {
                 return Err(StoreError::Closed { path: self.files.root.clone() });
             }
+            self.admit(records)?;
             // The clock may step back; stored times never do.
             put.point.store_timestamp_ms = put.point.store_timestamp_ms.max(now_ms);
             let fits_a_segment = total <= self.max_record_bytes();
             if fits_a_segment {
                 self.make_room(&mut put, total, true)?;
+            } else {
+                self.may_hold(&put, records)?;
             }
             match &self.pool {
                 Some(pool) if total > pool.capacity() / 4 || !fits_a_segment => {
@@ -502,6 +514,7 @@ impl CommitLog {
             store_timestamp_ms: put.point.store_timestamp_ms,
         };
         record.next_queue_offset.store(queue_offset + i64::from(record.messages), Ordering::Release);
+        record.room.draw(record.messages);
         put.point.last_offset = put.point.position;
         put.point.last_size = size as u32;
         put.point.position += size as u64;

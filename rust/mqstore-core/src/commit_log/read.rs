@@ -86,6 +86,8 @@ pub struct RecordReader {
     log: Option<Arc<CommitLog>>,
     /// What was read last in memory.
     part: Option<MappedPart>,
+    /// Whether what it reads is in the log's counts.
+    counts: bool,
     /// Records near the end of the log that were read and are not in the log's counts yet.
     hot: u64,
     list: Arc<SegmentList>,
@@ -103,6 +105,7 @@ impl RecordReader {
         Self {
             log,
             part: None,
+            counts: true,
             hot: 0,
             list,
             limit,
@@ -111,6 +114,13 @@ impl RecordReader {
             last_end: 0,
             held: None,
         }
+    }
+
+    /// The same, for looks at records that nobody reads: they are left out of the log's counts.
+    #[must_use]
+    pub fn uncounted(mut self) -> Self {
+        self.counts = false;
+        self
     }
 
     /// Where it stops reading.
@@ -182,7 +192,7 @@ impl RecordReader {
 
     /// Counts a record that is read from the file.
     fn count(&mut self, offset: u64) {
-        let Some(log) = &self.log else { return };
+        let Some(log) = self.log.as_ref().filter(|_| self.counts) else { return };
         match log.cold_distance(offset) {
             Some(behind) => {
                 log.reads().cold.fetch_add(1, Ordering::Relaxed);
@@ -223,7 +233,7 @@ impl RecordReader {
     pub fn release(&mut self) {
         self.held = None;
         self.part = None;
-        if let Some(log) = &self.log {
+        if let Some(log) = self.log.as_ref().filter(|_| self.counts) {
             log.reads().hot.fetch_add(std::mem::take(&mut self.hot), Ordering::Relaxed);
         }
     }

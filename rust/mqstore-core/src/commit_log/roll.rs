@@ -53,10 +53,15 @@ impl CommitLog {
         if bytes > limit {
             return Err(StoreError::TooLarge { what: "the record", size: bytes, limit });
         }
-        if put.rest().is_some_and(|rest| bytes + BLANK_HEADER_BYTES as u64 <= rest) {
+        if put.rest().is_some_and(|rest| Self::has_place(rest, bytes)) {
             return Ok(());
         }
         self.roll(put, between)
+    }
+
+    /// Whether `bytes` and a filler behind them fit in the `rest` of a segment.
+    pub(super) fn has_place(rest: u64, bytes: u64) -> bool {
+        bytes + BLANK_HEADER_BYTES as u64 <= rest
     }
 
     /// Goes on at the begin of the next segment, whatever is left of this one; where that is.
@@ -69,6 +74,7 @@ impl CommitLog {
     /// Closes the active segment and opens the next one.
     fn roll(&self, put: &mut PutState, between: bool) -> Result<(), StoreError> {
         let base = put.active.as_ref().map_or(put.point.position, |active| active.segment.end_offset());
+        self.may_grow_by(1)?;
         let next = self.next_segment(base)?;
         if let (Some(rest), Some(active)) = (put.rest().filter(|rest| *rest > 0), put.active.clone()) {
             self.drain_locked(put)?;

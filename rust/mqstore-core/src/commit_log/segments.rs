@@ -19,6 +19,9 @@ use mqstore_io::{FileLength, MapAccess, MappedFile, MappedFileQueue, StrayKind};
 use crate::error::{IoContext, StoreError, Stray};
 use crate::files::StoreFiles;
 
+/// How often a log with a gap is listed anew at most: once where it has one, more often where a writer is at it.
+const MOST_LISTINGS: u32 = 20;
+
 /// One file of the log.
 pub type Segment = MappedFile;
 
@@ -40,8 +43,7 @@ impl SegmentList {
                 .at(path, "opening a log segment")?;
             return Ok(Self::of_files(vec![segment]));
         }
-        let (row, list) = Self::load_row(files, 1, MapAccess::Read)?;
-        Ok(Self { segments: row.snapshot(), ..list })
+        settled(|| Self::load_row(files, 1, MapAccess::Read).map(|(_, list)| list))
     }
 
     /// As [`Self::load`]; a log whose folders are all missing is an empty one, as in a copy that kept
@@ -127,6 +129,24 @@ impl SegmentList {
     }
 }
 
+/// What `list` finds, where a writer may name and remove segments meanwhile: a listing of a folder may lack a file
+/// that was named while it was made and have one that was named later. A gap therefore counts once the segment
+/// behind it was there before the listing began: segments are named in their order.
+fn settled(mut list: impl FnMut() -> Result<SegmentList, StoreError>) -> Result<SegmentList, StoreError> {
+    let mut found = list()?;
+    for _ in 0..MOST_LISTINGS {
+        if found.gaps.is_empty() {
+            break;
+        }
+        let named = found.end_offset();
+        found = list()?;
+        if found.gaps.iter().all(|(_, behind)| *behind < named) {
+            break;
+        }
+    }
+    Ok(found)
+}
+
 /// The list of a row that changes, as it is now.
 ///
 /// Across threads: whoever has changed the row renews the list; readers take it without waiting for them.
@@ -147,6 +167,64 @@ impl NewestList {
         // The row is asked under the lock: of two who changed it, the later one leaves the newer list.
         let mut list = self.0.write();
         *list = Arc::new(SegmentList::of(row));
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use mqstore_io::{SimVfs, Vfs};
+
+    use super::*;
+
+    const BYTES: u64 = 16;
+
+    /// What is found by listings that see segments of these numbers, one listing after the other, the last again and
+    /// again; and how many were made.
+    fn found(listings: &[&[u64]]) -> (Vec<u64>, Vec<(u64, u64)>, usize) {
+        let vfs: Arc<dyn Vfs> = Arc::new(SimVfs::default());
+        let mut made = 0;
+        let list = settled(|| {
+            let numbers = *listings.get(made).or(listings.last()).unwrap();
+            made += 1;
+            let open = |number: &u64| {
+                let path = PathBuf::from(format!("/{made}-{number}"));
+                MappedFile::stage(&vfs, &path, number * BYTES, BYTES).unwrap()
+            };
+            let list = SegmentList::of_files(numbers.iter().map(open).collect());
+            let ends = list.segments().iter().map(|segment| segment.end_offset());
+            let begins = list.segments().iter().skip(1).map(|segment| segment.base_offset());
+            let gaps = ends.zip(begins).filter(|(end, begin)| end != begin).collect();
+            Ok(SegmentList { gaps, ..list })
+        })
+        .unwrap();
+        let numbers = list.segments().iter().map(|segment| segment.base_offset() / BYTES).collect();
+        (numbers, list.gaps, made)
+    }
+
+    #[test]
+    fn a_row_without_a_gap_is_listed_once() {
+        assert_eq!(found(&[&[0, 1, 2]]), (vec![0, 1, 2], vec![], 1));
+        assert_eq!(found(&[&[]]), (vec![], vec![], 1));
+    }
+
+    #[test]
+    fn a_segment_that_was_named_during_the_listing_is_found() {
+        assert_eq!(found(&[&[0, 1, 3], &[0, 1, 2, 3]]), (vec![0, 1, 2, 3], vec![], 2));
+        // And so is one that was named during the next.
+        assert_eq!(found(&[&[0, 2], &[0, 1, 2, 4], &[0, 1, 2, 3, 4]]), (vec![0, 1, 2, 3, 4], vec![], 3));
+        // Retention took two of them while the first listing was made.
+        assert_eq!(found(&[&[0, 2, 3], &[2, 3]]), (vec![2, 3], vec![], 2));
+    }
+
+    #[test]
+    fn what_is_missing_stays_so() {
+        assert_eq!(found(&[&[0, 2, 3]]), (vec![0, 2, 3], vec![(BYTES, 2 * BYTES)], 2));
+        assert_eq!(found(&[&[0, 2], &[0, 2, 3]]), (vec![0, 2, 3], vec![(BYTES, 2 * BYTES)], 2));
+        let last = 2 + u64::from(MOST_LISTINGS);
+        let rows: Vec<Vec<u64>> = (2..=last).map(|newest| vec![0, newest]).collect();
+        let rows: Vec<&[u64]> = rows.iter().map(Vec::as_slice).collect();
+        assert_eq!(found(&rows).2, 1 + MOST_LISTINGS as usize, "a writer that is always at it");
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! Source: `ConsumeQueueStore`, `AbstractConsumeQueueStore`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use mqstore_io::sync::{Arc, Mutex, RwLock, map_with_helpers};
@@ -203,6 +203,22 @@ impl QueueSet {
     /// Number of queues, batch queues included.
     pub fn count(&self) -> usize {
         self.queues.read().values().map(BTreeMap::len).sum::<usize>() + self.batches().len()
+    }
+
+    /// The ids of the queues of one topic, batch queues included.
+    pub fn ids(&self, topic: &str) -> BTreeSet<i32> {
+        let mut ids = self.batch.ids(topic);
+        ids.extend(self.queues.read().get(topic).into_iter().flat_map(BTreeMap::keys));
+        ids
+    }
+
+    /// The first offsets of the queues of one topic together.
+    pub fn first_offsets(&self, topic: &str) -> u64 {
+        let first = |queue_id| match self.batch(topic, queue_id) {
+            Some(queue) => queue.min_offset(),
+            None => self.get(topic, queue_id).map_or(0, |queue| queue.min_offset()),
+        };
+        self.ids(topic).into_iter().map(|queue_id| first(queue_id).max(0) as u64).sum()
     }
 
     /// The ids of the queues of each topic, ascending; batch queues included.

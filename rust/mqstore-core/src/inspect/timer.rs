@@ -3,33 +3,23 @@
 //! Owns nothing on disk. Looks at what must hold whatever a broker was doing: lengths, magic numbers, places within
 //! bounds. Counts are not looked at, since RocketMQ itself does not keep them true.
 //!
-//! ```text
-//! timerwheel           slots of 32 bytes: time 8 | first 8 | last 8 | count 4 | magic 4      by time modulo slots
-//! timerlog/<20 digits> units of 52 bytes: size 4 | previous 8 | magic 4 | written 8 | delay 4 | log offset 8 | size 4 | ...
-//!                      a blank of 16 bytes ends a file: bytes left 4 | 0 8 | CBD43194
-//! config/timercheck    read time 8 | log position 8 | queue offset 8 | ...
-//! ```
-//!
-//! Source: `TimerWheel`, `Slot`, `TimerLog`, `TimerMessageStore#recoverAndRevise`, `TimerCheckpoint`.
+//! Their bytes are drawn in [`mqstore_format::timer`]. Source: `TimerMessageStore#recoverAndRevise`.
 
 use std::path::{Path, PathBuf};
 
-use mqstore_format::names::{TIMERLOG_DIR, TIMERWHEEL_FILE};
+use mqstore_format::names::{TIMERCHECK_FILE, TIMERLOG_DIR, TIMERWHEEL_FILE};
 use mqstore_format::parse_offset_file_name;
+use mqstore_format::timer::{
+    self, TIMER_UNIT_BYTES, TimerCheckpoint, TimerEntry, TimerSlot, TimerUnit, WHEEL_BYTES,
+};
 use mqstore_io::{Access, FileKind};
 
 use super::problems::{Kind, VerifyReport};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
-/// The topic that timer messages wait in.
-pub(super) const TOPIC: &str = "rmq_sys_wheel_timer";
-
-const SLOT_BYTES: u64 = 32;
-/// Twice seven days of seconds. Source: `TimerMessageStore#TIMER_WHEEL_TTL_DAY`, `TimerWheel#slotsTotal`.
-const SLOTS: u64 = 2 * 7 * 86_400;
-const UNIT_BYTES: u64 = 52;
-const BLANK_MAGIC: u32 = 0xCBD4_3194;
+const SLOT_BYTES: u64 = timer::SLOT_BYTES as u64;
+const UNIT_BYTES: u64 = TIMER_UNIT_BYTES as u64;
 /// Units that are read at once.
 const UNITS_AT_ONCE: u64 = 8192;
 /// Findings of one kind that are told one by one.
@@ -43,7 +33,8 @@ pub(super) fn check(
     report: &mut VerifyReport,
 ) -> Result<(), StoreError> {
     // What speaks of the log comes before it: a broker moves all of them on.
-    let checked = files.vfs.read_file(&files.config().join("timercheck"), 1 << 16).unwrap_or_default();
+    let checked = files.vfs.read_file(&files.config().join(TIMERCHECK_FILE), 1 << 16).unwrap_or_default();
+    let checked = TimerCheckpoint::decode(&checked);
     let slots = wheel(files, report)?;
     let log = timer_log(files, log_end, report)?;
     let wheel = files.root.join(TIMERWHEEL_FILE);
@@ -55,16 +46,12 @@ pub(super) fn check(
         );
         report.add(Kind::TimerWheel, &wheel, Some(slot.place), detail);
     }
-    let long = |at: usize| {
-        checked.get(at..at + 8).and_then(|bytes| bytes.first_chunk()).map(|bytes| i64::from_be_bytes(*bytes))
-    };
-    let path = files.config().join("timercheck");
-    for (name, value, end) in
-        [("lastTimerLogFlushPos", long(8), Some(log.end)), ("lastTimerQueueOffset", long(16), queue_end)]
-    {
-        if let (Some(value), Some(end)) = (value, end)
-            && value > end
-        {
+    let path = files.config().join(TIMERCHECK_FILE);
+    for (name, value, end) in [
+        ("lastTimerLogFlushPos", checked.last_timer_log_flush_pos, Some(log.end)),
+        ("lastTimerQueueOffset", checked.last_timer_queue_offset, queue_end),
+    ] {
+        if let Some(end) = end.filter(|end| value > *end) {
             report.add(Kind::TimerCheckpoint, &path, None, format!("{name} is {value}; the end is {end}"));
         }
     }
@@ -82,8 +69,8 @@ fn wheel(files: &StoreFiles, report: &mut VerifyReport) -> Result<Vec<Slot>, Sto
     let path = files.root.join(TIMERWHEEL_FILE);
     let Ok(file) = files.vfs.open(&path, Access::Read) else { return Ok(Vec::new()) };
     let len = file.len().at(&path, "looking at the timer wheel")?;
-    if len != SLOTS * SLOT_BYTES {
-        let detail = format!("{len} bytes long; a wheel has {}", SLOTS * SLOT_BYTES);
+    if len != WHEEL_BYTES {
+        let detail = format!("{len} bytes long; a wheel has {WHEEL_BYTES}");
         report.add(Kind::TimerWheel, &path, None, detail);
         return Ok(Vec::new());
     }
@@ -97,12 +84,9 @@ fn wheel(files: &StoreFiles, report: &mut VerifyReport) -> Result<Vec<Slot>, Sto
         buffer.resize(bytes as usize, 0);
         file.read_exact_at(&mut buffer, at).at(&path, "reading the timer wheel")?;
         for (slot, place) in buffer.as_chunks::<32>().0.iter().zip((at..).step_by(SLOT_BYTES as usize)) {
-            if *slot == [0; 32] {
-                continue;
-            }
-            let (time, first, last) = (long(slot, 0), long(slot, 8), long(slot, 16));
+            let Some(TimerSlot { time, first, last, .. }) = TimerSlot::decode(slot) else { continue };
             let index = place / SLOT_BYTES;
-            let belongs = u64::try_from(time).is_ok_and(|time| time % SLOTS == index);
+            let belongs = time >= 0 && TimerSlot::index(time) as u64 == index;
             if belongs && first <= last && first >= -1 {
                 found.push(Slot { place, time, last });
             } else if wrong < MOST_FINDINGS {
@@ -176,13 +160,13 @@ fn units(
         for unit in buffer.as_chunks::<52>().0 {
             let own = (base + at) as i64;
             match judge(unit, own, log_end) {
-                Unit::Good => at += UNIT_BYTES,
-                Unit::Blank => {
+                TimerEntry::Unit(_) => at += UNIT_BYTES,
+                TimerEntry::Blank => {
                     log.end = (base + len) as i64;
                     return Ok(true);
                 }
-                Unit::Zero => return Ok(false),
-                Unit::Wrong(reason) => {
+                TimerEntry::Empty => return Ok(false),
+                TimerEntry::Wrong(reason) => {
                     report.add(Kind::TimerLog, path, Some(at), reason);
                     return Ok(false);
                 }
@@ -194,42 +178,14 @@ fn units(
     Ok(true)
 }
 
-enum Unit {
-    Good,
-    Blank,
-    /// Nothing was written here.
-    Zero,
-    Wrong(String),
-}
-
-fn judge(unit: &[u8; 52], own: i64, log_end: u64) -> Unit {
-    let (size, magic) = (int(unit, 0), int(unit, 12));
-    if *unit == [0; 52] {
-        return Unit::Zero;
+fn judge(unit: &[u8; TIMER_UNIT_BYTES], own: i64, log_end: u64) -> TimerEntry {
+    let entry = TimerEntry::decode(unit, own);
+    if let TimerEntry::Unit(TimerUnit { physical_offset, size, .. }) = entry
+        && physical_offset as u64 + size as u64 > log_end
+    {
+        return TimerEntry::Wrong(format!(
+            "leads to log offset {physical_offset} ({size} bytes); the log ends at {log_end}"
+        ));
     }
-    if magic as u32 == BLANK_MAGIC {
-        return Unit::Blank;
-    }
-    if i64::from(size) != UNIT_BYTES as i64 || magic & !0xF != 0 || magic & 1 == 0 {
-        return Unit::Wrong(format!("no unit of a timer log: size {size}, magic {magic:#x}"));
-    }
-    let (previous, place, bytes) = (long(unit, 4), long(unit, 28), int(unit, 36));
-    if previous < -1 || previous >= own {
-        return Unit::Wrong(format!("its previous unit would be at {previous}; it stands at {own} itself"));
-    }
-    let ends =
-        u64::try_from(place).ok().zip(u64::try_from(bytes).ok()).and_then(|(at, len)| at.checked_add(len));
-    if bytes <= 0 || ends.is_none_or(|end| end > log_end) {
-        let reason = format!("leads to log offset {place} ({bytes} bytes); the log ends at {log_end}");
-        return Unit::Wrong(reason);
-    }
-    Unit::Good
-}
-
-fn long(bytes: &[u8], at: usize) -> i64 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| i64::from_be_bytes(*bytes))
-}
-
-fn int(bytes: &[u8], at: usize) -> i32 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| i32::from_be_bytes(*bytes))
+    entry
 }

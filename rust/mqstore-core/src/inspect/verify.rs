@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mqstore_format::IndexGeometry;
+use mqstore_format::timer::TIMER_TOPIC;
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 use serde::{Deserialize, Serialize};
@@ -131,7 +132,7 @@ pub(super) fn conclude(
     check.meta()?;
     positions.report(end_of, &mut check.report);
     if !files.is_log_alone() {
-        timer::check(files, end, end_of(timer::TOPIC, 0), &mut check.report)?;
+        timer::check(files, end, end_of(TIMER_TOPIC, 0), &mut check.report)?;
     }
     check.report.ok = check.report.problems.is_empty();
     Ok(check.report)

@@ -93,6 +93,25 @@ pub enum ProgressRecord {
         /// One past its largest.
         max: i64,
     },
+    /// What a broker popped of the queue and wrote down below this offset of the commit log is part of the state.
+    TookOver {
+        /// The offset in the log.
+        log_offset: i64,
+    },
+}
+
+impl ProgressRecord {
+    /// The message that it is of, or the first of several.
+    fn offset(&self) -> i64 {
+        match *self {
+            Self::Leased { offset, .. }
+            | Self::Returned { offset, .. }
+            | Self::DeadLetter { offset, .. }
+            | Self::Extended { offset, .. } => offset,
+            Self::Finished { from: at, .. } | Self::Moved { to: at } | Self::Clamped { min: at, .. } => at,
+            Self::TookOver { .. } => 0,
+        }
+    }
 }
 
 /// Why a record does not fit the state; nothing was changed then.
@@ -146,6 +165,8 @@ pub struct Progress {
     tokens: u64,
     /// Whether anything was said of it.
     known: bool,
+    /// What a broker popped is part of it as far as it was written down below this offset of the log.
+    taken_over: i64,
 }
 
 impl Progress {
@@ -174,6 +195,53 @@ impl Progress {
     /// The first offset that was never leased.
     pub fn next(&self) -> i64 {
         self.next
+    }
+
+    /// See [`ProgressRecord::TookOver`]; 0 where nothing was taken over.
+    pub fn taken_over(&self) -> i64 {
+        self.taken_over
+    }
+
+    /// The changes by which messages that a broker popped and nobody acknowledged are leased again, those below
+    /// [`Self::committed`]: by offset, until when and in which delivery somebody has them. What is known from there on
+    /// counts more than what the broker knew. With [`ProgressRecord::TookOver`] behind them, in one frame.
+    pub fn taking_over(&self, popped: &BTreeMap<i64, (i64, u32)>, log_offset: i64) -> Vec<ProgressRecord> {
+        let mut records = Vec::new();
+        let mut lost = popped.range(0..self.committed.max(0)).peekable();
+        if let Some((first, _)) = lost.peek() {
+            let mut at = **first;
+            records.push(ProgressRecord::Moved { to: at });
+            let mut lease = |offset: i64, until_ms: i64, attempt: u32, then: Option<ProgressRecord>| {
+                if at < offset {
+                    records.push(ProgressRecord::Finished { from: at, to: offset });
+                }
+                records.push(ProgressRecord::Leased { offset, until_ms, attempt });
+                records.extend(then);
+                at = offset + 1;
+            };
+            for (offset, (until_ms, attempt)) in lost {
+                lease(*offset, *until_ms, *attempt, None);
+            }
+            let mut open: Vec<ProgressRecord> = self.parts().collect();
+            open.sort_by_key(ProgressRecord::offset);
+            for part in open {
+                match part {
+                    ProgressRecord::Leased { offset, until_ms, attempt } => {
+                        lease(offset, until_ms, attempt, None);
+                    }
+                    ProgressRecord::Returned { offset, visible_ms, attempt } => {
+                        lease(offset, visible_ms, attempt, Some(part));
+                    }
+                    ProgressRecord::DeadLetter { offset, .. } => lease(offset, 0, 0, Some(part)),
+                    _ => {}
+                }
+            }
+            if at < self.next {
+                records.push(ProgressRecord::Finished { from: at, to: self.next });
+            }
+        }
+        records.push(ProgressRecord::TookOver { log_offset });
+        records
     }
 
     /// The lease of `offset`, ended or not.
@@ -242,9 +310,9 @@ impl Progress {
     }
 
     /// Whether all of `records` fit, one after the other. Only what the first of them changes at
-    /// [`Self::next`] is taken into account for the later ones.
+    /// [`Self::next`], and that a move opens everything again, is taken into account for the later ones.
     pub fn check(&self, records: &[ProgressRecord]) -> Result<(), Refused> {
-        let mut next = self.next;
+        let (mut next, mut moved) = (self.next, None);
         for record in records {
             match *record {
                 ProgressRecord::Leased { offset, .. } => {
@@ -254,7 +322,8 @@ impl Progress {
                     if offset > next {
                         return Err(Refused::Ahead { offset, next });
                     }
-                    if self.is_finished(offset) || self.dead_letters.contains_key(&offset) {
+                    let dies = moved.is_none() && self.dead_letters.contains_key(&offset);
+                    if self.was_finished(offset, moved) || dies {
                         return Err(Refused::Finished { offset });
                     }
                     next = next.max(offset + 1);
@@ -274,11 +343,12 @@ impl Progress {
                     if !(0..next).contains(&offset) {
                         return Err(Refused::NotLeased { offset });
                     }
-                    if self.is_finished(offset) {
+                    if self.was_finished(offset, moved) {
                         return Err(Refused::Finished { offset });
                     }
                     let extends = matches!(record, ProgressRecord::Extended { .. });
-                    if extends && offset < self.next && !self.leases.contains_key(&offset) {
+                    if extends && moved.is_none() && offset < self.next && !self.leases.contains_key(&offset)
+                    {
                         return Err(Refused::NotLeased { offset });
                     }
                 }
@@ -287,6 +357,12 @@ impl Progress {
                         return Err(Refused::NoRange { from: to, to });
                     }
                     next = to;
+                    moved = Some(to);
+                }
+                ProgressRecord::TookOver { log_offset } => {
+                    if log_offset < 0 {
+                        return Err(Refused::NoRange { from: log_offset, to: log_offset });
+                    }
                 }
                 ProgressRecord::Clamped { min, max } => {
                     if min < 0 || max < min {
@@ -297,6 +373,11 @@ impl Progress {
             }
         }
         Ok(())
+    }
+
+    /// Whether `offset` is finished, in front of `moved`, to which the queue was moved meanwhile.
+    fn was_finished(&self, offset: i64, moved: Option<i64>) -> bool {
+        moved.map_or_else(|| self.is_finished(offset), |to| offset < to)
     }
 
     /// Makes the change that `record` names. One that does not fit changes nothing.
@@ -324,8 +405,10 @@ impl Progress {
                 }
             }
             ProgressRecord::Moved { to } if to >= 0 => {
-                *self = Self { tokens: self.tokens, ..Self::starting_at(to) };
+                let (tokens, taken_over) = (self.tokens, self.taken_over);
+                *self = Self { tokens, taken_over, ..Self::starting_at(to) };
             }
+            ProgressRecord::TookOver { log_offset } => self.taken_over = self.taken_over.max(log_offset),
             ProgressRecord::Clamped { min, max } if (0..=max).contains(&min) => self.clamp(min, max),
             ProgressRecord::Moved { .. } | ProgressRecord::Clamped { .. } => {}
         }
@@ -337,7 +420,8 @@ impl Progress {
         (0..=next).contains(&committed).then(|| Self { committed, next, known: true, ..Self::default() })
     }
 
-    /// Adds a part of a state that was kept: a finished range, a lease, a wait or a dead letter; whether it is one.
+    /// Adds a part of a state that was kept: a finished range, a lease, a wait, a dead letter, or what was taken over;
+    /// whether it is one.
     pub(super) fn restore(&mut self, part: &ProgressRecord) -> bool {
         let open = self.committed..self.next;
         match *part {
@@ -357,6 +441,10 @@ impl Progress {
             ProgressRecord::DeadLetter { offset, dlq_offset } if open.contains(&offset) => {
                 self.dead_letters.insert(offset, dlq_offset).is_none()
             }
+            ProgressRecord::TookOver { log_offset } => {
+                self.taken_over = log_offset;
+                true
+            }
             _ => false,
         }
     }
@@ -374,7 +462,9 @@ impl Progress {
         });
         let dead_letters =
             self.dead_letters().map(|(offset, dlq_offset)| ProgressRecord::DeadLetter { offset, dlq_offset });
-        finished.chain(leases).chain(waiting).chain(dead_letters)
+        let taken_over = self.taken_over;
+        let taken_over = (taken_over > 0).then_some(ProgressRecord::TookOver { log_offset: taken_over });
+        finished.chain(leases).chain(waiting).chain(dead_letters).chain(taken_over)
     }
 
     /// The change that makes `offset` the group's, as a broker's file has it: forward as if everything below were

@@ -17,9 +17,9 @@
 //! 10 known      file, stamp                     the file that is there, as we wrote or read it
 //! 11 changed    file, 0 or 1                    whether something changed since the last `begun`
 //! 77 synced     "QSYNCED", place (8)            everything before this place was synced
-//! 16 to 22      group, topic, queue, fields     a change of a progress: ProgressRecord, in the order of its variants
+//! 16 to 23      group, topic, queue, fields     a change of a progress: ProgressRecord, in the order of its variants
 //! 32 kept       group, topic, queue, place, committed, next      a progress as it was at that place
-//! 48 to 51      fields                          what is open or finished in it; of the one kept last
+//! 48 to 51, 55  fields                          what is open or finished in it, taken over; of the one kept last
 //!
 //! file    0 topics.json   1 subscriptionGroup.json   2 consumerOffset.json
 //! saved   0 changed since   1 in the file that is being written   2 in the file that is known
@@ -141,9 +141,9 @@ const SYNCED_REST: &[u8; 7] = b"QSYNCED";
 pub(super) const SYNCED_MARK: &[u8; 8] = b"MQSYNCED";
 
 /// Kinds of progress records, counted from their first.
-const PROGRESS_KINDS: u8 = 7;
-/// How many of them describe a state, too.
-const PART_KINDS: u8 = 4;
+const PROGRESS_KINDS: u8 = 8;
+/// Those of them that describe a state, too.
+const PART_KINDS: [u8; 5] = [0, 1, 2, 3, 7];
 
 impl MetaRecord<'_> {
     /// Appends the record's bytes to `out`.
@@ -229,7 +229,7 @@ impl<'a> MetaRecord<'a> {
             _ if (PROGRESS..PROGRESS + PROGRESS_KINDS).contains(&kind) => {
                 Self::Progress { queue: at.queue()?, record: at.progress(kind - PROGRESS)? }
             }
-            _ if (KEPT_PARTS..KEPT_PARTS + PART_KINDS).contains(&kind) => {
+            _ if kind.checked_sub(KEPT_PARTS).is_some_and(|part| PART_KINDS.contains(&part)) => {
                 Self::KeptPart(at.progress(kind - KEPT_PARTS)?)
             }
             _ => return None,
@@ -249,6 +249,7 @@ impl ProgressRecord {
             Self::Extended { .. } => 4,
             Self::Moved { .. } => 5,
             Self::Clamped { .. } => 6,
+            Self::TookOver { .. } => 7,
         }
     }
 
@@ -268,7 +269,7 @@ impl ProgressRecord {
                 put_signed(out, offset);
                 put_signed(out, other);
             }
-            Self::Moved { to } => put_signed(out, to),
+            Self::Moved { to: at } | Self::TookOver { log_offset: at } => put_signed(out, at),
             Self::Clamped { min, max } => {
                 put_signed(out, min);
                 put_signed(out, max);
@@ -410,6 +411,7 @@ impl<'a> Cursor<'a> {
             4 => ProgressRecord::Extended { offset: first, until_ms: self.signed()? },
             5 => ProgressRecord::Moved { to: first },
             6 => ProgressRecord::Clamped { min: first, max: self.signed()? },
+            7 => ProgressRecord::TookOver { log_offset: first },
             _ => return None,
         })
     }
@@ -438,6 +440,7 @@ mod tests {
             3 => ProgressRecord::DeadLetter { offset: first, dlq_offset: other },
             4 => ProgressRecord::Extended { offset: first, until_ms: other },
             5 => ProgressRecord::Moved { to: first },
+            6 => ProgressRecord::TookOver { log_offset: first },
             _ => ProgressRecord::Clamped { min: first, max: other },
         })
     }
@@ -476,7 +479,7 @@ mod tests {
                 MetaRecord::Progress { queue, record: progress },
                 MetaRecord::Kept { queue, place, committed, next },
             ];
-            if progress.kind() < PART_KINDS {
+            if PART_KINDS.contains(&progress.kind()) {
                 records.push(MetaRecord::KeptPart(progress));
             }
             let mut bytes = Vec::new();

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use mqstore_io::sync::{Condvar, Mutex};
 
 use super::Store;
+use super::transactional::Marks;
 use super::writer::{Returns, Writer};
 use crate::error::StoreError;
 use crate::message::{Appended, NewMessage};
@@ -200,7 +201,7 @@ fn append(writer: &Writer, request: &AppendRequest) -> Result<(Vec<Appended>, u6
     let messages = request.messages();
     let appended = match messages.as_slice() {
         [one] if !request.many => vec![writer.append_one(one, Returns::Placed)?],
-        all => writer.append_all(all, None, Returns::Placed)?,
+        all => writer.append_all(all, Marks::None, Returns::Placed)?,
     };
     let end = appended.last().map_or(0, |last| last.commit_log_offset + u64::from(last.size));
     Ok((appended, end))

@@ -6,6 +6,7 @@
 use mqstore_format::{Host, RecordSpec, SysFlag, validate_topic};
 
 use super::Store;
+use super::transactional::Marks;
 use super::writer::{Returns, check_queue_id, invalid_record};
 use crate::error::StoreError;
 use crate::message::{Appended, NewMessage};
@@ -51,7 +52,7 @@ impl Store {
         origins: &[Origin],
     ) -> Result<Vec<Appended>, StoreError> {
         messages.iter().try_for_each(|message| self.check_copies_to(message.topic))?;
-        self.writer("append")?.append_all(messages, Some(origins), Returns::Synced)
+        self.writer("append")?.append_all(messages, Marks::Origins(origins), Returns::Synced)
     }
 
     /// Appends a record of another store to a topic with batch queues: a batch of messages as it is, or a single

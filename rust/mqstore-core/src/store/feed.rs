@@ -47,6 +47,7 @@ impl Writer {
         self.feed.log_lost(&lost)?;
         for Lost { topic, queue_id, end, .. } in lost {
             self.next_of(&topic, queue_id, |next| next.store(end, Ordering::Release));
+            self.renew_room(&topic);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use mqstore_io::{Clock, FileKind, Vfs};
 
 use super::consumers::{GroupOffsets, consumers, saved_offsets};
 use super::rates::{HourRate, hours};
-use super::{QueueInfo, Side, Store};
+use super::{Popped, PoppedQueue, QueueInfo, Side, Store};
 use crate::error::StoreError;
 use crate::files::StoreFiles;
 use crate::live::writer_pid;
@@ -49,6 +49,8 @@ pub struct InfoReport {
     pub disk: Vec<PartSize>,
     /// How far consumer groups have come, by topic and group.
     pub consumers: Vec<GroupOffsets>,
+    /// What a broker handed out of queues for groups, and nobody acknowledged or took over.
+    pub popped: Vec<PoppedQueue>,
     /// Whether a part of it is kept in `RocksDB`.
     pub rocksdb: bool,
     /// The process that writes it now, if one does: its id, or `None` where that is unknown.
@@ -128,6 +130,11 @@ pub fn info(
         notes.insert(0, "a log without a store around it: nothing else was looked at".to_owned());
     }
     let consumers = consumers(&*store.view(), saved_offsets(&files, &mut notes))?;
+    let popped = store.popped().unwrap_or_else(|error| {
+        let notes = vec![format!("what a broker popped is not shown ({error})")];
+        Popped { notes, ..Popped::default() }
+    });
+    notes.extend(popped.notes);
     Ok(InfoReport {
         layout: match (rocksdb_queues, has("consumequeue")) {
             (true, _) => "rocksdb-queues",
@@ -159,6 +166,7 @@ pub fn info(
         disk: parts.iter().map(|part| part_size(&files, part)).collect(),
         parts,
         consumers,
+        popped: popped.queues,
         rocksdb: rocksdb_queues || has("rocksdbstore") || has("kvStore"),
         writer: holder.map(|_| writer_pid(&files)),
         notes,

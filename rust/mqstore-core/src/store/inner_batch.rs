@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mqstore_format::properties::{INNER_BASE, INNER_NUM, KEYS, TAGS, UNIQ_KEY};
+use mqstore_format::properties::{INNER_BASE, INNER_NUM, KEYS, TAGS, UNIQ_KEY, push_property};
 use mqstore_format::{
     BatchItem, FormatError, Properties, PropertiesBuilder, SysFlag, encode_batch, without_property,
 };
@@ -63,7 +63,7 @@ impl Writer {
         let flags = SysFlag(0).with_inner_batch(true);
         let encoded = self.encode(&batch, queue_id, flags, now_ms, None, buffers)?;
         let mut pending =
-            [Pending { messages: messages.len() as u16, ..self.pending(&batch, next_queue_offset, buffers) }];
+            [Pending { messages: messages.len() as u16, ..self.pending(&batch, topic, queue_id, buffers) }];
         let durable = self.append_pending(&mut pending, now_ms, batch.durable, returns, Some(turn))?;
         let [pending] = &pending;
         let one = appended(queue_id, encoded.unique_id, pending, durable);
@@ -109,7 +109,7 @@ impl Writer {
         let copy = NewMessage { properties: &properties, ..*message };
         let flags = SysFlag(0).with_inner_batch(is_batch);
         let encoded = self.encode(&copy, queue_id, flags, now_ms, Some(origin), &mut buffers)?;
-        let mut pending = [Pending { messages, ..self.pending(&copy, next_queue_offset, &mut buffers) }];
+        let mut pending = [Pending { messages, ..self.pending(&copy, &topic, queue_id, &mut buffers) }];
         let durable = self.append_pending(&mut pending, now_ms, copy.durable, Returns::Synced, Some(turn))?;
         let [pending] = &pending;
         let one = appended(queue_id, encoded.unique_id, pending, durable);
@@ -124,9 +124,7 @@ impl Writer {
             let mut properties = message.properties.to_vec();
             if message.unique_key.is_none() {
                 let key = self.ids.next(now_ms);
-                for part in [UNIQ_KEY.as_bytes(), b"\x01", key.as_bytes(), b"\x02"] {
-                    properties.extend_from_slice(part);
-                }
+                push_property(&mut properties, UNIQ_KEY, key.as_bytes());
             }
             let item = BatchItem { flag: message.flag, body: message.body, properties: &properties };
             encode_batch([item], &mut body).map_err(|error| invalid_record(&error))?;

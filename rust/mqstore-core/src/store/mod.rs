@@ -6,6 +6,7 @@
 
 mod append_queue;
 mod at_once;
+mod background;
 mod beside;
 mod compact;
 mod compact_due;
@@ -13,6 +14,7 @@ mod consumers;
 mod copies;
 mod copy;
 mod cursor;
+mod deferred;
 mod expire;
 mod feed;
 mod info;
@@ -20,7 +22,9 @@ mod inner_batch;
 mod key_map;
 mod namespaces;
 mod open;
+mod popped;
 mod query;
+mod quota;
 mod rates;
 mod reader;
 mod rebuild;
@@ -33,6 +37,7 @@ mod snapshot;
 mod staged;
 mod table;
 mod topics;
+mod transactional;
 mod view;
 mod waiting;
 mod writer;
@@ -49,13 +54,16 @@ use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
 pub use append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
+pub use background::BackgroundTask;
 pub use consumers::{GroupOffset, GroupOffsets};
 pub use copies::{Origin, check_copy};
 pub use copy::copy_store;
 pub use cursor::{Batch, LogCursor, LookupCursor, QueueCursor};
 pub use info::{Geometry, InfoReport, PartSize, info};
 pub use namespaces::NamespaceInfo;
+pub use popped::{Popped, PoppedMessage, PoppedQueue};
 pub use query::Boundary;
+pub use quota::TopicQuota;
 pub use rates::HourRate;
 pub use rebuild::{RebuildWatcher, rebuild};
 pub use repair::{RepairReport, RepairTarget, repair};
@@ -67,6 +75,7 @@ pub use snapshot::SnapshotReport;
 pub use staged::{StagedBlock, staged_messages};
 pub use table::{TableLoad, TableRow, TableRows};
 pub use topics::TopicChange;
+pub use transactional::Mark;
 pub use waiting::Waiter;
 
 use crate::compaction::ManifestCache;
@@ -140,10 +149,14 @@ pub struct Stats {
     pub expired_segments: u64,
     /// Bytes of deleted files since the open, queue and index files included.
     pub expired_bytes: u64,
-    /// Appends refused since the open: the store was busy, or the disk nearly full.
+    /// Bytes of the log's segments.
+    pub log_bytes: u64,
+    /// How many there may be: the option `max_bytes`.
+    pub max_bytes: Option<u64>,
+    /// Appends refused since the open: the store was busy, the disk nearly full, or a quota used up.
     pub refused_appends: u64,
     /// Records that this process read near the end of the log since the open: within 40 % of the machine's
-    /// memory, where they are taken to be in it.
+    /// memory, where they are taken to be in it. Looks at the store times of queues are no reads.
     pub hot_reads: u64,
     /// Records that it read from further behind.
     pub cold_reads: u64,
@@ -269,7 +282,8 @@ impl Store {
             let reason = "a hook that runs during an expiry cannot close the store: it would wait for itself";
             return Err(StoreError::Busy { reason: reason.into() });
         }
-        self.inner.close()
+        let ended = if self.is_closed() { Ok(()) } else { self.end_tasks() };
+        self.inner.close().and(ended)
     }
 
     /// In a child process after a fork: lets go of the lock's descriptor without releasing the lock.
@@ -301,6 +315,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let writer = self.writer("make topics")?;
         writer.topics.create(topic, queues, attributes)?;
+        writer.renew_room(topic);
         writer.topics.store()
     }
 
@@ -347,7 +362,8 @@ impl Store {
     /// Does in this thread what the store's threads would do now: dispatch, and syncs that are due. They
     /// do it on their own unless the file system's [`mqstore_io::Environment::threads`] forbids them.
     pub fn step(&self) -> Result<(), StoreError> {
-        services::step(self.writer("step")?)
+        services::step(self.writer("step")?)?;
+        self.step_tasks()
     }
 
     /// Dispatches in this thread as threads would that take turns in any way: see
@@ -374,6 +390,7 @@ impl Store {
             durable_offset: visible,
             dispatched_offset: visible,
             segments: list.segments().len() as u64,
+            log_bytes: list.segments().iter().map(|segment| segment.len()).sum(),
             segment_bytes: list.segment_bytes().unwrap_or(0),
             ..Stats::default()
         };
@@ -382,6 +399,7 @@ impl Store {
             stats.durable_offset = writer.log.durable();
             stats.dispatched_offset = writer.dispatcher.position();
             stats.segment_bytes = writer.log.segment_bytes();
+            stats.max_bytes = writer.options.max_bytes;
             let counters = &writer.cleaner.counters;
             stats.expired_segments = counters.expired_segments.load(Ordering::Relaxed);
             stats.expired_bytes = counters.expired_bytes.load(Ordering::Relaxed);

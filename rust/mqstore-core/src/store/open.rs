@@ -85,22 +85,15 @@ fn start(
         last_size,
         store_timestamp_ms: recovered.store_timestamp_ms,
     };
-    let log =
-        Arc::new(CommitLog::open(files, &LogOptions::of(options), recovered.row, point, Arc::clone(&live))?);
+    let log = CommitLog::open(files, &LogOptions::of(options), recovered.row, point, Arc::clone(&live))?;
+    let log = Arc::new(with_room(log, options)?);
     let dispatcher = Arc::new(derived.dispatcher);
     dispatcher.attach(&live);
     dispatcher.look_at_maps();
-    let policy = FlushPolicy {
-        interval_ms: options.flush_interval_ms,
-        least_pages: options.flush_least_pages,
-        thorough_interval_ms: options.flush_thorough_interval_ms,
-        background: options.durability != Durability::Manual,
-        timed: options.flush_timed,
-    };
     let mark = input.mark.unwrap_or_default();
     let flusher = Arc::new(Flusher::new(
         files,
-        policy,
+        flush_policy(options),
         Arc::clone(&log),
         Arc::clone(&derived.queues),
         Arc::clone(&derived.index),
@@ -147,6 +140,7 @@ fn start(
         flush_due: EventCount::new(),
         commit_due: EventCount::new(),
         expire_due: EventCount::new(),
+        full: false.into(),
         notes: notes.into(),
         rebuilding: Mutex::default(),
         compacting: Mutex::default(),
@@ -155,10 +149,29 @@ fn start(
         feed: Feed::new(files, geometry),
         fed: 0.into(),
         compaction_clock: super::compact_due::CompactionClock::default(),
+        tasks: Mutex::default(),
         closed: false.into(),
     });
     writer.pass_copies()?;
     Ok(writer)
+}
+
+fn flush_policy(options: &StoreOptions) -> FlushPolicy {
+    FlushPolicy {
+        interval_ms: options.flush_interval_ms,
+        least_pages: options.flush_least_pages,
+        thorough_interval_ms: options.flush_thorough_interval_ms,
+        background: options.durability != Durability::Manual,
+        timed: options.flush_timed,
+    }
+}
+
+/// The log, if it may have a segment at all.
+fn with_room(log: CommitLog, options: &StoreOptions) -> Result<CommitLog, StoreError> {
+    let Some(most) = options.max_bytes.filter(|most| *most < log.segment_bytes()) else { return Ok(log) };
+    let reason =
+        format!("{most} is less than a segment of this log, which has {} bytes", log.segment_bytes());
+    Err(StoreError::InvalidOption { option: "max_bytes", reason })
 }
 
 pub(super) fn take_lock(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {

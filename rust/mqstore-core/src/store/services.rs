@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use mqstore_io::sync::{JoinHandle, Mutex, spawn};
 
+use super::background::BackgroundTask;
 use super::writer::Writer;
 use crate::compaction::Unswept;
 use crate::dispatch::RUN_BYTES;
@@ -91,9 +92,44 @@ impl Services {
         Ok(())
     }
 
+    /// Starts a thread for `task`, which ends with the task.
+    pub(super) fn run(&self, writer: &Arc<Writer>, task: &Arc<dyn BackgroundTask>) -> Result<(), StoreError> {
+        if !writer.files.vfs.environment().threads {
+            return Ok(());
+        }
+        let (weak, alarm) = (Arc::downgrade(task), Arc::downgrade(writer));
+        let stop = Arc::clone(&self.stop);
+        let handle = spawn(task.name(), move || {
+            let alarm = Alarm(alarm);
+            while !stop.load(Ordering::Acquire) {
+                let Some(task) = weak.upgrade() else { return };
+                let rest = match task.step() {
+                    Ok(rest) => rest,
+                    Err(StoreError::Closed { .. } | StoreError::Poisoned { .. }) => return,
+                    Err(error) => {
+                        if let Some(writer) = alarm.0.upgrade() {
+                            let name = task.name();
+                            writer.note(&format!("{name}: {error}; it is tried again"));
+                        }
+                        Self::AGAIN
+                    }
+                };
+                if !stop.load(Ordering::Acquire) {
+                    task.rest(rest);
+                }
+            }
+        })
+        .at(&writer.files.root, "starting a thread")?;
+        self.handles.lock().push(handle);
+        Ok(())
+    }
+
     /// Ends the services and waits for them.
     pub(crate) fn stop(&self, writer: &Writer) {
         self.stop.store(true, Ordering::Release);
+        for task in writer.tasks.lock().iter().filter_map(Weak::upgrade) {
+            task.wake();
+        }
         writer.appended.notify_all();
         writer.backlog.notify_all();
         writer.hurried.notify_all();
@@ -103,8 +139,11 @@ impl Services {
         writer.expire_due.notify_all();
         writer.log.stop_preparing();
         for handle in self.handles.lock().drain(..) {
-            // A service that panicked has stopped the store.
-            let _ = handle.join();
+            // The thread of a task that was the last to hold the store is the one that closes it.
+            if handle.thread().id() != std::thread::current().id() {
+                // A service that panicked has stopped the store.
+                let _ = handle.join();
+            }
         }
     }
 }
@@ -202,12 +241,25 @@ fn meta_round(writer: &Writer, stop: &AtomicBool) {
     }
 }
 
+/// How long the service that expires rests at least, however often appends meet a quota.
+const FULL_REST: Duration = Duration::from_millis(100);
+
 fn expire_round(writer: &Writer, stop: &AtomicBool) {
     // First the rest: an open looks at the disks itself, and leaves time for somebody who expires by hand.
     let rest = writer.cleaner.rest().max(Duration::from_millis(1));
-    if writer.expire_due.wait_until(Some(rest), || stop.load(Ordering::Acquire)) {
+    let stopped = || stop.load(Ordering::Acquire);
+    let least = rest.min(FULL_REST);
+    if writer.expire_due.wait_until(Some(least), stopped) {
         return;
     }
+    // Whoever meets a quota may have what is due already in the way.
+    writer
+        .expire_due
+        .wait_until(Some(rest.saturating_sub(least)), || stopped() || writer.full.load(Ordering::Acquire));
+    if stopped() {
+        return;
+    }
+    writer.full.store(false, Ordering::Release);
     if let Err(error) = writer.cleaner.step() {
         writer.note(&format!("deleting what is due failed ({error}); it is tried again"));
     }

@@ -13,9 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use mqstore_format::json::{TopicConfig, TopicTable};
 use mqstore_format::properties::KEYS;
+use mqstore_format::topic::{DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX};
 use mqstore_format::{Properties, java_hash, validate_topic};
 use mqstore_io::sync::{Mutex, OnceLock, Raise, RwLock};
 
+use crate::commit_log::Room;
 use crate::consume_queue::QueueSet;
 use crate::dispatch::BatchTopics;
 use crate::error::StoreError;
@@ -33,6 +35,8 @@ fn count(queues: i32) -> u32 {
 pub(crate) struct TopicState {
     /// The next offset of each queue.
     offsets: Offsets,
+    /// What it may hold.
+    pub(crate) room: Room,
     next: AtomicU32,
     /// Queues that appends without a queue id take in turn.
     write_queues: AtomicU32,
@@ -58,15 +62,18 @@ pub struct TopicChange {
     /// RocketMQ's `perm`: 2 write, 4 read, 1 inherit, 8 priority; 0 to 15. Without 2 the topic takes no appends; the
     /// other bits are for brokers.
     pub perm: Option<i32>,
+    /// The messages that the topic may hold, at most 2^53; 0 for no limit.
+    pub max_messages: Option<u64>,
 }
 
 /// The bit of `perm` that lets messages in. Source: `PermName#PERM_WRITE`.
 const PERM_WRITE: i32 = 2;
 
 impl TopicState {
-    fn new(write_queues: u32, batch: bool, compaction: bool) -> Self {
+    fn new(topic: &str, write_queues: u32, batch: bool, compaction: bool) -> Self {
         Self {
             offsets: Offsets::default(),
+            room: Room::new(topic),
             next: AtomicU32::new(0),
             write_queues: AtomicU32::new(write_queues),
             batch,
@@ -78,7 +85,7 @@ impl TopicState {
     }
 
     fn of(config: &TopicConfig, batch: bool) -> Self {
-        let state = Self::new(count(config.write_queues), batch, config.is_compaction());
+        let state = Self::new(&config.name, count(config.write_queues), batch, config.is_compaction());
         state.writable.store(config.perm & PERM_WRITE != 0, Ordering::Release);
         state
     }
@@ -116,6 +123,11 @@ impl TopicState {
         &self.offsets.at(queue_id as u16).next
     }
 
+    /// The next offsets of all queues together.
+    pub(crate) fn drawn(&self) -> i64 {
+        self.offsets.all().map(|offset| offset.next.load(Ordering::Acquire)).sum()
+    }
+
     /// How many wait for messages of queue `queue_id`.
     #[inline]
     pub(crate) fn watchers(&self, queue_id: i32) -> &AtomicU32 {
@@ -151,6 +163,11 @@ impl Offsets {
         let first = FIRST_BLOCK << number;
         let block = self.0[number].get_or_init(|| (0..first).map(|_| Offset::default()).collect());
         &block[place - first]
+    }
+
+    /// Those that were made.
+    fn all(&self) -> impl Iterator<Item = &Offset> {
+        self.0.iter().filter_map(OnceLock::get).flat_map(|block| block.iter())
     }
 }
 
@@ -213,13 +230,18 @@ impl Topics {
         for (topic, queue_id, max_offset) in plain.chain(batched) {
             let count = queue_id.max(0) as u32 + 1;
             if !states.contains_key(topic) {
-                states.insert(topic.into(), TopicState::new(count, batch.contains(topic), false));
+                states.insert(topic.into(), TopicState::new(topic, count, batch.contains(topic), false));
             }
             let Some(state) = states.get(topic) else { continue };
             if listed.binary_search_by(|name| (**name).cmp(topic)).is_err() {
                 state.write_queues.raise(count, Ordering::AcqRel);
             }
             state.next_offset(queue_id).store(max_offset, Ordering::Release);
+        }
+        for config in meta.topics() {
+            if let Some(state) = states.get(config.name.as_str()) {
+                state.room.set(config.max_messages(), state.drawn());
+            }
         }
         for name in meta.removed_topics(|name| states.contains_key(name)) {
             if let Some(state) = states.get(&name) {
@@ -288,6 +310,9 @@ impl Topics {
     ) -> Result<Arc<TopicState>, StoreError> {
         validate_topic(topic).map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?;
         check_queues("queues", queues)?;
+        for (_, most) in attributes.iter().filter(|(name, _)| name == TopicConfig::MAX_MESSAGES) {
+            check_quota(topic, most.parse().ok().filter(|most| *most > 0))?;
+        }
         let mut pending = self.pending.lock();
         let mut states = self.states.write();
         let known = states.get(topic).map(Arc::clone);
@@ -315,7 +340,7 @@ impl Topics {
                 return Err(StoreError::Refused { reason });
             }
             Some(state) => state,
-            None => Arc::new(TopicState::new(queues, batch, compaction)),
+            None => Arc::new(TopicState::new(topic, queues, batch, compaction)),
         };
         if batch {
             self.batch.insert(topic);
@@ -324,6 +349,7 @@ impl Topics {
             state.write_queues.store(queues, Ordering::Release);
             state.compaction.store(compaction, Ordering::Release);
             state.writable.store(true, Ordering::Release);
+            state.room.set(None, 0);
         }
         state.write_queues.raise(queues, Ordering::AcqRel);
         pending.insert(topic.to_owned(), config);
@@ -333,13 +359,14 @@ impl Topics {
 
     /// Makes a topic different, see [`TopicChange`].
     pub(crate) fn change(&self, topic: &str, change: TopicChange) -> Result<(), StoreError> {
-        let TopicChange { read_queues, write_queues, perm } = change;
+        let TopicChange { read_queues, write_queues, perm, max_messages } = change;
         read_queues.map_or(Ok(()), |queues| check_queues("read_queues", queues))?;
         write_queues.map_or(Ok(()), |queues| check_queues("write_queues", queues))?;
         if let Some(perm) = perm.filter(|perm| !(0..16).contains(perm)) {
             let reason = format!("{perm} is not between 0 and 15");
             return Err(StoreError::InvalidOption { option: "perm", reason });
         }
+        max_messages.filter(|most| *most > 0).map_or(Ok(()), |most| check_quota(topic, Some(most)))?;
         let mut pending = self.pending.lock();
         let not_found = || StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None };
         let state = self.get(topic).ok_or_else(not_found)?;
@@ -348,10 +375,22 @@ impl Topics {
         config.read_queues = read_queues.map_or(config.read_queues, |queues| queues as i32);
         config.write_queues = write_queues.map_or(config.write_queues, |queues| queues as i32);
         config.perm = perm.unwrap_or(config.perm);
+        match max_messages {
+            Some(0) => drop(config.attributes.remove(TopicConfig::MAX_MESSAGES)),
+            Some(most) => {
+                drop(config.attributes.insert(TopicConfig::MAX_MESSAGES.to_owned(), most.to_string()));
+            }
+            None => {}
+        }
         state.write_queues.store(count(config.write_queues), Ordering::Release);
         state.writable.store(config.perm & PERM_WRITE != 0, Ordering::Release);
         pending.insert(topic.to_owned(), config);
         Ok(())
+    }
+
+    /// How many messages `topic` may hold.
+    pub(crate) fn max_messages(&self, topic: &str) -> Option<u64> {
+        self.listed(topic)?.max_messages()
     }
 
     /// Removes topics that there are and groups, with what groups know of them; durable when it returns.
@@ -393,6 +432,22 @@ fn check_queues(option: &'static str, queues: u32) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(StoreError::InvalidOption { option, reason: format!("{queues} is not between 1 and 65536") })
+}
+
+/// Whether a topic can have this quota; `None` is no number.
+fn check_quota(topic: &str, most: Option<u64>) -> Result<(), StoreError> {
+    let invalid = |reason| Err(StoreError::InvalidOption { option: "max_messages", reason });
+    let exempt = [RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX];
+    if exempt.iter().any(|prefix| topic.starts_with(prefix)) {
+        return invalid(format!(
+            "topic {topic} is none of the program's own: what goes there must not get lost"
+        ));
+    }
+    match most {
+        Some(most) if most <= 1 << 53 => Ok(()),
+        Some(most) => invalid(format!("{most} is not between 0 and 2^53")),
+        None => invalid("it is a whole number from 1 on".to_owned()),
+    }
 }
 
 /// The queue of a message that replaces others by its key: the same key always goes to the same one.

@@ -8,17 +8,20 @@
 mod view;
 
 use std::cell::RefCell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use mqstore_format::properties::UNIQ_KEY;
 use mqstore_format::{KeyBlock, RecordParts, RecordSpec, SysFlag, UniqueKeyGenerator};
 use mqstore_io::sync::{JoinHandle, Mutex, MutexGuard, RwLock};
 use mqstore_io::{EventCount, StoreLock, switch};
 
+use super::background::BackgroundTask;
 use super::compact_due::CompactionClock;
 use super::copies::Origin;
+
 use super::topics::{TopicState, Topics, by_key};
+use super::transactional::Marks;
 use super::view::View;
 use crate::commit_log::{CommitLog, Pending, Placed};
 use crate::compaction::{Control, Feed};
@@ -61,8 +64,10 @@ pub(crate) struct Writer {
     pub(super) flush_due: EventCount,
     /// Raised when much is pooled; the service that writes it to the file waits on it.
     pub(super) commit_due: EventCount,
-    /// Raised when the store closes; the service that expires waits on it.
+    /// Raised when the store closes or is full; the service that expires waits on it.
     pub(super) expire_due: EventCount,
+    /// Whether an append was refused because of a quota since that service looked.
+    pub(super) full: AtomicBool,
     pub(super) notes: RwLock<Vec<String>>,
     /// Held while queues and index are made anew.
     pub(super) rebuilding: Mutex<()>,
@@ -77,6 +82,8 @@ pub(crate) struct Writer {
     pub(super) feed: Feed,
     /// The end of what was durable when the feed had nothing left to copy.
     pub(super) fed: AtomicU64,
+    /// Background work of the floors above.
+    pub(super) tasks: Mutex<Vec<Weak<dyn BackgroundTask>>>,
     pub(super) closed: AtomicBool,
 }
 
@@ -156,7 +163,7 @@ impl Writer {
             let topic = self.topic(message, last)?;
             let queue_id = route(topic, message)?;
             let encoded = self.encode(message, queue_id, SysFlag(0), now_ms, None, buffers)?;
-            let mut pending = [self.pending(message, topic.next_offset(queue_id), buffers)];
+            let mut pending = [self.pending(message, topic, queue_id, buffers)];
             let turn = topic.batch.then(|| topic.one_by_one.lock());
             let durable = self.append_pending(&mut pending, now_ms, message.durable, returns, turn)?;
             let [pending] = &pending;
@@ -170,7 +177,8 @@ impl Writer {
     pub(super) fn pending<'a>(
         &self,
         message: &NewMessage<'a>,
-        next_queue_offset: &'a AtomicI64,
+        topic: &'a TopicState,
+        queue_id: i32,
         buffers: &'a mut Buffers,
     ) -> Pending<'a> {
         let parts = RecordParts {
@@ -179,20 +187,26 @@ impl Writer {
             tail: &mut buffers.tails,
             property_crc: self.options.record_crc,
         };
-        Pending { parts, next_queue_offset, messages: 1, placed: Placed::default() }
+        Pending {
+            parts,
+            next_queue_offset: topic.next_offset(queue_id),
+            messages: 1,
+            room: &topic.room,
+            placed: Placed::default(),
+        }
     }
 
     /// Appends `messages` at consecutive places; one lock, one sync. Those for a topic with batch queues
     /// become one record.
     pub(crate) fn append_many(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
-        self.append_all(messages, None, Returns::Synced)
+        self.append_all(messages, Marks::None, Returns::Synced)
     }
 
-    /// As [`Self::append_many`]; with `origins`, one for each, what it is of a message is kept.
+    /// As [`Self::append_many`]; with `marks`, one for each, what they say of a message is kept.
     pub(super) fn append_all(
         &self,
         messages: &[NewMessage<'_>],
-        origins: Option<&[Origin]>,
+        marks: Marks<'_>,
         returns: Returns,
     ) -> Result<Vec<Appended>, StoreError> {
         self.before_append()?;
@@ -210,15 +224,14 @@ impl Writer {
                     return self.append_inner_batch(messages, &topic, now_ms, returns, buffers);
                 }
                 let queue_id = route(&topic, message)?;
-                let coded = self.encode(
-                    message,
-                    queue_id,
-                    SysFlag(0),
-                    now_ms,
-                    origins.and_then(|all| all.get(index)),
-                    buffers,
-                )?;
+                let start = buffers.heads.len();
+                let (origin, flags) = (marks.origin(index), marks.flags(index));
+                let coded = self.encode(message, queue_id, flags, now_ms, origin, buffers)?;
+                marks.stamp(index, buffers.heads.get_mut(start..).unwrap_or_default())?;
                 encoded.push((topic, queue_id, coded));
+            }
+            if marks.belong_together() {
+                self.check_together(messages, buffers.heads.len() + buffers.tails.len())?;
             }
             let mut heads = buffers.heads.as_mut_slice();
             let mut tails = buffers.tails.as_mut_slice();
@@ -234,6 +247,7 @@ impl Writer {
                     parts: RecordParts { head, body: apart(message.body), tail, property_crc },
                     next_queue_offset: topic.next_offset(*queue_id),
                     messages: 1,
+                    room: &topic.room,
                     placed: Placed::default(),
                 });
             }
@@ -275,7 +289,7 @@ impl Writer {
         returns: Returns,
         turn: Option<MutexGuard<'_, ()>>,
     ) -> Result<bool, StoreError> {
-        let end = self.log.append(pending, now_ms, wants_sync)?;
+        let end = self.append_within_quotas(pending, now_ms, wants_sync)?;
         drop(turn);
         if returns == Returns::Synced && self.is_to_sync(wants_sync) {
             self.log.wait_durable(end)?;
@@ -329,7 +343,11 @@ impl Writer {
         Ok(())
     }
 
-    fn make_topic(&self, topic: &str, queue_id: Option<i32>) -> Result<Arc<TopicState>, StoreError> {
+    pub(super) fn make_topic(
+        &self,
+        topic: &str,
+        queue_id: Option<i32>,
+    ) -> Result<Arc<TopicState>, StoreError> {
         if !self.options.auto_create_topics {
             return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
         }
@@ -550,7 +568,7 @@ impl Buffers {
 }
 
 /// The part of a body that is copied straight from the caller's memory: all of it, or none.
-fn apart(body: &[u8]) -> &[u8] {
+pub(super) fn apart(body: &[u8]) -> &[u8] {
     if body.len() > WHOLE_BYTES { body } else { &[] }
 }
 

@@ -1,4 +1,5 @@
-//! The JSON side files: topics, consumer groups, consumer, delay and compaction offsets.
+//! The JSON side files: topics, consumer groups, consumer, delay and compaction offsets; and the bodies of the records
+//! in which a broker remembers what it popped.
 //!
 //! RocketMQ writes them with a library whose dialect is not JSON: maps with integer keys have them without
 //! quotes. It also reads more than it writes. So [`parse`] accepts the dialect with everything that
@@ -21,12 +22,17 @@
 
 mod offsets;
 mod parse;
+mod pop;
 mod tables;
 mod value;
 mod write;
 
 pub use offsets::{CompactionPositions, ConsumerOffsets, DelayOffsets, QueueOffsets};
 pub use parse::{MAX_JSON_DEPTH, parse};
+pub use pop::{
+    ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, PopAck, PopCheckpoint, PopHandle, PopRecord, REVIVE_GROUP,
+    REVIVE_TOPIC_PREFIX,
+};
 pub use serde_json::{Map, Value};
 pub use tables::{DataVersion, SubscriptionGroup, SubscriptionGroups, TopicConfig, TopicTable};
 pub use write::Dialect;

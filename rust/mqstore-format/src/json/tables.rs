@@ -89,6 +89,9 @@ impl TopicConfig {
     /// Attribute for what happens to old messages.
     pub const CLEANUP_POLICY: &'static str = "cleanup.policy";
 
+    /// Attribute of ours for the messages that a topic may hold. Brokers keep attributes that they do not know.
+    pub const MAX_MESSAGES: &'static str = "mqstore.max.messages";
+
     /// A topic to read and write with this many queues.
     pub fn new(name: impl Into<String>, queues: i32) -> Self {
         Self {
@@ -112,6 +115,12 @@ impl TopicConfig {
     /// The topic has batch queues (`queue.type` is `BatchCQ`).
     pub fn is_batch_queue(&self) -> bool {
         self.attributes.get(Self::QUEUE_TYPE).is_some_and(|kind| kind == "BatchCQ")
+    }
+
+    /// How many messages the topic may hold; `None` where nothing is said, or no number from 1 to 2^53.
+    pub fn max_messages(&self) -> Option<u64> {
+        let most = self.attributes.get(Self::MAX_MESSAGES)?.parse().ok()?;
+        (1..=1 << 53).contains(&most).then_some(most)
     }
 
     /// What the table says of topic `name` where it differs from the values of members that are not given, as JSON on

@@ -24,7 +24,7 @@ fn object(name: &str, value: Value) -> Result<Map<String, Value>, FormatError> {
     }
 }
 
-fn whole(name: &str, value: &Value) -> Result<i64, FormatError> {
+pub(super) fn whole(name: &str, value: &Value) -> Result<i64, FormatError> {
     let number = match value {
         Value::Number(number) => number.as_i64().or_else(|| number.as_f64().and_then(whole_of_real)),
         Value::String(text) => text.trim().parse().ok(),

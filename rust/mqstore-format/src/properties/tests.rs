@@ -79,7 +79,7 @@ fn builder_stops_at_the_limit() {
 
 #[test]
 fn reserved_names_are_those_of_the_reference() {
-    // MessageConst.STRING_HASH_SET of RocketMQ 5.5.0, and the three names the store itself interprets.
+    // MessageConst.STRING_HASH_SET of RocketMQ 5.5.0, and the four names the store itself interprets.
     let reference = "1ST_POP_TIME ARRIVE_TIME BORN_TIMESTAMP BUYER_ID CLUSTER CONSUME_START_TIME CORRECTION_FLAG \
         CORRELATION_ID DELAY DLQ_ORIGIN_MESSAGE_ID DLQ_ORIGIN_TOPIC DUP_INFO EXTEND_UNIQ_INFO \
         INNER_MULTI_QUEUE_OFFSET INSTANCE_ID KEYS MAX_OFFSET MAX_RECONSUME_TIMES MIN_OFFSET MQ2_FLAG MSG_REGION \
@@ -87,7 +87,7 @@ fn reserved_names_are_those_of_the_reference() {
         RECONSUME_TIME REPLY_TO_CLIENT RETRY_TOPIC TAGS TIMER_DELAY_LEVEL TIMER_DELAY_MS TIMER_DELAY_SEC \
         TIMER_DELIVER_MS TIMER_DEL_UNIQKEY TIMER_DEQUEUE_MS TIMER_ENQUEUE_MS TIMER_OUT_MS TIMER_ROLL_TIMES TRACE_ON \
         TRANSFER_FLAG TRAN_MSG TRAN_PREPARED_QUEUE_OFFSET TTL UNIQ_KEY WAIT _SYS_MSG_PRIORITY_ __BORNHOST __CRC32# \
-        __LITE_TOPIC INNER_NUM INNER_BASE INNER_MULTI_DISPATCH";
+        __LITE_TOPIC INNER_NUM INNER_BASE INNER_MULTI_DISPATCH TIMER_ORIGIN_OFFSET";
     let mut reference: Vec<&str> = reference.split(' ').filter(|name| !name.is_empty()).collect();
     let mut ours = RESERVED.to_vec();
     reference.sort_unstable();

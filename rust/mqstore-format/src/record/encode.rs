@@ -285,6 +285,27 @@ pub fn patch_position(
     Ok(())
 }
 
+/// Writes the position of its half message into an encoded record, of which `head` has all that stands before the body.
+/// A property CRC becomes invalid: seal it again.
+///
+/// # Errors
+/// [`FormatError::Truncated`] for less than a head.
+pub fn patch_prepared_offset(head: &mut [u8], half_physical_offset: i64) -> Result<(), FormatError> {
+    let needed = BORN_HOST_POSITION;
+    let truncated = |needed, available| FormatError::Truncated { what: "record", needed, available };
+    if head.len() < needed {
+        return Err(truncated(needed, head.len()));
+    }
+    let sys_flag = SysFlag(i32::from_be_bytes(field(head, SYS_FLAG_POSITION)));
+    // Behind the hosts, the store timestamp between them and the number of deliveries.
+    let at = BORN_HOST_POSITION + sys_flag.born_host_bytes() + 8 + sys_flag.store_host_bytes() + 4;
+    if head.len() < at + 8 {
+        return Err(truncated(at + 8, head.len()));
+    }
+    put(head, at, half_physical_offset.to_be_bytes());
+    Ok(())
+}
+
 fn patch_numbers(record: &mut [u8], queue_offset: i64, physical_offset: i64, store_timestamp: i64) {
     let sys_flag = SysFlag(i32::from_be_bytes(field(record, SYS_FLAG_POSITION)));
     let v6_bytes = sys_flag.born_host_bytes() - SysFlag::default().born_host_bytes();

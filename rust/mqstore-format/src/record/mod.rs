@@ -34,7 +34,7 @@ mod host;
 mod placeholder;
 
 pub use decode::{CrcCheck, RecordView};
-pub use encode::{RecordParts, RecordSpec, patch_position, seal_property_crc};
+pub use encode::{RecordParts, RecordSpec, patch_position, patch_prepared_offset, seal_property_crc};
 pub use entries::{EntryFields, RecordOutline};
 pub use host::Host;
 pub use placeholder::{PLACEHOLDER_TOPIC, encode_placeholder, placeholder_bytes};

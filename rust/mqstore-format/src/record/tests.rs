@@ -248,6 +248,24 @@ fn an_unterminated_property_is_ended_before_the_crc() {
 }
 
 #[test]
+fn a_copy_that_a_broker_made_ends_with_the_checksum_of_another_record() {
+    let checked = |front: &[u8], change: Option<usize>| {
+        let properties = [front, b"__CRC32#\x018490082691\x02"].concat();
+        let mut bytes = encoded(&RecordSpec { properties: &properties, ..plain("%RETRY%g", b"Hello") });
+        if let Some(at) = change {
+            bytes[at] ^= 1;
+        }
+        RecordView::decode(&bytes).unwrap().check_crc(CrcCheck { body: false, property: true })
+    };
+    for mark in [&b"1ST_POP_TIME\x015\x02"[..], b"ORIGIN_MESSAGE_ID\x01x\x02", b"REAL_TOPIC\x01t\x02"] {
+        assert_eq!(checked(mark, None), Ok(()));
+        // The body is covered by its own checksum still.
+        assert!(matches!(checked(mark, Some(90)), Err(FormatError::PropertyCrc { .. })));
+    }
+    assert!(matches!(checked(b"TAGS\x01a\x02", None), Err(FormatError::PropertyCrc { .. })));
+}
+
+#[test]
 fn damaged_crc_digits_are_an_error() {
     let mut bytes = encoded(&RecordSpec { property_crc: true, ..plain("t", b"x") });
     let at = bytes.len() - 11;

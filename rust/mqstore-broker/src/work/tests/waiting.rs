@@ -48,7 +48,9 @@ fn what_becomes_due_wakes() {
     // The lease ends.
     let second = queue.get(LONG).unwrap();
     assert_eq!(second.lease.attempt(), 2);
-    assert!(begun.elapsed() >= short(150));
+    // Times of the clock on the wall are in whole milliseconds: what is due may have begun within one.
+    assert!(begun.elapsed() >= short(149));
+    second.lease.extend(seconds(60)).unwrap();
     thread::scope(|scope| {
         let waits = scope.spawn(|| queue.get(LONG).unwrap());
         thread::sleep(short(20));
@@ -56,7 +58,7 @@ fn what_becomes_due_wakes() {
         let begun = Instant::now();
         second.lease.nack(Some(short(40))).unwrap();
         assert_eq!(waits.join().unwrap().lease.attempt(), 3);
-        assert!((short(40)..seconds(10)).contains(&begun.elapsed()));
+        assert!((short(39)..seconds(10)).contains(&begun.elapsed()));
     });
     let begun = Instant::now();
     queue.put(&NewWork { body: b"late", delay: Some(short(60)), ..NewWork::default() }, NOW).unwrap();
@@ -67,7 +69,7 @@ fn what_becomes_due_wakes() {
         }
     };
     assert_eq!(late.lease.attempt(), 1);
-    assert!(begun.elapsed() >= short(60));
+    assert!(begun.elapsed() >= short(59));
 }
 
 #[test]

@@ -23,7 +23,7 @@ mod tests;
 
 pub use queue::{BatchOutcome, BatchQueue};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mqstore_format::BATCH_CQ_UNIT_BYTES;
 use mqstore_io::sync::{Arc, RwLock};
@@ -113,6 +113,11 @@ impl BatchQueues {
             .entry(queue_id)
             .or_insert_with(|| Arc::new(BatchQueue::new(&self.home, topic, queue_id)));
         Ok(Arc::clone(queue))
+    }
+
+    /// The ids of those of one topic.
+    pub(super) fn ids(&self, topic: &str) -> BTreeSet<i32> {
+        self.queues.read().get(topic).into_iter().flat_map(BTreeMap::keys).copied().collect()
     }
 
     /// All of them, by topic and id.

@@ -1,6 +1,8 @@
 //! A progress against one that keeps every offset by itself.
 
-use proptest::collection::vec;
+use std::collections::BTreeMap;
+
+use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
 use crate::meta::{Lease, Progress, ProgressRecord, Waiting};
@@ -95,6 +97,7 @@ impl Naive {
                 self.next = self.next.clamp(min, max);
                 true
             }
+            ProgressRecord::TookOver { .. } => true,
         }
     }
 
@@ -133,7 +136,7 @@ impl Naive {
 }
 
 fn any_record() -> impl Strategy<Value = ProgressRecord> {
-    let offsets = (0..END, 0..END, 0..4_i64, 1..4_u32, 0..24_u8);
+    let offsets = (0..END, 0..END, 0..4_i64, 1..4_u32, 0..25_u8);
     offsets.prop_map(|(offset, other, ms, attempt, kind)| match kind {
         0..=7 => ProgressRecord::Leased { offset, until_ms: ms, attempt },
         8..=13 => ProgressRecord::Finished { from: offset, to: offset + 1 },
@@ -142,6 +145,7 @@ fn any_record() -> impl Strategy<Value = ProgressRecord> {
         18 => ProgressRecord::DeadLetter { offset, dlq_offset: other },
         19 | 20 => ProgressRecord::Extended { offset, until_ms: ms },
         21 => ProgressRecord::Moved { to: offset },
+        22 => ProgressRecord::TookOver { log_offset: offset },
         _ => ProgressRecord::Clamped { min: offset.min(other) / 2, max: offset.max(other) },
     })
 }
@@ -171,11 +175,36 @@ proptest! {
             }
         }
         naive.compare(&restored(&progress));
+        prop_assert_eq!(restored(&progress).taken_over(), progress.taken_over());
+    }
+
+    #[test]
+    fn what_a_broker_popped_is_leased_again(
+        records in vec(any_record(), 0..40), popped in btree_map(0..END, (0..9_i64, 1..4_u32), 0..6), place in 1..99_i64,
+    ) {
+        let (mut naive, mut progress) = (Naive::new(), Progress::default());
+        for record in records {
+            progress.apply(&record);
+            naive.apply(&record);
+        }
+        let changes = progress.taking_over(&popped, place);
+        prop_assert!(progress.check(&changes).is_ok(), "{changes:?}");
+        for (offset, (until_ms, attempt)) in popped.range(0..progress.committed()) {
+            *naive.at(*offset) = Offset::Leased(*until_ms, *attempt);
+        }
+        for change in &changes {
+            progress.apply(change);
+        }
+        naive.compare(&progress);
+        naive.compare(&restored(&progress));
+        prop_assert!(progress.taken_over() >= place);
+        // Nothing of it is there a second time.
+        prop_assert_eq!(progress.taking_over(&BTreeMap::new(), place).len(), 1);
     }
 
     #[test]
     fn any_numbers_leave_a_state_that_holds_together(
-        records in vec((0..7_u8, any::<i64>(), any::<i64>()), 0..20), committed: i64, next: i64,
+        records in vec((0..8_u8, any::<i64>(), any::<i64>()), 0..20), committed: i64, next: i64,
     ) {
         let mut progress = Progress::between(committed, next).unwrap_or_default();
         for (kind, first, other) in records {
@@ -186,6 +215,7 @@ proptest! {
                 3 => ProgressRecord::DeadLetter { offset: first, dlq_offset: other },
                 4 => ProgressRecord::Extended { offset: first, until_ms: other },
                 5 => ProgressRecord::Moved { to: first },
+                6 => ProgressRecord::TookOver { log_offset: first },
                 _ => ProgressRecord::Clamped { min: first, max: other },
             };
             let fits = progress.check(&[record]).is_ok();

@@ -90,7 +90,7 @@ impl View for Reader {
         }
         let state = self.state.lock();
         let mut ids: BTreeSet<i32> = (0..self.listed_queues(topic)).collect();
-        ids.extend(state.queues.topics().remove(topic).unwrap_or_default());
+        ids.extend(state.queues.ids(topic));
         ids.extend(state.overlay.queue_ids(topic));
         ids.extend(state.replaced.queue_ids(topic));
         Ok(ids.into_iter().collect())

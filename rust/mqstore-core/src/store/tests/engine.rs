@@ -187,7 +187,7 @@ fn log(world: &World, pool_bytes: Option<u64>, ahead: AheadOptions) -> CommitLog
     let live = Arc::new(LivePage::create(&files, 1, false).unwrap());
     let (row, _) = SegmentList::load_row(&files, 1 << 20, MapAccess::ReadWrite).unwrap();
     let limits = PutLimits { busy_after_ms: 1_000, queue_wait_ms: 200 };
-    let options = LogOptions { pool_bytes, put_lock: PutLockKind::Adaptive, limits, ahead };
+    let options = LogOptions { pool_bytes, put_lock: PutLockKind::Adaptive, limits, ahead, max_bytes: None };
     CommitLog::open(&files, &options, row, crate::commit_log::SyncPoint::default(), live).unwrap()
 }
 
@@ -204,8 +204,14 @@ fn append_raw(log: &CommitLog, body: &[u8]) -> u64 {
     let parts = mqstore_format::RecordParts { head: &mut head, body, tail: &mut tail, property_crc: false };
     let next_queue_offset = std::sync::atomic::AtomicI64::new(0);
     let placed = crate::commit_log::Placed::default();
-    let mut pending =
-        [crate::commit_log::Pending { parts, next_queue_offset: &next_queue_offset, messages: 1, placed }];
+    let room = crate::commit_log::Room::new("orders");
+    let mut pending = [crate::commit_log::Pending {
+        parts,
+        next_queue_offset: &next_queue_offset,
+        messages: 1,
+        room: &room,
+        placed,
+    }];
     log.append(&mut pending, 1_000, false).unwrap()
 }
 

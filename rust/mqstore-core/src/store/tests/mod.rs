@@ -10,6 +10,7 @@ mod info;
 mod kept;
 mod lifecycle;
 mod others;
+mod quota;
 mod reading;
 mod rebuild;
 mod repair;

@@ -112,6 +112,10 @@ fn reads_from_far_behind_the_end_are_counted_and_not_mapped() {
     assert_eq!((stats.hot_reads, stats.cold_reads), (hot.len() as u64, cold.len() as u64));
     assert_eq!(stats.reader_lag_bytes, end - cold[0].commit_log_offset);
     assert_eq!(store.stats().unwrap().reader_lag_bytes, 0);
+    // Times of a queue are looked up in its records, which is no read.
+    assert!(store.queues("a").unwrap()[0].min_store_timestamp_ms.is_some());
+    store.offset_for_time("a", 0, i64::MAX, crate::Boundary::Upper).unwrap();
+    assert_eq!(store.stats().unwrap(), crate::Stats { reader_lag_bytes: 0, ..stats });
     // One by one, from both sides, they are the same messages.
     for record in &all {
         let found = store.message_at("a", 0, record.queue_offset).unwrap().unwrap();

@@ -10,6 +10,7 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.CountDownLatch;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
@@ -17,6 +18,7 @@ import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -39,6 +41,9 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  *   topics      topics {name: queues}       create or update, so that they have a route
  *   consume     topic seconds               every message from each queue's minimum to its maximum
  *   group       group topic count seconds   so many messages as a member of a group, whose offsets the broker then has
+ *   pop         group topic count ack invisible_ms seconds   pop so many messages and acknowledge the first of them
+ *   refuse      group topic count seconds   refuse so many as a member of a group, until they are in its retry topic
+ *   await       topic count seconds         wait until a topic has had so many messages
  *   produce     messages                    send each, transactions and batches too
  *   keys        topic key unique            query by key, or by unique id, through the broker
  *   disconnect
@@ -71,6 +76,12 @@ final class Client {
                 return consume(args, wire);
             case "group":
                 return group(args, wire);
+            case "pop":
+                return pop(args, wire);
+            case "refuse":
+                return refuse(args);
+            case "await":
+                return await(args.get("topic").getAsString(), args.get("count").getAsLong(), deadline(args));
             case "produce":
                 return produce(args.getAsJsonArray("messages"), wire);
             case "keys":
@@ -182,12 +193,7 @@ final class Client {
         String group = args.get("group").getAsString();
         long deadline = deadline(args);
         Queue<MessageExt> taken = new ConcurrentLinkedQueue<>();
-        DefaultMQPushConsumer member = new DefaultMQPushConsumer(group);
-        member.setNamesrvAddr(namesrv);
-        member.setInstanceName(GROUP + "_member_" + System.nanoTime());
-        member.setVipChannelEnabled(false);
-        member.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        member.setPersistConsumerOffsetInterval(PERSIST_MILLIS);
+        DefaultMQPushConsumer member = member(group);
         member.subscribe(topic, "*");
         member.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             taken.addAll(messages);
@@ -210,6 +216,58 @@ final class Client {
         JsonObject result = new JsonObject();
         result.addProperty("messages", taken.size());
         return result;
+    }
+
+    private DefaultMQPushConsumer member(String group) {
+        DefaultMQPushConsumer member = new DefaultMQPushConsumer(group);
+        member.setNamesrvAddr(namesrv);
+        member.setInstanceName(GROUP + "_member_" + System.nanoTime());
+        member.setVipChannelEnabled(false);
+        member.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        member.setPersistConsumerOffsetInterval(PERSIST_MILLIS);
+        return member;
+    }
+
+    private JsonObject pop(JsonObject args, Wire wire) throws Exception {
+        MQClientAPIImpl api = producer.getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl();
+        List<MessageExt> popped = Takes.pop(api, broker, brokerName(), args);
+        for (MessageExt message : popped) {
+            wire.row(row(message));
+        }
+        JsonObject result = new JsonObject();
+        result.addProperty("messages", popped.size());
+        return result;
+    }
+
+    private JsonObject refuse(JsonObject args) throws Exception {
+        String group = args.get("group").getAsString();
+        CountDownLatch over = new CountDownLatch(1);
+        DefaultMQPushConsumer member = Takes.refuse(member(group), args, over);
+        try {
+            return await(Takes.retryTopic(group), args.get("count").getAsLong(), deadline(args));
+        } finally {
+            // What it holds is dropped by now, and its answer counts for nothing.
+            member.shutdown();
+            over.countDown();
+        }
+    }
+
+    private JsonObject await(String topic, long count, long deadline) throws Exception {
+        long there = 0;
+        while (there < count) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException(topic + " has had only " + there + " messages");
+            }
+            Thread.sleep(100);
+            try {
+                there = admin.examineTopicStats(topic).getOffsetTable().values().stream()
+                    .mapToLong(TopicOffset::getMaxOffset).sum();
+            } catch (MQClientException e) {
+                // The topic has no route yet.
+                there = 0;
+            }
+        }
+        return new JsonObject();
     }
 
     /** How many messages of a topic a group has not consumed, as far as the broker knows; -1 as long as it does not. */
@@ -305,7 +363,7 @@ final class Client {
         return outer;
     }
 
-    private static long deadline(JsonObject args) {
+    static long deadline(JsonObject args) {
         return System.nanoTime() + args.get("seconds").getAsLong() * 1_000_000_000L;
     }
 

@@ -1,0 +1,115 @@
+//! Delay levels: a queue of [`SCHEDULE_TOPIC`] for each, whose messages all wait equally long and so are due in order.
+//!
+//! A level has one number, the offset that is delivered next. Source: `ScheduleMessageService`.
+
+use std::collections::BTreeMap;
+
+use mqstore_core::StoreError;
+use mqstore_format::json::{DelayOffsets, Dialect};
+use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
+
+use super::deliver::AGAIN_MS;
+use super::engine::Core;
+use super::state::MOST_LEVELS;
+
+/// Messages of a level that are read at once.
+const AT_ONCE: usize = 512;
+
+/// Where the levels stand.
+#[derive(Debug)]
+pub(super) struct Levels {
+    pub(super) table: DelayLevels,
+    pub(super) next: BTreeMap<i32, i64>,
+    /// `delayOffset.json` as it was read or written last.
+    pub(super) file: DelayOffsets,
+    pub(super) dialect: Dialect,
+    /// Whether it is to be written.
+    pub(super) changed: bool,
+}
+
+impl Levels {
+    /// The levels of `table`, as `text` has them, which is what `delayOffset.json` holds.
+    pub(super) fn new(table: DelayLevels, text: &[u8]) -> Self {
+        let file = DelayOffsets::parse(text).unwrap_or_default();
+        let next = file.table.iter().filter(|(level, _)| (1..=MOST_LEVELS as i32).contains(*level));
+        let next = next.map(|(level, offset)| (*level, *offset)).collect();
+        Self { table, next, file, dialect: Dialect::of(text).unwrap_or_default(), changed: false }
+    }
+
+    /// The text of `delayOffset.json` as of now.
+    pub(super) fn write_json(&mut self, now_ms: i64) -> String {
+        self.file.table.clone_from(&self.next);
+        self.file.data_version = self.file.data_version.next(now_ms);
+        self.file.to_json(self.dialect)
+    }
+}
+
+impl Core {
+    /// Delivers what is due of the levels; when something is due next, in epoch milliseconds.
+    pub(super) fn step_levels(&mut self, now_ms: i64) -> Result<Option<i64>, StoreError> {
+        let mut next_due = None::<i64>;
+        for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
+            let level = queue_id.saturating_add(1);
+            if level > MOST_LEVELS as i32 {
+                continue;
+            }
+            if let Some(due_ms) = self.step_level(level, queue_id, now_ms)? {
+                next_due = Some(next_due.map_or(due_ms, |next| next.min(due_ms)));
+            }
+        }
+        Ok(next_due)
+    }
+
+    fn step_level(&mut self, level: i32, queue_id: i32, now_ms: i64) -> Result<Option<i64>, StoreError> {
+        let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
+        let known = self.levels.next.get(&level).copied().unwrap_or(min);
+        let mut next = known.clamp(min, max);
+        while next < max {
+            let mut cursor = self.store.read(SCHEDULE_TOPIC, queue_id, Some(next), Some(max), None)?;
+            let mut records = cursor.next_batch(AT_ONCE)?;
+            if records.is_empty() {
+                next = max;
+                break;
+            }
+            let due = records.partition_point(|record| self.level_due(level, record, now_ms) <= now_ms);
+            let first_left = records.get(due).map(|record| self.level_due(level, record, now_ms));
+            records.truncate(due);
+            let done = self.deliver_level(&records, now_ms)?;
+            let behind = records.get(..done).and_then(<[_]>::last).map(|record| record.queue_offset + 1);
+            if let Some(behind) = behind {
+                next = behind;
+                self.levels.next.insert(level, next);
+                self.levels.changed = true;
+                self.saved.dirty = true;
+            }
+            if done < due {
+                return Ok(Some(now_ms.saturating_add(AGAIN_MS)));
+            }
+            if first_left.is_some() {
+                return Ok(first_left);
+            }
+        }
+        self.levels.next.insert(level, next);
+        Ok(None)
+    }
+
+    /// When a record of a level is due: at once where the clock went back by more than it has to wait
+    /// (`ScheduleMessageService#correctDeliverTimestamp`).
+    fn level_due(&self, level: i32, record: &mqstore_core::StoredRecord, now_ms: i64) -> i64 {
+        let stored = record.view().map_or(now_ms, |view| view.store_timestamp);
+        let due_ms = self.levels.table.delivery_time(level, stored);
+        let delay_ms = due_ms.saturating_sub(stored);
+        if due_ms > now_ms.saturating_add(delay_ms) { now_ms } else { due_ms }
+    }
+
+    /// Messages that wait in the levels.
+    pub(super) fn level_pending(&self) -> Result<u64, StoreError> {
+        let mut pending = 0;
+        for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
+            let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
+            let next = self.levels.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min);
+            pending += (max - next.clamp(min, max)) as u64;
+        }
+        Ok(pending)
+    }
+}

@@ -1,0 +1,50 @@
+//! A stop at every call of the disk, as a kill and as a loss of power.
+
+use super::model::finish;
+use super::*;
+
+/// Some of everything, with saves, a roll of the timer log and a close.
+fn use_it(world: &World) {
+    let store = world.open();
+    let broker = broker(&store);
+    let mut ids = Vec::new();
+    for number in 0..90_i64 {
+        let due = BEGIN_MS + 500 + number * 97 % 4_000 + if number % 9 == 0 { 200_000_000 } else { 0 };
+        let done = later(&broker, "t", &number.to_string(), Due::At(due));
+        ids.push(done.unique_id.as_str().to_owned());
+        if number % 30 == 29 {
+            later(&broker, "t", &format!("level {number}"), Due::Level(2));
+            store.step().unwrap();
+            broker.cancel(&ids[number as usize - 10]).unwrap();
+            advance(&world.clock, 1_100);
+            store.step().unwrap();
+        }
+    }
+    pass(world, &store, 3_300, 1_100);
+    store.close().unwrap();
+    drop(broker);
+    let store = world.open();
+    let _broker = self::broker(&store);
+    pass(world, &store, 4_400, 1_100);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_stop_anywhere_loses_nothing_and_repeats_nothing() {
+    let world = World::new();
+    use_it(&world);
+    let calls = world.vfs.operations();
+    let world = World::new();
+    let first = world.vfs.operations();
+    let every = 1 + (calls - first) / 150;
+    world.vfs.freeze_at_each((first..calls).step_by(every as usize));
+    use_it(&world);
+    let frozen = world.vfs.take_all_frozen();
+    assert!(frozen.len() > 100, "{} stops", frozen.len());
+    for (call, vfs) in frozen {
+        for (how, vfs) in [("kill", vfs.kill().unwrap()), ("power", vfs.crash(call).unwrap())] {
+            let world = World { vfs, clock: Arc::new(ManualClock::new(BEGIN_MS + 9_000)) };
+            finish(&world).unwrap_or_else(|error| panic!("{how} at call {call}: {error}"));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What messages that wait, delayed or in a transaction, need of the store: where they will go, and their records by log offset.
+
+use mqstore_format::record::MAX_PROPERTIES_BYTES;
+use mqstore_format::{MIN_RECORD_BYTES, RecordView};
+
+use super::Store;
+use super::writer::route;
+use crate::commit_log::RecordReader;
+use crate::error::StoreError;
+use crate::files::StoreFiles;
+use crate::message::{NewMessage, StoredRecord};
+
+/// What the properties of a message that waits have at most beside those of the same message that does not: two topics,
+/// and numbers.
+const MORE_BYTES: u64 = 768;
+
+impl Store {
+    /// The files of the store.
+    pub fn files(&self) -> &StoreFiles {
+        &self.inner.files
+    }
+
+    /// The queue that `message` would go to if it was appended now: the one it names, by its key, or the next in turn.
+    /// Makes its topic as an append would, and refuses what could not be delivered later.
+    ///
+    /// # Errors
+    /// Those of [`Store::append`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
+    pub fn queue_for(&self, message: &NewMessage<'_>) -> Result<i32, StoreError> {
+        let writer = self.writer("append")?;
+        let properties = message.properties.len() as u64 + MORE_BYTES;
+        let limit = MAX_PROPERTIES_BYTES as u64;
+        if properties > limit {
+            let reason = format!(
+                "{} bytes of properties leave no room for those of a message that waits",
+                message.properties.len()
+            );
+            return Err(StoreError::InvalidMessage { reason });
+        }
+        let size = MIN_RECORD_BYTES as u64 + properties + message.body.len() as u64;
+        let limit = writer.log.max_record_bytes();
+        if size > limit {
+            return Err(StoreError::TooLarge { what: "the record", size, limit });
+        }
+        writer.before_append()?;
+        let topic = match writer.topics.get(message.topic) {
+            Some(topic) => topic,
+            None => writer.make_topic(message.topic, message.queue_id)?,
+        };
+        if topic.batch {
+            let reason =
+                format!("topic {} keeps batch queues, which take no message that waits", message.topic);
+            return Err(StoreError::InvalidMessage { reason });
+        }
+        route(&topic, message)
+    }
+
+    /// The records that lie at `places`, log offsets and sizes, in the order asked for; `None` where there is no such record
+    /// (any more).
+    ///
+    /// # Errors
+    /// What keeps the log from being read; damage of single records is none.
+    pub fn records_at(&self, places: &[(u64, u32)]) -> Result<Vec<Option<StoredRecord>>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let list = view.list();
+        let min = list.min_offset();
+        let mut reader = RecordReader::new(view.log(), list, limit);
+        reader.expect(places.iter().copied());
+        let mut found = Vec::with_capacity(places.len());
+        for (offset, size) in places {
+            let end = offset.checked_add(u64::from(*size));
+            if *offset < min || end.is_none_or(|end| end > limit) {
+                found.push(None);
+                continue;
+            }
+            found.push(match reader.record(view.files(), *offset, *size) {
+                Ok(bytes) => {
+                    let view = RecordView::decode(bytes.as_slice());
+                    let queue_offset = view.ok().filter(|view| view.size == *size).map(|v| v.queue_offset);
+                    queue_offset.map(|queue_offset| StoredRecord::decoded(bytes, *offset, queue_offset))
+                }
+                Err(StoreError::Corrupt { .. }) => None,
+                Err(error) if error.is_gone() => None,
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(found)
+    }
+
+    /// Where the last segment of the log begins whose first message was stored before `time_ms`; else where the log
+    /// begins.
+    pub fn log_offset_before(&self, time_ms: i64) -> Result<u64, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let list = view.list();
+        let mut reader = RecordReader::new(view.log(), view.list(), limit);
+        for segment in list.segments().iter().rev().filter(|segment| segment.base_offset() < limit) {
+            let Ok(bytes) = reader.record_at(view.files(), segment.base_offset()) else { continue };
+            if RecordView::decode(bytes.as_slice()).is_ok_and(|record| record.store_timestamp < time_ms) {
+                return Ok(segment.base_offset());
+            }
+        }
+        Ok(list.min_offset())
+    }
+}

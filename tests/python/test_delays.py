@@ -1,0 +1,135 @@
+"""Messages that are delivered later."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+import mqstore
+from mqstore import aio, testing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_message_comes_when_the_clock_says_so(tmp_path: Path) -> None:
+    clock = testing.ManualClock()
+    with testing.open(tmp_path / "s", clock=clock) as store:
+        first = store.append("t", b"later", keys="k", delay=5)
+        assert first.topic == "rmq_sys_wheel_timer"
+        store.append("t", b"second", deliver_at=clock.now + timedelta(seconds=7))
+        assert store.append("t", b"at once", deliver_at=clock.timestamp).topic == "t"
+        assert store.delays().pending == 2
+        clock.advance(4.999)
+        assert not store.wait("t", 0, 1, timeout=0.1)
+        clock.advance(0.001)
+        assert store.wait("t", 0, 1, timeout=20)
+        clock.advance(2)
+        assert store.wait("t", 0, 2, timeout=20)
+        assert [message.body for message in store.read("t")] == [b"at once", b"later", b"second"]
+        found = next(store.lookup("t", "k"))
+        assert found.store_timestamp >= clock.timestamp - 2_000
+        assert found.properties["TIMER_DELIVER_MS"] == str(clock.timestamp - 2_000)
+        assert found.unique_id == first.unique_id
+        # Delivery is counted once the append has returned.
+        stats = store.delays()
+        assert (stats.pending, stats.next_due, stats.delivered) == (0, None, 2)
+        assert stats.late_max == 0.0
+        assert stats.to_dict()["delivered"] == 2
+
+
+def test_a_delay_level_waits_as_long_as_rocketmqs(tmp_path: Path) -> None:
+    clock = testing.ManualClock()
+    with testing.open(tmp_path / "s", clock=clock) as store:
+        store.append("t", b"ten seconds", delay_level=3)
+        clock.advance(9.999)
+        assert not store.wait("t", 0, 0, timeout=0.1)
+        clock.advance(0.001)
+        assert store.wait("t", 0, 0, timeout=20)
+
+
+def test_what_waits_can_be_cancelled_and_moved(tmp_path: Path) -> None:
+    clock = testing.ManualClock()
+    with testing.open(tmp_path / "s", clock=clock) as store:
+        by_message_id = store.append("t", b"1", delay=60)
+        by_unique_id = store.append("t", b"2", delay=3600)
+        moved = store.append("t", b"3", delay=60)
+        assert store.cancel(by_message_id.message_id)
+        assert not store.cancel(by_message_id.message_id)
+        assert store.cancel(by_unique_id.unique_id)
+        assert not store.cancel("no such id")
+        again = store.reschedule(moved.unique_id, delay=timedelta(seconds=90))
+        assert again is not None
+        assert again.unique_id == moved.unique_id
+        clock.advance(89)
+        assert not store.wait("t", 0, 0, timeout=0.1)
+        clock.advance(1)
+        assert store.wait("t", 0, 0, timeout=20)
+        assert store.delays().pending == 0
+        assert not store.cancel(again.unique_id)
+        assert store.reschedule(again.unique_id, delay=1) is None
+        assert [message.body for message in store.read("t")] == [b"3"]
+
+
+def test_what_waits_is_delivered_by_whoever_opens_the_store_next(tmp_path: Path) -> None:
+    clock = testing.ManualClock()
+    with testing.open(tmp_path / "s", clock=clock) as store:
+        for number in range(10):
+            store.append("t", b"%d" % number, delay=10 + number)
+    with mqstore.open(tmp_path / "s") as reader:
+        assert reader.delays().pending == 10
+        with pytest.raises(mqstore.StoreReadOnlyError):
+            reader.cancel("x")
+        with pytest.raises(mqstore.StoreReadOnlyError):
+            reader.append("t", b"x", delay=1)
+    clock.advance(timedelta(days=40))
+    with testing.open(tmp_path / "s", "rw", clock=clock) as store:
+        assert store.wait("t", 0, 9, timeout=20)
+        assert [message.body for message in store.read("t")] == [b"%d" % number for number in range(10)]
+
+
+def test_on_the_machines_clock_nothing_is_early(tmp_path: Path) -> None:
+    with mqstore.open(tmp_path / "s", "create") as store:
+        due = datetime.now(UTC) + timedelta(milliseconds=120)
+        store.append("t", b"x", deliver_at=due)
+        assert store.wait("t", 0, 0, timeout=20)
+        message = next(store.read("t"))
+        assert message.store_time >= due - timedelta(milliseconds=1)
+        assert time.time() >= due.timestamp()
+
+
+def test_a_child_of_the_event_loop_can_wait_too(tmp_path: Path) -> None:
+    async def use() -> None:
+        async with aio.open(tmp_path / "s", "create") as store:
+            done = await store.append("t", b"x", delay=3600)
+            assert (await store.delays()).pending == 1
+            assert await store.cancel(done.unique_id)
+            assert (await store.delays()).pending == 0
+
+    asyncio.run(use())
+
+
+def test_arguments_that_say_nothing_or_too_much(tmp_path: Path) -> None:
+    with testing.open(tmp_path / "s") as store:
+        with pytest.raises(TypeError, match="only one of"):
+            store.append("t", b"x", delay=1, delay_level=1)
+        with pytest.raises(TypeError, match="delay must be seconds"):
+            store.append("t", b"x", delay="soon")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="time zone"):
+            store.append("t", b"x", deliver_at=datetime(2030, 1, 1))  # noqa: DTZ001
+        with pytest.raises(mqstore.InvalidOptionError):
+            store.append("t", b"x", delay_level=0)
+        with pytest.raises(mqstore.InvalidOptionError):
+            store.append("t", b"x", deliver_at=1 << 60)
+        with pytest.raises(TypeError, match="give delay"):
+            store.reschedule("x")
+        store.create_topic("batches", attributes={"queue.type": "BatchCQ"})
+        with pytest.raises(mqstore.InvalidMessageError, match="batch queues"):
+            store.append("batches", b"x", delay=1)
+        with pytest.raises(mqstore.TopicNotFoundError):
+            store.append("t", b"x", queue_id=7, delay=1)
+        assert "rmq_sys_wheel_timer" not in store.topics()

@@ -1,0 +1,240 @@
+//! Transactions, ended at any call: all messages of one are there, once each, or none; what was decided stays so, and what
+//! was not is found and can be decided.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mqstore_broker::{Answer, Broker, NewHalf, Outcome, Transactions};
+use mqstore_core::{Durability, OpenMode, Store, StoreOptions};
+use mqstore_io::SimVfs;
+
+use crate::check::abandon;
+use crate::explore::{Violation, guarded};
+use crate::states::{Limits, Rng, State, states};
+use crate::workload::{World, explain, tiny};
+
+const TOPICS: [&str; 2] = ["left", "right"];
+const LIMITS: Limits = Limits { all_up_to: 8, singles: 3, random: 2, cuts: 1 };
+const NEVER: u64 = u64::MAX;
+
+/// What becomes of each transaction of a session, in order, and whether it is durable when the call returns.
+const PLAN: [(usize, Option<Outcome>, bool); 6] = [
+    (2, Some(Outcome::Committed), true),
+    (3, Some(Outcome::Committed), false),
+    (2, Some(Outcome::RolledBack), false),
+    (2, None, false),
+    (1, Some(Outcome::RolledBack), true),
+    (4, Some(Outcome::Committed), false),
+];
+
+/// One transaction: how many calls of the file system there had been when something was promised of it.
+#[derive(Clone, Debug)]
+struct Told {
+    id: String,
+    bodies: Vec<String>,
+    outcome: Option<Outcome>,
+    stored: u64,
+    /// Its half messages are durable.
+    kept: u64,
+    begun: u64,
+    decided: u64,
+    durable: u64,
+}
+
+fn options() -> StoreOptions {
+    tiny(Durability::Async)
+}
+
+fn open(world: &World) -> Result<(Store, Transactions), String> {
+    let store = world.open(OpenMode::ReadWrite, &options()).map_err(explain)?;
+    let transactions = Broker::new(&store).and_then(|broker| broker.transactions()).map_err(explain)?;
+    Ok((store, transactions))
+}
+
+fn session(world: &World) -> Result<Vec<Told>, String> {
+    let (store, transactions) = open(world)?;
+    let mut all = Vec::new();
+    for (number, (count, outcome, durable)) in PLAN.into_iter().enumerate() {
+        let transaction = transactions.begin("shop").map_err(explain)?;
+        let bodies: Vec<_> = (0..count).map(|part| format!("{number}.{part} {}", "x".repeat(150))).collect();
+        for (part, body) in bodies.iter().enumerate() {
+            let new = NewHalf { topic: TOPICS[part % 2], body: body.as_bytes(), ..NewHalf::default() };
+            transaction.append(&NewHalf { queue_id: Some(0), ..new }).map_err(explain)?;
+        }
+        let mut told = Told {
+            id: transaction.id().to_owned(),
+            bodies,
+            outcome,
+            stored: world.vfs.operations(),
+            kept: NEVER,
+            begun: NEVER,
+            decided: NEVER,
+            durable: NEVER,
+        };
+        if number == 1 {
+            store.flush().map_err(explain)?;
+            told.kept = world.vfs.operations();
+        }
+        if let Some(outcome) = outcome {
+            told.begun = world.vfs.operations();
+            let ended = match outcome {
+                Outcome::Committed => transaction.commit(durable),
+                _ => transaction.rollback(durable),
+            };
+            ended.map_err(explain)?;
+            told.decided = world.vfs.operations();
+            if durable {
+                told.durable = told.decided;
+            }
+        }
+        all.push(told);
+        match number {
+            1 => {
+                transactions.note_round(true).map_err(explain)?;
+                // What is noted may be on the disk before the log is.
+                let meta = store.meta().map_err(explain)?;
+                meta.sync(meta.place()).map_err(explain)?;
+            }
+            2 => {
+                store.flush().map_err(explain)?;
+                all.iter_mut()
+                    .filter(|told: &&mut Told| told.decided < NEVER && told.durable == NEVER)
+                    .for_each(|told| {
+                        told.durable = world.vfs.operations();
+                    });
+                transactions.note_round(false).map_err(explain)?;
+            }
+            4 => store.step().map_err(explain)?,
+            _ => {}
+        }
+    }
+    transactions.note_round(true).map_err(explain)?;
+    abandon(&store);
+    Ok(all)
+}
+
+fn begin() -> Result<World, String> {
+    let world = World::new(false);
+    let store = world.open(OpenMode::Create, &options()).map_err(explain)?;
+    for topic in TOPICS {
+        store.create_topic(topic, 1, &[]).map_err(explain)?;
+    }
+    Broker::new(&store).and_then(|broker| broker.transactions()).map_err(explain)?;
+    store.close().map_err(explain)?;
+    Ok(world)
+}
+
+/// How often each body is seen.
+fn seen(store: &Store) -> Result<BTreeMap<String, usize>, String> {
+    let mut found = BTreeMap::new();
+    for topic in TOPICS {
+        let mut cursor = store.read(topic, 0, None, None, None).map_err(explain)?;
+        loop {
+            let records = cursor.next_batch(64).map_err(explain)?;
+            if records.is_empty() {
+                break;
+            }
+            for record in records {
+                let body = record.view().map_err(explain)?.body.to_vec();
+                *found.entry(String::from_utf8(body).map_err(explain)?).or_default() += 1;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Which transactions are whole in their topics, and which are pending.
+fn look(store: &Store, transactions: &Transactions, all: &[Told]) -> Result<[BTreeSet<String>; 2], String> {
+    let found = seen(store)?;
+    if let Some((body, times)) = found.iter().find(|(_, times)| **times > 1) {
+        return Err(format!("{body:.5} is there {times} times"));
+    }
+    let mut whole = BTreeSet::new();
+    for told in all {
+        let there = told.bodies.iter().filter(|body| found.contains_key(*body)).count();
+        if there == told.bodies.len() {
+            whole.insert(told.id.clone());
+        } else if there > 0 {
+            return Err(format!("{there} of {} messages of a transaction are there", told.bodies.len()));
+        }
+    }
+    let pending = transactions.pending().into_iter().map(|pending| pending.id).collect();
+    Ok([whole, pending])
+}
+
+fn check(state: &State, moment: &SimVfs, call: u64, all: &[Told], rng: &mut Rng) -> Result<(), String> {
+    let world = World::on(state.image(moment)?.vfs);
+    let (store, transactions) = open(&world)?;
+    let [whole, pending] = look(&store, &transactions, all)?;
+    for told in all {
+        let (is_whole, is_pending) = (whole.contains(&told.id), pending.contains(&told.id));
+        let known = if state.is_kill() { told.decided } else { told.durable };
+        if is_whole && (is_pending || told.outcome != Some(Outcome::Committed) || told.begun >= call) {
+            return Err(format!("{told:?} is to be seen"));
+        }
+        if known < call && (is_pending || is_whole != (told.outcome == Some(Outcome::Committed))) {
+            return Err(format!("{told:?} was decided; whole {is_whole}, pending {is_pending}"));
+        }
+        if told.outcome != Some(Outcome::RolledBack) && told.kept < call && !is_pending && !is_whole {
+            return Err(format!("{told:?} is neither to be seen nor found"));
+        }
+        if state.is_kill() && told.stored < call && told.begun >= call && !is_pending {
+            return Err(format!("{told:?} was undecided and is not found"));
+        }
+    }
+    // What an open shows is durable; a decision of what is left goes the same way.
+    let next = World::on(State::chance(rng).image(&world.vfs)?.vfs);
+    abandon(&store);
+    let (store, transactions) = open(&next)?;
+    let again = look(&store, &transactions, all)?;
+    if again != [whole.clone(), pending.clone()] {
+        return Err(format!("ended again: {again:?} is not {whole:?}, {pending:?}"));
+    }
+    for id in &pending {
+        transactions.answer(id, Answer::Commit).map_err(explain)?;
+    }
+    store.flush().map_err(explain)?;
+    let last = World::on(State::all_old().image(&next.vfs)?.vfs);
+    abandon(&store);
+    let (store, transactions) = open(&last)?;
+    let found = seen(&store)?;
+    let left = transactions.pending();
+    abandon(&store);
+    if !left.is_empty() || found.values().any(|times| *times > 1) {
+        return Err(format!("after a commit of what was pending: {left:?} pending, {found:?}"));
+    }
+    Ok(())
+}
+
+/// Ends a session behind each of its calls that change the disk.
+pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
+    let violation = |call: u64, state: usize, what: String| Violation {
+        replay: format!("t0-0:{call}:{state}:0"),
+        what: format!("transactions: {what}"),
+    };
+    let world = guarded(begin).map_err(|what| violation(0, 0, what))?;
+    world.vfs.freeze_at_each(2..=u64::from(u16::MAX));
+    let all = guarded(|| session(&world)).map_err(|what| violation(0, 0, what))?;
+    let mut moments = world.vfs.take_all_frozen();
+    moments.push((world.vfs.operations() + 1, world.vfs.clone()));
+    let mut tried = 0;
+    for (call, moment) in moments.into_iter().rev() {
+        let mut rng = Rng::new(call);
+        for (form, state) in states(&moment, LIMITS, &mut rng).iter().enumerate() {
+            if stop() {
+                return Ok(tried);
+            }
+            tried += 1;
+            let done = call - u64::from(state.is_cut());
+            let outcome = guarded(|| check(state, &moment, done, &all, &mut rng));
+            outcome.map_err(|what| violation(call, form, format!("{state}: {what}")))?;
+        }
+    }
+    Ok(tried)
+}
+
+#[test]
+fn a_transaction_is_there_whole_or_not_at_all() {
+    let tried = crate::crashes::must_hold(hunt(&|| false));
+    println!("transactions: {tried} states");
+    assert!(tried > 300);
+}

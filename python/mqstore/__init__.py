@@ -57,6 +57,7 @@ if _typing.TYPE_CHECKING:
     from mqstore._filter import sql
     from mqstore._import import import_
     from mqstore._info import (
+        DelayedInfo,
         GroupInfo,
         GroupOffset,
         HourRate,
@@ -65,6 +66,7 @@ if _typing.TYPE_CHECKING:
         QueueRange,
         StoreInfo,
         TopicInfo,
+        UndecidedInfo,
     )
     from mqstore._message import Message
     from mqstore._options import StoreOptions
@@ -101,6 +103,7 @@ __all__ = [
     "ConsumerClosedError",
     "CorruptionError",
     "DelayStats",
+    "DelayedInfo",
     "DiskFullError",
     "Empty",
     "ExpireReport",
@@ -162,6 +165,7 @@ __all__ = [
     "TopicInfo",
     "TopicNotFoundError",
     "TopicQuota",
+    "UndecidedInfo",
     "UnsupportedFormatError",
     "VerifyReport",
     "WorkQueue",
@@ -203,6 +207,7 @@ _HOMES = {
     "sql": "_filter",
     **dict.fromkeys(
         (
+            "DelayedInfo",
             "GroupInfo",
             "GroupOffset",
             "HourRate",
@@ -211,6 +216,7 @@ _HOMES = {
             "QueueRange",
             "StoreInfo",
             "TopicInfo",
+            "UndecidedInfo",
         ),
         "_info",
     ),

@@ -84,6 +84,43 @@ class PoppedInfo(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class DelayedInfo(_Report):
+    """Delayed messages that wait to be delivered; what was cancelled is not among them."""
+
+    kind: str
+    """How they wait: `timer`, each until a time of its own, or `levels`, by a delay level."""
+    messages: int
+    first_due: int
+    """When the first of them is due, in epoch milliseconds; of those with a time within a second."""
+    overdue: int
+    """How many are due already."""
+    within_minute: int
+    """How many are due within a minute."""
+    within_hour: int
+    """How many are due after that, within an hour."""
+    within_day: int
+    """How many are due after that, within a day."""
+    within_three_days: int
+    """How many are due after that, within three days."""
+    later: int
+    """How many are due later."""
+
+
+@dataclass(frozen=True, slots=True)
+class UndecidedInfo(_Report):
+    """Transactions of a producer group that nobody committed or rolled back."""
+
+    producer_group: str
+    transactions: int
+    messages: int
+    """Half messages of them."""
+    oldest_timestamp: int
+    """When the first of these was stored, in epoch milliseconds."""
+    checks: int
+    """How often the group was asked about the one that it was asked about most often."""
+
+
+@dataclass(frozen=True, slots=True)
 class HourRate(_Report):
     """What was written to the log within an hour."""
 
@@ -136,6 +173,10 @@ class StoreInfo(_Report):
     """How far consumer groups have come, by topic and group: from the metadata log or `config/consumerOffset.json`."""
     popped: tuple[PoppedInfo, ...]
     """What a broker handed out one by one and nobody acknowledged, as far as no group has taken it over here."""
+    delayed: tuple[DelayedInfo, ...]
+    """Messages that wait to be delivered, by how they wait, as their writer saved it: a second old at most."""
+    undecided: tuple[UndecidedInfo, ...]
+    """Transactions that nobody decided, by producer group."""
     rocksdb: bool
     """Whether RocksDB holds a part of it."""
     locked: bool
@@ -161,6 +202,10 @@ class StoreInfo(_Report):
             "disk": tuple(PartSize(*part) for part in values["disk"]),
             "consumers": consumers,
             "popped": tuple(PoppedInfo(*queue) for queue in values["popped"]),
+            "delayed": tuple(
+                DelayedInfo(kind, messages, due, *by_due) for kind, messages, due, by_due in values["delayed"]
+            ),
+            "undecided": tuple(UndecidedInfo(*group) for group in values["undecided"]),
             "notes": tuple(values["notes"]),
         }
         return cls(**{**values, **lists})
@@ -173,6 +218,8 @@ for _class in (
     GroupOffset,
     GroupInfo,
     PoppedInfo,
+    DelayedInfo,
+    UndecidedInfo,
     HourRate,
     StoreInfo,
 ):

@@ -114,8 +114,6 @@ class LoopWorkQueue:
         """Has those look again who wait and whom nobody calls."""
     def empty(self) -> NoReturn:
         """Raises the error for nothing to get."""
-    def full(self) -> NoReturn:
-        """Raises the error for no room."""
 
 @final
 class LoopPut:

@@ -78,6 +78,7 @@ from mqstore._mqstore import (
     verify_plan,
     verify_run_step,
     verify_steps,
+    waiting_record,
 )
 
 __all__ = [
@@ -156,4 +157,5 @@ __all__ = [
     "verify_plan",
     "verify_run_step",
     "verify_steps",
+    "waiting_record",
 ]

@@ -561,7 +561,10 @@ class JavaClient:
         return [JavaMessage.from_row(row["message"]) for row in rows]
 
     def produce(self, specs: Sequence[Spec]) -> list[dict[str, Any]]:
-        """Send messages; a spec may also have `batch`, `delay_level`, or `transaction` "commit" or "rollback"."""
+        """Send messages; a spec may also have `batch`, `delay_level`, or `transaction`: commit, rollback or unknown.
+
+        As long as the client is there it answers checks of undecided transactions by their property `when_checked`.
+        """
         rows, _ = self._act("produce", messages=list(specs))
         return rows
 

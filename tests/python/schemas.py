@@ -153,11 +153,31 @@ def _message() -> dict[str, Any]:
             "broker_name": or_null,
         },
     }
+    system: dict[str, Any] = {
+        "type": "object",
+        "description": "What it says, where it is a record of the system topics for delays and transactions.",
+        "properties": {
+            "kind": {
+                "enum": ["deliver", "put_back", "cancel", "delay_level", "half", "decision", "discarded"],
+            },
+            "topic": or_null,
+            "queue_id": number_or_null,
+            "due_timestamp": number_or_null,
+            "level": number_or_null,
+            "cancels": or_null,
+            "cancels_log_offset": number_or_null,
+            "producer_group": or_null,
+            "transaction_id": or_null,
+            "checks": number_or_null,
+            "half_offsets": {"anyOf": [offsets, {"type": "null"}]},
+            "decision": {"enum": ["commit", "rollback", "discard", None]},
+        },
+    }
     body = {"body_base64": text, "body_text": text, "body_error": text}
     return {
         "type": "object",
         "description": "A message; which of the last four members there are depends on --body and on the message.",
-        "properties": always | body | {"pop": popped},
+        "properties": always | body | {"pop": popped, "system": system},
         "required": list(always),
         "additionalProperties": False,
     }

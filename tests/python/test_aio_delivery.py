@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_every_verb_has_its_twin(kind: str, name: str) -> None:
 # Work queues.
 
 
-async def take(queue: mqstore.aio.WorkQueue, timeout: float = 5) -> str:
+async def take(queue: mqstore.aio.WorkQueue, timeout: float = LONG) -> str:
     message = await queue.get(timeout=timeout)
     await queue.ack(message)
     return message.text()
@@ -76,8 +77,8 @@ async def test_put_get_ack(home: Path) -> None:
         assert isinstance(message, mqstore.LeasedMessage)
         assert (message.body, message.keys, message.tags, message.attempt) == (b"one", ("k",), "t", 1)
         assert await queue.counts() == mqstore.WorkQueueCounts(ready=3, delayed=0, leased=1, dying=0)
-        await queue.extend(message, 60)
-        assert message.invisible_until - time.time() * 1000 > 50_000
+        await queue.extend(message, 3600)
+        assert message.invisible_until - time.time() * 1000 > 1_800_000
         await queue.ack(message, durable=True)
         await queue.ack(message)
         rest = await queue.get_many(10)
@@ -90,10 +91,11 @@ async def test_put_get_ack(home: Path) -> None:
         await queue.task_done()
         with pytest.raises(ValueError, match="too many times"):
             await queue.task_done()
-        held = await queue.put(b"later", delay=0.05)
+        await queue.put(b"much later", delay=3600)
         with pytest.raises(mqstore.Empty):
             await queue.get_nowait()
-        assert (await queue.get(timeout=5)).queue_offset == held.queue_offset
+        held = await queue.put(b"later", delay=0.05)
+        assert (await queue.get(timeout=LONG)).queue_offset == held.queue_offset
     assert queue.closed
     with mqstore.open(home, "rw", options=SMALL) as again:
         assert again.work_queue("jobs", maxsize=9, max_attempts=3).counts().leased == 1
@@ -206,7 +208,7 @@ async def test_cancelled_gets_take_nothing(home: Path) -> None:
         putting = asyncio.ensure_future(put())
         assert await storm() > 50
         await putting
-        assert await queue.join(5)
+        assert await queue.join(LONG)
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
@@ -250,12 +252,12 @@ async def test_cancelled_puts_keep_no_room(home: Path) -> None:
                 if chance.random() < 0.5:
                     task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        assert await queue.join(5)
+        assert await queue.join(LONG)
         getting.cancel()
         await asyncio.gather(getting, return_exceptions=True)
         # One that was cancelled while the thread appended it is there too.
         assert put <= got
-        await queue.put_many([b"", b"", b""], timeout=5)
+        await queue.put_many([b"", b"", b""], timeout=LONG)
         with pytest.raises(mqstore.Full):
             await queue.put_nowait(b"")
 
@@ -263,26 +265,28 @@ async def test_cancelled_puts_keep_no_room(home: Path) -> None:
 @in_loop
 async def test_a_lease_that_ends_wakes_who_waits(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:
-        queue = await store.work_queue("jobs", invisible_duration=0.05, backoff=lambda attempt: 0.01 * attempt)
-        waiting = asyncio.ensure_future(queue.get(timeout=5))
+        # Nothing that this test has for good ends by itself, however long it takes.
+        queue = await store.work_queue("jobs", invisible_duration=3600, backoff=lambda attempt: 0.01 * attempt)
+        short = await store.work_queue("jobs", invisible_duration=0.05)
+        waiting = asyncio.ensure_future(short.get(timeout=LONG))
         await asyncio.sleep(0.01)
         await queue.put(b"one")
         first = await waiting
         assert first.attempt == 1
-        assert (await queue.get(timeout=5)).attempt == 2
+        again = await queue.get(timeout=LONG)
+        assert again.attempt == 2
         with pytest.raises(mqstore.LeaseLostError):
             await queue.ack(first)
-        again = await queue.get(timeout=5)
-        assert again.attempt == 3
+        waiting = asyncio.ensure_future(queue.get(timeout=LONG))
+        await asyncio.sleep(0.01)
         await queue.nack(again)
-        waiting = asyncio.ensure_future(queue.get(timeout=5))
         last = await waiting
-        assert last.attempt == 4
-        await queue.extend(last, 30)
-        waiting = asyncio.ensure_future(queue.get(timeout=5))
+        assert last.attempt == 3
+        waiting = asyncio.ensure_future(queue.get(timeout=LONG))
         await asyncio.sleep(0.02)
+        assert not waiting.done()
         await queue.extend(last, 0.001)
-        assert (await waiting).attempt == 5
+        assert (await waiting).attempt == 4
 
 
 @in_loop
@@ -294,14 +298,16 @@ async def test_dead_letters(home: Path) -> None:
             asked.append(attempt)
             return 0.001
 
-        queue = await store.work_queue("jobs", max_attempts=3, invisible_duration=0.02, backoff=backoff)
+        queue = await store.work_queue("jobs", max_attempts=3, invisible_duration=3600, backoff=backoff)
         await queue.put_many([b"given back", b"forgotten"])
         for _ in range(6):
-            message = await queue.get(timeout=5)
+            message = await queue.get(timeout=LONG)
             if message.body == b"given back":
                 await queue.nack(message)
+            else:
+                await queue.extend(message, 0.001)
         # Nobody gets anything any more: the wait moves what was forgotten.
-        assert await queue.join(5)
+        assert await queue.join(LONG)
         assert sorted([m.body async for m in store.read(queue.dead_letters)]) == [b"forgotten", b"given back"]
         assert asked[:2] == [1, 2]
         assert await queue.redrive(1) == 1
@@ -320,6 +326,43 @@ async def test_a_put_waits_for_room_and_those_who_wait_keep_their_order(home: Pa
         assert await queue.full()
         assert sorted([int(await take(queue)) for _ in range(20)]) == list(range(20))
         assert len(await asyncio.gather(*puts)) == 20
+
+
+@in_loop
+async def test_a_put_waits_for_a_quota(home: Path) -> None:
+    async with mqstore.aio.open(home, "create", options=SMALL) as store:
+        await store.create_topic("jobs", max_messages=3)
+        queue = await store.work_queue("jobs")
+        await queue.put_many([b"0", b"1"])
+        await queue.put(b"2", durable=True)
+        for durable in (False, True):
+            for calls in (partial(queue.put_nowait, b"x"), partial(queue.put, b"x", timeout=0.01)):
+                with pytest.raises(mqstore.QuotaFull, match="topic jobs is full: it holds 3 messages"):
+                    await calls(durable=durable)
+        puts = [asyncio.ensure_future(queue.put(b"%d" % n, durable=n % 2 == 1)) for n in range(3, 8)]
+        late = asyncio.ensure_future(queue.put(b"x", timeout=0.02))
+        with pytest.raises(mqstore.QuotaFull):
+            await late
+        puts[2].cancel()
+        await asyncio.gather(puts[2], return_exceptions=True)
+        assert not any(put.done() for put in puts if put is not puts[2])
+        await store.update_topic("jobs", max_messages=5)
+        await until(lambda: sum(put.done() for put in puts) == 3)
+        many = asyncio.ensure_future(queue.put_many(iter([b"8", b"9"]), timeout=LONG))
+        await asyncio.sleep(0.01)
+        assert sum(put.done() for put in puts) == 3
+        assert not many.done()
+        await store.update_topic("jobs", max_messages=9)
+        await many
+        await asyncio.gather(*puts, return_exceptions=True)
+        assert sorted([int(await take(queue)) for _ in range(9)]) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+        with pytest.raises(mqstore.QuotaFull):
+            await queue.put_nowait(b"x")
+        waits = [asyncio.ensure_future(queue.put(b"x")) for _ in range(50)]
+        await asyncio.sleep(0.01)
+        await queue.shutdown()
+        outcomes = await asyncio.gather(*waits, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [mqstore.ShutDown] * 50
 
 
 @in_loop
@@ -495,7 +538,7 @@ async def test_poll_and_commit(home: Path) -> None:
         assert await consumer.poll(0) == []
         await consumer.commit()
         assert sum((await consumer.lag()).values()) == 2
-        assert len(await consumer.poll(timeout=5)) == 2
+        assert len(await consumer.poll(timeout=LONG)) == 2
         assert await consumer.poll(timeout=0.01) == []
         await consumer.commit({("orders", 0): 1}, sync=True)
         await consumer.commit(sync=True)

@@ -1,5 +1,5 @@
 //! Delivery: a message put, got and finished, one by one and a hundred at a time, and polled by a consumer of a group;
-//! delayed messages accepted, and delivered once they are due.
+//! delayed messages accepted, and delivered once they are due; transactions.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::hint::black_box;
@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, properties, record};
-use mqstore_broker::{Broker, ConsumerOptions, Due, NewWork, Start, WorkQueue, WorkQueueOptions};
+use mqstore_broker::{
+    Broker, ConsumerOptions, Due, NewHalf, NewWork, Start, WorkQueue, WorkQueueOptions,
+};
 use mqstore_core::StoreOptions;
 
 const MESSAGES: u64 = 50_000;
@@ -137,5 +139,29 @@ fn delayed(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, work_queue, poll, delayed);
+/// Transactions of three messages, one behind the other, not synced.
+fn transactions(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("transactions");
+    group.throughput(Throughput::Elements(1));
+    for body_bytes in BODY_BYTES {
+        let (body, properties) = (vec![b'x'; body_bytes], properties());
+        let bench = Bench::new(&StoreOptions::default());
+        let engine = Broker::new(&bench.store).unwrap().transactions().unwrap();
+        let half = NewHalf { topic: "bench", body: &body, properties: &properties, ..NewHalf::default() };
+        for (name, commit) in [("commit", true), ("rollback", false)] {
+            group.bench_function(BenchmarkId::new(name, body_bytes), |bencher| {
+                bencher.iter(|| {
+                    let transaction = engine.begin("bench").unwrap();
+                    for _ in 0..3 {
+                        transaction.append(&half).unwrap();
+                    }
+                    if commit { transaction.commit(false) } else { transaction.rollback(false) }.unwrap();
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, work_queue, poll, delayed, transactions);
 criterion_main!(benches);

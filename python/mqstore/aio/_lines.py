@@ -112,7 +112,10 @@ class Line:
 
 
 class Around:
-    """One timer for all lines in which somebody stands: for what nobody calls for, as queues that came."""
+    """One timer for all lines in which somebody stands: for what nobody calls for, as queues that came.
+
+    A thread that waits for the blocking twins looks as often, for the same reason.
+    """
 
     def __init__(self, bridge: Bridge) -> None:
         """Watches the lines of `bridge`."""

@@ -17,9 +17,10 @@ from mqstore import _native
 from mqstore._times import seconds_of
 from mqstore.aio._delivery import Handle, in_thread
 from mqstore.aio._lines import Line
+from mqstore.errors import QuotaFull
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from mqstore._message import Message
     from mqstore._native import AppendResult, LeasedMessage, QueuedAppend
@@ -31,6 +32,9 @@ _AT_ONCE = 256
 
 # Messages that a task got and that are kept for `task_done` before those that it finished by name are looked for.
 _KEPT = 64
+
+# How often a put that waits for a quota tries again: what an expiry frees nobody is told of, in threads neither.
+_QUOTA_LOOK = 0.05
 
 
 class WorkQueue(Handle):
@@ -50,6 +54,8 @@ class WorkQueue(Handle):
         self._native = _native.LoopWorkQueue(queue, bridge.link)
         around = self._native.look_around
         self._ready, self._room, self._done = (Line(bridge, around) for _ in range(3))
+        # Who waits for a quota; the first of them tries again.
+        self._quota = asyncio.Lock()
         self._got: weakref.WeakKeyDictionary[asyncio.Task[object], _Got] = weakref.WeakKeyDictionary()
 
     @property
@@ -107,11 +113,11 @@ class WorkQueue(Handle):
             timeout: how long to wait for room; None is for ever.
 
         Raises:
-            Full: no room, or none in time.
+            Full: no room, or none in time; `QuotaFull` where it is a quota that is used up.
             ShutDown: the queue was shut down, or this handle closed.
             InvalidMessageError: text or a number that the format cannot hold; nothing was written.
         """
-        put = _native.LoopPut.one(body, keys, tags, properties, delay, durable)
+        put = partial(_native.LoopPut.one, body, keys, tags, properties, delay, durable)
         done = await self._put(put, _patience(block, timeout))
         return done[0] if isinstance(done, list) else done
 
@@ -154,11 +160,39 @@ class WorkQueue(Handle):
             Full: no room, or none in time; none was put in.
             ShutDown: the queue was shut down, or this handle closed.
         """
-        put = _native.LoopPut.many(messages, delay, durable)
+        put = partial(_native.LoopPut.many, list(messages), delay, durable)
         done = await self._put(put, _patience(block, timeout))
         return done if isinstance(done, list) else [done]
 
-    async def _put(self, put: _native.LoopPut, seconds: float | None) -> AppendResult | list[AppendResult]:
+    async def _put(
+        self, make: Callable[[], _native.LoopPut], seconds: float | None
+    ) -> AppendResult | list[AppendResult]:
+        """Puts what `make` makes; those who meet a quota that is used up wait one behind the other."""
+        loop = self._bridge.loop
+        end = None if seconds is None else loop.time() + seconds
+        put = make()
+        try:
+            return await self._put_once(put, seconds)
+        except QuotaFull as error:
+            full = error
+        try:
+            async with asyncio.timeout_at(end):
+                await self._quota.acquire()
+        except TimeoutError:
+            raise full from None
+        try:
+            while (left := None if end is None else end - loop.time()) is None or left > 0:
+                try:
+                    return await self._put_once(make(), left)
+                except QuotaFull as error:
+                    full = error
+                await asyncio.sleep(_QUOTA_LOOK if left is None else min(left, _QUOTA_LOOK))
+        finally:
+            self._quota.release()
+        raise full
+
+    async def _put_once(self, put: _native.LoopPut, seconds: float | None) -> AppendResult | list[AppendResult]:
+        """Waits for room as `maxsize` has it, and appends."""
         native, appends = self._native, self._bridge.appends
 
         def look(patience: bool, number: int | None) -> list[AppendResult] | QueuedAppend | _native.LoopWait | None:

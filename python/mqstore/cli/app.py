@@ -22,7 +22,7 @@ import typer
 import mqstore
 from mqstore import StoredMessage
 from mqstore._times import milliseconds_of
-from mqstore.cli import CLEAN, PROBLEMS, USAGE, _abandon_stdout, render, settings
+from mqstore.cli import CLEAN, PROBLEMS, USAGE, _abandon_stdout, render, settings, waiting
 from mqstore.cli.filters import Sql, Tags, chosen
 from mqstore.cli.follow import Tail
 from mqstore.cli.render import Body, Format
@@ -44,6 +44,8 @@ app.add_typer(config, name="config")
 
 # What a person reads through; the rest is for a program.
 _SHOWN_PROBLEMS = 100
+# What `info` prints in tables of their own, and what it says beside them.
+_IN_TABLES = ("hours", "topics", "parts", "disk", "consumers", "popped", "delayed", "undecided", "notes")
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The store's directory.", show_default=False)]
 Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)]
@@ -456,7 +458,7 @@ def _problem_tables(problems: Sequence[mqstore.Problem]) -> None:
 
 def _info_tables(report: mqstore.StoreInfo) -> None:
     facts = report.to_dict()
-    tables = {name: facts.pop(name) for name in ("hours", "topics", "parts", "disk", "consumers", "popped", "notes")}
+    tables = {name: facts.pop(name) for name in _IN_TABLES}
     for name in ("min_store_timestamp", "max_store_timestamp"):
         facts[name] = facts[name] if facts[name] is None else render.moment(facts[name])
     queues = next((part.bytes for part in report.disk if part.part == "consumequeue"), 0)
@@ -491,6 +493,7 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
             for one in report.popped
         ]
         render.table(("group", "popped from", "queue", "not acknowledged", "first comes again", "last"), out)
+    waiting.tables(report)
 
 
 def _of_topic(

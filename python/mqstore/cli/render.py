@@ -78,7 +78,7 @@ def message_object(message: StoredMessage, body: Body) -> dict[str, Any]:
     """A message as the verbs print it: every name always, `null` where there is nothing.
 
     The body is the decompressed one; when it does not decompress, the stored bytes and `body_error`. Where a
-    broker remembers by it what it popped, `pop`.
+    broker remembers by it what it popped, `pop`; where it is a record of delays or transactions, `system`.
     """
     found: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS}
     error = None
@@ -95,6 +95,8 @@ def message_object(message: StoredMessage, body: Body) -> dict[str, Any]:
         found["body_error"] = error
     if (popped := _native.pop_record(message)) is not None:
         found["pop"] = popped
+    if (waiting := _native.waiting_record(message)) is not None:
+        found["system"] = waiting
     return found
 
 
@@ -109,6 +111,8 @@ def message_line(message: StoredMessage, body: Body) -> str:
     ]
     if (popped := _native.pop_record(message)) is not None:
         parts.append(_popped(popped))
+    elif (waiting := _native.waiting_record(message)) is not None:
+        parts.append(_waiting(waiting))
     elif body is not Body.NONE:
         try:
             content = message.body
@@ -127,6 +131,26 @@ def _popped(popped: dict[str, Any]) -> str:
         text += f", until {moment(popped['revive_timestamp'])}"
     if popped["acked_offsets"]:
         text += f", acknowledged before: {' '.join(str(offset) for offset in popped['acked_offsets'])}"
+    return text
+
+
+def _waiting(record: dict[str, Any]) -> str:
+    """What a record of delays or transactions says, for people."""
+    kind = record["kind"]
+    if kind == "decision":
+        decided = record["decision"] or "decided"
+        return f"{decided}: {' '.join(str(offset) for offset in record['half_offsets'])}"
+    queue = "-" if record["queue_id"] is None else record["queue_id"]
+    text = f"{kind.replace('_', ' ')} {plain(record['topic'] or '-')}/{queue}"
+    if record["level"] is not None:
+        text += f" level {record['level']}"
+    if record["due_timestamp"] is not None:
+        text += f" due {moment(record['due_timestamp'])}"
+    if record["cancels"] is not None:
+        text += f" of {plain(record['cancels'])}"
+    if record["transaction_id"] is not None:
+        group, transaction = plain(record["producer_group"]), plain(record["transaction_id"])
+        text += f" of {group}, transaction {transaction}, asked {record['checks']} times"
     return text
 
 

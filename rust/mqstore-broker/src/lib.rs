@@ -17,11 +17,12 @@ pub mod groups;
 mod popped;
 mod signal;
 pub mod transactions;
+mod waiting;
 pub mod work;
 
 pub use at_once::AtOnce;
 pub use broker::Broker;
-pub use delay::{Accepted, DelayCounts, DelayOptions, Due};
+pub use delay::{Accepted, DelayCounts, DelayOptions, Due, DueCounts, PendingDelays};
 pub use error::BrokerError;
 pub use groups::{
     Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, OffsetCommit, OffsetHistory, OnLost, Queue, Start,
@@ -29,11 +30,12 @@ pub use groups::{
 pub use signal::{Call, Listening};
 pub use transactions::{
     Answer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalf, Outcome, PendingTransaction, Transaction,
-    Transactions,
+    Transactions, UndecidedGroup,
 };
 pub use work::{
     Backoff, Lease, LeasedMessage, NewWork, Put, Reservation, WorkQueue, WorkQueueCounts, WorkQueueOptions,
 };
+pub use waiting::Waiting;
 
 #[cfg(test)]
 mod testing;

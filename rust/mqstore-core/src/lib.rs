@@ -51,6 +51,6 @@ pub use store::{
     GroupOffsets, HourRate, InfoReport, LogCursor, LookupCursor, MakeSink, Mark, NamespaceInfo, Origin,
     OwnedMessage, PartSize, Passed, QueueCursor, QueueInfo, RepairReport, RepairTarget, Scan, ScanBatch,
     ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, SnapshotReport, StagedBlock, Stats, Store,
-    TopicChange, TopicQuota, Waiter, check_copy, copy_store, info, rebuild, repair, restore_compaction,
-    staged_messages,
+    TopicChange, TopicQuota, Waiter, check_copy, copy_store, info, info_and, rebuild, repair,
+    restore_compaction, staged_messages,
 };

@@ -60,6 +60,8 @@ pub mod sql;
 pub mod sys_flag;
 pub mod timer;
 pub mod topic;
+pub mod transaction;
+pub mod waiting;
 
 #[cfg(test)]
 mod testing;

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use mqstore_broker::Waiting;
 use mqstore_core::{
     LostRange, Problem, Progress, RebuildReport, RepairTarget, Stats, Store, StoreError, StoreFiles,
     StoreOptions,
@@ -131,14 +132,16 @@ pub(crate) fn snapshot_store<'py>(
 /// What the store at `path` is, at a glance.
 #[pyfunction]
 pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {
-    let report = detached(py, || {
-        mqstore_core::info(
+    let (mut report, mut waiting) = detached(py, || {
+        mqstore_core::info_and(
             Arc::new(OsVfs::new()),
             Arc::new(SystemClock::new()),
             &path,
             &StoreOptions::default(),
+            Waiting::of,
         )
     })?;
+    report.notes.append(&mut waiting.notes);
     let found = PyDict::new(py);
     found.set_item("layout", report.layout)?;
     found.set_item("written_by", report.written_by)?;
@@ -172,6 +175,7 @@ pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>>
     found.set_item("consumers", consumers)?;
     let popped = report.popped.into_iter().map(crate::pop::popped_row);
     found.set_item("popped", popped.collect::<Vec<_>>())?;
+    crate::waiting::add_waiting(&found, waiting)?;
     found.set_item("rocksdb", report.rocksdb)?;
     found.set_item("locked", report.writer.is_some())?;
     found.set_item("writer_pid", report.writer.flatten())?;

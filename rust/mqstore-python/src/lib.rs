@@ -39,6 +39,7 @@ mod table;
 mod testing;
 mod topics;
 mod verify;
+mod waiting;
 mod work_queue;
 
 use pyo3::prelude::*;
@@ -73,6 +74,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(consumer::groups, module)?)?;
     module.add_function(wrap_pyfunction!(consumer::offset_history, module)?)?;
     module.add_function(wrap_pyfunction!(pop::pop_record, module)?)?;
+    module.add_function(wrap_pyfunction!(waiting::waiting_record, module)?)?;
     compaction::register(module)?;
     delay::register(module)?;
     scan::register(module)?;

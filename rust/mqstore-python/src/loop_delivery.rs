@@ -46,6 +46,8 @@ fn call(letters: &Arc<Letters>, number: Option<u64>) -> Option<Call> {
 }
 
 /// A work queue for one event loop; made by `mqstore.aio`.
+///
+/// A look answers with what it found, with the wait for another look, or with None: then a thread has to prepare.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopWorkQueue {
     queue: Py<NativeWorkQueue>,
@@ -59,7 +61,9 @@ impl LoopWorkQueue {
         Self { queue, letters: link.letters() }
     }
 
-    /// Gets up to `count` messages. With a `number` a call comes under it once it is time to look again, if there are none.
+    /// Gets up to `count` messages; where there are none, a call under `number` says when to look again.
+    ///
+    /// With `patience` it waits for another thread that is at this queue; without a number nothing is found.
     fn get<'py>(
         &self,
         py: Python<'py>,
@@ -73,7 +77,7 @@ impl LoopWorkQueue {
         answer(py, look, |found| Ok(PyList::new(py, native.leased(py, found)?)?.into_any()))
     }
 
-    /// Reads ahead what up to `count` messages may come from; may take long.
+    /// Reads ahead what up to `count` messages may come from, and moves dead letters; may take long.
     fn prepare(&self, py: Python<'_>, count: usize) -> PyResult<()> {
         let queue = self.queue.get().queue()?;
         let done = delivered(py, || queue.prepare(count));
@@ -81,8 +85,9 @@ impl LoopWorkQueue {
         done
     }
 
-    /// Puts messages, or makes the append of them that is to be queued. With a `number` a call comes under it once it is time
-    /// to look again, if there is no room.
+    /// Puts messages if `at_once` and that waits for nobody, else makes the append of them that is to be queued.
+    ///
+    /// Where there is no room, a call under `number` says when to look again; without a number it is an error.
     fn put<'py>(
         &self,
         py: Python<'py>,
@@ -122,7 +127,7 @@ impl LoopWorkQueue {
         })
     }
 
-    /// Whether all is finished; only if a call cannot be had is the answer False.
+    /// Whether all is finished; where it is not, a call under `number` says when to look again.
     fn join<'py>(&self, py: Python<'py>, patience: bool, number: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
         let native = self.queue.get();
         let (queue, call) = (native.queue()?, call(&self.letters, number));
@@ -158,14 +163,9 @@ impl LoopWorkQueue {
         })
     }
 
-    /// The error for nothing to get.
+    /// Raises the error for nothing to get.
     fn empty(&self) -> PyResult<()> {
         Err(broker_to_py(self.queue.get().queue()?.empty()))
-    }
-
-    /// The error for no room.
-    fn full(&self) -> PyResult<()> {
-        Err(broker_to_py(self.queue.get().queue()?.full()))
     }
 }
 
@@ -226,7 +226,7 @@ impl LoopPut {
     }
 }
 
-/// A consumer for one event loop; made by `mqstore.aio`.
+/// A consumer for one event loop; made by `mqstore.aio`. Looks answer as those of `LoopWorkQueue`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopConsumer {
     consumer: Py<NativeConsumer>,
@@ -240,8 +240,7 @@ impl LoopConsumer {
         Self { consumer, letters: link.letters() }
     }
 
-    /// Up to `most` messages, or the next one where that is None. With a `number` a call comes under it once it is time to look
-    /// again, if there are none.
+    /// Up to `most` messages, or the next one where that is None.
     fn poll<'py>(
         &self,
         py: Python<'py>,
@@ -269,8 +268,7 @@ impl LoopConsumer {
         done
     }
 
-    /// Commits, and says whether a sync of the metadata is to follow; None, and nothing was stored, where that may take
-    /// long.
+    /// Commits, and says whether a sync is to follow; None, and nothing was stored, where that may take long.
     fn commit(
         &self,
         py: Python<'_>,

@@ -183,6 +183,23 @@ def test_a_topic_that_takes_no_rows_stops_a_write_before_the_first(tmp_path: Pat
     assert bodies(path) == Counter({b"more": 1})
 
 
+def test_a_quota_that_is_used_up_stops_a_write_which_goes_on_when_it_is_raised(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with mqstore.open(path, "create") as store:
+        store.create_topic("t", max_messages=30)
+    told = stage(path, "job", *PARTS)
+    with pytest.raises(mqstore.QuotaFull, match="topic t is full"):
+        _append.commit(options(path), "job", "job", None, told)
+    assert bodies(path).total() == 27
+    frame = spark.createDataFrame([(b"more",)] * 3, "body binary").coalesce(1)
+    with pytest.raises(Exception, match="topic t is full"):
+        frame.write.format("mqstore").option("topic", "t").mode("append").save(str(path))
+    with mqstore.open(path, "rw") as store:
+        store.update_topic("t", max_messages=100)
+    frame.write.format("mqstore").option("topic", "t").mode("append").save(str(path))
+    assert bodies(path) == ALL + Counter({b"more": 3})
+
+
 def test_batches_of_a_query_count_once(tmp_path: Path) -> None:
     path = tmp_path / "store"
     for batch in (0, 1, 1, 0, 2):

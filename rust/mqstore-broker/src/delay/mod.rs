@@ -25,7 +25,7 @@ mod deliver;
 mod engine;
 mod levels;
 mod log;
-mod look;
+mod pending;
 mod record;
 mod recover;
 mod save;
@@ -47,6 +47,7 @@ use mqstore_io::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
 use crate::error::BrokerError;
 use crate::signal::Signal;
 use engine::Core;
+pub use pending::{DueCounts, PendingDelays};
 pub use stats::DelayCounts;
 
 /// How long a task rests at most while something waits.

@@ -10,7 +10,8 @@ use mqstore_format::properties::{
     DELAY, PROPERTY_CRC, REAL_QID, REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, TIMER_DEQUEUE_MS,
     TIMER_ENQUEUE_MS, TIMER_ORIGIN_OFFSET, TIMER_OUT_MS, TIMER_ROLL_TIMES, UNIQ_KEY,
 };
-use mqstore_format::timer::{TIMER_PRECISION_MS, TIMER_TOPIC, roll, slot_time_ms};
+use mqstore_format::timer::{TIMER_PRECISION_MS, TIMER_TOPIC, slot_time_ms};
+use mqstore_format::waiting::{TimerRecord, TimerTurn};
 use mqstore_format::{RecordView, SCHEDULE_TOPIC, java_hash, push_property};
 
 use crate::error::view;
@@ -53,41 +54,24 @@ pub(super) fn timed(record: &StoredRecord) -> Option<Timed> {
     if view.topic != TIMER_TOPIC {
         return None;
     }
-    let [out, deliver, topic, key, origin] = view.properties.get_many([
-        TIMER_OUT_MS,
-        TIMER_DELIVER_MS,
-        REAL_TOPIC,
-        TIMER_DEL_UNIQKEY,
-        TIMER_ORIGIN_OFFSET,
-    ]);
-    let out_ms: i64 = out?.parse().ok()?;
-    let write_ms = floor(view.store_timestamp);
-    let (slot_ms, rolls) = roll(floor(out_ms), write_ms);
-    let latest = out_ms.saturating_add(TIMER_PRECISION_MS);
-    let deliver = deliver.and_then(|text| text.parse().ok()).filter(|due| (out_ms..=latest).contains(due));
-    let due_ms = if rolls { slot_ms + TIMER_PRECISION_MS } else { deliver.unwrap_or(latest) };
-    let cancels = key.map(|key| match origin.and_then(|origin| origin.parse().ok()) {
-        Some(offset) => Target::Record(offset),
-        None => Target::Key(key.into()),
-    });
+    let found = TimerRecord::of(&view)?;
+    let due_ms = if found.rolls { found.slot_ms + TIMER_PRECISION_MS } else { found.due_ms };
+    let cancels = match found.turn {
+        TimerTurn::Cancel { record: Some(offset), .. } => Some(Target::Record(offset)),
+        TimerTurn::Cancel { key, .. } => Some(Target::Key(key.into())),
+        TimerTurn::Deliver | TimerTurn::PutBack => None,
+    };
     Some(Timed {
         offset: record.commit_log_offset,
         size: view.size,
         queue_offset: view.queue_offset,
-        slot: slot_ms.div_euclid(TIMER_PRECISION_MS),
+        slot: found.slot_ms.div_euclid(TIMER_PRECISION_MS),
         due_ms,
-        write_ms,
-        rolls,
-        topic_hash: topic.map_or(0, java_hash),
+        write_ms: floor(view.store_timestamp),
+        rolls: found.rolls,
+        topic_hash: found.topic.map_or(0, java_hash),
         cancels,
     })
-}
-
-/// What a record cancels, as something that is the same for all records that cancel the same message.
-pub(super) fn cancels(record: &StoredRecord) -> Option<String> {
-    let view = record.view().ok()?;
-    let [key, origin] = view.properties.get_many([TIMER_DEL_UNIQKEY, TIMER_ORIGIN_OFFSET]);
-    key.map(|key| origin.unwrap_or(key).to_owned())
 }
 
 /// Whether a broker's deletion with `key` means this record: it names the unique key, with the topic before it up to

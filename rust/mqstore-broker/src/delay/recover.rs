@@ -23,7 +23,7 @@ use super::DelayOptions;
 use super::engine::{Core, Counts, Delivered, slot_of};
 use super::levels::Levels;
 use super::log::TimerLog;
-use super::record::{is_copy_of, origin_of, timed};
+use super::record::{Target, is_copy_of, origin_of, timed};
 use super::save::{Saved, empty, led_to};
 use super::state::{State, StateFiles};
 use super::stats::Lateness;
@@ -140,10 +140,8 @@ impl Core {
     }
 
     fn take_brokers(&mut self, check: &TimerCheckpoint, state: Option<&State>) -> Result<(), StoreError> {
-        let (begin, files_end) = self.log.bounds();
-        let from = u64::try_from(check.last_timer_log_flush_pos).unwrap_or(0);
-        let from = from.saturating_sub(self.log.file_bytes()).max(begin).min(files_end);
-        let from = begin + (from - begin) / self.log.file_bytes().max(1) * self.log.file_bytes();
+        let (_, files_end) = self.log.bounds();
+        let from = broker_from(&self.log, check);
         self.bring_wheel_up(from, files_end)?;
         self.log.cut(self.log.end())?;
         self.read_slot = slot_of(check.last_read_time_ms);
@@ -217,16 +215,7 @@ impl Core {
 
     /// Has the wheel lead to the units of `from..end`, as far as it does not.
     fn bring_wheel_up(&mut self, from: u64, end: u64) -> Result<(), StoreError> {
-        let wheel = &mut self.wheel;
-        self.log.walk(from, end, |place, unit| {
-            let time = slot_of(unit.slot_ms());
-            let slot = wheel.slot(time)?.unwrap_or_else(|| empty(time));
-            if slot.last < place {
-                wheel.put(&led_to(slot, place, unit.deletes))?;
-            }
-            Ok(())
-        })?;
-        Ok(())
+        bring_up(&mut self.wheel, &mut self.log, from, end).map(drop)
     }
 
     fn last_unit(&mut self, last: &mut Option<TimerUnit>) -> Result<(), StoreError> {
@@ -241,12 +230,20 @@ impl Core {
         Ok(())
     }
 
-    /// Counts what the wheel has: a broker's own counts are not true.
+    /// Counts what the wheel has: a broker's own counts are not true. What was cancelled by key alone counts until its slot
+    /// is in memory, as it does without a broker.
     fn count_pending(&mut self) -> Result<(), StoreError> {
         let mut next = self.wheel.next_used(self.read_slot)?;
         while let Some(slot) = next {
             let [messages, deletions] = self.units(slot)?;
-            self.pending += messages.len().saturating_sub(deletions.len()) as u64;
+            let mut waiting: HashSet<u64> = messages.into_iter().map(|(offset, _)| offset).collect();
+            for record in self.store.records_at(&deletions)?.into_iter().flatten() {
+                // Each of ours is there twice, in the forms of two versions.
+                if let Some(Target::Record(offset)) = timed(&record).and_then(|timed| timed.cancels) {
+                    waiting.remove(&offset);
+                }
+            }
+            self.pending += waiting.len() as u64;
             next = self.wheel.next_used(slot + 1)?.filter(|next| *next > slot);
         }
         Ok(())
@@ -315,6 +312,34 @@ impl Core {
     }
 }
 
+/// Has `wheel`, in memory, lead to the units of `log` in `from..end`, as far as it does not; the last of them.
+pub(super) fn bring_up(
+    wheel: &mut Wheel,
+    log: &mut TimerLog,
+    from: u64,
+    end: u64,
+) -> Result<Option<TimerUnit>, StoreError> {
+    let mut last = None;
+    log.walk(from, end, |place, unit| {
+        let time = slot_of(unit.slot_ms());
+        let slot = wheel.slot(time)?.unwrap_or_else(|| empty(time));
+        if slot.last < place {
+            wheel.put(&led_to(slot, place, unit.deletes))?;
+        }
+        last = Some(unit);
+        Ok(())
+    })?;
+    Ok(last)
+}
+
+/// From where on a broker's timer log is looked through: the file before the one in which its checkpoint stands.
+pub(super) fn broker_from(log: &TimerLog, check: &TimerCheckpoint) -> u64 {
+    let (begin, files_end) = log.bounds();
+    let from = u64::try_from(check.last_timer_log_flush_pos).unwrap_or(0);
+    let from = from.saturating_sub(log.file_bytes()).max(begin).min(files_end);
+    begin + (from - begin) / log.file_bytes().max(1) * log.file_bytes()
+}
+
 /// By what a broker's delivery and its timer record are known as the same: unique key and slot time. What was put back on
 /// the way has the same; each copy stands for one record before it.
 pub(super) fn key_of(record: &StoredRecord) -> Option<(String, i64)> {
@@ -325,7 +350,7 @@ pub(super) fn key_of(record: &StoredRecord) -> Option<(String, i64)> {
 }
 
 /// The fields of `timercheck`, or what there is of them.
-fn check_bytes_in_use(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn check_bytes_in_use(bytes: &[u8]) -> Vec<u8> {
     let len = mqstore_format::timer::TIMER_CHECK_FIELD_BYTES;
     bytes.get(..len).unwrap_or(bytes).to_vec()
 }

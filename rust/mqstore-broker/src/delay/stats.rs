@@ -48,7 +48,7 @@ impl Lateness {
 /// Delayed messages of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DelayCounts {
-    /// Messages that wait.
+    /// Messages that wait. What a client had a broker recall counts until a second before it was due.
     pub pending: u64,
     /// When the first of them is due, in epoch milliseconds; within a second where that is not near.
     pub next_due_ms: Option<i64>,

@@ -2,7 +2,9 @@
 
 mod brokers;
 mod crashes;
+mod damage;
 mod model;
+mod pending;
 
 use std::sync::Arc;
 use std::time::Duration;

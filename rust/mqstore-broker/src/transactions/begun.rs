@@ -184,7 +184,6 @@ impl Transaction {
             let reason = format!("topic {} is kept by transactions themselves", message.topic);
             return Err(StoreError::InvalidMessage { reason }.into());
         }
-        inner.store.check_copies_to(message.topic)?;
         let mut half = NewMessage {
             topic: message.topic,
             body: message.body,

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use mqstore_core::{Mark, NewMessage, StoreError, StoredRecord};
 use mqstore_format::topic::{CHECK_MAX_TIME_TOPIC, OP_TOPIC};
+use mqstore_format::transaction::HalfRecord;
 use mqstore_io::sync::Ordering;
 
 use super::Outcome;
 use super::begun::{Entry, Parts};
 use super::engine::Transactions;
-use super::records::{mark, op_body, op_properties, origin, own_properties, read_half};
+use super::records::{mark, op_body, op_properties, origin, own_properties};
 use crate::error::{BrokerError, view};
 
 /// A record that follows an op message.
@@ -170,7 +171,7 @@ impl Transactions {
 /// The record that a half message becomes.
 fn final_of(record: &StoredRecord, outcome: Outcome) -> Result<Final<'_>, BrokerError> {
     let view = view(record)?;
-    let facts = read_half(&view).ok_or_else(|| StoreError::InvalidMessage {
+    let facts = HalfRecord::of(&view).ok_or_else(|| StoreError::InvalidMessage {
         reason: format!("the half message at {} does not say where it belongs", record.commit_log_offset),
     })?;
     Ok(Final {

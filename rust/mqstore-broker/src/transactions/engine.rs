@@ -19,7 +19,7 @@ use crate::error::BrokerError;
 /// The group under which a broker keeps how far its checks have come (`MixAll#CID_SYS_RMQ_TRANS`).
 pub(super) const CHECK_GROUP: &str = "CID_RMQ_SYS_TRANS";
 /// The group under which we keep which op messages an open need not read again.
-const NOTED_GROUP: &str = "CID_RMQ_SYS_TRANS|noted";
+pub(super) const NOTED_GROUP: &str = "CID_RMQ_SYS_TRANS|noted";
 
 /// Between two rounds that note what was decided.
 const ROUND: Duration = Duration::from_millis(200);

@@ -7,9 +7,9 @@
 //!
 //! From `base`, the `next` of the progress, on nothing is noted. A transaction that ends soon costs no record of its own
 //! there: a round notes a row of decided ones as one range, and of undecided ones only those that the round before
-//! had seen too.
+//! had seen too. It stops at what is decided and not durable yet, for that costs a range when it is.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mqstore_core::meta::ProgressRecord;
 
@@ -32,7 +32,7 @@ pub(super) struct Known {
     base: i64,
     slots: VecDeque<u64>,
     /// Decided, of those below `base`: where the decision ends, and the half message.
-    late: Vec<(u64, i64)>,
+    late: BTreeSet<(u64, i64)>,
     ops: BTreeMap<i64, OpPlace>,
     /// The first op message that the next open reads.
     pub(super) next_op: i64,
@@ -67,7 +67,7 @@ impl Known {
         for half in halves {
             half_end = half_end.max(half.saturating_add(1));
             let Ok(at) = usize::try_from(half - self.base) else {
-                self.late.push((end, half));
+                self.late.insert((end, half));
                 continue;
             };
             self.reach(at);
@@ -81,7 +81,9 @@ impl Known {
     /// A half message is gone from the log: nobody decides it any more.
     pub(super) fn lost(&mut self, half: i64) {
         match usize::try_from(half - self.base) {
-            Err(_) => self.late.push((1, half)),
+            Err(_) => {
+                self.late.insert((1, half));
+            }
             Ok(at) => {
                 self.reach(at);
                 if let Some(slot) = self.slots.get_mut(at) {
@@ -105,12 +107,11 @@ impl Known {
         {
             self.reach(last);
         }
-        let finished = self.late.iter().filter(|(end, _)| *end <= durable).take(MOST_RECORDS);
+        let finished = self.late.iter().take_while(|(end, _)| *end <= durable).take(MOST_RECORDS);
         notes
             .records
             .extend(finished.map(|(_, half)| ProgressRecord::Finished { from: *half, to: half + 1 }));
         for (slot, offset) in self.slots.iter().zip(self.base..) {
-            let old = all || offset < self.seen;
             if notes.records.len() >= MOST_RECORDS {
                 break;
             }
@@ -121,7 +122,7 @@ impl Known {
                     }
                     _ => notes.records.push(ProgressRecord::Finished { from: offset, to: offset + 1 }),
                 }
-            } else if old {
+            } else if all || *slot == 0 && offset < self.seen {
                 notes.records.push(ProgressRecord::Leased { offset, until_ms, attempt: 0 });
                 if *slot > 0 {
                     notes.moved.push((*slot, offset));
@@ -136,12 +137,12 @@ impl Known {
 
     /// They were noted.
     pub(super) fn noted(&mut self, notes: Notes, durable: u64) {
-        let mut left = MOST_RECORDS;
-        self.late.retain(|(end, _)| {
-            let gone = *end <= durable && left > 0;
-            left -= usize::from(gone);
-            !gone
-        });
+        for _ in 0..MOST_RECORDS {
+            match self.late.first() {
+                Some((end, _)) if *end <= durable => self.late.pop_first(),
+                _ => break,
+            };
+        }
         self.late.extend(notes.moved);
         self.slots.drain(..notes.passed.min(self.slots.len()));
         self.base += notes.passed as i64;

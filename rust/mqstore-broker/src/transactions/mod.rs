@@ -30,6 +30,7 @@ mod engine;
 mod known;
 mod records;
 mod recover;
+mod undecided;
 
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,7 @@ pub use begun::{NewHalf, Transaction};
 pub use checks::{Answer, CheckOptions};
 pub use engine::{PendingTransaction, Transactions};
 pub use records::DEFAULT_PRODUCER_GROUP;
+pub use undecided::UndecidedGroup;
 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The bytes of half and op messages.
+//! The bytes of half and op messages; they are read by [`mqstore_format::transaction`].
 //!
 //! ```text
 //! half   topic RMQ_SYS_TRANS_HALF_TOPIC, queue 0, transaction bits none; the message's own properties, then
@@ -18,19 +18,13 @@ use mqstore_core::{Mark, Origin};
 use mqstore_format::properties::{
     PGROUP, PROPERTY_CRC, REAL_QID, REAL_TOPIC, TAGS, TRAN_MSG, TRANSACTION_ID, UNIQ_KEY, WAIT,
 };
+use mqstore_format::transaction::{DECISION, Decision, OpRecord, REMOVE_TAG, TRANSACTION};
 use mqstore_format::{RecordView, push_property, without_property};
 
 use super::Outcome;
 
 /// RocketMQ's group of producers that name none (`MixAll#DEFAULT_PRODUCER_GROUP`).
 pub const DEFAULT_PRODUCER_GROUP: &str = "DEFAULT_PRODUCER";
-
-/// The tag of op messages (`TransactionalMessageUtil#REMOVE_TAG`).
-const REMOVE_TAG: &str = "d";
-/// Ours: the transaction of a half message.
-const TRANSACTION: &str = "mqstore.transaction";
-/// Ours: what an op message decides.
-const DECISION: &str = "mqstore.decision";
 
 /// Where a message is to go, and as what.
 pub(super) struct Meant<'a> {
@@ -68,11 +62,11 @@ pub(super) fn op_properties(outcome: Outcome) -> Vec<u8> {
     push_property(&mut text, WAIT, "true");
     push_property(&mut text, TAGS, REMOVE_TAG);
     let decision = match outcome {
-        Outcome::Committed => "commit",
-        Outcome::RolledBack => "rollback",
-        Outcome::Discarded => "discard",
+        Outcome::Committed => Decision::Commit,
+        Outcome::RolledBack => Decision::Rollback,
+        Outcome::Discarded => Decision::Discard,
     };
-    push_property(&mut text, DECISION, decision);
+    push_property(&mut text, DECISION, decision.name());
     text
 }
 
@@ -85,51 +79,13 @@ pub(super) fn op_body(offsets: impl Iterator<Item = i64>) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// What an op message says.
-pub(super) struct Op {
-    /// Queue offsets of half messages.
-    pub(super) halves: Vec<i64>,
-    /// What was decided, where final records follow the message.
-    pub(super) followed: Option<Outcome>,
-}
-
-/// Reads an op message; one of which nothing can be made names nothing, as for a broker.
-pub(super) fn read_op(view: &RecordView<'_>) -> Op {
-    let [tags, decision] = view.properties.get_many([TAGS, DECISION]);
-    let body = std::str::from_utf8(view.body).unwrap_or_default();
-    let halves = match tags {
-        Some(REMOVE_TAG) => body.split(',').filter_map(|number| number.trim().parse().ok()).collect(),
-        _ => Vec::new(),
-    };
-    let followed = match decision {
-        Some("commit") => Some(Outcome::Committed),
-        Some("discard") => Some(Outcome::Discarded),
-        _ => None,
-    };
-    Op { halves, followed }
-}
-
-/// What a half message says of where it belongs.
-pub(super) struct HalfFacts<'a> {
-    pub(super) transaction: &'a str,
-    pub(super) group: &'a str,
-    pub(super) topic: &'a str,
-    pub(super) queue_id: i32,
-    pub(super) unique_key: &'a str,
-}
-
-/// Reads a half message; `None` where it lacks what every one has.
-pub(super) fn read_half<'a>(view: &RecordView<'a>) -> Option<HalfFacts<'a>> {
-    let [ours, id, key, group, topic, queue_id] =
-        view.properties.get_many([TRANSACTION, TRANSACTION_ID, UNIQ_KEY, PGROUP, REAL_TOPIC, REAL_QID]);
-    let key = key.or(id)?;
-    Some(HalfFacts {
-        transaction: ours.or(id).unwrap_or(key),
-        group: group?,
-        topic: topic?,
-        queue_id: queue_id?.parse().ok()?,
-        unique_key: key,
-    })
+/// What was decided, where final records follow the op message.
+pub(super) fn followed(op: &OpRecord) -> Option<Outcome> {
+    match op.decision {
+        Some(Decision::Commit) => Some(Outcome::Committed),
+        Some(Decision::Discard) => Some(Outcome::Discarded),
+        Some(Decision::Rollback) | None => None,
+    }
 }
 
 /// What a copy of this half message has.

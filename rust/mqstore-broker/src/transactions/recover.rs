@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use mqstore_core::StoredRecord;
 use mqstore_core::meta::{ProgressRecord, QueueKey};
-use mqstore_format::properties::TRANSACTION_CHECK_TIMES;
 use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
+use mqstore_format::transaction::{HalfRecord, OpRecord};
 use mqstore_io::sync::Ordering;
 
 use super::Outcome;
 use super::begun::{Entry, Half, Parts};
 use super::engine::Transactions;
 use super::known::Known;
-use super::records::{Op, read_half, read_op};
+use super::records::followed;
 use crate::error::{BrokerError, view};
 
 /// Records that are read at once.
@@ -83,12 +83,12 @@ impl Transactions {
                 return Ok(decided);
             }
             for record in &records {
-                let op = read_op(&view(record)?);
+                let op = OpRecord::of(&view(record)?);
                 self.find_owed(record, &op, &mut decided.owed)?;
-                decided.halves.extend(&op.halves);
+                decided.halves.extend(&op.half_offsets);
                 let progress = inner.progress.lock();
                 let open: Vec<_> =
-                    op.halves.iter().copied().filter(|half| !progress.is_finished(*half)).collect();
+                    op.half_offsets.iter().copied().filter(|half| !progress.is_finished(*half)).collect();
                 drop(progress);
                 // Whatever an open finds is durable.
                 inner.state.lock().known.decided(open.into_iter(), record.queue_offset, 1);
@@ -100,14 +100,14 @@ impl Transactions {
     fn find_owed(
         &self,
         record: &StoredRecord,
-        op: &Op,
+        op: &OpRecord,
         owed: &mut BTreeMap<i64, Outcome>,
     ) -> Result<(), BrokerError> {
-        let Some(outcome) = op.followed else { return Ok(()) };
+        let Some(outcome) = followed(op) else { return Ok(()) };
         let store = &self.inner.store;
         let mut position = record.commit_log_offset + record.bytes().len() as u64;
         let mut is_whole = true;
-        for (half, from) in self.halves_at(&op.halves)? {
+        for (half, from) in self.halves_at(&op.half_offsets)? {
             let follows = if is_whole { store.record_at(position)? } else { None };
             let own = follows.filter(|follows| {
                 follows.view().is_ok_and(|view| {
@@ -204,7 +204,7 @@ impl Found {
     /// Adds a half message to its transaction; whether it says which that is.
     fn add(&mut self, open: &Open, record: &StoredRecord) -> Result<bool, BrokerError> {
         let view = view(record)?;
-        let Some(facts) = read_half(&view) else { return Ok(false) };
+        let Some(facts) = HalfRecord::of(&view) else { return Ok(false) };
         let id: Arc<str> = facts.transaction.into();
         let entry = self
             .entries
@@ -215,8 +215,7 @@ impl Found {
             parts.halves.retain(|half| half.offset != before);
             self.superseded.push(before);
         }
-        let counted = view.properties.get(TRANSACTION_CHECK_TIMES).and_then(|times| times.parse().ok());
-        let checks = open.checks.max(counted.unwrap_or(0));
+        let checks = open.checks.max(facts.checks);
         if parts.topics.is_empty() {
             parts.born_timestamp_ms = view.born_timestamp;
             parts.stored_timestamp_ms = view.store_timestamp;

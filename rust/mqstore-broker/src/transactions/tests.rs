@@ -16,6 +16,7 @@ use crate::testing::{World, bodies, small};
 use crate::{Broker, BrokerError};
 
 mod model;
+mod undecided;
 
 const GROUP: &str = "shop";
 

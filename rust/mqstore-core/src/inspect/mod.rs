@@ -27,9 +27,11 @@
 //! | `positions` | how far consumers and delay levels have come |
 //! | `sparse` | the queues of compacted topics |
 //! | `timer` | timer wheel and timer log |
+//! | `decisions` | what decides transactions |
 //! | `problems` | findings as values |
 
 mod book;
+mod decisions;
 mod extension;
 mod key_walk;
 mod keys;

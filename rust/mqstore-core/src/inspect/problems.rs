@@ -107,6 +107,8 @@ pub(super) enum Kind {
     MetaDamaged,
     ConsumerOffsetAhead,
     DelayOffsetAhead,
+    DecisionDangling,
+    DecisionTwice,
     TimerWheel,
     TimerLog,
     TimerCheckpoint,
@@ -246,15 +248,25 @@ impl Kind {
                 "delayed messages that get these offsets anew may never be delivered",
                 "set the level back to the queue's end, after a copy of the file",
             ),
+            Self::DecisionDangling => (
+                "decision_dangling",
+                "a message of a transaction that gets this offset anew counts as decided, and is never delivered",
+                "nothing: what it names is not there",
+            ),
+            Self::DecisionTwice => (
+                "decision_twice",
+                "this transaction was decided in two ways, and its messages may be in their topics or not",
+                "nothing: look whether they are there as they should be",
+            ),
             Self::TimerWheel => (
                 "timer_wheel_wrong",
                 "messages of this time slot may come late, or not at all",
-                "nothing: RocketMQ makes the wheel anew from the timer log and its queue",
+                "nothing: move timerwheel and timerlog away, and the next open for writing makes them anew from their topic",
             ),
             Self::TimerLog => (
                 "timer_log_damaged",
                 "RocketMQ forgets what the timer log holds from here on, and reads its queue of timer messages again",
-                "nothing: RocketMQ cuts the timer log here",
+                "nothing: move timerwheel and timerlog away, and the next open for writing makes them anew from their topic",
             ),
             // Whatever `words` does not know is listed here.
             _ => (

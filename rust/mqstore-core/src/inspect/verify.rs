@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use mqstore_format::IndexGeometry;
 use mqstore_format::timer::TIMER_TOPIC;
+use mqstore_format::topic::HALF_TOPIC;
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::book::{Book, Watch};
+use super::decisions;
 use super::extension::Extensions;
 use super::key_walk::KeyWalk;
 use super::log::Log;
@@ -132,7 +134,12 @@ pub(super) fn conclude(
     check.meta()?;
     positions.report(end_of, &mut check.report);
     if !files.is_log_alone() {
-        timer::check(files, end, end_of(TIMER_TOPIC, 0), &mut check.report)?;
+        let queue_end = end_of(TIMER_TOPIC, 0);
+        let against = timer::Against { files, list: &view.list, log_end: end, queue_end, beside };
+        timer::check(&against, &mut check.report)?;
+        if let Some(half_end) = end_of(HALF_TOPIC, 0) {
+            decisions::check(view, half_end, &mut check.report)?;
+        }
     }
     check.report.ok = check.report.problems.is_empty();
     Ok(check.report)

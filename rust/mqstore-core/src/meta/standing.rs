@@ -1,6 +1,7 @@
 //! Where a group stands in a queue, asked by names that may stand for nothing: numbers are not given out for it.
 
 use super::log::MetaLog;
+use super::progress::Progress;
 use super::record::{NameId, QueueKey};
 use super::state::State;
 
@@ -18,12 +19,30 @@ impl State {
     pub(crate) fn standing(&self, group: &str, topic: &str, queue_id: i32) -> Standing {
         let id = |name| self.names.id(name);
         let Some(queue) = key(id(group), id(topic), queue_id) else { return Standing::default() };
-        let taken_over = self.progress.get(queue).map_or(0, super::Progress::taken_over);
+        let taken_over = self.progress.get(queue).map_or(0, Progress::taken_over);
         Standing { offset: self.offset(queue), taken_over }
     }
 }
 
+impl State {
+    /// What `group` knows of a queue; `None` where it was never there.
+    pub(crate) fn known_of(&self, group: &str, topic: &str, queue_id: i32) -> Option<Progress> {
+        let id = |name| self.names.id(name);
+        let queue = key(id(group), id(topic), queue_id)?;
+        let known = self.progress.get(queue).cloned();
+        known.or_else(|| self.offset(queue).map(Progress::starting_at))
+    }
+}
+
 impl MetaLog {
+    /// What `group` knows of a queue; `None` where it was never there.
+    pub(crate) fn known_of(&self, group: &str, topic: &str, queue_id: i32) -> Option<Progress> {
+        let id = |name| self.names.read().id(name);
+        let queue = key(id(group), id(topic), queue_id)?;
+        let known = self.known_progress(queue).map(|progress| Progress::clone(&progress.lock()));
+        known.or_else(|| self.offset(queue).map(Progress::starting_at))
+    }
+
     /// Where `group` stands in a queue.
     pub(crate) fn standing(&self, group: &str, topic: &str, queue_id: i32) -> Standing {
         let id = |name| self.names.read().id(name);

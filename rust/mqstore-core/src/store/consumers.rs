@@ -12,7 +12,7 @@ use super::view::View;
 use super::{Side, Store};
 use crate::error::StoreError;
 use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
-use crate::meta::read_state;
+use crate::meta::{Progress, read_state};
 
 /// How far a consumer group has come in a topic, as the metadata log or `config/consumerOffset.json` has it, or
 /// `config/lmqConsumerOffset.json`. Source: `ConsumerOffsetManager`, `LmqConsumerOffsetManager`.
@@ -64,6 +64,27 @@ impl Store {
             Side::Reader(_) => saved_offsets(files, &mut Vec::new()),
         };
         consumers(&*self.view(), saved)
+    }
+}
+
+impl Store {
+    /// What groups know of queues, each given by group, topic and queue: where the store is open for writing, as it is now;
+    /// for readers, as the writer's process or the last one has it on the disk. `None` for who was never there.
+    ///
+    /// # Errors
+    /// What keeps the metadata log from being read.
+    pub fn group_progress(&self, wanted: &[(&str, &str, i32)]) -> Result<Vec<Option<Progress>>, StoreError> {
+        self.check()?;
+        let wanted = wanted.iter();
+        Ok(match &self.inner.side {
+            Side::Writer(writer, _) => {
+                wanted.map(|(group, topic, id)| writer.meta.known_of(group, topic, *id)).collect()
+            }
+            Side::Reader(_) => {
+                let state = read_state(&self.inner.files, &mut Vec::new())?;
+                wanted.map(|(group, topic, id)| state.known_of(group, topic, *id)).collect()
+            }
+        })
     }
 }
 

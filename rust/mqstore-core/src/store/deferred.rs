@@ -1,7 +1,7 @@
 //! What messages that wait, delayed or in a transaction, need of the store: where they will go, and their records by log offset.
 
 use mqstore_format::record::MAX_PROPERTIES_BYTES;
-use mqstore_format::{MIN_RECORD_BYTES, RecordView};
+use mqstore_format::{MIN_RECORD_BYTES, RecordView, SCHEDULE_TOPIC};
 
 use super::Store;
 use super::writer::route;
@@ -86,6 +86,19 @@ impl Store {
             });
         }
         Ok(found)
+    }
+
+    /// When a message of a delay level is due, in epoch milliseconds, as its queue has it: in the place of what other
+    /// queues have of tags. `None` where the queue has no such message (any more).
+    ///
+    /// # Errors
+    /// What keeps the queue from being read.
+    pub fn level_due_ms(&self, queue_id: i32, queue_offset: i64) -> Result<Option<i64>, StoreError> {
+        self.check()?;
+        let mut units = Vec::new();
+        self.view().units(SCHEDULE_TOPIC, queue_id, queue_offset, 1, &mut units)?;
+        let unit = units.first().filter(|(offset, _)| *offset == queue_offset);
+        Ok(unit.map(|(_, unit)| unit.tags_code))
     }
 
     /// Where the last segment of the log begins whose first message was stored before `time_ms`; else where the log

@@ -108,6 +108,20 @@ pub fn info(
     path: &Path,
     options: &StoreOptions,
 ) -> Result<InfoReport, StoreError> {
+    Ok(info_and(vfs, clock, path, options, |_| ())?.0)
+}
+
+/// As [`info()`], and what `look` finds in the same store, which is open for reading.
+///
+/// # Errors
+/// Those of [`info()`].
+pub fn info_and<T>(
+    vfs: Arc<dyn Vfs>,
+    clock: Arc<dyn Clock>,
+    path: &Path,
+    options: &StoreOptions,
+    look: impl FnOnce(&Store) -> T,
+) -> Result<(InfoReport, T), StoreError> {
     let files = StoreFiles::new(Arc::clone(&vfs), Arc::clone(&clock), path).for_reading()?;
     let store = Store::open(vfs, clock, path, OpenMode::Read, options)?;
     let stats = store.stats()?;
@@ -135,7 +149,8 @@ pub fn info(
         Popped { notes, ..Popped::default() }
     });
     notes.extend(popped.notes);
-    Ok(InfoReport {
+    let more = look(&store);
+    let report = InfoReport {
         layout: match (rocksdb_queues, has("consumequeue")) {
             (true, _) => "rocksdb-queues",
             (false, true) => "file-queues",
@@ -170,7 +185,8 @@ pub fn info(
         rocksdb: rocksdb_queues || has("rocksdbstore") || has("kvStore"),
         writer: holder.map(|_| writer_pid(&files)),
         notes,
-    })
+    };
+    Ok((report, more))
 }
 
 /// The files of a part, in all of its folders; what goes away meanwhile is passed over.

@@ -59,7 +59,7 @@ pub use consumers::{GroupOffset, GroupOffsets};
 pub use copies::{Origin, check_copy};
 pub use copy::copy_store;
 pub use cursor::{Batch, LogCursor, LookupCursor, QueueCursor};
-pub use info::{Geometry, InfoReport, PartSize, info};
+pub use info::{Geometry, InfoReport, PartSize, info, info_and};
 pub use namespaces::NamespaceInfo;
 pub use popped::{Popped, PoppedMessage, PoppedQueue};
 pub use query::Boundary;

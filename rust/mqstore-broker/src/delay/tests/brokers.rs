@@ -79,6 +79,8 @@ fn a_directory_that_a_broker_used_last_goes_on_where_the_broker_stood() {
     for number in 0..6 {
         later(&broker, "t", &number.to_string(), Due::At(BEGIN_MS + 1_500 + number * 1_000));
     }
+    let cancelled = later(&broker, "t", "cancelled", Due::At(BEGIN_MS + 6_600));
+    assert!(broker.cancel(cancelled.unique_id.as_str()).unwrap());
     store.close().unwrap();
     drop(broker);
     // The broker delivers what is due in the first two seconds, and one that it does not get to save.
@@ -109,6 +111,7 @@ fn a_directory_that_a_broker_used_last_goes_on_where_the_broker_stood() {
     file.write_all_at(&check.encode_fields(), 0).unwrap();
     let store = world.open();
     let broker = self::broker(&store);
+    assert_eq!(broker.delay_counts().unwrap().pending, 3);
     pass(&world, &store, 10_000, 500);
     let mut all = bodies(&read(&store, "t"));
     all.sort();

@@ -367,16 +367,23 @@ final class Client {
         return System.nanoTime() + args.get("seconds").getAsLong() * 1_000_000_000L;
     }
 
-    /** Ends each transaction as its specification asks. */
+    /** Ends each transaction as its specification asks, and when it is checked as the message's property says. */
     private static final class Decided implements TransactionListener {
         @Override
         public LocalTransactionState executeLocalTransaction(Message message, Object decision) {
-            return "commit".equals(decision) ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
+            return state((String) decision);
         }
 
         @Override
         public LocalTransactionState checkLocalTransaction(MessageExt message) {
-            return LocalTransactionState.UNKNOW;
+            return state(message.getUserProperty("when_checked"));
+        }
+
+        private static LocalTransactionState state(String decision) {
+            if ("commit".equals(decision)) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+            return "rollback".equals(decision) ? LocalTransactionState.ROLLBACK_MESSAGE : LocalTransactionState.UNKNOW;
         }
     }
 }

@@ -1,0 +1,38 @@
+"""What waits in a store, for people: delayed messages, undecided transactions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mqstore.cli.render import bar, moment, table
+
+if TYPE_CHECKING:
+    from mqstore import StoreInfo
+
+# How messages wait, and what they are called.
+_KINDS = {"timer": "a time of their own", "levels": "a delay level"}
+# Parts of the histogram: the name in JSON, and what it is called.
+_PARTS = {
+    "overdue": "overdue",
+    "within_minute": "< 1 min",
+    "within_hour": "< 1 h",
+    "within_day": "< 1 day",
+    "within_three_days": "< 3 days",
+    "later": "later",
+}
+
+
+def tables(report: StoreInfo) -> None:
+    """Prints what waits, if anything does."""
+    if report.delayed:
+        rows = [(_KINDS.get(one.kind, one.kind), one.messages, moment(one.first_due)) for one in report.delayed]
+        table(("delayed by", "messages", "first due"), rows)
+        counts = {name: sum(getattr(one, name) for one in report.delayed) for name in _PARTS}
+        most = max(counts.values())
+        table(("due", "messages", ""), [(_PARTS[name], count, bar(count, most)) for name, count in counts.items()])
+    if report.undecided:
+        groups = [
+            (one.producer_group, one.transactions, one.messages, moment(one.oldest_timestamp), one.checks)
+            for one in report.undecided
+        ]
+        table(("undecided of", "transactions", "messages", "oldest", "asked"), groups)

@@ -44,24 +44,34 @@ from mqstore._mqstore_jobs import (
     verify_steps,
     waiting_record,
 )
-from mqstore._mqstore_loop import LoopLink, LoopWait, QueuedAppend
+from mqstore._mqstore_loop import (
+    LoopConsumer,
+    LoopLink,
+    LoopPut,
+    LoopWait,
+    LoopWorkQueue,
+    QueuedAppend,
+    is_held,
+    sync_groups,
+)
 from mqstore._mqstore_testing import TestClock, TestFaults, is_reserved
 from mqstore._mqstore_transactions import NativeChecks, NativeTransaction, pending_transactions
 from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Time
 
 __all__ = [
-    "AppendResult", "CopyStream", "LeasedMessage", "LineStream", "LoopLink", "LoopWait", "MessageIterator",
-    "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "QueuedAppend",
-    "ScanRows", "ScanStream", "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows", "TestClock",
-    "TestFaults", "__version__", "_after_fork_in_child", "_restore_message", "append_rows", "append_staged",
+    "AppendResult", "CopyStream", "LeasedMessage", "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait",
+    "LoopWorkQueue", "MessageIterator", "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction",
+    "NativeWorkQueue", "QueuedAppend", "ScanRows", "ScanStream", "SqlFilter", "Stager", "StoredMessage", "TableLoad",
+    "TableRows", "TestClock", "TestFaults", "__version__", "_after_fork_in_child", "_restore_message", "append_rows",
+    "append_staged",
     "cancel_delayed", "check_rows", "check_staged", "compaction_abandon", "compaction_end", "compaction_next",
     "compaction_plan", "compaction_preview", "compaction_publish", "compaction_read", "compaction_report",
     "compaction_restore", "compaction_run", "compaction_run_step", "compaction_split", "copy_store",
-    "decode_records", "delay_counts", "delete_namespace", "delete_topic", "groups", "info", "is_reserved",
-    "key_hashes", "message_ids", "namespaces", "offset_history", "pending_transactions", "pop_record", "quotas",
-    "rebuild", "repair", "reschedule_delayed", "scan_copy", "scan_cuts", "scan_lines", "scan_open", "scan_schema",
-    "staged_ids", "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan",
-    "verify_run_step", "verify_steps", "waiting_record",
+    "decode_records", "delay_counts", "delete_namespace", "delete_topic", "groups", "info", "is_held",
+    "is_reserved", "key_hashes", "message_ids", "namespaces", "offset_history", "pending_transactions",
+    "pop_record", "quotas", "rebuild", "repair", "reschedule_delayed", "scan_copy", "scan_cuts", "scan_lines",
+    "scan_open", "scan_schema", "staged_ids", "sync_groups", "tags_codes", "update_topic", "verify",
+    "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
 ]  # fmt: skip
 
 __version__: Final[str]

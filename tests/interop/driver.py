@@ -87,10 +87,6 @@ def _jvm(version: str, home: Path, main_class: str, *args: str) -> list[str]:
     ]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Message specifications
-
-
 def _log_lines(result: dict[str, Any]) -> list[LogLine]:
     return [LogLine(**line) for line in result["logs"]]
 

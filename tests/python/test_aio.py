@@ -27,9 +27,9 @@ def parameters(thing: Any) -> list[tuple[str, Any, object]]:
     return [(each.name, each.kind, each.default) for each in found if each.name != "self"]
 
 
-# Consumers and work queues wait in threads.
-IN_THREADS = {"consumer", "work_queue"}
-METHODS = [name for name in dir(mqstore.Store) if not name.startswith("_") and name not in IN_THREADS]
+METHODS = [name for name in dir(mqstore.Store) if not name.startswith("_")]
+# What hands out an iterator, reads when it is used, or is made by `async with` too.
+NO_COROUTINES = {"read", "lookup", "scan", "consumer", "work_queue", "transaction"}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -40,11 +40,11 @@ def test_every_verb_of_a_store_has_its_twin(name: str) -> None:
         assert isinstance(twin, property)
         return
     assert parameters(twin) == parameters(own)
-    # What hands out an iterator, or works when it is used, is not awaited itself.
-    assert inspect.iscoroutinefunction(twin) == (name not in ("read", "lookup", "scan", "transaction"))
+    assert inspect.iscoroutinefunction(twin) == (name not in NO_COROUTINES)
     assert getattr(twin, "__module__", None) == "mqstore.aio._store" or twin.__module__ == "mqstore.aio"
 
 
+CLASSES = ["Consumer", "Messages", "Scan", "Store", "Table", "Transaction", "WorkQueue"]
 VERBS = ["open", "info", "verify", "repair", "rebuild", "compact", "export", "import_", "restore_compaction", "scan"]
 
 
@@ -57,7 +57,7 @@ def test_every_function_has_its_twin(name: str) -> None:
 
 
 def test_public_names() -> None:
-    assert set(mqstore.aio.__all__) == {*VERBS, "Messages", "Scan", "Store", "Table", "Transaction", "wrap"}
+    assert set(mqstore.aio.__all__) == {*VERBS, *CLASSES, "wrap"}
     for name in mqstore.aio.__all__:
         assert getattr(mqstore.aio, name).__module__ == "mqstore.aio", name
     functions = {name for name in mqstore.__all__ if inspect.isfunction(getattr(mqstore, name))}

@@ -75,11 +75,43 @@ async def awaited(path: str | os.PathLike[str]) -> None:
         assert_type(await store.compact("t", dry_run=True), mqstore.CompactionReport)
         assert_type(await (await store.table("t"))["k"], mqstore.StoredMessage)
         assert_type(store.scan(columns=["body"]), mqstore.aio.Scan)
+        await awaited_delivery(store)
     assert_type(await mqstore.aio.info(path), mqstore.StoreInfo)
     assert_type(mqstore.aio.scan(path), mqstore.aio.Scan)
 
 
+async def awaited_delivery(store: mqstore.aio.Store) -> None:
+    assert_type(await store.work_queue("jobs", maxsize=5, max_attempts=None), mqstore.aio.WorkQueue)
+    async with store.work_queue("jobs", backoff=lambda attempt: timedelta(seconds=attempt)) as queue:
+        assert_type(queue, mqstore.aio.WorkQueue)
+        assert_type(await queue.put(b"x", keys="k", delay=timedelta(seconds=1)), mqstore.AppendResult)
+        assert_type(await queue.put_many([b"x", mqstore.Message(b"y")]), list[mqstore.AppendResult])
+        message = await queue.get(timeout=1)
+        assert_type(message, mqstore.LeasedMessage)
+        assert_type(await queue.get_many(5, timeout=timedelta(seconds=1)), list[mqstore.LeasedMessage])
+        await queue.ack(message, durable=True)
+        assert_type(await queue.join(timeout=0.5), bool)
+        assert_type(await queue.counts(), mqstore.WorkQueueCounts)
+        assert_type(await queue.qsize(), int)
+        assert_type(await queue.redrive(limit=3), int)
+        assert_type(queue.max_attempts, int | None)
+    assert_type(await store.consumer("g", "t"), mqstore.aio.Consumer)
+    async with store.consumer("g", ["t"], start=5) as consumer:
+        assert_type(consumer, mqstore.aio.Consumer)
+        assert_type(await consumer.poll(10, timeout=1), list[mqstore.StoredMessage])
+        async for stored in consumer:
+            assert_type(stored, mqstore.StoredMessage)
+        await consumer.commit({("t", 0): 5}, sync=True)
+        assert_type(await consumer.position("t", 0), int)
+        assert_type(consumer.assignment, tuple[tuple[str, int], ...])
+
+
 async def awaited_mistakes(store: mqstore.aio.Store) -> None:
+    queue = await store.work_queue("jobs")
+    await queue.put("text")  # type: ignore[arg-type]
+    await queue.ack(b"x")  # type: ignore[arg-type]
+    store.work_queue("jobs").get()  # type: ignore[attr-defined]
+    await (await store.consumer("g", "t")).poll("many")  # type: ignore[arg-type]
     await store.append("t", "text")  # type: ignore[arg-type]
     await store.offset_for_time("t", 0, 0, boundary="middle")  # type: ignore[arg-type]
     await store.get()  # type: ignore[call-arg]

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, properties, record};
-use mqstore_broker::{
-    Broker, ConsumerOptions, Due, NewHalf, NewWork, Start, WorkQueue, WorkQueueOptions,
-};
+use mqstore_broker::{Broker, ConsumerOptions, Due, NewHalf, NewWork, Start, WorkQueue, WorkQueueOptions};
 use mqstore_core::StoreOptions;
 
 const MESSAGES: u64 = 50_000;

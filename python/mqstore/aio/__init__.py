@@ -19,19 +19,23 @@ reading. Waiting costs no thread, however many wait. Importing starts neither th
 
 from __future__ import annotations
 
+from mqstore.aio._consumer import Consumer
 from mqstore.aio._reads import Messages
 from mqstore.aio._scan import Scan, scan
 from mqstore.aio._store import Store, open, wrap  # noqa: A004 - the name that gzip, dbm and shelve use
 from mqstore.aio._table import Table
 from mqstore.aio._transaction import Transaction
 from mqstore.aio._verbs import compact, export, import_, info, rebuild, repair, restore_compaction, verify
+from mqstore.aio._work_queue import WorkQueue
 
 __all__ = [
+    "Consumer",
     "Messages",
     "Scan",
     "Store",
     "Table",
     "Transaction",
+    "WorkQueue",
     "compact",
     "export",
     "import_",

@@ -22,12 +22,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from mqstore import _native
 from mqstore.aio._appends import Appends
 from mqstore.aio._ending import Ending
+from mqstore.aio._lines import Around, Syncs
 from mqstore.errors import StoreClosedError, StoreReadOnlyError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mqstore._store import Store
+    from mqstore.aio._delivery import Handle
+    from mqstore.aio._lines import Line
 
 T = TypeVar("T")
 Wait = tuple[str, int, int]
@@ -64,6 +67,11 @@ class Bridge:
         self._numbers = itertools.count(1)
         self._waits: dict[int, asyncio.Future[bool]] = {}
         self._poll = _Poll(self)
+        # Lines of waiting tasks by the number that they are called under, and the handles that they belong to.
+        self.lines: weakref.WeakValueDictionary[int, Line] = weakref.WeakValueDictionary()
+        self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self.around = Around(self)
+        self.syncs = Syncs(self)
         self._closed: asyncio.Task[None] | None = None
         self._at_hand = 0
         self.loop.add_reader(self.link.fileno(), _heard, weakref.ref(self))
@@ -171,6 +179,8 @@ class Bridge:
         """It is time to look for the wait with this number."""
         if future := self._waits.pop(number, None):
             _answer(future, True)
+        elif line := self.lines.get(number):
+            line.wake()
 
     def failed(self, numbers: Iterable[int], error: BaseException) -> None:
         """The waits with these numbers end with an error."""
@@ -201,8 +211,16 @@ class Bridge:
                 future.set_exception(StoreClosedError(self.store.path))
         self._waits.clear()
         self._poll.end()
+        self.around.end()
+        for line in list(self.lines.values()):
+            line.fail(lambda: StoreClosedError(self.store.path))
         try:
             await self.appends.end()
+            await self.syncs.end()
+            handles = list(self.handles)
+            # Those of a store that stays open leave their groups.
+            if handles and not self.store.closed:
+                await self.submit(lambda: [handle._own.close() for handle in handles])
             if self.owns:
                 await self.submit(self.store.close)
         finally:

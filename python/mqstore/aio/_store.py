@@ -5,6 +5,8 @@
 | an append that waits for nobody; a wait; a read of what was written just now | in the loop's thread, in microseconds |
 | every other append | in one thread, which appends and syncs for all who wait |
 | other reads and look-ups, flushes, topics | in one of four threads of the store |
+| work queues and consumers: taking, finishing, committing | in the loop's thread |
+| what they read from the disk, move or make durable | in one of four threads of the store |
 | verify, rebuild, compact, expire, snapshot, restoring, tables | in one of two others |
 
 All threads start when they are first needed.
@@ -22,12 +24,15 @@ import mqstore
 from mqstore._native import AppendResult
 from mqstore._times import seconds_of
 from mqstore.aio import _bridge
+from mqstore.aio._consumer import Consumer
+from mqstore.aio._delivery import making
 from mqstore.aio._ending import Ending
 from mqstore.aio._reads import Messages
 from mqstore.aio._scan import of_store
 from mqstore.aio._table import Table
 from mqstore.aio._transaction import Transaction
 from mqstore.aio._twins import at_length, in_thread
+from mqstore.aio._work_queue import WorkQueue
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -416,6 +421,8 @@ class Store:
     snapshot = at_length(mqstore.Store.snapshot)
     restore_compaction = at_length(mqstore.Store.restore_compaction)
     scan = of_store(mqstore.Store.scan)
+    consumer = making(mqstore.Store.consumer, Consumer)
+    work_queue = making(mqstore.Store.work_queue, WorkQueue)
 
     @property
     def confirm_offset(self) -> int | None:

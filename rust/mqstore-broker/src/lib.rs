@@ -5,9 +5,11 @@
 //! the store's metadata log (`mqstore_core::meta`); here is who gets what and when.
 //!
 //! It starts no thread; delayed messages are a task of the store's background ([`delay`]). Whoever waits does so in its
-//! own call, woken by the append that brings a message (`Store::wait_with`) or by the time at which something is due.
+//! own call, woken by the append that brings a message (`Store::wait_with`) or by the time at which something is due. An
+//! event loop looks without waiting and is called ([`AtOnce`]).
 #![forbid(unsafe_code)]
 
+mod at_once;
 mod broker;
 pub mod delay;
 pub mod error;
@@ -18,18 +20,22 @@ pub mod transactions;
 mod waiting;
 pub mod work;
 
+pub use at_once::AtOnce;
 pub use broker::Broker;
 pub use delay::{Accepted, DelayCounts, DelayOptions, Due, DueCounts, PendingDelays};
 pub use error::BrokerError;
 pub use groups::{
     Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, OffsetCommit, OffsetHistory, OnLost, Queue, Start,
 };
+pub use signal::{Call, Listening};
 pub use transactions::{
     Answer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalf, Outcome, PendingTransaction, Transaction,
     Transactions, UndecidedGroup,
 };
 pub use waiting::Waiting;
-pub use work::{Backoff, Lease, LeasedMessage, NewWork, WorkQueue, WorkQueueCounts, WorkQueueOptions};
+pub use work::{
+    Backoff, Lease, LeasedMessage, NewWork, Put, Reservation, WorkQueue, WorkQueueCounts, WorkQueueOptions,
+};
 
 #[cfg(test)]
 mod testing;

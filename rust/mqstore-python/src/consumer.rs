@@ -28,7 +28,7 @@ pub(crate) struct NativeConsumer {
 }
 
 impl NativeConsumer {
-    fn consumer(&self) -> PyResult<&Consumer> {
+    pub(crate) fn consumer(&self) -> PyResult<&Consumer> {
         self.consumer.get()
     }
 
@@ -58,7 +58,7 @@ fn place(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Start> {
 }
 
 /// Offsets by queue, as `commit` takes them.
-fn places(offsets: &Bound<'_, PyDict>) -> PyResult<Vec<(Queue, i64)>> {
+pub(crate) fn places(offsets: &Bound<'_, PyDict>) -> PyResult<Vec<(Queue, i64)>> {
     let mut known = HashMap::<String, Arc<str>>::new();
     let place = |(key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
         let (topic, queue_id): (String, Bound<'_, PyAny>) = key.extract()?;

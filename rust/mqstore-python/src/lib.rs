@@ -27,6 +27,7 @@ mod input;
 mod iterators;
 mod leased;
 mod link;
+mod loop_delivery;
 mod message;
 mod options;
 mod pop;
@@ -59,6 +60,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<link::LoopLink>()?;
     module.add_class::<link::LoopWait>()?;
     module.add_class::<link::QueuedAppend>()?;
+    loop_delivery::register(module)?;
     module.add_class::<testing::TestClock>()?;
     module.add_class::<testing::TestFaults>()?;
     module.add_function(wrap_pyfunction!(testing::is_reserved, module)?)?;

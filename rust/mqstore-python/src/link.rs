@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use mqstore_core::{AppendQueue, AppendRequest, Appended, StoreError, Waiter};
+use mqstore_core::{AppendQueue, AppendRequest, Appended, StoreError};
 use mqstore_format::Host;
 use mqstore_io::Doorbell;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
@@ -30,12 +31,17 @@ enum News {
 }
 
 /// News that the loop has not taken yet.
-struct Letters {
+pub(crate) struct Letters {
     bell: Doorbell,
     waiting: Mutex<Vec<(u64, News)>>,
 }
 
 impl Letters {
+    /// Has the loop called under `number`.
+    pub(crate) fn call(&self, number: u64) {
+        self.leave(number, News::Call);
+    }
+
     fn leave(&self, number: u64, news: News) {
         let mut waiting = locked(&self.waiting);
         let first = waiting.is_empty();
@@ -67,6 +73,11 @@ pub(crate) struct LoopLink {
 }
 
 impl LoopLink {
+    /// Where news for the loop go.
+    pub(crate) fn letters(&self) -> Arc<Letters> {
+        Arc::clone(&self.letters)
+    }
+
     /// The answers to an append.
     fn results<'py>(
         &self,
@@ -136,9 +147,9 @@ impl LoopLink {
     ) -> PyResult<Option<LoopWait>> {
         let store = self.shared.store()?;
         let letters = Arc::clone(&self.letters);
-        let call = move || letters.leave(number, News::Call);
+        let call = move || letters.call(number);
         let waiter = detached(py, || store.wait_with(topic, queue_id, offset, call))?;
-        Ok((!waiter.is_over()).then(|| LoopWait(Mutex::new(Some(waiter)))))
+        Ok((!waiter.is_over()).then(|| LoopWait::new(Box::new(waiter), None)))
     }
 
     /// Whether `offset` of a queue can be read; None when to find out may take long.
@@ -219,7 +230,7 @@ impl LoopLink {
 
     /// Leaves an append, once, to whoever serves; what became of it comes under `number`. Numbers ascend.
     fn put(&self, number: u64, append: &QueuedAppend) -> PyResult<()> {
-        let Some((request, topic)) = locked(&append.call).take() else {
+        let Some(QueuedCall { request, topic, held }) = locked(&append.call).take() else {
             return Err(PyRuntimeError::new_err("the append was queued before"));
         };
         locked(&self.asked).insert(number, (topic, request.many));
@@ -227,7 +238,10 @@ impl LoopLink {
         self.appends.put(
             number,
             request,
-            Box::new(move |answer| letters.leave(number, News::Appended(answer))),
+            Box::new(move |answer| {
+                drop(held);
+                letters.leave(number, News::Appended(answer));
+            }),
         );
         Ok(())
     }
@@ -258,27 +272,56 @@ impl LoopLink {
 
 /// A wait of a loop; `cancel` or the end of this object takes it back.
 #[pyclass(frozen, module = "mqstore._mqstore")]
-pub(crate) struct LoopWait(Mutex<Option<Waiter>>);
+pub(crate) struct LoopWait {
+    /// What takes the wait back when it is dropped.
+    wait: Mutex<Option<Box<dyn Send>>>,
+    /// In how many seconds to look again in any case; None where a call is all there is to wait for.
+    #[pyo3(get)]
+    longest: Option<f64>,
+}
+
+impl LoopWait {
+    /// A wait that is taken back by dropping `wait`.
+    pub(crate) fn new(wait: Box<dyn Send>, longest: Option<Duration>) -> Self {
+        Self { wait: Mutex::new(Some(wait)), longest: longest.map(|longest| longest.as_secs_f64()) }
+    }
+}
 
 #[pymethods]
 impl LoopWait {
     /// Takes the wait back: no call comes from now on, but one may be among the news already.
     fn cancel(&self) {
-        let waiter = locked(&self.0).take();
-        drop(waiter);
+        let wait = locked(&self.wait).take();
+        drop(wait);
     }
+}
+
+/// What is appended, and what is let go once that was answered.
+struct QueuedCall {
+    request: AppendRequest,
+    topic: Py<PyString>,
+    held: Option<Box<dyn Send>>,
 }
 
 /// An append with its arguments checked, to be left to another thread.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct QueuedAppend {
-    call: Mutex<Option<(AppendRequest, Py<PyString>)>>,
+    call: Mutex<Option<QueuedCall>>,
     /// Bytes of bodies and properties.
     #[pyo3(get)]
     size: u64,
     /// Whether the call asked for a sync.
     #[pyo3(get)]
     durable: bool,
+}
+
+#[pymethods]
+impl QueuedAppend {
+    /// Gives up what is kept for it, if it was not left to another thread.
+    fn release(&self) {
+        let call = locked(&self.call).take();
+        drop(call);
+    }
 }
 
 impl QueuedAppend {
@@ -296,12 +339,21 @@ impl QueuedAppend {
             many,
             messages: parts.into_iter().map(Part::into_owned).collect(),
         };
-        let size = request.bytes();
-        let call = Mutex::new(Some((request, topic.clone().unbind())));
-        Ok(Bound::new(topic.py(), Self { call, size, durable })?.into_any())
+        Self::of(topic, request, None)
+    }
+
+    /// The append of `request`; `held` is dropped when it is answered, or will not be made.
+    pub(crate) fn of<'py>(
+        topic: &Bound<'py, PyString>,
+        request: AppendRequest,
+        held: Option<Box<dyn Send>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (size, durable) = (request.bytes(), request.durable);
+        let call = QueuedCall { request, topic: topic.clone().unbind(), held };
+        Ok(Bound::new(topic.py(), Self { call: Mutex::new(Some(call)), size, durable })?.into_any())
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

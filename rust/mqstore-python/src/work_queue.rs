@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_broker::{NewWork, WorkQueue, WorkQueueOptions};
+use mqstore_broker::{LeasedMessage as Leased, NewWork, WorkQueue, WorkQueueOptions};
+use mqstore_core::Appended;
 use mqstore_format::Host;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -36,8 +37,50 @@ pub(crate) struct NativeWorkQueue {
 }
 
 impl NativeWorkQueue {
-    fn queue(&self) -> PyResult<&WorkQueue> {
+    pub(crate) fn queue(&self) -> PyResult<&WorkQueue> {
         self.queue.get()
+    }
+
+    /// The results of messages that were put.
+    pub(crate) fn appended<'py>(
+        &self,
+        py: Python<'py>,
+        appended: Vec<Appended>,
+    ) -> PyResult<Vec<Bound<'py, AppendResult>>> {
+        let topic = self.topic.bind(py);
+        appended
+            .into_iter()
+            .map(|one| Bound::new(py, AppendResult::from_core(topic, self.host, one)))
+            .collect()
+    }
+
+    /// The messages that were got.
+    pub(crate) fn leased<'py>(
+        &self,
+        py: Python<'py>,
+        found: Vec<Leased>,
+    ) -> PyResult<Vec<Bound<'py, LeasedMessage>>> {
+        log_notes(py, self.queue()?.take_notes())?;
+        found.into_iter().map(|message| LeasedMessage::from_core(py, &self.shared, message)).collect()
+    }
+
+    /// How long a message waits that is given back: what the caller says, or else what the queue's function does.
+    pub(crate) fn delay(
+        &self,
+        py: Python<'_>,
+        delay: Option<&Bound<'_, PyAny>>,
+        attempt: u32,
+    ) -> PyResult<Option<Duration>> {
+        match (delay, &self.backoff) {
+            (Some(delay), _) => duration("delay", delay).map(Some),
+            (None, Some(backoff)) => duration("backoff", &backoff.bind(py).call1((attempt,))?).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Its topic.
+    pub(crate) fn name<'a, 'py>(&'a self, py: Python<'py>) -> &'a Bound<'py, PyString> {
+        self.topic.bind(py)
     }
 
     fn put_work<'py>(
@@ -53,11 +96,7 @@ impl NativeWorkQueue {
             appended = awaited(py, Some(Duration::ZERO), |wait| queue.put_once(work, wait))?;
         }
         let Some(appended) = appended else { return Err(broker_to_py(queue.full())) };
-        let topic = self.topic.bind(py);
-        appended
-            .into_iter()
-            .map(|one| Bound::new(py, AppendResult::from_core(topic, self.host, one)))
-            .collect()
+        self.appended(py, appended)
     }
 
     fn got<'py>(
@@ -71,9 +110,7 @@ impl NativeWorkQueue {
             let found = queue.get_once(count, wait)?;
             Ok(Some(found).filter(|found| !found.is_empty() || count == 0))
         })?;
-        log_notes(py, queue.take_notes())?;
-        let messages = found.unwrap_or_default().into_iter();
-        messages.map(|message| LeasedMessage::from_core(py, &self.shared, message)).collect()
+        self.leased(py, found.unwrap_or_default())
     }
 }
 
@@ -346,11 +383,7 @@ impl NativeWorkQueue {
         delay: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let (queue, lease) = (self.queue()?, message.get().lease()?);
-        let delay = match (delay, &self.backoff) {
-            (Some(delay), _) => Some(duration("delay", delay)?),
-            (None, Some(backoff)) => Some(duration("backoff", &backoff.bind(py).call1((lease.attempt(),))?)?),
-            (None, None) => None,
-        };
+        let delay = self.delay(py, delay, lease.attempt())?;
         delivered(py, || queue.nack(lease, delay))?;
         log_notes(py, queue.take_notes())
     }

@@ -40,18 +40,28 @@ impl Consumer {
         let mut state = self.state.lock();
         self.check()?;
         self.refresh(&mut state)?;
+        let wanted = self.wanted(&state, offsets)?;
+        let stored = self.store_offsets(&mut state, &wanted)?;
+        drop(state);
+        self.after_commit(&stored, sync)
+    }
+
+    /// In which slot each of these offsets is to be stored.
+    pub(super) fn wanted(
+        &self,
+        state: &State,
+        offsets: &[(Queue, i64)],
+    ) -> Result<Vec<(usize, i64)>, BrokerError> {
         let mut wanted = Vec::with_capacity(offsets.len());
         for (queue, offset) in offsets {
-            let at = self.slot(&state, queue)?;
+            let at = self.slot(state, queue)?;
             let (_, max_offset) = self.store().bounds(&queue.topic, queue.queue_id)?;
             if !(0..=max_offset).contains(offset) {
                 return Err(out_of_range(queue, *offset, (0, max_offset)).into());
             }
             wanted.push((at, *offset));
         }
-        let stored = self.store_offsets(&mut state, &wanted)?;
-        drop(state);
-        self.after_commit(&stored, sync)
+        Ok(wanted)
     }
 
     /// Stores offsets of slots in one frame, those that moved and are still its own; what was stored, and where.

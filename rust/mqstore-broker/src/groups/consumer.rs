@@ -19,6 +19,7 @@ use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 use super::Coordinator;
 use super::assignment::{MemberId, Queue};
 use super::slot::{Read, Slot};
+use crate::at_once::{Reach, Rest};
 use crate::broker::Broker;
 use crate::error::BrokerError;
 use crate::signal::{LOOK, Signal};
@@ -31,7 +32,7 @@ const FILTER_TIME: Duration = Duration::from_millis(40);
 
 /// Messages that iteration reads ahead, at first and at most.
 const FIRST_AHEAD: usize = 16;
-const MOST_AHEAD: usize = 512;
+pub(super) const MOST_AHEAD: usize = 512;
 
 /// Where a group begins in a topic in which it has no offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +87,7 @@ pub struct Consumer {
     topics: BTreeSet<Arc<str>>,
     pub(super) options: ConsumerOptions,
     pub(super) member: Option<(Arc<Coordinator>, MemberId)>,
-    signal: Arc<Signal>,
+    pub(super) signal: Arc<Signal>,
     closed: AtomicBool,
     pub(super) state: Mutex<State>,
     notes: Mutex<Vec<String>>,
@@ -102,11 +103,11 @@ pub(super) struct State {
     buffer: VecDeque<Ahead>,
     ahead: usize,
     /// The change of owners that `slots` are of.
-    seen: Option<u64>,
+    pub(super) seen: Option<u64>,
     /// When the topics were looked at for new queues; monotonic.
-    looked: Option<Duration>,
+    pub(super) looked: Option<Duration>,
     /// How many queues there were then.
-    known: usize,
+    pub(super) known: usize,
 }
 
 /// A message that was read and not handed out.
@@ -220,8 +221,8 @@ impl Consumer {
     pub fn poll_once(&self, max: usize, wait: Duration) -> Result<Vec<StoredRecord>, BrokerError> {
         let mut found = Vec::new();
         self.with_wait(wait, |state| {
-            let goes_on = self.collect(state, max, &mut found)?;
-            Ok(goes_on || !found.is_empty())
+            let rest = self.collect(state, max, &mut found, Reach::Anywhere)?;
+            Ok(rest != Rest::Nothing || !found.is_empty())
         })?;
         Ok(found)
     }
@@ -230,9 +231,9 @@ impl Consumer {
     pub fn next_once(&self, wait: Duration) -> Result<Option<StoredRecord>, BrokerError> {
         let mut found = None;
         self.with_wait(wait, |state| {
-            let goes_on = self.fill(state)?;
+            let rest = self.fill(state, Reach::Anywhere)?;
             found = self.take_ahead(state);
-            Ok(goes_on || found.is_some())
+            Ok(rest != Rest::Nothing || found.is_some())
         })?;
         Ok(found)
     }
@@ -267,19 +268,20 @@ impl Consumer {
         look(&mut state).map(drop)
     }
 
-    /// Reads up to `max` messages to be handed out at once; whether more may be there although none was found.
-    fn collect(
+    /// Reads up to `max` messages to be handed out at once; what is left where none was found.
+    pub(super) fn collect(
         &self,
         state: &mut State,
         max: usize,
         found: &mut Vec<StoredRecord>,
-    ) -> Result<bool, BrokerError> {
+        reach: Reach,
+    ) -> Result<Rest, BrokerError> {
         // What iteration has read ahead comes first.
         while found.len() < max {
             let Some(record) = self.take_ahead(state) else { break };
             found.push(record);
         }
-        self.read(state, max, found, |state, at, found, from| {
+        self.read(state, max, found, reach, |state, at, found, from| {
             if !self.keeps(state, at) {
                 found.truncate(from);
             } else if let Some(slot) = state.slots.get_mut(at) {
@@ -288,14 +290,25 @@ impl Consumer {
         })
     }
 
-    /// Reads ahead where nothing is left; whether more may be there.
-    fn fill(&self, state: &mut State) -> Result<bool, BrokerError> {
-        if !state.buffer.is_empty() {
-            return Ok(true);
+    /// Reads ahead where nothing is left; what more there is.
+    pub(super) fn fill(&self, state: &mut State, reach: Reach) -> Result<Rest, BrokerError> {
+        if state.buffer.is_empty() {
+            state.ahead = (state.ahead * 4).clamp(FIRST_AHEAD, MOST_AHEAD);
         }
-        state.ahead = (state.ahead * 4).clamp(FIRST_AHEAD, MOST_AHEAD);
-        let max = state.ahead;
-        self.read(state, max, &mut Vec::new(), |state, at, found, from| {
+        self.read_ahead(state, state.ahead, reach)
+    }
+
+    /// As [`Self::fill`], up to `max` messages.
+    pub(super) fn read_ahead(
+        &self,
+        state: &mut State,
+        max: usize,
+        reach: Reach,
+    ) -> Result<Rest, BrokerError> {
+        if !state.buffer.is_empty() {
+            return Ok(Rest::GoesOn);
+        }
+        self.read(state, max, &mut Vec::new(), reach, |state, at, found, from| {
             let Some(slot) = state.slots.get_mut(at) else { return };
             let records: Vec<_> = found.drain(from..).collect();
             if records.is_empty() {
@@ -309,7 +322,7 @@ impl Consumer {
         })
     }
 
-    fn take_ahead(&self, state: &mut State) -> Option<StoredRecord> {
+    pub(super) fn take_ahead(&self, state: &mut State) -> Option<StoredRecord> {
         let at = state.buffer.front()?.slot;
         if !self.keeps(state, at) {
             state.forget_ahead();
@@ -338,15 +351,18 @@ impl Consumer {
     }
 
     /// Reads from one queue after the other until there are `max`; `done` is told of each with the place in `found`
-    /// where its messages begin. Whether more may be there although none was found.
+    /// where its messages begin. What is left where none was found.
     fn read(
         &self,
         state: &mut State,
         max: usize,
         found: &mut Vec<StoredRecord>,
+        reach: Reach,
         mut done: impl FnMut(&mut State, usize, &mut Vec<StoredRecord>, usize),
-    ) -> Result<bool, BrokerError> {
-        self.store().catch_up()?;
+    ) -> Result<Rest, BrokerError> {
+        if reach.reaches_end() {
+            self.store().catch_up()?;
+        }
         let clock = self.store().clock();
         let until = clock.monotonic().saturating_add(FILTER_TIME);
         let (count, mut total) = (state.slots.len(), found.len());
@@ -358,6 +374,14 @@ impl Consumer {
                 }
                 let at = (state.turn + step) % count;
                 let from = found.len();
+                if reach.is_at_hand() && !self.is_at_hand(state, at, reach)? {
+                    // It keeps its turn.
+                    if total == 0 {
+                        return Ok(Rest::NotAtHand);
+                    }
+                    goes_on = true;
+                    continue;
+                }
                 let read = self.read_slot(state, at, max - total, found);
                 total += found.len() - from;
                 match read {
@@ -370,7 +394,7 @@ impl Consumer {
             }
             state.turn = (state.turn + 1).checked_rem(count).unwrap_or(0);
             if total > 0 || !goes_on || clock.monotonic() >= until {
-                return Ok(goes_on);
+                return Ok(if goes_on { Rest::GoesOn } else { Rest::Nothing });
             }
         }
     }
@@ -431,12 +455,18 @@ impl Consumer {
         Ok(())
     }
 
-    fn look_for_queues(&self, state: &mut State) -> Result<(), BrokerError> {
+    /// The queues that its topics have.
+    pub(super) fn queues(&self) -> Result<Vec<Queue>, BrokerError> {
         let mut queues = Vec::new();
         for topic in &self.topics {
             let ids = self.store().queue_ids(topic)?;
             queues.extend(ids.into_iter().map(|queue_id| Queue { topic: Arc::clone(topic), queue_id }));
         }
+        Ok(queues)
+    }
+
+    fn look_for_queues(&self, state: &mut State) -> Result<(), BrokerError> {
+        let queues = self.queues()?;
         if queues.len() == state.known {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! Consumer groups: several consumers that share the queues of topics, and where each queue goes on.
 
 pub mod assignment;
+mod at_once;
 mod commit;
 mod consumer;
 mod coordinator;

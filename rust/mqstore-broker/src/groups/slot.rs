@@ -9,6 +9,7 @@ use mqstore_io::sync::{AtomicBool, Ordering};
 
 use super::assignment::Queue;
 use super::consumer::Filter;
+use crate::at_once::{NEAR_BYTES, Reach};
 use crate::signal::Signal;
 
 /// Offsets that one read of a filtered queue goes through at most: a filter that lets nothing pass must not keep a call
@@ -98,10 +99,7 @@ impl Slot {
         let wanted = into.len() + max;
         loop {
             let fresh = self.cursor.is_none();
-            let cursor = match &mut self.cursor {
-                Some(cursor) => cursor,
-                none => none.insert(open(store, &self.queue, self.scanned, filter)?),
-            };
+            let cursor = cursor(&mut self.cursor, store, &self.queue, self.scanned, filter)?;
             match cursor.next_batch(wanted - into.len()) {
                 Ok(batch) => into.extend(batch),
                 Err(error) => {
@@ -123,6 +121,32 @@ impl Slot {
                 return Ok(if moved && filter.is_some() { Read::GoesOn } else { Read::AtEnd });
             }
         }
+    }
+
+    /// Whether to read on takes no time: nothing came, or, where the queues are built, it was written just now.
+    pub(super) fn is_at_hand(
+        &mut self,
+        store: &Store,
+        filter: Option<&Filter>,
+        reach: Reach,
+    ) -> Result<bool, StoreError> {
+        if self.is_armed() {
+            return Ok(true);
+        }
+        if !reach.reaches_end() {
+            return Ok(false);
+        }
+        let cursor = cursor(&mut self.cursor, store, &self.queue, self.scanned, filter);
+        match cursor.and_then(|cursor| cursor.is_near_end(NEAR_BYTES)) {
+            // What is to be done then is for a thread.
+            Err(StoreError::OffsetOutOfRange { .. }) => Ok(false),
+            near => near,
+        }
+    }
+
+    /// Whether it waits to be told of more.
+    pub(super) fn is_armed(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| !wait.is_over())
     }
 
     /// Has `signal` rung when there is more; whether it is there already.
@@ -152,7 +176,19 @@ impl Slot {
     }
 }
 
-fn open(store: &Store, queue: &Queue, from: i64, filter: Option<&Filter>) -> Result<QueueCursor, StoreError> {
-    let end = filter.map(|_| from.saturating_add(FILTERED_AT_ONCE));
-    store.read(&queue.topic, queue.queue_id, Some(from), end, filter)
+/// The cursor, opened at `from` where there is none.
+fn cursor<'a>(
+    cursor: &'a mut Option<QueueCursor>,
+    store: &Store,
+    queue: &Queue,
+    from: i64,
+    filter: Option<&Filter>,
+) -> Result<&'a mut QueueCursor, StoreError> {
+    Ok(match cursor {
+        Some(cursor) => cursor,
+        none => {
+            let end = filter.map(|_| from.saturating_add(FILTERED_AT_ONCE));
+            none.insert(store.read(&queue.topic, queue.queue_id, Some(from), end, filter)?)
+        }
+    })
 }

@@ -11,6 +11,7 @@ use mqstore_format::topic::{DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX};
 use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
 
 use super::leased::Place;
+use super::queue::WorkQueueCounts;
 use super::settings::WorkQueueOptions;
 use super::source::{Source, Spent};
 use crate::broker::Broker;
@@ -27,11 +28,11 @@ pub(crate) struct Core {
     pub(super) options: WorkQueueOptions,
     pub(super) state: Mutex<State>,
     /// Rings when there may be something to get.
-    pub(super) ready: Signal,
+    pub(super) ready: Arc<Signal>,
     /// Rings when something was taken out.
-    pub(super) room: Signal,
+    pub(super) room: Arc<Signal>,
     /// Rings when something was finished.
-    pub(super) done: Signal,
+    pub(super) done: Arc<Signal>,
     /// Handles are of the generation in which they were made; those up to this one are shut down.
     pub(super) shut: AtomicU64,
     /// Those up to this one get nothing more either.
@@ -73,9 +74,9 @@ impl Core {
             dead_letter_topic: format!("{DLQ_TOPIC_PREFIX}{group}"),
             options,
             state: Mutex::new(State { generation: 1, ..State::default() }),
-            ready: Signal::default(),
-            room: Signal::default(),
-            done: Signal::default(),
+            ready: Arc::default(),
+            room: Arc::default(),
+            done: Arc::default(),
             shut: 0.into(),
             shut_at_once: 0.into(),
             notes: Mutex::default(),
@@ -212,6 +213,28 @@ impl Core {
         }
         meta.clamp_progress(&progress, min, max)?;
         Ok(Place { topic: Arc::clone(topic), queue_id, progress })
+    }
+
+    /// How many messages are where.
+    pub(super) fn counts(&self, state: &State) -> Result<WorkQueueCounts, BrokerError> {
+        let now_ms = self.store().clock().now_ms();
+        let mut counts = WorkQueueCounts::default();
+        for source in &state.sources {
+            let max = source.max_offset(self.store())?;
+            let progress = source.place.progress.lock();
+            let waiting = progress.all_waiting().len() as u64;
+            let due = match progress.first_due() {
+                Some((_, first)) if first.visible_ms <= now_ms => {
+                    progress.all_waiting().filter(|(_, waiting)| waiting.visible_ms <= now_ms).count() as u64
+                }
+                _ => 0,
+            };
+            counts.ready += max.saturating_sub(progress.next()).max(0).unsigned_abs() + due;
+            counts.delayed += waiting - due;
+            counts.leased += progress.leases().len() as u64;
+            counts.dying += progress.dead_letters().len() as u64;
+        }
+        Ok(counts)
     }
 
     /// How many messages are in the queue that nobody has; those included that are not due yet.

@@ -64,11 +64,13 @@ impl Core {
 
     /// Dead letters that are due for another try.
     pub(super) fn to_bury_again(&self, state: &mut State) -> Spent {
-        let now = self.store().clock().monotonic();
-        if state.unburied.is_empty() || now.saturating_sub(state.tried) < AGAIN {
-            return Spent::new();
-        }
-        std::mem::take(&mut state.unburied)
+        if self.is_to_bury_again(state) { std::mem::take(&mut state.unburied) } else { Spent::new() }
+    }
+
+    /// Whether there are such.
+    pub(super) fn is_to_bury_again(&self, state: &State) -> bool {
+        let waited = self.store().clock().monotonic().saturating_sub(state.tried);
+        !state.unburied.is_empty() && waited >= AGAIN
     }
 
     /// Buries messages whose intents are written; what fails is noted and tried again later.

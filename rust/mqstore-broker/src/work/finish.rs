@@ -64,6 +64,11 @@ impl Lease {
         self.core.nack(self, delay)
     }
 
+    /// Whether the message was delivered as often as it may be: given back, it is moved to the dead letters, which takes syncs.
+    pub fn is_last(&self) -> bool {
+        self.core.options.max_attempts.is_some_and(|most| self.attempt >= most)
+    }
+
     /// Keeps the message for `time` from now.
     ///
     /// # Errors
@@ -104,7 +109,7 @@ impl Core {
 
     /// See [`Lease::nack`].
     fn nack(&self, lease: &Lease, delay: Option<Duration>) -> Result<(), BrokerError> {
-        if self.options.max_attempts.is_some_and(|most| lease.attempt >= most) {
+        if lease.is_last() {
             let dlq_offset = self.dead_letters_end()?;
             let intent = ProgressRecord::DeadLetter { offset: lease.offset, dlq_offset };
             let (standing, _) = lease.change(intent)?;
@@ -143,6 +148,10 @@ impl Core {
             return Err(lease.lost());
         }
         lease.set_until(until_ms);
+        // It may end earlier than who sleeps reckons with.
+        if self.ready.has_listeners() {
+            self.ready.ring_one();
+        }
         Ok(())
     }
 }

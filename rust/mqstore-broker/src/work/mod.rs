@@ -10,6 +10,7 @@
 //! takes the lock of its queue's progress alone. Waiting costs no thread: a call that waits sleeps on the queue's
 //! signals, which the append rings, until something is due.
 
+mod at_once;
 mod core;
 mod dead_letters;
 mod finish;
@@ -21,6 +22,7 @@ mod settings;
 mod source;
 mod take;
 
+pub use at_once::{Put, Reservation};
 pub(crate) use core::Core;
 pub use leased::{Lease, LeasedMessage};
 pub use put::NewWork;

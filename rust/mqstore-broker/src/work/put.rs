@@ -5,7 +5,7 @@ use std::time::Duration;
 use mqstore_core::{Appended, NewMessage, StoreError};
 use mqstore_format::properties::{TIMER_DELIVER_MS, push_property};
 
-use super::core::Core;
+use super::core::{Core, State};
 use super::settings::LONGEST;
 use super::take::millis;
 use crate::broker::invalid;
@@ -41,8 +41,7 @@ impl Core {
         if self.is_shut(generation) {
             return Err(self.shut_down_error());
         }
-        let delayed: Vec<Option<Vec<u8>>> =
-            messages.iter().map(|message| self.delayed(message)).collect::<Result<_, _>>()?;
+        let delayed = self.all_delayed(messages)?;
         let count = messages.len() as u64;
         if !self.reserve(count)? {
             return Ok(None);
@@ -73,7 +72,11 @@ impl Core {
         self.store().append_many(&all)
     }
 
-    fn new_message<'a>(&'a self, message: &NewWork<'a>, delayed: Option<&'a [u8]>) -> NewMessage<'a> {
+    pub(super) fn new_message<'a>(
+        &'a self,
+        message: &NewWork<'a>,
+        delayed: Option<&'a [u8]>,
+    ) -> NewMessage<'a> {
         NewMessage {
             topic: self.topic(),
             body: message.body,
@@ -84,6 +87,11 @@ impl Core {
             born_timestamp_ms: message.born_timestamp_ms,
             durable: message.durable,
         }
+    }
+
+    /// The properties with the time of delivery, of each message that is to be held back.
+    pub(super) fn all_delayed(&self, messages: &[NewWork<'_>]) -> Result<Vec<Option<Vec<u8>>>, BrokerError> {
+        messages.iter().map(|message| self.delayed(message)).collect()
     }
 
     /// The properties with the time of delivery, for a message that is to be held back.
@@ -100,13 +108,17 @@ impl Core {
 
     /// Keeps room for `count` messages, if there is a limit; whether there was room.
     fn reserve(&self, count: u64) -> Result<bool, BrokerError> {
-        let maxsize = self.options.maxsize;
-        if maxsize == 0 {
+        if self.options.maxsize == 0 {
             return Ok(true);
         }
-        let mut state = self.state.lock();
+        self.reserve_in(&mut self.state.lock(), count)
+    }
+
+    /// As [`Self::reserve`], where there is a limit.
+    pub(super) fn reserve_in(&self, state: &mut State, count: u64) -> Result<bool, BrokerError> {
+        let maxsize = self.options.maxsize;
         // More at once than there is room at all are put where there is nothing else.
-        let taken = self.size(&state)? + state.reserved;
+        let taken = self.size(state)? + state.reserved;
         let fits = taken + count <= maxsize || (taken == 0 && count > maxsize);
         if fits {
             state.reserved += count;
@@ -114,7 +126,7 @@ impl Core {
         Ok(fits)
     }
 
-    fn give_back(&self, count: u64) {
+    pub(super) fn give_back(&self, count: u64) {
         if self.options.maxsize > 0 {
             self.state.lock().reserved -= count;
         }

@@ -26,10 +26,10 @@ const QUOTA_LOOK: Duration = Duration::from_millis(50);
 ///
 /// Dropped or closed, it gets and puts nothing more; what was got by it stays leased until its time is over.
 pub struct WorkQueue {
-    core: Arc<Core>,
-    invisible: Duration,
+    pub(super) core: Arc<Core>,
+    pub(super) invisible: Duration,
     /// What is shut down with it: see [`Self::shutdown`].
-    generation: u64,
+    pub(super) generation: u64,
     closed: AtomicBool,
     /// What each thread got and has not finished, for [`Self::task_done`].
     got: Mutex<HashMap<ThreadId, Got>>,
@@ -103,7 +103,7 @@ impl WorkQueue {
         self.closed.load(Ordering::Acquire)
     }
 
-    fn check(&self) -> Result<(), BrokerError> {
+    pub(super) fn check(&self) -> Result<(), BrokerError> {
         if self.is_closed() { Err(self.core.shut_down_error()) } else { Ok(()) }
     }
 
@@ -307,34 +307,21 @@ impl WorkQueue {
     }
 
     fn is_done(&self) -> Result<bool, BrokerError> {
-        let counts = self.counts()?;
+        Ok(self.is_done_by(self.counts()?))
+    }
+
+    /// Whether nothing is left to wait for.
+    pub(super) fn is_done_by(&self, counts: WorkQueueCounts) -> bool {
         let held = counts.leased + counts.dying;
         let rest = if self.core.is_shut_at_once(self.generation) { 0 } else { counts.ready + counts.delayed };
-        Ok(held + rest == 0)
+        held + rest == 0
     }
 
     /// How many messages are where.
     pub fn counts(&self) -> Result<WorkQueueCounts, BrokerError> {
         let mut state = self.core.state.lock();
         self.core.look_for_queues(&mut state)?;
-        let now_ms = self.core.store().clock().now_ms();
-        let mut counts = WorkQueueCounts::default();
-        for source in &state.sources {
-            let max = source.max_offset(self.core.store())?;
-            let progress = source.place.progress.lock();
-            let waiting = progress.all_waiting().len() as u64;
-            let due = match progress.first_due() {
-                Some((_, first)) if first.visible_ms <= now_ms => {
-                    progress.all_waiting().filter(|(_, waiting)| waiting.visible_ms <= now_ms).count() as u64
-                }
-                _ => 0,
-            };
-            counts.ready += max.saturating_sub(progress.next()).max(0).unsigned_abs() + due;
-            counts.delayed += waiting - due;
-            counts.leased += progress.leases().len() as u64;
-            counts.dying += progress.dead_letters().len() as u64;
-        }
-        Ok(counts)
+        self.core.counts(&state)
     }
 
     /// How many messages are in the queue that nobody has; those included that are not due yet.

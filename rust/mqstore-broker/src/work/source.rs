@@ -4,7 +4,7 @@
 //! with what waits (by time, in the progress): new messages come from a cursor that goes on where it was, and of
 //! those that are due again only the first is looked at.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use mqstore_core::meta::{MetaLog, Progress, ProgressRecord};
@@ -15,6 +15,7 @@ use mqstore_io::sync::{AtomicBool, Ordering};
 
 use super::core::Core;
 use super::leased::{Held, Place};
+use crate::at_once::{NEAR_BYTES, Reach, Rest};
 use crate::error::BrokerError;
 use crate::popped::deliveries_before;
 
@@ -31,6 +32,8 @@ pub(super) struct Source {
     pub(super) place: Arc<Place>,
     /// New messages that were read and are not leased.
     ahead: VecDeque<Ahead>,
+    /// Messages that are due again and were read by [`Self::prepare`], by offset.
+    again: BTreeMap<i64, StoredRecord>,
     /// Where reading goes on.
     scanned: i64,
     cursor: Option<QueueCursor>,
@@ -77,6 +80,7 @@ pub(super) struct Wish<'a> {
     pub(super) until_ms: i64,
     pub(super) max_attempts: Option<u32>,
     pub(super) core: &'a Core,
+    pub(super) reach: Reach,
 }
 
 impl Source {
@@ -85,6 +89,7 @@ impl Source {
         Self {
             place: Arc::new(place),
             ahead: VecDeque::new(),
+            again: BTreeMap::new(),
             scanned,
             cursor: None,
             count: FIRST_AHEAD,
@@ -93,50 +98,63 @@ impl Source {
         }
     }
 
-    /// Takes up to `wish.count` messages, of those that are due again and of new ones in turn; whether there may be
-    /// more new ones to go through.
+    /// Takes up to `wish.count` messages, of those that are due again and of new ones in turn; what is left of the new
+    /// ones, or that whose turn it is is not at hand.
     pub(super) fn take(
         &mut self,
         wish: &Wish<'_>,
         picked: &mut Vec<Picked>,
         spent: &mut Spent,
-    ) -> Result<bool, BrokerError> {
+    ) -> Result<Rest, BrokerError> {
+        let before = picked.len();
         if wish.count == 1 {
-            let (before, mut goes_on) = (picked.len(), false);
-            self.due_first = !self.due_first;
-            if !self.due_first {
-                self.take_due(wish, 1, picked, spent)?;
+            let due_first = self.due_first;
+            if due_first && !self.take_due(wish, 1, picked, spent)? {
+                return Ok(Rest::NotAtHand);
             }
+            let mut rest = Rest::Nothing;
             if picked.len() == before {
-                goes_on = self.take_new(wish, 1, picked)?;
+                rest = self.take_new(wish, 1, picked)?;
             }
-            if picked.len() == before {
-                self.take_due(wish, 1, picked, spent)?;
+            if picked.len() == before && rest != Rest::NotAtHand && !self.take_due(wish, 1, picked, spent)? {
+                rest = Rest::NotAtHand;
             }
-            return Ok(goes_on);
+            // What is not at hand keeps its turn.
+            if rest != Rest::NotAtHand {
+                self.due_first = !due_first;
+            }
+            return Ok(rest);
         }
-        let all = picked.len() + wish.count;
-        self.take_due(wish, wish.count.div_ceil(2), picked, spent)?;
-        let goes_on = self.take_new(wish, all - picked.len(), picked)?;
-        self.take_due(wish, all - picked.len(), picked, spent)?;
-        Ok(goes_on)
+        let all = before + wish.count;
+        if !self.take_due(wish, wish.count.div_ceil(2), picked, spent)? {
+            return Ok(Rest::NotAtHand);
+        }
+        let rest = self.take_new(wish, all - picked.len(), picked)?;
+        if !self.take_due(wish, all - picked.len(), picked, spent)? {
+            return Ok(Rest::NotAtHand);
+        }
+        Ok(rest)
     }
 
     /// Takes up to `count` messages that are due again, or whose lease has ended. Those in front of them that were
-    /// delivered as often as they may be become dead letters.
+    /// delivered as often as they may be become dead letters. Whether all of them were at hand that were met.
     pub(super) fn take_due(
         &mut self,
         wish: &Wish<'_>,
         count: usize,
         picked: &mut Vec<Picked>,
         spent: &mut Spent,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<bool, BrokerError> {
         let wanted = picked.len() + count;
         loop {
             let Some((offset, attempts)) = due(&self.place.progress.lock(), wish.now_ms) else {
-                return Ok(());
+                return Ok(true);
             };
-            if wish.max_attempts.is_some_and(|most| attempts >= most) {
+            let is_spent = wish.max_attempts.is_some_and(|most| attempts >= most);
+            if wish.reach.is_at_hand() && (is_spent || !self.again.contains_key(&offset)) {
+                return Ok(picked.len() >= wanted && !is_spent);
+            }
+            if is_spent {
                 let dlq_offset = wish.core.dead_letters_end()?;
                 let record = ProgressRecord::DeadLetter { offset, dlq_offset };
                 wish.core.meta().append_progress(&self.place.progress, &[record])?;
@@ -144,14 +162,15 @@ impl Source {
                 continue;
             }
             if picked.len() >= wanted {
-                return Ok(());
+                return Ok(true);
             }
             let (attempt, until_ms) = (attempts.saturating_add(1), wish.until_ms);
             let record = ProgressRecord::Leased { offset, until_ms, attempt };
             wish.core.meta().append_progress(&self.place.progress, &[record])?;
             let token = self.place.progress.lock().lease(offset).map_or(0, |lease| lease.token);
             let held = Held { offset, attempt, token, until_ms };
-            picked.push(Picked { place: Arc::clone(&self.place), held, record: None });
+            let record = self.again.remove(&offset);
+            picked.push(Picked { place: Arc::clone(&self.place), held, record });
         }
     }
 
@@ -160,20 +179,73 @@ impl Source {
         wish: &Wish<'_>,
         count: usize,
         picked: &mut Vec<Picked>,
-    ) -> Result<bool, BrokerError> {
+    ) -> Result<Rest, BrokerError> {
         let (mut left, mut passed) = (count, 0);
         while left > 0 {
-            if self.ahead.is_empty() && !self.read_ahead(wish.core, left)? {
-                return Ok(false);
+            if self.ahead.is_empty() {
+                if wish.reach.is_at_hand() && !self.is_at_hand(wish)? {
+                    return Ok(Rest::NotAtHand);
+                }
+                if !self.read_ahead(wish.core, left)? {
+                    return Ok(Rest::Nothing);
+                }
             }
             let (taken, held_back) = self.lease_new(wish, left, picked)?;
             left -= taken;
             passed += held_back;
             if passed >= HELD_BACK_AT_ONCE {
-                return Ok(true);
+                return Ok(Rest::GoesOn);
             }
         }
-        Ok(false)
+        Ok(Rest::Nothing)
+    }
+
+    /// Whether to read on takes no time: nothing came, or it was written just now.
+    fn is_at_hand(&mut self, wish: &Wish<'_>) -> Result<bool, StoreError> {
+        if self.wait.as_ref().is_some_and(|wait| !wait.is_over()) {
+            return Ok(true);
+        }
+        if !wish.reach.reaches_end() {
+            return Ok(false);
+        }
+        match self.cursor(wish.core.store()).and_then(|cursor| cursor.is_near_end(NEAR_BYTES)) {
+            // The retention was faster, and there is to skip.
+            Err(StoreError::OffsetOutOfRange { .. }) => Ok(false),
+            near => near,
+        }
+    }
+
+    /// For looks at hand: turns messages that were delivered as often as they may be into dead letters, and reads up to
+    /// `count` messages that are due again, and new ones ahead. Leases nothing.
+    pub(super) fn prepare(
+        &mut self,
+        core: &Arc<Core>,
+        wish: &Wish<'_>,
+        spent: &mut Spent,
+    ) -> Result<(), BrokerError> {
+        self.take_due(wish, 0, &mut Vec::new(), spent)?;
+        let due = self.place.progress.lock().due(wish.now_ms, wish.count.clamp(1, MOST_AHEAD));
+        self.again.retain(|offset, _| due.contains(offset));
+        let mut bytes: usize = self.again.values().map(|record| record.bytes().len()).sum();
+        for offset in due {
+            if self.again.contains_key(&offset) {
+                continue;
+            }
+            if bytes >= AHEAD_BYTES {
+                break;
+            }
+            match core.message(&self.place, offset)? {
+                Some(record) => {
+                    bytes += record.bytes().len();
+                    self.again.insert(offset, record);
+                }
+                None => core.finish_lost(&self.place, offset)?,
+            }
+        }
+        if self.ahead.is_empty() && !self.read_ahead(core, wish.count)? {
+            self.arm(core)?;
+        }
+        Ok(())
     }
 
     /// Leases up to `count` of the messages that were read ahead, in one frame; how many, and how many were held back.
@@ -259,14 +331,17 @@ impl Source {
     }
 
     fn next_batch(&mut self, store: &Store, count: usize) -> Result<Vec<StoredRecord>, StoreError> {
-        let cursor = match &mut self.cursor {
+        self.cursor(store)?.next_batch(count).inspect_err(|_| self.cursor = None)
+    }
+
+    fn cursor(&mut self, store: &Store) -> Result<&mut QueueCursor, StoreError> {
+        Ok(match &mut self.cursor {
             Some(cursor) => cursor,
             none => {
                 let Place { topic, queue_id, .. } = &*self.place;
                 none.insert(store.read(topic, *queue_id, Some(self.scanned), None, None)?)
             }
-        };
-        cursor.next_batch(count).inspect_err(|_| self.cursor = None)
+        })
     }
 
     fn take_ahead(&mut self, batch: Vec<StoredRecord>, reached: i64, count: usize) {
@@ -339,6 +414,17 @@ impl Source {
         }
         self.wait = Some(Wait { waiter, came });
         Ok(false)
+    }
+
+    /// Whether a look waits to be told of more.
+    pub(super) fn is_armed(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| !wait.is_over())
+    }
+
+    /// Whether the first of those that are due is to become a dead letter.
+    pub(super) fn has_spent(&self, max_attempts: Option<u32>, now_ms: i64) -> bool {
+        let Some(most) = max_attempts else { return false };
+        due(&self.place.progress.lock(), now_ms).is_some_and(|(_, attempts)| attempts >= most)
     }
 
     /// One past the last offset of the queue.

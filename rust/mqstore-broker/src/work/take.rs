@@ -9,6 +9,7 @@ use mqstore_core::meta::ProgressRecord;
 use super::core::{Core, State};
 use super::leased::{Lease, LeasedMessage, Place};
 use super::source::{Picked, Spent, Wish};
+use crate::at_once::{Reach, Rest};
 use crate::error::BrokerError;
 
 /// What one look brought.
@@ -54,15 +55,10 @@ impl Core {
                 return Err(self.shut_down_error());
             }
             self.look_for_queues(&mut state)?;
-            let goes_on = self.pick(&mut state, count, invisible, &mut picked, &mut spent)?;
+            let wish = self.wish(count, invisible, Reach::Anywhere);
+            let goes_on = Self::pick(&mut state, &wish, &mut picked, &mut spent)? == Rest::GoesOn;
             again = self.to_bury_again(&mut state);
-            if !picked.is_empty() && self.ready.is_waited_for() {
-                // Who was woken passes it on.
-                let more = state.sources.iter().any(super::source::Source::has_ahead);
-                if more || goes_on || picked.len() == count {
-                    self.ready.ring_one();
-                }
-            }
+            self.pass_on(&state, &picked, count, goes_on);
             goes_on
         };
         // The messages that were picked are the caller's, whatever becomes of others.
@@ -77,18 +73,28 @@ impl Core {
         Ok(Look { messages, goes_on })
     }
 
-    /// Leases up to `count` messages, from one queue after the other; whether there may be more to go through.
-    fn pick(
-        &self,
+    /// Has another one look who waits, where there may be something for it.
+    pub(super) fn pass_on(&self, state: &State, picked: &[Picked], count: usize, goes_on: bool) {
+        if picked.is_empty() || !self.ready.is_waited_for() {
+            return;
+        }
+        let more = || state.sources.iter().any(super::source::Source::has_ahead);
+        // A loop is to know when the new leases end.
+        if picked.len() == count || goes_on || self.ready.has_listeners() || more() {
+            self.ready.ring_one();
+        }
+    }
+
+    /// Leases up to `wish.count` messages, from one queue after the other; what is left, or that nothing was taken
+    /// because something is not at hand.
+    pub(super) fn pick(
         state: &mut State,
-        count: usize,
-        invisible: Duration,
+        wish: &Wish<'_>,
         picked: &mut Vec<Picked>,
         spent: &mut Spent,
-    ) -> Result<bool, BrokerError> {
-        let now_ms = self.store().clock().now_ms();
-        let sources = state.sources.len();
-        let mut goes_on = false;
+    ) -> Result<Rest, BrokerError> {
+        let (count, sources) = (wish.count, state.sources.len());
+        let mut rest = Rest::Nothing;
         // A fair share of each first, then what is left.
         for share in [count.div_ceil(sources.max(1)), count] {
             for step in 0..sources {
@@ -97,12 +103,14 @@ impl Core {
                     break;
                 }
                 let at = (state.turn + step) % sources;
-                let wish = self.wish(share.min(left), now_ms, invisible);
+                let wish = Wish { count: share.min(left), ..*wish };
                 if let Some(source) = state.sources.get_mut(at) {
                     match source.take(&wish, picked, spent) {
-                        Ok(more) => goes_on |= more,
-                        // What was leased is the caller's; the next look meets the error again.
-                        Err(_) if !picked.is_empty() => goes_on = true,
+                        Ok(Rest::NotAtHand) if picked.is_empty() => return Ok(Rest::NotAtHand),
+                        Ok(Rest::Nothing) => {}
+                        // What was leased is the caller's; the next look meets the error, or what is left, again.
+                        Ok(_) => rest = Rest::GoesOn,
+                        Err(_) if !picked.is_empty() => rest = Rest::GoesOn,
                         Err(error) => return Err(error),
                     }
                 }
@@ -112,16 +120,18 @@ impl Core {
             }
         }
         state.turn = (state.turn + 1).checked_rem(sources).unwrap_or(0);
-        Ok(goes_on)
+        Ok(rest)
     }
 
-    fn wish(&self, count: usize, now_ms: i64, invisible: Duration) -> Wish<'_> {
+    pub(super) fn wish(&self, count: usize, invisible: Duration, reach: Reach) -> Wish<'_> {
+        let now_ms = self.store().clock().now_ms();
         Wish {
             count,
             now_ms,
             until_ms: now_ms.saturating_add(millis(invisible)),
             max_attempts: self.options.max_attempts,
             core: self,
+            reach,
         }
     }
 
@@ -131,8 +141,7 @@ impl Core {
         let mut spent = Spent::new();
         let again = {
             let mut state = self.state.lock();
-            let now_ms = self.store().clock().now_ms();
-            let wish = self.wish(0, now_ms, Duration::ZERO);
+            let wish = self.wish(0, Duration::ZERO, Reach::Anywhere);
             for source in &mut state.sources {
                 source.take_due(&wish, 0, &mut Vec::new(), &mut spent)?;
             }
@@ -164,7 +173,10 @@ impl Core {
     }
 
     /// Adds the messages to those leases that have none at hand. A message that is gone is finished.
-    fn with_records(self: &Arc<Self>, picked: Vec<Picked>) -> Result<Vec<LeasedMessage>, BrokerError> {
+    pub(super) fn with_records(
+        self: &Arc<Self>,
+        picked: Vec<Picked>,
+    ) -> Result<Vec<LeasedMessage>, BrokerError> {
         let mut messages = Vec::with_capacity(picked.len());
         for Picked { place, held, record } in picked {
             let record = match record {
@@ -209,7 +221,7 @@ impl Core {
     }
 
     /// Whether nothing is left that could be got: nothing new, and nothing that waits or may come back.
-    fn is_empty_for_good(&self) -> Result<bool, BrokerError> {
+    pub(super) fn is_empty_for_good(&self) -> Result<bool, BrokerError> {
         let state = self.state.lock();
         Ok(self.size(&state)? == 0)
     }

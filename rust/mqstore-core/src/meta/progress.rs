@@ -292,6 +292,17 @@ impl Progress {
         Some((*offset, self.lease(*offset)?))
     }
 
+    /// Up to `most` messages whose wait or lease has ended, the longest ago first of either kind.
+    pub fn due(&self, now_ms: i64, most: usize) -> Vec<i64> {
+        let mut due: Vec<_> = [&self.dues, &self.ends]
+            .into_iter()
+            .flat_map(|all| all.iter().take_while(|(ms, _)| *ms <= now_ms).take(most))
+            .collect();
+        due.sort_unstable();
+        due.truncate(most);
+        due.into_iter().map(|(_, offset)| *offset).collect()
+    }
+
     /// When something is due next, by itself: a wait or a lease that ends; epoch milliseconds.
     pub fn next_event_ms(&self) -> Option<i64> {
         let (due, end) = (self.dues.first(), self.ends.first());

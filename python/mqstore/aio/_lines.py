@@ -1,0 +1,205 @@
+"""Lines of tasks that wait for a consumer or a work queue, and what is done for all of them together.
+
+```
+native      rings when something may be ready, once         | looked, nothing: to be rung again
+line        wakes the task that has waited longest          | that one waits on, in its place
+task        looks: takes what is there, wakes the next one  |
+```
+
+A task takes by its own look and in its own step: one that is cancelled has taken nothing, and hands the news on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mqstore import _native
+from mqstore.errors import StoreClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mqstore.aio._bridge import Bridge
+
+# How often those are looked for whom nobody calls, at most; and so many times as long as a look takes.
+_LOOK = 0.1
+_LOOK_FACTOR = 20
+
+
+class Line:
+    """Those who wait for one kind of news of one handle; all methods belong to the loop's thread."""
+
+    def __init__(self, bridge: Bridge, look_around: Callable[[], None]) -> None:
+        """A line of `bridge`; `look_around` has the native side ring for what nobody calls for."""
+        # Under which the native side calls.
+        self.number = bridge.number()
+        self.look_around = look_around
+        self._bridge = bridge
+        self._waiters: OrderedDict[asyncio.Future[bool], None] = OrderedDict()
+        self._wait: _native.LoopWait | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        bridge.lines[self.number] = self
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    async def wait(self, wait: _native.LoopWait, seconds: float | None, *, again: bool) -> bool:
+        """Waits until it is time to look; False when `seconds` pass first.
+
+        Args:
+            wait: what the last look left with the native side.
+            seconds: how long at most.
+            again: whether the caller was woken before, and so stands in front of the others.
+
+        Raises:
+            StoreClosedError: the store was closed meanwhile.
+        """
+        loop = self._bridge.loop
+        self._arm(wait)
+        future: asyncio.Future[bool] = loop.create_future()
+        self._waiters[future] = None
+        if again:
+            self._waiters.move_to_end(future, last=False)
+        self._bridge.around.watch(self)
+        timer = None if seconds is None else loop.call_later(seconds, _answer, future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.exception() is None and future.result():
+                # Woken and cancelled before its turn.
+                self.wake()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._waiters.pop(future, None)
+            if not self._waiters:
+                self._disarm()
+
+    def wake(self) -> None:
+        """Has the one look who has waited longest."""
+        while self._waiters:
+            future, _ = self._waiters.popitem(last=False)
+            if not future.done():
+                future.set_result(True)
+                return
+
+    def fail(self, error: Callable[[], BaseException]) -> None:
+        """Ends all waits with an error."""
+        for future in self._waiters:
+            if not future.done():
+                future.set_exception(error())
+        self._waiters.clear()
+        self._disarm()
+
+    def _arm(self, wait: _native.LoopWait) -> None:
+        # It knows all that the one before knew.
+        self._disarm()
+        self._wait = wait
+        if wait.longest is not None:
+            self._timer = self._bridge.loop.call_later(wait.longest, self.wake)
+
+    def _disarm(self) -> None:
+        if self._wait is not None:
+            self._wait.cancel()
+            self._wait = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Around:
+    """One timer for all lines in which somebody stands: for what nobody calls for, as queues that came.
+
+    A thread that waits for the blocking twins looks as often, for the same reason.
+    """
+
+    def __init__(self, bridge: Bridge) -> None:
+        """Watches the lines of `bridge`."""
+        self._bridge = bridge
+        self._lines: set[Line] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, line: Line) -> None:
+        """Looks for `line` too, as long as somebody stands in it."""
+        self._lines.add(line)
+        if self._timer is None:
+            self._rest(_LOOK)
+
+    def end(self) -> None:
+        """Looks no more."""
+        self._lines.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _rest(self, seconds: float) -> None:
+        self._timer = self._bridge.loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._lines = {line for line in self._lines if len(line)}
+        if self._bridge.closing or not self._lines:
+            return
+        begun = self._bridge.loop.time()
+        # A handle has several lines and one look.
+        for look_around in {line.look_around for line in self._lines}:
+            look_around()
+        took = self._bridge.loop.time() - begun
+        self._rest(max(_LOOK, _LOOK_FACTOR * took))
+
+
+class Syncs:
+    """Syncs of what is known of groups: those that are asked for in one turn of the loop are one."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        """Syncs for `bridge`."""
+        self._bridge = bridge
+        self._waiting: list[asyncio.Future[None]] = []
+        self._running = False
+        self._idle: asyncio.Future[None] | None = None
+
+    async def synced(self) -> None:
+        """Returns once all that is known of groups by now is on the disk."""
+        loop = self._bridge.loop
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(future)
+        if not self._running:
+            self._running = True
+            loop.call_soon(self._begin)
+        await future
+
+    async def end(self) -> None:
+        """Returns once all that asked were answered."""
+        while self._running:
+            self._idle = self._bridge.loop.create_future()
+            await self._idle
+
+    def _begin(self) -> None:
+        turn, self._waiting = self._waiting, []
+        syncing = self._bridge.submit(partial(_native.sync_groups, self._bridge.store))
+        syncing.add_done_callback(partial(self._ended, turn))
+
+    def _ended(self, turn: list[asyncio.Future[None]], syncing: asyncio.Future[Any]) -> None:
+        error = StoreClosedError(self._bridge.store.path) if syncing.cancelled() else syncing.exception()
+        for future in turn:
+            if future.done():
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+        if self._waiting:
+            self._begin()
+            return
+        self._running = False
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+
+def _answer(future: asyncio.Future[bool]) -> None:
+    if not future.done():
+        future.set_result(False)

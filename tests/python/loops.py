@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import random
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +37,10 @@ def threads_named(prefix: str) -> list[str]:
 async def until(holds: Callable[[], bool]) -> None:
     while not holds():
         await asyncio.sleep(0.001)
+
+
+async def cancelled_soon(tasks: Iterable[asyncio.Future[Any]], chance: random.Random) -> int:
+    """Cancels them at some moment of the next turns; how many were not done."""
+    for _ in range(chance.randrange(4)):
+        await asyncio.sleep(0 if chance.random() < 0.7 else 0.001)
+    return sum(task.cancel() for task in tasks if not task.done())

@@ -20,7 +20,14 @@ def blocks(page: str) -> list[str]:
 @pytest.mark.parametrize(
     ("page", "printed"),
     [
-        ("docs/asyncio.md", ["0 ['orders']", "{'amount': 5}", "paid", "0", "1", "2", "3", "True", "AppendResult", "1"]),
+        (
+            "docs/asyncio.md",
+            [
+                *("0 ['orders']", "{'amount': 5}", "paid", "0", "1", "2", "3", "True", "11 WorkQueueCounts"),
+                *('{"amount": 5}', "two", "2", "3"),
+                *("AppendResult", "1"),
+            ],
+        ),
         (
             "docs/consumers.md",
             [

@@ -43,7 +43,8 @@ with mqstore.open(sys.argv[1], "rw") as store:
     store.check_transactions(check, check_after=0, check_interval=3600)
     done.wait()
     ended = time.perf_counter()
-    print(f"{count:,} undecided: open {opened - began:.2f} s, first asked after {first - began:.2f} s, last {ended - began:.2f} s")
+    print(f"{count:,} undecided: open {opened - began:.2f} s, first asked after {first - began:.2f} s,", end=" ")
+    print(f"last one decided after {ended - began:.2f} s")
 """
 
 
@@ -75,9 +76,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         for size in (100, 1024):
             rates = [commits(Path(folder) / f"{size}-{number}", size) for number in range(ROUNDS)]
-            print(
-                f"{size:5} B: {statistics.median(rates):,.0f} transactions/s (from {min(rates):,.0f} to {max(rates):,.0f})"
-            )
+            low, median, high = min(rates), statistics.median(rates), max(rates)
+            print(f"{size:5} B: {median:,.0f} transactions/s (from {low:,.0f} to {high:,.0f})")
         leave(Path(folder) / "undecided", given.undecided)
         subprocess.run([sys.executable, "-c", CHECK, str(Path(folder) / "undecided"), str(given.undecided)], check=True)
 

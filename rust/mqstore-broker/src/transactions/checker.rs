@@ -72,7 +72,12 @@ impl Transactions {
             let now_ms = clock.now_ms();
             let (mut due, mut next_ms) = (Vec::new(), None);
             for (group, options) in &groups {
-                due.extend(self.take_due(group, options, now_ms, AT_ONCE)?);
+                match self.take_due(group, options, now_ms, AT_ONCE) {
+                    Ok(found) => due.extend(found),
+                    Err(error) if due.is_empty() => return Err(error),
+                    // Those count as asked; the error comes again.
+                    Err(_) => break,
+                }
                 next_ms = next_ms.into_iter().chain(self.next_check_ms(group)).min();
             }
             if !due.is_empty() {

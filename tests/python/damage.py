@@ -358,8 +358,7 @@ def apply(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:
         entries = [data[40 + 4 * n : 44 + 4 * n] for n in range(slots)]
         used = [n for n in range(slots) if entries[n] != bytes(4)]
         number = used[0] if case.place == "first" else used[-2]
-        # What stands in a slot depends on unique ids: the neighbour is the next one with what no other damage leaves.
-        taken = {entries[number], *(spoiled(entries[number], kind) for kind in ALONE)}
+        taken = _left_by_others(entries[number])
         other = next(n for n in [*range(number + 1, slots), *range(number)] if entries[n] not in taken)
         return spoil(file, 40 + 4 * number, 4, case.kind, other=40 + 4 * other), set()
     count = struct.unpack_from(">i", file.read_bytes(), 36)[0]
@@ -367,10 +366,20 @@ def apply(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:
     at, size = INDEX_ENTRY[case.field]
     place = 40 + 4 * slots + 20 * number + at
     beside = 20
+    if case.field == "previous":
+        data = file.read_bytes()
+        taken = _left_by_others(data[place : place + size])
+        distances = [20 * n for n in (*range(1, count - number), *range(-1, -number, -1))]
+        beside = next(n for n in distances if data[place + n : place + n + size] not in taken)
     if case.field == "hash":
         # The next entry is of the same message: where both are in one chain, it is all the same which is which.
         beside = 40 if case.place == "first" else -40
     return spoil(file, place, size, case.kind, other=place + beside), set()
+
+
+def _left_by_others(old: bytes) -> set[bytes]:
+    """What other damages leave in a field; small numbers of the index, which depend on unique ids, may be the same."""
+    return {old, *(spoiled(old, kind) for kind in ALONE)}
 
 
 def _log(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:

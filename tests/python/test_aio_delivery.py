@@ -394,6 +394,41 @@ async def test_shutdown_and_close_end_waits(home: Path) -> None:
         assert last.closed
 
 
+@in_loop
+async def test_what_is_given_back_ends_a_join_behind_a_shutdown_at_once(home: Path) -> None:
+    async with mqstore.aio.open(home, "create", options=SMALL) as store:
+        queue = await store.work_queue("jobs", invisible_duration=3600)
+        await queue.put(b"one")
+        message = await queue.get()
+        await queue.shutdown(immediate=True)
+        join = asyncio.ensure_future(queue.join(LONG))
+        await asyncio.sleep(0.01)
+        assert not join.done()
+        # It is in the queue again, and nobody gets it here.
+        await queue.nack(message, 3600)
+        assert await asyncio.wait_for(join, LONG / 4)
+
+
+@in_loop
+async def test_an_error_of_a_preparation_is_of_who_asked_for_it(home: Path) -> None:
+    async with mqstore.aio.open(home, "create", options=SMALL) as store:
+        queue = await store.work_queue("jobs")
+        go = threading.Event()
+
+        def fail() -> None:
+            go.wait(LONG)
+            raise OSError
+
+        tasks = [asyncio.ensure_future(queue._prepared(fail))]
+        await asyncio.sleep(0)
+        tasks += [asyncio.ensure_future(queue._prepared(fail)) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[3].cancel()
+        go.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [OSError, type(None), type(None), asyncio.CancelledError]
+
+
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_close_of_the_store_ends_waits(home: Path, elsewhere: bool) -> None:
     @in_loop

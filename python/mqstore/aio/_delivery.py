@@ -126,10 +126,14 @@ class Handle:
 
     async def _prepared(self, prepare: Callable[[], object]) -> None:
         """Has a thread prepare; who wants the same meanwhile waits for that, and looks again."""
-        if self._preparing is None or self._preparing.done():
-            self._preparing = self._bridge.submit(prepare)
-        # A task that is cancelled leaves it to the others.
-        await asyncio.shield(self._preparing)
+        preparing = self._preparing
+        if preparing is None or preparing.done():
+            preparing = self._preparing = self._bridge.submit(prepare)
+            # A task that is cancelled leaves it to the others.
+            await asyncio.shield(preparing)
+        else:
+            # Its error is for who asked: a put does not fail because a get met a damaged message.
+            await asyncio.wait([preparing])
 
 
 def making(

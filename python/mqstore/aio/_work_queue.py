@@ -360,7 +360,7 @@ class WorkQueue(Handle):
             False when `timeout` passed first.
         """
         native = self._native
-        return await self._look(self._done, native.join, partial(native.prepare, 1), _patience(True, timeout))
+        return await self._look(self._done, native.join, partial(native.prepare, 0), _patience(True, timeout))
 
     async def redrive(self, limit: int | None = None) -> int:
         """Puts dead letters of the group back into the topics that they came from, the oldest first.

@@ -80,7 +80,9 @@ impl Consumer {
             {
                 continue;
             }
-            settled.push(slot.queue.clone());
+            if slot.is_settled_by(*offset) {
+                settled.push(slot.queue.clone());
+            }
             let before = slot.committed(meta);
             let goes_back = before.is_some_and(|before| *offset < before);
             if before == Some(*offset) || (goes_back && !slot.sought) {

@@ -282,10 +282,11 @@ impl Consumer {
             found.push(record);
         }
         self.read(state, max, found, reach, |state, at, found, from| {
-            if !self.keeps(state, at) {
+            // A queue of which nothing is handed out need not stay.
+            if found.len() > from && !self.keeps(state, at) {
                 found.truncate(from);
             } else if let Some(slot) = state.slots.get_mut(at) {
-                slot.returned = slot.scanned;
+                slot.hand_out(found.get(from..).and_then(<[_]>::last), slot.scanned);
             }
         })
     }
@@ -331,7 +332,7 @@ impl Consumer {
         let Ahead { next, record, .. } = state.buffer.pop_front()?;
         if let Some(slot) = state.slots.get_mut(at) {
             slot.buffered -= 1;
-            slot.returned = if slot.buffered == 0 { slot.scanned } else { next };
+            slot.hand_out(Some(&record), if slot.buffered == 0 { slot.scanned } else { next });
         }
         Some(record)
     }

@@ -28,6 +28,8 @@ pub(super) struct Slot {
     pub(super) scanned: i64,
     /// All below was handed out or filtered out: what a commit stores.
     pub(super) returned: i64,
+    /// One past the last message that was handed out; behind it there are those that were filtered out.
+    handed_out: i64,
     /// Messages of it in the consumer's buffer.
     pub(super) buffered: usize,
     /// Whether the position was moved on purpose, so that the next commit may go back.
@@ -66,6 +68,7 @@ impl Slot {
             begun: position,
             scanned: position,
             returned: position,
+            handed_out: position,
             buffered: 0,
             sought: false,
             cursor: None,
@@ -77,9 +80,24 @@ impl Slot {
     pub(super) fn move_to(&mut self, offset: i64) {
         self.scanned = offset;
         self.returned = offset;
+        // What lies behind is given up.
+        self.handed_out = self.handed_out.min(offset);
         self.buffered = 0;
         self.cursor = None;
         self.wait = None;
+    }
+
+    /// All below `returned` was handed out, `last` as the last of it, or filtered out.
+    pub(super) fn hand_out(&mut self, last: Option<&StoredRecord>, returned: i64) {
+        self.returned = returned;
+        if let Some(last) = last {
+            self.handed_out = last.queue_offset + 1;
+        }
+    }
+
+    /// Whether a commit of `offset` is of all that was handed out.
+    pub(super) fn is_settled_by(&self, offset: i64) -> bool {
+        offset >= self.handed_out
     }
 
     /// Reads up to `max` further messages; stops early at the end, and in a filtered queue after a stretch of it.

@@ -131,6 +131,51 @@ fn queues_are_shared_and_what_was_lost_cannot_be_committed() {
 }
 
 #[test]
+fn an_ordered_queue_of_which_nothing_is_out_waits_for_nothing() {
+    let world = World::new();
+    let store = world.open();
+    store.create_topic("t", 2, &[]).unwrap();
+    let broker = Broker::new(&store).unwrap();
+    let filter = MessageFilter::tags("T").unwrap();
+    let options = ConsumerOptions { ordered: true, filter, ..options() };
+    let ordered = || broker.consumer("g", &["t"], options.clone()).unwrap();
+    let first = ordered();
+    put(&store, "t", 0, "of another tag", "U");
+    assert!(poll(&first, 100).is_empty());
+    let second = ordered();
+    assert_eq!([&first, &second].map(|one| one.assignment().unwrap().len()), [1, 1]);
+}
+
+#[test]
+fn an_ordered_queue_stays_until_all_that_is_out_is_committed() {
+    let world = World::new();
+    let store = world.open();
+    store.create_topic("t", 2, &[]).unwrap();
+    let broker = Broker::new(&store).unwrap();
+    let filter = MessageFilter::tags("T").unwrap();
+    let options = ConsumerOptions { ordered: true, filter, ..options() };
+    let ordered = || broker.consumer("g", &["t"], options.clone()).unwrap();
+    let first = ordered();
+    fill(&store, "t", 2, 0..6);
+    for queue_id in 0..2 {
+        put(&store, "t", queue_id, "of another tag", "U");
+    }
+    assert_eq!(poll(&first, 100).len(), 6);
+    let commit = |offset| {
+        let offsets = [0, 1].map(|queue_id| (queue("t", queue_id), offset));
+        first.commit_offsets(&offsets, false).unwrap();
+    };
+    commit(2);
+    let second = ordered();
+    let owned = || [&first, &second].map(|one| one.assignment().unwrap().len());
+    assert_eq!(owned(), [2, 0]);
+    // Behind the last one that was handed out, not behind what was filtered out.
+    commit(3);
+    assert_eq!(owned(), [1, 1]);
+    assert!(poll(&second, 100).is_empty());
+}
+
+#[test]
 fn an_ordered_queue_waits_for_its_commit() {
     let world = World::new();
     let store = world.open();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_core::{Appended, StoreError};
+use mqstore_io::sync::Ordering;
 
 use super::core::{Core, State};
 use super::leased::LeasedMessage;
@@ -45,10 +46,6 @@ pub struct Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.core.give_back(self.count);
-        // They may not have come.
-        if self.core.room.is_waited_for() {
-            self.core.room.ring();
-        }
     }
 }
 
@@ -70,9 +67,9 @@ impl WorkQueue {
         patience: bool,
         call: Option<Call>,
     ) -> Result<AtOnce<Vec<LeasedMessage>>, BrokerError> {
-        self.check()?;
         let core = &self.core;
         let seen = core.ready.rings();
+        self.check()?;
         let near = core.store().looks_at_once();
         let Some(found) = core.take_at_hand(self, count, near, patience)? else { return Ok(AtOnce::Prepare) };
         let Some(call) = call.filter(|_| found.is_empty() && count > 0) else {
@@ -86,10 +83,11 @@ impl WorkQueue {
     }
 
     /// For looks at once, in a thread: reads ahead what up to `count` messages may come from, and moves dead letters. Gets
-    /// nothing.
+    /// nothing; but a message that is due again and cannot be read is out of sight like one that was got, so that it
+    /// does not stand in the way of others.
     pub fn prepare(&self, count: usize) -> Result<(), BrokerError> {
         self.check()?;
-        self.core.prepare(count)
+        self.core.prepare(count, self.invisible)
     }
 
     /// Puts messages at once if there is room; with `appends` they are appended too if that waits for nobody. Where there
@@ -104,12 +102,12 @@ impl WorkQueue {
         patience: bool,
         call: Option<Call>,
     ) -> Result<AtOnce<Put>, BrokerError> {
-        self.check()?;
         let core = &self.core;
+        let seen = core.room.rings();
+        self.check()?;
         if core.is_shut(self.generation) {
             return Err(core.shut_down_error());
         }
-        let seen = core.room.rings();
         let delayed = core.all_delayed(messages)?;
         let count = messages.len() as u64;
         if core.options.maxsize > 0 {
@@ -134,9 +132,9 @@ impl WorkQueue {
     /// Whether every message that was put is finished, or a dead letter, as [`Self::join`] has it. Where it is not so,
     /// `call` is made when it is time to look again.
     pub fn join_at_once(&self, patience: bool, call: Option<Call>) -> Result<AtOnce<bool>, BrokerError> {
-        self.check()?;
         let core = &self.core;
         let seen = core.done.rings();
+        self.check()?;
         if !patience && !core.store().looks_at_once() {
             return Ok(AtOnce::Prepare);
         }
@@ -186,7 +184,7 @@ impl Core {
             }
             self.pass_on(&state, &picked, count, rest == Rest::GoesOn);
         }
-        if !picked.is_empty() && self.room.is_waited_for() {
+        if !picked.is_empty() {
             self.room.ring();
         }
         let messages = self.with_records(picked)?;
@@ -233,23 +231,19 @@ impl Core {
         self.is_to_bury_again(state) || state.sources.iter().any(|source| source.has_spent(most, now_ms))
     }
 
-    fn prepare(self: &Arc<Self>, count: usize) -> Result<(), BrokerError> {
+    fn prepare(self: &Arc<Self>, count: usize, invisible: Duration) -> Result<(), BrokerError> {
         self.store().catch_up()?;
         let mut spent = Spent::new();
-        let again = {
+        let (prepared, again) = {
             let mut state = self.state.lock();
             self.look_for_queues(&mut state)?;
-            let wish = self.wish(count, Duration::ZERO, Reach::Anywhere);
-            for source in &mut state.sources {
-                if let Err(error) = source.prepare(self, &wish, &mut spent) {
-                    state.unburied.append(&mut spent);
-                    return Err(error);
-                }
-            }
-            self.to_bury_again(&mut state)
+            let wish = self.wish(count, invisible, Reach::Anywhere);
+            let prepared =
+                state.sources.iter_mut().try_for_each(|source| source.prepare(self, &wish, &mut spent));
+            (prepared, self.to_bury_again(&mut state))
         };
         self.bury_or_keep(spent, again);
-        Ok(())
+        prepared
     }
 
     fn append_at_hand(
@@ -277,13 +271,25 @@ impl Core {
         let mut is_done = to_bury;
         if self.done.is_waited_for() && self.store().looks_at_once() {
             match self.counts(&state) {
-                Ok(counts) => is_done |= counts == WorkQueueCounts::default(),
+                Ok(counts) => {
+                    let is_shut = self.shut_at_once.load(Ordering::Acquire) > 0;
+                    is_done |= counts == WorkQueueCounts::default()
+                        || (is_shut && counts.leased + counts.dying == 0);
+                }
+                Err(_) => failed = true,
+            }
+        }
+        // Who deletes or moves rings for nobody.
+        let mut has_room = false;
+        if self.room.is_waited_for() && self.store().looks_at_once() {
+            match self.size(&state) {
+                Ok(size) => has_room = size + state.reserved < self.options.maxsize,
                 Err(_) => failed = true,
             }
         }
         let may_get = is_due || to_bury || state.sources.len() > known;
         drop(state);
-        for (signal, rings) in [(&self.ready, may_get), (&self.done, is_done), (&self.room, false)] {
+        for (signal, rings) in [(&self.ready, may_get), (&self.done, is_done), (&self.room, has_room)] {
             if rings || failed {
                 signal.ring();
             }

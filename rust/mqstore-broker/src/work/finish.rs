@@ -98,9 +98,7 @@ impl Core {
         if standing == Standing::Lost {
             return Err(lease.lost());
         }
-        if self.done.is_waited_for() {
-            self.done.ring();
-        }
+        self.done.ring();
         if durable {
             self.meta().sync(place)?;
         }
@@ -132,9 +130,9 @@ impl Core {
             return Err(lease.lost());
         }
         // Who sleeps until something is due has to reckon anew.
-        if self.ready.is_waited_for() {
-            self.ready.ring_one();
-        }
+        self.ready.ring_one();
+        // Behind a shutdown at once nobody waits for what is not somebody's.
+        self.done.ring();
         Ok(())
     }
 

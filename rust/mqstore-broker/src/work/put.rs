@@ -126,9 +126,12 @@ impl Core {
         Ok(fits)
     }
 
+    /// Lets go of room that was kept, whether the messages came or not: they may be taken out again by now, and who
+    /// looked meanwhile has seen none.
     pub(super) fn give_back(&self, count: u64) {
         if self.options.maxsize > 0 {
             self.state.lock().reserved -= count;
+            self.room.ring();
         }
     }
 }

@@ -5,6 +5,7 @@
 //! those that are due again only the first is looked at.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 use std::sync::Arc;
 
 use mqstore_core::meta::{MetaLog, Progress, ProgressRecord};
@@ -157,8 +158,9 @@ impl Source {
             if is_spent {
                 let dlq_offset = wish.core.dead_letters_end()?;
                 let record = ProgressRecord::DeadLetter { offset, dlq_offset };
-                wish.core.meta().append_progress(&self.place.progress, &[record])?;
-                spent.push((Arc::clone(&self.place), offset));
+                if self.change_due(wish, (offset, attempts), record)? {
+                    spent.push((Arc::clone(&self.place), offset));
+                }
                 continue;
             }
             if picked.len() >= wanted {
@@ -166,12 +168,42 @@ impl Source {
             }
             let (attempt, until_ms) = (attempts.saturating_add(1), wish.until_ms);
             let record = ProgressRecord::Leased { offset, until_ms, attempt };
-            wish.core.meta().append_progress(&self.place.progress, &[record])?;
+            if !self.change_due(wish, (offset, attempts), record)? {
+                continue;
+            }
             let token = self.place.progress.lock().lease(offset).map_or(0, |lease| lease.token);
             let held = Held { offset, attempt, token, until_ms };
             let record = self.again.remove(&offset);
             picked.push(Picked { place: Arc::clone(&self.place), held, record });
         }
+    }
+
+    /// Leases a message that cannot be read, for nobody.
+    fn set_aside(&self, wish: &Wish<'_>, offset: i64) -> Result<(), BrokerError> {
+        let first = due(&self.place.progress.lock(), wish.now_ms);
+        if let Some(first @ (_, attempts)) = first.filter(|(first, _)| *first == offset) {
+            let (attempt, until_ms) = (attempts.saturating_add(1), wish.until_ms);
+            self.change_due(wish, first, ProgressRecord::Leased { offset, until_ms, attempt })?;
+        }
+        Ok(())
+    }
+
+    /// Logs what becomes of the message that is due first, unless that is another by now: who had it may finish it, give it
+    /// back or keep it longer at any time.
+    fn change_due(
+        &self,
+        wish: &Wish<'_>,
+        first: (i64, u32),
+        record: ProgressRecord,
+    ) -> Result<bool, BrokerError> {
+        let (changed, _) = wish.core.meta().change_progress(&self.place.progress, |progress, records| {
+            let is_first = due(progress, wish.now_ms) == Some(first);
+            if is_first {
+                records.push(record);
+            }
+            is_first
+        })?;
+        Ok(changed)
     }
 
     fn take_new(
@@ -216,7 +248,8 @@ impl Source {
     }
 
     /// For looks at hand: turns messages that were delivered as often as they may be into dead letters, and reads up to
-    /// `count` messages that are due again, and new ones ahead. Leases nothing.
+    /// `count` messages that are due again, and new ones ahead. Leases nothing but what is due and cannot be read: its
+    /// lease is nobody's, and counts as a delivery, so that it goes the way of those that fail.
     pub(super) fn prepare(
         &mut self,
         core: &Arc<Core>,
@@ -224,22 +257,32 @@ impl Source {
         spent: &mut Spent,
     ) -> Result<(), BrokerError> {
         self.take_due(wish, 0, &mut Vec::new(), spent)?;
-        let due = self.place.progress.lock().due(wish.now_ms, wish.count.clamp(1, MOST_AHEAD));
-        self.again.retain(|offset, _| due.contains(offset));
-        let mut bytes: usize = self.again.values().map(|record| record.bytes().len()).sum();
+        if wish.count == 0 {
+            return Ok(());
+        }
+        let due = self.place.progress.lock().due(wish.now_ms, wish.count.min(MOST_AHEAD));
+        let (mut before, mut bytes) = (mem::take(&mut self.again), 0);
+        // The first of them is what a look takes next, however large the others are.
         for offset in due {
-            if self.again.contains_key(&offset) {
-                continue;
-            }
             if bytes >= AHEAD_BYTES {
                 break;
             }
-            match core.message(&self.place, offset)? {
-                Some(record) => {
+            let found = match before.remove(&offset) {
+                Some(record) => Ok(Some(record)),
+                None => core.message(&self.place, offset),
+            };
+            match found {
+                Ok(Some(record)) => {
                     bytes += record.bytes().len();
                     self.again.insert(offset, record);
                 }
-                None => core.finish_lost(&self.place, offset)?,
+                Ok(None) => core.finish_lost(&self.place, offset)?,
+                // Its turn comes.
+                Err(_) if !self.again.is_empty() => break,
+                Err(error) => {
+                    self.set_aside(wish, offset)?;
+                    return Err(error);
+                }
             }
         }
         if self.ahead.is_empty() && !self.read_ahead(core, wish.count)? {

@@ -48,22 +48,23 @@ impl Core {
     ) -> Result<Look, BrokerError> {
         self.store().catch_up()?;
         let (mut picked, mut spent) = (Vec::with_capacity(count.min(64)), Spent::new());
-        let again;
-        let goes_on = {
+        let (rest, again) = {
             let mut state = self.state.lock();
             if self.is_shut_at_once(generation) {
                 return Err(self.shut_down_error());
             }
             self.look_for_queues(&mut state)?;
             let wish = self.wish(count, invisible, Reach::Anywhere);
-            let goes_on = Self::pick(&mut state, &wish, &mut picked, &mut spent)? == Rest::GoesOn;
-            again = self.to_bury_again(&mut state);
-            self.pass_on(&state, &picked, count, goes_on);
-            goes_on
+            let rest = Self::pick(&mut state, &wish, &mut picked, &mut spent);
+            let again = self.to_bury_again(&mut state);
+            self.pass_on(&state, &picked, count, matches!(rest, Ok(Rest::GoesOn)));
+            (rest, again)
         };
-        // The messages that were picked are the caller's, whatever becomes of others.
+        // The messages that were picked are the caller's, whatever becomes of others; and so do those die whose end is
+        // written down, whatever becomes of the look.
         self.bury_or_keep(spent, again);
-        if !picked.is_empty() && self.room.is_waited_for() {
+        let goes_on = rest? == Rest::GoesOn;
+        if !picked.is_empty() {
             self.room.ring();
         }
         let messages = self.with_records(picked)?;
@@ -139,16 +140,17 @@ impl Core {
     /// until all is done while nobody gets anything.
     pub(super) fn sweep(&self) -> Result<(), BrokerError> {
         let mut spent = Spent::new();
-        let again = {
+        let (swept, again) = {
             let mut state = self.state.lock();
             let wish = self.wish(0, Duration::ZERO, Reach::Anywhere);
-            for source in &mut state.sources {
-                source.take_due(&wish, 0, &mut Vec::new(), &mut spent)?;
-            }
-            self.to_bury_again(&mut state)
+            let swept = state
+                .sources
+                .iter_mut()
+                .try_for_each(|source| source.take_due(&wish, 0, &mut Vec::new(), &mut spent).map(drop));
+            (swept, self.to_bury_again(&mut state))
         };
         self.bury_or_keep(spent, again);
-        Ok(())
+        swept
     }
 
     /// Has `ready` ring when a message comes; how long to sleep at most, until the next one is due. `None` when there

@@ -1,5 +1,6 @@
 //! Work queues: who gets what and how often, what is finished, what becomes of the rest.
 
+mod at_once;
 mod dead;
 mod model;
 mod popped;

@@ -11,7 +11,7 @@
 //! Full segments are never written again: they are shared block by block where the file system can, else by a
 //! further name for the same file, else copied. Whoever overwrites a segment looks at its number of names first.
 //! Queues, index and checkpoint are built from the copied log, so that they end where it ends; metadata, configuration,
-//! compacted topics and what repairs found lost are copied. The log of a snapshot lies in `commitlog` alone.
+//! compacted topics, what repairs found lost and the delay levels are copied. The log of a snapshot lies in `commitlog` alone.
 //!
 //! Across threads: appends, reads and deletions go on; a deletion that comes first makes the snapshot begin
 //! later. Across a crash: as any copy.
@@ -206,10 +206,8 @@ impl Snapshot<'_> {
         }
         let side = self.copy.side();
         self.copy.vfs.create_dir(&side).at(&side, "making a folder of a snapshot")?;
-        for (from, to) in
-            [(self.source.repairs(), self.copy.repairs()), (self.source.checkpoint(), self.copy.checkpoint())]
-        {
-            self.file(&from, &to)?;
+        for path in [StoreFiles::repairs, StoreFiles::checkpoint, StoreFiles::delay_levels_file] {
+            self.file(&path(self.source), &path(self.copy))?;
         }
         // Behind the JSON files, which so are no newer than it.
         copy_log(self.source, self.copy)

@@ -243,10 +243,10 @@ class StoreOptions:
     RocketMQ: `compactionCqMappedFileSize`."""
 
     delay_levels: str | Iterable[Duration] | None = None
-    """What the delay levels mean from this open on: a text such as `"1s 5s 1m 2h"`, or whole seconds and `timedelta`s, level
-    1 first; 1 to 256 levels of 0 to 36,500 days. A store remembers them: None, the default, stands for what it
-    remembers, else for RocketMQ's 18 levels. An open for reading and `rebuild` take what is given only where nothing is
-    remembered. RocketMQ: `messageDelayLevel`."""
+    """What the delay levels mean from this open on: a text such as `"1s 5s 1m 2h"`, or whole seconds and `timedelta`s,
+    level 1 first; 1 to 256 levels of 0 to 36,500 days. A store remembers them: None, the default, stands for what it
+    remembers, else for RocketMQ's 18 levels. An open for reading and `rebuild` take what is given only where nothing
+    is remembered. RocketMQ: `messageDelayLevel`."""
 
     commit_log_paths: StorePath | Iterable[StorePath] = ()
     """Folders that new segments go to in turn, one path or several; a relative one counts from the

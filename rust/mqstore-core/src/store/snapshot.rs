@@ -87,7 +87,7 @@ impl Store {
         }
     }
 
-    /// Options that make queue and index files of the lengths that the store's have.
+    /// Options that make queue and index files as the store has them.
     fn geometry(&self) -> StoreOptions {
         let files = &self.inner.files;
         let mut options = StoreOptions::default();
@@ -109,6 +109,8 @@ impl Store {
         if let Some(index) = index.or(mark.map(|mark| mark.index_geometry())) {
             (options.index_slots, options.index_entries) = (index.slots, index.entries);
         }
+        // For a copy of a directory that remembers none.
+        options.delay_levels = Some(self.delay_tables().latest().clone());
         options.commit_log_paths.clear();
         options.read_only_commit_log_paths.clear();
         options

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,11 @@ def python(code: str, *arguments: object, **environment: str) -> subprocess.Comp
         timeout=60,
         env={**os.environ, **environment},
     )
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Waits until it holds; a minute is for machines that stall."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)

@@ -20,8 +20,8 @@ TABLE = {"cleanup.policy": "COMPACTION"}
 
 @pytest.fixture
 def table(home: Path) -> Iterator[mqstore.Store]:
-    """An open store with an empty compaction topic of two queues."""
-    with mqstore.open(home, "create", options=SMALL) as store:
+    """An open store with an empty compaction topic of two queues, whose files only compactions make."""
+    with mqstore.open(home, "create", options=SMALL, compaction_feed=False) as store:
         store.create_topic("prices", queues=2, attributes=TABLE)
         yield store
 

@@ -207,7 +207,11 @@ def test_the_file_system_turns_read_only(make_disk: MakeDisk, tmp_path: Path, du
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
 @pytest.mark.parametrize("durability", MODES)
 def test_the_disk_fills_up(make_disk: MakeDisk, tmp_path: Path, kind: str, durability: str) -> None:
-    disk = make_disk(kind, size=8 << 20 if kind == "tmpfs" else 16 << 20)
+    size = 12 << 20 if kind == "tmpfs" else 24 << 20
+    disk = make_disk(kind, size=size)
+    # A fast writer takes all the rest before the filler does.
+    reserve = disk.path / "reserve"
+    reserve.write_bytes(bytes(size // 3))
     options: dict[str, Any] = {"durability": durability, "disk_refuse_ratio": 1.0}
     with Writer(disk.path / "store", tmp_path / "journal", **options) as writer:
         writer.wait_for_durable(51, of_first=11)
@@ -220,6 +224,7 @@ def test_the_disk_fills_up(make_disk: MakeDisk, tmp_path: Path, kind: str, durab
     # Reading needs no room.
     assert count(disk.path / "store") > 10
     filler.unlink()
+    reserve.unlink()
     if kind == "ext4":
         disk.remount()
     assert writer.check_store() > 50

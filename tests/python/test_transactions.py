@@ -10,14 +10,13 @@ import queue
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 import mqstore
+from conftest import until
 from mqstore import aio, testing
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -32,14 +31,6 @@ def seen(store: mqstore.Store, *topics: str) -> list[list[str]]:
         queues = store.queues(topic) if topic in store.topics() else []
         found.append([message.text() for each in queues for message in store.read(topic, each.queue_id)])
     return found
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Waits until it holds."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def leave(store: mqstore.Store, group: str = "shop", body: bytes = b"x") -> str:

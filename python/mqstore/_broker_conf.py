@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Conf = Mapping[str, str]
 
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""The delay levels of a broker that is told nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -119,6 +122,10 @@ def _disk_force_ratio(conf: Conf) -> float | None:
     return _percent(conf, "diskSpaceCleanForciblyRatio", 30, 85)
 
 
+def _delay_levels(conf: Conf) -> str | None:
+    return conf.get("messageDelayLevel", "").strip() or None
+
+
 def _commit_log_paths(conf: Conf) -> tuple[str, ...] | None:
     paths = _split(conf, "storePathCommitLog")
     root = conf.get("storePathRootDir", "").strip().rstrip("/")
@@ -181,6 +188,7 @@ SETTINGS = (
     _switch("compaction_feed", "enableCompaction"),
     _number("compaction_log_file_size", "compactionMappedFileSize"),
     _number("compaction_queue_file_size", "compactionCqMappedFileSize"),
+    Setting("delay_levels", ("messageDelayLevel",), _delay_levels, DELAY_LEVELS),
     Setting("commit_log_paths", ("storePathCommitLog", "storePathRootDir"), _commit_log_paths),
     Setting("read_only_commit_log_paths", ("readOnlyCommitLogStorePaths",), _read_only_paths),
     Setting("store_host", ("brokerIP1", "listenPort"), _store_host),

@@ -75,8 +75,8 @@ def rebuild(
         path: the directory.
         dry_run: builds everything aside, tells what came out, and throws it away.
         threads: at most so many, 1 to 8; None is the number of processors, at most 8.
-        options: the lengths of queue and index files where none is left that tells them, as
-            `StoreOptions.from_broker_conf` has them; RocketMQ's defaults otherwise.
+        options: the lengths of queue and index files where none is left that tells them, and the delay levels where
+            none are remembered, as `StoreOptions.from_broker_conf` has them; RocketMQ's defaults otherwise.
         progress: called about once a mebibyte; an exception that it raises ends the rebuild, with the old
             files in use.
 

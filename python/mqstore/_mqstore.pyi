@@ -180,7 +180,7 @@ class NativeStore:
             durable: whether to wait for a sync whatever the store's durability.
             delay: how long it waits before it is in the topic, in seconds or as a `timedelta`.
             deliver_at: until when it waits instead; at once where that has passed.
-            delay_level: RocketMQ's number for a delay instead: 1 s, 5 s, 10 s, 30 s, 1 to 10, 20, 30 min, 1 h, 2 h.
+            delay_level: RocketMQ's number for a delay instead, by the store's `delay_levels`; 18 of 1 s to 2 h.
 
         Returns:
             Where it went. Of a message that waits: the record that waits, by whose ids it can be cancelled.

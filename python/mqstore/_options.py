@@ -242,6 +242,12 @@ class StoreOptions:
     """Wished bytes of a compaction queue file, in a store that has none yet; cut to entries of 46 bytes, 92 or more.
     RocketMQ: `compactionCqMappedFileSize`."""
 
+    delay_levels: str | Iterable[Duration] | None = None
+    """What the delay levels mean from this open on: a text such as `"1s 5s 1m 2h"`, or whole seconds and `timedelta`s,
+    level 1 first; 1 to 256 levels of 0 to 36,500 days. A store remembers them: None, the default, stands for what it
+    remembers, else for RocketMQ's 18 levels. An open for reading and `rebuild` take what is given only where nothing
+    is remembered. RocketMQ: `messageDelayLevel`."""
+
     commit_log_paths: StorePath | Iterable[StorePath] = ()
     """Folders that new segments go to in turn, one path or several; a relative one counts from the
     store's directory. A store remembers them: empty, the default, stands for what it remembers, else for
@@ -294,6 +300,7 @@ class StoreOptions:
             object.__setattr__(self, name, float(value))
         for name in _PATHS:
             object.__setattr__(self, name, _paths(name, getattr(self, name)))
+        object.__setattr__(self, "delay_levels", _delay_levels(self.delay_levels))
         for name in _CALLS:
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise InvalidOptionError(name, f"must be callable or None, not {type(getattr(self, name)).__name__}")
@@ -363,6 +370,21 @@ def _duration(name: str, value: object) -> float:
     if not math.isfinite(seconds) or seconds < 0:
         raise InvalidOptionError(name, f"{value} is not a span of time")
     return seconds
+
+
+def _delay_levels(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return " ".join(value.split())
+    name = "delay_levels"
+    if isinstance(value, bytes) or not isinstance(value, Iterable):
+        raise InvalidOptionError(name, f"must be a str or an iterable of spans of time, not {type(value).__name__}")
+    delays = [_duration(name, delay) for delay in value]
+    for delay in delays:
+        if not delay.is_integer():
+            raise InvalidOptionError(name, f"{delay} s is not a whole number of seconds")
+    return " ".join(f"{int(delay)}s" for delay in delays)
 
 
 def _paths(name: str, value: object) -> tuple[str, ...]:

@@ -11,11 +11,14 @@ import pytest
 import mqstore
 
 from .compare import assert_same_store
+from .scenarios import SCENARIOS as SCENARIOS_OF_ROCKETMQ
+from .scenarios import SCHEDULE_TOPIC
 from .shop import DERIVED, ask
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from .scenarios import Scenario
     from .shop import Shop, Written
     from .tally import Tally
 
@@ -31,6 +34,8 @@ SCENARIOS = {
     "transactions": False,
 }
 """What RocketMQ wrote, and whether all queue files but the first ones are lost."""
+
+LEVELS = "7s 2m 3h 1d 9s"
 
 
 def queue_files(path: Path) -> dict[str, bytes]:
@@ -68,6 +73,47 @@ def test_queues_are_those_that_rocketmq_made(shop: Shop, version: str, name: str
     # Of twenty thousand messages the queues were compared; keys are looked up in the smaller stores.
     assert_same_store(path, answers, tally, look_ups=name != "bulk")
     assert mqstore.verify(path).ok
+
+
+def own_levels() -> Scenario:
+    """Delayed messages of a broker with levels of its own, the last ones of a level above the highest."""
+    delayed = SCENARIOS_OF_ROCKETMQ["delayed"]
+    return replace(delayed, name="own_levels", config={**delayed.config, "messageDelayLevel": LEVELS})
+
+
+def test_entries_by_a_brokers_own_delay_levels(shop: Shop, version: str, tmp_path: Path) -> None:
+    """They are no damage to who does not know the levels, and the same for who was told them once."""
+    written = shop.write(version, own_levels())
+    expected = queue_files(written.path)
+    path = tmp_path / "store"
+    shutil.copytree(written.path, path)
+    assert mqstore.verify(path).problems == ()
+    shutil.rmtree(path / "consumequeue")
+    mqstore.rebuild(path, options=mqstore.StoreOptions(delay_levels=LEVELS, queue_file_entries=500))
+    assert queue_files(path) == expected
+    mqstore.rebuild(path)
+    assert queue_files(path) == expected
+    assert mqstore.verify(path).problems == ()
+
+
+def test_rocketmq_makes_the_same_entries_by_our_delay_levels(shop: Shop, version: str, tmp_path: Path) -> None:
+    """RocketMQ dispatches a log of ours, of which the queues are lost, with the same levels."""
+    path = tmp_path / "store"
+    scenario = own_levels()
+    sizes = {"segment_size": 1 << 20, "queue_file_entries": 500}
+    with mqstore.open(path, "create", delay_levels=LEVELS, **sizes) as store:
+        for number in range(60):
+            store.append("orders", f"later{number}", delay_level=number % 7 + 1)
+    expected = {name: data for name, data in queue_files(path).items() if SCHEDULE_TOPIC in name}
+    assert len(expected) == len(LEVELS.split())
+    shutil.rmtree(path / "consumequeue")
+    java = shop.session(version).open(path, config=scenario.config, topics=scenario.topics)
+    java.await_dispatch()
+    java.close()
+    assert {name: data for name, data in queue_files(path).items() if SCHEDULE_TOPIC in name} == expected
+    with mqstore.open(path) as store:
+        assert [len(list(store.read(SCHEDULE_TOPIC, queue))) for queue in range(5)] == [9, 9, 9, 9, 24]
+    assert mqstore.verify(path).problems == ()
 
 
 @pytest.mark.scenario("lagging")

@@ -55,6 +55,127 @@ def test_a_delay_level_waits_as_long_as_rocketmqs(tmp_path: Path) -> None:
         assert store.wait("t", 0, 0, timeout=20)
 
 
+def queue_files(home: Path) -> dict[str, bytes]:
+    folder = home / "consumequeue"
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_delay_levels_of_ones_own_are_remembered(tmp_path: Path) -> None:
+    home, clock = tmp_path / "s", testing.ManualClock()
+    with testing.open(home, clock=clock, delay_levels="3s  1m") as store:
+        for level, queue_id in ((1, 0), (2, 1), (9, 1)):
+            assert store.append("t", str(level), delay_level=level).queue_id == queue_id
+        assert [queue.queue_id for queue in store.queues("SCHEDULE_TOPIC_XXXX")] == [0, 1]
+        clock.advance(2.999)
+        assert not store.wait("t", 0, 0, timeout=0.1)
+        clock.advance(0.001)
+        assert store.wait("t", 0, 0, timeout=20)
+    assert mqstore.verify(home).problems == ()
+    assert mqstore.info(home).delayed[0].messages == 2
+    # Nobody says anything about levels from here on.
+    with testing.open(home, "rw", clock=clock) as store:
+        store.append("t", b"again", delay_level=1)
+        clock.advance(3)
+        assert store.wait("t", 0, 1, timeout=20)
+        clock.advance(54)
+        assert store.wait("t", 0, 3, timeout=20)
+        assert [message.text() for message in store.read("t")] == ["1", "again", "2", "9"]
+    files = queue_files(home)
+    mqstore.rebuild(home)
+    assert queue_files(home) == files
+    assert mqstore.verify(home).problems == ()
+
+
+def test_delay_levels_as_spans_of_time(tmp_path: Path) -> None:
+    levels = (2, timedelta(minutes=1), 3.0)
+    assert mqstore.StoreOptions(delay_levels=levels).delay_levels == "2s 60s 3s"
+    with testing.open(tmp_path / "s", delay_levels=levels) as store:
+        due = store.append("t", b"x", delay_level=2).store_timestamp + 60_000
+        store.append("t", b"x", delay_level=3)
+        assert store.delays().pending == 2
+    assert mqstore.info(tmp_path / "s").delayed[0].first_due < due
+
+
+def test_other_delay_levels_count_for_what_comes(tmp_path: Path) -> None:
+    home, clock = tmp_path / "s", testing.ManualClock()
+    with testing.open(home, clock=clock, delay_levels="1h 2s") as store:
+        store.append("t", b"an hour", delay_level=1)
+        store.append("t", b"two seconds", delay_level=2)
+    before = queue_files(home)
+    with testing.open(home, "rw", clock=clock, delay_levels="10s 1h") as store:
+        store.append("t", b"ten seconds", delay_level=1)
+        store.append("t", b"also an hour", delay_level=2)
+        clock.advance(2)
+        assert store.wait("t", 0, 0, timeout=20)
+        clock.advance(8)
+        assert store.wait("t", 0, 2, timeout=20)
+        clock.advance(3589)
+        assert not store.wait("t", 0, 3, timeout=0.1)
+        clock.advance(1)
+        assert store.wait("t", 0, 3, timeout=20)
+        bodies = [message.text() for message in store.read("t")]
+        assert bodies == ["two seconds", "an hour", "ten seconds", "also an hour"]
+    files = queue_files(home)
+    for name, data in before.items():
+        # The entries that were there stay.
+        assert files[name].startswith(data.rstrip(b"\0"))
+    assert mqstore.verify(home).problems == ()
+    mqstore.rebuild(home)
+    assert queue_files(home) == files
+
+
+def test_delay_levels_that_nobody_told_are_no_damage(tmp_path: Path) -> None:
+    home, clock = tmp_path / "s", testing.ManualClock()
+    with testing.open(home, clock=clock, delay_levels="7s 4h") as store:
+        store.append("t", b"x", delay_level=2)
+    remembered = home / "mqstore/delay-levels"
+    good = remembered.read_bytes()
+    files = queue_files(home)
+    remembered.unlink()
+    assert mqstore.verify(home).problems == ()
+    # For what is remembered nowhere, what is given counts, and then it is remembered.
+    mqstore.rebuild(home, options=mqstore.StoreOptions(delay_levels="7s 4h"))
+    assert queue_files(home) == files
+    assert remembered.read_bytes() == good
+    remembered.write_bytes(good[:-1])
+    assert [problem.kind for problem in mqstore.verify(home).problems] == ["delay_levels_damaged"]
+    with pytest.raises(mqstore.CorruptionError, match="delay_levels"):
+        testing.open(home, "rw", clock=clock)
+    with pytest.warns(mqstore.StoreWarning, match="delay levels"), mqstore.open(home) as store:
+        assert len(list(store.read("SCHEDULE_TOPIC_XXXX", 1))) == 1
+    report = mqstore.repair(home, in_place=True)
+    assert report.ok
+    assert not remembered.exists()
+    with testing.open(home, "rw", clock=clock) as store:
+        clock.advance(4 * 3600 - 1)
+        assert not store.wait("t", 0, 0, timeout=0.1)
+        clock.advance(1)
+        assert store.wait("t", 0, 0, timeout=20)
+
+
+def test_a_snapshot_knows_the_delay_levels(tmp_path: Path) -> None:
+    with testing.open(tmp_path / "s", delay_levels="7s 4h") as store:
+        store.append("t", b"x", delay_level=2)
+        store.snapshot(tmp_path / "copy")
+    assert queue_files(tmp_path / "copy") == queue_files(tmp_path / "s")
+    mqstore.rebuild(tmp_path / "copy")
+    assert queue_files(tmp_path / "copy") == queue_files(tmp_path / "s")
+
+
+def test_retries_of_work_queues_wait_by_the_delay_levels(tmp_path: Path) -> None:
+    clock = testing.ManualClock()
+    with testing.open(tmp_path / "s", clock=clock, delay_levels="1s 1s 7s") as store:
+        queue = store.work_queue("jobs", "workers")
+        queue.put(b"job")
+        for _ in range(2):
+            queue.nack(queue.get(timeout=20))
+            clock.advance(6.999)
+            with pytest.raises(mqstore.Empty):
+                queue.get(timeout=0.05)
+            clock.advance(0.001)
+        assert queue.get(timeout=20).attempt == 3
+
+
 def test_what_waits_can_be_cancelled_and_moved(tmp_path: Path) -> None:
     clock = testing.ManualClock()
     with testing.open(tmp_path / "s", clock=clock) as store:

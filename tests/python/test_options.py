@@ -56,6 +56,7 @@ DEFAULTS = {
     "compaction_feed": True,
     "compaction_log_file_size": 104_857_600,
     "compaction_queue_file_size": 10_485_760,
+    "delay_levels": None,
     "commit_log_paths": (),
     "read_only_commit_log_paths": (),
     "on_event": None,
@@ -135,6 +136,18 @@ def test_durations_are_seconds_or_timedelta() -> None:
         ("compaction_log_file_size", 1 << 31),
         ("compaction_queue_file_size", 91),
         ("read_only_commit_log_paths", ("/old",)),
+        ("delay_levels", ""),
+        ("delay_levels", "1s 5"),
+        ("delay_levels", "1s 5w"),
+        ("delay_levels", "-1s"),
+        ("delay_levels", " ".join(["1s"] * 257)),
+        ("delay_levels", "36501d"),
+        ("delay_levels", ()),
+        ("delay_levels", (1, 2.5)),
+        ("delay_levels", (1, -1)),
+        ("delay_levels", ("1s",)),
+        ("delay_levels", b"1s"),
+        ("delay_levels", 3),
     ],
 )
 def test_out_of_bounds(home: Path, name: str, value: object) -> None:
@@ -205,6 +218,7 @@ destroyMapedFileIntervalForcibly=60000
 diskMaxUsedSpaceRatio=5
 diskSpaceCleanForciblyRatio=80
 diskSpaceWarningLevelRatio=99
+messageDelayLevel=2s 9m
 storePathRootDir=/data/store
 storePathCommitLog=/disk1/log, /disk2/log
 readOnlyCommitLogStorePaths=/data/store/commitlog
@@ -235,6 +249,7 @@ def test_broker_conf(tmp_path: Path) -> None:
         disk_clean_ratio=0.10,
         disk_force_ratio=0.80,
         disk_refuse_ratio=0.90,
+        delay_levels="2s 9m",
         commit_log_paths=("/disk1/log", "/disk2/log"),
         read_only_commit_log_paths=("/data/store/commitlog",),
     )
@@ -267,7 +282,10 @@ def test_broker_conf_is_silent_means_rocketmq(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_bytes(b"brokerName=caf\xe9\\u0041\r\n")
     assert StoreOptions.from_broker_conf(str(path)) == StoreOptions(
-        record_crc=False, default_queues=8, retention=timedelta(hours=72)
+        record_crc=False,
+        default_queues=8,
+        retention=timedelta(hours=72),
+        delay_levels="1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
     )
 
 

@@ -144,6 +144,19 @@ def test_records_of_delays_are_decoded(tmp_path: Path, cli: Cli) -> None:
     assert any("cancel t/0 due 2" in line and f"of t+{new['cancels']}" in line for line in lines)
 
 
+def test_delay_levels_of_ones_own_say_when_records_are_due(tmp_path: Path, cli: Cli) -> None:
+    root = tmp_path / "s"
+    due = []
+    for levels in ("9s 3h", "1d 1h"):
+        with mqstore.open(root, "create", delay_levels=levels) as store:
+            due.append(store.append("t", b"x", delay_level=2).store_timestamp + 3_600_000)
+    # The delay of three hours became one of an hour.
+    found = records(cli, root, "SCHEDULE_TOPIC_XXXX")
+    assert [one["due_timestamp"] for one in found] == due
+    level = mqstore.info(root).delayed[0]
+    assert (level.kind, level.messages, level.within_hour) == ("levels", 2, 2)
+
+
 def test_records_of_transactions_are_decoded(tmp_path: Path, cli: Cli) -> None:
     root = transactions(tmp_path / "s")
     half = {"kind": "half", "topic": "orders", "queue_id": 1}

@@ -145,7 +145,7 @@ def cat(
         else:
             names = store.topics() if topic is None else [topic]
             found = chain.from_iterable(_of_topic(store, name, queue, start, end, wanted) for name in names)
-        render.messages(islice(found, limit), _message_form(form), body)
+        render.messages(store, islice(found, limit), _message_form(form), body)
     return CLEAN
 
 
@@ -168,10 +168,10 @@ def tail(
     wanted = chosen(tags, sql)
     with mqstore.open(directory) as store:
         end = Tail(store, topic, queue, wanted)
-        render.messages(end.newest(limit), _message_form(form), body)
+        render.messages(store, end.newest(limit), _message_form(form), body)
         sys.stdout.flush()
         for found in end.coming() if follow else ():
-            render.messages(found, _message_form(form), body)
+            render.messages(store, found, _message_form(form), body)
             sys.stdout.flush()
             if not found and render.nobody_reads():
                 break
@@ -192,7 +192,7 @@ def get(
         if found is None:
             render.note(f"no message has the id {message_id}")
             return PROBLEMS
-        render.messages([found], _message_form(form), body)
+        render.messages(store, [found], _message_form(form), body)
     return CLEAN
 
 
@@ -213,7 +213,7 @@ def lookup(
     until = _moment("--end-time", end_time)
     with mqstore.open(directory) as store:
         found = store.lookup(topic, key, start_time=since, end_time=until, limit=limit)
-        render.messages(found, _message_form(form), body)
+        render.messages(store, found, _message_form(form), body)
     return CLEAN
 
 

@@ -15,7 +15,7 @@ from mqstore import _native
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from mqstore import Progress, StoredMessage
+    from mqstore import Progress, Store, StoredMessage
 
 
 class Format(StrEnum):
@@ -74,11 +74,12 @@ def dump(value: object, *, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=True, indent=indent, allow_nan=False)
 
 
-def message_object(message: StoredMessage, body: Body) -> dict[str, Any]:
+def message_object(message: StoredMessage, body: Body, store: Store | None = None) -> dict[str, Any]:
     """A message as the verbs print it: every name always, `null` where there is nothing.
 
     The body is the decompressed one; when it does not decompress, the stored bytes and `body_error`. Where a
-    broker remembers by it what it popped, `pop`; where it is a record of delays or transactions, `system`.
+    broker remembers by it what it popped, `pop`; where it is a record of delays or transactions, `system`, by the delay
+    levels of `store`, which it is of, else by RocketMQ's.
     """
     found: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS}
     error = None
@@ -95,12 +96,12 @@ def message_object(message: StoredMessage, body: Body) -> dict[str, Any]:
         found["body_error"] = error
     if (popped := _native.pop_record(message)) is not None:
         found["pop"] = popped
-    if (waiting := _native.waiting_record(message)) is not None:
+    if (waiting := _native.waiting_record(message, store)) is not None:
         found["system"] = waiting
     return found
 
 
-def message_line(message: StoredMessage, body: Body) -> str:
+def message_line(message: StoredMessage, body: Body, store: Store) -> str:
     """A message as one line for people."""
     parts = [
         moment(message.store_timestamp),
@@ -111,7 +112,7 @@ def message_line(message: StoredMessage, body: Body) -> str:
     ]
     if (popped := _native.pop_record(message)) is not None:
         parts.append(_popped(popped))
-    elif (waiting := _native.waiting_record(message)) is not None:
+    elif (waiting := _native.waiting_record(message, store)) is not None:
         parts.append(_waiting(waiting))
     elif body is not Body.NONE:
         try:
@@ -163,14 +164,16 @@ def machine(found: dict[str, Any] | list[dict[str, Any]], form: Format) -> bool:
     return form is not Format.TABLE
 
 
-def messages(found: Iterable[StoredMessage], form: Format, body: Body) -> None:
-    """Prints messages as they come."""
+def messages(store: Store, found: Iterable[StoredMessage], form: Format, body: Body) -> None:
+    """Prints messages of `store` as they come."""
     if form is Format.JSON:
-        _array(found, body)
+        _array(store, found, body)
         return
     write = sys.stdout.write
     for message in found:
-        line = message_line(message, body) if form is Format.TABLE else dump(message_object(message, body))
+        line = (
+            message_line(message, body, store) if form is Format.TABLE else dump(message_object(message, body, store))
+        )
         write(line + "\n")
 
 
@@ -181,11 +184,11 @@ def nobody_reads() -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _array(found: Iterable[StoredMessage], body: Body) -> None:
+def _array(store: Store, found: Iterable[StoredMessage], body: Body) -> None:
     write = sys.stdout.write
     before = "[\n"
     for message in found:
-        write(before + dump(message_object(message, body)))
+        write(before + dump(message_object(message, body, store)))
         before = ",\n"
     write("[]\n" if before == "[\n" else "\n]\n")
 

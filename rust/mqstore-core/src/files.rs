@@ -14,6 +14,7 @@
 //! <root>/mqstore/live            the writer's published positions
 //! <root>/mqstore/meta/           the metadata log, one file a generation
 //! <root>/mqstore/paths           the folders of the log, when they are others than commitlog/
+//! <root>/mqstore/delay-levels    the tables of delay levels, when they are others than RocketMQ's
 //! <root>/mqstore/wipe/           segments that are being overwritten before they go
 //! <root>/mqstore/jobs/           staged compactions
 //! <root>/mqstore/compaction.json what is known of the compacted files
@@ -24,6 +25,7 @@
 //!
 //! Source: `StorePathConfigHelper`, `BrokerPathConfigHelper`.
 
+mod delay_tables;
 mod log_alone;
 mod log_paths;
 
@@ -33,6 +35,7 @@ use std::sync::Arc;
 use mqstore_io::switch;
 use mqstore_io::{Clock, FileKind, Vfs};
 
+pub use delay_tables::DelayTables;
 pub use log_paths::LogFolders;
 
 use log_alone::LogAlone;

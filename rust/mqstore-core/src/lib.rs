@@ -37,7 +37,7 @@ pub mod store;
 
 pub use error::{StoreError, Stray};
 pub use events::{ExpiredFile, ExpiredKind, Hooks, StoreEvent, Verdict};
-pub use files::StoreFiles;
+pub use files::{DelayTables, StoreFiles};
 pub use inspect::{Problem, Progress, VerifyReport, verify};
 pub use mend::{LostOffsets, LostRange};
 pub use message::{

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use mqstore_format::Host;
+use mqstore_format::{DelayLevels, Host};
 use mqstore_io::Environment;
 
 use crate::error::StoreError;
@@ -13,6 +13,12 @@ use crate::events::Hooks;
 
 /// Threads that build queues and index at most.
 const MAX_DISPATCH_THREADS: u32 = 8;
+
+/// Levels of a table at most; a queue is kept for each.
+const MOST_LEVELS: i32 = 256;
+
+/// The longest delay of a level.
+const LONGEST_LEVEL_DAYS: i64 = 36_500;
 
 /// What an open may do to the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +203,10 @@ pub struct StoreOptions {
     /// Wished bytes of a compaction queue file, in a store that has none yet; cut to entries of 46 bytes. Default
     /// 10,485,760. `compactionCqMappedFileSize`.
     pub compaction_queue_file_bytes: u64,
+    /// What delay levels mean from this open on; the directory remembers it. `None`, the default, for what it remembers, else
+    /// RocketMQ's levels. 1 to 256 levels of at most 36,500 days; where nothing is appended it counts for directories that
+    /// remember none. `messageDelayLevel`.
+    pub delay_levels: Option<DelayLevels>,
     /// Folders that new segments go to in turn; a relative one counts from the store's root. Empty, the
     /// default, stands for what the store remembers, else `commitlog`. `storePathCommitLog`.
     pub commit_log_paths: Vec<PathBuf>,
@@ -253,6 +263,7 @@ impl Default for StoreOptions {
             compaction_feed: true,
             compaction_log_file_bytes: 104_857_600,
             compaction_queue_file_bytes: 10_485_760,
+            delay_levels: None,
             commit_log_paths: Vec::new(),
             read_only_commit_log_paths: Vec::new(),
             hooks: Hooks::default(),
@@ -296,6 +307,7 @@ impl StoreOptions {
         within("compaction_log_file_size", self.compaction_log_file_bytes, 460, (1 << 31) - 1)?;
         within("compaction_queue_file_size", self.compaction_queue_file_bytes, 92, ((1 << 31) - 1) / 5)?;
         self.validate_retention()?;
+        self.delay_levels.as_ref().map_or(Ok(()), validate_levels)?;
         if !(0..=65_535).contains(&self.store_host.port) {
             return Err(StoreError::InvalidOption {
                 option: "store_host",
@@ -354,6 +366,18 @@ impl StoreOptions {
     pub fn queue_file_bytes(&self) -> u64 {
         u64::from(self.queue_file_entries) * mqstore_format::CQ_UNIT_BYTES as u64
     }
+}
+
+fn validate_levels(levels: &DelayLevels) -> Result<(), StoreError> {
+    const DAY_MS: i64 = 86_400_000;
+    let reason = if levels.max_level() > MOST_LEVELS {
+        format!("{} levels are more than {MOST_LEVELS}", levels.max_level())
+    } else if levels.longest_ms() > LONGEST_LEVEL_DAYS * DAY_MS {
+        format!("a delay of {} s is longer than {LONGEST_LEVEL_DAYS} days", levels.longest_ms() / 1000)
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::InvalidOption { option: "delay_levels", reason })
 }
 
 /// The hours that `text` names, as bits 0 to 23: numbers with ";" between, or "*" for all.

@@ -4,6 +4,8 @@
 //! delivery instead of a tags code. Source: `ScheduleMessageService#parseDelayLevel`,
 //! `DefaultMessageStore#computeDeliverTimestamp`.
 
+use std::fmt;
+
 use crate::error::FormatError;
 
 /// The topic of delayed records.
@@ -55,6 +57,20 @@ impl DelayLevels {
         store_timestamp.wrapping_add(self.delay_ms(level).unwrap_or(UNKNOWN_LEVEL_DELAY_MS))
     }
 
+    /// The longest delay, in milliseconds.
+    pub fn longest_ms(&self) -> i64 {
+        self.delays_ms.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Whether `code` can be when a record is due that was stored at `store_timestamp`, by any table: a whole number of
+    /// seconds later, as all tables have it.
+    pub const fn is_delivery_time(code: i64, store_timestamp: i64) -> bool {
+        match code.checked_sub(store_timestamp) {
+            Some(wait_ms) => wait_ms >= 0 && wait_ms % 1_000 == 0,
+            None => false,
+        }
+    }
+
     /// The queue of [`SCHEDULE_TOPIC`] that holds a level.
     pub const fn queue_id(level: i32) -> i32 {
         level.saturating_sub(1)
@@ -70,6 +86,20 @@ impl Default for DelayLevels {
         let minutes = [M, 2 * M, 3 * M, 4 * M, 5 * M, 6 * M, 7 * M, 8 * M, 9 * M, 10 * M, 20 * M, 30 * M];
         let delays_ms = [S, 5 * S, 10 * S, 30 * S].into_iter().chain(minutes).chain([H, 2 * H]).collect();
         Self { delays_ms }
+    }
+}
+
+impl fmt::Display for DelayLevels {
+    /// As [`DelayLevels::parse`] reads it, each delay in the largest unit of which it is a whole number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, delay_ms) in self.delays_ms.iter().enumerate() {
+            let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m")];
+            let fits = |(unit_ms, _): &(i64, &str)| *delay_ms > 0 && delay_ms % unit_ms == 0;
+            let (unit_ms, unit) = units.into_iter().find(fits).unwrap_or((1_000, "s"));
+            let gap = if number == 0 { "" } else { " " };
+            write!(f, "{gap}{}{unit}", delay_ms / unit_ms)?;
+        }
+        Ok(())
     }
 }
 
@@ -113,11 +143,37 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_table_is_written_as_it_is_read() {
+        assert_eq!(DelayLevels::default().to_string(), DEFAULT_DELAY_LEVELS);
+        for (text, written) in
+            [("0s 60s 90s", "0s 1m 90s"), ("24h 7d 168h", "1d 7d 7d"), ("3600s 61m", "1h 61m")]
+        {
+            let levels = DelayLevels::parse(text).unwrap();
+            assert_eq!(levels.to_string(), written);
+            assert_eq!(DelayLevels::parse(written).unwrap(), levels);
+        }
+        assert_eq!(DelayLevels::parse("5s 1d 2m").unwrap().longest_ms(), 86_400_000);
+    }
+
+    #[test]
+    fn what_can_be_a_time_of_delivery() {
+        let at = 1_700_000_000_123;
+        for wait_ms in [0, 1_000, 7_200_000, 86_400_000_000] {
+            assert!(DelayLevels::is_delivery_time(at + wait_ms, at), "{wait_ms}");
+        }
+        for code in [at - 1_000, at + 1, at + 999, 0, 2_598_919, -1, i64::MIN] {
+            assert!(!DelayLevels::is_delivery_time(code, at), "{code}");
+        }
+        assert!(!DelayLevels::is_delivery_time(i64::MAX, -1_000));
+    }
+
     proptest! {
         #[test]
         fn any_text_is_a_table_or_an_error(text in "[0-9smhd é-]{0,40}", level in any::<i32>(), at in any::<i64>()) {
             if let Ok(levels) = DelayLevels::parse(&text) {
                 let _ = levels.delivery_time(level, at);
+                prop_assert_eq!(DelayLevels::parse(&levels.to_string()).unwrap(), levels);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use mqstore_core::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions, Visibility};
-use mqstore_format::Host;
+use mqstore_format::{DelayLevels, Host};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -60,6 +60,7 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "compaction_feed" => options.compaction_feed = value.extract()?,
             "compaction_log_file_size" => options.compaction_log_file_bytes = whole(name, &value)?,
             "compaction_queue_file_size" => options.compaction_queue_file_bytes = whole(name, &value)?,
+            "delay_levels" => options.delay_levels = delay_levels(value.extract()?)?,
             "commit_log_paths" => options.commit_log_paths = value.extract()?,
             "read_only_commit_log_paths" => options.read_only_commit_log_paths = value.extract()?,
             "on_event" | "before_delete" => crate::events::set(&mut options.hooks, name, &value)?,
@@ -78,6 +79,11 @@ pub(crate) fn mode(text: &str) -> PyResult<(OpenMode, &'static str)> {
         "create" => Ok((OpenMode::Create, "create")),
         _ => Err(PyValueError::new_err(format!("mode must be \"r\", \"rw\" or \"create\", not {text:?}"))),
     }
+}
+
+fn delay_levels(text: Option<String>) -> PyResult<Option<DelayLevels>> {
+    let parsed = text.map(|text| DelayLevels::parse(&text)).transpose();
+    parsed.map_err(|error| bad("delay_levels", &error.to_string()))
 }
 
 fn durability(text: &str) -> PyResult<Durability> {

@@ -8,6 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::message::StoredMessage;
+use crate::runtime::detached;
+use crate::store::NativeStore;
 
 /// A record as Python has it; what its kind does not have stays `None`.
 #[derive(Default)]
@@ -57,14 +59,22 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// What this message says, if it is a record of the system topics for delays and transactions.
+/// What this message says, if it is a record of the system topics for delays and transactions. Without the store that it is
+/// of, delay levels are taken to be RocketMQ's.
 #[pyfunction]
+#[pyo3(signature = (message, store = None))]
 pub(crate) fn waiting_record<'py>(
     py: Python<'py>,
     message: &StoredMessage,
+    store: Option<&Bound<'py, NativeStore>>,
 ) -> PyResult<Option<Bound<'py, PyDict>>> {
     let view = message.view()?;
-    let Some(record) = WaitingRecord::of(&view, &DelayLevels::default()) else { return Ok(None) };
+    let Some(mut record) = WaitingRecord::of(&view, &DelayLevels::default()) else { return Ok(None) };
+    if let (WaitingRecord::Level(level), Some(store)) = (&mut record, store) {
+        let core = store.get().core()?;
+        let due_ms = detached(py, || core.level_due_of(message.record()))?;
+        level.due_ms = due_ms.unwrap_or(level.due_ms);
+    }
     let shown = Shown::from(record);
     let found = PyDict::new(py);
     found.set_item("kind", shown.kind)?;

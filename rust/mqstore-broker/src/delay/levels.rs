@@ -1,12 +1,13 @@
-//! Delay levels: a queue of [`SCHEDULE_TOPIC`] for each, whose messages all wait equally long and so are due in order.
+//! Delay levels: a queue of [`SCHEDULE_TOPIC`] for each, whose messages all wait equally long and so are due in order. Where
+//! another table of levels came to count meanwhile, they come in the order of the queue all the same, none before its time.
 //!
 //! A level has one number, the offset that is delivered next. Source: `ScheduleMessageService`.
 
 use std::collections::BTreeMap;
 
-use mqstore_core::StoreError;
+use mqstore_core::{StoreError, StoredRecord};
+use mqstore_format::SCHEDULE_TOPIC;
 use mqstore_format::json::{DelayOffsets, Dialect};
-use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 
 use super::deliver::AGAIN_MS;
 use super::engine::Core;
@@ -18,7 +19,6 @@ const AT_ONCE: usize = 512;
 /// Where the levels stand.
 #[derive(Debug)]
 pub(super) struct Levels {
-    pub(super) table: DelayLevels,
     pub(super) next: BTreeMap<i32, i64>,
     /// `delayOffset.json` as it was read or written last.
     pub(super) file: DelayOffsets,
@@ -28,12 +28,12 @@ pub(super) struct Levels {
 }
 
 impl Levels {
-    /// The levels of `table`, as `text` has them, which is what `delayOffset.json` holds.
-    pub(super) fn new(table: DelayLevels, text: &[u8]) -> Self {
+    /// The levels as `text` has them, which is what `delayOffset.json` holds.
+    pub(super) fn new(text: &[u8]) -> Self {
         let file = DelayOffsets::parse(text).unwrap_or_default();
         let next = file.table.iter().filter(|(level, _)| (1..=MOST_LEVELS as i32).contains(*level));
         let next = next.map(|(level, offset)| (*level, *offset)).collect();
-        Self { table, next, file, dialect: Dialect::of(text).unwrap_or_default(), changed: false }
+        Self { next, file, dialect: Dialect::of(text).unwrap_or_default(), changed: false }
     }
 
     /// The text of `delayOffset.json` as of now.
@@ -71,8 +71,15 @@ impl Core {
                 next = max;
                 break;
             }
-            let due = records.partition_point(|record| self.level_due(level, record, now_ms) <= now_ms);
-            let first_left = records.get(due).map(|record| self.level_due(level, record, now_ms));
+            let (mut due, mut first_left) = (0, None);
+            for record in &records {
+                let due_ms = self.level_due(record, now_ms)?;
+                if due_ms > now_ms {
+                    first_left = Some(due_ms);
+                    break;
+                }
+                due += 1;
+            }
             records.truncate(due);
             let done = self.deliver_level(&records, now_ms)?;
             let behind = records.get(..done).and_then(<[_]>::last).map(|record| record.queue_offset + 1);
@@ -93,13 +100,13 @@ impl Core {
         Ok(None)
     }
 
-    /// When a record of a level is due: at once where the clock went back by more than it has to wait
+    /// When a record of a level is due: at once where the clock went back behind its time
     /// (`ScheduleMessageService#correctDeliverTimestamp`).
-    fn level_due(&self, level: i32, record: &mqstore_core::StoredRecord, now_ms: i64) -> i64 {
-        let stored = record.view().map_or(now_ms, |view| view.store_timestamp);
-        let due_ms = self.levels.table.delivery_time(level, stored);
-        let delay_ms = due_ms.saturating_sub(stored);
-        if due_ms > now_ms.saturating_add(delay_ms) { now_ms } else { due_ms }
+    fn level_due(&self, record: &StoredRecord, now_ms: i64) -> Result<i64, StoreError> {
+        if record.view().is_ok_and(|view| view.store_timestamp > now_ms) {
+            return Ok(now_ms);
+        }
+        Ok(self.store.level_due_of(record)?.unwrap_or(now_ms))
     }
 
     /// Messages that wait in the levels.

@@ -7,7 +7,8 @@
 //! What is promised:
 //!
 //! * **Never early**, by the wall clock of the store; to the millisecond for what has `TIMER_DELIVER_MS`, else at the end of
-//!   the slot of a second. (A level follows RocketMQ where the clock goes back by more than its delay.)
+//!   the slot of a second. (A level follows RocketMQ where the clock goes back by more than its delay; and where a shorter
+//!   delay is given to the level, that counts for what waits, from when it was stored.)
 //! * **Exactly once, in the log.** A delivery names the record that it was made of (`TIMER_ORIGIN_OFFSET`). What is saved
 //!   about slots and offsets speaks only of deliveries that are durable, and an open looks for the others in the log
 //!   behind the place that was saved with it. So of what survives a stop, every message is delivered or
@@ -60,8 +61,6 @@ const LATEST_MS: i64 = 253_402_300_799_999;
 /// How delays behave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelayOptions {
-    /// The delay levels (`messageDelayLevel`).
-    pub levels: DelayLevels,
     /// Bytes of a file of the timer log where there is none yet (`mappedFileSizeTimerLog`), 100 MiB.
     pub timer_log_file_bytes: u64,
     /// How often what happened is saved, so that an open finds it without looking for it (`timerFlushIntervalMs`), 1 s.
@@ -70,11 +69,7 @@ pub struct DelayOptions {
 
 impl Default for DelayOptions {
     fn default() -> Self {
-        Self {
-            levels: DelayLevels::default(),
-            timer_log_file_bytes: TIMER_LOG_FILE_BYTES,
-            save_interval: Duration::from_secs(1),
-        }
+        Self { timer_log_file_bytes: TIMER_LOG_FILE_BYTES, save_interval: Duration::from_secs(1) }
     }
 }
 
@@ -133,6 +128,7 @@ impl Delays {
     /// Appends messages that are delivered later, each at its time; one lock, one sync.
     pub(crate) fn append(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Accepted>, StoreError> {
         let now_ms = self.store.clock().now_ms();
+        let levels = self.store.delay_tables().latest();
         let mut made = Vec::with_capacity(messages.len());
         for (message, due) in messages {
             let queue_id = self.store.queue_for(message)?;
@@ -148,7 +144,7 @@ impl Delays {
                     return Err(StoreError::InvalidOption { option: "delay_level", reason });
                 }
                 Due::Level(level) => {
-                    let level = level.min(self.options.levels.max_level());
+                    let level = level.min(levels.max_level());
                     (Some(SCHEDULE_TOPIC), DelayLevels::queue_id(level), Some(Err(level)))
                 }
             };
@@ -172,7 +168,7 @@ impl Delays {
         };
         let due = |(_, due): &(NewMessage<'_>, Due)| match *due {
             Due::At(due_ms) => due_ms,
-            Due::Level(level) => self.options.levels.delivery_time(level, now_ms),
+            Due::Level(level) => levels.delivery_time(level.min(levels.max_level()), now_ms),
         };
         if let Some(first) = messages.iter().map(due).min() {
             self.told_of(first);
@@ -185,7 +181,7 @@ impl Delays {
     fn make_topic(&self, topic: &str) -> Result<(), StoreError> {
         let queues = match topic {
             TIMER_TOPIC => 1,
-            SCHEDULE_TOPIC => self.options.levels.max_level().clamp(1, 256) as u32,
+            SCHEDULE_TOPIC => self.store.delay_tables().latest().max_level().clamp(1, 256) as u32,
             _ => return Ok(()),
         };
         if (self.store.queue_ids(topic)?.len() as u32) < queues {

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use mqstore_core::{Store, StoreError, StoredRecord};
 use mqstore_format::timer::{TIMER_LOG_FILE_BYTES, TIMER_PRECISION_MS, TIMER_TOPIC, TimerCheckpoint};
 use mqstore_format::waiting::TimerRecord;
-use mqstore_format::{DelayLevels, SCHEDULE_TOPIC, crc32};
+use mqstore_format::{SCHEDULE_TOPIC, crc32};
 use mqstore_io::Access;
 
 use super::engine::slot_of;
@@ -281,7 +281,7 @@ impl Look<'_> {
     /// Counts the messages of delay levels: those of one are due in the order of their queue.
     fn levels(&mut self) -> Result<(), StoreError> {
         let (state_files, state) = StateFiles::load(self.store.files());
-        let mut levels = Levels::new(DelayLevels::default(), &state_files.offsets());
+        let mut levels = Levels::new(&state_files.offsets());
         for (level, next) in state.map(|state| state.levels).unwrap_or_default() {
             let known = levels.next.entry(level).or_insert(0);
             *known = (*known).max(next);

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use mqstore_core::{Store, StoreError, StoredRecord};
 use mqstore_format::properties::{TIMER_DEL_UNIQKEY, TIMER_DEQUEUE_MS, TIMER_OUT_MS, UNIQ_KEY};
 use mqstore_format::timer::{TIMER_TOPIC, TimerCheckpoint, TimerUnit};
-use mqstore_format::{DelayLevels, RecordView, SCHEDULE_TOPIC, crc32};
+use mqstore_format::{RecordView, SCHEDULE_TOPIC, crc32};
 use mqstore_io::Access;
 
 use super::DelayOptions;
@@ -67,7 +67,7 @@ impl Core {
             TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?
                 .ok_or_else(|| StoreError::Busy { reason: "no timer log".into() })?
         };
-        let levels = levels(&state_files, state.as_ref(), &options.levels);
+        let levels = levels(&state_files, state.as_ref());
         let saved = Saved {
             files: state_files,
             state: state.clone().unwrap_or_default(),
@@ -404,9 +404,9 @@ fn is_in_queue(store: &Store, state: &State) -> Result<bool, StoreError> {
 }
 
 /// The levels, as the file has them where a broker wrote it last, else as the state has.
-fn levels(files: &StateFiles, state: Option<&State>, table: &DelayLevels) -> Levels {
+fn levels(files: &StateFiles, state: Option<&State>) -> Levels {
     let text = files.offsets();
-    let mut levels = Levels::new(table.clone(), &text);
+    let mut levels = Levels::new(&text);
     if let Some(state) = state.filter(|state| state.offsets.contains(&crc32(&text))) {
         levels.next.clone_from(&state.levels);
     }

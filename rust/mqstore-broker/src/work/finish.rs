@@ -121,7 +121,10 @@ impl Core {
                 return Err(invalid("delay", format!("is at most {} s", LONGEST.as_secs())).into());
             }
             Some(delay) => delay,
-            None => self.options.backoff.delay(lease.attempt).min(LONGEST),
+            None => {
+                let tables = self.store().delay_tables();
+                self.options.backoff.delay(lease.attempt, tables.latest()).min(LONGEST)
+            }
         };
         let visible_ms = self.store().clock().now_ms().saturating_add(millis(delay));
         let returned = ProgressRecord::Returned { offset: lease.offset, visible_ms, attempt: lease.attempt };

@@ -12,8 +12,8 @@ use crate::error::BrokerError;
 /// How long a message that was given back waits before it is delivered again.
 #[derive(Clone, Default)]
 pub enum Backoff {
-    /// RocketMQ's retry levels: level 3 after the first delivery, then one more each time: 10 s, 30 s, 1 min to 10 min,
-    /// 20 min, 30 min, 1 h, 2 h. Source: `AbstractSendMessageProcessor#consumerSendMsgBack`.
+    /// RocketMQ's retry levels: level 3 after the first delivery, then one more each time, the highest at most. By its own
+    /// table: 10 s, 30 s, 1 min to 10 min, 20 min, 30 min, 1 h, 2 h. Source: `AbstractSendMessageProcessor#consumerSendMsgBack`.
     #[default]
     Levels,
     /// What the function says for the delivery that failed, counted from 1.
@@ -21,11 +21,10 @@ pub enum Backoff {
 }
 
 impl Backoff {
-    /// The wait after delivery `attempt` failed.
-    pub fn delay(&self, attempt: u32) -> Duration {
+    /// The wait after delivery `attempt` failed, in a store with these `levels`.
+    pub fn delay(&self, attempt: u32, levels: &DelayLevels) -> Duration {
         match self {
             Self::Levels => {
-                let levels = DelayLevels::default();
                 let level = attempt.saturating_add(2).min(levels.max_level().unsigned_abs());
                 let ms = levels.delay_ms(level.cast_signed()).unwrap_or(0);
                 Duration::from_millis(ms.unsigned_abs())
@@ -117,13 +116,18 @@ mod tests {
 
     #[test]
     fn retries_wait_as_rocketmq_has_them_wait() {
-        let seconds = |attempt| Backoff::Levels.delay(attempt).as_secs();
+        let levels = DelayLevels::default();
+        let seconds = |attempt| Backoff::Levels.delay(attempt, &levels).as_secs();
         assert_eq!([1, 2, 3, 4].map(seconds), [10, 30, 60, 120]);
         assert_eq!([15, 16, 17, u32::MAX].map(seconds), [3600, 7200, 7200, 7200]);
         let whole: u64 = (1..=16).map(seconds).sum();
         assert_eq!(whole, 4 * 3600 + 45 * 60 + 40, "the sum of levels 3 to 18");
         let double = Backoff::Function(Arc::new(|attempt| Duration::from_secs(2 * u64::from(attempt))));
-        assert_eq!(double.delay(3), Duration::from_secs(6));
+        assert_eq!(double.delay(3, &levels), Duration::from_secs(6));
+        for (table, expected) in [("1s 2s 7s 4m", [7, 240, 240]), ("5s 9s", [9, 9, 9])] {
+            let levels = DelayLevels::parse(table).unwrap();
+            assert_eq!([1, 2, 3].map(|attempt| Backoff::Levels.delay(attempt, &levels).as_secs()), expected);
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ use super::state::GenerationState;
 use super::task::compaction_key;
 use super::tree::Replacement;
 use super::untaken::Lost;
-use super::writer::{GenerationWriter, append_moved};
+use super::writer::{GenerationWriter, append_moved, sparse_tags_code};
 use crate::commit_log::{CommitLog, SegmentList};
 use crate::consume_queue::{ConsumeQueue, QueueSet};
 use crate::error::{IoContext, StoreError};
@@ -522,7 +522,7 @@ impl Copy<'_> {
             }
             let Some(pair) = open.as_mut() else { return Ok(()) };
             let position = pair.base + pair.log_end + batch.records.len() as u64;
-            batch.add(record, position, pair)?;
+            batch.add(files, record, position, pair)?;
             if batch.records.len() >= FLUSH_BYTES { pair.flush(files, &mut batch) } else { Ok(()) }
         })?;
         if let Some(pair) = open.as_mut() {
@@ -570,8 +570,15 @@ struct Batch {
 }
 
 impl Batch {
-    fn add(&mut self, record: &RecordView<'_>, position: u64, pair: &OpenPair) -> Result<(), StoreError> {
-        let entry = append_moved(record, position as i64, &mut self.records)
+    fn add(
+        &mut self,
+        files: &StoreFiles,
+        record: &RecordView<'_>,
+        position: u64,
+        pair: &OpenPair,
+    ) -> Result<(), StoreError> {
+        let tags_code = sparse_tags_code(files, record)?;
+        let entry = append_moved(record, tags_code, position as i64, &mut self.records)
             .map_err(|error| StoreError::format(&pair.log_path, position - pair.base, &error))?;
         self.entries.extend_from_slice(&entry.encode());
         Ok(())

@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore_format::{
-    BatchCqUnit, Crc31, DelayLevels, END_MARKER, FormatError, RecordView, encode_blank, offset_file_name,
-    patch_position, seal_property_crc,
+    BatchCqUnit, Crc31, DelayLevels, END_MARKER, FormatError, RecordView, SCHEDULE_TOPIC, encode_blank,
+    offset_file_name, patch_position, seal_property_crc,
 };
 use mqstore_io::VfsFile;
 use mqstore_io::switch;
@@ -217,7 +217,8 @@ impl<'a> GenerationWriter<'a> {
             return Ok(());
         };
         let at = log.position();
-        let unit = append_moved(record, (self.base + at) as i64, &mut log.buffer)
+        let tags_code = sparse_tags_code(self.files, record)?;
+        let unit = append_moved(record, tags_code, (self.base + at) as i64, &mut log.buffer)
             .map_err(|error| StoreError::format(&log.path, at, &error))?;
         log.write_much()?;
         queue.append(&unit.encode())
@@ -268,9 +269,19 @@ impl<'a> GenerationWriter<'a> {
     }
 }
 
+/// The tags code of `record` in a sparse queue. That of a delayed message is when it is due, by the store's table of delay
+/// levels; nobody compacts these, but for who forces it.
+pub(crate) fn sparse_tags_code(files: &StoreFiles, record: &RecordView<'_>) -> Result<i64, StoreError> {
+    if record.topic == SCHEDULE_TOPIC {
+        return Ok(record.tags_code(files.delay_tables(None)?.latest()));
+    }
+    Ok(record.tags_code(&DelayLevels::default()))
+}
+
 /// Appends `record` to `out` with `position` as its PHYSICALOFFSET; its entry in the sparse queue.
 pub(super) fn append_moved(
     record: &RecordView<'_>,
+    tags_code: i64,
     position: i64,
     out: &mut Vec<u8>,
 ) -> Result<BatchCqUnit, FormatError> {
@@ -281,7 +292,6 @@ pub(super) fn append_moved(
     if record.has_property_crc() {
         seal_property_crc(copy)?;
     }
-    let tags_code = record.tags_code(&DelayLevels::default());
     let (stored, offset) = (record.store_timestamp, record.queue_offset);
     Ok(BatchCqUnit::new(position, record.size as i32, tags_code, stored, offset, 1))
 }

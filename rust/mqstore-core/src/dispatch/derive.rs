@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use mqstore_format::{CqUnit, DelayLevels, EntryFields, RecordView, validate_stored_topic};
+use mqstore_format::{CqUnit, EntryFields, RecordView, validate_stored_topic};
+
+use crate::files::DelayTables;
 
 /// Derived entries of one queue, by ascending offset; offsets may have gaps.
 #[derive(Clone, Debug, Default)]
@@ -63,11 +65,16 @@ impl DerivedQueue {
 /// Derived entries of many queues.
 #[derive(Clone, Debug, Default)]
 pub struct DerivedQueues {
-    delay_levels: DelayLevels,
+    delays: DelayTables,
     queues: BTreeMap<String, BTreeMap<i32, DerivedQueue>>,
 }
 
 impl DerivedQueues {
+    /// None yet; delayed messages are due by `delays`.
+    pub fn new(delays: &DelayTables) -> Self {
+        Self { delays: delays.clone(), queues: BTreeMap::new() }
+    }
+
     /// Adds the entry of `record`, which lies at log offset `offset`, if it yields one.
     pub fn add(&mut self, record: &RecordView<'_>, offset: u64) {
         if !record.dispatches_to_queue()
@@ -78,7 +85,7 @@ impl DerivedQueues {
             return;
         }
         let fields = EntryFields::of(record.properties);
-        let tags_code = fields.tags_code(record.topic, record.store_timestamp, &self.delay_levels);
+        let tags_code = fields.tags_code(record.topic, record.store_timestamp, self.delays.at(offset));
         let unit = CqUnit { physical_offset: offset as i64, size: record.size as i32, tags_code };
         let batch = record.inner_batch().filter(|(base, _)| record.sys_flag.inner_batch() && *base >= 0);
         let (queue_offset, messages) = batch.unwrap_or((record.queue_offset, 1));

@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use mqstore_format::{BatchCqUnit, CqUnit, DelayLevels, IndexHasher, RecordOutline, validate_stored_topic};
+use mqstore_format::{BatchCqUnit, CqUnit, IndexHasher, RecordOutline, validate_stored_topic};
 use mqstore_io::FileKind;
 use mqstore_io::sync::{Arc, RwLock};
 
-use crate::files::StoreFiles;
+use crate::files::{DelayTables, StoreFiles};
 use crate::index::IndexPut;
 
 /// Queue ids below this have their place in a table; others are searched.
@@ -31,7 +31,7 @@ pub struct DispatchRules {
     /// Whether tags get index entries of their own, as RocketMQ 5.5.0 writes them.
     pub index_tags: bool,
     /// What the levels of delayed messages mean; their entries hold the delivery time.
-    pub delay_levels: DelayLevels,
+    pub delays: DelayTables,
     /// Topics whose queues hold batch units instead of plain ones.
     pub batch_topics: BatchTopics,
     /// Whether damage in the log is passed over; else it stops the dispatcher.
@@ -242,7 +242,7 @@ impl RunOutput {
             }
         }
         if queued && topic.has_queues && record.queue_id >= 0 && record.queue_offset >= 0 {
-            let tags_code = fields.tags_code(record.topic, record.store_timestamp, &rules.delay_levels);
+            let tags_code = fields.tags_code(record.topic, record.store_timestamp, rules.delays.at(offset));
             if topic.batch {
                 self.add_batch(record, offset, tags_code);
                 return;

@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use mqstore_format::{BatchCqUnit, CqUnit, MIN_RECORD_BYTES, RecordOutline, ext_offset};
+use mqstore_format::{
+    BatchCqUnit, CqUnit, DelayLevels, MIN_RECORD_BYTES, RecordOutline, SCHEDULE_TOPIC, ext_offset,
+};
 use serde::{Deserialize, Serialize};
 
 use super::extension::Extensions;
@@ -287,6 +289,10 @@ impl QueuePart {
             self.leave_out(view, offset, &[unit]);
             return Ok(());
         }
+        if *self.topic == *SCHEDULE_TOPIC && is_due_by_another_table(view, self.queue_id, &entry, &unit) {
+            self.matched += 1;
+            return Ok(());
+        }
         // Of two records for one offset the first one has it.
         let earlier = entry.physical_offset < unit.physical_offset;
         if earlier && leads_to(view, (&self.topic, self.queue_id), offset, entry)? {
@@ -351,6 +357,15 @@ fn agree(view: &View<'_>, entry: &CqUnit, unit: &CqUnit) -> bool {
         || (view.extensions.is_some()
             && ext_offset(entry.tags_code).is_some()
             && (entry.physical_offset, entry.size) == (unit.physical_offset, unit.size))
+}
+
+/// Whether an entry of a delayed message says when it is due by another table of delay levels than the one that is known: a
+/// broker remembers none.
+fn is_due_by_another_table(view: &View<'_>, queue_id: i32, entry: &CqUnit, unit: &CqUnit) -> bool {
+    let levels = view.rules.delays.at(unit.physical_offset as u64);
+    let stored = unit.tags_code.saturating_sub(levels.delivery_time(queue_id.saturating_add(1), 0));
+    (entry.physical_offset, entry.size) == (unit.physical_offset, unit.size)
+        && DelayLevels::is_delivery_time(entry.tags_code, stored)
 }
 
 /// What a person reads about an entry that is not that of its record.

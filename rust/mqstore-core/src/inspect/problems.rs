@@ -105,6 +105,7 @@ pub(super) enum Kind {
     CompactionFile,
     ConfigDamaged,
     MetaDamaged,
+    DelayLevelsDamaged,
     ConsumerOffsetAhead,
     DelayOffsetAhead,
     DecisionDangling,
@@ -237,6 +238,11 @@ impl Kind {
                 "consumer_offset_ahead",
                 "messages that get these offsets anew count as consumed by the group",
                 "set the group back to the queue's end, after a copy of the file",
+            ),
+            Self::DelayLevelsDamaged => (
+                "delay_levels_damaged",
+                "the store is not opened for writing without its delay levels",
+                "move it away: from then on RocketMQ's levels count, or those that the next open gives",
             ),
             Self::MetaDamaged => (
                 "meta_damaged",

@@ -28,12 +28,14 @@ pub(super) struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Each file of a broker must be one that it can read.
+    /// Each file of a broker must be one that it can read, and our delay levels too.
     pub(super) fn config(&mut self) {
         for (path, name) in config_files(self.files).unwrap_or_default() {
             let Ok(text) = self.files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) else { continue };
-            if let Err(error) = check_config(&name, &text) {
-                self.report.add(Kind::ConfigDamaged, &path, None, error.to_string());
+            if let Err(reason) = check_config(&name, &text) {
+                let ours = path == self.files.delay_levels_file();
+                let kind = if ours { Kind::DelayLevelsDamaged } else { Kind::ConfigDamaged };
+                self.report.add(kind, &path, None, reason);
             }
         }
     }

@@ -15,12 +15,13 @@
 //! Source: `CompactionLog.CompactionAppendMessageCallback`, `SparseConsumeQueue#putBatchMessagePositionInfo`.
 
 use mqstore_format::{
-    BATCH_CQ_UNIT_BYTES, BLANK_HEADER_BYTES, BatchCqUnit, CrcCheck, DelayLevels, Peek, RecordView, peek,
+    BATCH_CQ_UNIT_BYTES, BLANK_HEADER_BYTES, BatchCqUnit, CrcCheck, DelayLevels, Peek, RecordView,
+    SCHEDULE_TOPIC, peek,
 };
 use mqstore_io::VfsFile;
 
 use super::problems::{Kind, VerifyReport};
-use crate::compaction::{DataFile, FilePair, QueueFolder, open_listed};
+use crate::compaction::{DataFile, FilePair, QueueFolder, open_listed, sparse_tags_code};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
@@ -49,13 +50,17 @@ pub(super) fn check(
             },
             None => None,
         };
-        let mut walk = Walk { pair, log: Bytes::new(log, &pair.log), queue, found: 0, beside, report };
+        let (delayed, log) = (topic == SCHEDULE_TOPIC, Bytes::new(log, &pair.log));
+        let mut walk = Walk { files, delayed, pair, log, queue, found: 0, beside, report };
         before = walk.all(before)?;
     }
     Ok(())
 }
 
 struct Walk<'a> {
+    files: &'a StoreFiles,
+    /// Whether the queue is one of delayed messages.
+    delayed: bool,
     pair: &'a FilePair,
     log: Bytes<'a>,
     queue: Option<Bytes<'a>>,
@@ -77,7 +82,7 @@ impl Walk<'_> {
                 None => {
                     without.get_or_insert((number, expected.base_offset));
                 }
-                Some(entry) if entry != expected => {
+                Some(entry) if entry != expected && !self.is_due_by_another_table(&entry, &expected) => {
                     self.tell(false, number * UNIT, differs(&entry, &expected));
                 }
                 Some(_) if !ascends => {
@@ -117,10 +122,17 @@ impl Walk<'_> {
         {
             return Ok(None);
         }
-        let tags_code = record.tags_code(&DelayLevels::default());
+        let tags_code = sparse_tags_code(self.files, &record)?;
         let (time, offset) = (record.store_timestamp, record.queue_offset);
         let expected = BatchCqUnit::new(place, size as i32, tags_code, time, offset, 1);
         Ok(Some((u64::from(size), expected)))
+    }
+
+    /// Whether an entry only says that its message is due at another time, by a table of delay levels that is not known.
+    fn is_due_by_another_table(&self, entry: &BatchCqUnit, expected: &BatchCqUnit) -> bool {
+        self.delayed
+            && *entry == BatchCqUnit { tags_code: entry.tags_code, ..*expected }
+            && DelayLevels::is_delivery_time(entry.tags_code, entry.store_timestamp)
     }
 
     /// Whether the log ends at `place` as a log does, and not with damage.

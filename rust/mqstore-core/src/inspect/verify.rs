@@ -24,7 +24,7 @@ use crate::commit_log::SegmentList;
 use crate::consume_queue::QueueSet;
 use crate::dispatch::{BatchTopics, DispatchRules};
 use crate::error::StoreError;
-use crate::files::StoreFiles;
+use crate::files::{DelayTables, StoreFiles};
 use crate::index::{IndexSet, WrongFile};
 use crate::live::read_live;
 use crate::mark::MarkFile;
@@ -159,12 +159,17 @@ pub(super) fn view<'a>(
         queue.correct_min_offset(0)?;
     }
     let batch_topics = BatchTopics::with_folders(files);
+    let delays = match files.delay_tables(options.delay_levels.as_ref()) {
+        // The look at the configuration tells it.
+        Err(StoreError::Corrupt { .. }) => DelayTables::default(),
+        delays => delays?,
+    };
     Ok(View {
         files,
         list,
         queues,
         // Who indexes tags is seen from what is there.
-        rules: DispatchRules { batch_topics, index_tags: true, ..DispatchRules::default() },
+        rules: DispatchRules { batch_topics, index_tags: true, delays, ..DispatchRules::default() },
         repairs: Ledger::load(files)?,
         extensions: Extensions::load(files),
         limit: bounds.limit,

@@ -1,4 +1,4 @@
-//! JSON files of `config/` that do not parse, and have a backup that does.
+//! JSON files of `config/` that do not parse, and have a backup that does; and our tables of delay levels, which have none.
 //!
 //! RocketMQ writes `x.json.bak` before each new `x.json` and reads it when the other does not parse. Here it takes
 //! the other's place, which is kept in `lost+found`. Without a backup that does parse, the file alone goes there, and
@@ -8,27 +8,43 @@
 
 use std::path::PathBuf;
 
-use mqstore_format::FormatError;
 use mqstore_format::json::{ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicTable, parse};
+use mqstore_io::vfs::parent_dir;
 use mqstore_io::{Access, FileKind, switch};
 
 use super::keep;
 use crate::error::{IoContext, StoreError};
-use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
+use crate::files::{CONFIG_LIMIT_BYTES, DelayTables, StoreFiles};
 
-/// Whether a broker could read `text` as its configuration file `name`.
-pub(crate) fn check_config(name: &str, text: &[u8]) -> Result<(), FormatError> {
-    match name {
+/// The name of the tables of delay levels.
+const DELAY_LEVELS: &str = "delay-levels";
+
+/// Whether a broker could read `text` as its configuration file `name`, or we as our own; else why not.
+pub(crate) fn check_config(name: &str, text: &[u8]) -> Result<(), String> {
+    let checked = match name {
+        DELAY_LEVELS => {
+            return DelayTables::decode(text).map(drop).ok_or_else(|| "its checksum is wrong".to_owned());
+        }
         "topics.json" => TopicTable::parse(text).map(drop),
         "consumerOffset.json" | "lmqConsumerOffset.json" => ConsumerOffsets::parse(text).map(drop),
         "delayOffset.json" => DelayOffsets::parse(text).map(drop),
         "subscriptionGroup.json" => SubscriptionGroups::parse(text).map(drop),
         _ => parse(text).map(drop),
-    }
+    };
+    checked.map_err(|error| error.to_string())
 }
 
 /// The configuration files: paths and names.
 pub(crate) fn config_files(files: &StoreFiles) -> Result<Vec<(PathBuf, String)>, StoreError> {
+    let mut found = json_files(files)?;
+    let delay_levels = files.delay_levels_file();
+    if !files.is_log_alone() && files.vfs.stat(&delay_levels).is_ok() {
+        found.push((delay_levels, DELAY_LEVELS.to_owned()));
+    }
+    Ok(found)
+}
+
+fn json_files(files: &StoreFiles) -> Result<Vec<(PathBuf, String)>, StoreError> {
     let folder = files.config();
     let entries = match files.vfs.list(&folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -62,9 +78,9 @@ pub fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<String>, 
             changed = true;
             if !dry_run {
                 keep::aside(files, &path, &mut |_| Ok(()))?;
-                let folder = files.config();
-                switch::step("repair.sync_config_aside", || files.vfs.sync_dir(&folder))
-                    .at(&folder, "syncing a folder")?;
+                let folder = parent_dir(&path);
+                switch::step("repair.sync_config_aside", || files.vfs.sync_dir(folder))
+                    .at(folder, "syncing a folder")?;
             }
             continue;
         };

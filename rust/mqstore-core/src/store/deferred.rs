@@ -1,13 +1,13 @@
 //! What messages that wait, delayed or in a transaction, need of the store: where they will go, and their records by log offset.
 
 use mqstore_format::record::MAX_PROPERTIES_BYTES;
-use mqstore_format::{MIN_RECORD_BYTES, RecordView, SCHEDULE_TOPIC};
+use mqstore_format::{CqUnit, DelayLevels, MIN_RECORD_BYTES, RecordView, SCHEDULE_TOPIC};
 
-use super::Store;
 use super::writer::route;
+use super::{Side, Store};
 use crate::commit_log::RecordReader;
 use crate::error::StoreError;
-use crate::files::StoreFiles;
+use crate::files::{DelayTables, StoreFiles};
 use crate::message::{NewMessage, StoredRecord};
 
 /// What the properties of a message that waits have at most beside those of the same message that does not: two topics,
@@ -88,17 +88,54 @@ impl Store {
         Ok(found)
     }
 
+    /// The tables of delay levels: those that its log was written with, and the one that counts now.
+    pub fn delay_tables(&self) -> &DelayTables {
+        match &self.inner.side {
+            Side::Writer(writer, _) => &writer.dispatcher.rules().delays,
+            Side::Reader(reader) => reader.delays(),
+        }
+    }
+
     /// When a message of a delay level is due, in epoch milliseconds, as its queue has it: in the place of what other
-    /// queues have of tags. `None` where the queue has no such message (any more).
+    /// queues have of tags; earlier where the level waits less long by now. `None` where the queue has no such message (any
+    /// more).
     ///
     /// # Errors
     /// What keeps the queue from being read.
     pub fn level_due_ms(&self, queue_id: i32, queue_offset: i64) -> Result<Option<i64>, StoreError> {
+        let unit = self.level_unit(queue_id, queue_offset)?;
+        Ok(unit.map(|unit| self.level_due_by(queue_id, unit.physical_offset as u64, unit.tags_code)))
+    }
+
+    /// When `record` is due, as [`Self::level_due_ms`] has it, and by the tables alone where its entry cannot be right. `None`
+    /// for what has no delay level.
+    ///
+    /// # Errors
+    /// What keeps the queue from being read.
+    pub fn level_due_of(&self, record: &StoredRecord) -> Result<Option<i64>, StoreError> {
+        let Some(view) = record.view().ok().filter(|view| view.topic == SCHEDULE_TOPIC) else {
+            return Ok(None);
+        };
+        let (level, stored) = (view.queue_id.saturating_add(1), view.store_timestamp);
+        let offset = record.commit_log_offset;
+        let unit = self.level_unit(view.queue_id, record.queue_offset)?.filter(|unit| {
+            unit.physical_offset == offset as i64 && DelayLevels::is_delivery_time(unit.tags_code, stored)
+        });
+        let by_table = || self.delay_tables().at(offset).delivery_time(level, stored);
+        let entry_ms = unit.map_or_else(by_table, |unit| unit.tags_code);
+        Ok(Some(self.level_due_by(view.queue_id, offset, entry_ms)))
+    }
+
+    fn level_due_by(&self, queue_id: i32, offset: u64, entry_ms: i64) -> i64 {
+        self.delay_tables().due_ms(queue_id.saturating_add(1), offset, entry_ms)
+    }
+
+    fn level_unit(&self, queue_id: i32, queue_offset: i64) -> Result<Option<CqUnit>, StoreError> {
         self.check()?;
         let mut units = Vec::new();
         self.view().units(SCHEDULE_TOPIC, queue_id, queue_offset, 1, &mut units)?;
         let unit = units.first().filter(|(offset, _)| *offset == queue_offset);
-        Ok(unit.map(|(_, unit)| unit.tags_code))
+        Ok(unit.map(|(_, unit)| *unit))
     }
 
     /// Where the last segment of the log begins whose first message was stored before `time_ms`; else where the log

@@ -44,7 +44,8 @@ pub(super) fn open_writer(
         prepare_side_folder(files)?;
         mark_running(files)
     };
-    // Before anything is changed: a store whose metadata is damaged is refused as it is.
+    // Before anything is changed: a store whose delay levels or metadata are damaged is refused as it is.
+    files.delay_tables(options.delay_levels.as_ref())?;
     let meta = MetaLog::find(files, options.recovery)?;
     let recovered = recover_log(files, options.segment_bytes, &input, begin, watch)?;
     start(files, options, lock, (recovered, meta), &input, watch)
@@ -61,10 +62,13 @@ fn start(
     let mut notes = recovered.notes.clone();
     notes.extend(finish_exchange(files)?);
     let meta = Arc::new(MetaLog::open(files, meta, &mut notes)?);
+    let log = recovered.list.min_offset()..recovered.end;
+    let delays = files.settle_delays(options.delay_levels.as_ref(), &log, input.mark.is_some())?;
     let listed = meta.topics();
     let batch = batch_topics_of(files, listed.iter().map(|topic| &**topic));
     let rules = DispatchRules {
         index_tags: options.index_tags,
+        delays,
         batch_topics: batch.clone(),
         skip_damage: options.recovery == RecoveryMode::Salvage,
         ..DispatchRules::default()

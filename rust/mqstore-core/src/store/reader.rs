@@ -25,7 +25,7 @@ use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use crate::dispatch::{BatchTopics, DerivedQueue, DerivedQueues};
 use crate::error::StoreError;
-use crate::files::StoreFiles;
+use crate::files::{DelayTables, StoreFiles};
 use crate::index::IndexSet;
 use crate::live::{LiveState, read_live};
 use crate::mark::{Mark, MarkFile};
@@ -53,6 +53,7 @@ pub(crate) struct Reader {
     batch: BatchTopics,
     index: IndexSet,
     mark: Option<Mark>,
+    delays: DelayTables,
     state: Mutex<State>,
     notes: Mutex<Vec<String>>,
     /// What was there before the queues were listed, until they are looked at.
@@ -115,13 +116,21 @@ impl Reader {
         for stray in queues.strays().iter().chain(index.strays()) {
             notes.push(format!("{}: not used, {}", stray.path.display(), stray.reason));
         }
+        let given = options.delay_levels.as_ref();
+        let delays = files.delay_tables(given).or_else(|error| match error {
+            StoreError::Corrupt { .. } => {
+                notes.push(format!("{error}; until then they are taken to be RocketMQ's"));
+                Ok(DelayTables::default())
+            }
+            error => Err(error),
+        })?;
         let state = State {
             end: list.min_offset(),
             list: Arc::new(list),
             queues: Arc::new(queues),
-            overlay: DerivedQueues::default(),
+            overlay: DerivedQueues::new(&delays),
             overlay_from: 0,
-            replaced: DerivedQueues::default(),
+            replaced: DerivedQueues::new(&delays),
             replaced_ids: BTreeSet::new(),
             all_replaced: false,
             index_complete_to: 0,
@@ -133,6 +142,7 @@ impl Reader {
             batch,
             index,
             mark,
+            delays,
             state: Mutex::new(state),
             notes: Mutex::new(notes),
             unseen: Mutex::new(Some((live, manifest))),
@@ -237,7 +247,7 @@ impl Reader {
         beside: bool,
     ) -> Result<(), StoreError> {
         state.overlay_from = complete_to;
-        state.overlay = DerivedQueues::default();
+        state.overlay = DerivedQueues::new(&self.delays);
         let end = state.end;
         self.walk_into_overlay(state, complete_to, end)?;
         state.index_complete_to = match self.mark {
@@ -266,7 +276,7 @@ impl Reader {
     /// Derives every queue from the log.
     fn walk_all(&self, state: &mut State) -> Result<(), StoreError> {
         let (from, end) = (state.list.min_offset(), state.end);
-        let mut all = DerivedQueues::default();
+        let mut all = DerivedQueues::new(&self.delays);
         self.walk(state, from, end, |record, offset| all.add(record, offset))?;
         if state.queues.all().is_empty() && end > from {
             self.note(
@@ -281,7 +291,7 @@ impl Reader {
     }
 
     fn walk_into_overlay(&self, state: &mut State, from: u64, end: u64) -> Result<(), StoreError> {
-        let mut overlay = std::mem::take(&mut state.overlay);
+        let mut overlay = std::mem::replace(&mut state.overlay, DerivedQueues::new(&self.delays));
         let outcome = self.walk(state, from, end, |record, offset| overlay.add(record, offset));
         state.overlay = overlay;
         outcome
@@ -344,7 +354,7 @@ impl Reader {
         for (topic, queue_id) in queues {
             topics.entry(topic).or_default().insert(*queue_id);
         }
-        let mut wanted = DerivedQueues::default();
+        let mut wanted = DerivedQueues::new(&self.delays);
         self.walk(state, state.list.min_offset(), state.end, |record, offset| {
             if topics.get(record.topic).is_some_and(|ids| ids.contains(&record.queue_id)) {
                 wanted.add(record, offset);

@@ -63,8 +63,13 @@ pub(super) fn rebuild_locked(
     let found = log_end(files, &list, mark.as_ref(), 0, false)?;
     let mut notes = Vec::new();
     let table = load_table(files, &mut notes);
+    let delays = files.delay_tables(options.delay_levels.as_ref())?;
+    if !dry_run {
+        files.remember_delays(&delays)?;
+    }
     let mut rules = DispatchRules {
         index_tags: options.index_tags,
+        delays,
         batch_topics: batch_topics(files, &table),
         skip_damage: true,
         ..DispatchRules::default()

@@ -11,7 +11,7 @@
 //! Full segments are never written again: they are shared block by block where the file system can, else by a
 //! further name for the same file, else copied. Whoever overwrites a segment looks at its number of names first.
 //! Queues, index and checkpoint are built from the copied log, so that they end where it ends; metadata, configuration,
-//! compacted topics and what repairs found lost are copied. The log of a snapshot lies in `commitlog` alone.
+//! compacted topics, what repairs found lost and the delay levels are copied. The log of a snapshot lies in `commitlog` alone.
 //!
 //! Across threads: appends, reads and deletions go on; a deletion that comes first makes the snapshot begin
 //! later. Across a crash: as any copy.
@@ -87,7 +87,7 @@ impl Store {
         }
     }
 
-    /// Options that make queue and index files of the lengths that the store's have.
+    /// Options that make queue and index files as the store has them.
     fn geometry(&self) -> StoreOptions {
         let files = &self.inner.files;
         let mut options = StoreOptions::default();
@@ -109,6 +109,8 @@ impl Store {
         if let Some(index) = index.or(mark.map(|mark| mark.index_geometry())) {
             (options.index_slots, options.index_entries) = (index.slots, index.entries);
         }
+        // For a copy of a directory that remembers none.
+        options.delay_levels = Some(self.delay_tables().latest().clone());
         options.commit_log_paths.clear();
         options.read_only_commit_log_paths.clear();
         options
@@ -206,10 +208,8 @@ impl Snapshot<'_> {
         }
         let side = self.copy.side();
         self.copy.vfs.create_dir(&side).at(&side, "making a folder of a snapshot")?;
-        for (from, to) in
-            [(self.source.repairs(), self.copy.repairs()), (self.source.checkpoint(), self.copy.checkpoint())]
-        {
-            self.file(&from, &to)?;
+        for path in [StoreFiles::repairs, StoreFiles::checkpoint, StoreFiles::delay_levels_file] {
+            self.file(&path(self.source), &path(self.copy))?;
         }
         // Behind the JSON files, which so are no newer than it.
         copy_log(self.source, self.copy)

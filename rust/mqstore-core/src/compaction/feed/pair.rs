@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mqstore_format::{
-    BATCH_CQ_UNIT_BYTES, BatchCqUnit, DelayLevels, END_MARKER, encode_blank, offset_file_name,
-};
+use mqstore_format::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER, encode_blank, offset_file_name};
 use mqstore_io::switch;
 use mqstore_io::{Access, VfsFile};
 
@@ -14,6 +12,7 @@ use crate::compaction::cursor::{Listed, PairCursor, read_units};
 use crate::compaction::folder::{FilePair, LOG_DIR, QUEUE_DIR, queue_dir};
 use crate::compaction::geometry::{CompactionGeometry, UNIT_BYTES};
 use crate::compaction::model::OutputPair;
+use crate::compaction::writer::sparse_tags_code;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
@@ -223,7 +222,7 @@ fn complete(
     };
     let (mut entries, mut log_end) = (Vec::new(), 0);
     while let Some(record) = cursor.next_record()? {
-        let code = record.tags_code(&DelayLevels::default());
+        let code = sparse_tags_code(files, &record)?;
         let (position, size) = (record.physical_offset, record.size as i32);
         let unit = BatchCqUnit::new(position, size, code, record.store_timestamp, record.queue_offset, 1);
         entries.extend_from_slice(&unit.encode());

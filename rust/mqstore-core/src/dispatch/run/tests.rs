@@ -137,7 +137,10 @@ fn plain(rules: &DispatchRules, inputs: &[Input], log: &Log) -> Entries {
         let delay = properties.get("DELAY").filter(|_| input.topic == mqstore_format::SCHEDULE_TOPIC);
         let code = match delay.map_or(0, |delay| delay.parse::<i32>().unwrap()) {
             0 => properties.get("TAGS").map_or(0, tags_code),
-            level => rules.delay_levels.delivery_time(level.min(18), STORED),
+            level => {
+                let levels = rules.delays.at(*offset);
+                levels.delivery_time(level.min(levels.max_level()), STORED)
+            }
         };
         let head = log.list.segments()[(offset / SEGMENT) as usize].file().unwrap();
         let mut size = [0; 4];
@@ -201,9 +204,12 @@ proptest! {
         cut in any::<proptest::sample::Index>(),
         mapped in 0..4_usize,
         crc: bool,
+        own_levels: bool,
     ) {
+        let own = mqstore_format::DelayLevels::parse("7s 1h 2d").unwrap();
         let rules = DispatchRules {
             index_tags,
+            delays: if own_levels { crate::files::DelayTables::of(own) } else { crate::files::DelayTables::default() },
             batch_topics: batched(),
             ..DispatchRules::default()
         };

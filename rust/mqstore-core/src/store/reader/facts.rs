@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mqstore_format::CQ_UNIT_BYTES;
 
 use super::Reader;
+use crate::files::DelayTables;
 use crate::options::StoreOptions;
 use crate::store::info::Geometry;
 
@@ -12,6 +13,11 @@ impl Reader {
     /// As it was opened.
     pub(crate) fn options(&self) -> &StoreOptions {
         &self.options
+    }
+
+    /// The tables of delay levels.
+    pub(crate) fn delays(&self) -> &DelayTables {
+        &self.delays
     }
 
     /// How large queue and index files are made here, and what is in them.

@@ -13,6 +13,7 @@
 //!
 //! Reads are never hindered. Across threads: a change that came before the crash may end after it.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,8 +24,8 @@ use rustix::io::Errno;
 use crate::region::{MapObserver, Region, RegionError};
 use crate::sync::{AtomicU64, Mutex, Ordering, Raise};
 use crate::vfs::{
-    Access, DirEntry, Environment, FileStat, LockError, LockHolder, MapAccess, SpaceInfo, StoreLock, Vfs,
-    VfsFile,
+    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, MapAccess, SpaceInfo,
+    StoreLock, Vfs, VfsFile,
 };
 
 /// Bytes of a block of the disk, the least that is taken.
@@ -225,6 +226,10 @@ impl Vfs for FaultVfs {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         self.inner.list(dir)
+    }
+
+    fn list_kinds(&self, dir: &Path) -> io::Result<Vec<(OsString, FileKind)>> {
+        self.inner.list_kinds(dir)
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {

@@ -14,7 +14,7 @@
 //!   proves nothing: the caller has to write the bytes again, then sync.
 //!
 //! No method follows a symbolic link in the last part of the path of a file, and none waits for a pipe
-//! or a device; [`Vfs::list`], [`Vfs::sync_dir`] and [`Vfs::free_space`] take a link to a folder, so that
+//! or a device; [`Vfs::list`], [`Vfs::list_kinds`], [`Vfs::sync_dir`] and [`Vfs::free_space`] take a link to a folder, so that
 //! a store's root may be one. Methods may be called from many threads at once; calls on the same bytes at the same time
 //! give one of the possible orders a page.
 
@@ -188,6 +188,12 @@ pub trait Vfs: Send + Sync + Debug {
     /// All names in `dir`, sorted by their bytes, without `.` and `..`. A name that vanishes while
     /// the folder is read is left out.
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;
+
+    /// As [`Vfs::list`], with what each name stands for and nothing else: for folders of very many names,
+    /// where most file systems need not look at each of them for that.
+    fn list_kinds(&self, dir: &Path) -> io::Result<Vec<(OsString, FileKind)>> {
+        Ok(self.list(dir)?.into_iter().map(|entry| (entry.name, entry.stat.kind)).collect())
+    }
 
     /// Makes one folder; its parent must exist and the name must be free. Durable after
     /// [`Vfs::sync_dir`] of the parent.

@@ -7,7 +7,7 @@
 //! Nothing on disk, and nothing to recover: what a topic holds are the offsets of its queues, and the bytes of the log
 //! are those of its segments.
 
-use mqstore_io::sync::{AtomicI64, AtomicU64, Ordering, Raise};
+use mqstore_io::sync::{Arc, AtomicI64, AtomicU64, Ordering, Raise};
 
 use super::append::{CommitLog, Pending, PutState};
 use crate::error::StoreError;
@@ -18,7 +18,7 @@ use crate::error::StoreError;
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Room {
-    topic: Box<str>,
+    topic: Arc<str>,
     /// The quota in messages; 0 for none.
     limit: AtomicU64,
     /// The next offsets of all queues together, kept where there is a quota. Changes under the put lock.
@@ -31,9 +31,9 @@ pub struct Room {
 
 impl Room {
     /// Of a topic without a quota.
-    pub fn new(topic: &str) -> Self {
+    pub fn new(topic: &Arc<str>) -> Self {
         Self {
-            topic: topic.into(),
+            topic: Arc::clone(topic),
             limit: AtomicU64::new(0),
             drawn: AtomicI64::new(0),
             freed: AtomicU64::new(0),

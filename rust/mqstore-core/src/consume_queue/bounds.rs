@@ -38,6 +38,8 @@ struct Tail {
     used: u64,
     /// What looks wrong near the end.
     odd: Option<String>,
+    /// Position and content of the first unit, where all slots were looked at.
+    first: Option<(u64, CqUnit)>,
 }
 
 /// Where a queue is to end for the log to hold all its records.
@@ -59,28 +61,41 @@ impl ConsumeQueue {
     /// [`Self::damaged`].
     pub fn recover_bounds(&self) -> Result<(), StoreError> {
         let mut writing = self.writing.lock();
-        let mut listing = match writing.listed.take() {
+        let listed = writing.listed.take();
+        let first_time = listed.is_some();
+        let mut listing = match listed {
             Some(listed) => *listed,
             None => self.list_files()?,
         };
         self.forget_uncommitted(&mut writing);
-        writing.vacant = listing.empty_last.into_iter().collect();
+        if let Some(base) = listing.empty_last {
+            writing.busy_mut().vacant.insert(base);
+        }
         writing.used_end = 0;
-        *self.damage.lock() = Damage { files: listing.damaged.take(), units: None };
+        self.change_damage(|damage| *damage = Damage { files: listing.damaged.take(), units: None });
         let mut bounds = (0, 0, 0);
         while let Some(&base) = listing.bases.last() {
-            let tail = self.tail(base)?;
+            // Of very many queues most are not used soon: they take no room in the cache of open files.
+            let file = if first_time { self.open_once(base)? } else { self.file(base)? };
+            let tail = self.tail_of(&*file, base, self.layout().file_bytes())?;
             if let Some(odd) = tail.odd {
-                self.damage.lock().units.get_or_insert(odd);
+                self.change_damage(|damage| _ = damage.units.get_or_insert(odd));
             }
             if let Some((position, unit)) = tail.last {
                 writing.used_end = offset_at(base, tail.used);
                 let max = offset_at(base, position) + 1;
-                let min = self.find_min(&mut writing, &listing.bases, max, 0)?;
+                let min = match tail.first.filter(|_| listing.bases.len() == 1) {
+                    Some((position, first)) => {
+                        let offset = offset_at(base, position);
+                        writing.min_record = Some((offset, first.physical_offset as u64));
+                        offset
+                    }
+                    None => self.find_min(&mut writing, &listing.bases, max, 0)?,
+                };
                 bounds = (min, max, physical_end(&unit).unwrap_or_default());
                 break;
             }
-            writing.vacant.insert(base);
+            writing.busy_mut().vacant.insert(base);
             listing.bases.pop();
         }
         writing.found_end = writing.used_end;
@@ -111,7 +126,7 @@ impl ConsumeQueue {
         let bases = self.bases.read().clone();
         let cut = self.find_cut(&bases, writing.used_end, log_end)?;
         let dropped = bases.get(cut.files..).unwrap_or_default().iter().copied();
-        let mut gone: Vec<u64> = dropped.chain(mem::take(&mut writing.vacant)).collect();
+        let mut gone: Vec<u64> = dropped.chain(mem::take(&mut writing.busy_mut().vacant)).collect();
         gone.sort_unstable();
         writing.min_record = None;
         // No reader may still be led to what is about to go.
@@ -127,7 +142,7 @@ impl ConsumeQueue {
             self.zero(&mut writing, base, kept..used)?;
             odd = self.tail(base)?.odd;
         }
-        self.damage.lock().units = odd;
+        self.change_damage(|damage| damage.units = odd);
         writing.used_end = cut.end;
         writing.found_end = cut.end;
         Ok(cut.removed)
@@ -137,8 +152,8 @@ impl ConsumeQueue {
     /// it, and those before it are in order.
     fn is_clean_before(&self, writing: &Writing, log_end: u64) -> bool {
         let record_stays = self.physical_end.load(Ordering::Acquire) as u64 <= log_end;
-        let ends_there = writing.vacant.is_empty() && writing.used_end == self.max_offset();
-        record_stays && ends_there && self.damage.lock().units.is_none()
+        let ends_there = writing.busy().vacant.is_empty() && writing.used_end == self.max_offset();
+        record_stays && ends_there && self.has_good_units()
     }
 
     /// The maximum that [`Self::truncate`] would leave, without changing anything: where the queue
@@ -199,7 +214,7 @@ impl ConsumeQueue {
         *writing = Writing::default();
         self.home.cache.forget_dir(&self.folder());
         self.bases.write().clear();
-        *self.damage.lock() = Damage::default();
+        self.change_damage(|damage| *damage = Damage::default());
         self.publish((0, 0, 0));
     }
 
@@ -211,10 +226,8 @@ impl ConsumeQueue {
 
     /// Drops slots that were written and never committed, and the files that they alone made.
     pub(super) fn forget_uncommitted(&self, writing: &mut Writing) {
-        writing.covered.clear();
-        writing.recent = None;
         writing.found_end = writing.used_end;
-        for path in mem::take(&mut writing.staged).into_values() {
+        for path in writing.forget_uncommitted().into_values() {
             self.home.cache.forget(&path);
             // What stays is in the staging folder, which is emptied by the next open.
             let _ = self.home.files.vfs.remove_file(&path);
@@ -231,9 +244,9 @@ impl ConsumeQueue {
     /// a writer there may be slots behind those that are not written yet, between others that are.
     pub fn damaged_before(&self, log_end: u64) -> Result<Option<String>, StoreError> {
         {
-            let damage = self.damage.lock();
+            let damage = self.damage();
             if damage.files.is_some() || damage.units.is_none() {
-                return Ok(damage.files.clone());
+                return Ok(damage.files);
             }
         }
         let writing = self.writing.lock();
@@ -250,17 +263,20 @@ impl ConsumeQueue {
     }
 
     fn tail_below(&self, base: u64, end: u64) -> Result<Tail, StoreError> {
-        let file = self.file(base)?;
+        self.tail_of(&*self.file(base)?, base, end)
+    }
+
+    fn tail_of(&self, file: &dyn VfsFile, base: u64, end: u64) -> Result<Tail, StoreError> {
         let mut tail = Tail::default();
-        let mut next: Option<CqUnit> = None;
+        let mut next: Option<(u64, CqUnit)> = None;
         let mut stop = 0;
-        slots::data_end(&*file, self.layout().file_bytes())
+        slots::data_end(file, self.layout().file_bytes())
             .and_then(|used| {
-                slots::backwards(&*file, used.min(end), |position, slot| {
+                slots::backwards(file, used.min(end), |position, slot| {
                     if tail.used == 0 && slot != Slot::Empty {
                         tail.used = position + UNIT_BYTES;
                     }
-                    if let Some(odd) = oddity(slot, next.as_ref()) {
+                    if let Some(odd) = oddity(slot, next.as_ref().map(|(_, unit)| unit)) {
                         tail.odd.get_or_insert_with(|| {
                             format!(
                                 "{}: queue offset {}: {odd}",
@@ -270,11 +286,14 @@ impl ConsumeQueue {
                         });
                     }
                     if let Slot::Unit(unit) = slot {
-                        next = Some(unit);
+                        next = Some((position, unit));
                         if tail.last.is_none() {
                             tail.last = Some((position, unit));
                             stop = position.saturating_sub(CHUNK_BYTES);
                         }
+                    }
+                    if position == 0 {
+                        tail.first = next;
                     }
                     match tail.last {
                         Some(_) if position <= stop => ControlFlow::Break(()),

@@ -26,6 +26,16 @@ pub(super) struct Covered {
 }
 
 impl Covered {
+    /// Nothing.
+    pub(super) const fn new() -> Self {
+        Self { stretches: Vec::new() }
+    }
+
+    /// Whether it is nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.stretches.is_empty()
+    }
+
     /// The lowest stretch.
     pub(super) fn first(&self) -> Option<&Stretch> {
         self.stretches.first()
@@ -84,11 +94,6 @@ impl Covered {
             stretch.start = stretch.start.max(offset);
             stretch.start < stretch.end
         });
-    }
-
-    /// Forgets everything.
-    pub(super) fn clear(&mut self) {
-        self.stretches = Vec::new();
     }
 }
 

@@ -11,11 +11,11 @@
 //! Source: `ConsumeQueueStore#load`, `MappedFileQueue#doLoad`, `RocksDBConsumeQueueStore`.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use mqstore_format::{parse_offset_file_name, parse_queue_dir_name, validate_stored_topic};
-use mqstore_io::sync::map_with_helpers;
+use mqstore_io::sync::{Arc, map_with_helpers};
 use mqstore_io::{DirEntry, FileKind, Vfs};
 
 use super::layout::QueueLayout;
@@ -27,7 +27,8 @@ const LISTING_THREAD: &str = "mq-list";
 /// A folder that is named like a queue.
 #[derive(Debug)]
 pub(super) struct FoundQueue {
-    pub(super) topic: String,
+    /// One text for all queues of the topic.
+    pub(super) topic: Arc<str>,
     pub(super) queue_id: i32,
     pub(super) entries: Vec<DirEntry>,
 }
@@ -64,24 +65,22 @@ pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<Found, StoreError> {
         }
         Ok(_) => {}
     }
-    let topics = list(vfs, root)?;
-    let rocksdb = is_rocksdb(&topics);
+    let topics = list_kinds(vfs, root)?;
+    let rocksdb = is_rocksdb(topics.iter().map(|(name, kind)| (name.as_os_str(), *kind)));
     if rocksdb {
         found.strays.push(stray(root, ROCKSDB.to_owned()));
     }
     let mut folders = Vec::new();
-    for entry in &topics {
-        let path = root.join(&entry.name);
-        if entry.stat.kind != FileKind::Directory {
+    for (name, kind) in &topics {
+        let path = root.join(name);
+        if *kind != FileKind::Directory {
             if !rocksdb {
-                found
-                    .strays
-                    .push(stray(&path, format!("{}, not the folder of a topic", kind_name(entry.stat.kind))));
+                found.strays.push(stray(&path, format!("{}, not the folder of a topic", kind_name(*kind))));
             }
             continue;
         }
-        match entry.name.to_str().filter(|name| validate_stored_topic(name).is_ok()) {
-            Some(topic) => folders.push((topic.to_owned(), path)),
+        match name.to_str().filter(|name| validate_stored_topic(name).is_ok()) {
+            Some(topic) => folders.push((topic, path)),
             None => found.strays.push(stray(&path, "its name cannot be a topic".to_owned())),
         }
     }
@@ -89,13 +88,16 @@ pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<Found, StoreError> {
     let topics = map_with_helpers(helpers, LISTING_THREAD, &folders, |(topic, folder)| {
         scan_topic(vfs, folder, topic)
     })?;
-    let mut queues = Vec::new();
+    let mut queues = Vec::with_capacity(topics.iter().map(|topic| topic.queues.len()).sum());
     for topic in topics {
         queues.extend(topic.queues);
         found.strays.extend(topic.strays);
     }
     let entries = map_with_helpers(helpers, LISTING_THREAD, &queues, |queue| {
-        list(vfs, &root.join(&queue.topic).join(queue.queue_id.to_string()))
+        let mut entries = list(vfs, &root.join(&*queue.topic).join(queue.queue_id.to_string()))?;
+        // Those of all queues are in memory together, and most are one.
+        entries.shrink_to_fit();
+        Ok::<_, StoreError>(entries)
     })?;
     for (queue, entries) in queues.iter_mut().zip(entries) {
         queue.entries = entries;
@@ -104,28 +106,28 @@ pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<Found, StoreError> {
     Ok(found)
 }
 
-/// The queues of a topic, without their files.
+/// The queues of a topic by their numbers, without their files.
 fn scan_topic(vfs: &dyn Vfs, folder: &Path, topic: &str) -> Result<Found, StoreError> {
     let mut found = Found::default();
-    let entries = list(vfs, folder)?;
-    if is_rocksdb(&entries) {
+    let entries = list_kinds(vfs, folder)?;
+    if is_rocksdb(entries.iter().map(|(name, kind)| (name.as_os_str(), *kind))) {
         found.strays.push(stray(folder, ROCKSDB.to_owned()));
         return Ok(found);
     }
-    for entry in entries {
-        let path = folder.join(&entry.name);
-        if entry.stat.kind != FileKind::Directory {
-            found
-                .strays
-                .push(stray(&path, format!("{}, not the folder of a queue", kind_name(entry.stat.kind))));
+    let topic: Arc<str> = topic.into();
+    for (name, kind) in entries {
+        if kind != FileKind::Directory {
+            let reason = format!("{}, not the folder of a queue", kind_name(kind));
+            found.strays.push(stray(&folder.join(name), reason));
             continue;
         }
-        let Some(queue_id) = entry.name.to_str().and_then(parse_queue_dir_name) else {
-            found.strays.push(stray(&path, "its name is no queue id".to_owned()));
+        let Some(queue_id) = name.to_str().and_then(parse_queue_dir_name) else {
+            found.strays.push(stray(&folder.join(name), "its name is no queue id".to_owned()));
             continue;
         };
-        found.queues.push(FoundQueue { topic: topic.to_owned(), queue_id, entries: Vec::new() });
+        found.queues.push(FoundQueue { topic: Arc::clone(&topic), queue_id, entries: Vec::new() });
     }
+    found.queues.sort_unstable_by_key(|queue| queue.queue_id);
     Ok(found)
 }
 
@@ -148,6 +150,14 @@ fn list(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<DirEntry>, StoreError> {
     }
 }
 
+/// As [`list`], with the kinds of what is there alone.
+fn list_kinds(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<(OsString, FileKind)>, StoreError> {
+    match vfs.list_kinds(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        result => result.at(folder, "listing queues"),
+    }
+}
+
 /// The length that most queue files have, and of two that are equally frequent rather `configured`; `None` when there is
 /// no file of a possible one.
 pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64) -> Option<u64> {
@@ -164,8 +174,8 @@ pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64
 
 /// Sorts the entries of the folder of one queue into files and others.
 pub(super) fn classify(folder: &Path, entries: &[DirEntry], layout: QueueLayout) -> Listing {
-    let mut listing = Listing::default();
-    if is_rocksdb(entries) {
+    let mut listing = Listing { bases: Vec::with_capacity(entries.len()), ..Listing::default() };
+    if is_rocksdb(entries.iter().map(|entry| (entry.name.as_os_str(), entry.stat.kind))) {
         listing.strays.push(stray(folder, ROCKSDB.to_owned()));
         listing.damaged = Some(format!("{}: {ROCKSDB}", folder.display()));
         return listing;
@@ -217,10 +227,10 @@ fn base_of(name: &OsStr) -> Option<u64> {
 
 const ROCKSDB: &str = "holds a RocksDB database; queues of that kind are rebuilt from the log";
 
-fn is_rocksdb(entries: &[DirEntry]) -> bool {
-    entries.iter().filter(|entry| entry.stat.kind == FileKind::File).any(|entry| {
-        let name = entry.name.as_encoded_bytes();
-        name == b"CURRENT" || name.starts_with(b"MANIFEST-")
+fn is_rocksdb<'a>(mut entries: impl Iterator<Item = (&'a OsStr, FileKind)>) -> bool {
+    entries.any(|(name, kind)| {
+        let name = name.as_encoded_bytes();
+        kind == FileKind::File && (name == b"CURRENT" || name.starts_with(b"MANIFEST-"))
     })
 }
 

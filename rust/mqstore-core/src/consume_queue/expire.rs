@@ -69,8 +69,9 @@ impl ConsumeQueue {
                 let kept: Vec<u64> = bases.iter().copied().filter(|other| *other != base).collect();
                 *bases = kept;
             }
-            writing.dirty_files.remove(&base);
-            writing.recent = None;
+            let busy = writing.busy_mut();
+            busy.dirty_files.remove(&base);
+            busy.recent = None;
             self.home.remove_file(&file.path, "deleting a queue file")?;
             switch::step("retention.sync_queue_removal", || self.home.files.vfs.sync_dir(&folder))
                 .at(&folder, "syncing a queue's folder")?;

@@ -8,6 +8,7 @@
 //! Source: `ConsumeQueue`, `ConsumeQueueInterface`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::path::PathBuf;
 
 use mqstore_format::{CQ_UNIT_BYTES, CqUnit, offset_file_name};
@@ -30,7 +31,7 @@ const READ_BYTES: u64 = 52_428 * UNIT_BYTES;
 pub struct ConsumeQueue {
     pub(super) home: Arc<Home>,
     pub(super) this: Weak<Self>,
-    topic: Box<str>,
+    topic: Arc<str>,
     queue_id: i32,
     /// Files that have their name, ascending; the last one holds the last unit.
     pub(super) bases: RwLock<Vec<u64>>,
@@ -38,7 +39,7 @@ pub struct ConsumeQueue {
     /// The commit position: one past the last unit that readers may see.
     pub(super) committed: AtomicI64,
     pub(super) physical_end: AtomicI64,
-    pub(super) damage: Mutex<Damage>,
+    damage: Mutex<Option<Box<Damage>>>,
     pub(super) writing: Mutex<Writing>,
     /// Whether the queue is on its home's list of queues to sync.
     pub(super) dirty: AtomicBool,
@@ -64,7 +65,7 @@ impl UnitPlace {
 }
 
 /// What is known against a queue.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Damage {
     /// Files that are missing, or not as they should be.
     pub(super) files: Option<String>,
@@ -75,12 +76,8 @@ pub(super) struct Damage {
 /// What only writers touch.
 #[derive(Debug, Default)]
 pub(super) struct Writing {
-    /// Slots at or above the commit position that this process wrote.
-    pub(super) covered: Covered,
-    /// Files that have no name yet, and where they are meanwhile.
-    pub(super) staged: BTreeMap<u64, PathBuf>,
-    /// Files with a name and without a unit, which a new file of that name may replace.
-    pub(super) vacant: BTreeSet<u64>,
+    /// Nothing, but for a queue that is being written or is to be cut.
+    busy: Option<Box<Busy>>,
     /// No slot at or above this offset holds anything.
     pub(super) used_end: i64,
     /// No slot at or above this offset holds anything but what `covered` counts, and blanks.
@@ -89,18 +86,76 @@ pub(super) struct Writing {
     pub(super) min_record: Option<(i64, u64)>,
     /// What the folder held when the set was loaded, until somebody looks for the bounds.
     pub(super) listed: Option<Box<Listing>>,
+}
+
+/// What is to be remembered of a queue that somebody writes to, until all of it is synced.
+#[derive(Debug)]
+pub(super) struct Busy {
+    /// Slots at or above the commit position that this process wrote.
+    pub(super) covered: Covered,
+    /// Files that have no name yet, and where they are meanwhile.
+    pub(super) staged: BTreeMap<u64, PathBuf>,
+    /// Files with a name and without a unit, which a new file of that name may replace.
+    pub(super) vacant: BTreeSet<u64>,
     /// Named files with unsynced bytes.
     pub(super) dirty_files: BTreeSet<u64>,
     /// The file of the last write, as long as the cache of descriptors keeps it open.
     pub(super) recent: Option<(u64, Weak<dyn VfsFile>)>,
 }
 
+impl Busy {
+    const fn new() -> Self {
+        Self {
+            covered: Covered::new(),
+            staged: BTreeMap::new(),
+            vacant: BTreeSet::new(),
+            dirty_files: BTreeSet::new(),
+            recent: None,
+        }
+    }
+}
+
+impl Writing {
+    pub(super) fn busy(&self) -> &Busy {
+        static IDLE: Busy = Busy::new();
+        self.busy.as_deref().unwrap_or(&IDLE)
+    }
+
+    pub(super) fn busy_mut(&mut self) -> &mut Busy {
+        self.busy.get_or_insert_with(|| Box::new(Busy::new()))
+    }
+
+    /// Whether nothing is to be remembered of a write.
+    #[cfg(test)]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.busy.is_none()
+    }
+
+    /// Forgets all slots that are not committed; answers the files without a name.
+    pub(super) fn forget_uncommitted(&mut self) -> BTreeMap<u64, PathBuf> {
+        let Some(busy) = &mut self.busy else { return BTreeMap::new() };
+        busy.covered = Covered::new();
+        busy.recent = None;
+        let staged = mem::take(&mut busy.staged);
+        self.rest();
+        staged
+    }
+
+    /// Gives back the room of what is no longer to be remembered: very many queues have been written once.
+    pub(super) fn rest(&mut self) {
+        let Busy { covered, staged, vacant, dirty_files, recent: _ } = self.busy();
+        if covered.is_empty() && staged.is_empty() && vacant.is_empty() && dirty_files.is_empty() {
+            self.busy = None;
+        }
+    }
+}
+
 impl ConsumeQueue {
-    pub(super) fn new(home: &Arc<Home>, topic: &str, queue_id: i32) -> Arc<Self> {
+    pub(super) fn new(home: &Arc<Home>, topic: &Arc<str>, queue_id: i32) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             home: Arc::clone(home),
             this: Weak::clone(this),
-            topic: topic.into(),
+            topic: Arc::clone(topic),
             queue_id,
             bases: RwLock::new(Vec::new()),
             min: AtomicI64::new(0),
@@ -116,6 +171,11 @@ impl ConsumeQueue {
 
     /// The topic.
     pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The topic, as a text that may be kept: all queues of the topic share it.
+    pub fn shared_topic(&self) -> &Arc<str> {
         &self.topic
     }
 
@@ -151,8 +211,24 @@ impl ConsumeQueue {
     /// Why units may be missing or wrong, in words; `None` when nothing is known against the files.
     /// Renewed by [`Self::recover_bounds`], and by [`Self::truncate`] for what it cut away.
     pub fn damaged(&self) -> Option<String> {
-        let damage = self.damage.lock();
-        damage.files.clone().or_else(|| damage.units.clone())
+        let damage = self.damage();
+        damage.files.or(damage.units)
+    }
+
+    pub(super) fn damage(&self) -> Damage {
+        self.damage.lock().as_deref().cloned().unwrap_or_default()
+    }
+
+    pub(super) fn change_damage(&self, change: impl FnOnce(&mut Damage)) {
+        let mut damage = self.damage.lock();
+        let mut now = damage.take().map(|damage| *damage).unwrap_or_default();
+        change(&mut now);
+        *damage = (now.files.is_some() || now.units.is_some()).then(|| Box::new(now));
+    }
+
+    /// Whether nothing is known against its units.
+    pub(super) fn has_good_units(&self) -> bool {
+        self.damage.lock().as_ref().is_none_or(|damage| damage.units.is_none())
     }
 
     /// Whether [`super::QueueSet::flush`] would sync something of this queue.
@@ -297,6 +373,12 @@ impl ConsumeQueue {
     pub(super) fn file(&self, base: u64) -> Result<Arc<dyn VfsFile>, StoreError> {
         let path = self.path(base);
         self.home.cache.get(&path, self.home.access).at(&path, "opening a queue file")
+    }
+
+    /// The file `base`, not kept open.
+    pub(super) fn open_once(&self, base: u64) -> Result<Arc<dyn VfsFile>, StoreError> {
+        let path = self.path(base);
+        self.home.files.vfs.open(&path, self.home.access).at(&path, "opening a queue file")
     }
 
     pub(super) fn io(&self, base: u64, action: &'static str, source: std::io::Error) -> StoreError {

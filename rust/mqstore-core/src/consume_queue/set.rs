@@ -30,14 +30,46 @@ fn open_queue_files(files: &StoreFiles) -> Arc<FileCache> {
     Arc::new(FileCache::new(Arc::clone(&files.vfs), count as usize))
 }
 
-/// The queues of one topic, by id.
-type TopicQueues = BTreeMap<i32, Arc<ConsumeQueue>>;
+/// The queues of one topic.
+#[derive(Debug, Default)]
+struct TopicQueues {
+    /// By id, ascending. Most topics of a store with very many of them have one.
+    queues: Vec<(i32, Arc<ConsumeQueue>)>,
+}
+
+impl TopicQueues {
+    fn get(&self, queue_id: i32) -> Option<&Arc<ConsumeQueue>> {
+        let place = self.queues.binary_search_by_key(&queue_id, |(id, _)| *id).ok()?;
+        self.queues.get(place).map(|(_, queue)| queue)
+    }
+
+    fn get_or_insert_with(
+        &mut self,
+        queue_id: i32,
+        make: impl FnOnce() -> Arc<ConsumeQueue>,
+    ) -> Arc<ConsumeQueue> {
+        if let Some(queue) = self.get(queue_id) {
+            return Arc::clone(queue);
+        }
+        let queue = make();
+        let place = self.queues.partition_point(|(id, _)| *id < queue_id);
+        if self.queues.is_empty() {
+            self.queues.reserve_exact(1);
+        }
+        self.queues.insert(place, (queue_id, Arc::clone(&queue)));
+        queue
+    }
+
+    fn ids(&self) -> impl Iterator<Item = i32> {
+        self.queues.iter().map(|(id, _)| *id)
+    }
+}
 
 /// The consume queues of one store.
 #[derive(Debug)]
 pub struct QueueSet {
     home: Arc<Home>,
-    queues: RwLock<BTreeMap<Box<str>, TopicQueues>>,
+    queues: RwLock<BTreeMap<Arc<str>, TopicQueues>>,
     batch: BatchQueues,
     strays: Mutex<Vec<Stray>>,
     /// Whether no file tells how long they are.
@@ -112,12 +144,12 @@ impl QueueSet {
         strays.extend(found.strays);
         let mut queues = self.queues.write();
         for found in found.queues {
-            let known = queues.entry(found.topic.as_str().into()).or_default();
-            let queue = known
-                .entry(found.queue_id)
-                .or_insert_with(|| ConsumeQueue::new(&self.home, &found.topic, found.queue_id));
+            let known = queues.entry(Arc::clone(&found.topic)).or_default();
+            let queue = known.get_or_insert_with(found.queue_id, || {
+                ConsumeQueue::new(&self.home, &found.topic, found.queue_id)
+            });
             let mut listing = discover::classify(&queue.folder(), &found.entries, self.home.layout);
-            queue.damage.lock().files.clone_from(&listing.damaged);
+            queue.change_damage(|damage| damage.files.clone_from(&listing.damaged));
             strays.append(&mut listing.strays);
             if alone {
                 queue.writing.lock().listed = Some(Box::new(listing));
@@ -157,7 +189,7 @@ impl QueueSet {
 
     /// The queue, if it is known.
     pub fn get(&self, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
-        self.queues.read().get(topic)?.get(&queue_id).cloned()
+        self.queues.read().get(topic)?.get(queue_id).cloned()
     }
 
     /// The queue; a new one has no files before its first commit. Fails on a read-only set, and on a
@@ -168,10 +200,9 @@ impl QueueSet {
         }
         self.home.may_add(topic, queue_id)?;
         let mut queues = self.queues.write();
-        let topic_queues = queues.entry(topic.into()).or_default();
-        let queue =
-            topic_queues.entry(queue_id).or_insert_with(|| ConsumeQueue::new(&self.home, topic, queue_id));
-        Ok(Arc::clone(queue))
+        let topic = queues.get_key_value(topic).map_or_else(|| topic.into(), |(topic, _)| Arc::clone(topic));
+        let known = queues.entry(Arc::clone(&topic)).or_default();
+        Ok(known.get_or_insert_with(queue_id, || ConsumeQueue::new(&self.home, &topic, queue_id)))
     }
 
     /// The batch queue, if it is known.
@@ -191,7 +222,10 @@ impl QueueSet {
 
     /// All queues but batch queues, by topic and id.
     pub fn all(&self) -> Vec<Arc<ConsumeQueue>> {
-        self.queues.read().values().flat_map(BTreeMap::values).cloned().collect()
+        let queues = self.queues.read();
+        let mut all = Vec::with_capacity(queues.values().map(|topic| topic.queues.len()).sum());
+        all.extend(queues.values().flat_map(|topic| topic.queues.iter().map(|(_, queue)| Arc::clone(queue))));
+        all
     }
 
     /// Lets everybody look again who waits for a queue.
@@ -202,13 +236,13 @@ impl QueueSet {
 
     /// Number of queues, batch queues included.
     pub fn count(&self) -> usize {
-        self.queues.read().values().map(BTreeMap::len).sum::<usize>() + self.batches().len()
+        self.queues.read().values().map(|topic| topic.queues.len()).sum::<usize>() + self.batches().len()
     }
 
     /// The ids of the queues of one topic, batch queues included.
     pub fn ids(&self, topic: &str) -> BTreeSet<i32> {
         let mut ids = self.batch.ids(topic);
-        ids.extend(self.queues.read().get(topic).into_iter().flat_map(BTreeMap::keys));
+        ids.extend(self.queues.read().get(topic).into_iter().flat_map(TopicQueues::ids));
         ids
     }
 
@@ -224,8 +258,7 @@ impl QueueSet {
     /// The ids of the queues of each topic, ascending; batch queues included.
     pub fn topics(&self) -> BTreeMap<String, Vec<i32>> {
         let queues = self.queues.read();
-        let plain =
-            queues.iter().map(|(topic, queues)| (topic.to_string(), queues.keys().copied().collect()));
+        let plain = queues.iter().map(|(topic, queues)| (topic.to_string(), queues.ids().collect()));
         let mut topics: BTreeMap<String, Vec<i32>> = plain.collect();
         for queue in self.batches() {
             let ids = topics.entry(queue.topic().to_owned()).or_default();

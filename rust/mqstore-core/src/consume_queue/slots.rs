@@ -122,9 +122,6 @@ pub(super) fn read_units<'a>(
 /// hole. Exact to [`CHUNK_BYTES`]; `len` where the file system has no holes.
 pub(super) fn data_end(file: &dyn VfsFile, len: u64) -> io::Result<u64> {
     // Whether data follows a position is true up to some point and false behind it.
-    if file.next_data(0)?.is_none() {
-        return Ok(0);
-    }
     let (mut low, mut high) = (0, FIRST_GUESS_BYTES);
     // Most queues of a store with very many of them are short.
     while high < len && file.next_data(high)?.is_some() {

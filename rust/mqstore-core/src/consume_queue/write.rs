@@ -136,7 +136,7 @@ impl ConsumeQueue {
     fn is_fresh(&self, writing: &Writing, part: &Part) -> bool {
         let ours = || {
             part.offsets.start >= writing.found_end.max(self.max_offset())
-                && writing.covered.holes(part.offsets.clone()) == [part.offsets.clone()]
+                && writing.busy().covered.holes(part.offsets.clone()) == [part.offsets.clone()]
         };
         part.offsets.start >= writing.used_end || ours()
     }
@@ -194,7 +194,7 @@ impl ConsumeQueue {
         }
         writing.used_end = writing.used_end.max(part.offsets.end);
         stretch.start = stretch.start.max(self.max_offset());
-        writing.covered.insert(stretch);
+        writing.busy_mut().covered.insert(stretch);
         Ok(())
     }
 
@@ -276,25 +276,25 @@ impl ConsumeQueue {
             return Ok(file);
         }
         let (path, file) = self.home.stage()?;
-        writing.staged.insert(base, path);
+        writing.busy_mut().staged.insert(base, path);
         Ok(file)
     }
 
     /// The file `base`, if it was made, with a name or without.
     fn file_there(&self, writing: &mut Writing, base: u64) -> Result<Option<Arc<dyn VfsFile>>, StoreError> {
         // Most writes go where the one before went: no path is built, and no table asked.
-        let recent = writing.recent.as_ref().filter(|(recent, _)| *recent == base);
+        let recent = writing.busy().recent.as_ref().filter(|(recent, _)| *recent == base);
         if let Some(file) = recent.and_then(|(_, file)| file.upgrade()) {
             return Ok(Some(file));
         }
         let file = if self.bases.read().binary_search(&base).is_ok() {
             self.file(base)?
-        } else if let Some(path) = writing.staged.get(&base) {
+        } else if let Some(path) = writing.busy().staged.get(&base) {
             self.home.cache.get(path, self.home.access).at(path, "opening a staged queue file")?
         } else {
             return Ok(None);
         };
-        writing.recent = Some((base, Arc::downgrade(&file)));
+        writing.busy_mut().recent = Some((base, Arc::downgrade(&file)));
         Ok(Some(file))
     }
 
@@ -305,7 +305,7 @@ impl ConsumeQueue {
         if named.is_some_and(|last| part.base < last) {
             return Some(format!("queue offset {offset} lies in a file that was deleted or lost"));
         }
-        let (gap, log_bytes) = match (writing.covered.first(), writing.covered.last()) {
+        let (gap, log_bytes) = match (writing.busy().covered.first(), writing.busy().covered.last()) {
             (Some(first), _) if named.is_none() && offset < first.start => {
                 (first.start - part.offsets.end, first.first_physical.saturating_sub(physical))
             }
@@ -336,8 +336,8 @@ impl ConsumeQueue {
     pub fn commit(&self, max_offset: i64) -> Result<CommitOutcome, StoreError> {
         let mut writing = self.writing.lock();
         let mut outcome = CommitOutcome::default();
-        let (Some(first), Some(last)) = (writing.covered.first().copied(), writing.covered.last().copied())
-        else {
+        let covered = &writing.busy().covered;
+        let (Some(first), Some(last)) = (covered.first().copied(), covered.last().copied()) else {
             return Ok(outcome);
         };
         let committed = self.max_offset();
@@ -349,14 +349,14 @@ impl ConsumeQueue {
         }
         // A queue that starts late has blanks from the start of its first file.
         let from = if starts { offset_at(self.layout().base_of(first.start), 0) } else { committed };
-        for hole in writing.covered.holes(from..target) {
+        for hole in writing.busy().covered.holes(from..target) {
             let blanks = self.fill_blank(&mut writing, hole.clone())?;
             if !starts || hole.start >= first.start {
                 outcome.gap_units += blanks;
             }
         }
         self.name_files(&mut writing, target)?;
-        let physical_end = match writing.covered.physical_end(target) {
+        let physical_end = match writing.busy().covered.physical_end(target) {
             Some(physical_end) => physical_end,
             None => self.physical_end_before(target)?,
         };
@@ -364,7 +364,7 @@ impl ConsumeQueue {
             writing.min_record = None;
             self.min.store(first.start, Ordering::Release);
         }
-        writing.covered.drop_below(target);
+        writing.busy_mut().covered.drop_below(target);
         self.physical_end.store(physical_end, Ordering::Release);
         self.committed.store(target, Ordering::Release);
         Ok(outcome)
@@ -430,14 +430,14 @@ impl ConsumeQueue {
 
     /// Gives their names to all files whose first slot lies below `end`, in order.
     fn name_files(&self, writing: &mut Writing, end: i64) -> Result<(), StoreError> {
-        while let Some((&base, staged)) = writing.staged.first_key_value() {
+        while let Some((&base, staged)) = writing.busy().staged.first_key_value() {
             if offset_at(base, 0) >= end {
                 break;
             }
             let (folder, path) = (self.folder(), self.path(base));
             let vfs = &self.home.files.vfs;
             let rename = || {
-                if writing.vacant.contains(&base) {
+                if writing.busy().vacant.contains(&base) {
                     // What is there was seen to hold no unit.
                     vfs.rename(staged, &path)
                 } else {
@@ -454,8 +454,9 @@ impl ConsumeQueue {
             self.home.cache.forget(&path);
             self.home.mark_folder(&folder);
             self.bases.write().push(base);
-            writing.vacant.remove(&base);
-            writing.staged.remove(&base);
+            let busy = writing.busy_mut();
+            busy.vacant.remove(&base);
+            busy.staged.remove(&base);
             self.touch(writing, base);
         }
         Ok(())
@@ -463,7 +464,7 @@ impl ConsumeQueue {
 
     /// Remembers that the file `base` has bytes to sync.
     pub(super) fn touch(&self, writing: &mut Writing, base: u64) {
-        writing.dirty_files.insert(base);
+        writing.busy_mut().dirty_files.insert(base);
         if !self.dirty.swap(true, Ordering::AcqRel) {
             self.home.mark_dirty(self.this.clone());
         }
@@ -473,7 +474,12 @@ impl ConsumeQueue {
     /// counts on them. What fails stays dirty.
     pub(super) fn flush_files(&self) -> Result<(), StoreError> {
         self.dirty.store(false, Ordering::Release);
-        let mut dirty = std::mem::take(&mut self.writing.lock().dirty_files);
+        let mut dirty = {
+            let mut writing = self.writing.lock();
+            let dirty = std::mem::take(&mut writing.busy_mut().dirty_files);
+            writing.rest();
+            dirty
+        };
         while let Some(base) = dirty.pop_first() {
             if self.bases.read().binary_search(&base).is_err() {
                 continue;
@@ -484,7 +490,7 @@ impl ConsumeQueue {
             });
             if let Err(error) = synced {
                 let mut writing = self.writing.lock();
-                writing.dirty_files.append(&mut dirty);
+                writing.busy_mut().dirty_files.append(&mut dirty);
                 self.touch(&mut writing, base);
                 return Err(error);
             }

@@ -7,7 +7,7 @@
 //! A topic that was removed keeps its state here: its records are still in the log, so a topic of that name that is made
 //! again goes on behind them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
@@ -70,7 +70,7 @@ pub struct TopicChange {
 const PERM_WRITE: i32 = 2;
 
 impl TopicState {
-    fn new(topic: &str, write_queues: u32, batch: bool, compaction: bool) -> Self {
+    fn new(topic: &Arc<str>, write_queues: u32, batch: bool, compaction: bool) -> Self {
         Self {
             offsets: Offsets::default(),
             room: Room::new(topic),
@@ -84,8 +84,8 @@ impl TopicState {
         }
     }
 
-    fn of(config: &TopicConfig, batch: bool) -> Self {
-        let state = Self::new(&config.name, count(config.write_queues), batch, config.is_compaction());
+    fn of(name: &Arc<str>, config: &TopicConfig, batch: bool) -> Self {
+        let state = Self::new(name, count(config.write_queues), batch, config.is_compaction());
         state.writable.store(config.perm & PERM_WRITE != 0, Ordering::Release);
         state
     }
@@ -137,9 +137,15 @@ impl TopicState {
 
 /// A counter for each queue of a topic, made when it is first asked for; asking takes no lock.
 ///
-/// Block 0 has the first [`FIRST_BLOCK`] counters, and each further one twice as many as the one before.
+/// Of the others, block 0 has the first [`FIRST_BLOCK`] counters, and each further one twice as many as the one
+/// before. A store may have very many topics of one queue: they need no blocks, and no room for them.
 #[derive(Debug, Default)]
-struct Offsets([OnceLock<Box<[Offset]>>; BLOCKS]);
+struct Offsets {
+    first: Offset,
+    others: OnceLock<Box<[Block; BLOCKS]>>,
+}
+
+type Block = OnceLock<Box<[Offset]>>;
 
 /// One of the counters, in a cache line of its own: two threads that append to two queues would take
 /// their neighbour's away from each other.
@@ -151,23 +157,27 @@ struct Offset {
 }
 
 const FIRST_BLOCK: usize = 8;
-/// Enough for 65,536 counters: `FIRST_BLOCK * (2^BLOCKS - 1)` are no fewer.
+/// Enough for 65,535 counters: `FIRST_BLOCK * (2^BLOCKS - 1)` are no fewer.
 const BLOCKS: usize = 14;
 
 impl Offsets {
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "every index of 16 bits has its place in one of the blocks")]
     fn at(&self, index: u16) -> &Offset {
-        let place = usize::from(index) + FIRST_BLOCK;
+        let Some(index) = usize::from(index).checked_sub(1) else { return &self.first };
+        let place = index + FIRST_BLOCK;
         let number = (place / FIRST_BLOCK).ilog2() as usize;
         let first = FIRST_BLOCK << number;
-        let block = self.0[number].get_or_init(|| (0..first).map(|_| Offset::default()).collect());
+        let blocks = self.others.get_or_init(Box::default);
+        let block = blocks[number].get_or_init(|| (0..first).map(|_| Offset::default()).collect());
         &block[place - first]
     }
 
     /// Those that were made.
     fn all(&self) -> impl Iterator<Item = &Offset> {
-        self.0.iter().filter_map(OnceLock::get).flat_map(|block| block.iter())
+        let blocks = self.others.get().into_iter().flat_map(|blocks| blocks.iter());
+        let others = blocks.filter_map(OnceLock::get).flat_map(|block| block.iter());
+        std::iter::once(&self.first).chain(others)
     }
 }
 
@@ -177,7 +187,7 @@ pub(crate) struct Topics {
     meta: Arc<MetaLog>,
     /// Topics that are not in the metadata log yet. Held while a topic is changed.
     pending: Mutex<BTreeMap<String, TopicConfig>>,
-    states: RwLock<HashMap<Box<str>, Arc<TopicState>>>,
+    states: RwLock<HashMap<Arc<str>, Arc<TopicState>>>,
     /// What the dispatcher goes by.
     batch: BatchTopics,
 }
@@ -219,21 +229,24 @@ impl Topics {
     /// The topics that `meta` and `queues` know, with each queue going on where `queues` end.
     pub(crate) fn new(meta: &Arc<MetaLog>, batch: BatchTopics, queues: &QueueSet) -> Self {
         let (all, batches) = (queues.all(), queues.batches());
-        let mut states: BTreeMap<Arc<str>, TopicState> = BTreeMap::new();
+        let mut states: HashMap<Arc<str>, Arc<TopicState>> = HashMap::new();
         for config in meta.topics() {
-            let name = config.name.as_str().into();
-            states.insert(name, TopicState::of(&config, batch.contains(&config.name)));
+            let name: Arc<str> = config.name.as_str().into();
+            let state = TopicState::of(&name, &config, batch.contains(&config.name));
+            states.insert(name, Arc::new(state));
         }
-        let plain = all.iter().map(|queue| (queue.topic(), queue.queue_id(), queue.max_offset()));
-        let batched = batches.iter().map(|queue| (queue.topic(), queue.queue_id(), queue.max_offset()));
-        let listed: Vec<Arc<str>> = states.keys().cloned().collect();
+        let plain =
+            all.iter().map(|queue| (Arc::clone(queue.shared_topic()), queue.queue_id(), queue.max_offset()));
+        let batched =
+            batches.iter().map(|queue| (queue.topic().into(), queue.queue_id(), queue.max_offset()));
+        let listed: HashSet<Arc<str>> = states.keys().cloned().collect();
         for (topic, queue_id, max_offset) in plain.chain(batched) {
             let count = queue_id.max(0) as u32 + 1;
-            if !states.contains_key(topic) {
-                states.insert(topic.into(), TopicState::new(topic, count, batch.contains(topic), false));
-            }
-            let Some(state) = states.get(topic) else { continue };
-            if listed.binary_search_by(|name| (**name).cmp(topic)).is_err() {
+            let unlisted = !listed.contains(&topic);
+            let state = states.entry(topic).or_insert_with_key(|topic| {
+                Arc::new(TopicState::new(topic, count, batch.contains(topic), false))
+            });
+            if unlisted {
                 state.write_queues.raise(count, Ordering::AcqRel);
             }
             state.next_offset(queue_id).store(max_offset, Ordering::Release);
@@ -244,11 +257,10 @@ impl Topics {
             }
         }
         for name in meta.removed_topics(|name| states.contains_key(name)) {
-            if let Some(state) = states.get(&name) {
+            if let Some(state) = states.get(&*name) {
                 state.removed.store(true, Ordering::Release);
             }
         }
-        let states = states.into_iter().map(|(name, state)| (Box::from(&*name), Arc::new(state))).collect();
         Self { meta: Arc::clone(meta), pending: Mutex::default(), states: RwLock::new(states), batch }
     }
 
@@ -332,6 +344,7 @@ impl Topics {
         }
         let (batch, compaction) = (config.is_batch_queue(), config.is_compaction());
         let queues = count(config.write_queues);
+        let name: Arc<str> = topic.into();
         let state = match known {
             Some(state) if state.is_removed() && state.batch != batch => {
                 let reason = format!(
@@ -340,7 +353,7 @@ impl Topics {
                 return Err(StoreError::Refused { reason });
             }
             Some(state) => state,
-            None => Arc::new(TopicState::new(topic, queues, batch, compaction)),
+            None => Arc::new(TopicState::new(&name, queues, batch, compaction)),
         };
         if batch {
             self.batch.insert(topic);
@@ -353,7 +366,7 @@ impl Topics {
         }
         state.write_queues.raise(queues, Ordering::AcqRel);
         pending.insert(topic.to_owned(), config);
-        states.insert(topic.into(), Arc::clone(&state));
+        states.insert(name, Arc::clone(&state));
         Ok(state)
     }
 

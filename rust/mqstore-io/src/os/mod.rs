@@ -5,18 +5,18 @@
 //! opened without following a link and without waiting for a pipe; what is not a regular file is
 //! refused right after. Calls that a signal interrupts are made again.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 #[cfg(target_os = "linux")]
 use rustix::fs::StatxFlags;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::vfs::{
@@ -76,23 +76,38 @@ impl Vfs for OsVfs {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = above_stderr(retry(|| rustix::fs::open(dir, flags, Mode::empty()))?)?;
         let mut entries = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&folder)? {
-            let entry = entry?;
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name == "." || name == ".." {
-                continue;
-            }
+        each_name(dir, |folder, name, _| {
             // By its folder: a path would be walked anew for each of very many files.
-            match retry(|| rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)) {
+            match retry(|| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)) {
                 Ok(stat) => entries.push(DirEntry { name: name.to_owned(), stat: file_stat(&stat) }),
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(error.into()),
             }
-        }
+            Ok(())
+        })?;
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn list_kinds(&self, dir: &Path) -> io::Result<Vec<(OsString, FileKind)>> {
+        let mut entries = Vec::new();
+        each_name(dir, |folder, name, kind| {
+            let kind = match kind {
+                // Some file systems do not keep the kind beside the name.
+                FileType::Unknown => {
+                    match retry(|| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)) {
+                        Ok(stat) => file_stat(&stat).kind,
+                        Err(Errno::NOENT) => return Ok(()),
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                kind => file_kind(kind),
+            };
+            entries.push((name.to_owned(), kind));
+            Ok(())
+        })?;
+        entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         Ok(entries)
     }
 
@@ -219,6 +234,24 @@ fn memory_bytes() -> u64 {
     u64::MAX
 }
 
+/// Shows `visit` each name in `dir` but `.` and `..`, with the folder and what the folder says of its kind.
+fn each_name(
+    dir: &Path,
+    mut visit: impl FnMut(BorrowedFd<'_>, &OsStr, FileType) -> io::Result<()>,
+) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = above_stderr(retry(|| rustix::fs::open(dir, flags, Mode::empty()))?)?;
+    let mut names = rustix::fs::Dir::new(folder)?;
+    while let Some(entry) = names.read() {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            visit(names.fd()?, name, entry.file_type())?;
+        }
+    }
+    Ok(())
+}
+
 /// Calls again what a signal interrupted.
 fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
@@ -257,12 +290,7 @@ fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
 
 #[cfg_attr(target_os = "linux", expect(clippy::unnecessary_cast, reason = "field widths differ by system"))]
 fn file_stat(stat: &rustix::fs::Stat) -> FileStat {
-    let kind = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
-        rustix::fs::FileType::RegularFile => FileKind::File,
-        rustix::fs::FileType::Directory => FileKind::Directory,
-        rustix::fs::FileType::Symlink => FileKind::Symlink,
-        _ => FileKind::Other,
-    };
+    let kind = file_kind(FileType::from_raw_mode(stat.st_mode));
     let modified_ms =
         (stat.st_mtime as i64).saturating_mul(1_000).saturating_add(stat.st_mtime_nsec as i64 / 1_000_000);
     FileStat {
@@ -272,6 +300,15 @@ fn file_stat(stat: &rustix::fs::Stat) -> FileStat {
         inode: stat.st_ino as u64,
         links: stat.st_nlink as u64,
         allocated_bytes: (stat.st_blocks as u64).saturating_mul(512),
+    }
+}
+
+fn file_kind(kind: FileType) -> FileKind {
+    match kind {
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        _ => FileKind::Other,
     }
 }
 

@@ -58,6 +58,9 @@ fn opens_regular_files_and_nothing_else_without_waiting() {
     assert_eq!(vfs.stat(&pipe).unwrap().kind, FileKind::Other);
     let names: Vec<OsString> = vfs.list(dir.path()).unwrap().into_iter().map(|entry| entry.name).collect();
     assert_eq!(names, ["link", "pipe", "plain"]);
+    let kinds = [FileKind::Symlink, FileKind::Other, FileKind::File];
+    let listed = vfs.list_kinds(dir.path()).unwrap();
+    assert_eq!(listed, names.into_iter().zip(kinds).collect::<Vec<_>>());
 }
 
 #[test]

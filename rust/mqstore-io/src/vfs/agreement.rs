@@ -106,6 +106,8 @@ fn perform(vfs: &dyn Vfs, root: &Path, call: &Call) -> io::Result<String> {
         Call::Stat(path) => vfs.stat(&at(path)).map(|stat| outline(&stat)),
         Call::List(path) => {
             let entries = vfs.list(&at(path))?;
+            let kinds: Vec<_> = entries.iter().map(|entry| (entry.name.clone(), entry.stat.kind)).collect();
+            assert_eq!(vfs.list_kinds(&at(path))?, kinds);
             let lines =
                 entries.iter().map(|entry| format!("{} {}", entry.name.display(), outline(&entry.stat)));
             Ok(lines.collect::<Vec<_>>().join("; "))

@@ -125,6 +125,8 @@ fn names_and_their_errors() {
         assert_eq!(kind(vfs.stat(&b)), io::ErrorKind::NotFound);
         assert_eq!(kind(vfs.list(&b)), io::ErrorKind::NotFound);
         assert_eq!(kind(vfs.list(&a)), io::ErrorKind::NotADirectory);
+        assert_eq!(kind(vfs.list_kinds(&b)), io::ErrorKind::NotFound);
+        assert_eq!(kind(vfs.list_kinds(&a)), io::ErrorKind::NotADirectory);
         assert_eq!(kind(vfs.sync_dir(&b)), io::ErrorKind::NotFound);
         assert_eq!(kind(vfs.rename(&b, &a)), io::ErrorKind::NotFound);
         assert_eq!(kind(vfs.remove_file(&b)), io::ErrorKind::NotFound);

@@ -89,7 +89,7 @@ impl BatchQueues {
         let mut strays = found.strays;
         let mut queues = self.queues.write();
         for found in found.queues {
-            let known = queues.entry(found.topic.as_str().into()).or_default();
+            let known = queues.entry(Box::from(&*found.topic)).or_default();
             let queue = known
                 .entry(found.queue_id)
                 .or_insert_with(|| Arc::new(BatchQueue::new(&self.home, &found.topic, found.queue_id)));

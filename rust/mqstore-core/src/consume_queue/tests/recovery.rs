@@ -270,3 +270,48 @@ fn cutting_takes_the_damage_with_it() {
     queue.truncate(200).unwrap();
     assert_eq!((queue.damaged(), bounds(&queue)), (None, (0, 2, 200)));
 }
+
+/// The first look at a queue after a load reads its one file once, and finds what every later look finds.
+#[test]
+fn the_first_look_at_a_short_queue_is_short_and_finds_the_same() {
+    for slots in
+        [&[unit(0)][..], &[EMPTY, unit(1)], &[BLANK_UNIT, unit(1), unit(2)], &[EMPTY, NONSENSE, unit(4)]]
+    {
+        let (sim, files) = store(&[slots]);
+        let set = QueueSet::load(&files, SMALL, Access::ReadWrite).unwrap();
+        let queue = set.get("orders", 3).unwrap();
+        let before = sim.operations();
+        queue.recover_bounds().unwrap();
+        // One to open it, at most two questions for holes, one read.
+        assert!(sim.operations() - before <= 4, "{} calls", sim.operations() - before);
+        let first = (bounds(&queue), queue.damaged());
+        queue.recover_bounds().unwrap();
+        assert_eq!((bounds(&queue), queue.damaged()), first, "{slots:?}");
+        queue.correct_min_offset(100).unwrap();
+        let corrected = queue.min_offset();
+        queue.recover_bounds().unwrap();
+        queue.correct_min_offset(100).unwrap();
+        assert_eq!(queue.min_offset(), corrected, "{slots:?}");
+    }
+}
+
+#[test]
+fn a_queue_at_rest_remembers_nothing_of_what_was_written() {
+    let sim = SimVfs::default();
+    let files = sim_files(&sim);
+    let set = open(&files, Access::ReadWrite);
+    let queue = queue(&set);
+    put(&queue, 0, &units(0..12));
+    assert!(!queue.writing.lock().is_at_rest());
+    set.flush().unwrap();
+    assert!(queue.writing.lock().is_at_rest());
+    // What waits for a unit before it is not forgotten.
+    queue.write(13, &[unit(13)]).unwrap();
+    set.flush().unwrap();
+    assert!(!queue.writing.lock().is_at_rest());
+    put(&queue, 12, &[unit(12)]);
+    queue.commit(14).unwrap();
+    set.flush().unwrap();
+    assert!(queue.writing.lock().is_at_rest());
+    assert_eq!(read_all(&queue), units(0..14));
+}

@@ -204,7 +204,7 @@ fn append_raw(log: &CommitLog, body: &[u8]) -> u64 {
     let parts = mqstore_format::RecordParts { head: &mut head, body, tail: &mut tail, property_crc: false };
     let next_queue_offset = std::sync::atomic::AtomicI64::new(0);
     let placed = crate::commit_log::Placed::default();
-    let room = crate::commit_log::Room::new("orders");
+    let room = crate::commit_log::Room::new(&"orders".into());
     let mut pending = [crate::commit_log::Pending {
         parts,
         next_queue_offset: &next_queue_offset,

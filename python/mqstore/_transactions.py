@@ -143,7 +143,7 @@ class Checks:
             check = self._checks[pending.group]
         try:
             answer = check(pending)
-        except Exception:  # noqa: BLE001 - whatever it is, it is told, and asked again later
+        except BaseException:  # noqa: BLE001 - whatever it is, it is told, and asked again later; also what ends a program
             _log.exception("the check of transaction %s of group %s failed", pending.id, pending.group)
             return
         if answer is None:

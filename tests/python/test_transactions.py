@@ -304,6 +304,27 @@ def test_after_so_many_checks_messages_are_put_aside(tmp_path: Path, caplog: pyt
     assert f"transaction {id_} of group shop was asked about 3 times" in caplog.text
 
 
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), pytest.fail.Exception("no")])
+def test_no_exception_of_a_check_ends_the_thread(
+    error: BaseException, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+
+    def check(pending: mqstore.PendingTransaction) -> str:
+        asked.append(pending.id)
+        if len(asked) == 1:
+            raise error
+        return "commit"
+
+    with testing.open(tmp_path / "s") as store, caplog.at_level(logging.ERROR, "mqstore"):
+        left = [leave(store), leave(store)]
+        store.check_transactions(check, "shop", check_after=0, check_interval=0.01)
+        until(lambda: not store.pending_transactions())
+        assert set(asked) == set(left)
+        assert seen(store, "a") == [["x", "x"]]
+        assert any("failed" in record.message for record in caplog.records)
+
+
 def test_a_check_may_use_the_store_and_close_it(tmp_path: Path) -> None:
     clock = testing.ManualClock()
     store = testing.open(tmp_path / "s", clock=clock)

@@ -54,11 +54,7 @@ impl Core {
 
     /// Cancels what `record` is about, which waits.
     pub(super) fn cancel(&mut self, record: &StoredRecord) -> Result<(), StoreError> {
-        let view = view(record)?;
-        let Some(properties) = cancel_properties(&view, record.commit_log_offset) else {
-            let reason = "the message has no unique key, by which a broker would know it".to_owned();
-            return Err(StoreError::InvalidMessage { reason });
-        };
+        let properties = records_of(record)?;
         let messages = properties.each_ref().map(|properties| NewMessage {
             topic: TIMER_TOPIC,
             body: b"0",
@@ -96,4 +92,12 @@ impl Core {
         let by_key = by_key.is_some_and(|keys| keys.iter().any(|key| has_delete_key(&view, key)));
         Ok(!by_key && !self.cancelled.get(&slot).is_some_and(|cancelled| cancelled.contains(&offset)))
     }
+}
+
+/// The properties of what cancels `record`.
+pub(super) fn records_of(record: &StoredRecord) -> Result<[Vec<u8>; 2], StoreError> {
+    let none = || StoreError::InvalidMessage {
+        reason: "the message has no unique key, by which a broker would know it".to_owned(),
+    };
+    cancel_properties(&view(record)?, record.commit_log_offset).ok_or_else(none)
 }

@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 
 use mqstore_core::{Appended, StoreError, StoredRecord};
+use mqstore_format::timer::ROLL_WINDOW_SLOTS;
 
-use super::engine::{Core, Live};
+use super::engine::{Core, Live, slot_of};
 use super::record::{Parcel, Turn, is_the_messages_fault};
 
 /// Messages that are appended together, and bytes of them.
@@ -24,6 +25,9 @@ enum Outcome {
 
 impl Core {
     /// Delivers some of what is due; whether there may be more.
+    ///
+    /// No slot is passed before all of it is gone, and the wheel reaches no further than two weeks behind the first that is
+    /// not passed. So what its topic refuses for long is appended anew, to be due in a moment.
     pub(super) fn deliver(&mut self, now_ms: i64) -> Result<bool, StoreError> {
         let mut due: Vec<(u64, Live)> = Vec::new();
         let mut bytes = 0;
@@ -50,7 +54,7 @@ impl Core {
             match outcome {
                 Outcome::Done => {
                     self.detach(*offset);
-                    if !live.rolls {
+                    if !live.rolls && !live.held {
                         self.counts.delivered += 1;
                         self.lateness.add(done_ms.saturating_sub(live.due_ms));
                     }
@@ -64,6 +68,7 @@ impl Core {
                     let at_ms = now_ms.saturating_add(AGAIN_MS);
                     if let Some(live) = self.live.get_mut(offset) {
                         live.at_ms = at_ms;
+                        live.held = slot_of(now_ms).saturating_sub(live.slot) > ROLL_WINDOW_SLOTS;
                     }
                     self.heap.push(Reverse((at_ms, *offset)));
                 }
@@ -79,7 +84,11 @@ impl Core {
             .iter()
             .zip(&records)
             .map(|((_, live), record)| {
-                let turn = if live.rolls { Turn::Roll } else { Turn::Due };
+                let turn = match live {
+                    Live { rolls: true, .. } => Turn::Roll,
+                    Live { held: true, .. } => Turn::Hold,
+                    _ => Turn::Due,
+                };
                 Parcel::of(record.as_ref()?, turn, live.write_ms, now_ms)
             })
             .collect();

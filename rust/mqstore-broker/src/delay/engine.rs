@@ -30,6 +30,8 @@ pub(super) struct Live {
     pub(super) at_ms: i64,
     pub(super) size: u32,
     pub(super) rolls: bool,
+    /// Whether its topic refused it for so long that it goes on in a later slot, see [`Core::deliver`].
+    pub(super) held: bool,
     pub(super) write_ms: i64,
 }
 
@@ -216,6 +218,7 @@ impl Core {
             at_ms: timed.due_ms,
             size: timed.size,
             rolls: timed.rolls,
+            held: false,
             write_ms: timed.write_ms,
         };
         if self.live.insert(timed.offset, live).is_none() {

@@ -215,6 +215,8 @@ impl Delays {
         let mut core = self.core.lock();
         let Some(record) = core.waiting_with_id(id)? else { return Ok(None) };
         let again = record::Again::of(&record)?;
+        // Not both: what cannot be cancelled is not appended.
+        cancel::records_of(&record)?;
         let appended = self.append(&[(again.message(), Due::At(due_ms))])?;
         core.cancel(&record)?;
         drop(core);

@@ -16,6 +16,8 @@ use mqstore_format::{RecordView, SCHEDULE_TOPIC, java_hash, push_property};
 
 use crate::error::view;
 
+/// After how long what goes back because of its topic is tried again, in milliseconds: in a slot that is not in memory.
+const HOLD_MS: i64 = 5_000;
 /// The tag of what cancels, as RocketMQ's own has it (`RecallMessageProcessor#RECALL_MESSAGE_TAG`).
 const RECALL_TAG: &str = "_RECALL_TAG_";
 
@@ -132,6 +134,8 @@ pub(super) enum Turn {
     Due,
     /// It goes back into the wheel.
     Roll,
+    /// It goes back into the wheel, because its topic takes nothing; it is due in a moment.
+    Hold,
     /// The time of its level has passed.
     Level,
 }
@@ -154,16 +158,18 @@ impl<'a> Parcel<'a> {
         }
         let [topic, queue_id, rolls] = view.properties.get_many([REAL_TOPIC, REAL_QID, TIMER_ROLL_TIMES]);
         let (topic, queue_id) = match turn {
-            Turn::Roll => (TIMER_TOPIC, 0),
+            Turn::Roll | Turn::Hold => (TIMER_TOPIC, 0),
             Turn::Due | Turn::Level => (topic?, queue_id?.parse().ok()?),
         };
+        let goes_back = matches!(turn, Turn::Roll | Turn::Hold);
         let mut properties = Vec::with_capacity(view.properties.raw().len() + 120);
         for (name, value) in view.properties.iter_raw() {
             let is = |other: &str| name == other.as_bytes();
             let made_anew = is(PROPERTY_CRC)
                 || is(TIMER_ORIGIN_OFFSET)
                 || turn != Turn::Level && (is(TIMER_ENQUEUE_MS) || is(TIMER_DEQUEUE_MS))
-                || turn == Turn::Roll && is(TIMER_ROLL_TIMES);
+                || goes_back && is(TIMER_ROLL_TIMES)
+                || turn == Turn::Hold && (is(TIMER_OUT_MS) || is(TIMER_DELIVER_MS));
             if !made_anew {
                 push_property(&mut properties, name, value);
             }
@@ -172,7 +178,12 @@ impl<'a> Parcel<'a> {
             push_property(&mut properties, TIMER_ENQUEUE_MS, write_ms.to_string());
             push_property(&mut properties, TIMER_DEQUEUE_MS, now_ms.to_string());
         }
-        if turn == Turn::Roll {
+        if turn == Turn::Hold {
+            let due_ms = now_ms.saturating_add(HOLD_MS);
+            push_property(&mut properties, TIMER_DELIVER_MS, due_ms.to_string());
+            push_property(&mut properties, TIMER_OUT_MS, slot_time_ms(due_ms).to_string());
+        }
+        if goes_back {
             let times: i32 = rolls.and_then(|times| times.parse().ok()).unwrap_or(0);
             push_property(&mut properties, TIMER_ROLL_TIMES, times.saturating_add(1).to_string());
         }

@@ -3,6 +3,7 @@
 mod brokers;
 mod crashes;
 mod damage;
+mod held;
 mod levels;
 mod model;
 mod pending;

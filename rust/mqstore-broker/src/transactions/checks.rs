@@ -110,7 +110,14 @@ impl Transactions {
                 Due::Discard => {
                     // Tried again later if it fails now.
                     self.wait_until(&entry, now_ms.saturating_add(millis(options.interval)));
-                    self.decide(&entry, Outcome::Discarded, false)?;
+                    if let Err(error) = self.decide(&entry, Outcome::Discarded, false) {
+                        if asked.is_empty() {
+                            return Err(error);
+                        }
+                        // Those count as asked; the error comes again, with the next call.
+                        self.wait_until(&entry, now_ms);
+                        break;
+                    }
                     let note = format!(
                         "transaction {} of group {group} was asked about {} times and not decided: its messages are in \
                          TRANS_CHECK_MAX_TIME_TOPIC",

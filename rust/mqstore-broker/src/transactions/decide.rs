@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use mqstore_core::{Appended, Mark, NewMessage, StoreError, StoredRecord};
-use mqstore_format::topic::{CHECK_MAX_TIME_TOPIC, OP_TOPIC};
+use mqstore_format::topic::{CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_TOPIC};
 use mqstore_format::transaction::HalfRecord;
 use mqstore_io::sync::Ordering;
 
 use super::Outcome;
-use super::begun::{Entry, Parts};
+use super::begun::{Entry, Half, Parts};
 use super::engine::Transactions;
 use super::records::{mark, op_body, op_properties, origin, own_properties};
 use crate::error::{BrokerError, view};
@@ -40,7 +40,7 @@ impl Transactions {
             None => {}
         }
         if !parts.halves.is_empty() {
-            let appended = self.append_decision(&parts, outcome, durable)?;
+            let appended = self.append_decision(entry, &parts, outcome, durable)?;
             if outcome == Outcome::Committed {
                 parts.went = went(&parts, appended);
             }
@@ -50,11 +50,17 @@ impl Transactions {
         parts.memory = Vec::new();
         drop(parts);
         self.forget(entry);
-        self.note_now_and_then()
+        if let Err(error) = self.note_now_and_then() {
+            // It is decided all the same, by what lies in the log, and the next open finds it there.
+            self.inner
+                .note(format!("decisions of transactions cannot be noted in the metadata log: {error}"));
+        }
+        Ok(())
     }
 
     fn append_decision(
         &self,
+        entry: &Entry,
         parts: &Parts,
         outcome: Outcome,
         durable: bool,
@@ -63,13 +69,17 @@ impl Transactions {
         if outcome == Outcome::RolledBack {
             return self.append_op(&halves, outcome, &[], durable);
         }
+        // What expired before anybody decided it is gone, as it is for an open.
+        let (first_half, _) = self.inner.store.bounds(HALF_TOPIC, 0)?;
+        let is_there = |half: &&Half| half.content.is_some() || half.offset >= first_half;
+        let gone = parts.halves.iter().filter(|half| !is_there(half)).count();
         let mut records = Vec::new();
-        for half in parts.halves.iter().filter(|half| half.content.is_none()) {
+        for half in parts.halves.iter().filter(|half| half.content.is_none() && is_there(half)) {
             records.push(self.inner.store.get_at(half.position)?);
         }
         let mut from_log = records.iter();
         let mut finals = Vec::with_capacity(parts.halves.len());
-        for half in &parts.halves {
+        for half in parts.halves.iter().filter(is_there) {
             let of_memory = |range: &std::ops::Range<usize>| parts.memory.get(range.clone());
             let made = match &half.content {
                 Some(content) => Final {
@@ -88,7 +98,15 @@ impl Transactions {
             };
             finals.push(made);
         }
-        self.append_op(&halves, outcome, &finals, durable)
+        let appended = self.append_op(&halves, outcome, &finals, durable)?;
+        if gone > 0 {
+            self.inner.note(format!(
+                "{gone} of {} messages of transaction {} expired before it was decided; they are gone",
+                halves.len(),
+                entry.id
+            ));
+        }
+        Ok(appended)
     }
 
     /// Appends an op message and what follows it, and takes note of the decision; where the latter went.

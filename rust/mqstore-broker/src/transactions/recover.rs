@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use mqstore_core::StoredRecord;
 use mqstore_core::meta::{ProgressRecord, QueueKey};
-use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
+use mqstore_format::TransactionType;
+use mqstore_format::topic::{CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_TOPIC};
 use mqstore_format::transaction::{HalfRecord, OpRecord};
 use mqstore_io::sync::Ordering;
 
@@ -64,7 +65,7 @@ impl Transactions {
         let first_op = inner.first_op(op_min, op_max);
         let next = inner.progress.lock().next();
         inner.state.lock().known = Known::starting_at(next, first_op);
-        let decided = self.read_ops(first_op)?;
+        let decided = self.read_ops(first_op, half_max)?;
         let open = self.open_halves(&decided, half_max);
         self.complete(&decided.owed)?;
         let found = self.read_halves(&open)?;
@@ -72,8 +73,8 @@ impl Transactions {
         self.note_round(true)
     }
 
-    /// Reads op messages from `first_op` on.
-    fn read_ops(&self, first_op: i64) -> Result<Decided, BrokerError> {
+    /// Reads op messages from `first_op` on. What they name that is not there, up to `half_max`, is nothing.
+    fn read_ops(&self, first_op: i64, half_max: i64) -> Result<Decided, BrokerError> {
         let inner = &*self.inner;
         let mut decided = Decided::default();
         let mut cursor = inner.store.read(OP_TOPIC, 0, Some(first_op), None, None)?;
@@ -83,7 +84,8 @@ impl Transactions {
                 return Ok(decided);
             }
             for record in &records {
-                let op = OpRecord::of(&view(record)?);
+                let mut op = OpRecord::of(&view(record)?);
+                op.half_offsets.retain(|half| (0..half_max).contains(half));
                 self.find_owed(record, &op, &mut decided.owed)?;
                 decided.halves.extend(&op.half_offsets);
                 let progress = inner.progress.lock();
@@ -96,7 +98,8 @@ impl Transactions {
         }
     }
 
-    /// Looks for the records that are to follow an op message.
+    /// Looks for the records that are to follow an op message: each is made of a half message that this names, some of
+    /// which may have expired before.
     fn find_owed(
         &self,
         record: &StoredRecord,
@@ -104,21 +107,18 @@ impl Transactions {
         owed: &mut BTreeMap<i64, Outcome>,
     ) -> Result<(), BrokerError> {
         let Some(outcome) = followed(op) else { return Ok(()) };
-        let store = &self.inner.store;
+        let mut made = HashSet::new();
         let mut position = record.commit_log_offset + record.bytes().len() as u64;
-        let mut is_whole = true;
+        for _ in &op.half_offsets {
+            let Some(follows) = self.inner.store.record_at(position)? else { break };
+            let Some(from) = made_of(&follows, outcome) else { break };
+            made.insert(from);
+            position += follows.bytes().len() as u64;
+        }
         for (half, from) in self.halves_at(&op.half_offsets)? {
-            let follows = if is_whole { store.record_at(position)? } else { None };
-            let own = follows.filter(|follows| {
-                follows.view().is_ok_and(|view| {
-                    u64::try_from(view.prepared_transaction_offset) == Ok(from.commit_log_offset)
-                })
-            });
-            if let Some(own) = own {
-                position += own.bytes().len() as u64;
+            if made.contains(&from.commit_log_offset) {
                 owed.remove(&half);
             } else {
-                is_whole = false;
                 owed.insert(half, outcome);
             }
         }
@@ -211,7 +211,10 @@ impl Found {
             .entry(Arc::clone(&id))
             .or_insert_with(|| Entry::new(Arc::clone(&id), facts.group.into(), false));
         let mut parts = entry.lock();
-        if let Some(before) = self.keys.insert((id, facts.unique_key.into()), open.offset) {
+        // A broker counts in each copy how often it asked. Messages of one transaction of ours may have one key.
+        let may_be_copy = facts.checks > 0 || facts.transaction == facts.unique_key;
+        let before = self.keys.insert((id, facts.unique_key.into()), open.offset);
+        if let Some(before) = before.filter(|_| may_be_copy) {
             parts.halves.retain(|half| half.offset != before);
             self.superseded.push(before);
         }
@@ -226,6 +229,17 @@ impl Found {
         add_half(&mut parts, open.offset, record.commit_log_offset, facts.topic, checks);
         Ok(true)
     }
+}
+
+/// Of which half message, by its place in the log, this is the record that `outcome` makes; `None` where it is none.
+fn made_of(record: &StoredRecord, outcome: Outcome) -> Option<u64> {
+    let view = record.view().ok()?;
+    let is = match outcome {
+        Outcome::Committed => view.sys_flag.transaction() == TransactionType::Commit,
+        Outcome::Discarded => view.topic == CHECK_MAX_TIME_TOPIC,
+        Outcome::RolledBack => false,
+    };
+    u64::try_from(view.prepared_transaction_offset).ok().filter(|_| is)
 }
 
 fn add_half(parts: &mut Parts, offset: i64, position: u64, topic: &str, checks: u32) {

@@ -15,6 +15,7 @@ use super::*;
 use crate::testing::{World, bodies, small};
 use crate::{Broker, BrokerError};
 
+mod gone;
 mod model;
 mod undecided;
 

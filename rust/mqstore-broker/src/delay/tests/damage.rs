@@ -138,3 +138,24 @@ fn units_that_lead_to_the_wrong_place() {
         write(world, LOG, place as u64, &TimerUnit { physical_offset: 1 << 40, ..found }.encode());
     });
 }
+
+#[test]
+fn a_check_beside_a_store_whose_timer_goes_on_finds_nothing() {
+    let world = World::new();
+    let store = world.open();
+    let broker = broker(&store);
+    let far = |text: &str| later(&broker, "t", text, Due::At(BEGIN_MS + 86_400_000));
+    far("before");
+    pass(&world, &store, 2_000, 500);
+    let mut calls = 0;
+    let files = store.files().clone();
+    let found = mqstore_core::verify(&files, &small(), &mut |_| {
+        calls += 1;
+        far("meanwhile");
+        pass(&world, &store, 2_000, 500);
+        Ok(())
+    });
+    assert!(calls > 0);
+    let problems = found.unwrap().problems;
+    assert!(problems.is_empty(), "{:?}", problems.iter().map(|one| &one.detail).collect::<Vec<_>>());
+}

@@ -139,7 +139,13 @@ def test_arguments(tmp_path: Path) -> None:
             store.transaction("no group!")
         with pytest.raises(TypeError, match="check must be callable"):
             store.transaction(check="commit")  # type: ignore[arg-type]
-        for wrong in ({"check_interval": 0}, {"check_max": 0}, {"check_after": timedelta(days=400)}):
+        for wrong in (
+            {"check_interval": 0},
+            {"check_max": 0},
+            {"check_max": -1},
+            {"check_max": 1 << 40},
+            {"check_after": timedelta(days=400)},
+        ):
             with pytest.raises(mqstore.InvalidOptionError):
                 store.check_transactions(lambda _: None, **wrong)  # type: ignore[arg-type]
         with store.transaction() as transaction:

@@ -317,9 +317,18 @@ def test_a_handle_keeps_its_store(home: Path) -> None:
 
 def test_what_is_refused(store: mqstore.Store, home: Path) -> None:
     queue = store.work_queue("jobs")
-    for options in ({"invisible_duration": 0}, {"max_attempts": 0}):
+    for options in (
+        {"invisible_duration": 0},
+        {"max_attempts": 0},
+        {"max_attempts": -1},
+        {"max_attempts": 1 << 40},
+        {"maxsize": -1},
+        {"maxsize": 1 << 70},
+    ):
         with pytest.raises(mqstore.InvalidOptionError):
             store.work_queue("other", **options)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="maxsize"):
+        store.work_queue("other", maxsize=2.5)  # type: ignore[arg-type]
     with pytest.raises(mqstore.InvalidOptionError, match="max_attempts"):
         store.work_queue("jobs", max_attempts=3)
     with pytest.raises(TypeError, match="bytes-like"):

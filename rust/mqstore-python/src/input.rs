@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyMapping, PyMemoryView, PyString};
 
-use crate::error::{invalid, to_py};
+use crate::error::{InvalidOptionError, invalid, to_py};
 
 /// A body as `bytes`: the caller's own object, or a copy of another bytes-like one.
 pub(crate) fn body<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
@@ -118,6 +118,15 @@ pub(crate) fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
         return Err(PyTypeError::new_err(format!("{name} must be an int, not {kind}")));
     }
     value.extract().map_err(|_| PyValueError::new_err(format!("{name} {value} does not fit 64 bits")))
+}
+
+/// An option that counts something; what does not fit, a negative number included, is out of bounds.
+pub(crate) fn count<T: TryFrom<i64>>(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<T> {
+    let fits = match number(name, value) {
+        Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => return Err(error),
+        number => number.ok().and_then(|number| T::try_from(number).ok()),
+    };
+    fits.ok_or_else(|| InvalidOptionError::new_err((name, format!("{value} is out of bounds"))))
 }
 
 /// A message's flag: 32 bits, signed as in Java.

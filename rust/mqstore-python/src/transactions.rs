@@ -16,7 +16,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::batch::Part;
 use crate::error::log_notes;
-use crate::input::{duration, text};
+use crate::input::{count, duration, text};
 use crate::results::AppendResult;
 use crate::runtime::{Kept, Shared, delivered};
 use crate::store::NativeStore;
@@ -225,13 +225,13 @@ impl NativeChecks {
         group: &str,
         check_after: &Bound<'_, PyAny>,
         check_interval: &Bound<'_, PyAny>,
-        check_max: u32,
+        check_max: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let transactions = self.transactions.get()?;
         let options = CheckOptions {
             after: duration("check_after", check_after)?,
             interval: duration("check_interval", check_interval)?,
-            max: check_max,
+            max: count("check_max", check_max)?,
         };
         delivered(py, || transactions.check_group(group, options))
     }

@@ -15,7 +15,7 @@ use pyo3::types::{PyList, PyString};
 
 use crate::batch::parts;
 use crate::error::{broker_to_py, log_notes};
-use crate::input::{Encoded, duration, encode, number};
+use crate::input::{Encoded, count, duration, encode, number};
 use crate::leased::LeasedMessage;
 use crate::results::AppendResult;
 use crate::runtime::{Kept, Shared, awaited, delivered};
@@ -139,16 +139,16 @@ impl NativeWorkQueue {
         topic: &Bound<'_, PyString>,
         group: &str,
         invisible_duration: &Bound<'_, PyAny>,
-        max_attempts: Option<u32>,
+        max_attempts: Option<&Bound<'_, PyAny>>,
         backoff: Option<Py<PyAny>>,
-        maxsize: u64,
+        maxsize: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
         let (py, native) = (store.py(), store.get());
         let (core, shared, name) = (native.core()?, native.shared(), topic.to_str()?);
         let options = WorkQueueOptions {
             invisible: duration("invisible_duration", invisible_duration)?,
-            max_attempts,
-            maxsize,
+            max_attempts: max_attempts.map(|most| count("max_attempts", most)).transpose()?,
+            maxsize: count("maxsize", maxsize)?,
             ..WorkQueueOptions::default()
         };
         let queue = delivered(py, || shared.broker(core)?.work_queue(name, group, options))?;

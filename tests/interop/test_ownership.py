@@ -59,6 +59,10 @@ def test_five_changes_of_ownership_by_kill(version: str, tmp_path: Path, tally: 
             assert java.report.complaints(torn_tail=True) == []
             grew(truth, {place(each): java_facts(each) for each in java.read().messages}, asked, len(sent))
             assert unlike(our_view(path), truth) == {}
+            # What our killed writer published bounds nobody who looks beside RocketMQ.
+            sent = mixed(TOPICS, 20, f"{number}more")
+            asked = {put.commit_log_offset: spec for put, spec in zip(java.put(sent), sent, strict=True)}
+            grew(truth, our_view(path), asked, len(sent))
             sent = mixed(TOPICS, BURST, f"{number}java")
             puts = put_and_kill(session, java.put_streaming(sent))
         asked = {put.commit_log_offset: spec for put, spec in zip(puts, sent, strict=False)}

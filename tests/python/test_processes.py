@@ -417,6 +417,47 @@ def test_a_child_that_outlives_a_killed_writer_holds_no_lock(home: Path, how: st
     assert mqstore.verify(home).ok
 
 
+APPEND_AND_DIE = """
+import os, signal, sys
+import mqstore
+
+store = mqstore.open(sys.argv[1], "create")
+for _ in range(10):
+    store.append("t", b"x")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+RECORD_LOCK = """
+import fcntl, sys
+
+with open(sys.argv[1], "r+b") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a broker's lock is told from ours by its process")
+def test_what_a_killed_writer_published_bounds_nobody_beside_a_broker(home: Path) -> None:
+    assert python(APPEND_AND_DIE, home).returncode == -signal.SIGKILL
+    page = (home / "mqstore/live").read_bytes()
+    assert python(APPEND_AND_DIE, home).returncode == -signal.SIGKILL
+    # As if these had been a broker's, which leaves the page as it is.
+    (home / "mqstore/live").write_bytes(page)
+    broker = subprocess.Popen(
+        [sys.executable, "-c", RECORD_LOCK, str(home / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert broker.stdout is not None
+    try:
+        assert broker.stdout.readline() == b"locked\n"
+        with mqstore.open(home) as store:
+            assert len(list(store.read("t", 0))) == 20
+        with pytest.raises(mqstore.StoreLockedError, match=str(broker.pid)):
+            mqstore.open(home, "rw")
+    finally:
+        broker.communicate()
+
+
 WORKERS = """
 import multiprocessing, sys
 import mqstore

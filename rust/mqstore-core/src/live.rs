@@ -12,7 +12,8 @@
 //! 320  8  1 once a write or a sync failed
 //! ```
 //!
-//! The page counts only while its owner holds the store's lock; a reader checks that first. Across a
+//! The page counts only while its owner holds the store's lock; a reader checks that first, and that it is not the lock
+//! of a broker, which may have come after a writer that was killed. Across a
 //! crash it promises nothing; after a kill recovery asks it whether a sync had failed. Of the positions the
 //! published one is raised in one step by whoever publishes; each of the others has one writer at a time: the leader
 //! of a group commit, the holder of the dispatcher's lock.
@@ -131,7 +132,11 @@ pub fn writer_pid(files: &StoreFiles) -> Option<i32> {
 
 /// Reads the page of a writer that holds the lock now; `None` when there is none of ours.
 pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
-    files.vfs.lock_holder(&files.lock()).ok().flatten()?;
+    let holder = files.vfs.lock_holder(&files.lock()).ok().flatten()?;
+    let is_owner = |live: &LiveState| holder.pid.is_none_or(|pid| i64::from(pid) == i64::from(live.pid));
+    if !holder.may_be_ours {
+        return None;
+    }
     let environment = files.vfs.environment();
     let (mut whole, mut halfway) = (None::<LiveState>, None::<LiveState>);
     let mut lower = None;
@@ -139,7 +144,7 @@ pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
         let page = files.vfs.read_file(&files.live(), PAGE_BYTES as u64).ok()?;
         match decode(&page, environment.boot_id) {
             Look::State(now) => match whole {
-                Some(before) if before.token == now.token => return Some(before.lower(now)),
+                Some(before) if before.token == now.token => return Some(before.lower(now)).filter(is_owner),
                 _ => whole = Some(now),
             },
             // A writer that was stopped, or lost its processor, between the counter and the position: that is the old
@@ -151,7 +156,7 @@ pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
             Look::Foreign => return None,
         }
     }
-    lower.or(whole)
+    lower.or(whole).filter(is_owner)
 }
 
 impl LiveState {

@@ -106,6 +106,8 @@ pub struct LockHolder {
     /// The process, when the system tells: a Java broker's record lock names its owner, a lock on an
     /// open file description (ours, on Linux) does not.
     pub pid: Option<i32>,
+    /// Whether it may be a lock that [`Vfs::lock`] took. On Linux a broker's is of another kind.
+    pub may_be_ours: bool,
 }
 
 /// Threads that do one piece of work together, at most.

@@ -61,7 +61,9 @@ impl Here {
 
     fn holder(&self, path: &Path) -> Option<LockHolder> {
         let stat = super::OsVfs.stat(path).ok()?;
-        self.0.contains(&stat.inode).then(|| LockHolder { pid: Some(getpid().as_raw_nonzero().get()) })
+        self.0
+            .contains(&stat.inode)
+            .then(|| LockHolder { pid: Some(getpid().as_raw_nonzero().get()), may_be_ours: true })
     }
 
     fn add(&mut self, inode: u64) {
@@ -95,7 +97,7 @@ impl Here {
 impl OsLock {
     pub(super) fn acquire(path: &Path) -> Result<Self, LockError> {
         let mut here = Here::lock();
-        if let Some(LockHolder { pid }) = here.holder(path) {
+        if let Some(LockHolder { pid, .. }) = here.holder(path) {
             return Err(LockError::Held { pid });
         }
         for _ in 0..ATTEMPTS {
@@ -187,7 +189,8 @@ fn query(file: impl AsFd) -> io::Result<Option<LockHolder>> {
         return Ok(None);
     }
     // -1 stands for the owner of an open file description, 0 for a process of another container.
-    Ok(Some(LockHolder { pid: Some(range.l_pid).filter(|pid| *pid > 0) }))
+    let may_be_ours = range.l_pid == -1 || cfg!(not(target_os = "linux"));
+    Ok(Some(LockHolder { pid: Some(range.l_pid).filter(|pid| *pid > 0), may_be_ours }))
 }
 
 #[cfg(test)]
@@ -256,7 +259,7 @@ else:
             Err(LockError::Held { pid }) => assert_eq!(pid, None),
             other => panic!("{other:?}"),
         }
-        assert_eq!(OsVfs.lock_holder(&path).unwrap(), Some(LockHolder { pid: None }));
+        assert_eq!(OsVfs.lock_holder(&path).unwrap(), Some(LockHolder { pid: None, may_be_ours: true }));
         drop(lock);
         assert_eq!(OsVfs.lock_holder(&path).unwrap(), None);
         assert!(OsVfs.lock(&path).is_ok());
@@ -278,7 +281,10 @@ else:
         let (other, answer) = record_lock(&path);
         assert_eq!(answer, "locked");
         let pid = i32::try_from(other.0.id()).unwrap();
-        assert_eq!(OsVfs.lock_holder(&path).unwrap(), Some(LockHolder { pid: Some(pid) }));
+        assert_eq!(
+            OsVfs.lock_holder(&path).unwrap(),
+            Some(LockHolder { pid: Some(pid), may_be_ours: cfg!(not(target_os = "linux")) })
+        );
         match OsVfs.lock(&path) {
             Err(LockError::Held { pid: found }) => assert_eq!(found, Some(pid)),
             other => panic!("{other:?}"),

@@ -197,7 +197,9 @@ impl Vfs for SimVfs {
 
     fn lock_holder(&self, path: &Path) -> io::Result<Option<LockHolder>> {
         match self.begin(OperationKind::Lock, path)?.tree.file(path) {
-            Ok(node) => Ok(node.locked.load(Ordering::Acquire).then_some(LockHolder { pid: None })),
+            Ok(node) => {
+                Ok(node.locked.load(Ordering::Acquire).then_some(LockHolder { pid: None, may_be_ours: true }))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }

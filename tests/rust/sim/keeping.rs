@@ -188,6 +188,7 @@ pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let closed = copy()?;
     ends.beside(|| session(&closed).map(drop))?;
     let mut tried = ends.beside(|| damaged(&closed.vfs))?;
+    tried += ends.beside(|| cut_behind_a_mark(&closed.vfs))?;
     tried += ends.beside(|| failed_syncs(&before))?;
     tried += ends.beside(|| copied(&before))?;
     let each = ends.each(&copy()?, session, |end, told, rng| {
@@ -287,6 +288,24 @@ fn damaged(closed: &SimVfs) -> Result<u64, String> {
         }
     }
     Ok(2)
+}
+
+/// What is cut behind an end that was synced stays away, though the open has nothing else to write.
+fn cut_behind_a_mark(closed: &SimVfs) -> Result<u64, String> {
+    let (path, bytes) = newest(closed);
+    let world = World::on(closed.kill().map_err(explain)?);
+    let file = world.vfs.open(&path, Access::ReadWrite).map_err(explain)?;
+    let torn = file.write_all_at(b"half of a frame", bytes.len() as u64).and_then(|()| file.sync_all());
+    torn.map_err(explain)?;
+    abandon(&world.open(OpenMode::ReadWrite, &options()).map_err(explain)?);
+    let kept = lost_and_found(&world.vfs).len();
+    let lost = World::on(State::all_old().image(&world.vfs)?.vfs);
+    abandon(&lost.open(OpenMode::ReadWrite, &options()).map_err(explain)?);
+    match (kept, lost_and_found(&lost.vfs).len()) {
+        (0, _) => Err("half of a frame was not cut from the metadata log".to_owned()),
+        (_, again) if again > kept => Err("what was cut from the metadata log is there again".to_owned()),
+        _ => Ok(1),
+    }
 }
 
 /// What a failed sync lost is not taken for durable by who opens the store next.

@@ -64,7 +64,7 @@ def test_delay_levels_of_ones_own_are_remembered(tmp_path: Path) -> None:
     home, clock = tmp_path / "s", testing.ManualClock()
     with testing.open(home, clock=clock, delay_levels="3s  1m") as store:
         for level, queue_id in ((1, 0), (2, 1), (9, 1)):
-            assert store.append("t", str(level), delay_level=level).queue_id == queue_id
+            assert store.append("t", str(level).encode(), delay_level=level).queue_id == queue_id
         assert [queue.queue_id for queue in store.queues("SCHEDULE_TOPIC_XXXX")] == [0, 1]
         clock.advance(2.999)
         assert not store.wait("t", 0, 0, timeout=0.1)

@@ -60,7 +60,7 @@ def blocks(page: str) -> list[str]:
         ),
         (
             "docs/delayed-messages.md",
-            ["['your basket is waiting']", "2", "True False", "1", "0.0"],
+            ["['your basket is waiting']", "2", "True False", "1", "1", "0.0"],
         ),
         (
             "docs/transactions.md",

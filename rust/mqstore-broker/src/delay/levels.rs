@@ -71,6 +71,8 @@ impl Core {
                 next = max;
                 break;
             }
+            // Not before they were read: what was stored meanwhile would seem to be newer than the clock.
+            let now_ms = self.store.clock().now_ms().max(now_ms);
             let (mut due, mut first_left) = (0, None);
             for record in &records {
                 let due_ms = self.level_due(record, now_ms)?;
@@ -100,13 +102,13 @@ impl Core {
         Ok(None)
     }
 
-    /// When a record of a level is due: at once where the clock went back behind its time
-    /// (`ScheduleMessageService#correctDeliverTimestamp`).
+    /// When a record of a level is due: at once where the clock went back by more than it has to wait
+    /// (`ScheduleMessageService#correctDeliverTimestamp`, which asks for no more than that the record is newer than the clock).
     fn level_due(&self, record: &StoredRecord, now_ms: i64) -> Result<i64, StoreError> {
-        if record.view().is_ok_and(|view| view.store_timestamp > now_ms) {
-            return Ok(now_ms);
-        }
-        Ok(self.store.level_due_of(record)?.unwrap_or(now_ms))
+        let Some(due_ms) = self.store.level_due_of(record)? else { return Ok(now_ms) };
+        let stored = record.view().map_or(now_ms, |view| view.store_timestamp);
+        let went_back_ms = stored.saturating_sub(now_ms);
+        Ok(if went_back_ms > due_ms.saturating_sub(stored).max(0) { now_ms } else { due_ms })
     }
 
     /// Messages that wait in the levels.

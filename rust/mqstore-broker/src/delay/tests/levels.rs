@@ -255,6 +255,25 @@ fn an_entry_that_cannot_be_right_keeps_nobody_waiting() {
 }
 
 #[test]
+fn a_level_is_not_early_where_its_message_is_a_little_newer_than_the_clock() {
+    let world = World::new();
+    let store = world.open();
+    let broker = broker(&store);
+    later(&broker, "t", "a second", Due::Level(1));
+    // Less than its delay: as if the clock had been read before the message was stored.
+    world.clock.set(BEGIN_MS - 900);
+    pass(&world, &store, 1_899, 1);
+    assert!(read(&store, "t").is_empty());
+    pass(&world, &store, 1, 1);
+    assert_eq!(bodies(&read(&store, "t")), ["a second"]);
+    // More: it would wait for as long as the clock went back.
+    later(&broker, "t", "at once", Due::Level(1));
+    world.clock.set(BEGIN_MS - 86_400_000);
+    store.step().unwrap();
+    assert_eq!(bodies(&read(&store, "t")), ["a second", "at once"]);
+}
+
+#[test]
 fn retries_wait_by_the_table_of_the_store() {
     let world = World::new();
     let store = world.try_open(&with("1s 2s 7s 1m")).unwrap();

@@ -103,10 +103,12 @@ def test_rocketmq_makes_the_same_entries_by_our_delay_levels(shop: Shop, version
     sizes = {"segment_size": 1 << 20, "queue_file_entries": 500}
     with mqstore.open(path, "create", delay_levels=LEVELS, **sizes) as store:
         for number in range(60):
-            store.append("orders", f"later{number}", delay_level=number % 7 + 1)
+            store.append("orders", f"later{number}".encode(), delay_level=number % 7 + 1)
     expected = {name: data for name, data in queue_files(path).items() if SCHEDULE_TOPIC in name}
     assert len(expected) == len(LEVELS.split())
-    shutil.rmtree(path / "consumequeue")
+    # The index too: to one that is there RocketMQ would add everything once more.
+    for folder in ("consumequeue", "index"):
+        shutil.rmtree(path / folder)
     java = shop.session(version).open(path, config=scenario.config, topics=scenario.topics)
     java.await_dispatch()
     java.close()

@@ -103,8 +103,8 @@ def test_ctrl_c_ends_what_blocks(long_store: Path, tmp_path: Path, what: str) ->
     assert done.returncode == 0, done.stderr
     delays = sorted(json.loads(done.stdout))
     print(what, [round(1000 * delay) for delay in delays], "ms")
-    # Milliseconds on a quiet machine. The middle one, and generously: one that is busy holds threads up.
-    assert delays[len(delays) // 2] < 2, delays
+    # Milliseconds on a quiet machine. The least one: a machine that is busy holds threads up, and hurries none.
+    assert delays[0] < 0.5, delays
 
 
 HANDLER = """

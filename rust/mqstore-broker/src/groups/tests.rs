@@ -130,19 +130,22 @@ fn queues_are_shared_and_what_was_lost_cannot_be_committed() {
     assert!(poll(&first, 100).is_empty());
 }
 
+/// An ordered consumer of what has the tag `T`.
+fn ordered_by_tag(broker: &Broker) -> Consumer {
+    let filter = MessageFilter::tags("T").unwrap();
+    broker.consumer("g", &["t"], ConsumerOptions { ordered: true, filter, ..options() }).unwrap()
+}
+
 #[test]
 fn an_ordered_queue_of_which_nothing_is_out_waits_for_nothing() {
     let world = World::new();
     let store = world.open();
     store.create_topic("t", 2, &[]).unwrap();
     let broker = Broker::new(&store).unwrap();
-    let filter = MessageFilter::tags("T").unwrap();
-    let options = ConsumerOptions { ordered: true, filter, ..options() };
-    let ordered = || broker.consumer("g", &["t"], options.clone()).unwrap();
-    let first = ordered();
+    let first = ordered_by_tag(&broker);
     put(&store, "t", 0, "of another tag", "U");
     assert!(poll(&first, 100).is_empty());
-    let second = ordered();
+    let second = ordered_by_tag(&broker);
     assert_eq!([&first, &second].map(|one| one.assignment().unwrap().len()), [1, 1]);
 }
 
@@ -152,10 +155,7 @@ fn an_ordered_queue_stays_until_all_that_is_out_is_committed() {
     let store = world.open();
     store.create_topic("t", 2, &[]).unwrap();
     let broker = Broker::new(&store).unwrap();
-    let filter = MessageFilter::tags("T").unwrap();
-    let options = ConsumerOptions { ordered: true, filter, ..options() };
-    let ordered = || broker.consumer("g", &["t"], options.clone()).unwrap();
-    let first = ordered();
+    let first = ordered_by_tag(&broker);
     fill(&store, "t", 2, 0..6);
     for queue_id in 0..2 {
         put(&store, "t", queue_id, "of another tag", "U");
@@ -166,7 +166,7 @@ fn an_ordered_queue_stays_until_all_that_is_out_is_committed() {
         first.commit_offsets(&offsets, false).unwrap();
     };
     commit(2);
-    let second = ordered();
+    let second = ordered_by_tag(&broker);
     let owned = || [&first, &second].map(|one| one.assignment().unwrap().len());
     assert_eq!(owned(), [2, 0]);
     // Behind the last one that was handed out, not behind what was filtered out.

@@ -1,5 +1,7 @@
 //! A stop at every call of the disk, as a kill and as a loss of power.
 
+use mqstore_io::SimVfs;
+
 use super::model::finish;
 use super::*;
 
@@ -29,17 +31,22 @@ fn use_it(world: &World) {
     store.close().unwrap();
 }
 
-#[test]
-fn a_stop_anywhere_loses_nothing_and_repeats_nothing() {
+/// The disk at about `count` of the calls that `use_it` makes of it, each with the number of the call.
+pub(super) fn stops(count: u64, use_it: impl Fn(&World)) -> Vec<(u64, SimVfs)> {
     let world = World::new();
     use_it(&world);
     let calls = world.vfs.operations();
     let world = World::new();
     let first = world.vfs.operations();
-    let every = 1 + (calls - first) / 150;
+    let every = 1 + (calls - first) / count;
     world.vfs.freeze_at_each((first..calls).step_by(every as usize));
     use_it(&world);
-    let frozen = world.vfs.take_all_frozen();
+    world.vfs.take_all_frozen()
+}
+
+#[test]
+fn a_stop_anywhere_loses_nothing_and_repeats_nothing() {
+    let frozen = stops(150, use_it);
     assert!(frozen.len() > 100, "{} stops", frozen.len());
     for (call, vfs) in frozen {
         for (how, vfs) in [("kill", vfs.kill().unwrap()), ("power", vfs.crash(call).unwrap())] {

@@ -130,10 +130,9 @@ fn another_table_counts_for_what_comes_and_shortens_what_waits() {
     no_problems(&world);
 }
 
-#[test]
-fn queues_are_made_again_as_they_were_also_after_a_change_of_the_table() {
-    let world = World::new();
-    for table in ["1h 2s", "7s", "1m 1m 1m"] {
+/// One open with each table, which appends a message of each of three levels; its body is the table.
+fn use_tables(world: &World, tables: [&str; 3]) {
+    for table in tables {
         let store = world.try_open(&with(table)).unwrap();
         let broker = broker(&store);
         for level in [1, 2, 3] {
@@ -141,6 +140,12 @@ fn queues_are_made_again_as_they_were_also_after_a_change_of_the_table() {
         }
         store.close().unwrap();
     }
+}
+
+#[test]
+fn queues_are_made_again_as_they_were_also_after_a_change_of_the_table() {
+    let world = World::new();
+    use_tables(&world, ["1h 2s", "7s", "1m 1m 1m"]);
     let before = queue_files(&world);
     assert_eq!(before.len(), 3);
     rebuild(&files(&world), &StoreOptions::default(), false, &mut |_| Ok(())).unwrap();
@@ -166,25 +171,7 @@ fn queues_are_made_again_as_they_were_also_after_a_change_of_the_table() {
 
 #[test]
 fn a_stop_anywhere_keeps_the_table_of_each_message() {
-    let use_it = |world: &World| {
-        for table in ["1h 2s", "7s", "1m 5m 9s"] {
-            let store = world.try_open(&with(table)).unwrap();
-            let broker = broker(&store);
-            for level in [1, 2, 3] {
-                later(&broker, "t", table, Due::Level(level));
-            }
-            store.close().unwrap();
-        }
-    };
-    let world = World::new();
-    use_it(&world);
-    let calls = world.vfs.operations();
-    let world = World::new();
-    let first = world.vfs.operations();
-    let every = 1 + (calls - first) / 200;
-    world.vfs.freeze_at_each((first..calls).step_by(every as usize));
-    use_it(&world);
-    for (call, vfs) in world.vfs.take_all_frozen() {
+    for (call, vfs) in crashes::stops(200, |world| use_tables(world, ["1h 2s", "7s", "1m 5m 9s"])) {
         for (how, vfs) in [("kill", vfs.kill().unwrap()), ("power", vfs.crash(call).unwrap())] {
             let world = World { vfs, clock: Arc::new(ManualClock::new(BEGIN_MS + 900)) };
             let store = world.open();

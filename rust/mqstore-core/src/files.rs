@@ -35,6 +35,7 @@ use std::sync::Arc;
 use mqstore_io::switch;
 use mqstore_io::{Clock, FileKind, Vfs};
 
+pub(crate) use delay_tables::DELAY_LEVELS_FILE;
 pub use delay_tables::DelayTables;
 pub use log_paths::LogFolders;
 

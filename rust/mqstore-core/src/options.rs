@@ -14,9 +14,6 @@ use crate::events::Hooks;
 /// Threads that build queues and index at most.
 const MAX_DISPATCH_THREADS: u32 = 8;
 
-/// Levels of a table at most; a queue is kept for each.
-const MOST_LEVELS: i32 = 256;
-
 /// The longest delay of a level.
 const LONGEST_LEVEL_DAYS: i64 = 36_500;
 
@@ -370,8 +367,8 @@ impl StoreOptions {
 
 fn validate_levels(levels: &DelayLevels) -> Result<(), StoreError> {
     const DAY_MS: i64 = 86_400_000;
-    let reason = if levels.max_level() > MOST_LEVELS {
-        format!("{} levels are more than {MOST_LEVELS}", levels.max_level())
+    let reason = if levels.max_level() > DelayLevels::MOST {
+        format!("{} levels are more than {}", levels.max_level(), DelayLevels::MOST)
     } else if levels.longest_ms() > LONGEST_LEVEL_DAYS * DAY_MS {
         format!("a delay of {} s is longer than {LONGEST_LEVEL_DAYS} days", levels.longest_ms() / 1000)
     } else {

@@ -22,6 +22,9 @@ pub struct DelayLevels {
 }
 
 impl DelayLevels {
+    /// Levels of a store's table at most: a queue is kept for each.
+    pub const MOST: i32 = 256;
+
     /// Reads a table as it stands in a configuration: numbers with the units `s`, `m`, `h`, `d`, separated by
     /// single spaces.
     pub fn parse(text: &str) -> Result<Self, FormatError> {

@@ -73,15 +73,11 @@ impl Core {
             }
             // Not before they were read: what was stored meanwhile would seem to be newer than the clock.
             let now_ms = self.store.clock().now_ms().max(now_ms);
-            let (mut due, mut first_left) = (0, None);
-            for record in &records {
-                let due_ms = self.level_due(record, now_ms)?;
-                if due_ms > now_ms {
-                    first_left = Some(due_ms);
-                    break;
-                }
-                due += 1;
-            }
+            let dues = self.store.level_dues_of(queue_id, &records)?;
+            let due_ms = |(record, due_ms)| level_due(record, due_ms, now_ms);
+            let dues: Vec<i64> = records.iter().zip(dues).map(due_ms).collect();
+            let due = dues.iter().take_while(|due_ms| **due_ms <= now_ms).count();
+            let first_left = dues.get(due).copied();
             records.truncate(due);
             let done = self.deliver_level(&records, now_ms)?;
             let behind = records.get(..done).and_then(<[_]>::last).map(|record| record.queue_offset + 1);
@@ -102,15 +98,6 @@ impl Core {
         Ok(None)
     }
 
-    /// When a record of a level is due: at once where the clock went back by more than it has to wait
-    /// (`ScheduleMessageService#correctDeliverTimestamp`, which asks for no more than that the record is newer than the clock).
-    fn level_due(&self, record: &StoredRecord, now_ms: i64) -> Result<i64, StoreError> {
-        let Some(due_ms) = self.store.level_due_of(record)? else { return Ok(now_ms) };
-        let stored = record.view().map_or(now_ms, |view| view.store_timestamp);
-        let went_back_ms = stored.saturating_sub(now_ms);
-        Ok(if went_back_ms > due_ms.saturating_sub(stored).max(0) { now_ms } else { due_ms })
-    }
-
     /// Messages that wait in the levels.
     pub(super) fn level_pending(&self) -> Result<u64, StoreError> {
         let mut pending = 0;
@@ -121,4 +108,13 @@ impl Core {
         }
         Ok(pending)
     }
+}
+
+/// When a record of a level is due, by its entry at `due_ms`: at once where the clock went back by more than it has to wait
+/// (`ScheduleMessageService#correctDeliverTimestamp`, which asks for no more than that the record is newer than the clock).
+fn level_due(record: &StoredRecord, due_ms: Option<i64>, now_ms: i64) -> i64 {
+    let Some(due_ms) = due_ms else { return now_ms };
+    let stored = record.view().map_or(now_ms, |view| view.store_timestamp);
+    let went_back_ms = stored.saturating_sub(now_ms);
+    if went_back_ms > due_ms.saturating_sub(stored).max(0) { now_ms } else { due_ms }
 }

@@ -181,7 +181,9 @@ impl Delays {
     fn make_topic(&self, topic: &str) -> Result<(), StoreError> {
         let queues = match topic {
             TIMER_TOPIC => 1,
-            SCHEDULE_TOPIC => self.store.delay_tables().latest().max_level().clamp(1, 256) as u32,
+            SCHEDULE_TOPIC => {
+                self.store.delay_tables().latest().max_level().clamp(1, DelayLevels::MOST) as u32
+            }
             _ => return Ok(()),
         };
         if (self.store.queue_ids(topic)?.len() as u32) < queues {

@@ -19,14 +19,14 @@ use mqstore_core::error::IoContext;
 use mqstore_core::{StoreError, StoreFiles};
 use mqstore_format::names::{DELAY_OFFSET_FILE, TIMERCHECK_FILE};
 use mqstore_format::timer::TIMER_CHECK_BYTES;
-use mqstore_format::{Fields, crc32};
+use mqstore_format::{DelayLevels, Fields, crc32};
 use mqstore_io::{Access, VfsFile, switch};
 
 const MAGIC: &[u8; 8] = b"MQSDELAY";
 const VERSION: u32 = 1;
 const SLOT: usize = 4096;
 /// Levels that a slot has room for.
-pub(super) const MOST_LEVELS: usize = 256;
+pub(super) const MOST_LEVELS: usize = DelayLevels::MOST as usize;
 /// The longest `delayOffset.json` that is read.
 const JSON_LIMIT: u64 = 1 << 20;
 

@@ -43,7 +43,7 @@ use super::state::GenerationState;
 use super::task::compaction_key;
 use super::tree::Replacement;
 use super::untaken::Lost;
-use super::writer::{GenerationWriter, append_moved, sparse_tags_code};
+use super::writer::{GenerationWriter, SparseTags, append_moved};
 use crate::commit_log::{CommitLog, SegmentList};
 use crate::consume_queue::{ConsumeQueue, QueueSet};
 use crate::error::{IoContext, StoreError};
@@ -567,6 +567,7 @@ fn places(units: &[CqUnit], offset: i64, log_start: u64) -> Vec<Place> {
 struct Batch {
     records: Vec<u8>,
     entries: Vec<u8>,
+    tags: SparseTags,
 }
 
 impl Batch {
@@ -577,7 +578,7 @@ impl Batch {
         position: u64,
         pair: &OpenPair,
     ) -> Result<(), StoreError> {
-        let tags_code = sparse_tags_code(files, record)?;
+        let tags_code = self.tags.code(files, record)?;
         let entry = append_moved(record, tags_code, position as i64, &mut self.records)
             .map_err(|error| StoreError::format(&pair.log_path, position - pair.base, &error))?;
         self.entries.extend_from_slice(&entry.encode());

@@ -92,4 +92,4 @@ pub use restore::{RestoreReport, RestoredQueue};
 pub(crate) use restore::{RestoreSource, Run, restore, restore_open};
 pub use task::run_task;
 pub(crate) use untaken::{Lost, Untaken, UntakenSearch, beyond_the_log, dirty_topics, taken_up};
-pub(crate) use writer::sparse_tags_code;
+pub(crate) use writer::SparseTags;

@@ -154,6 +154,7 @@ pub(crate) struct GenerationWriter<'a> {
     pairs: Vec<OutputPair>,
     unsynced: VecDeque<Unsynced>,
     base: u64,
+    tags: SparseTags,
 }
 
 impl<'a> GenerationWriter<'a> {
@@ -187,6 +188,7 @@ impl<'a> GenerationWriter<'a> {
             pairs: Vec::new(),
             unsynced: VecDeque::new(),
             base: geometry.log_file_bytes.saturating_mul(pairs),
+            tags: SparseTags::default(),
         }
     }
 
@@ -217,7 +219,7 @@ impl<'a> GenerationWriter<'a> {
             return Ok(());
         };
         let at = log.position();
-        let tags_code = sparse_tags_code(self.files, record)?;
+        let tags_code = self.tags.code(self.files, record)?;
         let unit = append_moved(record, tags_code, (self.base + at) as i64, &mut log.buffer)
             .map_err(|error| StoreError::format(&log.path, at, &error))?;
         log.write_much()?;
@@ -269,13 +271,23 @@ impl<'a> GenerationWriter<'a> {
     }
 }
 
-/// The tags code of `record` in a sparse queue. That of a delayed message is when it is due, by the store's table of delay
-/// levels; nobody compacts these, but for who forces it.
-pub(crate) fn sparse_tags_code(files: &StoreFiles, record: &RecordView<'_>) -> Result<i64, StoreError> {
-    if record.topic == SCHEDULE_TOPIC {
-        return Ok(record.tags_code(files.delay_tables(None)?.latest()));
+/// The tags codes in a sparse queue of one topic. Those of delayed messages are when these are due, by the store's table of
+/// delay levels, which is asked for with the first record; nobody compacts these, but for who forces it.
+#[derive(Debug, Default)]
+pub(crate) struct SparseTags {
+    levels: Option<DelayLevels>,
+}
+
+impl SparseTags {
+    /// The tags code of `record`.
+    pub(crate) fn code(&mut self, files: &StoreFiles, record: &RecordView<'_>) -> Result<i64, StoreError> {
+        let levels = match &mut self.levels {
+            Some(levels) => levels,
+            none if record.topic == SCHEDULE_TOPIC => none.insert(files.delay_tables(None)?.latest().clone()),
+            none => none.insert(DelayLevels::default()),
+        };
+        Ok(record.tags_code(levels))
     }
-    Ok(record.tags_code(&DelayLevels::default()))
 }
 
 /// Appends `record` to `out` with `position` as its PHYSICALOFFSET; its entry in the sparse queue.

@@ -26,6 +26,9 @@ use crate::error::{IoContext, StoreError};
 #[cfg(test)]
 mod tests;
 
+/// The name of the file.
+pub(crate) const DELAY_LEVELS_FILE: &str = "delay-levels";
+
 const MAGIC: &[u8; 8] = b"MQSLEVEL";
 const LIMIT_BYTES: u64 = 16 << 20;
 /// Tables that are remembered; of more the oldest are forgotten.
@@ -139,7 +142,7 @@ impl DelayTables {
 impl StoreFiles {
     /// `mqstore/delay-levels`: the tables of delay levels.
     pub(crate) fn delay_levels_file(&self) -> PathBuf {
-        self.side().join("delay-levels")
+        self.side().join(DELAY_LEVELS_FILE)
     }
 
     /// The tables that the store remembers, else `given`, else the table of an unchanged configuration.
@@ -181,7 +184,7 @@ impl StoreFiles {
         if same {
             return Ok(());
         }
-        let staged = self.staging().join("delay-levels");
+        let staged = self.staging().join(DELAY_LEVELS_FILE);
         self.vfs.write_atomic(&path, &staged, &bytes).at(&path, "remembering the delay levels")
     }
 

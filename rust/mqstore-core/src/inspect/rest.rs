@@ -11,7 +11,7 @@ use super::sparse;
 use crate::checkpoint::CheckpointFile;
 use crate::compaction::{CompactedQueue, changed_files};
 use crate::error::StoreError;
-use crate::files::{CONFIG_LIMIT_BYTES, StoreFiles};
+use crate::files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, StoreFiles};
 use crate::mend::{check_config, config_files};
 use crate::meta::find_damage;
 
@@ -33,8 +33,8 @@ impl Check<'_> {
         for (path, name) in config_files(self.files).unwrap_or_default() {
             let Ok(text) = self.files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) else { continue };
             if let Err(reason) = check_config(&name, &text) {
-                let ours = path == self.files.delay_levels_file();
-                let kind = if ours { Kind::DelayLevelsDamaged } else { Kind::ConfigDamaged };
+                let kind =
+                    if name == DELAY_LEVELS_FILE { Kind::DelayLevelsDamaged } else { Kind::ConfigDamaged };
                 self.report.add(kind, &path, None, reason);
             }
         }

@@ -21,7 +21,7 @@ use mqstore_format::{
 use mqstore_io::VfsFile;
 
 use super::problems::{Kind, VerifyReport};
-use crate::compaction::{DataFile, FilePair, QueueFolder, open_listed, sparse_tags_code};
+use crate::compaction::{DataFile, FilePair, QueueFolder, SparseTags, open_listed};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
@@ -39,7 +39,7 @@ pub(super) fn check(
     report: &mut VerifyReport,
 ) -> Result<(), StoreError> {
     let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
-    let mut before = None;
+    let (mut before, mut tags) = (None, SparseTags::default());
     for pair in &folder.pairs {
         let Some(log) = open_listed(files, &pair.log)? else { return Ok(()) };
         let queue = match &pair.queue {
@@ -51,7 +51,7 @@ pub(super) fn check(
             None => None,
         };
         let (delayed, log) = (topic == SCHEDULE_TOPIC, Bytes::new(log, &pair.log));
-        let mut walk = Walk { files, delayed, pair, log, queue, found: 0, beside, report };
+        let mut walk = Walk { files, delayed, tags: &mut tags, pair, log, queue, found: 0, beside, report };
         before = walk.all(before)?;
     }
     Ok(())
@@ -61,6 +61,7 @@ struct Walk<'a> {
     files: &'a StoreFiles,
     /// Whether the queue is one of delayed messages.
     delayed: bool,
+    tags: &'a mut SparseTags,
     pair: &'a FilePair,
     log: Bytes<'a>,
     queue: Option<Bytes<'a>>,
@@ -122,7 +123,7 @@ impl Walk<'_> {
         {
             return Ok(None);
         }
-        let tags_code = sparse_tags_code(self.files, &record)?;
+        let tags_code = self.tags.code(self.files, &record)?;
         let (time, offset) = (record.store_timestamp, record.queue_offset);
         let expected = BatchCqUnit::new(place, size as i32, tags_code, time, offset, 1);
         Ok(Some((u64::from(size), expected)))

@@ -14,15 +14,12 @@ use mqstore_io::{Access, FileKind, switch};
 
 use super::keep;
 use crate::error::{IoContext, StoreError};
-use crate::files::{CONFIG_LIMIT_BYTES, DelayTables, StoreFiles};
-
-/// The name of the tables of delay levels.
-const DELAY_LEVELS: &str = "delay-levels";
+use crate::files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, DelayTables, StoreFiles};
 
 /// Whether a broker could read `text` as its configuration file `name`, or we as our own; else why not.
 pub(crate) fn check_config(name: &str, text: &[u8]) -> Result<(), String> {
     let checked = match name {
-        DELAY_LEVELS => {
+        DELAY_LEVELS_FILE => {
             return DelayTables::decode(text).map(drop).ok_or_else(|| "its checksum is wrong".to_owned());
         }
         "topics.json" => TopicTable::parse(text).map(drop),
@@ -39,7 +36,7 @@ pub(crate) fn config_files(files: &StoreFiles) -> Result<Vec<(PathBuf, String)>,
     let mut found = json_files(files)?;
     let delay_levels = files.delay_levels_file();
     if !files.is_log_alone() && files.vfs.stat(&delay_levels).is_ok() {
-        found.push((delay_levels, DELAY_LEVELS.to_owned()));
+        found.push((delay_levels, DELAY_LEVELS_FILE.to_owned()));
     }
     Ok(found)
 }

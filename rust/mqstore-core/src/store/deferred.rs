@@ -103,7 +103,8 @@ impl Store {
     /// # Errors
     /// What keeps the queue from being read.
     pub fn level_due_ms(&self, queue_id: i32, queue_offset: i64) -> Result<Option<i64>, StoreError> {
-        let unit = self.level_unit(queue_id, queue_offset)?;
+        let units = self.level_units(queue_id, queue_offset, 1)?;
+        let unit = entry_of(&units, queue_offset);
         Ok(unit.map(|unit| self.level_due_by(queue_id, unit.physical_offset as u64, unit.tags_code)))
     }
 
@@ -116,26 +117,50 @@ impl Store {
         let Some(view) = record.view().ok().filter(|view| view.topic == SCHEDULE_TOPIC) else {
             return Ok(None);
         };
+        let units = self.level_units(view.queue_id, record.queue_offset, 1)?;
+        Ok(self.level_due_among(record, &units))
+    }
+
+    /// As [`Self::level_due_of`], for records of one delay level in the order of its queue: one read of it for those that
+    /// follow one another.
+    ///
+    /// # Errors
+    /// What keeps the queue from being read.
+    pub fn level_dues_of(
+        &self,
+        queue_id: i32,
+        records: &[StoredRecord],
+    ) -> Result<Vec<Option<i64>>, StoreError> {
+        let Some(first) = records.first() else { return Ok(Vec::new()) };
+        let units = self.level_units(queue_id, first.queue_offset, records.len())?;
+        let due = |record: &StoredRecord| match entry_of(&units, record.queue_offset) {
+            Some(_) => Ok(self.level_due_among(record, &units)),
+            None => self.level_due_of(record),
+        };
+        records.iter().map(due).collect()
+    }
+
+    fn level_due_among(&self, record: &StoredRecord, units: &[(i64, CqUnit)]) -> Option<i64> {
+        let view = record.view().ok().filter(|view| view.topic == SCHEDULE_TOPIC)?;
         let (level, stored) = (view.queue_id.saturating_add(1), view.store_timestamp);
         let offset = record.commit_log_offset;
-        let unit = self.level_unit(view.queue_id, record.queue_offset)?.filter(|unit| {
+        let unit = entry_of(units, record.queue_offset).filter(|unit| {
             unit.physical_offset == offset as i64 && DelayLevels::is_delivery_time(unit.tags_code, stored)
         });
         let by_table = || self.delay_tables().at(offset).delivery_time(level, stored);
         let entry_ms = unit.map_or_else(by_table, |unit| unit.tags_code);
-        Ok(Some(self.level_due_by(view.queue_id, offset, entry_ms)))
+        Some(self.level_due_by(view.queue_id, offset, entry_ms))
     }
 
     fn level_due_by(&self, queue_id: i32, offset: u64, entry_ms: i64) -> i64 {
         self.delay_tables().due_ms(queue_id.saturating_add(1), offset, entry_ms)
     }
 
-    fn level_unit(&self, queue_id: i32, queue_offset: i64) -> Result<Option<CqUnit>, StoreError> {
+    fn level_units(&self, queue_id: i32, from: i64, most: usize) -> Result<Vec<(i64, CqUnit)>, StoreError> {
         self.check()?;
         let mut units = Vec::new();
-        self.view().units(SCHEDULE_TOPIC, queue_id, queue_offset, 1, &mut units)?;
-        let unit = units.first().filter(|(offset, _)| *offset == queue_offset);
-        Ok(unit.map(|(_, unit)| *unit))
+        self.view().units(SCHEDULE_TOPIC, queue_id, from, most, &mut units)?;
+        Ok(units)
     }
 
     /// Where the last segment of the log begins whose first message was stored before `time_ms`; else where the log
@@ -154,4 +179,10 @@ impl Store {
         }
         Ok(list.min_offset())
     }
+}
+
+/// Of units in ascending order of their queue offsets, the one of `queue_offset`.
+fn entry_of(units: &[(i64, CqUnit)], queue_offset: i64) -> Option<&CqUnit> {
+    let place = units.binary_search_by_key(&queue_offset, |(offset, _)| *offset).ok()?;
+    units.get(place).map(|(_, unit)| unit)
 }

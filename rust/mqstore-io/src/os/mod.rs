@@ -79,11 +79,8 @@ impl Vfs for OsVfs {
         let mut entries = Vec::new();
         each_name(dir, |folder, name, _| {
             // By its folder: a path would be walked anew for each of very many files.
-            match retry(|| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)) {
-                Ok(stat) => entries.push(DirEntry { name: name.to_owned(), stat: file_stat(&stat) }),
-                Err(Errno::NOENT) => {}
-                Err(error) => return Err(error.into()),
-            }
+            let stat = stat_in(folder, name)?;
+            entries.extend(stat.map(|stat| DirEntry { name: name.to_owned(), stat }));
             Ok(())
         })?;
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -95,16 +92,10 @@ impl Vfs for OsVfs {
         each_name(dir, |folder, name, kind| {
             let kind = match kind {
                 // Some file systems do not keep the kind beside the name.
-                FileType::Unknown => {
-                    match retry(|| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)) {
-                        Ok(stat) => file_stat(&stat).kind,
-                        Err(Errno::NOENT) => return Ok(()),
-                        Err(error) => return Err(error.into()),
-                    }
-                }
-                kind => file_kind(kind),
+                FileType::Unknown => stat_in(folder, name)?.map(|stat| stat.kind),
+                kind => Some(file_kind(kind)),
             };
-            entries.push((name.to_owned(), kind));
+            entries.extend(kind.map(|kind| (name.to_owned(), kind)));
             Ok(())
         })?;
         entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
@@ -250,6 +241,15 @@ fn each_name(
         }
     }
     Ok(())
+}
+
+/// What `name` in an open folder is, itself and not what it links to; `None` where it is gone.
+fn stat_in(folder: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<FileStat>> {
+    match retry(|| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)) {
+        Ok(stat) => Ok(Some(file_stat(&stat))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Calls again what a signal interrupted.

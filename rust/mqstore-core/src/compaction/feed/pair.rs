@@ -12,7 +12,7 @@ use crate::compaction::cursor::{Listed, PairCursor, read_units};
 use crate::compaction::folder::{FilePair, LOG_DIR, QUEUE_DIR, queue_dir};
 use crate::compaction::geometry::{CompactionGeometry, UNIT_BYTES};
 use crate::compaction::model::OutputPair;
-use crate::compaction::writer::sparse_tags_code;
+use crate::compaction::writer::SparseTags;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 
@@ -220,9 +220,9 @@ fn complete(
     let Listed::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
         return Ok(Reopened::Odd("its files were replaced while they were looked at".to_owned()));
     };
-    let (mut entries, mut log_end) = (Vec::new(), 0);
+    let (mut tags, mut entries, mut log_end) = (SparseTags::default(), Vec::new(), 0);
     while let Some(record) = cursor.next_record()? {
-        let code = sparse_tags_code(files, &record)?;
+        let code = tags.code(files, &record)?;
         let (position, size) = (record.physical_offset, record.size as i32);
         let unit = BatchCqUnit::new(position, size, code, record.store_timestamp, record.queue_offset, 1);
         entries.extend_from_slice(&unit.encode());

@@ -464,6 +464,14 @@ def test_the_event_loop_has_transactions_too(tmp_path: Path) -> None:
             assert len(await other.commit()) == 1
             with pytest.raises(mqstore.RefusedError):
                 await other.rollback()
+            shared = wrapped.transaction("shop")
+
+            async def part(body: bytes) -> None:
+                await (await shared).append("c", body)
+
+            await asyncio.gather(*(part(b"%d" % number) for number in range(5)))
+            assert len(await shared.commit()) == 5
+            assert await wrapped.pending_transactions() == []
             asked = asyncio.Event()
             loop = asyncio.get_running_loop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
@@ -22,7 +23,7 @@ class Transaction:
     commits is committed, one that is cancelled before is rolled back.
     """
 
-    __slots__ = ("__weakref__", "_arguments", "_bridge", "_store", "_transaction")
+    __slots__ = ("__weakref__", "_arguments", "_beginning", "_bridge", "_store", "_transaction")
 
     def __init__(self, store: Store, bridge: Bridge, group: str, check: Check | None, durable: bool) -> None:
         """Keeps the arguments of `Store.transaction` until it is entered or awaited."""
@@ -31,14 +32,17 @@ class Transaction:
         self._bridge = bridge
         self._arguments = (group, check, durable)
         self._transaction: mqstore.Transaction | None = None
+        # Tasks that await it together share one transaction.
+        self._beginning = asyncio.Lock()
 
     async def _begin(self) -> Self:
         bridge = self._bridge
         bridge.check()
-        if self._transaction is None:
-            group, check, durable = self._arguments
-            begin = partial(bridge.store.transaction, group, check=check, durable=durable)
-            self._transaction = await bridge.run(begin)
+        async with self._beginning:
+            if self._transaction is None:
+                group, check, durable = self._arguments
+                begin = partial(bridge.store.transaction, group, check=check, durable=durable)
+                self._transaction = await bridge.run(begin)
         return self
 
     @property

@@ -14,7 +14,7 @@ use super::core::{Core, State};
 use super::leased::LeasedMessage;
 use super::put::NewWork;
 use super::queue::{WorkQueue, WorkQueueCounts};
-use super::source::Spent;
+use super::source::{Source, Spent, Wish};
 use crate::at_once::{AtOnce, Reach, Rest, lock};
 use crate::error::BrokerError;
 use crate::signal::{Call, Signal};
@@ -238,12 +238,34 @@ impl Core {
             let mut state = self.state.lock();
             self.look_for_queues(&mut state)?;
             let wish = self.wish(count, invisible, Reach::Anywhere);
-            let prepared =
-                state.sources.iter_mut().try_for_each(|source| source.prepare(self, &wish, &mut spent));
+            let prepared = self.prepare_each(&mut state.sources, &wish, &mut spent);
             (prepared, self.to_bury_again(&mut state))
         };
         self.bury_or_keep(spent, again);
         prepared
+    }
+
+    /// Prepares all queues. The error of one is for who looks where no other has anything, and a note where one has.
+    fn prepare_each(
+        self: &Arc<Self>,
+        sources: &mut [Source],
+        wish: &Wish<'_>,
+        spent: &mut Spent,
+    ) -> Result<(), BrokerError> {
+        let mut failures = Vec::new();
+        for (at, source) in sources.iter_mut().enumerate() {
+            match source.prepare(self, wish, spent) {
+                Ok(()) => source.failing = false,
+                Err(error) => failures.push((at, error)),
+            }
+        }
+        if !sources.iter().any(|source| source.has_ahead() || source.has_again()) {
+            return failures.into_iter().next().map_or(Ok(()), |(_, error)| Err(error));
+        }
+        for (at, error) in failures {
+            sources.get_mut(at).into_iter().for_each(|source| source.note_failure(self, &error));
+        }
+        Ok(())
     }
 
     fn append_at_hand(

@@ -42,6 +42,8 @@ pub(super) struct Source {
     wait: Option<Wait>,
     /// Whether a message that is due again has its turn before a new one.
     due_first: bool,
+    /// Whether the last look at it ended in an error, and what was at hand of others went before.
+    pub(super) failing: bool,
 }
 
 struct Ahead {
@@ -96,6 +98,18 @@ impl Source {
             count: FIRST_AHEAD,
             wait: None,
             due_first: true,
+            failing: false,
+        }
+    }
+
+    /// Notes an error that nobody gets, because other queues had something, once until the queue is well again.
+    pub(super) fn note_failure(&mut self, core: &Core, error: &BrokerError) {
+        if !mem::replace(&mut self.failing, true) {
+            let Place { topic, queue_id, .. } = &*self.place;
+            core.note(format!(
+                "{}: queue {topic}/{queue_id} gives nothing, others go on: {error}",
+                core.name()
+            ));
         }
     }
 
@@ -430,6 +444,11 @@ impl Source {
     /// Whether new messages are at hand.
     pub(super) fn has_ahead(&self) -> bool {
         !self.ahead.is_empty()
+    }
+
+    /// Whether messages that are due again were read for a look at hand.
+    pub(super) fn has_again(&self) -> bool {
+        !self.again.is_empty()
     }
 
     /// Has the work queue ring when there is more; whether it is there already.

@@ -8,7 +8,7 @@ use mqstore_core::meta::ProgressRecord;
 
 use super::core::{Core, State};
 use super::leased::{Lease, LeasedMessage, Place};
-use super::source::{Picked, Spent, Wish};
+use super::source::{Picked, Source, Spent, Wish};
 use crate::at_once::{Reach, Rest};
 use crate::error::BrokerError;
 
@@ -79,7 +79,7 @@ impl Core {
         if picked.is_empty() || !self.ready.is_waited_for() {
             return;
         }
-        let more = || state.sources.iter().any(super::source::Source::has_ahead);
+        let more = || state.sources.iter().any(Source::has_ahead);
         // A loop is to know when the new leases end.
         if picked.len() == count || goes_on || self.ready.has_listeners() || more() {
             self.ready.ring_one();
@@ -87,7 +87,8 @@ impl Core {
     }
 
     /// Leases up to `wish.count` messages, from one queue after the other; what is left, or that nothing was taken
-    /// because something is not at hand.
+    /// because something is not at hand. A queue that fails does not keep the others from being looked at: its error
+    /// is the outcome where these have nothing, and a note where they have.
     pub(super) fn pick(
         state: &mut State,
         wish: &Wish<'_>,
@@ -96,6 +97,7 @@ impl Core {
     ) -> Result<Rest, BrokerError> {
         let (count, sources) = (wish.count, state.sources.len());
         let mut rest = Rest::Nothing;
+        let (mut failure, mut unprepared) = (None, false);
         // A fair share of each first, then what is left.
         for share in [count.div_ceil(sources.max(1)), count] {
             for step in 0..sources {
@@ -107,18 +109,32 @@ impl Core {
                 let wish = Wish { count: share.min(left), ..*wish };
                 if let Some(source) = state.sources.get_mut(at) {
                     match source.take(&wish, picked, spent) {
+                        // A thread has tried to read it already.
+                        Ok(Rest::NotAtHand) if picked.is_empty() && source.failing => unprepared = true,
                         Ok(Rest::NotAtHand) if picked.is_empty() => return Ok(Rest::NotAtHand),
-                        Ok(Rest::Nothing) => {}
-                        // What was leased is the caller's; the next look meets the error, or what is left, again.
+                        Ok(Rest::Nothing) => source.failing = false,
+                        // What was leased is the caller's; the next look meets what is left.
                         Ok(_) => rest = Rest::GoesOn,
-                        Err(_) if !picked.is_empty() => rest = Rest::GoesOn,
-                        Err(error) => return Err(error),
+                        Err(error) => _ = failure.get_or_insert((at, error)),
                     }
                 }
             }
             if picked.is_empty() {
                 break;
             }
+        }
+        match failure {
+            Some((_, error)) if picked.is_empty() => return Err(error),
+            Some((at, error)) => {
+                rest = Rest::GoesOn;
+                state
+                    .sources
+                    .get_mut(at)
+                    .into_iter()
+                    .for_each(|source| source.note_failure(wish.core, &error));
+            }
+            None if unprepared && picked.is_empty() => return Ok(Rest::NotAtHand),
+            None => {}
         }
         state.turn = (state.turn + 1).checked_rem(sources).unwrap_or(0);
         Ok(rest)
@@ -143,10 +159,9 @@ impl Core {
         let (swept, again) = {
             let mut state = self.state.lock();
             let wish = self.wish(0, Duration::ZERO, Reach::Anywhere);
-            let swept = state
-                .sources
-                .iter_mut()
-                .try_for_each(|source| source.take_due(&wish, 0, &mut Vec::new(), &mut spent).map(drop));
+            let swept = each(&mut state.sources, |source| {
+                source.take_due(&wish, 0, &mut Vec::new(), &mut spent).map(drop)
+            });
             (swept, self.to_bury_again(&mut state))
         };
         self.bury_or_keep(spent, again);
@@ -227,6 +242,18 @@ impl Core {
         let state = self.state.lock();
         Ok(self.size(&state)? == 0)
     }
+}
+
+/// Does `work` on all queues, whichever of them fail; the first error.
+pub(super) fn each(
+    sources: &mut [Source],
+    mut work: impl FnMut(&mut Source) -> Result<(), BrokerError>,
+) -> Result<(), BrokerError> {
+    let mut outcome = Ok(());
+    for source in sources {
+        outcome = outcome.and(work(source));
+    }
+    outcome
 }
 
 /// Milliseconds, a part of one counted as one: nothing is due too early.

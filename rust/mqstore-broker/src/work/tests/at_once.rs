@@ -226,3 +226,50 @@ fn a_late_ack_is_no_error_for_who_gets_meanwhile() {
         }
     }
 }
+
+/// A message of 50 bytes in one of two queues, spoiled, and `sound` ones in the other.
+fn one_queue_spoiled(world: &World, bad: i32, sound: &[&str]) -> mqstore_core::Store {
+    let store = world.open();
+    store.create_topic("jobs", 2, &[]).unwrap();
+    let message = NewMessage {
+        topic: "jobs",
+        body: &[b'x'; 50],
+        properties: b"",
+        unique_key: None,
+        queue_id: Some(bad),
+        flag: 0,
+        born_timestamp_ms: None,
+        durable: false,
+    };
+    let damaged = store.append(&message).unwrap();
+    for text in sound {
+        put(&store, "jobs", 1 - bad, text, "T");
+    }
+    spoiled(world, &store, &damaged)
+}
+
+#[test]
+fn a_queue_that_cannot_be_read_does_not_keep_others_from_being_read() {
+    for (bad, at_once) in [(0, false), (1, false), (0, true), (1, true)] {
+        let world = World::new();
+        let store = one_queue_spoiled(&world, bad, &["a", "b", "c"]);
+        let broker = Broker::new(&store).unwrap();
+        let queue = broker.work_queue("jobs", "workers", options()).unwrap();
+        let next = || if at_once { looked(&queue, 1) } else { queue.get_many(1, NOW) };
+        for text in ["a", "b", "c"] {
+            let found = next().unwrap();
+            assert_eq!(body(&found[0]), text, "damage in queue {bad}, at once: {at_once}");
+            found[0].lease.ack(false).unwrap();
+        }
+        // Nothing else is left: who looks is told, each time.
+        for _ in 0..2 {
+            assert!(matches!(next(), Err(BrokerError::Store(StoreError::Corrupt { .. }))));
+        }
+        let notes = queue.take_notes();
+        let named = format!("queue jobs/{bad} gives nothing, others go on");
+        assert_eq!(notes.iter().filter(|note| note.contains(&named)).count(), 1, "{notes:?}");
+        put(&store, "jobs", 1 - bad, "late", "T");
+        assert_eq!(next().unwrap().len(), 1);
+        assert_eq!(queue.take_notes(), [""; 0]);
+    }
+}

@@ -114,8 +114,8 @@ impl WorkQueue {
             if !patience && !core.store().looks_at_once() {
                 return Ok(AtOnce::Prepare);
             }
-            let Some(mut state) = lock(&core.state, patience) else { return Ok(AtOnce::Prepare) };
-            let fits = core.reserve_in(&mut state, count)?;
+            let Some(state) = lock(&core.state, patience) else { return Ok(AtOnce::Prepare) };
+            let fits = core.reserve_in(&state, count)?;
             drop(state);
             if !fits {
                 let call = call.ok_or_else(|| self.full())?;
@@ -304,8 +304,9 @@ impl Core {
         // Who deletes or moves rings for nobody.
         let mut has_room = false;
         if self.room.is_waited_for() && self.store().looks_at_once() {
+            let reserved = self.reserved.load(Ordering::Acquire);
             match self.size(&state) {
-                Ok(size) => has_room = size + state.reserved < self.options.maxsize,
+                Ok(size) => has_room = reserved + size < self.options.maxsize,
                 Err(_) => failed = true,
             }
         }

@@ -37,6 +37,9 @@ pub(crate) struct Core {
     pub(super) shut: AtomicU64,
     /// Those up to this one get nothing more either.
     pub(super) shut_at_once: AtomicU64,
+    /// Puts that are on their way. Grows with the state locked only; who adds it to what is in the queue reads it first,
+    /// so that a put that ends meanwhile counts twice rather than not at all.
+    pub(super) reserved: AtomicU64,
     notes: Mutex<Vec<String>>,
 }
 
@@ -48,8 +51,6 @@ pub(super) struct State {
     pub(super) turn: usize,
     /// When the topic was looked at for new queues; monotonic.
     looked: Option<Duration>,
-    /// Puts that are on their way.
-    pub(super) reserved: u64,
     /// Dead letters whose copy could not be made yet.
     pub(super) unburied: Spent,
     /// When that was tried; monotonic.
@@ -79,6 +80,7 @@ impl Core {
             done: Arc::default(),
             shut: 0.into(),
             shut_at_once: 0.into(),
+            reserved: 0.into(),
             notes: Mutex::default(),
         });
         let topics = core.topics();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use mqstore_core::{Appended, NewMessage, StoreError};
 use mqstore_format::properties::{TIMER_DELIVER_MS, push_property};
+use mqstore_io::sync::Ordering;
 
 use super::core::{Core, State};
 use super::settings::LONGEST;
@@ -111,17 +112,18 @@ impl Core {
         if self.options.maxsize == 0 {
             return Ok(true);
         }
-        self.reserve_in(&mut self.state.lock(), count)
+        self.reserve_in(&self.state.lock(), count)
     }
 
     /// As [`Self::reserve`], where there is a limit.
-    pub(super) fn reserve_in(&self, state: &mut State, count: u64) -> Result<bool, BrokerError> {
+    pub(super) fn reserve_in(&self, state: &State, count: u64) -> Result<bool, BrokerError> {
         let maxsize = self.options.maxsize;
         // More at once than there is room at all are put where there is nothing else.
-        let taken = self.size(state)? + state.reserved;
+        let reserved = self.reserved.load(Ordering::Acquire);
+        let taken = reserved + self.size(state)?;
         let fits = taken + count <= maxsize || (taken == 0 && count > maxsize);
         if fits {
-            state.reserved += count;
+            self.reserved.fetch_add(count, Ordering::AcqRel);
         }
         Ok(fits)
     }
@@ -130,7 +132,8 @@ impl Core {
     /// looked meanwhile has seen none.
     pub(super) fn give_back(&self, count: u64) {
         if self.options.maxsize > 0 {
-            self.state.lock().reserved -= count;
+            // Without the lock: who drops this must not wait for a look that reads from a disk.
+            self.reserved.fetch_sub(count, Ordering::AcqRel);
             self.room.ring();
         }
     }

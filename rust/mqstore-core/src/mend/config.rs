@@ -20,7 +20,9 @@ use crate::files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, DelayTables, StoreFile
 pub(crate) fn check_config(name: &str, text: &[u8]) -> Result<(), String> {
     let checked = match name {
         DELAY_LEVELS_FILE => {
-            return DelayTables::decode(text).map(drop).ok_or_else(|| "its checksum is wrong".to_owned());
+            return DelayTables::decode(text).map(drop).ok_or_else(|| {
+                "it was cut or changed: it is no table of delay levels with its checksum".to_owned()
+            });
         }
         "topics.json" => TopicTable::parse(text).map(drop),
         "consumerOffset.json" | "lmqConsumerOffset.json" => ConsumerOffsets::parse(text).map(drop),

@@ -273,3 +273,21 @@ fn a_queue_that_cannot_be_read_does_not_keep_others_from_being_read() {
         assert_eq!(queue.take_notes(), [""; 0]);
     }
 }
+
+#[test]
+fn room_is_given_back_while_somebody_reads() {
+    let world = World::new();
+    let store = world.open();
+    let broker = Broker::new(&store).unwrap();
+    let limits = WorkQueueOptions { maxsize: 1, ..options() };
+    let queue = broker.work_queue("jobs", "workers", limits).unwrap();
+    let reservation = reserved(&queue);
+    assert!(matches!(
+        queue.put_at_once(&[NewWork::default()], false, true, None),
+        Err(BrokerError::Full { .. })
+    ));
+    let reading = queue.core.state.lock();
+    drop(reservation);
+    drop(reading);
+    drop(reserved(&queue));
+}

@@ -15,6 +15,7 @@ use super::leased::LeasedMessage;
 use super::put::NewWork;
 use super::queue::{WorkQueue, WorkQueueCounts};
 use super::source::{Source, Spent, Wish};
+use super::take::settle;
 use crate::at_once::{AtOnce, Reach, Rest, lock};
 use crate::error::BrokerError;
 use crate::signal::{Call, Signal};
@@ -245,7 +246,7 @@ impl Core {
         prepared
     }
 
-    /// Prepares all queues. The error of one is for who looks where no other has anything, and a note where one has.
+    /// Prepares all queues, whichever of them fail.
     fn prepare_each(
         self: &Arc<Self>,
         sources: &mut [Source],
@@ -259,13 +260,8 @@ impl Core {
                 Err(error) => failures.push((at, error)),
             }
         }
-        if !sources.iter().any(|source| source.has_ahead() || source.has_again()) {
-            return failures.into_iter().next().map_or(Ok(()), |(_, error)| Err(error));
-        }
-        for (at, error) in failures {
-            sources.get_mut(at).into_iter().for_each(|source| source.note_failure(self, &error));
-        }
-        Ok(())
+        let others_have = sources.iter().any(|source| source.has_ahead() || source.has_again());
+        settle(self, sources, failures, others_have)
     }
 
     fn append_at_hand(
@@ -304,9 +300,8 @@ impl Core {
         // Who deletes or moves rings for nobody.
         let mut has_room = false;
         if self.room.is_waited_for() && self.store().looks_at_once() {
-            let reserved = self.reserved.load(Ordering::Acquire);
-            match self.size(&state) {
-                Ok(size) => has_room = reserved + size < self.options.maxsize,
+            match self.taken(&state) {
+                Ok(taken) => has_room = taken < self.options.maxsize,
                 Err(_) => failed = true,
             }
         }

@@ -37,8 +37,7 @@ pub(crate) struct Core {
     pub(super) shut: AtomicU64,
     /// Those up to this one get nothing more either.
     pub(super) shut_at_once: AtomicU64,
-    /// Puts that are on their way. Grows with the state locked only; who adds it to what is in the queue reads it first,
-    /// so that a put that ends meanwhile counts twice rather than not at all.
+    /// Puts that are on their way. Grows with the state locked only.
     pub(super) reserved: AtomicU64,
     notes: Mutex<Vec<String>>,
 }

@@ -119,13 +119,19 @@ impl Core {
     pub(super) fn reserve_in(&self, state: &State, count: u64) -> Result<bool, BrokerError> {
         let maxsize = self.options.maxsize;
         // More at once than there is room at all are put where there is nothing else.
-        let reserved = self.reserved.load(Ordering::Acquire);
-        let taken = reserved + self.size(state)?;
+        let taken = self.taken(state)?;
         let fits = taken + count <= maxsize || (taken == 0 && count > maxsize);
         if fits {
             self.reserved.fetch_add(count, Ordering::AcqRel);
         }
         Ok(fits)
+    }
+
+    /// How much room is taken: by what is in the queue and by puts on their way. These are read first, so that one that
+    /// ends meanwhile counts twice rather than not at all.
+    pub(super) fn taken(&self, state: &State) -> Result<u64, StoreError> {
+        let reserved = self.reserved.load(Ordering::Acquire);
+        Ok(reserved + self.size(state)?)
     }
 
     /// Lets go of room that was kept, whether the messages came or not: they may be taken out again by now, and who

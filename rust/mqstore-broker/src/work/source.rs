@@ -42,7 +42,7 @@ pub(super) struct Source {
     wait: Option<Wait>,
     /// Whether a message that is due again has its turn before a new one.
     due_first: bool,
-    /// Whether the last look at it ended in an error, and what was at hand of others went before.
+    /// Whether an error of it was noted and it was not well since.
     pub(super) failing: bool,
 }
 

@@ -87,8 +87,7 @@ impl Core {
     }
 
     /// Leases up to `wish.count` messages, from one queue after the other; what is left, or that nothing was taken
-    /// because something is not at hand. A queue that fails does not keep the others from being looked at: its error
-    /// is the outcome where these have nothing, and a note where they have.
+    /// because something is not at hand. A queue that fails does not keep the others from being looked at, see `settle`.
     pub(super) fn pick(
         state: &mut State,
         wish: &Wish<'_>,
@@ -97,7 +96,7 @@ impl Core {
     ) -> Result<Rest, BrokerError> {
         let (count, sources) = (wish.count, state.sources.len());
         let mut rest = Rest::Nothing;
-        let (mut failure, mut unprepared) = (None, false);
+        let (mut failures, mut unprepared) = (Vec::new(), false);
         // A fair share of each first, then what is left.
         for share in [count.div_ceil(sources.max(1)), count] {
             for step in 0..sources {
@@ -115,7 +114,7 @@ impl Core {
                         Ok(Rest::Nothing) => source.failing = false,
                         // What was leased is the caller's; the next look meets what is left.
                         Ok(_) => rest = Rest::GoesOn,
-                        Err(error) => _ = failure.get_or_insert((at, error)),
+                        Err(error) => failures.push((at, error)),
                     }
                 }
             }
@@ -123,18 +122,12 @@ impl Core {
                 break;
             }
         }
-        match failure {
-            Some((_, error)) if picked.is_empty() => return Err(error),
-            Some((at, error)) => {
-                rest = Rest::GoesOn;
-                state
-                    .sources
-                    .get_mut(at)
-                    .into_iter()
-                    .for_each(|source| source.note_failure(wish.core, &error));
-            }
-            None if unprepared && picked.is_empty() => return Ok(Rest::NotAtHand),
-            None => {}
+        if !failures.is_empty() {
+            rest = Rest::GoesOn;
+        }
+        settle(wish.core, &mut state.sources, failures, !picked.is_empty())?;
+        if unprepared && picked.is_empty() {
+            return Ok(Rest::NotAtHand);
         }
         state.turn = (state.turn + 1).checked_rem(sources).unwrap_or(0);
         Ok(rest)
@@ -159,9 +152,10 @@ impl Core {
         let (swept, again) = {
             let mut state = self.state.lock();
             let wish = self.wish(0, Duration::ZERO, Reach::Anywhere);
-            let swept = each(&mut state.sources, |source| {
-                source.take_due(&wish, 0, &mut Vec::new(), &mut spent).map(drop)
-            });
+            let mut swept = Ok(());
+            for source in &mut state.sources {
+                swept = swept.and(source.take_due(&wish, 0, &mut Vec::new(), &mut spent).map(drop));
+            }
             (swept, self.to_bury_again(&mut state))
         };
         self.bury_or_keep(spent, again);
@@ -244,16 +238,23 @@ impl Core {
     }
 }
 
-/// Does `work` on all queues, whichever of them fail; the first error.
-pub(super) fn each(
+/// What becomes of the errors of queues, given with their places: where other queues have something, each is a note; else the
+/// first is the outcome for who looks.
+pub(super) fn settle(
+    core: &Core,
     sources: &mut [Source],
-    mut work: impl FnMut(&mut Source) -> Result<(), BrokerError>,
+    failures: Vec<(usize, BrokerError)>,
+    others_have: bool,
 ) -> Result<(), BrokerError> {
-    let mut outcome = Ok(());
-    for source in sources {
-        outcome = outcome.and(work(source));
+    for (at, error) in failures {
+        if !others_have {
+            return Err(error);
+        }
+        if let Some(source) = sources.get_mut(at) {
+            source.note_failure(core, &error);
+        }
     }
-    outcome
+    Ok(())
 }
 
 /// Milliseconds, a part of one counted as one: nothing is due too early.

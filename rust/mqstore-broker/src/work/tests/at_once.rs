@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mqstore_core::{Appended, NewMessage};
+use mqstore_core::Appended;
 use mqstore_io::{Access, Vfs};
 
 use super::*;
@@ -178,17 +178,7 @@ fn an_error_behind_a_dead_letter_does_not_lose_it() {
     let broker = Broker::new(&store).unwrap();
     let limits = WorkQueueOptions { max_attempts: Some(1), ..options() };
     let queue = broker.work_queue("jobs", "workers", limits.clone()).unwrap();
-    let message = NewMessage {
-        topic: "jobs",
-        body: &[b'x'; 50],
-        properties: b"",
-        unique_key: None,
-        queue_id: Some(1),
-        flag: 0,
-        born_timestamp_ms: None,
-        durable: false,
-    };
-    let damaged = store.append(&message).unwrap();
+    let damaged = put(&store, "jobs", 1, &"x".repeat(50), "T");
     put(&store, "jobs", 0, "poison", "T");
     assert_eq!(got(&queue), Some(("poison".into(), 1)));
     world.clock.advance(seconds(31));
@@ -227,21 +217,11 @@ fn a_late_ack_is_no_error_for_who_gets_meanwhile() {
     }
 }
 
-/// A message of 50 bytes in one of two queues, spoiled, and `sound` ones in the other.
+/// A spoiled message in queue `bad` of two, and `sound` ones in the other.
 fn one_queue_spoiled(world: &World, bad: i32, sound: &[&str]) -> mqstore_core::Store {
     let store = world.open();
     store.create_topic("jobs", 2, &[]).unwrap();
-    let message = NewMessage {
-        topic: "jobs",
-        body: &[b'x'; 50],
-        properties: b"",
-        unique_key: None,
-        queue_id: Some(bad),
-        flag: 0,
-        born_timestamp_ms: None,
-        durable: false,
-    };
-    let damaged = store.append(&message).unwrap();
+    let damaged = put(&store, "jobs", bad, &"x".repeat(50), "T");
     for text in sound {
         put(&store, "jobs", 1 - bad, text, "T");
     }

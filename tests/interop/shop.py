@@ -98,7 +98,7 @@ class Shop:
                 session.leave_stores()
 
     def end(self) -> None:
-        """End all JVMs."""
+        """End all JVMs; who asks for one later gets another."""
         for session in self._sessions.values():
             session.end()
 

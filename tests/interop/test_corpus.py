@@ -34,11 +34,13 @@ STEP = 1 if os.environ.get("MQSTORE_SOAK") else 12
 
 
 @pytest.fixture(scope="module")
-def memory() -> Iterator[Path]:
+def memory(shop: Shop) -> Iterator[Path]:
     """A folder in memory, where there is one: both sides sync all that they do."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as folder:
         yield Path(folder)
+        # What was left to shut down by itself writes a file of its own even where its directory is gone.
+        shop.end()
 
 
 @pytest.fixture(scope="module")

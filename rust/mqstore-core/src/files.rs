@@ -273,6 +273,18 @@ impl StoreFiles {
         })
     }
 
+    /// Moves something that is no part of the store, but in its way, to `lost+found`; answers what a person is to be
+    /// told of it.
+    pub fn set_aside(&self, path: &Path, reason: &str) -> Result<String, StoreError> {
+        let folder = self.lost_and_found();
+        self.ensure_folder(&folder)?;
+        let relative = path.strip_prefix(&self.root).unwrap_or(path);
+        let name = relative.to_string_lossy().replace('/', "_");
+        let kept = folder.join(format!("{name}.{}", self.clock.now_ms()));
+        self.vfs.rename(path, &kept).at(path, "moving a stray file to lost+found")?;
+        Ok(format!("{}: {reason}; kept as {}", path.display(), kept.display()))
+    }
+
     /// Makes the names in `lost+found` durable.
     pub fn sync_lost_and_found(&self) -> Result<(), StoreError> {
         let folder = self.lost_and_found();

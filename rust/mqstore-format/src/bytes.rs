@@ -89,7 +89,14 @@ pub struct Fields<'a>(
     pub &'a [u8],
 );
 
-impl Fields<'_> {
+impl<'a> Fields<'a> {
+    /// The next `count` bytes.
+    pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(head)
+    }
+
     /// The next `N` bytes.
     pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;

@@ -21,7 +21,7 @@
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::region::Region;
@@ -72,6 +72,9 @@ pub struct FileStat {
     pub len: u64,
     /// Last change of the content, milliseconds since 1970-01-01 UTC.
     pub modified_ms: i64,
+    /// Last change of anything about it, names in a folder included: nanoseconds since 1970-01-01 UTC by the file
+    /// system's clock, which may stand still for some milliseconds. Nobody can set it to a time of their choice.
+    pub changed_ns: i64,
     /// The number that identifies the file on its file system, whatever its name.
     pub inode: u64,
     /// How many names it has; 0 once it was removed while open.
@@ -179,6 +182,12 @@ pub trait Vfs: Send + Sync + Debug {
 
     /// What `path` stands for, without following a link.
     fn stat(&self, path: &Path) -> io::Result<FileStat>;
+
+    /// [`Vfs::stat`] of each of `names`, which are relative to the folder `dir`; `None` for what is not there. For
+    /// very many of them, where walking the path to `dir` each time would take longer than the look.
+    fn stat_below(&self, dir: &Path, names: &[PathBuf]) -> io::Result<Vec<Option<FileStat>>> {
+        names.iter().map(|name| found(self.stat(&dir.join(name)))).collect()
+    }
 
     /// The number of what `path` stands for, without following a link: [`FileStat::inode`] and nothing
     /// else, for files that are written all the time. Where a file system keeps finer times once somebody
@@ -304,6 +313,16 @@ pub trait Vfs: Send + Sync + Debug {
             return Err(error);
         }
         switch::step("vfs.sync_atomic_name", || self.sync_dir(parent_dir(path)))
+    }
+}
+
+/// `None` in place of the error that a name, or a folder on the way to it, is not there.
+pub(crate) fn found<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
+    match outcome {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        outcome => outcome.map(Some),
     }
 }
 

@@ -82,7 +82,10 @@ impl Arrivals {
 
     /// Makes all calls: those who wait are to look again.
     pub fn wake_all(&self) {
-        self.call(std::mem::take);
+        fence(Ordering::SeqCst);
+        if self.lowest.load(Ordering::Relaxed) < i64::MAX {
+            self.call(std::mem::take);
+        }
     }
 
     #[cold]

@@ -19,6 +19,7 @@ use mqstore_io::sync::{Arc, map_with_helpers};
 use mqstore_io::{DirEntry, FileKind, Vfs};
 
 use super::layout::QueueLayout;
+use super::seals::{self, Bounds, SealedTopic, Seals};
 use crate::error::{IoContext, StoreError, Stray};
 
 /// What the threads are called that list folders with the caller.
@@ -30,7 +31,31 @@ pub(super) struct FoundQueue {
     /// One text for all queues of the topic.
     pub(super) topic: Arc<str>,
     pub(super) queue_id: i32,
-    pub(super) entries: Vec<DirEntry>,
+    pub(super) content: Content,
+}
+
+/// What is in the folder of a queue.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// All its names.
+    Listed(Vec<DirEntry>),
+    /// What there was at an earlier look: files that begin and end there, and nothing else.
+    AsSealed(Bounds),
+}
+
+impl FoundQueue {
+    /// What was listed.
+    pub(super) fn entries(&self) -> &[DirEntry] {
+        match &self.content {
+            Content::Listed(entries) => entries,
+            Content::AsSealed(_) => &[],
+        }
+    }
+
+    /// Whether it was not looked into.
+    pub(super) fn is_as_sealed(&self) -> bool {
+        matches!(self.content, Content::AsSealed(_))
+    }
 }
 
 /// Everything below `consumequeue/`.
@@ -53,68 +78,130 @@ pub(super) struct Listing {
     pub(super) damaged: Option<String>,
 }
 
-/// Lists all queues; a missing folder is an empty one.
-pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<Found, StoreError> {
+/// Lists all queues; a missing folder is an empty one. Folders that are as they were `sealed` are not looked into.
+pub(super) fn scan(vfs: &dyn Vfs, root: &Path, sealed: Option<&Seals>) -> Result<Found, StoreError> {
     let mut found = Found::default();
-    match vfs.stat(root) {
+    let root_stat = match vfs.stat(root) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
         Err(error) => return Err(StoreError::io(root, "looking at the queue folder", error)),
         Ok(stat) if stat.kind != FileKind::Directory => {
             found.strays.push(stray(root, format!("{}, not a folder of queues", kind_name(stat.kind))));
             return Ok(found);
         }
-        Ok(_) => {}
+        Ok(stat) => stat,
+    };
+    let folders = match sealed.and_then(|seals| seals.topics(&root_stat)) {
+        Some(topics) => topics.map(Folder::sealed).collect(),
+        None => scan_root(vfs, root, sealed, &mut found.strays)?,
+    };
+    let topics: Vec<_> = folders.iter().map(|folder| folder.sealed).collect();
+    let topics: Vec<_> = folders.iter().zip(seals::topics_hold(vfs, root, &topics)?).collect();
+    let helpers = vfs.environment().helpers();
+    let topics = map_with_helpers(helpers, LISTING_THREAD, &topics, |(folder, same)| {
+        scan_topic(vfs, root, folder, *same)
+    })?;
+    let mut queues = Vec::with_capacity(topics.iter().map(|topic| topic.queue_ids.len()).sum());
+    for (folder, topic) in folders.iter().zip(topics) {
+        queues.extend(topic.queue_ids.into_iter().map(|queue_id| (folder, queue_id)));
+        found.strays.extend(topic.strays);
     }
+    let known = match sealed {
+        Some(_) => seals::unchanged(vfs, root, &queues, |(folder, queue_id)| (folder.sealed, *queue_id))?,
+        None => vec![None; queues.len()],
+    };
+    found.queues = scan_queues(vfs, root, &queues, known)?;
+    Ok(found)
+}
+
+/// Lists the folders of those of `queues` whose bounds are not `known`.
+fn scan_queues(
+    vfs: &dyn Vfs,
+    root: &Path,
+    queues: &[(&Folder<'_>, i32)],
+    known: Vec<Option<Bounds>>,
+) -> Result<Vec<FoundQueue>, StoreError> {
+    let unknown = queues.iter().zip(&known).filter(|(_, known)| known.is_none());
+    let unknown: Vec<_> = unknown.map(|(queue, _)| queue).collect();
+    let helpers = vfs.environment().helpers();
+    let listed = map_with_helpers(helpers, LISTING_THREAD, &unknown, |(folder, queue_id)| {
+        let mut entries = list(vfs, &root.join(&*folder.topic).join(queue_id.to_string()))?;
+        // Those of all queues are in memory together, and most are one.
+        entries.shrink_to_fit();
+        Ok::<_, StoreError>(entries)
+    })?;
+    let mut listed = listed.into_iter();
+    let found = queues.iter().zip(known).map(|((folder, queue_id), known)| {
+        let next = || Content::Listed(listed.next().unwrap_or_default());
+        let content = known.map_or_else(next, Content::AsSealed);
+        FoundQueue { topic: Arc::clone(&folder.topic), queue_id: *queue_id, content }
+    });
+    Ok(found.collect())
+}
+
+/// The folder of a topic.
+struct Folder<'a> {
+    /// One text for all queues of the topic.
+    topic: Arc<str>,
+    sealed: Option<SealedTopic<'a>>,
+}
+
+impl<'a> Folder<'a> {
+    fn sealed(sealed: SealedTopic<'a>) -> Self {
+        Self { topic: Arc::clone(sealed.topic), sealed: Some(sealed) }
+    }
+}
+
+/// The topics by the names of their folders.
+fn scan_root<'a>(
+    vfs: &dyn Vfs,
+    root: &Path,
+    seals: Option<&'a Seals>,
+    strays: &mut Vec<Stray>,
+) -> Result<Vec<Folder<'a>>, StoreError> {
     let topics = list_kinds(vfs, root)?;
     let rocksdb = is_rocksdb(topics.iter().map(|(name, kind)| (name.as_os_str(), *kind)));
     if rocksdb {
-        found.strays.push(stray(root, ROCKSDB.to_owned()));
+        strays.push(stray(root, ROCKSDB.to_owned()));
     }
     let mut folders = Vec::new();
     for (name, kind) in &topics {
         let path = root.join(name);
         if *kind != FileKind::Directory {
             if !rocksdb {
-                found.strays.push(stray(&path, format!("{}, not the folder of a topic", kind_name(*kind))));
+                strays.push(stray(&path, format!("{}, not the folder of a topic", kind_name(*kind))));
             }
             continue;
         }
         match name.to_str().filter(|name| validate_stored_topic(name).is_ok()) {
-            Some(topic) => folders.push((topic, path)),
-            None => found.strays.push(stray(&path, "its name cannot be a topic".to_owned())),
+            Some(topic) => {
+                let sealed = seals.and_then(|seals| seals.topic(topic));
+                let topic = sealed.map_or_else(|| topic.into(), |sealed| Arc::clone(sealed.topic));
+                folders.push(Folder { topic, sealed });
+            }
+            None => strays.push(stray(&path, "its name cannot be a topic".to_owned())),
         }
     }
-    let helpers = vfs.environment().helpers();
-    let topics = map_with_helpers(helpers, LISTING_THREAD, &folders, |(topic, folder)| {
-        scan_topic(vfs, folder, topic)
-    })?;
-    let mut queues = Vec::with_capacity(topics.iter().map(|topic| topic.queues.len()).sum());
-    for topic in topics {
-        queues.extend(topic.queues);
-        found.strays.extend(topic.strays);
-    }
-    let entries = map_with_helpers(helpers, LISTING_THREAD, &queues, |queue| {
-        let mut entries = list(vfs, &root.join(&*queue.topic).join(queue.queue_id.to_string()))?;
-        // Those of all queues are in memory together, and most are one.
-        entries.shrink_to_fit();
-        Ok::<_, StoreError>(entries)
-    })?;
-    for (queue, entries) in queues.iter_mut().zip(entries) {
-        queue.entries = entries;
-    }
-    found.queues = queues;
-    Ok(found)
+    Ok(folders)
 }
 
-/// The queues of a topic by their numbers, without their files.
-fn scan_topic(vfs: &dyn Vfs, folder: &Path, topic: &str) -> Result<Found, StoreError> {
-    let mut found = Found::default();
+/// The queues of one topic by their numbers.
+#[derive(Default)]
+struct FoundTopic {
+    queue_ids: Vec<i32>,
+    strays: Vec<Stray>,
+}
+
+fn scan_topic(vfs: &dyn Vfs, root: &Path, topic: &Folder<'_>, same: bool) -> Result<FoundTopic, StoreError> {
+    let mut found = FoundTopic::default();
+    if let Some(sealed) = topic.sealed.filter(|_| same) {
+        return Ok(FoundTopic { queue_ids: sealed.ids(), ..found });
+    }
+    let folder = &root.join(&*topic.topic);
     let entries = list_kinds(vfs, folder)?;
     if is_rocksdb(entries.iter().map(|(name, kind)| (name.as_os_str(), *kind))) {
         found.strays.push(stray(folder, ROCKSDB.to_owned()));
         return Ok(found);
     }
-    let topic: Arc<str> = topic.into();
     for (name, kind) in entries {
         if kind != FileKind::Directory {
             let reason = format!("{}, not the folder of a queue", kind_name(kind));
@@ -125,9 +212,9 @@ fn scan_topic(vfs: &dyn Vfs, folder: &Path, topic: &str) -> Result<Found, StoreE
             found.strays.push(stray(&folder.join(name), "its name is no queue id".to_owned()));
             continue;
         };
-        found.queues.push(FoundQueue { topic: Arc::clone(&topic), queue_id, entries: Vec::new() });
+        found.queue_ids.push(queue_id);
     }
-    found.queues.sort_unstable_by_key(|queue| queue.queue_id);
+    found.queue_ids.sort_unstable();
     Ok(found)
 }
 
@@ -162,7 +249,7 @@ fn list_kinds(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<(OsString, FileKind)>,
 /// no file of a possible one.
 pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64) -> Option<u64> {
     let mut counts = BTreeMap::new();
-    for entry in queues.iter().flat_map(|queue| &queue.entries) {
+    for entry in queues.iter().flat_map(FoundQueue::entries) {
         let len = entry.stat.len;
         let plain = entry.stat.kind == FileKind::File && len > 0;
         if plain && QueueLayout::may_have(len, unit_bytes) && base_of(&entry.name).is_some() {

@@ -36,6 +36,8 @@ pub(super) struct Home {
     dirty_queues: Mutex<Vec<Weak<ConsumeQueue>>>,
     dirty_folders: Mutex<BTreeSet<PathBuf>>,
     staged: AtomicU64,
+    /// What a person is to be told.
+    pub(super) notes: Mutex<Vec<String>>,
 }
 
 impl Home {
@@ -56,6 +58,7 @@ impl Home {
             dirty_queues: Mutex::new(Vec::new()),
             dirty_folders: Mutex::new(BTreeSet::new()),
             staged: AtomicU64::new(0),
+            notes: Mutex::new(Vec::new()),
         }
     }
 

@@ -19,6 +19,7 @@
 //! | `arrivals` | who waits for a message of one queue |
 //! | `expire` | removal of files that the log's minimum has passed |
 //! | `discover` | what lies in the folder, judged by name, kind and length |
+//! | `seals` | what the folders of very many queues held when they were last looked into |
 //! | `home`, `layout`, `slots`, `covered` | descriptors, arithmetic, decoding, bookkeeping |
 //!
 //! Across threads: any number of readers and writers; per queue one writer at a time. Across a crash:
@@ -35,6 +36,7 @@ mod expire;
 mod home;
 mod layout;
 mod queue;
+mod seals;
 mod set;
 mod slots;
 #[cfg(test)]
@@ -44,5 +46,6 @@ mod write;
 pub use arrivals::{Arrivals, Call, Ticket};
 pub use batch::{BatchOutcome, BatchQueue};
 pub use queue::{ConsumeQueue, UnitPlace};
+pub use seals::Seals;
 pub use set::QueueSet;
 pub use write::{CommitOutcome, WriteOutcome};

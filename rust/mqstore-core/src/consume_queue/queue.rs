@@ -126,7 +126,6 @@ impl Writing {
     }
 
     /// Whether nothing is to be remembered of a write.
-    #[cfg(test)]
     pub(super) fn is_at_rest(&self) -> bool {
         self.busy.is_none()
     }

@@ -7,16 +7,18 @@
 //! Source: `ConsumeQueueStore`, `AbstractConsumeQueueStore`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use mqstore_io::sync::{Arc, Mutex, RwLock, map_with_helpers};
 use mqstore_io::{Access, FileCache};
 
 use super::batch::{BatchQueue, BatchQueues};
-use super::discover;
+use super::discover::{self, Content, Found, FoundQueue};
 use super::home::Home;
 use super::layout::{QueueLayout, UNIT_BYTES};
 use super::queue::ConsumeQueue;
+use super::seals::Seals;
 use crate::error::{IoContext, StoreError, Stray};
 use crate::files::StoreFiles;
 
@@ -28,6 +30,23 @@ fn open_queue_files(files: &StoreFiles) -> Arc<FileCache> {
     let (least, most) = OPEN_QUEUE_FILES;
     let count = (files.vfs.environment().open_files / 8).clamp(least, most);
     Arc::new(FileCache::new(Arc::clone(&files.vfs), count as usize))
+}
+
+/// What there is, and the length that queue files have, if one of them tells.
+fn scan(
+    files: &StoreFiles,
+    configured: u64,
+    seals: Option<&Seals>,
+) -> Result<(Found, Option<u64>), StoreError> {
+    let root = files.consume_queue();
+    let found = discover::scan(&*files.vfs, &root, seals)?;
+    let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
+    let sealed = seals.filter(|_| found.queues.iter().any(FoundQueue::is_as_sealed)).map(Seals::file_bytes);
+    match (sealed, len) {
+        // The others do not go with them: all of them are to be looked at.
+        (Some(sealed), Some(len)) if sealed != len => scan(files, configured, None),
+        (sealed, len) => Ok((found, len.or(sealed))),
+    }
 }
 
 /// The queues of one topic.
@@ -65,6 +84,10 @@ impl TopicQueues {
     }
 }
 
+fn count(queues: &BTreeMap<Arc<str>, TopicQueues>) -> usize {
+    queues.values().map(|topic| topic.queues.len()).sum()
+}
+
 /// The consume queues of one store.
 #[derive(Debug)]
 pub struct QueueSet {
@@ -74,6 +97,8 @@ pub struct QueueSet {
     strays: Mutex<Vec<Stray>>,
     /// Whether no file tells how long they are.
     guessed: bool,
+    /// Queues whose folder was looked into by the load.
+    looked_into: usize,
 }
 
 impl QueueSet {
@@ -84,28 +109,47 @@ impl QueueSet {
     /// (default 6,000,000, rounded up to a multiple of 20) counts where there is none. The queues are
     /// empty until [`ConsumeQueue::recover_bounds`].
     pub fn load(files: &StoreFiles, configured_file_bytes: u64, access: Access) -> Result<Self, StoreError> {
-        Self::load_with(files, configured_file_bytes, access, open_queue_files(files))
+        let cache = open_queue_files(files);
+        Self::load_with(files, configured_file_bytes, access, cache, None).map(|(set, _)| set)
     }
 
-    /// As [`Self::load`], with the descriptors of `cache`.
-    pub fn load_with(
+    /// As [`Self::load`] for writing; folders that are as `seals` say are not looked into. Answers the other queues,
+    /// too: it is they that are empty until [`ConsumeQueue::recover_bounds`].
+    pub fn load_sealed(
+        files: &StoreFiles,
+        configured_file_bytes: u64,
+        seals: Option<&Seals>,
+    ) -> Result<(Self, Vec<Arc<ConsumeQueue>>), StoreError> {
+        let cache = open_queue_files(files);
+        Self::load_with(files, configured_file_bytes, Access::ReadWrite, cache, seals)
+    }
+
+    /// As [`Self::load_sealed`], in either mode (`seals` are for writers), with the descriptors of `cache`.
+    pub(super) fn load_with(
         files: &StoreFiles,
         configured_file_bytes: u64,
         access: Access,
         cache: Arc<FileCache>,
-    ) -> Result<Self, StoreError> {
-        let found = discover::scan(&*files.vfs, &files.consume_queue())?;
+        seals: Option<&Seals>,
+    ) -> Result<(Self, Vec<Arc<ConsumeQueue>>), StoreError> {
         let configured = QueueLayout::new(configured_file_bytes).file_bytes();
-        let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
+        let (found, len) = scan(files, configured, seals)?;
         let layout = QueueLayout::new(len.unwrap_or(configured));
         let home = Arc::new(Home::new(files, Arc::clone(&cache), layout, access));
         // As in RocketMQ, batch queues have as many units a file unless their files say otherwise.
         let (batch, strays) = BatchQueues::load(files, configured / UNIT_BYTES, access, cache)?;
-        let set =
-            Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed: len.is_none() };
+        let guessed = len.is_none();
+        let set = Self {
+            home,
+            queues: RwLock::default(),
+            batch,
+            strays: Mutex::default(),
+            guessed,
+            looked_into: 0,
+        };
         // Beside another process, what was listed before its state was looked at says nothing.
-        set.add(found, strays, access == Access::ReadWrite);
-        Ok(set)
+        let listed = set.add(found, strays, access == Access::ReadWrite);
+        Ok((Self { looked_into: listed.len(), ..set }, listed))
     }
 
     /// An empty set with files of the same lengths, under the root of `files`.
@@ -113,7 +157,14 @@ impl QueueSet {
         let cache = open_queue_files(files);
         let home = Arc::new(Home::new(files, Arc::clone(&cache), self.home.layout, Access::ReadWrite));
         let (batch, _) = BatchQueues::load(files, self.batch.units_per_file(), Access::ReadWrite, cache)?;
-        Ok(Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed: false })
+        Ok(Self {
+            home,
+            queues: RwLock::default(),
+            batch,
+            strays: Mutex::default(),
+            guessed: false,
+            looked_into: 0,
+        })
     }
 
     /// The lengths of new files of queues and of batch queues of which no file tells one.
@@ -133,29 +184,41 @@ impl QueueSet {
     /// Looks for queues that appeared since; for readers that follow another process. Known queues
     /// stay as they are: [`ConsumeQueue::recover_bounds`] renews one of them.
     pub fn refresh(&self) -> Result<(), StoreError> {
-        let found = discover::scan(&*self.home.files.vfs, &self.home.files.consume_queue())?;
+        let found = discover::scan(&*self.home.files.vfs, &self.home.files.consume_queue(), None)?;
         let strays = self.batch.refresh()?;
         self.add(found, strays, false);
         Ok(())
     }
 
-    /// `alone`: nothing changes before the bounds of new queues are looked for.
-    fn add(&self, found: discover::Found, mut strays: Vec<Stray>, alone: bool) {
+    /// `alone`: nothing changes before the bounds of new queues are looked for. Answers the queues that were listed.
+    fn add(&self, found: Found, mut strays: Vec<Stray>, alone: bool) -> Vec<Arc<ConsumeQueue>> {
         strays.extend(found.strays);
         let mut queues = self.queues.write();
-        for found in found.queues {
-            let known = queues.entry(Arc::clone(&found.topic)).or_default();
-            let queue = known.get_or_insert_with(found.queue_id, || {
-                ConsumeQueue::new(&self.home, &found.topic, found.queue_id)
-            });
-            let mut listing = discover::classify(&queue.folder(), &found.entries, self.home.layout);
-            queue.change_damage(|damage| damage.files.clone_from(&listing.damaged));
-            strays.append(&mut listing.strays);
-            if alone {
-                queue.writing.lock().listed = Some(Box::new(listing));
+        let mut listed = Vec::new();
+        for found in found.queues.chunk_by(|a, b| Arc::ptr_eq(&a.topic, &b.topic)) {
+            let Some(topic) = found.first().map(|found| &found.topic) else { continue };
+            let known = queues.entry(Arc::clone(topic)).or_default();
+            for FoundQueue { queue_id, content, .. } in found {
+                let new = || ConsumeQueue::new(&self.home, topic, *queue_id);
+                let queue = known.get_or_insert_with(*queue_id, new);
+                let entries = match content {
+                    Content::Listed(entries) => entries,
+                    Content::AsSealed(bounds) => {
+                        queue.set_bounds(bounds);
+                        continue;
+                    }
+                };
+                let mut listing = discover::classify(&queue.folder(), entries, self.home.layout);
+                queue.change_damage(|damage| damage.files.clone_from(&listing.damaged));
+                strays.append(&mut listing.strays);
+                if alone {
+                    queue.writing.lock().listed = Some(Box::new(listing));
+                }
+                listed.push(queue);
             }
         }
         *self.strays.lock() = strays;
+        listed
     }
 
     /// Finds the bounds of all queues; see [`ConsumeQueue::recover_bounds`].
@@ -169,7 +232,31 @@ impl QueueSet {
         &self,
         work: impl Fn(&ConsumeQueue) -> Result<(), StoreError> + Sync,
     ) -> Result<(), StoreError> {
-        map_with_helpers(self.home.helpers, "mq-queues", &self.all(), |queue| work(queue)).map(drop)
+        self.for_each_of(&self.all(), work)
+    }
+
+    /// As [`Self::for_each`], for some of the queues.
+    pub fn for_each_of(
+        &self,
+        queues: &[Arc<ConsumeQueue>],
+        work: impl Fn(&ConsumeQueue) -> Result<(), StoreError> + Sync,
+    ) -> Result<(), StoreError> {
+        map_with_helpers(self.home.helpers, "mq-queues", queues, |queue| work(queue)).map(drop)
+    }
+
+    /// What all of its queues share.
+    pub(super) fn home(&self) -> &Arc<Home> {
+        &self.home
+    }
+
+    /// How many folders of queues the load had to look into.
+    pub(super) fn looked_into(&self) -> usize {
+        self.looked_into
+    }
+
+    /// What a person is to be told of, since the last call.
+    pub fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut self.home.notes.lock())
     }
 
     /// Gives back the descriptors; for a set that is done.
@@ -223,20 +310,59 @@ impl QueueSet {
     /// All queues but batch queues, by topic and id.
     pub fn all(&self) -> Vec<Arc<ConsumeQueue>> {
         let queues = self.queues.read();
-        let mut all = Vec::with_capacity(queues.values().map(|topic| topic.queues.len()).sum());
+        let mut all = Vec::with_capacity(count(&queues));
         all.extend(queues.values().flat_map(|topic| topic.queues.iter().map(|(_, queue)| Arc::clone(queue))));
         all
     }
 
+    /// Shows all queues but batch queues to `look`, by topic and id, until it fails. No queue is added meanwhile.
+    pub fn try_each<E>(&self, mut look: impl FnMut(&ConsumeQueue) -> Result<(), E>) -> Result<(), E> {
+        let queues = self.queues.read();
+        queues.values().flat_map(|topic| &topic.queues).try_for_each(|(_, queue)| look(queue))
+    }
+
+    /// As [`Self::try_each`], for a look that does not fail.
+    pub fn each(&self, mut look: impl FnMut(&ConsumeQueue)) {
+        let Ok(()) = self.try_each(|queue| {
+            look(queue);
+            Ok::<_, Infallible>(())
+        });
+    }
+
+    /// First and end offsets of the queues with these names, best in the order of [`Self::all`]; `None` for one that
+    /// is not known.
+    pub fn bounds_of(&self, names: &[(&str, i32)]) -> Vec<Option<(i64, i64)>> {
+        let queues = self.queues.read();
+        let has_batches = !self.batches().is_empty();
+        let chunks: Vec<_> = names.chunk_by(|(a, _), (b, _)| a == b).collect();
+        let bounds = map_with_helpers(self.home.helpers, "mq-queues", &chunks, |names| {
+            let plain = names.first().and_then(|(topic, _)| queues.get(*topic));
+            let bounds = names.iter().map(|(topic, queue_id)| {
+                let batch = if has_batches { self.batch(topic, *queue_id) } else { None };
+                let batch = batch.map(|queue| (queue.min_offset(), queue.max_offset()));
+                batch.or_else(|| plain?.get(*queue_id).map(|queue| (queue.min_offset(), queue.max_offset())))
+            });
+            Ok::<_, Infallible>(bounds.collect::<Vec<_>>())
+        });
+        let Ok(bounds) = bounds;
+        bounds.concat()
+    }
+
     /// Lets everybody look again who waits for a queue.
     pub fn wake_all(&self) {
+        // Whoever is woken may add a queue.
         self.all().iter().for_each(|queue| queue.arrivals().wake_all());
         self.batches().iter().for_each(|queue| queue.arrivals().wake_all());
     }
 
     /// Number of queues, batch queues included.
     pub fn count(&self) -> usize {
-        self.queues.read().values().map(|topic| topic.queues.len()).sum::<usize>() + self.batches().len()
+        self.plain_count() + self.batches().len()
+    }
+
+    /// As [`Self::count`], without batch queues.
+    pub(super) fn plain_count(&self) -> usize {
+        count(&self.queues.read())
     }
 
     /// The ids of the queues of one topic, batch queues included.

@@ -19,6 +19,7 @@
 //! Source: `ConsumeQueue#putMessagePositionInfo`, `#fillPreBlank`. RocketMQ writes at its own counter
 //! and shifts every later entry when an offset is missing; here a gap stays a gap.
 
+use std::io::ErrorKind;
 use std::ops::{ControlFlow, Range};
 
 use mqstore_format::{BLANK_UNIT, CqUnit};
@@ -445,9 +446,17 @@ impl ConsumeQueue {
                 }
             };
             let mut renamed = rename();
-            if renamed.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
-                self.home.make_folder(&folder)?;
-                renamed = rename();
+            match renamed.as_ref().map_err(std::io::Error::kind) {
+                Err(ErrorKind::NotFound) => {
+                    self.home.make_folder(&folder)?;
+                    renamed = rename();
+                }
+                Err(ErrorKind::AlreadyExists) => {
+                    let note = self.home.files.set_aside(&path, "in the way of a new queue file")?;
+                    self.home.notes.lock().push(note);
+                    renamed = rename();
+                }
+                _ => {}
             }
             renamed.at(&path, "naming a queue file")?;
             self.home.cache.forget(staged);

@@ -79,6 +79,7 @@ struct FlushState {
     mark: Mark,
     /// Whether the slot of `mark` was synced.
     mark_synced: bool,
+    /// How many queues the manifest names, as far as is known.
     manifest_queues: usize,
     thorough_at_ms: i64,
 }
@@ -100,6 +101,11 @@ impl Flusher {
         let dispatched = AtomicU64::new(mark.dispatched);
         let state = Mutex::new(state);
         Self { files: files.clone(), policy, log, queues, index, dispatcher, marks, state, dispatched }
+    }
+
+    /// Tells that the manifest on the disk names all `queues` that there are.
+    pub fn have_manifest_of(&self, queues: usize) {
+        self.state.lock().manifest_queues = queues;
     }
 
     /// The log position up to which queues and index are durable.

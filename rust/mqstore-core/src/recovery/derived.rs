@@ -14,7 +14,7 @@ use mqstore_io::{Access, switch};
 use super::progress::{RecoveryStage, Watch};
 use super::{QueueManifest, RecoveredLog, missed_by_index, tags_are_indexed};
 use crate::commit_log::read_record;
-use crate::consume_queue::QueueSet;
+use crate::consume_queue::{QueueSet, Seals};
 use crate::dispatch::{BatchTopics, DispatchRules, Dispatcher};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
@@ -32,6 +32,8 @@ pub struct Derived {
     pub index: Arc<IndexSet>,
     /// What keeps them so.
     pub dispatcher: Dispatcher,
+    /// As many queues as the manifest names on the disk, if those are all there are.
+    pub listed: Option<usize>,
     /// What a person should know, in plain words.
     pub notes: Vec<String>,
 }
@@ -46,12 +48,13 @@ pub fn recover_derived(
 ) -> Result<Derived, StoreError> {
     let mut notes = Vec::new();
     let log_min = log.list.min_offset();
-    let (queues, queues_from) = recover_queues(files, options, log, &rules.batch_topics, &mut notes)?;
+    let found = recover_queues(files, options, log, &rules.batch_topics, &mut notes)?;
+    let queues = Arc::new(found.queues);
     if log.aborted {
         sync_names(files, &queues)?;
     }
     let (index, index_from) = recover_index(files, options, log, &mut rules, &mut notes)?;
-    let start = queues_from.min(index_from).clamp(log_min, log.end);
+    let start = found.complete_to.min(index_from).clamp(log_min, log.end);
     // What is made anew lies below what the mark vouches for and is not synced yet: should this recovery
     // be cut short, the next one must not take it for what was.
     if let Some(mark) = log.mark.filter(|mark| start < mark.dispatched) {
@@ -81,8 +84,11 @@ pub fn recover_derived(
             dispatcher.refused_units()
         ));
     }
-    queues.correct_min_offsets(log_min)?;
-    Ok(Derived { queues, index, dispatcher, notes })
+    if start < log.end {
+        queues.correct_min_offsets(log_min)?;
+    }
+    write_seals(files, &queues, log_min, &mut notes);
+    Ok(Derived { queues, index, dispatcher, listed: found.listed, notes })
 }
 
 /// Makes names durable that a writer gave and did not live to sync: of index files, and of the folders
@@ -109,22 +115,30 @@ fn sync_names(files: &StoreFiles, queues: &QueueSet) -> Result<(), StoreError> {
     Ok(())
 }
 
+struct RecoveredQueues {
+    queues: QueueSet,
+    /// The log position up to which they have everything.
+    complete_to: u64,
+    /// As [`Derived::listed`].
+    listed: Option<usize>,
+}
+
 fn recover_queues(
     files: &StoreFiles,
     options: &StoreOptions,
     log: &RecoveredLog,
     batch_topics: &BatchTopics,
     notes: &mut Vec<String>,
-) -> Result<(Arc<QueueSet>, u64), StoreError> {
-    let load = || QueueSet::load(files, options.queue_file_bytes(), Access::ReadWrite);
-    let mut queues = load()?;
+) -> Result<RecoveredQueues, StoreError> {
+    let load = |seals: Option<&Seals>| QueueSet::load_sealed(files, options.queue_file_bytes(), seals);
+    let (mut queues, mut unknown) = load(sealed(files, log).as_ref())?;
     let mut trusted = log.mark.is_some();
     let strays = queues.strays();
     if !strays.is_empty() {
         for stray in &strays {
-            set_aside(files, &stray.path, &stray.reason, notes)?;
+            notes.push(files.set_aside(&stray.path, &stray.reason)?);
         }
-        queues = load()?;
+        (queues, unknown) = load(None)?;
         trusted = false;
     }
     // After a kill the entries behind the last sync are there, but nobody would sync them: they are cut
@@ -135,7 +149,7 @@ fn recover_queues(
         (false, true) => log.list.min_offset(),
         (false, false) => log.end,
     };
-    queues.for_each(|queue| {
+    queues.for_each_of(&unknown, |queue| {
         queue.recover_bounds()?;
         queue.truncate(trusted_to)?;
         if queue.damaged().is_some() {
@@ -145,7 +159,7 @@ fn recover_queues(
         }
         queue.correct_min_offset(log.list.min_offset())
     })?;
-    for queue in queues.all() {
+    for queue in unknown {
         if let Some(reason) = queue.damaged() {
             make_anew(&queues, false, (queue.topic(), queue.queue_id()), &reason, notes)?;
             trusted = false;
@@ -161,23 +175,48 @@ fn recover_queues(
             trusted = false;
         }
     }
+    let mut listed = None;
     if let Some(mark) = log.mark {
         let Some(manifest) = QueueManifest::load(files) else {
             // A new store that was stopped before its first queue was synced has none.
             if mark.dispatched > log.list.min_offset() {
                 notes.push("nothing says which queues there were; all of the log is dispatched again".into());
             }
-            return Ok((Arc::new(queues), log.list.min_offset()));
+            return Ok(RecoveredQueues { queues, complete_to: log.list.min_offset(), listed: None });
         };
         let complete_to = mark.dispatched.min(trusted_to);
-        for (topic, queue_id) in manifest.missing_from(&queues, log.list.min_offset(), complete_to) {
+        let compared = manifest.compare(&queues, log.list.min_offset(), complete_to);
+        listed = Some(manifest.len()).filter(|_| as_closed(log) && compared.complete);
+        for (topic, queue_id) in compared.lost {
             let batch = batch_topics.contains(topic);
             make_anew(&queues, batch, (topic, queue_id), "it is not as it was left", notes)?;
             trusted = false;
         }
     }
-    let from = log.mark.filter(|_| trusted).map_or(log.list.min_offset(), |mark| mark.dispatched);
-    Ok((Arc::new(queues), from))
+    let complete_to = log.mark.filter(|_| trusted).map_or(log.list.min_offset(), |mark| mark.dispatched);
+    Ok(RecoveredQueues { queues, complete_to, listed: listed.filter(|_| trusted) })
+}
+
+/// Whether nobody has written to the log since a close of ours.
+fn as_closed(log: &RecoveredLog) -> bool {
+    !log.aborted && !log.rewritten && log.mark.is_some_and(|mark| mark.is_end(log.end))
+}
+
+/// What an earlier open has found of the queues.
+fn sealed(files: &StoreFiles, log: &RecoveredLog) -> Option<Seals> {
+    as_closed(log).then(|| Seals::load(files, &(log.list.min_offset()..log.end))).flatten()
+}
+
+/// Spares the next open the looks at queues that this one has made.
+fn write_seals(files: &StoreFiles, queues: &QueueSet, log_min: u64, notes: &mut Vec<String>) {
+    if !queues.wants_seals() {
+        return;
+    }
+    // That was made when this open began.
+    let begun = files.vfs.stat(&files.abort()).at(&files.abort(), "looking at abort");
+    if let Err(error) = begun.and_then(|begun| queues.write_seals(begun.changed_ns, log_min)) {
+        notes.push(format!("{error}; the next open looks into the folders of all queues again"));
+    }
 }
 
 /// Moves a queue aside, so that all of it is derived from the log.
@@ -231,7 +270,7 @@ fn recover_index(
     }
     if !in_the_way.is_empty() {
         for stray in &in_the_way {
-            set_aside(files, &stray.path, &stray.reason, notes)?;
+            notes.push(files.set_aside(&stray.path, &stray.reason)?);
         }
         index = load()?;
         // Files are named by age: what goes at the end is indexed again, a hole needs all of it.
@@ -295,22 +334,4 @@ fn index_start(mark: Option<&Mark>, index: IndexExtent) -> u64 {
         Some(mark) if mark.index == index => mark.dispatched,
         _ => index.end.max(0) as u64,
     }
-}
-
-/// Moves something that is no part of the store, but in its way, to `lost+found`.
-pub(super) fn set_aside(
-    files: &StoreFiles,
-    path: &Path,
-    reason: &str,
-    notes: &mut Vec<String>,
-) -> Result<(), StoreError> {
-    let folder = files.lost_and_found();
-    files.ensure_folder(&folder)?;
-    let relative = path.strip_prefix(&files.root).unwrap_or(path);
-    let name = relative.to_string_lossy().replace('/', "_");
-    let stamp = files.clock.now_ms();
-    let kept = folder.join(format!("{name}.{stamp}"));
-    files.vfs.rename(path, &kept).at(path, "moving a stray file to lost+found")?;
-    notes.push(format!("{}: {reason}; kept as {}", path.display(), kept.display()));
-    Ok(())
 }

@@ -8,7 +8,9 @@
 //! "MQSQUEU2" log minimum:8 dispatched:8 count:4 { topic length:2 topic queue:4 min offset:8 max offset:8 }* CRC:4
 //! ```
 
-use mqstore_format::crc31;
+use std::sync::Arc;
+
+use mqstore_format::{Fields, crc31};
 
 use crate::consume_queue::QueueSet;
 use crate::error::{IoContext, StoreError};
@@ -23,16 +25,27 @@ pub struct QueueManifest {
     queues: Vec<Listed>,
 }
 
+/// A manifest beside the queues that are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compared<'a> {
+    /// The queues that have lost something since, by topic and id.
+    pub lost: Vec<(&'a str, i32)>,
+    /// Whether it names all that are there, and no others.
+    pub complete: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Listed {
-    topic: String,
+    /// One text for queues of a topic that follow each other.
+    topic: Arc<str>,
     queue_id: i32,
     min_offset: i64,
     max_offset: i64,
 }
 
 const MANIFEST_MAGIC: &[u8; 8] = b"MQSQUEU2";
-const MANIFEST_LIMIT_BYTES: u64 = 64 << 20;
+/// Ten million queues with names as long as they get; it is ours, and its length is that of the file.
+const MANIFEST_LIMIT_BYTES: u64 = 2 << 30;
 
 impl QueueManifest {
     /// The queues of a log that begins at `log_min`, as far as they are complete: up to log position
@@ -40,21 +53,22 @@ impl QueueManifest {
     /// has to find it.
     pub fn of(queues: &QueueSet, log_min: u64, dispatched: u64) -> Result<Self, StoreError> {
         let mut listed = Vec::new();
-        let mut list = |topic: &str, queue_id, min_offset, max_offset| {
-            listed.push(Listed { topic: topic.to_owned(), queue_id, min_offset, max_offset });
+        let mut list = |topic: &Arc<str>, queue_id, min_offset, max_offset| {
+            listed.push(Listed { topic: Arc::clone(topic), queue_id, min_offset, max_offset });
         };
         // Maximum first: where the last record lies is published before it.
-        for queue in queues.all() {
+        queues.try_each(|queue| {
             let (max, min) = (queue.max_offset(), queue.min_offset());
             let further = u64::try_from(queue.max_physical_end()).is_ok_and(|end| end > dispatched);
             let max = if further { queue.max_offset_for(dispatched)? } else { max };
-            list(queue.topic(), queue.queue_id(), min, max);
-        }
+            list(queue.shared_topic(), queue.queue_id(), min, max);
+            Ok(())
+        })?;
         for queue in queues.batches() {
             let (max, min) = (queue.max_offset(), queue.min_offset());
             let further = queue.last_physical_offset().is_some_and(|last| last as u64 >= dispatched);
             let max = if further { queue.max_offset_for(dispatched)? } else { max };
-            list(queue.topic(), queue.queue_id(), min, max);
+            list(&queue.topic().into(), queue.queue_id(), min, max);
         }
         Ok(Self { log_min, dispatched, queues: listed })
     }
@@ -69,25 +83,24 @@ impl QueueManifest {
         self.queues.is_empty()
     }
 
-    /// The queues of `queues`, which are to be complete up to log position `dispatched`, that lost something
-    /// since, by topic and id. Their minimum offsets must have been corrected for a log that begins at
-    /// `log_min`, and their folders listed after this manifest was read. A manifest that is ahead, because a stop
-    /// fell behind it, says nothing about ends; but what it names was on the disk before it.
-    pub fn missing_from(&self, queues: &QueueSet, log_min: u64, dispatched: u64) -> Vec<(&str, i32)> {
+    /// What became of the queues that it names in `queues`, which are to be complete up to log position `dispatched`.
+    /// Their minimum offsets must have been corrected for a log that begins at `log_min`, and their folders listed
+    /// after this manifest was read. A manifest that is ahead, because a stop fell behind it, says nothing about
+    /// ends; but what it names was on the disk before it.
+    pub fn compare(&self, queues: &QueueSet, log_min: u64, dispatched: u64) -> Compared<'_> {
         let ahead = self.dispatched > dispatched;
-        let bounds = |topic: &str, queue_id: i32| {
-            let batch = queues.batch(topic, queue_id).map(|queue| (queue.min_offset(), queue.max_offset()));
-            let plain = || queues.get(topic, queue_id).map(|queue| (queue.min_offset(), queue.max_offset()));
-            batch.or_else(plain)
-        };
-        let whole = |listed: &&Listed| {
-            bounds(&listed.topic, listed.queue_id).map_or(listed.max_offset == 0, |(min, max)| {
+        let whole = |listed: &Listed, bounds: Option<(i64, i64)>| {
+            bounds.map_or(listed.max_offset == 0, |(min, max)| {
                 let begins = log_min != self.log_min || min <= listed.min_offset || max == 0 && ahead;
                 begins && (ahead || max >= listed.max_offset)
             })
         };
-        let lost = self.queues.iter().filter(|listed| !whole(listed));
-        lost.map(|listed| (listed.topic.as_str(), listed.queue_id)).collect()
+        let names = self.queues.iter().map(|listed| (&*listed.topic, listed.queue_id));
+        let bounds = queues.bounds_of(&names.collect::<Vec<_>>());
+        let there = bounds.iter().flatten().count();
+        let lost = self.queues.iter().zip(bounds).filter(|(listed, bounds)| !whole(listed, *bounds));
+        let lost = lost.map(|(listed, _)| (&*listed.topic, listed.queue_id)).collect();
+        Compared { lost, complete: there == self.len() && there == queues.count() }
     }
 
     /// Reads it; `None` when it is missing or its checksum does not hold.
@@ -101,24 +114,22 @@ impl QueueManifest {
         if *crc != crc31(body).to_be_bytes() {
             return None;
         }
-        let mut rest = body.strip_prefix(MANIFEST_MAGIC)?;
-        let log_min = u64::from_be_bytes(take(&mut rest)?);
-        let dispatched = u64::from_be_bytes(take(&mut rest)?);
-        let count = u32::from_be_bytes(take(&mut rest)?);
-        let mut queues = Vec::new();
+        let mut fields = Fields(body.strip_prefix(MANIFEST_MAGIC)?);
+        let (log_min, dispatched) = (fields.u64()?, fields.u64()?);
+        let count = fields.u32()?;
+        let mut queues: Vec<Listed> = Vec::new();
         for _ in 0..count {
-            let length = usize::from(u16::from_be_bytes(take(&mut rest)?));
-            let (topic, after) = rest.split_at_checked(length)?;
-            rest = after;
-            let topic = std::str::from_utf8(topic).ok()?.to_owned();
+            let length = u16::from_be_bytes(fields.take()?);
+            let topic = std::str::from_utf8(fields.bytes(length.into())?).ok()?;
+            let before = queues.last().map(|listed| &listed.topic).filter(|before| ***before == *topic);
             queues.push(Listed {
-                topic,
-                queue_id: i32::from_be_bytes(take(&mut rest)?),
-                min_offset: i64::from_be_bytes(take(&mut rest)?),
-                max_offset: i64::from_be_bytes(take(&mut rest)?),
+                topic: before.map_or_else(|| topic.into(), Arc::clone),
+                queue_id: i32::from_be_bytes(fields.take()?),
+                min_offset: fields.i64()?,
+                max_offset: fields.i64()?,
             });
         }
-        rest.is_empty().then_some(Self { log_min, dispatched, queues })
+        fields.0.is_empty().then_some(Self { log_min, dispatched, queues })
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -146,22 +157,14 @@ impl QueueManifest {
     }
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-    let (head, rest) = bytes.split_first_chunk::<N>()?;
-    *bytes = rest;
-    Some(*head)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     #[test]
     fn manifest_round_trips_and_refuses_damage() {
         let listed = |topic: &str, queue_id, max_offset| Listed {
-            topic: topic.to_owned(),
+            topic: topic.into(),
             queue_id,
             min_offset: 7,
             max_offset,
@@ -210,14 +213,14 @@ mod tests {
         late.truncate(700).unwrap();
         for (log_end, lost) in [(1200, vec![]), (700, vec![]), (600, vec![("orders", 0)])] {
             queue.truncate(log_end).unwrap();
-            assert_eq!(manifest.missing_from(&set, 0, 700), lost, "queues up to {log_end}");
+            assert_eq!(manifest.compare(&set, 0, 700).lost, lost, "queues up to {log_end}");
         }
         // A stop before the mark was written: of ends nothing is known, but that there were files is.
         queue.truncate(0).unwrap();
-        assert_eq!(manifest.missing_from(&set, 0, 100), []);
+        assert_eq!(manifest.compare(&set, 0, 100).lost, []);
         set.set_aside("orders", 0).unwrap();
         for dispatched in [100, 700] {
-            assert_eq!(manifest.missing_from(&loaded(&files), 0, dispatched), [("orders", 0)]);
+            assert_eq!(manifest.compare(&loaded(&files), 0, dispatched).lost, [("orders", 0)]);
         }
     }
 }

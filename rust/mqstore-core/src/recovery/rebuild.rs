@@ -190,7 +190,7 @@ impl Rebuilding {
         let geometry = self.index.geometry();
         let index = IndexSet::load(&self.files, Some(geometry), geometry, Access::Read)?;
         for stray in old.strays().iter().chain(index.strays()) {
-            super::derived::set_aside(&self.files, &stray.path, &stray.reason, &mut Vec::new())?;
+            self.files.set_aside(&stray.path, &stray.reason)?;
         }
         Ok(())
     }

@@ -300,7 +300,7 @@ impl Store {
     /// Things that a person should know about this store, in plain words, each once.
     pub fn notes(&self) -> Vec<String> {
         match &self.inner.side {
-            Side::Writer(writer, _) => writer.notes.read().clone(),
+            Side::Writer(writer, _) => writer.notes(),
             Side::Reader(reader) => reader.notes(),
         }
     }

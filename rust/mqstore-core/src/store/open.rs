@@ -104,6 +104,9 @@ fn start(
         Arc::clone(&dispatcher),
         mark,
     ));
+    if let Some(queues) = derived.listed {
+        flusher.have_manifest_of(queues);
+    }
     // The new mark is not clean: from here on the directory is in use, whatever `abort` says.
     flusher.flush_all(false)?;
     // A store whose metadata cannot go on must not go on without.

@@ -267,8 +267,8 @@ impl Reader {
         if let Some(manifest) = manifest {
             let log_min = state.list.min_offset();
             state.queues.correct_min_offsets(log_min)?;
-            let missing = manifest.missing_from(&state.queues, log_min, complete_to);
-            suspects.extend(missing.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
+            let lost = manifest.compare(&state.queues, log_min, complete_to).lost;
+            suspects.extend(lost.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
         }
         self.replace(state, &suspects, "its files are not as they were left")
     }

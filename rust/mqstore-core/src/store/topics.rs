@@ -228,28 +228,31 @@ pub(crate) fn batch_topics_of<'a>(
 impl Topics {
     /// The topics that `meta` and `queues` know, with each queue going on where `queues` end.
     pub(crate) fn new(meta: &Arc<MetaLog>, batch: BatchTopics, queues: &QueueSet) -> Self {
-        let (all, batches) = (queues.all(), queues.batches());
         let mut states: HashMap<Arc<str>, Arc<TopicState>> = HashMap::new();
         for config in meta.topics() {
             let name: Arc<str> = config.name.as_str().into();
             let state = TopicState::of(&name, &config, batch.contains(&config.name));
             states.insert(name, Arc::new(state));
         }
-        let plain =
-            all.iter().map(|queue| (Arc::clone(queue.shared_topic()), queue.queue_id(), queue.max_offset()));
-        let batched =
-            batches.iter().map(|queue| (queue.topic().into(), queue.queue_id(), queue.max_offset()));
+        let mut ends = Vec::new();
+        queues.each(|queue| {
+            ends.push((Arc::clone(queue.shared_topic()), queue.queue_id(), queue.max_offset()));
+        });
+        let batched = queues.batches();
+        ends.extend(batched.iter().map(|queue| (queue.topic().into(), queue.queue_id(), queue.max_offset())));
         let listed: HashSet<Arc<str>> = states.keys().cloned().collect();
-        for (topic, queue_id, max_offset) in plain.chain(batched) {
-            let count = queue_id.max(0) as u32 + 1;
-            let unlisted = !listed.contains(&topic);
-            let state = states.entry(topic).or_insert_with_key(|topic| {
+        for ends in ends.chunk_by(|(a, ..), (b, ..)| a == b) {
+            let Some((topic, ..)) = ends.first() else { continue };
+            let count = ends.iter().map(|(_, queue_id, _)| (*queue_id).max(0) as u32 + 1).max().unwrap_or(0);
+            let state = states.entry(Arc::clone(topic)).or_insert_with_key(|topic| {
                 Arc::new(TopicState::new(topic, count, batch.contains(topic), false))
             });
-            if unlisted {
+            if !listed.contains(topic) {
                 state.write_queues.raise(count, Ordering::AcqRel);
             }
-            state.next_offset(queue_id).store(max_offset, Ordering::Release);
+            for (_, queue_id, end) in ends {
+                state.next_offset(*queue_id).store(*end, Ordering::Release);
+            }
         }
         for config in meta.topics() {
             if let Some(state) = states.get(config.name.as_str()) {

@@ -479,6 +479,12 @@ impl Writer {
         u32::try_from(queue_id).is_ok_and(|id| id < self.topics.queue_count(topic))
     }
 
+    /// Things that a person should know, each once.
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.queues.take_notes().iter().for_each(|note| self.note(note));
+        self.notes.read().clone()
+    }
+
     /// Keeps `note` for the person who opened the store, once.
     pub(super) fn note(&self, note: &str) {
         let mut notes = self.notes.write();

@@ -9,9 +9,9 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 #[cfg(target_os = "linux")]
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use crate::vfs::{
     Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, SpaceInfo, StoreLock, Vfs,
-    VfsFile,
+    VfsFile, found,
 };
 
 mod doorbell;
@@ -63,6 +63,13 @@ impl Vfs for OsVfs {
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
         Ok(file_stat(&retry(|| rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW))?))
+    }
+
+    fn stat_below(&self, dir: &Path, names: &[PathBuf]) -> io::Result<Vec<Option<FileStat>>> {
+        let folder = found(open_folder(dir))?;
+        let Some(folder) = folder else { return Ok(vec![None; names.len()]) };
+        let stat = |name: &PathBuf| found(stat_in(folder.as_fd(), name.as_os_str())).map(Option::flatten);
+        names.iter().map(stat).collect()
     }
 
     #[cfg(target_os = "linux")]
@@ -166,9 +173,7 @@ impl Vfs for OsVfs {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = above_stderr(retry(|| rustix::fs::open(dir, flags, Mode::empty()))?)?;
-        fs::File::from(dir).sync_all()
+        fs::File::from(open_folder(dir)?).sync_all()
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn StoreLock>, LockError> {
@@ -225,14 +230,17 @@ fn memory_bytes() -> u64 {
     u64::MAX
 }
 
+fn open_folder(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    above_stderr(retry(|| rustix::fs::open(dir, flags, Mode::empty()))?)
+}
+
 /// Shows `visit` each name in `dir` but `.` and `..`, with the folder and what the folder says of its kind.
 fn each_name(
     dir: &Path,
     mut visit: impl FnMut(BorrowedFd<'_>, &OsStr, FileType) -> io::Result<()>,
 ) -> io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = above_stderr(retry(|| rustix::fs::open(dir, flags, Mode::empty()))?)?;
-    let mut names = rustix::fs::Dir::new(folder)?;
+    let mut names = rustix::fs::Dir::new(open_folder(dir)?)?;
     while let Some(entry) = names.read() {
         let entry = entry?;
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
@@ -297,6 +305,9 @@ fn file_stat(stat: &rustix::fs::Stat) -> FileStat {
         kind,
         len: stat.st_size as u64,
         modified_ms,
+        changed_ns: (stat.st_ctime as i64)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(stat.st_ctime_nsec as i64),
         inode: stat.st_ino as u64,
         links: stat.st_nlink as u64,
         allocated_bytes: (stat.st_blocks as u64).saturating_mul(512),

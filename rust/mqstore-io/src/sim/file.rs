@@ -40,6 +40,7 @@ impl FileNode {
             kind: FileKind::File,
             len: data.len,
             modified_ms: data.modified_ms,
+            changed_ns: data.changed_ns,
             inode: self.id,
             links: self.links.load(Ordering::Relaxed),
             allocated_bytes: data.room_bytes(),
@@ -122,7 +123,7 @@ impl VfsFile for SimFile {
                 let text = "the simulation does not cut a mapped file: a real one would kill the process";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
             }
-            data.modified_ms = state.now_ms();
+            state.touch(data);
             data.set_len(len)
         })
     }
@@ -134,7 +135,7 @@ impl VfsFile for SimFile {
             if state.free_pages(&self.node, data) < needed {
                 return Err(Errno::NOSPC.into());
             }
-            data.modified_ms = state.now_ms();
+            state.touch(data);
             data.allocate(len)
         })
     }
@@ -148,7 +149,7 @@ impl VfsFile for SimFile {
         let mut state = self.shared.state.lock();
         let begun = state.begin(OperationKind::Write, &self.path, offset, buf.len() as u64);
         let mut data = self.node.data.lock();
-        data.modified_ms = state.now_ms();
+        state.touch(&mut data);
         if let Err(error) = begun {
             let written = state.rng.below(buf.len() as u64 + 1) as usize;
             // The write fails anyway, with the fault's error.
@@ -244,7 +245,7 @@ impl MapObserver for SimMap {
         // Counted and recorded; no fault strikes a store to memory.
         let _ = state.begin(OperationKind::MapWrite, &self.path, offset, len);
         let mut data = self.node.data.lock();
-        data.modified_ms = state.now_ms();
+        state.touch(&mut data);
         copy();
         state.last_write = Some((self.node.id, offset, len));
         if !data.touched(offset, len) {

@@ -83,6 +83,7 @@ impl State {
             self.frozen.push((self.operations, copy));
         }
         self.last_write = None;
+        self.tree.now_ns = self.tree.now_ns.max(self.now_ms().saturating_mul(1_000_000));
         if self.options.trace {
             let number = self.operations;
             self.trace.push(Operation { number, kind, path: path.to_path_buf(), offset, len });
@@ -109,6 +110,12 @@ impl State {
 
     pub(super) fn violate(&mut self, what: String) {
         self.violations.push(what);
+    }
+
+    /// The content is changed now.
+    pub(super) fn touch(&self, data: &mut FileData) {
+        data.modified_ms = self.now_ms();
+        data.changed_ns = self.tree.now_ns;
     }
 
     pub(super) fn now_ms(&self) -> i64 {

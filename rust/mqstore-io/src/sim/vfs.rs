@@ -41,6 +41,7 @@ fn node_stat(node: &Node) -> FileStat {
             kind: FileKind::Directory,
             len: 0,
             modified_ms: 0,
+            changed_ns: dir.changed_ns.load(Ordering::Relaxed),
             inode: dir.id,
             links: 1,
             allocated_bytes: 0,
@@ -51,7 +52,7 @@ fn node_stat(node: &Node) -> FileStat {
 fn new_file(state: &mut State, path: &Path) -> io::Result<Arc<FileNode>> {
     let place = state.tree.free_place(path)?;
     let mut data = FileData::new()?;
-    data.modified_ms = state.now_ms();
+    state.touch(&mut data);
     data.keep_versions(state.options.versions);
     let node = FileNode::new(state.tree.take_id(), data);
     state.tree.change(vec![Edit::set(&place, Node::File(Arc::clone(&node)))], true);
@@ -60,7 +61,7 @@ fn new_file(state: &mut State, path: &Path) -> io::Result<Arc<FileNode>> {
 
 fn new_dir(state: &mut State, path: &Path) -> io::Result<()> {
     let place = state.tree.free_place(path)?;
-    let node = DirNode::new(state.tree.take_id());
+    let node = DirNode::new(state.tree.take_id(), state.tree.now_ns);
     state.tree.change(vec![Edit::set(&place, Node::Dir(node))], true);
     Ok(())
 }

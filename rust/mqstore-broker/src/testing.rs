@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mqstore_core::{Appended, NewMessage, OpenMode, Store, StoreError, StoreOptions, StoredRecord};
 use mqstore_core::{UniqueKey, encode_properties};
 use mqstore_io::sim::SimOptions;
-use mqstore_io::{Clock, ManualClock, OsVfs, SimVfs, SystemClock, Vfs};
+use mqstore_io::{Access, Clock, ManualClock, OsVfs, SimVfs, SystemClock, Vfs};
 
 use crate::Broker;
 
@@ -105,4 +105,24 @@ pub(crate) fn body(record: &StoredRecord) -> String {
 
 pub(crate) fn bodies(records: &[StoredRecord]) -> Vec<String> {
     records.iter().map(body).collect()
+}
+
+/// Closes the store, spoils the body of a message, and opens it again: what was read once is not verified again.
+pub(crate) fn spoiled(world: &World, store: &Store, appended: &Appended) -> Store {
+    store.close().unwrap();
+    let log = Path::new("/data/store/commitlog/00000000000000000000");
+    let file = world.vfs.open(log, Access::ReadWrite).unwrap();
+    file.write_all_at(b"?", appended.commit_log_offset + 90).unwrap();
+    world.open()
+}
+
+/// A spoiled message in queue `bad` of two, and `sound` ones in the other.
+pub(crate) fn one_queue_spoiled(world: &World, bad: i32, sound: &[&str]) -> Store {
+    let store = world.open();
+    store.create_topic("jobs", 2, &[]).unwrap();
+    let damaged = put(&store, "jobs", bad, &"x".repeat(50), "T");
+    for text in sound {
+        put(&store, "jobs", 1 - bad, text, "T");
+    }
+    spoiled(world, &store, &damaged)
 }

@@ -13,19 +13,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_core::meta::{MetaLog, OffsetChange};
-use mqstore_core::{Boundary, MessageFilter, Store, StoreError, StoredRecord};
+use mqstore_core::{Boundary, Store, StoreError, StoredRecord};
 use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 
 use super::Coordinator;
 use super::assignment::{MemberId, Queue};
+use super::options::{ConsumerOptions, OnLost, Start};
 use super::slot::{Read, Slot};
 use crate::at_once::{Reach, Rest};
 use crate::broker::Broker;
 use crate::error::BrokerError;
 use crate::signal::{LOOK, Signal};
-
-/// Which messages a consumer wants; the others are passed over.
-pub type Filter = MessageFilter;
 
 /// How long a filter that lets nothing pass may keep one look.
 const FILTER_TIME: Duration = Duration::from_millis(40);
@@ -33,50 +31,6 @@ const FILTER_TIME: Duration = Duration::from_millis(40);
 /// Messages that iteration reads ahead, at first and at most.
 const FIRST_AHEAD: usize = 16;
 pub(super) const MOST_AHEAD: usize = 512;
-
-/// Where a group begins in a topic in which it has no offset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Start {
-    /// At the first message there is.
-    #[default]
-    Earliest,
-    /// Behind the last one.
-    Latest,
-    /// At the first message stored at or after this time, in epoch milliseconds.
-    Time(i64),
-}
-
-/// What a consumer does when messages that its group has not read were deleted by the retention.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnLost {
-    /// Goes on at the first message there is, and says so in [`Consumer::take_notes`].
-    #[default]
-    GoOn,
-    /// Fails with [`StoreError::OffsetOutOfRange`] until it is moved.
-    Fail,
-}
-
-/// How a consumer behaves.
-#[derive(Clone, Debug, Default)]
-pub struct ConsumerOptions {
-    /// Which messages it wants; `None` is all.
-    pub filter: Option<Filter>,
-    /// Where a group without an offset begins.
-    pub start: Start,
-    /// Whether a queue stays with this consumer as long as one of its messages was handed out and not committed.
-    pub ordered: bool,
-    /// Whether it gets the messages of all queues, whatever others of its group get.
-    pub broadcast: bool,
-    /// Under which name a broadcast consumer's offsets are kept; without one they are not.
-    pub name: Option<String>,
-    /// How long a commit may be lost to a failure of power, at most; zero syncs each, `None` leaves it to the store's
-    /// interval for metadata, which counts where it is shorter.
-    pub commit_interval: Option<Duration>,
-    /// What happens when the retention was faster than the group.
-    pub on_lost: OnLost,
-    /// Whether each commit is also kept as a message: see [`super::OffsetHistory`].
-    pub history: bool,
-}
 
 /// See the module's text.
 pub struct Consumer {
@@ -352,7 +306,8 @@ impl Consumer {
     }
 
     /// Reads from one queue after the other until there are `max`; `done` is told of each with the place in `found`
-    /// where its messages begin. What is left where none was found.
+    /// where its messages begin. What is left where none was found. A queue that fails does not keep others from being
+    /// read, see [`Self::settle`].
     fn read(
         &self,
         state: &mut State,
@@ -368,14 +323,15 @@ impl Consumer {
         let until = clock.monotonic().saturating_add(FILTER_TIME);
         let (count, mut total) = (state.slots.len(), found.len());
         loop {
-            let mut goes_on = false;
+            let (mut goes_on, mut failures) = (false, Vec::new());
             for step in 0..count {
                 if total >= max {
                     break;
                 }
                 let at = (state.turn + step) % count;
                 let from = found.len();
-                if reach.is_at_hand() && !self.is_at_hand(state, at, reach)? {
+                let at_hand = if reach.is_at_hand() { self.is_at_hand(state, at, reach) } else { Ok(true) };
+                if let Ok(false) = at_hand {
                     // It keeps its turn.
                     if total == 0 {
                         return Ok(Rest::NotAtHand);
@@ -383,21 +339,51 @@ impl Consumer {
                     goes_on = true;
                     continue;
                 }
-                let read = self.read_slot(state, at, max - total, found);
+                let read = at_hand.and_then(|_| self.read_slot(state, at, max - total, found));
                 total += found.len() - from;
                 match read {
-                    Ok(read) => goes_on |= read == Read::GoesOn,
-                    // What was found counts; the next call meets the error again.
-                    Err(_) if total > 0 => goes_on = true,
-                    Err(error) => return Err(error),
+                    Ok(read) => {
+                        goes_on |= read == Read::GoesOn;
+                        state.slots.get_mut(at).into_iter().for_each(|slot| slot.failing = false);
+                    }
+                    // Asked for by whoever does not go on where messages were lost.
+                    Err(error @ BrokerError::Store(StoreError::OffsetOutOfRange { .. })) if total == 0 => {
+                        return Err(error);
+                    }
+                    Err(error) => failures.push((at, error)),
                 }
                 done(state, at, found, from);
             }
             state.turn = (state.turn + 1).checked_rem(count).unwrap_or(0);
+            goes_on |= !failures.is_empty();
+            self.settle(state, failures, total > 0)?;
             if total > 0 || !goes_on || clock.monotonic() >= until {
                 return Ok(if goes_on { Rest::GoesOn } else { Rest::Nothing });
             }
         }
+    }
+
+    /// What becomes of the errors of queues, given with their places: where other queues have something, each is a
+    /// note, once until the queue is well again; else the first is the outcome. The next look meets them again.
+    fn settle(
+        &self,
+        state: &mut State,
+        failures: Vec<(usize, BrokerError)>,
+        others_have: bool,
+    ) -> Result<(), BrokerError> {
+        for (at, error) in failures {
+            if !others_have {
+                return Err(error);
+            }
+            let Some(slot) = state.slots.get_mut(at) else { continue };
+            if !std::mem::replace(&mut slot.failing, true) {
+                let (Queue { topic, queue_id }, group) = (&slot.queue, &self.group);
+                self.note(format!(
+                    "group {group}: queue {topic}/{queue_id} gives nothing, others go on: {error}"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn read_slot(

@@ -6,13 +6,15 @@ mod commit;
 mod consumer;
 mod coordinator;
 mod history;
+mod options;
 mod seek;
 mod slot;
 
 pub use assignment::Queue;
-pub use consumer::{Consumer, ConsumerOptions, Filter, OnLost, Start};
+pub use consumer::Consumer;
 pub(crate) use coordinator::Coordinator;
 pub use history::{HISTORY_TOPIC, OffsetCommit, OffsetHistory};
+pub use options::{ConsumerOptions, Filter, OnLost, Start};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use mqstore_core::Boundary;
 
 use super::assignment::Queue;
-use super::consumer::{Consumer, Start, State, out_of_range};
+use super::consumer::{Consumer, State, out_of_range};
+use super::options::Start;
 use super::slot::Slot;
 use crate::error::BrokerError;
 

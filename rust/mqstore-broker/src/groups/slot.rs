@@ -8,7 +8,7 @@ use mqstore_core::{QueueCursor, Store, StoreError, StoredRecord};
 use mqstore_io::sync::{AtomicBool, Ordering};
 
 use super::assignment::Queue;
-use super::consumer::Filter;
+use super::options::Filter;
 use crate::at_once::{NEAR_BYTES, Reach};
 use crate::signal::Signal;
 
@@ -34,6 +34,8 @@ pub(super) struct Slot {
     pub(super) buffered: usize,
     /// Whether the position was moved on purpose, so that the next commit may go back.
     pub(super) sought: bool,
+    /// Whether the last read failed, which was noted.
+    pub(super) failing: bool,
     cursor: Option<QueueCursor>,
     wait: Option<Wait>,
 }
@@ -71,6 +73,7 @@ impl Slot {
             handed_out: position,
             buffered: 0,
             sought: false,
+            failing: false,
             cursor: None,
             wait: None,
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mqstore_core::{MessageFilter, StoreError, StoredRecord};
 
-use crate::testing::{World, bodies, body, fill, put};
+use crate::testing::{World, bodies, body, fill, one_queue_spoiled, put};
 use crate::{Broker, BrokerError, Consumer, ConsumerOptions, OffsetHistory, Queue, Start};
 
 fn options() -> ConsumerOptions {
@@ -56,6 +56,39 @@ fn a_group_goes_on_where_it_committed() {
     // Another group begins at the beginning.
     assert_eq!(poll(&consumer(&broker, "other", "t"), 100).len(), 10);
     assert_eq!(broker.meta().groups(), ["g", "other"]);
+}
+
+/// With polls and with iteration, which reads ahead.
+#[test]
+fn a_queue_that_cannot_be_read_does_not_keep_others_from_being_read() {
+    for (bad, ahead) in [(0, false), (1, false), (0, true), (1, true)] {
+        let world = World::new();
+        let store = one_queue_spoiled(&world, bad, &["a", "b", "c"]);
+        let broker = Broker::new(&store).unwrap();
+        let consumer = consumer(&broker, "g", "jobs");
+        let next = || -> Result<Vec<_>, BrokerError> {
+            if ahead {
+                return Ok(consumer.next_once(Duration::ZERO)?.into_iter().collect());
+            }
+            consumer.poll(1, Some(Duration::ZERO))
+        };
+        for text in ["a", "b", "c"] {
+            assert_eq!(bodies(&next().unwrap()), [text], "damage in queue {bad}, ahead: {ahead}");
+        }
+        // Nothing else is left: who looks is told, each time.
+        for _ in 0..2 {
+            assert!(matches!(next(), Err(BrokerError::Store(StoreError::Corrupt { .. }))));
+        }
+        let notes = consumer.take_notes();
+        let named = format!("queue jobs/{bad} gives nothing, others go on");
+        assert_eq!(notes.iter().filter(|note| note.contains(&named)).count(), 1, "{notes:?}");
+        put(&store, "jobs", 1 - bad, "late", "T");
+        assert_eq!(bodies(&next().unwrap()), ["late"]);
+        assert_eq!(consumer.take_notes(), [""; 0]);
+        // Whoever goes past it is told nothing any more.
+        consumer.seek("jobs", bad, 1).unwrap();
+        assert!(next().unwrap().is_empty());
+    }
 }
 
 #[test]

@@ -1,15 +1,12 @@
 //! A work queue for who must not wait: what is at hand, and who is called for the rest.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-use mqstore_core::Appended;
-use mqstore_io::{Access, Vfs};
 
 use super::*;
 use crate::at_once::AtOnce;
 use crate::signal::{Call, Signal};
+use crate::testing::{one_queue_spoiled, spoiled};
 use crate::work::Put;
 
 fn no_call() -> Call {
@@ -132,15 +129,6 @@ fn of_what_is_due_the_first_is_always_prepared() {
     assert_eq!(body(&found[0])[..1], *"a");
 }
 
-/// Closes the store, spoils the body of a message, and opens it again: what was read once is not verified again.
-fn spoiled(world: &World, store: &mqstore_core::Store, appended: &Appended) -> mqstore_core::Store {
-    store.close().unwrap();
-    let log = Path::new("/data/store/commitlog/00000000000000000000");
-    let file = world.vfs.open(log, Access::ReadWrite).unwrap();
-    file.write_all_at(b"?", appended.commit_log_offset + 90).unwrap();
-    world.open()
-}
-
 #[test]
 fn a_damaged_message_does_not_keep_others_from_who_looks() {
     let world = World::new();
@@ -215,17 +203,6 @@ fn a_late_ack_is_no_error_for_who_gets_meanwhile() {
             again.lease.ack(false).unwrap();
         }
     }
-}
-
-/// A spoiled message in queue `bad` of two, and `sound` ones in the other.
-fn one_queue_spoiled(world: &World, bad: i32, sound: &[&str]) -> mqstore_core::Store {
-    let store = world.open();
-    store.create_topic("jobs", 2, &[]).unwrap();
-    let damaged = put(&store, "jobs", bad, &"x".repeat(50), "T");
-    for text in sound {
-        put(&store, "jobs", 1 - bad, text, "T");
-    }
-    spoiled(world, &store, &damaged)
 }
 
 #[test]

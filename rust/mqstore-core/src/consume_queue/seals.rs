@@ -34,7 +34,7 @@ use std::iter;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use mqstore_format::{Fields, crc31, offset_file_name};
+use mqstore_format::{Fields, crc31, offset_file_name, validate_stored_topic};
 use mqstore_io::sync::{Arc, map_with_helpers};
 use mqstore_io::{FileStat, Vfs, switch};
 
@@ -75,8 +75,10 @@ impl Stamp {
     /// Stands for what is to be looked at anew.
     const NONE: Self = Self { inode: 0, changed_ns: 0 };
 
+    /// Of a file system that keeps no times nothing is believed.
     fn of(stat: &FileStat) -> Self {
-        Self { inode: stat.inode, changed_ns: stat.changed_ns }
+        let FileStat { inode, changed_ns, .. } = *stat;
+        if changed_ns > 0 { Self { inode, changed_ns } } else { Self::NONE }
     }
 
     /// Itself, if the change came before `early_ns`.
@@ -152,7 +154,7 @@ impl SealedQueue {
         self.last_file != Stamp::NONE
     }
 
-    /// It without what it says, but for its number.
+    /// Leaves its number alone.
     fn forget(&mut self) {
         *self = Self { queue_id: self.queue_id, ..UNKNOWN };
     }
@@ -303,7 +305,8 @@ impl Seals {
 
     /// The topics, if the names in their folder, `root`, which was just looked at, are the same still.
     pub(super) fn topics(&self, root: &FileStat) -> Option<impl Iterator<Item = SealedTopic<'_>>> {
-        let same = self.root == Stamp::of(root) || !switch::on("seals.root");
+        let same = self.root != Stamp::NONE && self.root == Stamp::of(root);
+        let same = same || !switch::on("seals.root");
         same.then(|| self.topics.iter().map(|row| self.view(row)))
     }
 
@@ -387,6 +390,7 @@ fn decode_topic(
 ) -> Option<TopicRow> {
     let length = u16::from_be_bytes(fields.take()?);
     let topic = std::str::from_utf8(fields.bytes(length.into())?).ok()?;
+    validate_stored_topic(topic).ok()?;
     let folder = stamp(fields)?;
     let count = fields.u32()?;
     let first = all.len();
@@ -398,7 +402,7 @@ fn decode_topic(
 }
 
 fn decode_queue(fields: &mut Fields<'_>, layout: QueueLayout) -> Option<SealedQueue> {
-    let queue_id = i32::from_be_bytes(fields.take()?);
+    let queue_id = Some(i32::from_be_bytes(fields.take()?)).filter(|queue_id| *queue_id >= 0)?;
     let last_file = stamp(fields)?;
     if last_file == Stamp::NONE {
         return Some(SealedQueue { queue_id, ..UNKNOWN });

@@ -25,7 +25,7 @@ pub enum OnLost {
     /// Goes on at the first message there is, and says so in [`super::Consumer::take_notes`].
     #[default]
     GoOn,
-    /// Fails with [`StoreError::OffsetOutOfRange`] until it is moved.
+    /// Fails with [`mqstore_core::StoreError::OffsetOutOfRange`] until it is moved.
     Fail,
 }
 

@@ -13,6 +13,7 @@ mod at_once;
 mod broker;
 pub mod delay;
 pub mod error;
+mod failures;
 pub mod groups;
 mod popped;
 mod signal;

@@ -23,6 +23,7 @@ use super::slot::{Read, Slot};
 use crate::at_once::{Reach, Rest};
 use crate::broker::Broker;
 use crate::error::BrokerError;
+use crate::failures::settle;
 use crate::signal::{LOOK, Signal};
 
 /// How long a filter that lets nothing pass may keep one look.
@@ -307,7 +308,7 @@ impl Consumer {
 
     /// Reads from one queue after the other until there are `max`; `done` is told of each with the place in `found`
     /// where its messages begin. What is left where none was found. A queue that fails does not keep others from being
-    /// read, see [`Self::settle`].
+    /// read, see [`settle`].
     fn read(
         &self,
         state: &mut State,
@@ -356,34 +357,21 @@ impl Consumer {
             }
             state.turn = (state.turn + 1).checked_rem(count).unwrap_or(0);
             goes_on |= !failures.is_empty();
-            self.settle(state, failures, total > 0)?;
+            settle(&mut state.slots, failures, total > 0, |slot, error| self.note_failure(slot, error))?;
             if total > 0 || !goes_on || clock.monotonic() >= until {
                 return Ok(if goes_on { Rest::GoesOn } else { Rest::Nothing });
             }
         }
     }
 
-    /// What becomes of the errors of queues, given with their places: where other queues have something, each is a
-    /// note, once until the queue is well again; else the first is the outcome. The next look meets them again.
-    fn settle(
-        &self,
-        state: &mut State,
-        failures: Vec<(usize, BrokerError)>,
-        others_have: bool,
-    ) -> Result<(), BrokerError> {
-        for (at, error) in failures {
-            if !others_have {
-                return Err(error);
-            }
-            let Some(slot) = state.slots.get_mut(at) else { continue };
-            if !std::mem::replace(&mut slot.failing, true) {
-                let (Queue { topic, queue_id }, group) = (&slot.queue, &self.group);
-                self.note(format!(
-                    "group {group}: queue {topic}/{queue_id} gives nothing, others go on: {error}"
-                ));
-            }
+    /// Notes an error that nobody gets, because other queues had something, once until the queue is well again.
+    fn note_failure(&self, slot: &mut Slot, error: &BrokerError) {
+        if !std::mem::replace(&mut slot.failing, true) {
+            let (Queue { topic, queue_id }, group) = (&slot.queue, &self.group);
+            self.note(format!(
+                "group {group}: queue {topic}/{queue_id} gives nothing, others go on: {error}"
+            ));
         }
-        Ok(())
     }
 
     fn read_slot(

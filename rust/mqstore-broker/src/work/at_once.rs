@@ -15,9 +15,9 @@ use super::leased::LeasedMessage;
 use super::put::NewWork;
 use super::queue::{WorkQueue, WorkQueueCounts};
 use super::source::{Source, Spent, Wish};
-use super::take::settle;
 use crate::at_once::{AtOnce, Reach, Rest, lock};
 use crate::error::BrokerError;
+use crate::failures::settle;
 use crate::signal::{Call, Signal};
 
 /// What a put at once came to.
@@ -261,7 +261,7 @@ impl Core {
             }
         }
         let others_have = sources.iter().any(|source| source.has_ahead() || source.has_again());
-        settle(self, sources, failures, others_have)
+        settle(sources, failures, others_have, |source, error| source.note_failure(self, error))
     }
 
     fn append_at_hand(

@@ -11,6 +11,7 @@ use super::leased::{Lease, LeasedMessage, Place};
 use super::source::{Picked, Source, Spent, Wish};
 use crate::at_once::{Reach, Rest};
 use crate::error::BrokerError;
+use crate::failures::settle;
 
 /// What one look brought.
 struct Look {
@@ -125,7 +126,9 @@ impl Core {
         if !failures.is_empty() {
             rest = Rest::GoesOn;
         }
-        settle(wish.core, &mut state.sources, failures, !picked.is_empty())?;
+        settle(&mut state.sources, failures, !picked.is_empty(), |source, error| {
+            source.note_failure(wish.core, error);
+        })?;
         if unprepared && picked.is_empty() {
             return Ok(Rest::NotAtHand);
         }
@@ -236,25 +239,6 @@ impl Core {
         let state = self.state.lock();
         Ok(self.size(&state)? == 0)
     }
-}
-
-/// What becomes of the errors of queues, given with their places: where other queues have something, each is a note; else the
-/// first is the outcome for who looks.
-pub(super) fn settle(
-    core: &Core,
-    sources: &mut [Source],
-    failures: Vec<(usize, BrokerError)>,
-    others_have: bool,
-) -> Result<(), BrokerError> {
-    for (at, error) in failures {
-        if !others_have {
-            return Err(error);
-        }
-        if let Some(source) = sources.get_mut(at) {
-            source.note_failure(core, &error);
-        }
-    }
-    Ok(())
 }
 
 /// Milliseconds, a part of one counted as one: nothing is due too early.

@@ -66,10 +66,8 @@ impl Vfs for OsVfs {
     }
 
     fn stat_below(&self, dir: &Path, names: &[PathBuf]) -> io::Result<Vec<Option<FileStat>>> {
-        let folder = found(open_folder(dir))?;
-        let Some(folder) = folder else { return Ok(vec![None; names.len()]) };
-        let stat = |name: &PathBuf| found(stat_in(folder.as_fd(), name.as_os_str())).map(Option::flatten);
-        names.iter().map(stat).collect()
+        let Some(folder) = found(open_folder(dir))? else { return Ok(vec![None; names.len()]) };
+        names.iter().map(|name| stat_in(folder.as_fd(), name.as_os_str())).collect()
     }
 
     #[cfg(target_os = "linux")]
@@ -253,11 +251,8 @@ fn each_name(
 
 /// What `name` in an open folder is, itself and not what it links to; `None` where it is gone.
 fn stat_in(folder: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<FileStat>> {
-    match retry(|| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)) {
-        Ok(stat) => Ok(Some(file_stat(&stat))),
-        Err(Errno::NOENT) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    let stat = retry(|| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW));
+    found(stat.map(|stat| file_stat(&stat)).map_err(io::Error::from))
 }
 
 /// Calls again what a signal interrupted.

@@ -96,13 +96,19 @@ fn queues_that_nobody_touched_are_not_looked_into() {
     assert_eq!(bed.open(), [3, 5, 7, 8, 9]);
 }
 
-#[test]
-fn seals_that_are_damaged_are_none() {
+/// Queues with seals, where those are and what they say.
+fn sealed() -> (Bed, PathBuf, Vec<u8>) {
     let bed = Bed::new();
     std::thread::sleep(LATER);
     bed.open();
     let path = bed.files.side().join("seals");
     let whole = fs::read(&path).unwrap();
+    (bed, path, whole)
+}
+
+#[test]
+fn seals_that_are_damaged_are_none() {
+    let (bed, path, whole) = sealed();
     let load = || Seals::load(&bed.files, &(0..1000));
     assert!(load().is_some());
     for at in (0..whole.len()).step_by(7).chain(whole.len() - 4..whole.len()) {
@@ -120,11 +126,7 @@ fn seals_that_are_damaged_are_none() {
 /// A checksum that holds does not make sense of what it covers: no byte leads to a panic or to very many files.
 #[test]
 fn nonsense_under_a_good_checksum_is_no_bounds() {
-    let bed = Bed::new();
-    std::thread::sleep(LATER);
-    bed.open();
-    let path = bed.files.side().join("seals");
-    let whole = fs::read(&path).unwrap();
+    let (bed, path, whole) = sealed();
     let mut refused = 0;
     for at in (8 + 16..whole.len() - 4).step_by(5) {
         for value in [0, 0x7f, 0xff] {

@@ -31,6 +31,7 @@ pub mod mend;
 pub mod message;
 pub mod meta;
 pub mod options;
+pub mod progress;
 pub mod recovery;
 pub mod retention;
 pub mod store;
@@ -38,7 +39,8 @@ pub mod store;
 pub use error::{StoreError, Stray};
 pub use events::{ExpiredFile, ExpiredKind, Hooks, StoreEvent, Verdict};
 pub use files::{DelayTables, StoreFiles};
-pub use inspect::{Problem, Progress, VerifyReport, verify};
+pub use inspect::{Problem, VerifyReport, verify};
+pub use progress::Progress;
 pub use mend::{LostOffsets, LostRange};
 pub use message::{
     Appended, MessageFilter, NewMessage, RecordBytes, StoredRecord, TagFilter, UniqueKey, encode_properties,

@@ -9,7 +9,7 @@ use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::error::StoreError;
 use crate::files::StoreFiles;
-use crate::inspect::Progress;
+use crate::progress::Progress;
 
 /// How much a task reads and writes between two looks at [`Control`].
 const RECORDS_BETWEEN_LOOKS: u64 = 256;

@@ -47,6 +47,6 @@ mod timer;
 mod verify;
 mod walk;
 
-pub use problems::{Problem, Progress, VerifyReport};
+pub use problems::{Problem, VerifyReport};
 pub use verify::verify;
 pub(crate) use verify::verify_locked;

@@ -4,15 +4,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// How far a long look has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes of the log that were looked at.
-    pub done_bytes: u64,
-    /// Bytes of the log in all.
-    pub total_bytes: u64,
-}
-
 /// One thing that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {

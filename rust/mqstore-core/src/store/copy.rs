@@ -20,7 +20,7 @@ use mqstore_io::{Access, FileKind, FileStat, VfsFile, switch};
 use super::rebuild::RebuildWatcher;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
-use crate::inspect::Progress;
+use crate::progress::Progress;
 use crate::live::writer_pid;
 use crate::mend::copy_bytes;
 

@@ -17,7 +17,7 @@ use crate::dispatch::DispatchRules;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 use crate::index::IndexSet;
-use crate::inspect::Progress;
+use crate::progress::Progress;
 use crate::mark::{Mark, MarkFile};
 use crate::options::StoreOptions;
 use crate::recovery::{

@@ -28,7 +28,8 @@ use crate::dispatch::BatchTopics;
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
 use crate::index::IndexSet;
-use crate::inspect::{Problem, Progress, verify, verify_locked};
+use crate::inspect::{Problem, verify, verify_locked};
+use crate::progress::Progress;
 use crate::live::writer_pid;
 use crate::mark::{IndexExtent, Mark, MarkFile};
 use crate::mend::{

@@ -30,7 +30,7 @@ use super::{Side, Store};
 use crate::commit_log::{Segment, SegmentList, read_record};
 use crate::error::{IoContext, StoreError};
 use crate::files::StoreFiles;
-use crate::inspect::Progress;
+use crate::progress::Progress;
 use crate::mark::MarkFile;
 use crate::mend::{copy_bytes, load};
 use crate::meta::copy_log;

@@ -41,7 +41,7 @@ pub(crate) use plan::plan_at;
 pub use plan::{Cut, log_bytes, plan};
 
 use super::book::Watch;
-use super::problems::Progress;
+use crate::progress::Progress;
 use super::verify::load_index;
 use crate::compaction::check_job_id;
 use crate::error::{IoContext, StoreError};

@@ -57,7 +57,7 @@ part_rust() {
     status=$?
     # The lock-free parts under the model checker, which replaces the atomics and so wants a build of its own.
     [ -n "$ARGS" ] ||
-        RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom -p mqstore-core --lib models || status=1
+        RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom -p mqstore-log -p mqstore-base --lib models || status=1
     return "$status"
 }
 

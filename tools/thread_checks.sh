@@ -24,7 +24,7 @@ sanitize() {
         return
     fi
     host=$(rustc +nightly --print host-tuple)
-    for tests in "-p mqstore-core --lib" "-p mqstore-tests --test hammer"; do
+    for tests in "-p mqstore-log -p mqstore-engine --lib" "-p mqstore-tests --test hammer"; do
         echo "+ ThreadSanitizer, $tests"
         # shellcheck disable=SC2086 # several words on purpose
         RUSTFLAGS="-Zsanitizer=thread --cfg=tsan" CARGO_TARGET_DIR="$target/tsan" TSAN_OPTIONS="history_size=4" \

@@ -242,7 +242,7 @@ def fingerprint(root: Path, *what: str) -> str:
 
 
 def test_a_build_is_due_when_contents_changed_and_only_then(machine: Machine) -> None:
-    source = machine.root / "rust/mqstore-core/src/lib.rs"
+    source = machine.root / "rust/mqstore-log/src/lib.rs"
     source.parent.mkdir(parents=True)
     source.write_text("// one\n")
     first = fingerprint(machine.root, "sources")

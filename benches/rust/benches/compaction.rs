@@ -7,9 +7,12 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::message::encode_properties;
+use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, record};
-use mqstore_core::compaction::{CompactionOptions, Control, Worker, plan, run_task};
-use mqstore_core::{Durability, StoreFiles, StoreOptions, encode_properties};
+use mqstore_compaction::plan;
+use mqstore_compaction::{CompactionOptions, Control, Worker, run_task};
 use mqstore_io::{OsVfs, SystemClock};
 
 const MESSAGES: u64 = 50_000;

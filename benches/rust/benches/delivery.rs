@@ -6,9 +6,9 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use mqstore_base::options::StoreOptions;
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, properties, record};
-use mqstore_broker::{Broker, ConsumerOptions, Due, NewHalf, NewWork, Start, WorkQueue, WorkQueueOptions};
-use mqstore_core::StoreOptions;
+use mqstore_delivery::{Broker, ConsumerOptions, Due, NewHalf, NewWork, Start, WorkQueue, WorkQueueOptions};
 
 const MESSAGES: u64 = 50_000;
 const AT_ONCE: usize = 100;

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass};
-use mqstore_core::commit_log::SegmentList;
-use mqstore_core::consume_queue::QueueSet;
-use mqstore_core::dispatch::{DispatchRules, Dispatcher};
-use mqstore_core::index::IndexSet;
-use mqstore_core::{Durability, StoreFiles, StoreOptions};
 use mqstore_format::IndexGeometry;
 use mqstore_io::{Access, OsVfs, SystemClock};
+use mqstore_log::commit_log::SegmentList;
+use mqstore_log::consume_queue::QueueSet;
+use mqstore_log::dispatch::{DispatchRules, Dispatcher};
+use mqstore_log::index::IndexSet;
 
 const MESSAGES: u64 = 50_000;
 

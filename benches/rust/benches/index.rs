@@ -10,12 +10,14 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::message::encode_properties;
+use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_bench::machine::mapped_file;
 use mqstore_bench::{Bench, message, record};
-use mqstore_core::index::{IndexPut, IndexSet};
-use mqstore_core::{Durability, StoreFiles, StoreOptions, encode_properties};
 use mqstore_format::{IndexEntry, IndexGeometry, index_key_hash};
 use mqstore_io::{Access, OsVfs, SystemClock};
+use mqstore_log::index::{IndexPut, IndexSet};
 
 /// Keys that are looked up.
 const KEYS: u64 = 50_000;

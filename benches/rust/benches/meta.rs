@@ -8,10 +8,11 @@ use std::io::Write;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_bench::{Bench, open};
-use mqstore_core::meta::{MetaLog, OffsetChange, ProgressRecord, QueueKey};
-use mqstore_core::{Durability, OpenMode, Store, StoreOptions};
+use mqstore_engine::Store;
 use mqstore_format::json::{Dialect, TopicConfig, TopicTable};
+use mqstore_meta::{MetaLog, OffsetChange, ProgressRecord, QueueKey};
 use tempfile::TempDir;
 
 const TOPICS: u64 = 40_000;

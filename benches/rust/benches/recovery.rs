@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_bench::{message, open, properties};
-use mqstore_core::{Durability, OpenMode, Store, StoreOptions};
+use mqstore_engine::Store;
 use mqstore_io::{Access, OsVfs, Vfs};
 
 /// Bytes of log below the marks: with the longest tail, four segments.
@@ -122,7 +123,10 @@ fn fill(store: &Store, end: u64) {
     let body = vec![b'x'; BODY_BYTES];
     let properties = properties();
     let batch: Vec<_> = (0..256)
-        .map(|n| mqstore_core::NewMessage { queue_id: Some(n % QUEUES), ..message(&body, &properties) })
+        .map(|n| mqstore_base::message::NewMessage {
+            queue_id: Some(n % QUEUES),
+            ..message(&body, &properties)
+        })
         .collect();
     while store.stats().unwrap().log_max_offset < end {
         store.append_many(&batch).unwrap();

@@ -13,9 +13,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_bench::{Bench, limit_step, message, open, properties};
-use mqstore_core::compaction::{CompactionOptions, Control, Worker, plan, run_task};
-use mqstore_core::{Durability, OpenMode, StoreFiles, StoreOptions};
+use mqstore_compaction::plan;
+use mqstore_compaction::{CompactionOptions, Control, Worker, run_task};
 use mqstore_format::{CrcCheck, Host, IndexHasher, RecordSpec, RecordView};
 use mqstore_io::{OsVfs, SystemClock};
 
@@ -161,7 +163,8 @@ fn lookup() -> Case {
     let bench = Rc::new(Bench::new(&StoreOptions { dispatch_threads: Some(0), ..alone() }));
     let (body, mut number) = (vec![b'x'; BODY_BYTES], 0);
     for number in 0..MESSAGES {
-        let properties = mqstore_core::encode_properties([key(number).as_str()], None, None, []).unwrap();
+        let properties =
+            mqstore_base::message::encode_properties([key(number).as_str()], None, None, []).unwrap();
         bench.store.append(&message(&body, &properties)).unwrap();
     }
     Case::of(&bench.clone(), 500, 1, move || {

@@ -12,7 +12,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreOptions, encode_properties};
+use mqstore_base::message::{NewMessage, encode_properties};
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_engine::Store;
 use mqstore_io::{OsVfs, SystemClock};
 
 /// Body sizes of the groups, in bytes.

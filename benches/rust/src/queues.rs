@@ -16,8 +16,10 @@ use std::process::Command;
 use std::time::Instant;
 use std::{env, fs};
 
+use mqstore_base::message::NewMessage;
+use mqstore_base::options::{OpenMode, StoreOptions};
 use mqstore_bench::{message, open};
-use mqstore_core::{NewMessage, OpenMode, Store, StoreOptions};
+use mqstore_engine::Store;
 use serde_json::{Value, json};
 
 type Failure = Box<dyn std::error::Error>;

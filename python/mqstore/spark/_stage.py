@@ -1,7 +1,7 @@
 """Rows on their way into a store: what tasks write.
 
 A task writes one file in ``mqstore/spark/stage/<job>/<batch>/`` of the store, under a name that no other attempt ever
-has: a row of blocks as ``rust/mqstore-core/src/store/staged.rs`` draws them. It is synced before the task answers.
+has: a row of blocks as ``rust/mqstore-engine/src/write/staged_batch.rs`` draws them. It is synced before the task answers.
 Nothing reads it but the driver's side, which learns its name from the answer: files of attempts that were lost lie
 there unread until they are swept.
 """

@@ -41,13 +41,11 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
-pub mod batch_cq;
 mod bytes;
 pub mod checkpoint;
 pub mod compression;
-pub mod cq;
-pub mod cq_ext;
-pub mod delay;
+pub mod consume_queue;
+pub mod delays;
 mod error;
 pub mod hash;
 pub mod ids;
@@ -58,22 +56,20 @@ pub mod properties;
 pub mod record;
 pub mod sql;
 pub mod sys_flag;
-pub mod timer;
 pub mod topic;
 pub mod transaction;
-pub mod waiting;
 
 #[cfg(test)]
 mod testing;
 
 pub use batch::{BatchItem, BatchItems, decode_batch, encode_batch, split_batch};
-pub use batch_cq::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER};
 pub use bytes::Fields;
 pub use checkpoint::Checkpoint;
 pub use compression::{compress, decompress};
-pub use cq::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};
-pub use cq_ext::{CqExtUnit, ext_address, ext_offset};
-pub use delay::{DEFAULT_DELAY_LEVELS, DelayLevels, SCHEDULE_TOPIC};
+pub use consume_queue::batch_cq::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER};
+pub use consume_queue::cq::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};
+pub use consume_queue::cq_ext::{CqExtUnit, ext_address, ext_offset};
+pub use delays::delay::{DEFAULT_DELAY_LEVELS, DelayLevels, SCHEDULE_TOPIC};
 pub use error::FormatError;
 pub use hash::{
     Crc31, IndexHasher, crc31, crc32, index_key_hash, index_tag_hash, java_hash, key_digest, tags_code,

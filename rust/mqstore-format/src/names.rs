@@ -52,7 +52,7 @@ pub const COMPACTION_POSITION_FILE: &str = "position-checkpoint";
 pub const TIMERLOG_DIR: &str = "timerlog";
 /// Timing wheel.
 pub const TIMERWHEEL_FILE: &str = "timerwheel";
-/// See [`crate::timer::TimerCheckpoint`], below [`CONFIG_DIR`].
+/// See [`crate::delays::timer::TimerCheckpoint`], below [`CONFIG_DIR`].
 pub const TIMERCHECK_FILE: &str = "timercheck";
 /// RocketMQ 5.5 keeps a database here that this crate does not know.
 pub const ROCKSDBSTORE_DIR: &str = "rocksdbstore";

@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use mqstore_broker::{Broker, BrokerError};
-use mqstore_core::{RecoveryProgress, Store, StoreError};
+use mqstore_base::error::StoreError;
+use mqstore_delivery::{Broker, BrokerError};
+use mqstore_engine::Store;
 use mqstore_io::{Clock, FaultVfs, SystemClock};
+use mqstore_log::recovery::RecoveryProgress;
 use pyo3::prelude::*;
 
-use crate::error::{ForkedProcessError, MQStoreError, broker_to_py, to_py, warn};
+use crate::convert::error::{ForkedProcessError, MQStoreError, broker_to_py, to_py, warn};
 
 /// The longest that a blocking call stays away from the interpreter, so that Ctrl-C is answered in time.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);

@@ -7,18 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use mqstore_format::json::{
-    self, CompactionPositions, ConsumerOffsets, DelayOffsets, Dialect, SubscriptionGroups, TopicTable, Value,
-};
-use mqstore_format::{
-    BatchCqUnit, BatchItem, Checkpoint, Compression, CqExtUnit, CqUnit, CrcCheck, DelayLevels, FormatError,
-    Host, IndexEntry, IndexGeometry, IndexHeader, Peek, Properties, PropertiesBuilder, RecordSpec,
-    RecordView, SqlFilter, UniqueKeyGenerator, compress, decode_batch, decompress, encode_batch, ext_address,
-    ext_offset, geometries_for_len, index_file_name, index_key_hash, java_hash, key_digest, offset_file_name,
-    offset_message_id, parse_index_file_name, parse_offset_file_name, parse_offset_message_id,
-    parse_queue_dir_name, patch_position, peek, seal_property_crc, split_batch, validate_stored_topic,
-    validate_topic, without_property,
-};
+use mqstore_format::json;
+use mqstore_format::json::{CompactionPositions, ConsumerOffsets, DelayOffsets, Dialect, SubscriptionGroups, TopicTable, Value};
+use mqstore_format::{BatchCqUnit, BatchItem, Checkpoint, Compression, CqExtUnit, CqUnit, CrcCheck, DelayLevels, FormatError, Host, IndexEntry, IndexGeometry, IndexHeader, Peek, Properties, PropertiesBuilder, RecordSpec, RecordView, SqlFilter, UniqueKeyGenerator, compress, decode_batch, decompress, encode_batch, ext_address, ext_offset, geometries_for_len, index_file_name, index_key_hash, java_hash, key_digest, offset_file_name, offset_message_id, parse_index_file_name, parse_offset_file_name, parse_offset_message_id, parse_queue_dir_name, patch_position, peek, seal_property_crc, split_batch, validate_stored_topic, validate_topic, without_property};
 
 use mqstore_tests::changes::{Choices, FromBytes, change};
 use mqstore_tests::damaged::Subject;

@@ -1,4 +1,4 @@
-//! Who may name whom: between crates, between the modules of the core, between the packages of Python.
+//! Which crates, families of files and Python packages may name which others.
 
 use std::collections::BTreeMap;
 
@@ -7,46 +7,64 @@ use crate::rust_source::{self, PathRef, Token};
 use crate::tree::{Finding, Tree};
 
 /// Each crate of ours, and which of the others it may depend on.
-const CRATES: [(&str, &[&str]); 5] = [
+const CRATES: [(&str, &[&str]); 10] = [
     ("mqstore-format", &[]),
     ("mqstore-io", &[]),
-    ("mqstore-core", &["mqstore-format", "mqstore-io"]),
-    ("mqstore-broker", &["mqstore-core", "mqstore-format", "mqstore-io"]),
-    ("mqstore-python", &["mqstore-broker", "mqstore-core", "mqstore-format", "mqstore-io"]),
+    ("mqstore-base", &["mqstore-format", "mqstore-io"]),
+    ("mqstore-log", &["mqstore-base", "mqstore-format", "mqstore-io"]),
+    ("mqstore-meta", &["mqstore-base", "mqstore-format", "mqstore-io"]),
+    ("mqstore-compaction", &["mqstore-base", "mqstore-format", "mqstore-io", "mqstore-log", "mqstore-meta"]),
+    (
+        "mqstore-engine",
+        &[
+            "mqstore-base",
+            "mqstore-compaction",
+            "mqstore-format",
+            "mqstore-io",
+            "mqstore-log",
+            "mqstore-meta",
+        ],
+    ),
+    (
+        "mqstore-inspect",
+        &[
+            "mqstore-base",
+            "mqstore-compaction",
+            "mqstore-engine",
+            "mqstore-format",
+            "mqstore-io",
+            "mqstore-log",
+            "mqstore-meta",
+        ],
+    ),
+    (
+        "mqstore-delivery",
+        &["mqstore-base", "mqstore-engine", "mqstore-format", "mqstore-io", "mqstore-log", "mqstore-meta"],
+    ),
+    (
+        "mqstore-python",
+        &[
+            "mqstore-base",
+            "mqstore-compaction",
+            "mqstore-delivery",
+            "mqstore-engine",
+            "mqstore-format",
+            "mqstore-inspect",
+            "mqstore-io",
+            "mqstore-log",
+            "mqstore-meta",
+        ],
+    ),
 ];
 
-/// The floor of every module at the top of `mqstore-core`. A new module gets a line here.
-const CORE_FLOORS: [(&str, u8); 21] = [
-    // The ground that all stand on.
-    ("error", 0),
-    ("events", 0),
-    ("files", 0),
-    ("group_commit", 0),
-    ("live", 0),
-    ("mark", 0),
-    ("message", 0),
-    ("options", 0),
-    // The families of files.
-    ("commit_log", FAMILIES),
-    ("consume_queue", FAMILIES),
-    ("index", FAMILIES),
-    ("checkpoint", FAMILIES),
-    ("meta", FAMILIES),
-    // What joins them.
-    ("dispatch", 2),
-    ("flush", 2),
-    ("recovery", 2),
-    ("mend", 2),
-    ("retention", 2),
-    ("compaction", 2),
-    ("inspect", 2),
-    // The façade.
-    ("store", 3),
-];
-/// The floor on which modules do not know each other.
-const FAMILIES: u8 = 1;
+/// What the tests of a crate may use in addition: they verify the stores that they make.
+const IN_TESTS: [(&str, &str); 2] =
+    [("mqstore-engine", "mqstore-inspect"), ("mqstore-delivery", "mqstore-inspect")];
 
-const CORE: &str = "rust/mqstore-core/src/";
+/// Modules of `mqstore-log` that own one kind of file each and do not know each other.
+const FAMILIES: [&str; 4] = ["commit_log", "consume_queue", "index", "checkpoint"];
+
+const LOG: &str = "rust/mqstore-log/src/";
 
 /// No crate lists one above it, or beside it on the ground floor, in any table of dependencies; nor names it in code.
 pub(crate) fn crates_depend_downwards(tree: &Tree) -> Vec<Finding> {
@@ -57,18 +75,35 @@ pub(crate) fn crates_depend_downwards(tree: &Tree) -> Vec<Finding> {
             found.push(Finding::new(path, 1, "a crate without a place in the floor plan: add it to CRATES"));
             continue;
         };
-        for (line, dependency) in dependencies(text) {
-            if is_ours(&dependency) && !allowed.contains(&dependency.as_str()) {
+        let tests_may = |other: &str| IN_TESTS.contains(&(*name, other));
+        let product = dependencies(text, &["dev-dependencies"]);
+        for (line, dependency) in dependencies(text, &[]) {
+            let allowed_in_tests =
+                tests_may(&dependency) && !product.iter().any(|(_, other)| *other == dependency);
+            if is_ours(&dependency) && !allowed.contains(&dependency.as_str()) && !allowed_in_tests {
                 found.push(Finding::new(path, line, format!("{name} must not depend on {dependency}")));
             }
         }
     }
     for (name, allowed) in CRATES {
-        for (path, text) in tree.below(&format!("rust/{name}/src/"), ".rs") {
+        let folder = format!("rust/{name}/src/");
+        let names_another = |other: &str| is_ours(other) && other != name && !allowed.contains(&other);
+        let mut forbid = |path: &str, line: usize, other: &str| {
+            found.push(Finding::new(path, line, format!("{name} must not name {other}")));
+        };
+        for (path, text) in tree.below(&folder, ".rs") {
             for Token { line, text } in rust_source::tokens(text) {
                 let other = text.replace('_', "-");
-                if is_ours(&other) && other != name && !allowed.contains(&other.as_str()) {
-                    found.push(Finding::new(path, line, format!("{name} must not name {text}")));
+                if names_another(&other) && !IN_TESTS.contains(&(name, other.as_str())) {
+                    forbid(path, line, &other);
+                }
+            }
+        }
+        for (path, text) in product_files(tree, &folder) {
+            for Token { line, text } in rust_source::product(text).tokens {
+                let other = text.replace('_', "-");
+                if names_another(&other) && IN_TESTS.contains(&(name, other.as_str())) {
+                    forbid(path, line, &other);
                 }
             }
         }
@@ -80,17 +115,19 @@ fn is_ours(name: &str) -> bool {
     CRATES.iter().any(|(ours, _)| *ours == name)
 }
 
-/// Name and line of every dependency in a manifest, of all kinds and for all targets.
-pub(crate) fn dependencies(manifest: &str) -> Vec<(usize, String)> {
+/// Name and line of every dependency in a manifest, for all targets, except in tables whose name ends with one of
+/// `skipped`.
+pub(crate) fn dependencies(manifest: &str, skipped: &[&str]) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut inside = false;
     for (at, line) in manifest.lines().enumerate() {
         let line = line.trim();
         if let Some(table) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
-            inside = table.ends_with("dependencies");
+            inside = table.ends_with("dependencies") && !skipped.iter().any(|end| table.ends_with(end));
             // [dependencies.name] holds one dependency.
             if let Some((before, name)) = table.rsplit_once('.')
                 && before.ends_with("dependencies")
+                && !skipped.iter().any(|end| before.ends_with(end))
             {
                 found.push((at + 1, unquoted(name)));
             }
@@ -108,48 +145,27 @@ fn unquoted(text: &str) -> String {
     text.trim().trim_matches(['"', '\'']).to_owned()
 }
 
-/// Inside the core a module names only modules of lower floors, or of its own; the families not even those.
-pub(crate) fn core_modules_depend_downwards(tree: &Tree) -> Vec<Finding> {
-    let exports = tree.text(&format!("{CORE}lib.rs")).map(exported_names).unwrap_or_default();
+/// In `mqstore-log` the families of files do not know each other, nor what joins them.
+pub(crate) fn families_do_not_know_each_other(tree: &Tree) -> Vec<Finding> {
+    let exports = tree.text(&format!("{LOG}lib.rs")).map(exported_names).unwrap_or_default();
     let mut found = Vec::new();
-    for (path, text) in product_files(tree, CORE) {
+    for (path, text) in product_files(tree, LOG) {
         let module = module_path(path);
-        let Some(own) = module.first() else { continue }; // lib.rs names every module
-        let Some(own_floor) = floor(own) else {
-            found.push(Finding::new(path, 1, format!("module {own} has no floor: add it to CORE_FLOORS")));
-            continue;
-        };
+        let Some(own) = module.first().filter(|own| FAMILIES.contains(&own.as_str())) else { continue };
         for PathRef { line, segments } in rust_source::paths(&rust_source::product(text).tokens) {
             let Some(first) = inside_crate(&segments, &module) else { continue };
             let target = exports.get(&first).unwrap_or(&first);
-            let Some(target_floor) = floor(target) else { continue };
-            if target == own || target_floor < own_floor {
-                continue;
-            }
-            if target_floor > own_floor {
-                let what = format!(
-                    "{own} (floor {own_floor}) names {target} (floor {target_floor}), which is above it"
-                );
-                found.push(Finding::new(path, line, what));
-            } else if own_floor == FAMILIES {
-                found.push(Finding::new(
-                    path,
-                    line,
-                    format!("the families {own} and {target} must not know each other"),
-                ));
+            if target != own {
+                found.push(Finding::new(path, line, format!("{own} must not know {target}")));
             }
         }
     }
     found
 }
 
-fn floor(module: &str) -> Option<u8> {
-    CORE_FLOORS.iter().find(|(name, _)| *name == module).map(|(_, floor)| *floor)
-}
-
-/// `rust/mqstore-core/src/index/file.rs` is `[index, file]`, `…/index/mod.rs` is `[index]`, `…/lib.rs` is empty.
+/// `rust/mqstore-log/src/index/file.rs` is `[index, file]`, `…/index/mod.rs` is `[index]`, `…/lib.rs` is empty.
 fn module_path(path: &str) -> Vec<String> {
-    let inside = path.trim_start_matches(CORE).trim_end_matches(".rs");
+    let inside = path.trim_start_matches(LOG).trim_end_matches(".rs");
     let mut module: Vec<String> = inside.split('/').map(str::to_owned).collect();
     if module.last().is_some_and(|last| last == "mod" || last == "lib") {
         module.pop();

@@ -172,6 +172,7 @@ fn starts_with(tokens: &[Token], texts: &[&str]) -> bool {
 
 fn is_test_attribute(tokens: &[Token]) -> bool {
     starts_with(tokens, &["#", "[", "cfg", "(", "test", ")", "]"])
+        || starts_with(tokens, &["#", "[", "cfg", "(", "any", "(", "test"])
         || starts_with(tokens, &["#", "[", "cfg", "(", "all", "(", "test"])
         || starts_with(tokens, &["#", "[", "test", "]"])
 }

@@ -21,7 +21,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mqstore_core::{Durability, OpenMode, Store, StoreFiles, verify};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::{Durability, OpenMode};
+use mqstore_engine::Store;
+use mqstore_inspect::verify;
 use mqstore_io::{OsVfs, SystemClock};
 
 use super::{Chance, QUEUES, TOPIC, append, checked, open, options, soak};

@@ -17,7 +17,10 @@ mod threads;
 use std::path::Path;
 use std::sync::Arc;
 
-use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreError, StoreOptions, encode_properties};
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{NewMessage, encode_properties};
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_engine::Store;
 use mqstore_io::{OsVfs, SystemClock};
 
 const TOPIC: &str = "t";
@@ -79,7 +82,7 @@ fn append(
     thread: u64,
     numbers: std::ops::Range<u64>,
     durable: bool,
-) -> Result<Vec<mqstore_core::Appended>, StoreError> {
+) -> Result<Vec<mqstore_base::message::Appended>, StoreError> {
     let queue_id = i32::try_from(numbers.start % u64::from(QUEUES)).ok();
     let parts: Vec<_> = numbers
         .map(|number| {

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use mqstore_core::{Durability, OpenMode, Store};
+use mqstore_base::options::{Durability, OpenMode};
+use mqstore_engine::Store;
 
 use super::{Chance, QUEUES, TOPIC, append, checked, open, soak};
 

@@ -10,7 +10,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use mqstore_core::{Durability, OpenMode, Store, StoreOptions};
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_engine::Store;
 use mqstore_io::SimVfs;
 use mqstore_io::sim::SimOptions;
 use mqstore_tests::{Remembered, Simulated, append, assert_holds, log_order};

@@ -1,6 +1,6 @@
 //! Recovering twice, and being stopped while recovering.
 
-use mqstore_core::OpenMode;
+use mqstore_base::options::OpenMode;
 use mqstore_io::SimVfs;
 use mqstore_io::sim::OperationKind;
 use mqstore_tests::{Simulated, log_order};

@@ -5,7 +5,8 @@
 
 use std::path::Path;
 
-use mqstore_core::{OpenMode, StoreError, StoreOptions};
+use mqstore_base::error::StoreError;
+use mqstore_base::options::{OpenMode, StoreOptions};
 use mqstore_io::{Access, SimVfs, Vfs};
 use mqstore_tests::{Simulated, assert_holds, log_order};
 

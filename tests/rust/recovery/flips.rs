@@ -4,7 +4,8 @@
 //! type. An open for writing that succeeds has every message that was not hit itself, or has kept its
 //! bytes aside and says so; one that is refused has changed nothing.
 
-use mqstore_core::{OpenMode, RecoveryMode, StoreError, StoreOptions};
+use mqstore_base::error::StoreError;
+use mqstore_base::options::{OpenMode, RecoveryMode, StoreOptions};
 use mqstore_tests::{Simulated, log_order};
 
 use crate::{Messages, copy, lasting, messages, options, put, segment, side, stopped, tree, written};

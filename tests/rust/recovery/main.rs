@@ -17,7 +17,9 @@ mod modes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use mqstore_core::{Durability, OpenMode, Store, StoreError, StoreOptions};
+use mqstore_base::error::StoreError;
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_engine::Store;
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{Access, FileKind, SimVfs, Vfs};
 use mqstore_tests::{Remembered, Simulated, append, log_order};

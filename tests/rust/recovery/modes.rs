@@ -1,6 +1,8 @@
 //! What is done about damage, what is told, and stopping by hand.
 
-use mqstore_core::{OpenMode, RecoveryMode, RecoveryStage, StoreError, StoreOptions};
+use mqstore_base::error::StoreError;
+use mqstore_base::options::{OpenMode, RecoveryMode, StoreOptions};
+use mqstore_log::recovery::RecoveryStage;
 use mqstore_tests::log_order;
 
 use crate::{lasting, messages, options, put, readable, same_files, segment, stopped, tree, written};

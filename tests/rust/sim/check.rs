@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use mqstore_core::{OpenMode, Store, StoreError, StoreOptions, StoredRecord, Visibility};
+use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
+use mqstore_base::options::{OpenMode, StoreOptions, Visibility};
+use mqstore_engine::Store;
 use mqstore_io::{SimVfs, Vfs};
 
 use crate::workload::{KEYS, Need, QUEUES, Rec, World, append, explain, root};

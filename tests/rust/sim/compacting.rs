@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mqstore_core::compaction::{
-    CompactedQueue, CompactionOptions, Control, Planned, Worker, compact, plan, publish, run_task,
-};
-use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreFiles, StoreOptions, encode_properties};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::message::{NewMessage, encode_properties};
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_compaction::{CompactedQueue, CompactionOptions, Control, Planned, Worker, compact, run_task};
+use mqstore_compaction::{plan, publish};
+use mqstore_engine::Store;
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{SimVfs, Vfs};
 

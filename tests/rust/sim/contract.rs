@@ -18,8 +18,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use mqstore_core::mark::{Mark, MarkFile};
-use mqstore_core::{Appended, Store, StoreOptions};
+use mqstore_base::durable_mark::{Mark, MarkFile};
+use mqstore_base::message::Appended;
+use mqstore_base::options::StoreOptions;
+use mqstore_engine::Store;
 use mqstore_format::{BatchCqUnit, CqUnit, RecordView};
 use mqstore_io::{FileKind, SimVfs, Vfs};
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use mqstore_core::{Durability, StoreOptions, Visibility};
+use mqstore_base::options::{Durability, StoreOptions, Visibility};
 
 use crate::explore::{Counts, Effort, Place, Violation, explore, explore_all, get};
 use crate::states::{Limits, Rng};

@@ -3,7 +3,8 @@
 //! A damaged log is refused, unchanged, or opened with every record, and so is a damaged metadata log; what can be
 //! made again never matters; and nobody is ever handed a record that was not appended so.
 
-use mqstore_core::{Durability, OpenMode, StoreError, StoreOptions};
+use mqstore_base::error::StoreError;
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_io::{FileKind, SimVfs, Vfs};
 use std::path::{Path, PathBuf};
 

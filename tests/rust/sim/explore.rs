@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mqstore_core::{OpenMode, StoreOptions};
+use mqstore_base::options::{OpenMode, StoreOptions};
 use mqstore_io::sim::OperationKind;
 use mqstore_io::{FileKind, SimVfs, Vfs};
 

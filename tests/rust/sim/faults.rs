@@ -1,6 +1,8 @@
 //! Calls that fail: the n-th one, once or for good, with the errors that disks have; and full disks.
 
-use mqstore_core::{Durability, OpenMode, Store, StoreError, StoreOptions};
+use mqstore_base::error::StoreError;
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_engine::Store;
 use mqstore_io::SimVfs;
 use mqstore_io::sim::{Fault, OperationKind, SimOptions};
 

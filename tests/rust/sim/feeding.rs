@@ -1,7 +1,9 @@
 //! The feed of compaction topics, ended at any call: what a broker finds holds together, and nothing is lost.
 
-use mqstore_core::compaction::{CompactedQueue, CompactionOptions, Control};
-use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreOptions, encode_properties};
+use mqstore_base::message::{NewMessage, encode_properties};
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_compaction::{CompactedQueue, CompactionOptions, Control};
+use mqstore_engine::Store;
 use mqstore_format::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, RecordView};
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{SimVfs, Vfs};

@@ -4,7 +4,7 @@
 //! RocketMQ appends without our mark and cuts by moving a number, so that old bytes stay behind the new
 //! end. What it has synced is there afterwards; what it has cut does not come back.
 
-use mqstore_core::{Durability, OpenMode, StoreOptions};
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_format::{Checkpoint, Host, PropertiesBuilder, RecordSpec, encode_blank, properties};
 use mqstore_io::{Access, SimVfs, Vfs};
 

@@ -5,11 +5,14 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use mqstore_core::meta::{MetaLog, OffsetChange, ProgressRecord};
-use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreError, StoreOptions, TopicChange};
+use mqstore_base::error::StoreError;
+use mqstore_base::message::NewMessage;
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_engine::{Store, TopicChange};
 use mqstore_format::json::SubscriptionGroup;
 use mqstore_io::sim::{Fault, OperationKind};
 use mqstore_io::{Access, SimVfs, Vfs};
+use mqstore_meta::{MetaLog, OffsetChange, ProgressRecord};
 
 use crate::check::{abandon, lost_and_found};
 use crate::explore::Violation;
@@ -342,7 +345,7 @@ fn copied(before: &SimVfs) -> Result<u64, String> {
         change(&store, number).map_err(explain)?;
     }
     let output = root().with_extension("copy");
-    store.snapshot(&output, &mut |_| Ok(())).map_err(explain)?;
+    mqstore_inspect::snapshot(&store, &output, &mut |_| Ok(())).map_err(explain)?;
     let found = known(&store).map_err(explain)?;
     let vfs = State::all_old().image(&world.vfs)?.vfs;
     vfs.remove_dir_all(&root()).and_then(|()| vfs.rename(&output, &root())).map_err(explain)?;

@@ -3,7 +3,7 @@
 //! What such a recovery writes lies below the durable mark and is not synced yet. The next one must not
 //! take what a loss of power has left of it for what was there before.
 
-use mqstore_core::OpenMode;
+use mqstore_base::options::OpenMode;
 use mqstore_io::{SimVfs, Vfs};
 
 use crate::check::{abandon, recover};

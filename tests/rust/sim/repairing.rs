@@ -5,8 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
-use mqstore_core::{OpenMode, RepairTarget, StoreError, StoreOptions};
+use mqstore_base::error::StoreError;
+use mqstore_base::options::{OpenMode, StoreOptions};
 use mqstore_format::QUEUE_OFFSET_POSITION;
+use mqstore_inspect::RepairTarget;
 use mqstore_io::{Access, SimVfs, Vfs};
 
 use crate::crashes::must_hold;
@@ -36,7 +38,7 @@ fn filled(closed: bool) -> Result<(World, Vec<u64>), String> {
     let mut places = Vec::new();
     for number in 0..60_u32 {
         let body = [number as u8; 150];
-        let message = mqstore_core::NewMessage {
+        let message = mqstore_base::message::NewMessage {
             topic: "t",
             body: &body,
             properties: b"",
@@ -91,8 +93,9 @@ fn damage(world: &World, places: &[u64], torn: bool) -> Result<u64, String> {
     Ok(60 - gone - 1 - u64::from(torn))
 }
 
-fn repair(world: &World) -> Result<mqstore_core::RepairReport, String> {
-    mqstore_core::repair(&world.files(), &options(), RepairTarget::InPlace, &mut |_| Ok(())).map_err(explain)
+fn repair(world: &World) -> Result<mqstore_inspect::RepairReport, String> {
+    mqstore_inspect::repair(&world.files(), &options(), RepairTarget::InPlace, &mut |_| Ok(()))
+        .map_err(explain)
 }
 
 fn lost(vfs: &SimVfs) -> Vec<Vec<u8>> {
@@ -119,7 +122,7 @@ fn nothing_is_lost(vfs: &SimVfs) -> Result<(), String> {
 
 /// The store verifies clean and has `messages`; somebody who has a segment under another name still has it.
 fn is_whole(world: &World, messages: u64) -> Result<(), String> {
-    let found = mqstore_core::verify(&world.files(), &options(), &mut |_| Ok(())).map_err(explain)?;
+    let found = mqstore_inspect::verify(&world.files(), &options(), &mut |_| Ok(())).map_err(explain)?;
     if !found.ok || found.messages != messages {
         return Err(format!("{} messages of {messages}, {:?}", found.messages, found.problems));
     }
@@ -186,13 +189,13 @@ fn copies() -> Result<u64, String> {
         vfs.rename(output, &root()).map_err(explain)?;
         Ok(World::on(vfs))
     };
-    mqstore_core::copy_store(&world.files(), output, &mut |_| Ok(())).map_err(explain)?;
+    mqstore_inspect::copy_store(&world.files(), output, &mut |_| Ok(())).map_err(explain)?;
     is_whole(&at_output(nothing_new(&world.vfs)?)?, 60).map_err(|what| format!("a copy: {what}"))?;
     for writes in [true, false] {
         let (world, _) = filled(true)?;
         let mode = if writes { OpenMode::ReadWrite } else { OpenMode::Read };
         let store = world.open(mode, &options()).map_err(explain)?;
-        store.snapshot(output, &mut |_| Ok(())).map_err(explain)?;
+        mqstore_inspect::snapshot(&store, output, &mut |_| Ok(())).map_err(explain)?;
         let after = at_output(nothing_new(&world.vfs)?)?;
         is_whole(&after, 60).map_err(|what| format!("a snapshot, by a writer {writes}: {what}"))?;
         store.close().map_err(explain)?;
@@ -223,7 +226,7 @@ fn a_stopped_repair_tells_why() {
     let (world, places) = filled(true).unwrap();
     damage(&world, &places, true).unwrap();
     let stop = |_| Err(StoreError::Busy { reason: "enough".into() });
-    let outcome = mqstore_core::repair(&world.files(), &options(), RepairTarget::InPlace, &mut { stop });
+    let outcome = mqstore_inspect::repair(&world.files(), &options(), RepairTarget::InPlace, &mut { stop });
     assert!(matches!(outcome, Err(StoreError::Busy { .. })));
     repair(&world).unwrap();
 }

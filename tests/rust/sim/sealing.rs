@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreOptions};
+use mqstore_base::message::NewMessage;
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_engine::Store;
 use mqstore_format::CqUnit;
 use mqstore_io::sim::{OperationKind, SimOptions};
 use mqstore_io::{Access, Clock, ManualClock, SimVfs, Vfs};

@@ -29,7 +29,16 @@ pub(crate) fn all() -> BTreeMap<String, String> {
 fn sources() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rust");
     let mut files = Vec::new();
-    for part in ["mqstore-core/src", "mqstore-broker/src", "mqstore-io/src"] {
+    for part in [
+        "mqstore-base/src",
+        "mqstore-log/src",
+        "mqstore-meta/src",
+        "mqstore-compaction/src",
+        "mqstore-engine/src",
+        "mqstore-inspect/src",
+        "mqstore-delivery/src",
+        "mqstore-io/src",
+    ] {
         collect(&root.join(part), &mut files);
     }
     files.sort();

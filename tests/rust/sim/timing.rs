@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mqstore_broker::{Broker, DelayOptions, Due};
-use mqstore_core::{Durability, NewMessage, OpenMode, Store, StoreOptions};
+use mqstore_base::message::NewMessage;
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_delivery::{Broker, DelayOptions, Due};
+use mqstore_engine::Store;
 use mqstore_io::Clock;
 
 use crate::check::abandon;

@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mqstore_broker::{Answer, Broker, NewHalf, Outcome, Transactions};
-use mqstore_core::{Durability, OpenMode, Store, StoreOptions};
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_delivery::{Answer, Broker, NewHalf, Outcome, Transactions};
+use mqstore_engine::Store;
 
 use crate::check::abandon;
 use crate::explore::Violation;

@@ -14,12 +14,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mqstore_core::inspect::spread::{Cut, assemble, plan, run_step};
-use mqstore_core::{
-    Durability, NewMessage, OpenMode, RepairReport, RepairTarget, Store, StoreError, StoreFiles,
-    StoreOptions, VerifyReport, encode_properties,
-};
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+use mqstore_base::message::{NewMessage, encode_properties};
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_engine::Store;
 use mqstore_format::RecordView;
+use mqstore_inspect::VerifyReport;
+use mqstore_inspect::distributed::{Cut, assemble, plan, run_step};
+use mqstore_inspect::{RepairReport, RepairTarget};
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{FileKind, ManualClock, SimVfs, Vfs};
 
@@ -160,7 +163,7 @@ impl Subject {
     }
 
     fn verify(&self, vfs: &SimVfs) -> Result<VerifyReport, StoreError> {
-        mqstore_core::verify(&self.files(vfs), &self.options, &mut |_| Ok(()))
+        mqstore_inspect::verify(&self.files(vfs), &self.options, &mut |_| Ok(()))
     }
 
     /// The check as several workers do it, or as one where the log cannot be cut.
@@ -181,7 +184,7 @@ impl Subject {
     }
 
     fn repair(&self, vfs: &SimVfs) -> Result<RepairReport, StoreError> {
-        mqstore_core::repair(&self.files(vfs), &self.options, RepairTarget::InPlace, &mut |_| Ok(()))
+        mqstore_inspect::repair(&self.files(vfs), &self.options, RepairTarget::InPlace, &mut |_| Ok(()))
     }
 
     /// Reads everything there is; with `asked`, by its queues and keys.
@@ -238,7 +241,8 @@ impl Subject {
         let whole = self.untouched(vfs);
         let mut outcome = Outcome { hit: self.answers.log.len() - whole.len(), ..Outcome::default() };
         let before = tree(vfs);
-        let _ = mqstore_core::info(Arc::new(vfs.clone()), self.clock.clone(), Path::new(ROOT), &self.options);
+        let _ =
+            mqstore_inspect::info(Arc::new(vfs.clone()), self.clock.clone(), Path::new(ROOT), &self.options);
         let found = self.verify(vfs);
         let shared = self.verify_shared(vfs);
         if found.as_ref().ok() != shared.as_ref().ok() {

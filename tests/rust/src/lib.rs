@@ -6,10 +6,12 @@ pub mod damaged;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mqstore_core::{
-    NewMessage, OpenMode, RecoveryProgress, Store, StoreError, StoreOptions, encode_properties,
-};
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{NewMessage, encode_properties};
+use mqstore_base::options::{OpenMode, StoreOptions};
+use mqstore_engine::Store;
 use mqstore_io::{Clock, ManualClock, SimVfs, Vfs};
+use mqstore_log::recovery::RecoveryProgress;
 
 /// One message as the oracle remembers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,9 +73,10 @@ impl Simulated {
     }
 
     /// What `mqstore verify` says of the disk as it is now.
-    pub fn verify(&self) -> Result<mqstore_core::VerifyReport, StoreError> {
-        let files = mqstore_core::StoreFiles::new(Arc::new(self.vfs.clone()), self.clock.clone(), &self.root);
-        mqstore_core::verify(&files, &self.options, &mut |_| Ok(()))
+    pub fn verify(&self) -> Result<mqstore_inspect::VerifyReport, StoreError> {
+        let files =
+            mqstore_base::files::StoreFiles::new(Arc::new(self.vfs.clone()), self.clock.clone(), &self.root);
+        mqstore_inspect::verify(&files, &self.options, &mut |_| Ok(()))
     }
 }
 

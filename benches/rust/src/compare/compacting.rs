@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use mqstore_core::commit_log::SegmentList;
-use mqstore_core::compaction::{CompactedQueue, CompactionOptions, Control};
-use mqstore_core::{OpenMode, Store, StoreFiles, encode_properties};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::message::encode_properties;
+use mqstore_base::options::OpenMode;
+use mqstore_compaction::{CompactedQueue, CompactionOptions, Control};
+use mqstore_engine::Store;
 use mqstore_format::{CQ_UNIT_BYTES, CqUnit, RecordView, key_digest};
 use mqstore_io::{OsVfs, SystemClock};
+use mqstore_log::commit_log::SegmentList;
 use serde_json::{Value, json};
 
 use crate::Failure;

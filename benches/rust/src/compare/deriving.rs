@@ -4,14 +4,16 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mqstore_core::commit_log::SegmentList;
-use mqstore_core::consume_queue::QueueSet;
-use mqstore_core::dispatch::{DispatchRules, Dispatcher};
-use mqstore_core::index::IndexSet;
-use mqstore_core::{OpenMode, Store, StoreFiles};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::OpenMode;
+use mqstore_engine::Store;
 use mqstore_format::record::MAGIC_V1;
 use mqstore_format::{CqUnit, IndexGeometry, java_hash};
 use mqstore_io::{Access, OsVfs, SystemClock};
+use mqstore_log::commit_log::SegmentList;
+use mqstore_log::consume_queue::QueueSet;
+use mqstore_log::dispatch::{DispatchRules, Dispatcher};
+use mqstore_log::index::IndexSet;
 use serde_json::{Value, json};
 
 use crate::Failure;
@@ -32,7 +34,7 @@ pub(crate) fn open(spec: &Spec) -> Result<Value, Failure> {
 pub(crate) fn rebuild(spec: &Spec) -> Result<Value, Failure> {
     let files = files(spec);
     let begin = Instant::now();
-    mqstore_core::store::rebuild(&files, &spec.store_options()?, false, &mut |_| Ok(()))?;
+    mqstore_inspect::rebuild(&files, &spec.store_options()?, false, &mut |_| Ok(()))?;
     let seconds = begin.elapsed().as_secs_f64();
     result(&open_store(spec, OpenMode::ReadWrite)?, seconds)
 }

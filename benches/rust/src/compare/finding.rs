@@ -9,7 +9,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mqstore_core::{OpenMode, Store, encode_properties};
+use mqstore_base::message::encode_properties;
+use mqstore_base::options::OpenMode;
+use mqstore_engine::Store;
 use mqstore_io::EventCount;
 use serde_json::{Value, json};
 

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mqstore_base::options::OpenMode;
 use mqstore_bench::machine::{mapped_file, place};
 use mqstore_bench::properties;
-use mqstore_core::OpenMode;
 use mqstore_io::{Advice, Region, VfsFile};
 use serde_json::{Value, json};
 

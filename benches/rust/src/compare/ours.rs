@@ -3,8 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mqstore_base::error::StoreError;
+use mqstore_base::message::NewMessage;
+use mqstore_base::options::OpenMode;
 use mqstore_bench::properties;
-use mqstore_core::{NewMessage, OpenMode, Store, StoreError};
+use mqstore_engine::Store;
 use serde_json::{Value, json};
 
 use crate::Failure;

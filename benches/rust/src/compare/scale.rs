@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
 
-use mqstore_core::{OpenMode, Store};
+use mqstore_base::options::OpenMode;
+use mqstore_engine::Store;
 use serde_json::{Value, json};
 
 use crate::Failure;
@@ -78,7 +79,8 @@ fn put(store: &Store, spec: &Spec, queues: u64, messages: u64) -> Result<(), Fai
     for number in 0..messages {
         let queue = number % queues;
         let topic = names.get((queue / QUEUES_A_TOPIC) as usize).ok_or("a queue without a topic")?;
-        store.append(&mqstore_core::NewMessage { topic, ..message(&body, &properties, id(queue)) })?;
+        store
+            .append(&mqstore_base::message::NewMessage { topic, ..message(&body, &properties, id(queue)) })?;
     }
     Ok(())
 }

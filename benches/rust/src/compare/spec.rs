@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use mqstore_base::options::PutLockKind;
+use mqstore_base::options::Visibility;
+use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_bench::PATIENCE_MS;
-use mqstore_core::PutLockKind;
-use mqstore_core::options::Visibility;
-use mqstore_core::{Durability, StoreOptions};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 

@@ -17,10 +17,10 @@
 use serde_json::Value;
 
 use super::value::{Members, parse_object, whole};
+use crate::delays::timer::TIMER_TOPIC;
 use crate::error::FormatError;
 use crate::properties::REAL_TOPIC;
 use crate::record::RecordView;
-use crate::timer::TIMER_TOPIC;
 
 /// Front of the topics of a cluster's checkpoints and acknowledgements.
 pub const REVIVE_TOPIC_PREFIX: &str = "rmq_sys_REVIVE_LOG_";

@@ -10,7 +10,7 @@ use arrow_array::{
 };
 use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
 use arrow_schema::ArrowError;
-use mqstore_core::{ScanRow, ScanSink};
+use mqstore_engine::{ScanRow, ScanSink};
 use mqstore_format::{Host, push_offset_message_id};
 use serde::de::IgnoredAny;
 

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use mqstore_core::{ScanRow, ScanSink, StoreError};
+use mqstore_base::error::StoreError;
+use mqstore_engine::{ScanRow, ScanSink};
 use mqstore_format::{CrcCheck, Host, RecordView, index_key_hash, offset_message_id, tags_code};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};

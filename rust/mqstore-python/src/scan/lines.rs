@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use mqstore_core::{ScanRow, ScanSink};
+use mqstore_engine::{ScanRow, ScanSink};
 use mqstore_format::push_offset_message_id;
 
 use super::schema::{Column, Layout};

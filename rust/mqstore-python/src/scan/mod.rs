@@ -25,14 +25,15 @@ use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{Array, RecordBatch, RecordBatchReader, StructArray};
 use arrow_schema::{ArrowError, SchemaRef};
-use mqstore_core::{MakeSink, Passed, ScanPlan, ScanRange, ScanRequest, Scanned, StoreError};
+use mqstore_base::error::StoreError;
+use mqstore_engine::{MakeSink, Passed, ScanPlan, ScanRange, ScanRequest, Scanned};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use regex::bytes::Regex;
 
-use crate::error::{MQStoreError, to_py};
-use crate::filter::message_filter;
+use crate::convert::error::{MQStoreError, to_py};
+use crate::convert::filter::message_filter;
 use crate::runtime::{bug, detached};
 use crate::store::NativeStore;
 use columns::Columns;

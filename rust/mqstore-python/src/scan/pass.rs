@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mqstore_core::{
-    MakeSink, Passed, Scan, ScanBatch, ScanRequest, ScanSink, Scanned, Store, StoreError, StoreOptions,
-};
+use mqstore_base::error::StoreError;
+use mqstore_base::options::StoreOptions;
+use mqstore_engine::{MakeSink, Passed, Scan, ScanBatch, ScanRequest, ScanSink, Scanned, Store};
 use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyString;

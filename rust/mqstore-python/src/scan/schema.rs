@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
-use mqstore_core::StoreError;
+use mqstore_base::error::StoreError;
 
 /// A column; the names are those of `StoredMessage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use mqstore_core::{NewMessage, StagedBlock, StoreError, encode_properties, staged_messages};
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{NewMessage, encode_properties};
+use mqstore_engine::{StagedBlock, staged_messages};
 use mqstore_format::properties::UNIQ_KEY;
 use mqstore_format::{MadeKey, UniqueKeyGenerator, is_reserved};
 use mqstore_io::Clock;
@@ -14,7 +16,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use super::entry;
 use super::given::{Nulls, Numbers, RawList, RawMap, RawNumbers, RawText, Spans, Texts};
-use crate::error::{invalid, to_py};
+use crate::convert::error::{invalid, to_py};
 use crate::runtime::{clock, detached};
 use crate::store::NativeStore;
 

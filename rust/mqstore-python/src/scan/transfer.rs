@@ -5,10 +5,10 @@ use std::io::Write;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mqstore_core::{
-    Appended, LogCursor, MakeSink, NewMessage, Origin, ScanRow, ScanSink, Store, StoreError, StoreOptions,
-    StoredRecord, check_copy,
-};
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{Appended, NewMessage, StoredRecord};
+use mqstore_base::options::StoreOptions;
+use mqstore_engine::{LogCursor, MakeSink, Origin, ScanRow, ScanSink, Store, check_copy};
 use mqstore_format::properties::{INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, PROPERTY_CRC};
 use mqstore_format::{Host, PropertiesBuilder, RecordView, SysFlag, offset_message_id, without_property};
 use pyo3::prelude::*;
@@ -18,8 +18,8 @@ use super::lines::{Lines, push_text};
 use super::pass::Pass;
 use super::schema::Layout;
 use super::{layout, scan_request};
-use crate::error::{invalid, of_message, to_py};
-use crate::input::body as body_of;
+use crate::convert::error::{invalid, of_message, to_py};
+use crate::convert::input::body as body_of;
 use crate::runtime::{Shared, detached};
 use crate::store::NativeStore;
 

@@ -1,0 +1,351 @@
+//! Where the segments of the log lie, when that is not `<root>/commitlog` alone.
+//!
+//! Owns the list of log folders, the choice of the folder of a new segment, and `mqstore/paths`, which
+//! remembers the list, so that whoever opens the store later without saying so finds all of its log:
+//!
+//! ```text
+//! mqstore/paths    "MQSPATHS" | count 4 | { 0 new segments, 1 read only: 1 | length 4 | path } | CRC 4
+//! <path>/<20 digits>        a segment: number offset / length, modulo the folders that take new ones
+//! <path>/.mqstore/tmp/      segments that do not have their name yet: a rename stays on one file system
+//! <path>/.mqstore/wipe/     segments that are being overwritten
+//! ```
+//!
+//! RocketMQ passes over folders inside a log path. Across a crash: the list is written, synced and
+//! named before the first segment goes to a folder that it did not have. A relative path counts from
+//! the store's root. Across threads: which folders are full is the one thing that changes.
+//!
+//! Source: `MultiPathMappedFileQueue` (`#tryCreateMappedFile`), `MessageStoreConfig#storePathCommitLog`
+//! and `#readOnlyCommitLogStorePaths`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::names::COMMITLOG_DIR;
+use mqstore_format::{crc31, offset_file_name, parse_offset_file_name};
+use mqstore_io::FileKind;
+use mqstore_io::switch;
+use mqstore_io::sync::RwLock;
+
+use super::StoreFiles;
+use crate::error::{IoContext, StoreError};
+use crate::options::StoreOptions;
+
+const MAGIC: &[u8; 8] = b"MQSPATHS";
+const LIMIT_BYTES: u64 = 1 << 20;
+const OPTION: &str = "commit_log_paths";
+
+/// The folders of one log.
+#[derive(Debug)]
+pub struct LogFolders {
+    /// Folders that new segments go to, as they were given, sorted.
+    new: Vec<PathBuf>,
+    /// Folders with older segments only, as they were given.
+    read_only: Vec<PathBuf>,
+    /// Whether it is `<root>/commitlog` because nobody said otherwise.
+    plain: bool,
+    root: PathBuf,
+    /// Folders on a disk that is too full for new segments.
+    full: RwLock<BTreeSet<PathBuf>>,
+}
+
+impl LogFolders {
+    fn plain(files: &StoreFiles) -> Self {
+        Self {
+            // Relative to the root, as those are that somebody names: the root itself may be relative.
+            new: vec![PathBuf::from(COMMITLOG_DIR)],
+            read_only: Vec::new(),
+            plain: true,
+            root: files.root.clone(),
+            full: RwLock::default(),
+        }
+    }
+
+    /// A log without a store around it.
+    pub(super) fn alone(path: &Path) -> Self {
+        Self {
+            new: vec![path.to_path_buf()],
+            read_only: Vec::new(),
+            plain: true,
+            root: PathBuf::new(),
+            full: RwLock::default(),
+        }
+    }
+
+    fn listed(files: &StoreFiles, new: &[PathBuf], read_only: &[PathBuf]) -> Result<Self, StoreError> {
+        let read_only: BTreeSet<PathBuf> = read_only.iter().cloned().collect();
+        let new: BTreeSet<PathBuf> = new.iter().filter(|path| !read_only.contains(*path)).cloned().collect();
+        if new.is_empty() {
+            let reason = "every folder is read-only; new segments have nowhere to go".to_owned();
+            return Err(StoreError::InvalidOption { option: OPTION, reason });
+        }
+        Ok(Self {
+            new: new.into_iter().collect(),
+            read_only: read_only.into_iter().collect(),
+            plain: false,
+            root: files.root.clone(),
+            full: RwLock::default(),
+        })
+    }
+
+    /// Every folder with segments, each once.
+    pub fn all(&self) -> Vec<PathBuf> {
+        let given = self.new.iter().chain(&self.read_only);
+        given.map(|path| self.root.join(path)).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// The folders that take new segments.
+    pub fn for_new(&self) -> Vec<PathBuf> {
+        self.new.iter().map(|path| self.root.join(path)).collect()
+    }
+
+    /// From now on new segments go to other folders than these, unless there are none.
+    pub fn set_full(&self, full: BTreeSet<PathBuf>) {
+        *self.full.write() = full;
+    }
+
+    /// The folder of the segment that starts at log offset `base`.
+    fn folder_of(&self, base: u64, segment_bytes: u64) -> PathBuf {
+        let all = self.for_new();
+        let full = self.full.read();
+        let free: Vec<&PathBuf> = all.iter().filter(|path| !full.contains(*path)).collect();
+        let candidates = if free.is_empty() { all.iter().collect() } else { free };
+        let number = base / segment_bytes.max(1) % candidates.len().max(1) as u64;
+        candidates.get(number as usize).map_or_else(|| self.root.join("commitlog"), |path| (*path).clone())
+    }
+
+    /// Our own folder for the files of `folder`, on its file system.
+    fn side_of(&self, folder: &Path) -> PathBuf {
+        if self.plain { self.root.join("mqstore") } else { folder.join(".mqstore") }
+    }
+
+    fn encode(&self) -> Result<Vec<u8>, StoreError> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&((self.new.len() + self.read_only.len()) as u32).to_be_bytes());
+        for (kind, paths) in [(0, &self.new), (1, &self.read_only)] {
+            for path in paths {
+                let text = path.to_str().ok_or_else(|| StoreError::InvalidOption {
+                    option: OPTION,
+                    reason: format!("{} is not UTF-8, so that it cannot be remembered", path.display()),
+                })?;
+                bytes.push(kind);
+                bytes.extend_from_slice(&(text.len() as u32).to_be_bytes());
+                bytes.extend_from_slice(text.as_bytes());
+            }
+        }
+        bytes.extend_from_slice(&crc31(&bytes).to_be_bytes());
+        Ok(bytes)
+    }
+
+    fn decode(files: &StoreFiles, bytes: &[u8]) -> Option<Self> {
+        let (body, crc) = bytes.split_last_chunk::<4>()?;
+        if *crc != crc31(body).to_be_bytes() {
+            return None;
+        }
+        let (count, mut rest) = body.strip_prefix(MAGIC)?.split_first_chunk::<4>()?;
+        let (mut new, mut read_only) = (Vec::new(), Vec::new());
+        for _ in 0..u32::from_be_bytes(*count) {
+            let (kind, after) = rest.split_first()?;
+            let (length, after) = after.split_first_chunk::<4>()?;
+            let (path, after) = after.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+            let path = PathBuf::from(std::str::from_utf8(path).ok()?);
+            if *kind == 0 {
+                new.push(path);
+            } else {
+                read_only.push(path);
+            }
+            rest = after;
+        }
+        Self::listed(files, &new, &read_only).ok().filter(|_| rest.is_empty())
+    }
+}
+
+impl StoreFiles {
+    /// `mqstore/paths`: the folders of the log.
+    pub fn paths_file(&self) -> PathBuf {
+        self.side().join("paths")
+    }
+
+    /// These files with the log where `options` say, else where the store remembers it, else in
+    /// `commitlog`.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidOption`] when the options leave a folder out that holds segments;
+    /// [`StoreError::Corrupt`] when nobody says and what the store remembers is damaged.
+    pub fn with_logs(mut self, options: &StoreOptions) -> Result<Self, StoreError> {
+        if self.is_log_alone() {
+            return Ok(self);
+        }
+        let folders = if options.commit_log_paths.is_empty() {
+            self.log_folders()?
+        } else {
+            let (new, read_only) = (&options.commit_log_paths, &options.read_only_commit_log_paths);
+            let folders = LogFolders::listed(&self, new, read_only)?;
+            self.refuse_left_out(&folders)?;
+            Arc::new(folders)
+        };
+        self.logs = Some(folders);
+        Ok(self)
+    }
+
+    /// The folders of the log.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when `mqstore/paths` is damaged; reading it can fail.
+    pub fn log_folders(&self) -> Result<Arc<LogFolders>, StoreError> {
+        if let Some(folders) = &self.logs {
+            return Ok(Arc::clone(folders));
+        }
+        Ok(Arc::new(self.remembered_logs()?.unwrap_or_else(|| LogFolders::plain(self))))
+    }
+
+    fn remembered_logs(&self) -> Result<Option<LogFolders>, StoreError> {
+        let path = self.paths_file();
+        match self.vfs.read_file(&path, LIMIT_BYTES) {
+            Ok(bytes) => LogFolders::decode(self, &bytes).map(Some).ok_or_else(|| {
+                let reason = "the list of the log's folders is damaged; give commit_log_paths, or remove this file if \
+                              the log lies in commitlog alone";
+                StoreError::corrupt(&path, 0, reason)
+            }),
+            // A root that is no folder is told by those who look at it first.
+            Err(error)
+                if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(StoreError::io(&path, "reading the list of the log's folders", error)),
+        }
+    }
+
+    /// A log without some of its segments would be cut, or be written twice.
+    fn refuse_left_out(&self, folders: &LogFolders) -> Result<(), StoreError> {
+        let listed = folders.all();
+        // Damage in the list does not matter to somebody who knows better.
+        let remembered = self.remembered_logs().ok().flatten();
+        let known = remembered.map_or_else(Vec::new, |remembered| remembered.all());
+        for folder in known.into_iter().chain([self.commit_log()]).filter(|known| !listed.contains(known)) {
+            if self.has_segments(&folder) {
+                let reason = format!(
+                    "{} holds segments too; list it as well (read_only_commit_log_paths will do), or move them away",
+                    folder.display()
+                );
+                return Err(StoreError::InvalidOption { option: OPTION, reason });
+            }
+        }
+        Ok(())
+    }
+
+    fn has_segments(&self, folder: &Path) -> bool {
+        let entries = self.vfs.list(folder).unwrap_or_default();
+        let is_segment = |name: &std::ffi::OsStr| name.to_str().and_then(parse_offset_file_name).is_some();
+        entries.iter().any(|entry| entry.stat.kind == FileKind::File && is_segment(&entry.name))
+    }
+
+    /// Whether the log lies in folders that somebody listed, all of which exist.
+    pub(super) fn has_listed_logs(&self) -> Result<bool, StoreError> {
+        let folders = self.log_folders()?;
+        let is_folder =
+            |path: &PathBuf| self.vfs.stat(path).is_ok_and(|stat| stat.kind == FileKind::Directory);
+        Ok(!folders.plain && folders.all().iter().any(is_folder))
+    }
+
+    /// The folder in which the segment that starts at log offset `base` is made, on the file system of
+    /// the folder that it goes to.
+    pub fn segment_staging(&self, base: u64, segment_bytes: u64) -> Result<PathBuf, StoreError> {
+        let folders = self.log_folders()?;
+        Ok(folders.side_of(&folders.folder_of(base, segment_bytes)).join("tmp"))
+    }
+
+    /// The name that the segment made at `staged` gets: in the folder that it was made for, which
+    /// may be another one than [`Self::segment_staging`] would choose by now.
+    pub fn name_of_staged(&self, staged: &Path, base: u64) -> Result<PathBuf, StoreError> {
+        let folders = self.log_folders()?;
+        let made_for = |folder: &PathBuf| staged.parent() == Some(&folders.side_of(folder).join("tmp"));
+        let folder = folders.for_new().into_iter().find(made_for).unwrap_or_else(|| self.commit_log());
+        Ok(folder.join(offset_file_name(base)))
+    }
+
+    /// Where a file of the log at `path` is overwritten after it has lost its name.
+    pub fn wipe_place(&self, path: &Path) -> Result<PathBuf, StoreError> {
+        let folders = self.log_folders()?;
+        let folder = path.parent().unwrap_or(&self.root);
+        let name = path.file_name().unwrap_or_default();
+        Ok(folders.side_of(folder).join("wipe").join(name))
+    }
+
+    /// A folder of ours on the file system of the log file at `path`, for files that do not have their name yet.
+    pub fn staging_beside(&self, path: &Path) -> Result<PathBuf, StoreError> {
+        Ok(self.log_folders()?.side_of(path.parent().unwrap_or(&self.root)).join("tmp"))
+    }
+
+    /// The folders in which files wait to be overwritten.
+    pub fn wipe_folders(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let folders = self.log_folders()?;
+        let sides: BTreeSet<PathBuf> = folders.all().iter().map(|folder| folders.side_of(folder)).collect();
+        Ok(sides.into_iter().map(|side| side.join("wipe")).collect())
+    }
+
+    /// Makes the folders of a new store's log.
+    pub fn make_log_folders(&self) -> Result<(), StoreError> {
+        let folders = self.log_folders()?;
+        if folders.plain || self.vfs.stat(&self.paths_file()).is_ok() {
+            return Ok(());
+        }
+        folders.for_new().iter().try_for_each(|folder| self.make_folder(folder))
+    }
+
+    /// For the writer, before its first change of the log: makes folders that are new, empties those
+    /// in which segments are made, and remembers the list.
+    pub fn prepare_logs(&self) -> Result<(), StoreError> {
+        let folders = self.log_folders()?;
+        if folders.plain {
+            return Ok(());
+        }
+        let known = self.remembered_logs().ok().flatten().map_or_else(Vec::new, |known| known.all());
+        for folder in folders.for_new() {
+            // A folder that was there before and is not now is a disk that is not mounted.
+            if !known.contains(&folder) {
+                self.make_folder(&folder)?;
+            }
+            let staging = folders.side_of(&folder).join("tmp");
+            self.make_folder(&staging)?;
+            for entry in self.vfs.list(&staging).at(&staging, "listing a staging folder")? {
+                let path = staging.join(&entry.name);
+                self.vfs.remove_file(&path).at(&path, "removing what a stop left in staging")?;
+            }
+        }
+        let (path, bytes) = (self.paths_file(), folders.encode()?);
+        if self.vfs.read_file(&path, LIMIT_BYTES).is_ok_and(|old| old == bytes) {
+            return Ok(());
+        }
+        let staged = self.staging().join("paths");
+        self.vfs.write_atomic(&path, &staged, &bytes).at(&path, "remembering the log's folders")
+    }
+
+    /// Makes `folder` and its missing parents, anywhere, durably.
+    pub fn make_folder(&self, folder: &Path) -> Result<(), StoreError> {
+        let mut missing = Vec::new();
+        for above in folder.ancestors().filter(|above| !above.as_os_str().is_empty()) {
+            if self.vfs.stat(above).is_ok() {
+                break;
+            }
+            missing.push(above);
+        }
+        self.vfs.create_dir_all(folder).at(folder, "making a folder")?;
+        for made in missing {
+            let above = mqstore_io::vfs::parent_dir(made);
+            switch::step("files.sync_log_path_name", || self.vfs.sync_dir(above))
+                .at(above, "syncing a folder")?;
+        }
+        Ok(())
+    }
+
+    /// Makes the names of all segments durable as they are now.
+    pub fn sync_logs(&self) -> Result<(), StoreError> {
+        let folders = self.log_folders()?;
+        folders.all().iter().try_for_each(|folder| {
+            switch::step("files.sync_log_folders", || self.vfs.sync_dir(folder))
+                .at(folder, "syncing the log's folder")
+        })
+    }
+}

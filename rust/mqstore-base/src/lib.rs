@@ -1,0 +1,16 @@
+//! The ground that every other crate of the store stands on.
+//!
+//! Errors, options, paths and messages as values; events for the program; and the two small files that say how far
+//! the log is: the live page (published, for readers in other processes) and the durable mark (synced, for recovery).
+//! Group commit is here because the commit log and the metadata log both wait for syncs.
+#![forbid(unsafe_code)]
+
+pub mod durable_mark;
+pub mod error;
+pub mod events;
+pub mod files;
+pub mod group_commit;
+pub mod live_page;
+pub mod message;
+pub mod options;
+pub mod progress;

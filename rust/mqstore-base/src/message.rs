@@ -1,0 +1,330 @@
+//! Messages on their way in, and records on their way out.
+//!
+//! Owns the rules of what a message may hold (design: keys, tags, properties, topic names) and the
+//! owned form of a stored record that keeps its bytes alive, whether they lie in a mapping or in a
+//! buffer that was read.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use mqstore_format::properties as names;
+use mqstore_format::{MadeKey, PropertiesBuilder, RecordView, SqlFilter, is_reserved, java_hash};
+use mqstore_io::RegionView;
+
+use crate::error::StoreError;
+
+/// A message to append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewMessage<'a> {
+    /// The topic; 1 to 127 characters of `%|a-zA-Z0-9_-` (255 for retry and dead-letter topics).
+    pub topic: &'a str,
+    /// The body, any bytes up to `max_message_bytes`.
+    pub body: &'a [u8],
+    /// The properties in RocketMQ's text form, keys and tags included; made by [`encode_properties`].
+    pub properties: &'a [u8],
+    /// The unique key when the caller gives one (it is in `properties` then); else one is made.
+    pub unique_key: Option<&'a str>,
+    /// The queue; `None` takes the topic's queues in turn.
+    pub queue_id: Option<i32>,
+    /// The application's flag.
+    pub flag: i32,
+    /// When the message was made, in epoch milliseconds; `None` is now.
+    pub born_timestamp_ms: Option<i64>,
+    /// Whether to wait for a sync whatever the store's durability.
+    pub durable: bool,
+}
+
+/// What an append did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The queue.
+    pub queue_id: i32,
+    /// The position in the queue.
+    pub queue_offset: i64,
+    /// The position in the commit log, in bytes.
+    pub commit_log_offset: u64,
+    /// Bytes of the record.
+    pub size: u32,
+    /// When the record was stored, in epoch milliseconds.
+    pub store_timestamp_ms: i64,
+    /// Whether a sync covers the record.
+    pub durable: bool,
+    /// The message's unique key.
+    pub unique_id: UniqueKey,
+}
+
+/// The unique key of a message: made by the store, or given by the caller. Equal by text.
+#[derive(Clone)]
+pub enum UniqueKey {
+    /// Made.
+    Made(MadeKey),
+    /// Given.
+    Given(Box<str>),
+}
+
+impl UniqueKey {
+    /// Its characters.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Made(key) => key.as_str(),
+            Self::Given(key) => key,
+        }
+    }
+}
+
+impl PartialEq for UniqueKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for UniqueKey {}
+
+impl fmt::Debug for UniqueKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), formatter)
+    }
+}
+
+impl fmt::Display for UniqueKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+impl From<String> for UniqueKey {
+    fn from(key: String) -> Self {
+        Self::Given(key.into())
+    }
+}
+
+/// Encodes keys, tags and properties in RocketMQ's text form and checks them.
+///
+/// `unique_key` is the caller's `UNIQ_KEY`, if any. Reserved names are refused in `properties`.
+///
+/// # Errors
+/// [`StoreError::InvalidMessage`] for an empty key, a key with a space, a separator byte in any text,
+/// an empty value or a reserved name.
+pub fn encode_properties<'a>(
+    keys: impl IntoIterator<Item = &'a str>,
+    tags: Option<&str>,
+    unique_key: Option<&str>,
+    properties: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Result<Vec<u8>, StoreError> {
+    let mut builder = PropertiesBuilder::new();
+    let mut joined = String::new();
+    for key in keys {
+        check_key(key)?;
+        if !joined.is_empty() {
+            joined.push(' ');
+        }
+        joined.push_str(key);
+    }
+    for (name, value) in properties {
+        if is_reserved(name) {
+            return Err(invalid(format!("property {name:?} is reserved; use the argument made for it")));
+        }
+        check_text("property name", name)?;
+        check_text("property value", value)?;
+        builder.push(name, value).map_err(|error| invalid(error.to_string()))?;
+    }
+    for (name, value) in [
+        (names::UNIQ_KEY, unique_key),
+        (names::KEYS, (!joined.is_empty()).then_some(joined.as_str())),
+        (names::TAGS, tags),
+    ] {
+        if let Some(value) = value {
+            check_text(name, value)?;
+            builder.push_reserved(name, value).map_err(|error| invalid(error.to_string()))?;
+        }
+    }
+    Ok(builder.finish())
+}
+
+fn invalid(reason: String) -> StoreError {
+    StoreError::InvalidMessage { reason }
+}
+
+fn check_key(key: &str) -> Result<(), StoreError> {
+    if key.contains(' ') {
+        return Err(invalid(format!(
+            "key {key:?} contains a space, which separates keys; give several keys as a list"
+        )));
+    }
+    check_text("key", key)
+}
+
+fn check_text(what: &str, text: &str) -> Result<(), StoreError> {
+    if text.is_empty() {
+        return Err(invalid(format!("{what} is empty; RocketMQ would drop it")));
+    }
+    if text.contains(['\u{1}', '\u{2}']) {
+        return Err(invalid(format!("{what} {text:?} contains \\x01 or \\x02, which separate properties")));
+    }
+    Ok(())
+}
+
+/// Bytes of one record that stay valid for as long as this value lives.
+#[derive(Clone)]
+pub enum RecordBytes {
+    /// A part of a mapped segment.
+    Mapped(RegionView),
+    /// A part of a buffer that was read from the file.
+    Read(Arc<Vec<u8>>, Range<usize>),
+}
+
+impl RecordBytes {
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Mapped(view) => view,
+            Self::Read(buffer, range) => buffer.get(range.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+impl fmt::Debug for RecordBytes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "RecordBytes({} bytes)", self.as_slice().len())
+    }
+}
+
+/// A record as it is stored; its structure and checksums have been checked.
+#[derive(Clone, Debug)]
+pub struct StoredRecord {
+    /// The offset in the queue that was read, else the record's own.
+    pub queue_offset: i64,
+    /// The record's position in the commit log, in bytes.
+    pub commit_log_offset: u64,
+    bytes: RecordBytes,
+}
+
+impl StoredRecord {
+    /// Takes bytes that decode.
+    ///
+    /// # Errors
+    /// The format error of bytes that do not.
+    pub fn new(
+        bytes: RecordBytes,
+        commit_log_offset: u64,
+        queue_offset: Option<i64>,
+    ) -> Result<Self, mqstore_format::FormatError> {
+        let own = RecordView::decode(bytes.as_slice())?.queue_offset;
+        Ok(Self { queue_offset: queue_offset.unwrap_or(own), commit_log_offset, bytes })
+    }
+
+    /// As [`Self::new`], for bytes that the caller decoded.
+    pub fn decoded(bytes: RecordBytes, commit_log_offset: u64, queue_offset: i64) -> Self {
+        Self { queue_offset, commit_log_offset, bytes }
+    }
+
+    /// The stored bytes, from the size field to the end of the properties.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.as_slice()
+    }
+
+    /// The decoded fields, borrowed from the bytes.
+    ///
+    /// # Errors
+    /// None in practice: the bytes were decoded when the record was made and cannot change.
+    pub fn view(&self) -> Result<RecordView<'_>, mqstore_format::FormatError> {
+        RecordView::decode(self.bytes())
+    }
+}
+
+/// Which messages a reader wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MessageFilter {
+    /// Those with one of some tags.
+    Tags(TagFilter),
+    /// Those whose properties meet a condition.
+    Sql(Arc<SqlFilter>),
+}
+
+impl MessageFilter {
+    /// A filter by tags, as [`TagFilter::parse`] reads it; `None` stands for "everything".
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidFilter`] when the expression names no tag at all.
+    pub fn tags(expression: &str) -> Result<Option<Self>, StoreError> {
+        Ok(TagFilter::parse(expression)?.map(Self::Tags))
+    }
+
+    /// A condition on properties, as [`SqlFilter::parse`] reads it.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidFilter`] when it does not compile.
+    pub fn sql(expression: &str) -> Result<Self, StoreError> {
+        let filter = SqlFilter::parse(expression).map_err(|error| StoreError::InvalidFilter {
+            expression: expression.to_owned(),
+            position: error.position,
+            reason: error.reason,
+        })?;
+        Ok(Self::Sql(Arc::new(filter)))
+    }
+
+    /// Whether a queue entry's tags code can belong to a match; of a condition it tells nothing.
+    #[inline]
+    pub fn may_match_code(&self, tags_code: i64) -> bool {
+        match self {
+            Self::Tags(tags) => tags.may_match_code(tags_code),
+            Self::Sql(_) => true,
+        }
+    }
+
+    /// Whether a record matches.
+    #[inline]
+    pub fn matches(&self, record: &RecordView<'_>) -> bool {
+        match self {
+            Self::Tags(tags) => tags.matches(record.tags()),
+            Self::Sql(sql) => sql.matches(record.properties),
+        }
+    }
+}
+
+/// A tag expression: `*`, or tags joined by `||`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TagFilter {
+    tags: Vec<(i32, String)>,
+}
+
+impl TagFilter {
+    /// Parses `expression`; `None` stands for "everything" (`*` or empty).
+    ///
+    /// Source: `FilterAPI#buildSubscriptionData`.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidFilter`] when the expression names no tag at all.
+    pub fn parse(expression: &str) -> Result<Option<Self>, StoreError> {
+        let expression = expression.trim();
+        if expression.is_empty() || expression == "*" {
+            return Ok(None);
+        }
+        let tags: Vec<_> = expression
+            .split("||")
+            .map(str::trim)
+            .filter(|tag| !tag.is_empty())
+            .map(|tag| (java_hash(tag), tag.to_owned()))
+            .collect();
+        if tags.is_empty() {
+            return Err(StoreError::InvalidFilter {
+                expression: expression.to_owned(),
+                position: 0,
+                reason: "no tag is named; write \"a || b\" or \"*\"".to_owned(),
+            });
+        }
+        Ok(Some(Self { tags }))
+    }
+
+    /// Whether a queue entry's tags code can belong to a match. A code that is no hash (the time of a delivery, a
+    /// place in RocketMQ's `consumequeue_ext/`) leaves it to the record.
+    pub fn may_match_code(&self, tags_code: i64) -> bool {
+        i32::try_from(tags_code).map_or(true, |code| self.tags.iter().any(|(hash, _)| *hash == code))
+    }
+
+    /// Whether a record's tags match.
+    pub fn matches(&self, tags: Option<&str>) -> bool {
+        tags.is_some_and(|tags| self.tags.iter().any(|(_, tag)| tag == tags))
+    }
+}

@@ -1,0 +1,591 @@
+//! The feed: what is appended to a compaction topic is copied behind what its compactions left.
+//!
+//! RocketMQ serves a compaction topic from `compaction/` alone, and a segment of the commit log may go once its messages
+//! are there. Owns the appends to those files, in RocketMQ's way:
+//!
+//! ```text
+//! compactionLog/t/0/…   record record … | record record      records with their new PHYSICALOFFSET; blank keys left out
+//! compactionCq/t/0/…    entry  entry  … | entry  entry
+//!                                       ^ one flush: records, sync, entries, sync
+//! ```
+//!
+//! Across a crash: a record is copied when it is durable in the commit log, and its entry is written when the copy is
+//! durable, so that a broker which opens the directory at any point finds whole records behind all entries. The first
+//! files of queues appear together, logs and entries, by the exchange that publishes compactions. Later ones get their
+//! names with their first records inside, the log before the queue file; a log that was left alone in between gets its
+//! queue file here, and is cut by a broker. The files of a generation that the manifest knows are never appended to, so
+//! that its facts stay true; nor is a file that holds anything behind its last good entry.
+//!
+//! Across threads: one feeds at a time, and a compaction holds the [`fence`](Feed::fence) from its plan until it is
+//! published. Jobs of other processes are known by their locks: while one runs, nothing is fed. The store's lock is held.
+//!
+//! Source: `CompactionService#putRequest`, `CompactionLog#asyncPutMessage`, `CompactionAppendMessageCallback#doAppend`.
+
+mod pair;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use mqstore_format::{CqUnit, RecordView};
+use mqstore_io::sync::{Mutex, MutexGuard};
+
+use self::pair::{OpenPair, Reopened};
+use super::uncompacted::Lost;
+use crate::files::folder::{QueueFolder, queue_ids, topics};
+use crate::files::geometry::CompactionGeometry;
+use crate::files::manifest::Manifest;
+use crate::files::positions::Positions;
+use crate::files::state::GenerationState;
+use crate::files::tree::Replacement;
+use crate::job::documents::{CompactionReport, OutputPair};
+use crate::job::job::{Begun, Job, LOCAL_PREFIX, any_running, fresh_token, make_dir};
+use crate::job::publish::switch;
+use crate::job::task::compaction_key;
+use crate::job::writer::{GenerationWriter, SparseTags, append_moved};
+use crate::read::fetch::{Fetch, Place, Verify};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_log::commit_log::{CommitLog, SegmentList};
+use mqstore_log::consume_queue::{ConsumeQueue, QueueSet};
+
+/// Queue entries that one read fetches.
+const CHUNK_UNITS: usize = 4096;
+
+/// Bytes of records that are written and synced at once.
+const FLUSH_BYTES: usize = 16 << 20;
+
+/// What a round works on.
+pub struct FeedInput<'a> {
+    /// Consume queues of the store.
+    pub queues: &'a QueueSet,
+    /// The compaction topics, and how many queues each has.
+    pub topics: &'a [(String, u32)],
+    /// The commit log.
+    pub log: &'a Arc<CommitLog>,
+    /// Segments of the log.
+    pub list: &'a SegmentList,
+    /// The commit log is durable up to here.
+    pub durable: u64,
+    /// Bytes after which the round ends.
+    pub most_bytes: u64,
+    /// Whether it is to end now.
+    pub stop: &'a dyn Fn() -> bool,
+}
+
+/// What a round did.
+#[derive(Debug, Default)]
+pub struct FeedOutcome {
+    /// Whether there is more to copy.
+    pub more: bool,
+    /// Whether a compaction job of another process keeps the feed waiting.
+    pub waits: bool,
+    /// Queues that are left alone from now on, and why.
+    pub left: Vec<String>,
+    /// Queues in which a message without a key was met for the first time.
+    pub keyless: Vec<String>,
+}
+
+/// Where each queue stands; see the module's text.
+#[derive(Debug)]
+pub struct Feed {
+    files: StoreFiles,
+    /// For the files of a store that has none yet.
+    geometry: CompactionGeometry,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+pub struct State {
+    queues: HashMap<(String, i32), Fed>,
+    /// The lengths of the files that the store has.
+    geometry: Option<CompactionGeometry>,
+    /// The queue that comes first in the next round.
+    turn: usize,
+}
+
+/// Where one queue stands.
+#[derive(Debug)]
+enum Fed {
+    Goes(Going),
+    /// It cannot be fed; it was said why.
+    Left,
+}
+
+#[derive(Debug)]
+struct Going {
+    /// The next queue offset to look at.
+    next: i64,
+    geometry: CompactionGeometry,
+    /// The last files, when they can be appended to.
+    open: Option<OpenPair>,
+    /// The base of the next files; `None` without any files.
+    next_base: Option<u64>,
+    /// Whether a message without a key was met.
+    keyless: bool,
+}
+
+/// A queue with something to copy.
+struct Behind {
+    name: (String, i32),
+    queue: Arc<ConsumeQueue>,
+}
+
+/// What stopped the copying of a queue.
+enum Stopped {
+    /// Everything that is durable was looked at, or the round is over.
+    Here,
+    /// The bytes that the round may copy are used up.
+    Enough,
+    /// The queue cannot go on.
+    Because(String),
+}
+
+impl Feed {
+    /// Makes an appender that has read nothing yet.
+    pub fn new(files: &StoreFiles, geometry: CompactionGeometry) -> Self {
+        Self { files: files.clone(), geometry, state: Mutex::default() }
+    }
+
+    /// Keeps the feed out until it is dropped, for whoever replaces files; where queues stand is then looked up anew.
+    pub fn fence(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        *state = State::default();
+        state
+    }
+
+    /// Notes that the log has lost what was copied of these queues, each of which goes on at its end.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn log_lost(&self, queues: &[Lost]) -> Result<(), StoreError> {
+        let _fence = self.fence();
+        let mut manifest = Manifest::load(&self.files)?;
+        for Lost { topic, queue_id, end, .. } in queues {
+            manifest.feed_from(topic, *queue_id, *end);
+        }
+        self.write(&manifest)
+    }
+
+    fn write(&self, manifest: &Manifest) -> Result<(), StoreError> {
+        make_dir(&self.files, &self.files.side(), &self.files.root)?;
+        manifest.write(&self.files)
+    }
+
+    /// Copies what is durable and was not copied yet.
+    ///
+    /// # Errors
+    /// I/O errors. What was copied before stays; the next round goes on behind it.
+    pub fn round(&self, input: &FeedInput<'_>) -> Result<FeedOutcome, StoreError> {
+        let mut state = self.state.lock();
+        let behind = behind(&state, input);
+        let mut outcome = FeedOutcome::default();
+        if behind.is_empty() {
+            return Ok(outcome);
+        }
+        if any_running(&self.files)? {
+            outcome.waits = true;
+            return Ok(outcome);
+        }
+        self.look_up(&mut state, &behind, &mut outcome)?;
+        let done = self.copy(&mut state, &behind, input, &mut outcome);
+        if done.is_err() {
+            // What was written of it is looked up anew.
+            state.queues.clear();
+        }
+        done.map(|()| outcome)
+    }
+
+    fn copy(
+        &self,
+        state: &mut State,
+        behind: &[Behind],
+        input: &FeedInput<'_>,
+        outcome: &mut FeedOutcome,
+    ) -> Result<(), StoreError> {
+        self.begin(state, behind, input, outcome)?;
+        let mut left = input.most_bytes;
+        for at in 0..behind.len() {
+            let Some(Behind { name, queue }) = behind.get((state.turn + at) % behind.len()) else { break };
+            let Some(Fed::Goes(going)) = state.queues.get_mut(name) else { continue };
+            if going.next_base.is_none() {
+                continue;
+            }
+            let mut copy =
+                Copy { feed: self, name, queue, input, left: &mut left, keyless: &mut outcome.keyless };
+            match copy.append(going)? {
+                Stopped::Here => {}
+                Stopped::Enough => {
+                    state.turn = (state.turn + at) % behind.len();
+                    outcome.more = true;
+                    break;
+                }
+                Stopped::Because(reason) => leave(state, outcome, name, &reason),
+            }
+            if (input.stop)() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds out where queues stand that were not looked at yet, and notes from where on they are fed.
+    fn look_up(
+        &self,
+        state: &mut State,
+        behind: &[Behind],
+        outcome: &mut FeedOutcome,
+    ) -> Result<(), StoreError> {
+        let unknown: Vec<&Behind> =
+            behind.iter().filter(|behind| !state.queues.contains_key(&behind.name)).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        if state.geometry.is_none() {
+            state.geometry = self.existing_geometry()?;
+        }
+        let mut manifest = Manifest::load(&self.files)?;
+        let positions = Positions::load(&self.files, &self.files.compaction())?;
+        let mut noted = false;
+        for Behind { name, queue } in unknown {
+            let (topic, queue_id) = (name.0.as_str(), name.1);
+            let read = positions.end(topic, queue_id);
+            let geometry = state.geometry.unwrap_or(self.geometry);
+            let found = match self.going(topic, queue_id, &manifest, geometry, read) {
+                Err(error @ StoreError::Corrupt { .. }) => Err(error.to_string()),
+                found => found?,
+            };
+            let fed = match found {
+                Ok((going, _)) if going.next.max(read) < queue.min_offset() => {
+                    outcome.left.push(format!(
+                        "{topic}/{queue_id}: its files end at offset {} and the commit log begins at {}: restore_compaction gets \
+                         what lies between from another store, a compaction goes on without it",
+                        going.next.max(read),
+                        queue.min_offset()
+                    ));
+                    Fed::Left
+                }
+                Ok((mut going, fed_from)) => {
+                    going.next = going.next.max(read);
+                    if manifest.fed_from(topic, queue_id).is_none_or(|from| from > going.next) {
+                        manifest.feed_from(topic, queue_id, fed_from.unwrap_or(going.next));
+                        noted = true;
+                    }
+                    Fed::Goes(going)
+                }
+                Err(reason) => {
+                    outcome.left.push(format!("{topic}/{queue_id}: {reason}"));
+                    Fed::Left
+                }
+            };
+            state.queues.insert(name.clone(), fed);
+        }
+        if noted {
+            self.write(&manifest)?;
+        }
+        Ok(())
+    }
+
+    /// Where a queue stands by its files, of which a broker has compacted what lies below `read`, and from which offset on
+    /// they were fed, where there are files; the inner error is why it cannot be fed.
+    fn going(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        manifest: &Manifest,
+        geometry: CompactionGeometry,
+        read: i64,
+    ) -> Result<Result<(Going, Option<i64>), String>, StoreError> {
+        let state = GenerationState::load(&self.files, topic, queue_id)?;
+        if !state.blocked.is_empty() {
+            return Ok(Err(state.blocked.join("; ")));
+        }
+        let known = state.known(&self.files, manifest, topic, queue_id)?.compacted_to(read);
+        let Some(last) = state.pairs().last() else {
+            return Ok(Ok((
+                Going { next: known.end, geometry, open: None, next_base: None, keyless: false },
+                None,
+            )));
+        };
+        let Some(geometry) = state.geometry else {
+            return Ok(Err(format!("{} has a length that no such file has", last.log.path.display())));
+        };
+        let fed_here = known.generation.is_none() || state.pairs().len() > known.pairs;
+        let open = if fed_here {
+            match OpenPair::reopen(&self.files, last, topic, queue_id, geometry)? {
+                Reopened::Open(pair) => Some(pair),
+                Reopened::Full => None,
+                Reopened::Odd(reason) => return Ok(Err(reason)),
+            }
+        } else {
+            None
+        };
+        let next_base = Some(last.log.base.saturating_add(geometry.log_file_bytes));
+        Ok(Ok((Going { next: known.end, geometry, open, next_base, keyless: false }, Some(known.fed_from))))
+    }
+
+    fn existing_geometry(&self) -> Result<Option<CompactionGeometry>, StoreError> {
+        let compaction = self.files.compaction();
+        for topic in topics(&self.files, &compaction)? {
+            for queue_id in queue_ids(&self.files, &compaction, &topic)? {
+                let folder = QueueFolder::load(&self.files, &compaction, &topic, queue_id)?;
+                if let Some(geometry) = folder.geometry() {
+                    return Ok(Some(geometry));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives queues without files their first ones, all of them in one step.
+    fn begin(
+        &self,
+        state: &mut State,
+        behind: &[Behind],
+        input: &FeedInput<'_>,
+        outcome: &mut FeedOutcome,
+    ) -> Result<(), StoreError> {
+        let is_new = |behind: &&Behind| match state.queues.get(&behind.name) {
+            Some(Fed::Goes(going)) => going.next_base.is_none() && going.next < behind.queue.max_offset(),
+            _ => false,
+        };
+        let new: Vec<&Behind> = behind.iter().filter(is_new).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let id = format!("feed-{}", fresh_token(&self.files));
+        let Begun::Running(job) = Job::begin(&self.files, &id)? else { return Ok(()) };
+        let (mut begun, mut left) = (Vec::new(), input.most_bytes);
+        for (at, Behind { name, queue }) in new.into_iter().enumerate() {
+            let Some(Fed::Goes(going)) = state.queues.get_mut(name) else { continue };
+            if left == 0 {
+                outcome.more = true;
+                break;
+            }
+            let mut copy =
+                Copy { feed: self, name, queue, input, left: &mut left, keyless: &mut outcome.keyless };
+            let staging = job.dir().join(format!("{LOCAL_PREFIX}{at}"));
+            let (pairs, stopped) = copy.first_files(going, &staging)?;
+            if let Stopped::Because(reason) = stopped {
+                leave(state, outcome, name, &reason);
+            } else {
+                outcome.more |= matches!(stopped, Stopped::Enough);
+                if !pairs.is_empty() {
+                    begun.push((name, staging, pairs));
+                }
+            }
+        }
+        if !begun.is_empty() {
+            let replacements: Vec<Replacement<'_>> = begun
+                .iter()
+                .map(|(name, staging, pairs)| Replacement {
+                    topic: &name.0,
+                    queue_id: name.1,
+                    staging: staging.clone(),
+                    pairs,
+                    position: None,
+                })
+                .collect();
+            // What the manifest has to say of them stands there already.
+            let report = CompactionReport { job_id: id, ..CompactionReport::default() };
+            switch(&self.files, &job, &replacements, &report, || Ok(()))?;
+        }
+        for (name, _, pairs) in begun {
+            if let (Some(Fed::Goes(going)), Some(last)) = (state.queues.get_mut(name), pairs.last()) {
+                going.open = Some(OpenPair::of(&self.files, &name.0, name.1, last)?);
+                going.next_base = Some(last.base.saturating_add(going.geometry.log_file_bytes));
+            }
+        }
+        job.abandon(&self.files)
+    }
+}
+
+/// Gives a queue up, until its files are looked up anew.
+fn leave(state: &mut State, outcome: &mut FeedOutcome, name: &(String, i32), reason: &str) {
+    outcome.left.push(format!("{}/{}: {reason}", name.0, name.1));
+    state.queues.insert(name.clone(), Fed::Left);
+}
+
+/// The queues that have messages behind what was copied.
+fn behind(state: &State, input: &FeedInput<'_>) -> Vec<Behind> {
+    let mut found = Vec::new();
+    for (topic, queues) in input.topics {
+        for queue_id in 0..*queues as i32 {
+            let queue = input.queues.get(topic, queue_id).filter(|queue| queue.damaged().is_none());
+            let Some(queue) = queue.filter(|queue| queue.max_offset() > queue.min_offset()) else { continue };
+            let name = (topic.clone(), queue_id);
+            let waits = match state.queues.get(&name) {
+                Some(Fed::Goes(going)) => going.next < queue.max_offset(),
+                Some(Fed::Left) => false,
+                None => true,
+            };
+            if waits {
+                found.push(Behind { name, queue });
+            }
+        }
+    }
+    found
+}
+
+/// The copying of one queue.
+struct Copy<'a> {
+    feed: &'a Feed,
+    name: &'a (String, i32),
+    queue: &'a ConsumeQueue,
+    input: &'a FeedInput<'a>,
+    /// Bytes that may still be copied.
+    left: &'a mut u64,
+    /// Where queues with messages without a key are named.
+    keyless: &'a mut Vec<String>,
+}
+
+impl Copy<'_> {
+    /// Calls `take` with each durable record from `next` on that has a key.
+    fn each(
+        &mut self,
+        next: &mut i64,
+        keyless: &mut bool,
+        largest: u64,
+        mut take: impl FnMut(&RecordView<'_>) -> Result<(), StoreError>,
+    ) -> Result<Stopped, StoreError> {
+        let mut fetch = Fetch::new(self.input.list, Some(self.input.log), self.input.durable, Verify::All);
+        let mut units: Vec<CqUnit> = Vec::new();
+        *next = (*next).max(self.queue.min_offset());
+        while *next < self.queue.max_offset() {
+            units.clear();
+            let start = *next;
+            self.queue.read(start, CHUNK_UNITS, &mut units)?;
+            if units.is_empty() {
+                break;
+            }
+            let places = places(&units, start, self.input.list.min_offset());
+            for at in 0..places.len() {
+                let ahead = places.get(at..).unwrap_or_default();
+                let Some(place) = ahead.first() else { break };
+                if place.position.saturating_add(u64::from(place.size)) > self.input.durable {
+                    return Ok(Stopped::Here);
+                }
+                if *self.left == 0 {
+                    return Ok(Stopped::Enough);
+                }
+                if u64::from(place.size) > largest {
+                    let reason = format!(
+                        "the message at offset {} has {} bytes, a compaction file holds {largest}",
+                        place.queue_offset, place.size
+                    );
+                    return Ok(Stopped::Because(reason));
+                }
+                let record = fetch.record(ahead)?.filter(|record| self.is_ours(record));
+                let Some(record) = record else {
+                    let reason = format!("the log has no whole message at offset {}", place.queue_offset);
+                    return Ok(Stopped::Because(reason));
+                };
+                if compaction_key(&record).is_some() {
+                    take(&record)?;
+                    *self.left = self.left.saturating_sub(u64::from(place.size));
+                } else if !*keyless {
+                    *keyless = true;
+                    self.keyless.push(format!("{}/{}", self.name.0, self.name.1));
+                }
+                *next = place.queue_offset + 1;
+            }
+            // The last offsets may be without a message.
+            *next = start + units.len() as i64;
+            if (self.input.stop)() {
+                break;
+            }
+        }
+        Ok(Stopped::Here)
+    }
+
+    fn is_ours(&self, record: &RecordView<'_>) -> bool {
+        record.topic == self.name.0 && record.queue_id == self.name.1 && record.dispatches_to_queue()
+    }
+
+    /// Copies behind the files that there are.
+    fn append(&mut self, going: &mut Going) -> Result<Stopped, StoreError> {
+        let (files, (topic, queue_id)) = (&self.feed.files, self.name);
+        let Going { next, geometry, open, next_base, keyless } = going;
+        let mut batch = Batch::default();
+        let stopped = self.each(next, keyless, geometry.largest_record(), |record| {
+            let size = u64::from(record.size);
+            if let Some(pair) = open.as_mut()
+                && !geometry.has_room(
+                    pair.log_end + batch.records.len() as u64,
+                    pair.queue_end + batch.entries.len() as u64,
+                    size,
+                )
+            {
+                pair.close(files, &mut batch, *geometry)?;
+                *open = None;
+            }
+            if open.is_none() {
+                let base = next_base.unwrap_or(0);
+                *open = Some(OpenPair::create(files, topic, *queue_id, base, *geometry)?);
+                *next_base = Some(base.saturating_add(geometry.log_file_bytes));
+            }
+            let Some(pair) = open.as_mut() else { return Ok(()) };
+            let position = pair.base + pair.log_end + batch.records.len() as u64;
+            batch.add(files, record, position, pair)?;
+            if batch.records.len() >= FLUSH_BYTES { pair.flush(files, &mut batch) } else { Ok(()) }
+        })?;
+        if let Some(pair) = open.as_mut() {
+            pair.flush(files, &mut batch)?;
+        }
+        Ok(stopped)
+    }
+
+    /// Writes the first files of a queue to `staging` and syncs them; what they are called there need not last.
+    fn first_files(
+        &mut self,
+        going: &mut Going,
+        staging: &Path,
+    ) -> Result<(Vec<OutputPair>, Stopped), StoreError> {
+        let files = &self.feed.files;
+        files.vfs.create_dir(staging).at(staging, "creating a staging folder")?;
+        let mut writer = GenerationWriter::create(files, staging, going.geometry, 0)?;
+        let stopped =
+            self.each(&mut going.next, &mut going.keyless, going.geometry.largest_record(), |record| {
+                writer.append(record)
+            })?;
+        let written = writer.finish(false)?;
+        written.sync(files)?;
+        Ok((written.pairs().to_vec(), stopped))
+    }
+}
+
+/// Where the records of queue entries lie, of which the first is that of `offset`; offsets without a message, or with
+/// one that the log has let go, are left out.
+fn places(units: &[CqUnit], offset: i64, log_start: u64) -> Vec<Place> {
+    let offsets = offset..;
+    let place = |(unit, queue_offset): (&CqUnit, i64)| {
+        let position = u64::try_from(unit.physical_offset).ok().filter(|_| unit.is_valid())?;
+        let size = u32::try_from(unit.size).ok()?;
+        (position >= log_start).then_some(Place { queue_offset, position, size, good_end: 0, passed: (0, 0) })
+    };
+    units.iter().zip(offsets).filter_map(place).collect()
+}
+
+/// Records and entries that are to be written together.
+#[derive(Debug, Default)]
+struct Batch {
+    records: Vec<u8>,
+    entries: Vec<u8>,
+    tags: SparseTags,
+}
+
+impl Batch {
+    fn add(
+        &mut self,
+        files: &StoreFiles,
+        record: &RecordView<'_>,
+        position: u64,
+        pair: &OpenPair,
+    ) -> Result<(), StoreError> {
+        let tags_code = self.tags.code(files, record)?;
+        let entry = append_moved(record, tags_code, position as i64, &mut self.records)
+            .map_err(|error| StoreError::format(&pair.log_path, position - pair.base, &error))?;
+        self.entries.extend_from_slice(&entry.encode());
+        Ok(())
+    }
+}

@@ -1,0 +1,356 @@
+//! What lies in the commit log and in no compaction file yet.
+//!
+//! Owns the question that retention asks before a segment goes: does it hold keyed messages of a
+//! compaction topic that were neither copied to its files nor taken up by a compaction? The answer comes from what is on
+//! disk, and is made durable before it counts:
+//!
+//! ```text
+//! taken up    one past the last offset in the files of compaction/, or that was read for them
+//!             (mqstore/compaction.json, where it is about these very files)
+//! the rest    queue entries from there on that point into the segment, each record looked at;
+//!             where the queue cannot be trusted, all records of the segment
+//! ```
+//!
+//! Writes nothing, syncs, and takes no lock. A compaction that is published meanwhile only takes up more.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use mqstore_format::{CqUnit, RecordView};
+use mqstore_io::switch;
+
+use crate::files::folder::{QueueFolder, open_listed, queue_ids};
+use crate::files::manifest::{Generation, Manifest};
+use crate::files::positions::Positions;
+use crate::files::state::GenerationState;
+use crate::files::topics::CompactionTopics;
+use crate::job::task::compaction_key;
+use crate::read::cursor::last_offset;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList, read_record};
+use mqstore_log::consume_queue::{ConsumeQueue, QueueSet};
+
+/// Queue entries that one read fetches.
+const CHUNK_UNITS: usize = 1024;
+
+/// The first message of a queue that a segment holds and no compaction has taken up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untaken {
+    pub(crate) topic: String,
+    pub(crate) queue_id: i32,
+    pub(crate) queue_offset: i64,
+}
+
+impl fmt::Display for Untaken {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} (queue {} from offset {} on)", self.topic, self.queue_id, self.queue_offset)
+    }
+}
+
+/// One past the last queue offset that a compaction has taken up, and the token of its files.
+pub fn taken_up(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(i64, String), StoreError> {
+    let state = GenerationState::load(files, topic, queue_id)?;
+    let end = state.known(files, &Manifest::load(files)?, topic, queue_id)?.end;
+    Ok((end, state.token))
+}
+
+/// A queue whose compaction files go further than the log.
+pub struct Lost {
+    /// Topic of the queue.
+    pub topic: String,
+    /// Id of the queue.
+    pub queue_id: i32,
+    /// The next queue offset by the log.
+    pub log_end: i64,
+    /// One past the last one that is in the files, or that was read for them.
+    pub end: i64,
+}
+
+/// The queues of `topics` whose compaction files go further than `log_end` says that the log does. Those whose files
+/// cannot be read are left out.
+pub fn beyond_the_log(
+    files: &StoreFiles,
+    topics: &[(String, u32)],
+    log_end: impl Fn(&str, i32) -> Option<i64>,
+) -> Result<Vec<Lost>, StoreError> {
+    let compaction = files.compaction();
+    let mut taken = Taken::load(files)?;
+    let mut found = Vec::new();
+    for (topic, _) in topics {
+        for queue_id in queue_ids(files, &compaction, topic)? {
+            let Some(log_end) = log_end(topic, queue_id) else { continue };
+            let read = taken.positions.end(topic, queue_id);
+            let known = taken.manifest.generations(topic, queue_id).iter().map(|each| each.end);
+            let told = known.chain([read]).any(|end| end > log_end);
+            // A store of many queues is opened without a look at all their entries.
+            if !told && !may_hold(files, topic, queue_id, log_end)? {
+                continue;
+            }
+            let end = taken.known(topic, queue_id)?.end.max(read);
+            if end > log_end {
+                found.push(Lost { topic: topic.clone(), queue_id, log_end, end });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the files of a queue may hold `offset` or a later one.
+fn may_hold(files: &StoreFiles, topic: &str, queue_id: i32, offset: i64) -> Result<bool, StoreError> {
+    let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
+    for pair in folder.pairs.iter().rev() {
+        let Some(queue) = &pair.queue else { return Ok(true) };
+        if let Some(last) = last_offset(files, queue)? {
+            return Ok(last >= offset);
+        }
+    }
+    Ok(false)
+}
+
+/// The compaction topics of which a queue has at least this part of its messages behind the last compaction,
+/// sorted. What a compaction kept is counted where it is known, and as nothing otherwise.
+pub fn dirty_topics(files: &StoreFiles, queues: &QueueSet, ratio: f64) -> Result<Vec<String>, StoreError> {
+    let topics = CompactionTopics::load(files)?;
+    if topics.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut taken = Taken::load(files)?;
+    let mut found = Vec::new();
+    for (topic, ids) in queues.topics() {
+        if !topics.contains(&topic) {
+            continue;
+        }
+        for queue_id in ids {
+            let Some(queue) = queues.get(&topic, queue_id) else { continue };
+            let known = taken.known(&topic, queue_id)?;
+            let new = queue.max_offset() - known.compacted.max(queue.min_offset());
+            let all = new as f64 + known.kept as f64;
+            if new > 0 && new as f64 >= ratio * all {
+                found.push(topic);
+                break;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What is in the compaction files of a queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// One past the last queue offset that they have, or that was read for them.
+    end: i64,
+    /// One past the last queue offset that a compaction has read.
+    compacted: i64,
+    /// How many messages the last one kept; 0 where that is not known.
+    kept: u64,
+}
+
+/// What compactions have read of each queue, as far as it was asked for.
+pub(crate) struct Taken<'a> {
+    files: &'a StoreFiles,
+    manifest: Manifest,
+    positions: Positions,
+    queues: BTreeMap<(String, i32), Held>,
+}
+
+impl<'a> Taken<'a> {
+    pub(crate) fn load(files: &'a StoreFiles) -> Result<Self, StoreError> {
+        let (manifest, positions) = (Manifest::load(files)?, Positions::load(files, &files.compaction())?);
+        Ok(Self { files, manifest, positions, queues: BTreeMap::new() })
+    }
+
+    /// One past the last queue offset that is in the files, durably, or that a compaction has read for them; 0 where
+    /// they cannot be read.
+    pub(crate) fn end(&mut self, topic: &str, queue_id: i32) -> Result<i64, StoreError> {
+        let first = !self.queues.contains_key(&(topic.to_owned(), queue_id));
+        let end = self.known(topic, queue_id)?.end;
+        if first {
+            sync_last(self.files, topic, queue_id)?;
+        }
+        Ok(end)
+    }
+
+    fn known(&mut self, topic: &str, queue_id: i32) -> Result<Held, StoreError> {
+        let name = (topic.to_owned(), queue_id);
+        if let Some(known) = self.queues.get(&name) {
+            return Ok(*known);
+        }
+        let known = match GenerationState::load(self.files, topic, queue_id) {
+            Ok(state) => {
+                let read = self.positions.end(topic, queue_id);
+                let known = state.known(self.files, &self.manifest, topic, queue_id)?.compacted_to(read);
+                let kept = known.generation.map_or(0, Generation::records);
+                Held { end: known.end, compacted: known.fed_from, kept }
+            }
+            Err(StoreError::Corrupt { .. }) => Held::default(),
+            Err(error) => return Err(error),
+        };
+        self.queues.insert(name, known);
+        Ok(known)
+    }
+}
+
+/// Makes the last files of a queue durable: a broker, or a feed that is on its way, may not have done that yet. Those
+/// before were, when they were begun.
+fn sync_last(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(), StoreError> {
+    let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
+    let Some(last) = folder.pairs.last() else { return Ok(()) };
+    for file in [Some(&last.log), last.queue.as_ref()].into_iter().flatten() {
+        // What was replaced meanwhile was synced before that.
+        let Some(open) = open_listed(files, file)? else { continue };
+        let dir = file.path.parent().unwrap_or(&file.path);
+        switch::step("retention.sync_copies", || open.sync_data().and_then(|()| files.vfs.sync_dir(dir)))
+            .at(&file.path, "syncing a compaction file")?;
+    }
+    Ok(())
+}
+
+/// Looks for what no compaction has taken up, in any number of segments. What is published meanwhile it does not see.
+pub struct UntakenSearch<'a> {
+    files: &'a StoreFiles,
+    list: &'a Arc<SegmentList>,
+    topics: CompactionTopics,
+    taken: Taken<'a>,
+}
+
+impl<'a> UntakenSearch<'a> {
+    /// Loads the compaction topics and the position of each of their queues.
+    pub fn load(files: &'a StoreFiles, list: &'a Arc<SegmentList>) -> Result<Self, StoreError> {
+        Ok(Self { files, list, topics: CompactionTopics::load(files)?, taken: Taken::load(files)? })
+    }
+
+    /// Of each compaction topic with a keyed message in `segment` that no compaction has taken up the first
+    /// such message of one queue. `trusted` says that `queues` have an entry for every record of the segment;
+    /// otherwise the segment itself is read, and the first topic is the answer.
+    pub fn in_segment(
+        &mut self,
+        queues: &QueueSet,
+        trusted: bool,
+        segment: &Segment,
+    ) -> Result<Vec<Untaken>, StoreError> {
+        if self.topics.is_empty() {
+            return Ok(Vec::new());
+        }
+        if trusted && let Some(found) = self.by_queues(queues, segment)? {
+            return Ok(found);
+        }
+        Ok(self.by_scan(segment)?.into_iter().collect())
+    }
+
+    /// Follows the consume queues; `None` when one of them disagrees with the log.
+    fn by_queues(
+        &mut self,
+        queues: &QueueSet,
+        segment: &Segment,
+    ) -> Result<Option<Vec<Untaken>>, StoreError> {
+        let mut found = Vec::new();
+        for (topic, ids) in queues.topics() {
+            if !self.topics.contains(&topic) {
+                continue;
+            }
+            for queue_id in ids {
+                let Some(queue) = queues.get(&topic, queue_id).filter(|queue| queue.damaged().is_none())
+                else {
+                    return Ok(None);
+                };
+                match self.in_queue(&queue, segment)? {
+                    Followed::First(queue_offset) => {
+                        found.push(Untaken { topic, queue_id, queue_offset });
+                        break;
+                    }
+                    Followed::Nothing => {}
+                    Followed::Disagrees => return Ok(None),
+                }
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn in_queue(&mut self, queue: &ConsumeQueue, segment: &Segment) -> Result<Followed, StoreError> {
+        let end = self.taken.end(queue.topic(), queue.queue_id())?;
+        let mut offset = end.max(queue.min_offset());
+        let mut units: Vec<CqUnit> = Vec::new();
+        while offset < queue.max_offset() {
+            units.clear();
+            queue.read(offset, CHUNK_UNITS, &mut units)?;
+            if units.is_empty() {
+                break;
+            }
+            for unit in &units {
+                // A gap is an offset without a message.
+                let place = u64::try_from(unit.physical_offset).ok().filter(|_| unit.is_valid());
+                match place.filter(|place| *place >= segment.base_offset()) {
+                    Some(place) if place >= segment.end_offset() => return Ok(Followed::Nothing),
+                    Some(place) => match self.is_keyed(place, unit, queue, offset)? {
+                        Some(true) => return Ok(Followed::First(offset)),
+                        Some(false) => {}
+                        None => return Ok(Followed::Disagrees),
+                    },
+                    None => {}
+                }
+                offset += 1;
+            }
+        }
+        Ok(Followed::Nothing)
+    }
+
+    /// Whether the message that `unit` points at has a key; `None` when it is another one.
+    fn is_keyed(
+        &self,
+        place: u64,
+        unit: &CqUnit,
+        queue: &ConsumeQueue,
+        queue_offset: i64,
+    ) -> Result<Option<bool>, StoreError> {
+        let bytes = match read_record(self.files, self.list, place, unit.size.max(0) as usize) {
+            Err(StoreError::Corrupt { .. }) => return Ok(None),
+            bytes => bytes?,
+        };
+        Ok(RecordView::decode(bytes.as_slice()).ok().and_then(|record| {
+            let agrees = record.topic == queue.topic()
+                && record.queue_id == queue.queue_id()
+                && record.queue_offset == queue_offset;
+            agrees.then(|| compaction_key(&record).is_some())
+        }))
+    }
+
+    /// Reads the segment. What is damaged cannot be held back for a compaction, which cannot read it either.
+    fn by_scan(&mut self, segment: &Segment) -> Result<Option<Untaken>, StoreError> {
+        let (from, to) = (segment.base_offset(), segment.end_offset());
+        let mut scanner = LogScanner::new(Arc::clone(self.list), from, to, ScanChecks { crc: false });
+        loop {
+            match scanner.next_item()? {
+                ScanItem::Record(record) => {
+                    if self.topics.contains(record.topic)
+                        && record.dispatches_to_queue()
+                        && compaction_key(&record).is_some()
+                        && record.queue_offset >= self.taken.end(record.topic, record.queue_id)?
+                    {
+                        return Ok(Some(Untaken {
+                            topic: record.topic.to_owned(),
+                            queue_id: record.queue_id,
+                            queue_offset: record.queue_offset,
+                        }));
+                    }
+                }
+                ScanItem::Filler { .. } => {}
+                ScanItem::End { .. } => return Ok(None),
+                ScanItem::Damaged(damage) => {
+                    if scanner.skip(&damage)?.is_none() {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What following a queue's entries came to.
+enum Followed {
+    /// The first keyed message that was not taken up has this queue offset.
+    First(i64),
+    Nothing,
+    Disagrees,
+}

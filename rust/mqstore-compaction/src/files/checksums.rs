@@ -1,0 +1,131 @@
+//! Compaction files against what is known of them.
+//!
+//! Owns the comparison of a queue's files with the lengths and checksums in `mqstore/compaction.json`,
+//! for `verify`. It is made only where those facts are about these very files: a folder that a broker
+//! has changed since, or that was copied, has another token, and nothing is said about it. Only the
+//! bytes that the compaction wrote count, not the room behind them. Writes nothing.
+
+use std::path::PathBuf;
+
+use mqstore_format::offset_file_name;
+
+use super::folder::{DataFile, QueueFolder, open_listed};
+use super::manifest::Manifest;
+use super::state::GenerationState;
+use crate::job::documents::{OutputFile, OutputPair, pair_from};
+use crate::job::publish::crc_of;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+
+/// A file that is not what the compaction wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    pub path: PathBuf,
+    pub detail: String,
+}
+
+/// The files of a queue that differ from what is known of them; none where nothing is known.
+pub fn changed_files(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<Vec<Changed>, StoreError> {
+    let state = GenerationState::load(files, topic, queue_id)?;
+    let manifest = Manifest::load(files)?;
+    let known = state.known(files, &manifest, topic, queue_id)?;
+    let Some(known) = known.generation else { return Ok(Vec::new()) };
+    let Ok(pairs) = known.files.iter().map(pair_from).collect::<Result<Vec<OutputPair>, _>>() else {
+        return Ok(Vec::new());
+    };
+    let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
+    let mut found = Vec::new();
+    for pair in &folder.pairs {
+        let Some(said) = pairs.iter().find(|said| said.base == pair.log.base) else { continue };
+        let both = [(Some(&pair.log), &said.log), (pair.queue.as_ref(), &said.queue)];
+        for (file, said) in both.into_iter().filter_map(|(file, said)| Some((file?, said))) {
+            match compare(files, file, said)? {
+                Compared::Same => {}
+                Compared::Differs(detail) => found.push(Changed { path: file.path.clone(), detail }),
+                // A new generation takes the place of this one.
+                Compared::Moved => return Ok(Vec::new()),
+            }
+        }
+    }
+    Ok(found)
+}
+
+enum Compared {
+    Same,
+    Differs(String),
+    Moved,
+}
+
+fn compare(files: &StoreFiles, file: &DataFile, said: &OutputFile) -> Result<Compared, StoreError> {
+    let name = offset_file_name(file.base);
+    if said.used_bytes > file.len {
+        let detail = format!("{name} has {} bytes, {} were written to it", file.len, said.used_bytes);
+        return Ok(Compared::Differs(detail));
+    }
+    let Some(open) = open_listed(files, file)? else { return Ok(Compared::Moved) };
+    let crc = crc_of(open.as_ref(), said.used_bytes).at(&file.path, "checking a compaction file")?;
+    if crc == said.crc {
+        return Ok(Compared::Same);
+    }
+    Ok(Compared::Differs(format!(
+        "the first {} bytes have the checksum {crc:#010x}, what the compaction wrote had {:#010x}",
+        said.used_bytes, said.crc
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TestStore, compact_now, small};
+    use mqstore_io::Access;
+
+    fn compacted() -> TestStore {
+        let mut store = TestStore::new(&["a"]);
+        store.append_in_turn("a", 60, 30);
+        compact_now(&store.files, None, &small(), 1).unwrap();
+        store
+    }
+
+    fn names(store: &TestStore) -> Vec<PathBuf> {
+        changed_files(&store.files, "a", 0).unwrap().into_iter().map(|changed| changed.path).collect()
+    }
+
+    fn flip(store: &TestStore, path: &std::path::Path, at: u64) {
+        let file = store.files.vfs.open(path, Access::ReadWrite).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    }
+
+    #[test]
+    fn every_written_byte_counts_and_no_other() {
+        let store = compacted();
+        let folder = QueueFolder::load(&store.files, &store.files.compaction(), "a", 0).unwrap();
+        assert!(folder.pairs.len() > 2);
+        assert_eq!(names(&store), Vec::<PathBuf>::new());
+        let (log, queue) = (folder.pairs[1].log.path.clone(), folder.pairs[0].queue.clone().unwrap().path);
+        for (path, at) in [(&log, 0), (&log, 60), (&log, 700), (&queue, 5)] {
+            flip(&store, path, at);
+            assert_eq!(names(&store), std::slice::from_ref(path), "{at}");
+            flip(&store, path, at);
+        }
+        flip(&store, &folder.pairs.last().unwrap().log.path, 2047);
+        assert_eq!(names(&store), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn facts_about_other_files_say_nothing() {
+        let store = compacted();
+        let folder = QueueFolder::load(&store.files, &store.files.compaction(), "a", 0).unwrap();
+        let log = folder.pairs[0].log.path.clone();
+        flip(&store, &log, 60);
+        assert_eq!(names(&store), std::slice::from_ref(&log));
+        // A copy of the file in its place, as after a restore of the directory.
+        let bytes = store.files.vfs.read_file(&log, 1 << 20).unwrap();
+        store.files.vfs.remove_file(&log).unwrap();
+        store.files.vfs.create_new(&log).unwrap().write_all_at(&bytes, 0).unwrap();
+        assert_eq!(names(&store), Vec::<PathBuf>::new());
+        store.files.vfs.remove_file(&store.files.compaction_manifest()).unwrap();
+        assert_eq!(names(&store), Vec::<PathBuf>::new());
+    }
+}

@@ -1,0 +1,339 @@
+//! What we know of the generations that we published: `mqstore/compaction.json`.
+//!
+//! Owns facts that RocketMQ's files have no place for, a few for each queue:
+//!
+//! ```text
+//! {"version": 1, "queues": {"prices/0": [
+//!   {"token": "…", "replaces": "…", "job_id": "…",      which files these facts are about: the first of the folder
+//!    "end": 1200,                                       one past the last queue offset that was read
+//!    "first_tombstone": 310, "keyless": 0,              what a later run may still drop
+//!    "removed": [[700, 1700000000000], [1200, …]],      since when no value is older than the
+//!                                                       tombstones below the offset
+//!    "files": [{"name": …, "log": {"used_bytes", "crc"}, "queue": …}]}, …]},
+//!  "fed": {"prices/0": 1200}}                          from this offset on the files hold nothing that the
+//!                                                      commit log had not
+//! ```
+//!
+//! RocketMQ's folders are the truth. Facts hold for the files that they were written for: each entry
+//! names them by the generation token, and one whose token is not that of the folder is void, because a
+//! broker was here. A file that does not parse is void as a whole. What is void costs time, never a
+//! record: its queue is compacted again, and its tombstones are kept for another while.
+//!
+//! Across a crash: the file is replaced in one step before the folders are exchanged, and holds the
+//! facts of the present and of the next generation of a queue until then; whichever folder is there
+//! afterwards finds its own. Written by a driver under the store's lock only.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use mqstore_io::FileStat;
+use mqstore_io::sync::Mutex;
+use serde_json::{Value, json};
+
+use crate::job::json::{Fields, VERSION, malformed, parse};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+
+/// A few hundred bytes a queue and as many a file.
+const LIMIT_BYTES: u64 = 256 << 20;
+
+/// Facts about one generation of a queue's files.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Generation {
+    /// The token of the files.
+    pub(crate) token: String,
+    /// The token of the files that they replaced.
+    pub(crate) replaces: String,
+    /// The job that made them.
+    pub(crate) job_id: String,
+    /// One past the last queue offset that was read for them.
+    pub(crate) end: i64,
+    /// The queue offset of the first tombstone in them.
+    pub(crate) first_tombstone: Option<i64>,
+    /// Records without a key in them.
+    pub(crate) keyless: u64,
+    /// `(offset, milliseconds)`, both ascending: since then no record is left that is older than a
+    /// tombstone below the offset and has its key.
+    pub(crate) removed: Vec<(i64, i64)>,
+    /// Names, lengths and checksums.
+    pub(crate) files: Vec<Value>,
+}
+
+impl Generation {
+    /// The queue offset below which tombstones have been kept for `retention_ms`.
+    pub(crate) fn tombstones_below(&self, retention_ms: u64, now_ms: i64) -> i64 {
+        let retention = i64::try_from(retention_ms).unwrap_or(i64::MAX);
+        let over = self.removed.iter().filter(|(_, since)| since.saturating_add(retention) <= now_ms);
+        over.map(|(offset, _)| *offset).max().unwrap_or(0)
+    }
+
+    /// How many records are in the files.
+    pub(crate) fn records(&self) -> u64 {
+        self.files.iter().filter_map(|pair| pair.get("units")?.as_u64()).fold(0, u64::saturating_add)
+    }
+
+    /// Continues `before`, the facts about the generation that this one replaces: its tombstones have
+    /// their times, and those up to `end` have `now_ms`.
+    pub(crate) fn follow(&mut self, before: Option<&Self>, now_ms: i64) {
+        let Some(first) = self.first_tombstone else {
+            return;
+        };
+        let known = before.map(|before| before.removed.as_slice()).unwrap_or_default();
+        // A clock that was set back must not make a time look long gone.
+        let mut all: Vec<(i64, i64)> =
+            known.iter().copied().filter(|(offset, since)| *offset > first && *since <= now_ms).collect();
+        if all.last().is_none_or(|(offset, _)| *offset < self.end) {
+            all.push((self.end, now_ms));
+        }
+        self.removed = thinned(&all, now_ms);
+    }
+
+    fn to_value(&self) -> Value {
+        json!({
+            "token": self.token,
+            "replaces": self.replaces,
+            "job_id": self.job_id,
+            "end": self.end,
+            "first_tombstone": self.first_tombstone,
+            "keyless": self.keyless,
+            "removed": self.removed,
+            "files": self.files,
+        })
+    }
+
+    fn from_value(value: &Value) -> Result<Self, StoreError> {
+        let fields = Fields::of("compaction manifest", value)?;
+        let first_tombstone =
+            fields.optional("first_tombstone").map(|_| fields.i64("first_tombstone")).transpose()?;
+        let removed = fields.array("removed")?.iter().map(|pair| match pair.as_array().map(Vec::as_slice) {
+            Some([offset, since]) => offset.as_i64().zip(since.as_i64()),
+            _ => None,
+        });
+        Ok(Self {
+            token: fields.text("token")?.to_owned(),
+            replaces: fields.text("replaces")?.to_owned(),
+            job_id: fields.text("job_id")?.to_owned(),
+            end: fields.i64("end")?,
+            first_tombstone,
+            keyless: fields.u64("keyless")?,
+            removed: removed
+                .collect::<Option<_>>()
+                .ok_or_else(|| malformed("compaction manifest", "has a time that is none"))?,
+            files: fields.array("files")?.to_vec(),
+        })
+    }
+}
+
+/// Leaves out times that lie close to others: what was removed then counts as removed a little later, by at
+/// most a sixteenth of the time that has passed since. So the list stays short, however often a queue is
+/// compacted.
+fn thinned(all: &[(i64, i64)], now_ms: i64) -> Vec<(i64, i64)> {
+    let mut kept: Vec<(i64, i64)> = Vec::new();
+    for (offset, since) in all {
+        while let [.., (_, before), _] = kept.as_slice()
+            && since.saturating_sub(*before) <= now_ms.saturating_sub(*before) / 16
+        {
+            kept.pop();
+        }
+        kept.push((*offset, *since));
+    }
+    kept
+}
+
+/// The facts about every queue.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Manifest {
+    queues: BTreeMap<String, Vec<Generation>>,
+    fed: BTreeMap<String, i64>,
+}
+
+/// The manifest as it was read last, for who asks often.
+#[derive(Debug, Default)]
+pub struct ManifestCache(Mutex<Option<(FileStat, Arc<Manifest>)>>);
+
+impl ManifestCache {
+    /// As [`Manifest::load`]; a file that has not changed is not read again.
+    pub(crate) fn load(&self, files: &StoreFiles) -> Result<Arc<Manifest>, StoreError> {
+        // Who replaces the file gives it another number, time or length; what changes after the look is seen by the next.
+        let Ok(stat) = files.vfs.stat(&files.compaction_manifest()) else {
+            return Ok(Arc::new(Manifest::load(files)?));
+        };
+        let mut known = self.0.lock();
+        if let Some((of, manifest)) = known.as_ref()
+            && *of == stat
+        {
+            return Ok(Arc::clone(manifest));
+        }
+        let manifest = Arc::new(Manifest::load(files)?);
+        *known = Some((stat, Arc::clone(&manifest)));
+        Ok(manifest)
+    }
+}
+
+fn key(topic: &str, queue_id: i32) -> String {
+    format!("{topic}/{queue_id}")
+}
+
+impl Manifest {
+    /// Reads the file; one that is missing or does not parse holds nothing.
+    pub(crate) fn load(files: &StoreFiles) -> Result<Self, StoreError> {
+        let path = files.compaction_manifest();
+        match files.vfs.read_file(&path, LIMIT_BYTES) {
+            Ok(bytes) => Ok(Self::parse(&String::from_utf8_lossy(&bytes)).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(StoreError::io(&path, "reading the compaction manifest", error)),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, StoreError> {
+        let value = parse("compaction manifest", text)?;
+        let fields = Fields::versioned("compaction manifest", &value)?;
+        let queues = Fields::of(
+            "queues of the compaction manifest",
+            fields.optional("queues").unwrap_or(&Value::Null),
+        )?;
+        let mut manifest = Self::default();
+        for name in queues.names() {
+            let generations = queues.array(name)?.iter().map(Generation::from_value);
+            manifest.queues.insert(name.to_owned(), generations.collect::<Result<_, _>>()?);
+        }
+        if let Some(value) = fields.optional("fed") {
+            let fed = Fields::of("what the compaction manifest says is fed", value)?;
+            for name in fed.names() {
+                manifest.fed.insert(name.to_owned(), fed.i64(name)?);
+            }
+        }
+        Ok(manifest)
+    }
+
+    /// The facts about generations of a queue, of which the files may be one.
+    pub(crate) fn generations(&self, topic: &str, queue_id: i32) -> &[Generation] {
+        self.queues.get(&key(topic, queue_id)).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The queue offset from which on the files hold nothing that the commit log had not.
+    pub(crate) fn fed_from(&self, topic: &str, queue_id: i32) -> Option<i64> {
+        self.fed.get(&key(topic, queue_id)).copied()
+    }
+
+    /// Notes the queue offset from which on the files hold nothing that the commit log had not.
+    pub(crate) fn feed_from(&mut self, topic: &str, queue_id: i32, offset: i64) {
+        self.fed.insert(key(topic, queue_id), offset);
+    }
+
+    /// Adds the facts about the next generation of a queue; those about the present one stay, all
+    /// others go.
+    pub(crate) fn add(&mut self, topic: &str, queue_id: i32, next: Generation) {
+        let generations = self.queues.entry(key(topic, queue_id)).or_default();
+        generations.retain(|generation| generation.token == next.replaces && next.token != next.replaces);
+        // Everything before is in the files of either generation.
+        self.fed.insert(key(topic, queue_id), next.end);
+        generations.push(next);
+    }
+
+    /// Replaces the file.
+    pub(crate) fn write(&self, files: &StoreFiles) -> Result<(), StoreError> {
+        let queues: serde_json::Map<String, Value> = self
+            .queues
+            .iter()
+            .map(|(name, generations)| {
+                (name.clone(), generations.iter().map(Generation::to_value).collect::<Vec<_>>().into())
+            })
+            .collect();
+        let text = json!({"version": VERSION, "queues": queues, "fed": self.fed}).to_string();
+        let path = files.compaction_manifest();
+        files
+            .vfs
+            .write_atomic(&path, &path.with_extension("json.tmp"), text.as_bytes())
+            .at(&path, "writing the compaction manifest")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::sim_files;
+
+    fn generation(token: &str, replaces: &str, end: i64) -> Generation {
+        Generation {
+            token: token.to_owned(),
+            replaces: replaces.to_owned(),
+            end,
+            first_tombstone: Some(0),
+            files: vec![json!({"name": "0"})],
+            ..Generation::default()
+        }
+    }
+
+    fn by_token<'m>(manifest: &'m Manifest, token: &str) -> Option<&'m Generation> {
+        manifest.generations("t", 0).iter().find(|generation| generation.token == token)
+    }
+
+    #[test]
+    fn both_sides_of_a_publication_find_their_facts() {
+        let files = sim_files();
+        files.vfs.create_dir_all(&files.side()).unwrap();
+        let mut manifest = Manifest::load(&files).unwrap();
+        for (token, replaces) in [("a", ""), ("b", "a"), ("c", "b")] {
+            let mut next = generation(token, replaces, 10);
+            next.follow(by_token(&manifest, replaces), 5);
+            manifest.add("t", 0, next);
+            manifest.write(&files).unwrap();
+        }
+        let found = Manifest::load(&files).unwrap();
+        assert_eq!(found.queues, manifest.queues);
+        assert!(by_token(&found, "b").is_some() && by_token(&found, "c").is_some());
+        assert!(by_token(&found, "a").is_none() && found.generations("t", 1).is_empty());
+        assert_eq!((found.fed_from("t", 0), found.fed_from("t", 1)), (Some(10), None));
+    }
+
+    #[test]
+    fn a_file_that_does_not_parse_is_void() {
+        let files = sim_files();
+        files.vfs.create_dir_all(&files.side()).unwrap();
+        let file = files.vfs.create_new(&files.compaction_manifest()).unwrap();
+        for text in [
+            "",
+            "{",
+            "[]",
+            r#"{"version":2,"queues":{}}"#,
+            r#"{"version":1,"queues":{"t/0":[{}]}}"#,
+            r#"{"version":1,"queues":{},"fed":{"t/0":"x"}}"#,
+        ] {
+            file.set_len(0).unwrap();
+            file.write_all_at(text.as_bytes(), 0).unwrap();
+            assert!(Manifest::load(&files).unwrap().queues.is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_tombstone_keeps_its_time_within_a_sixteenth() {
+        let retention = 100_000;
+        let mut before: Option<Generation> = None;
+        // A run each ten milliseconds, each with one tombstone more, none of which may go.
+        for run in 1..=9_999 {
+            let mut next = generation("t", "t", run);
+            next.follow(before.as_ref(), run * 10);
+            before = Some(next);
+        }
+        let last = before.unwrap();
+        assert!(last.removed.len() < 400, "{}", last.removed.len());
+        for offset in 0..9_999 {
+            let seen = (offset + 1) * 10;
+            assert!(last.tombstones_below(retention, seen + 99_999) <= offset);
+            assert!(last.tombstones_below(retention, seen + 100_000 + 100_000 / 16 + 10) > offset);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_keeps_tombstones_longer() {
+        let mut first = generation("a", "", 10);
+        first.follow(None, 1_000_000);
+        assert_eq!(first.tombstones_below(1000, 5000), 0);
+        let mut second = generation("b", "a", 12);
+        second.follow(Some(&first), 5000);
+        assert_eq!(second.removed, [(12, 5000)]);
+        assert_eq!(second.tombstones_below(1000, 6000), 12);
+    }
+}

@@ -1,0 +1,113 @@
+//! `compaction/position-checkpoint`: how far each queue has been compacted.
+//!
+//! Owns when RocketMQ's file is read and written; its text is `mqstore_format::json`'s. For each
+//! queue it holds the queue offset of the last keyed record that a run has seen. Losing the file costs
+//! a broker one full run, so that one which does not parse counts as missing.
+//! `position-checkpoint.bak` is the version before.
+//!
+//! Source: `CompactionPositionMgr`, `ConfigManager#persist`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mqstore_format::json::{CompactionPositions, Dialect};
+
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+
+/// The file's name below `compaction/`.
+pub(crate) const POSITIONS_FILE: &str = "position-checkpoint";
+
+/// The name of the version before.
+pub(crate) const POSITIONS_BACKUP: &str = "position-checkpoint.bak";
+
+/// A line a queue; far more than any broker has.
+const LIMIT_BYTES: u64 = 64 << 20;
+
+/// The saved positions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Positions {
+    file: CompactionPositions,
+}
+
+impl Positions {
+    /// Reads the file below the folder `compaction`, else its backup, else none.
+    pub(crate) fn load(files: &StoreFiles, compaction: &Path) -> Result<Self, StoreError> {
+        for name in [POSITIONS_FILE, POSITIONS_BACKUP] {
+            let path = compaction.join(name);
+            match files.vfs.read_file(&path, LIMIT_BYTES) {
+                Ok(bytes) => {
+                    if let Ok(file) = CompactionPositions::parse(&bytes) {
+                        return Ok(Self { file });
+                    }
+                }
+                Err(error) if missing(&error) => {}
+                Err(error) => return Err(StoreError::io(&path, "reading the compaction positions", error)),
+            }
+        }
+        Ok(Self::default())
+    }
+
+    /// The position of a queue.
+    fn get(&self, topic: &str, queue_id: i32) -> Option<i64> {
+        self.file.get(topic, queue_id).filter(|position| *position >= 0)
+    }
+
+    /// One past the position of a queue; 0 without one.
+    pub(crate) fn end(&self, topic: &str, queue_id: i32) -> i64 {
+        self.get(topic, queue_id).map_or(0, |position| position.saturating_add(1))
+    }
+
+    /// Sets the position of a queue.
+    pub(crate) fn set(&mut self, topic: &str, queue_id: i32, position: i64) {
+        self.file.table.insert(CompactionPositions::key(topic, queue_id), position);
+    }
+
+    /// The file's text.
+    pub(crate) fn render(&self) -> String {
+        self.file.to_json(Dialect::Rocketmq53)
+    }
+}
+
+/// Whether a file of this name is not there, or is nothing that can be read as a file.
+fn missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// The path of the positions file below `compaction`.
+pub(crate) fn path_below(compaction: &Path) -> PathBuf {
+    compaction.join(POSITIONS_FILE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::sim_files;
+
+    #[test]
+    fn a_file_that_does_not_parse_counts_as_missing() {
+        let files = sim_files();
+        let compaction = files.compaction();
+        files.vfs.create_dir_all(&compaction).unwrap();
+        let write = |name: &str, text: &str| {
+            let file = files.vfs.create_new(&compaction.join(name)).unwrap();
+            file.write_all_at(text.as_bytes(), 0).unwrap();
+        };
+        let get = || Positions::load(&files, &compaction).unwrap().get("ctopic", 0);
+        assert_eq!(get(), None);
+        let mut positions = Positions::default();
+        positions.set("ctopic", 0, 13);
+        assert_eq!(
+            positions.render(),
+            "{\n\t\"empty\":false,\n\t\"queueOffsetMap\":{\n\t\t\"ctopic_0\":13\n\t}\n}"
+        );
+        write(POSITIONS_BACKUP, &positions.render());
+        assert_eq!(get(), Some(13));
+        write(POSITIONS_FILE, "{\"queueOffsetMap\":[");
+        assert_eq!(get(), Some(13));
+        files.vfs.remove_file(&path_below(&compaction)).unwrap();
+        positions.set("ctopic", 0, 20);
+        write(POSITIONS_FILE, &positions.render());
+        assert_eq!(get(), Some(20));
+    }
+}

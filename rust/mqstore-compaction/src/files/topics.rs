@@ -1,0 +1,62 @@
+//! Which topics are compaction topics.
+//!
+//! Owns that question for plans, and for whoever must not delete what a compaction still has to read.
+//! Reads the metadata and the names below `compaction/`; writes nothing.
+//!
+//! Source: `CleanupPolicyUtils#getDeletePolicy`, `CompactionStore#load`.
+
+use std::collections::BTreeSet;
+
+use mqstore_format::json::{TopicConfig, TopicTable};
+
+use super::folder::topics as topics_with_files;
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+use mqstore_meta::read_state_strictly;
+
+/// The topics that a directory knows, and those of them that have compaction files.
+pub(crate) struct CompactionTopics {
+    table: TopicTable,
+    with_files: BTreeSet<String>,
+}
+
+impl CompactionTopics {
+    /// Looks at the directory.
+    pub(crate) fn load(files: &StoreFiles) -> Result<Self, StoreError> {
+        let with_files = topics_with_files(files, &files.compaction())?.into_iter().collect();
+        let table = read_state_strictly(files)?.into_listed().table;
+        Ok(Self { table, with_files })
+    }
+
+    /// Whether RocketMQ serves this topic from compaction files.
+    pub(crate) fn contains(&self, topic: &str) -> bool {
+        match self.table.topics.get(topic) {
+            Some(config) => config
+                .attributes
+                .get(TopicConfig::CLEANUP_POLICY)
+                .is_some_and(|policy| policy == "COMPACTION"),
+            // A lost topic table: only a compaction topic has such files.
+            None => self.with_files.contains(topic),
+        }
+    }
+
+    /// Whether it is in the table or has files.
+    pub(crate) fn exists(&self, topic: &str) -> bool {
+        self.table.topics.contains_key(topic) || self.has_files(topic)
+    }
+
+    /// Whether it has compaction files.
+    pub(crate) fn has_files(&self, topic: &str) -> bool {
+        self.with_files.contains(topic)
+    }
+
+    /// Every topic of the table or with files; one with both comes twice.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.table.topics.keys().chain(&self.with_files).map(String::as_str)
+    }
+
+    /// Whether there is no compaction topic at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.names().any(|topic| self.contains(topic))
+    }
+}

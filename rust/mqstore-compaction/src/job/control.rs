@@ -1,0 +1,185 @@
+//! What a running compaction is asked, and what it answers: to end, to be slow, how far it is.
+//!
+//! Owns [`Control`], which the caller and all tasks of a job share. Nothing on disk. Any thread may ask
+//! at any time; tasks look every few hundred records.
+
+use std::time::Duration;
+
+use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+use mqstore_base::progress::Progress;
+
+/// How much a task reads and writes between two looks at [`Control`].
+const RECORDS_BETWEEN_LOOKS: u64 = 256;
+const BYTES_BETWEEN_LOOKS: u64 = 256 << 10;
+
+/// The longest sleep between two looks.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Asks running tasks to end or to be slow, and tells how far they are.
+#[derive(Debug, Default)]
+pub struct Control {
+    ended: AtomicBool,
+    bytes_per_second: AtomicU64,
+    started: Mutex<Option<Duration>>,
+    /// Read and written, for the pace.
+    moved_bytes: AtomicU64,
+    read_bytes: AtomicU64,
+    records: AtomicU64,
+    total_records: AtomicU64,
+}
+
+impl Control {
+    /// Lets all tasks together read and write at most so many bytes a second; 0 is no limit.
+    pub fn with_bytes_per_second(bytes_per_second: u64) -> Self {
+        Self { bytes_per_second: AtomicU64::new(bytes_per_second), ..Self::default() }
+    }
+
+    /// From now on tasks end with [`StoreError::Closed`] within a few hundred records.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// How many bytes were read, and how many there are to read: each record twice. The second number is
+    /// estimated from the sizes so far, and never smaller than the first.
+    pub fn progress(&self) -> Progress {
+        let records = self.records.load(Ordering::Relaxed);
+        let done_bytes = self.read_bytes.load(Ordering::Relaxed);
+        let total = u128::from(done_bytes) * u128::from(self.total_records.load(Ordering::Relaxed));
+        let total_bytes =
+            u64::try_from(total.checked_div(u128::from(records)).unwrap_or(0)).unwrap_or(u64::MAX);
+        Progress { done_bytes, total_bytes: total_bytes.max(done_bytes) }
+    }
+
+    /// How many times tasks are going to look at a record.
+    pub(crate) fn expect(&self, records: u64) {
+        self.total_records.store(records, Ordering::Relaxed);
+    }
+
+    fn passed(&self, files: &StoreFiles, counted: Counted) -> Result<(), StoreError> {
+        let Counted { records, read, wrote, .. } = counted;
+        self.records.fetch_add(records, Ordering::Relaxed);
+        self.read_bytes.fetch_add(read + counted.passed, Ordering::Relaxed);
+        let bytes = self.moved_bytes.fetch_add(read + wrote, Ordering::Relaxed) + read + wrote;
+        let limit = self.bytes_per_second.load(Ordering::Relaxed);
+        loop {
+            if self.ended.load(Ordering::Relaxed) {
+                return Err(StoreError::Closed { path: files.root.clone() });
+            }
+            if limit == 0 {
+                return Ok(());
+            }
+            let now = files.clock.monotonic();
+            let started = *self.started.lock().get_or_insert(now);
+            let due = started.saturating_add(Duration::from_secs_f64(bytes as f64 / limit as f64));
+            if due <= now {
+                return Ok(());
+            }
+            files.clock.sleep(due.saturating_sub(now).min(SLICE));
+        }
+    }
+}
+
+/// What was not told to [`Control`] yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    records: u64,
+    /// Bytes.
+    read: u64,
+    wrote: u64,
+    passed: u64,
+}
+
+/// Counts what one walk reads and writes, and looks at [`Control`] now and then.
+#[derive(Debug)]
+pub(crate) struct Meter<'a> {
+    files: &'a StoreFiles,
+    control: &'a Control,
+    counted: Counted,
+}
+
+impl<'a> Meter<'a> {
+    /// Looks at `control` before anything is done.
+    pub(crate) fn start(files: &'a StoreFiles, control: &'a Control) -> Result<Self, StoreError> {
+        let mut meter = Self { files, control, counted: Counted::default() };
+        meter.look()?;
+        Ok(meter)
+    }
+
+    /// A record was read.
+    pub(crate) fn read(&mut self, size: u32) -> Result<(), StoreError> {
+        let counted = &mut self.counted;
+        counted.records += 1;
+        counted.read += u64::from(size);
+        let bytes = counted.read + counted.wrote;
+        if counted.records < RECORDS_BETWEEN_LOOKS && bytes < BYTES_BETWEEN_LOOKS {
+            return Ok(());
+        }
+        self.look()
+    }
+
+    /// Records of so many bytes did not have to be read: progress, and no work.
+    pub(crate) fn passed(&mut self, records: u64, bytes: u64) -> Result<(), StoreError> {
+        self.counted.records += records;
+        self.counted.passed += bytes;
+        if self.counted.records < RECORDS_BETWEEN_LOOKS { Ok(()) } else { self.look() }
+    }
+
+    /// A record was written.
+    pub(crate) fn wrote(&mut self, size: u32) {
+        self.counted.wrote += u64::from(size);
+    }
+
+    /// Counts what was not counted yet.
+    pub(crate) fn look(&mut self) -> Result<(), StoreError> {
+        self.control.passed(self.files, std::mem::take(&mut self.counted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::sim_files;
+
+    #[test]
+    fn a_limit_makes_time_pass() {
+        let files = sim_files();
+        let control = Control::with_bytes_per_second(1 << 20);
+        let mut meter = Meter::start(&files, &control).unwrap();
+        let before = files.clock.monotonic();
+        for _ in 0..3 << 10 {
+            meter.read(1000).unwrap();
+            meter.wrote(24);
+        }
+        let passed = files.clock.monotonic().saturating_sub(before);
+        assert!(passed >= Duration::from_millis(2900) && passed <= Duration::from_secs(3), "{passed:?}");
+    }
+
+    #[test]
+    fn what_is_passed_over_is_progress_and_takes_no_time() {
+        let files = sim_files();
+        let control = Control::with_bytes_per_second(1 << 10);
+        control.expect(1000);
+        let mut meter = Meter::start(&files, &control).unwrap();
+        let before = files.clock.monotonic();
+        meter.passed(1000, 10_000).unwrap();
+        assert_eq!(control.progress(), Progress { done_bytes: 10_000, total_bytes: 10_000 });
+        assert_eq!(files.clock.monotonic(), before);
+    }
+
+    #[test]
+    fn an_ended_task_stops_and_progress_is_told() {
+        let files = sim_files();
+        let control = Control::default();
+        control.expect(1000);
+        let mut meter = Meter::start(&files, &control).unwrap();
+        (0..500).for_each(|_| meter.read(10).unwrap());
+        meter.look().unwrap();
+        assert_eq!(control.progress(), Progress { done_bytes: 5000, total_bytes: 10_000 });
+        control.end();
+        assert!(matches!(meter.look(), Err(StoreError::Closed { .. })));
+        assert!(Meter::start(&files, &control).is_err());
+    }
+}

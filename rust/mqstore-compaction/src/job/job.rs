@@ -1,0 +1,479 @@
+//! A compaction job's own folder: its token, its record, its staged output, and what is swept when.
+//!
+//! Owns `mqstore/jobs/`. Workers write only into folders of their own below it; only a driver writes
+//! anything else:
+//!
+//! ```text
+//! mqstore/jobs/<job id>/lock          held while the job's driver lives
+//!                       nonce         text that a worker must find
+//!                       record.json   running -> publishing -> published
+//!                       <attempt>/    one attempt's staging folder: log/ cq/
+//!                       tree          the next `compaction` folder; after the exchange, the last one
+//!                       before        the last one, where there is no exchange (see `exchange`)
+//! ```
+//!
+//! The record is what makes a job happen once. It says *publishing*, with the inode of `tree`, before
+//! the folders are exchanged, and *published* after; a driver that died between the two is found out
+//! by asking which inode `compaction` has. All of this happens under the store's lock. What no record
+//! calls published is garbage when nobody holds the job's lock; attempts that go on writing after
+//! that write into folders that nothing names.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mqstore_io::switch;
+use mqstore_io::{FileKind, LockError, StoreLock};
+use serde_json::{Value, json};
+
+use super::documents::CompactionReport;
+use super::json::{Fields, VERSION, parse};
+use super::swap::finish;
+use crate::files::folder::{hex, list_or_none};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+
+const LOCK_FILE: &str = "lock";
+const NONCE_FILE: &str = "nonce";
+const RECORD_FILE: &str = "record.json";
+const RECORD_STAGING: &str = "record.json.tmp";
+
+/// The next generation of the whole `compaction` folder.
+pub(crate) const TREE_DIR: &str = "tree";
+
+/// How the staging folders of a driver's own process are called.
+pub(crate) const LOCAL_PREFIX: &str = "local-";
+
+/// A record holds one line a queue.
+const RECORD_LIMIT_BYTES: u64 = 256 << 20;
+
+/// How many records of published jobs are kept.
+const RECORDS_KEPT: usize = 256;
+
+/// A job whose driver is this process.
+#[derive(Debug)]
+pub struct Job {
+    id: String,
+    nonce: String,
+    dir: PathBuf,
+    created_ms: i64,
+    /// Whether what it has finished stays for another run of it when it is stopped.
+    resumable: bool,
+    // Given back when the job is dropped.
+    _lock: Box<dyn StoreLock>,
+}
+
+/// The folder of a published job, with the files that it replaced. Who does not sweep it leaves that to the next job.
+#[derive(Debug)]
+#[must_use]
+pub struct Unswept {
+    dir: PathBuf,
+}
+
+impl Unswept {
+    /// Removes all but the job's record.
+    pub fn sweep(self, files: &StoreFiles) -> Result<(), StoreError> {
+        clear(files, &self.dir, &[LOCK_FILE, RECORD_FILE])?;
+        switch::step("compaction.sync_cleared_job", || files.vfs.sync_dir(&self.dir))
+            .at(&self.dir, "syncing a job's folder")
+    }
+}
+
+/// What starting a job came to.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// It runs now.
+    Running(Job),
+    /// It was published before.
+    Published(CompactionReport),
+}
+
+/// Where a job stands.
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    Running,
+    /// The folders are about to be exchanged; or they are.
+    Publishing {
+        tree_inode: u64,
+        report: CompactionReport,
+    },
+    Published(CompactionReport),
+}
+
+/// Refuses a job id that is no plain file name.
+pub fn check_job_id(id: &str) -> Result<(), StoreError> {
+    let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    if plain && !id.starts_with('.') && (1..=100).contains(&id.len()) {
+        return Ok(());
+    }
+    Err(StoreError::InvalidOption {
+        option: "job_id",
+        reason: format!(
+            "{id:?} is not 1 to 100 letters, digits, dashes, dots and underscores, the first one no dot"
+        ),
+    })
+}
+
+/// Refuses a staging name that is not one plain component, or is one of the job's own files.
+pub(crate) fn check_staging_name(name: &str) -> Result<(), StoreError> {
+    let own = [LOCK_FILE, NONCE_FILE, RECORD_FILE, RECORD_STAGING, TREE_DIR];
+    if own.contains(&name) || check_job_id(name).is_err() {
+        return Err(StoreError::InvalidOption {
+            option: "staging",
+            reason: format!("{name:?} cannot be the name of an attempt's folder"),
+        });
+    }
+    Ok(())
+}
+
+/// The folder of a job.
+pub(crate) fn job_dir(files: &StoreFiles, id: &str) -> PathBuf {
+    files.jobs().join(id)
+}
+
+/// Text that no other job has.
+pub(crate) fn fresh_token(files: &StoreFiles) -> String {
+    let environment = files.vfs.environment();
+    let mut bytes = environment.random_seed.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&environment.pid.to_be_bytes());
+    format!("{:x}-{}", files.clock.now_ms(), hex(&bytes))
+}
+
+/// Makes sure that this process sees the directory that the driver sees.
+pub(crate) fn check_nonce(files: &StoreFiles, job_id: &str, nonce: &str) -> Result<(), StoreError> {
+    let path = job_dir(files, job_id).join(NONCE_FILE);
+    let found = files.vfs.read_file(&path, 4096);
+    if found.as_ref().is_ok_and(|found| found == nonce.as_bytes()) {
+        return Ok(());
+    }
+    let what = match found {
+        Ok(_) => "is of another job".to_owned(),
+        Err(error) => format!("cannot be read ({error})"),
+    };
+    Err(StoreError::NotAStore {
+        path: files.root.clone(),
+        reason: format!(
+            "the job's token {} {what} on {}: every worker must see the store's directory under the same path, \
+             and the job must still be running",
+            path.display(),
+            files.vfs.environment().hostname
+        ),
+    })
+}
+
+impl Job {
+    /// Starts job `id`, after sweeping what dead jobs left. The caller holds the store's lock.
+    pub(crate) fn begin(files: &StoreFiles, id: &str) -> Result<Begun, StoreError> {
+        check_job_id(id)?;
+        make_dir(files, &files.side(), &files.root)?;
+        make_dir(files, &files.jobs(), &files.side())?;
+        settle(files, id)?;
+        let dir = job_dir(files, id);
+        make_dir(files, &dir, &files.jobs())?;
+        let lock = take_lock(files, id)?;
+        if let Some((State::Published(report), _)) = read_record(files, id)? {
+            return Ok(Begun::Published(report));
+        }
+        clear_but(files, &dir, |name| name == LOCK_FILE || name.starts_with(LOCAL_PREFIX))?;
+        let job = Self {
+            id: id.to_owned(),
+            nonce: fresh_token(files),
+            created_ms: files.clock.now_ms(),
+            dir,
+            resumable: false,
+            _lock: lock,
+        };
+        let nonce = job.dir.join(NONCE_FILE);
+        let staged = job.dir.join("nonce.tmp");
+        files.vfs.write_atomic(&nonce, &staged, job.nonce.as_bytes()).at(&nonce, "writing a job's token")?;
+        job.write(files, &State::Running)?;
+        Ok(Begun::Running(job))
+    }
+
+    /// Takes over a job that was planned elsewhere and whose driver is gone.
+    pub(crate) fn attach(files: &StoreFiles, id: &str) -> Result<Begun, StoreError> {
+        check_job_id(id)?;
+        let dir = job_dir(files, id);
+        let lock = take_lock(files, id)?;
+        let nonce_path = dir.join(NONCE_FILE);
+        match read_record(files, id)? {
+            Some((State::Published(report), _)) => Ok(Begun::Published(report)),
+            Some((_, created_ms)) => {
+                let nonce =
+                    files.vfs.read_file(&nonce_path, 4096).at(&nonce_path, "reading a job's token")?;
+                Ok(Begun::Running(Self {
+                    id: id.to_owned(),
+                    nonce: String::from_utf8_lossy(&nonce).into_owned(),
+                    created_ms,
+                    dir,
+                    resumable: false,
+                    _lock: lock,
+                }))
+            }
+            None => Err(unknown_job(id)),
+        }
+    }
+
+    /// Says whether what the job has finished stays when it is stopped: whoever gave it its id can run it again.
+    #[must_use]
+    pub(crate) fn resumable(mut self, resumable: bool) -> Self {
+        self.resumable = resumable;
+        self
+    }
+
+    /// Ends a run that was stopped: another one goes on with it, or its folder goes.
+    pub(crate) fn stop(self, files: &StoreFiles) -> Result<(), StoreError> {
+        if self.resumable { Ok(()) } else { self.abandon(files) }
+    }
+
+    /// The job's id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The text of the job's token file.
+    pub(crate) fn nonce(&self) -> &str {
+        &self.nonce
+    }
+
+    /// Where the next `compaction` folder is built.
+    pub(crate) fn tree(&self) -> PathBuf {
+        self.dir.join(TREE_DIR)
+    }
+
+    /// The job's folder.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Milliseconds since the job was planned, by the wall clock: the driver may be another process.
+    pub(crate) fn elapsed_ms(&self, files: &StoreFiles) -> u64 {
+        u64::try_from(files.clock.now_ms().saturating_sub(self.created_ms)).unwrap_or(0)
+    }
+
+    /// Notes that the folder with this inode is about to become `compaction`.
+    pub(crate) fn publishing(
+        &self,
+        files: &StoreFiles,
+        tree_inode: u64,
+        report: &CompactionReport,
+    ) -> Result<(), StoreError> {
+        self.write(files, &State::Publishing { tree_inode, report: report.clone() })
+    }
+
+    /// Notes that the job is published; all but its record can go.
+    pub(crate) fn published(
+        self,
+        files: &StoreFiles,
+        report: &CompactionReport,
+    ) -> Result<Unswept, StoreError> {
+        self.write(files, &State::Published(report.clone()))?;
+        Ok(Unswept { dir: self.dir })
+    }
+
+    /// Ends a job that will not be published and removes its folder.
+    pub fn abandon(self, files: &StoreFiles) -> Result<(), StoreError> {
+        remove_folder(files, &self.dir)
+    }
+
+    fn write(&self, files: &StoreFiles, state: &State) -> Result<(), StoreError> {
+        write_record(files, &self.dir, &self.id, self.created_ms, state)
+    }
+}
+
+/// The report of a published job; `None` when there is no such job or it was not published.
+///
+/// # Errors
+/// [`StoreError::InvalidOption`] for an id that cannot be one or a record that does not parse.
+pub fn published_report(files: &StoreFiles, id: &str) -> Result<Option<CompactionReport>, StoreError> {
+    check_job_id(id)?;
+    Ok(match read_record(files, id)? {
+        Some((State::Published(report), _)) => Some(report),
+        _ => None,
+    })
+}
+
+fn unknown_job(id: &str) -> StoreError {
+    StoreError::InvalidOption {
+        option: "job_id",
+        reason: format!(
+            "job {id} is not known here: it was never planned, or swept after its driver ended; plan it again"
+        ),
+    }
+}
+
+fn take_lock(files: &StoreFiles, id: &str) -> Result<Box<dyn StoreLock>, StoreError> {
+    let path = job_dir(files, id).join(LOCK_FILE);
+    files.vfs.lock(&path).map_err(|error| match error {
+        LockError::Held { .. } => StoreError::Busy {
+            reason: format!("job {id} is being run by another driver ({} is locked); wait for it or choose another job id", path.display()),
+        },
+        LockError::Io(error) if error.kind() == io::ErrorKind::NotFound => unknown_job(id),
+        LockError::Io(error) => StoreError::io(&path, "locking a job", error),
+    })
+}
+
+/// Makes a folder in `parent`, durably.
+pub(crate) fn make_dir(files: &StoreFiles, dir: &Path, parent: &Path) -> Result<(), StoreError> {
+    files.vfs.create_dir_all(dir).at(dir, "creating a folder")?;
+    switch::step("compaction.sync_job_name", || files.vfs.sync_dir(parent)).at(parent, "syncing a folder")
+}
+
+/// Removes everything in `dir` but the names in `keep`.
+fn clear(files: &StoreFiles, dir: &Path, keep: &[&str]) -> Result<(), StoreError> {
+    clear_but(files, dir, |name| keep.contains(&name))
+}
+
+fn clear_but(files: &StoreFiles, dir: &Path, keep: impl Fn(&str) -> bool) -> Result<(), StoreError> {
+    for entry in list_or_none(files, dir)? {
+        if entry.name.to_str().is_some_and(&keep) {
+            continue;
+        }
+        let path = dir.join(&entry.name);
+        match entry.stat.kind {
+            FileKind::Directory => remove_folder(files, &path)?,
+            _ => gone_or(files.vfs.remove_file(&path)).at(&path, "sweeping a job's folder")?,
+        }
+    }
+    Ok(())
+}
+
+/// Removes a folder of a job, or the job's own.
+fn remove_folder(files: &StoreFiles, dir: &Path) -> Result<(), StoreError> {
+    gone_or(files.vfs.remove_dir_all(dir)).at(dir, "sweeping a job's folder")
+}
+
+/// A late attempt of the job may still be at work where something is removed; the next sweep gets the rest.
+fn gone_or(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
+            Ok(())
+        }
+        removed => removed,
+    }
+}
+
+/// Finishes what drivers that died left: records that say *publishing* get their answer, staged
+/// output of dead jobs goes. Job `current` is left to its caller. The store's lock is held.
+pub(crate) fn settle(files: &StoreFiles, current: &str) -> Result<(), StoreError> {
+    finish(files)?;
+    let jobs = files.jobs();
+    let mut published = Vec::new();
+    for entry in list_or_none(files, &jobs)? {
+        let Some(id) = entry.name.to_str().filter(|id| check_job_id(id).is_ok()) else {
+            continue;
+        };
+        if entry.stat.kind != FileKind::Directory {
+            continue;
+        }
+        let dir = jobs.join(id);
+        if is_running(files, &dir)? {
+            continue;
+        }
+        // A record that cannot be read may be of a later version; its job is left alone.
+        let Ok(record) = read_record(files, id) else {
+            continue;
+        };
+        match record {
+            Some((State::Publishing { tree_inode, report }, created_ms))
+                if compaction_inode(files)? == Some(tree_inode) =>
+            {
+                write_record(files, &dir, id, created_ms, &State::Published(report))?;
+                clear(files, &dir, &[LOCK_FILE, RECORD_FILE])?;
+                published.push((created_ms, dir));
+            }
+            Some((State::Published(_), created_ms)) => {
+                clear(files, &dir, &[LOCK_FILE, RECORD_FILE])?;
+                published.push((created_ms, dir));
+            }
+            _ if id == current => {}
+            _ => remove_folder(files, &dir)?,
+        }
+    }
+    published.sort();
+    let surplus = published.len().saturating_sub(RECORDS_KEPT);
+    for (_, dir) in published.into_iter().take(surplus).filter(|(_, dir)| !dir.ends_with(current)) {
+        remove_folder(files, &dir)?;
+    }
+    switch::step("compaction.sync_swept_jobs", || files.vfs.sync_dir(&jobs))
+        .at(&jobs, "syncing the folder of jobs")
+}
+
+/// Whether a driver runs a job here, in whatever process.
+pub(crate) fn any_running(files: &StoreFiles) -> Result<bool, StoreError> {
+    for entry in list_or_none(files, &files.jobs())? {
+        if entry.stat.kind == FileKind::Directory && is_running(files, &files.jobs().join(&entry.name))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn is_running(files: &StoreFiles, dir: &Path) -> Result<bool, StoreError> {
+    let lock = dir.join(LOCK_FILE);
+    Ok(files.vfs.lock_holder(&lock).at(&lock, "looking at a job's lock")?.is_some())
+}
+
+/// The inode of the folder that job `id` is about to publish; `None` when its record says nothing of it.
+pub(crate) fn tree_inode(files: &StoreFiles, id: &str) -> Result<Option<u64>, StoreError> {
+    Ok(match read_record(files, id)? {
+        Some((State::Publishing { tree_inode, .. }, _)) => Some(tree_inode),
+        _ => None,
+    })
+}
+
+/// The inode of `compaction`; `None` when there is no such folder.
+pub(crate) fn compaction_inode(files: &StoreFiles) -> Result<Option<u64>, StoreError> {
+    let path = files.compaction_place();
+    match files.vfs.stat(&path) {
+        Ok(stat) => Ok(Some(stat.inode)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::io(&path, "looking at the compaction folder", error)),
+    }
+}
+
+fn write_record(
+    files: &StoreFiles,
+    dir: &Path,
+    id: &str,
+    created_ms: i64,
+    state: &State,
+) -> Result<(), StoreError> {
+    let (name, tree_inode, report) = match state {
+        State::Running => ("running", None, None),
+        State::Publishing { tree_inode, report } => {
+            ("publishing", Some(*tree_inode), Some(report.to_value()))
+        }
+        State::Published(report) => ("published", None, Some(report.to_value())),
+    };
+    let record = json!({
+        "version": VERSION,
+        "job_id": id,
+        "state": name,
+        "created_ms": created_ms,
+        "tree_inode": tree_inode,
+        "report": report,
+    });
+    let path = dir.join(RECORD_FILE);
+    files
+        .vfs
+        .write_atomic(&path, &dir.join(RECORD_STAGING), record.to_string().as_bytes())
+        .at(&path, "writing a job's record")
+}
+
+fn read_record(files: &StoreFiles, id: &str) -> Result<Option<(State, i64)>, StoreError> {
+    let path = job_dir(files, id).join(RECORD_FILE);
+    let bytes = match files.vfs.read_file(&path, RECORD_LIMIT_BYTES) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StoreError::io(&path, "reading a job's record", error)),
+    };
+    let value = parse("job record", &String::from_utf8_lossy(&bytes))?;
+    let fields = Fields::versioned("job record", &value)?;
+    let report = || CompactionReport::from_value(fields.optional("report").unwrap_or(&Value::Null));
+    let state = match fields.text("state")? {
+        "publishing" => State::Publishing { tree_inode: fields.u64("tree_inode")?, report: report()? },
+        "published" => State::Published(report()?),
+        _ => State::Running,
+    };
+    Ok(Some((state, fields.i64("created_ms")?)))
+}

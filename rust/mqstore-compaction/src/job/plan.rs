@@ -1,0 +1,500 @@
+//! Deciding what a compaction job does.
+//!
+//! Owns [`plan`] and [`plan_locked`]: which queues, which records of each, which lengths, and from
+//! which generation of the files. The store's lock is held while a plan is made, so that the end of
+//! the log, of the queues and of the compaction files belong together; it is not held while the tasks
+//! run. Writes nothing but the job's own folder, and not even that for [`preview`].
+//!
+//! The snapshot of a queue ends where the log ends. What the compaction files hold comes from there;
+//! what follows comes from the commit log, by way of the consume queue where that can be trusted: the
+//! store was closed cleanly and nothing is known against the queue. Otherwise the log is walked.
+//!
+//! Source of what a compaction topic is: `CleanupPolicyUtils#getDeletePolicy`, `CompactionStore#load`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use mqstore_io::{Access, StoreLock};
+
+use super::documents::{CompactionPlan, LogPart, QueueTask};
+use super::job::{Begun, Job, fresh_token};
+use super::options::{CompactionOptions, Keyless};
+use super::publish::lock_store;
+use crate::files::folder::{check_names, queue_ids};
+use crate::files::geometry::CompactionGeometry;
+use crate::files::manifest::{Generation, Manifest};
+use crate::files::positions::Positions;
+use crate::files::state::{GenerationState, Known};
+use crate::files::topics::CompactionTopics;
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
+use mqstore_log::consume_queue::{ConsumeQueue, QueueSet};
+
+/// Queue entries that one read fetches.
+const CHUNK_UNITS: usize = 16_384;
+
+/// A plan, and the job that it belongs to.
+#[derive(Debug)]
+pub struct Planned {
+    /// What to do.
+    pub plan: CompactionPlan,
+    /// To be kept until the plan is published or abandoned; `None` when it was published before.
+    pub job: Option<Job>,
+}
+
+/// Plans the compaction of `topics` (`None`: all compaction topics) and starts the job.
+///
+/// # Errors
+/// [`StoreError::Locked`] while anybody has the store open for writing,
+/// [`StoreError::TopicNotFound`], [`StoreError::InvalidOption`] for a topic that is no compaction
+/// topic (without `force`), [`StoreError::Busy`] when another driver runs a job of the same id.
+pub fn plan(
+    files: &StoreFiles,
+    topics: Option<&[String]>,
+    options: &CompactionOptions,
+) -> Result<Planned, StoreError> {
+    require_store(files)?;
+    let held = lock_store(files)?;
+    plan_locked(files, held.as_ref(), topics, options)
+}
+
+/// As [`plan`], for a caller that holds the store's lock.
+pub fn plan_locked(
+    files: &StoreFiles,
+    _held: &dyn StoreLock,
+    topics: Option<&[String]>,
+    options: &CompactionOptions,
+) -> Result<Planned, StoreError> {
+    begin(files, &Planner::new(files, options)?, topics)
+}
+
+/// As [`plan_locked`], for the process that has the store open for writing, and so holds its lock.
+pub fn plan_open(
+    files: &StoreFiles,
+    topics: Option<&[String]>,
+    options: &CompactionOptions,
+    open: &OpenStore<'_>,
+) -> Result<Planned, StoreError> {
+    begin(files, &Planner::of_open(files, options, open)?, topics)
+}
+
+fn begin(
+    files: &StoreFiles,
+    planner: &Planner<'_>,
+    topics: Option<&[String]>,
+) -> Result<Planned, StoreError> {
+    begin_chosen(files, planner, planner.choose(topics)?)
+}
+
+/// Plans a job of `planner` for these topics and starts it.
+pub(crate) fn begin_chosen(
+    files: &StoreFiles,
+    planner: &Planner<'_>,
+    topics: Chosen,
+) -> Result<Planned, StoreError> {
+    let options = planner.options;
+    let id = options.job_id.clone().unwrap_or_else(|| format!("compact-{}", fresh_token(files)));
+    let job = match Job::begin(files, &id)? {
+        Begun::Running(job) => job.resumable(options.job_id.is_some()),
+        Begun::Published(report) => {
+            let plan = CompactionPlan {
+                job_id: id,
+                root: files.root.clone(),
+                tasks: Vec::new(),
+                skipped: Vec::new(),
+                published: Some(report),
+            };
+            return Ok(Planned { plan, job: None });
+        }
+    };
+    match planner.plan(topics, &id, job.nonce()) {
+        Ok(plan) => Ok(Planned { plan, job: Some(job) }),
+        Err(error) => {
+            // The first error is the one to report; the next job sweeps what this leaves.
+            let _ = job.abandon(files);
+            Err(error)
+        }
+    }
+}
+
+/// What [`plan`] would decide; takes no lock and writes nothing. Its tasks cannot be run.
+///
+/// # Errors
+/// As [`plan`], but for the lock.
+pub fn preview(
+    files: &StoreFiles,
+    topics: Option<&[String]>,
+    options: &CompactionOptions,
+) -> Result<CompactionPlan, StoreError> {
+    require_store(files)?;
+    let planner = Planner::new(files, options)?;
+    let topics = planner.choose(topics)?;
+    planner.plan(topics, options.job_id.as_deref().unwrap_or("preview"), "")
+}
+
+/// Refuses a directory that is no store before anything is written to it.
+pub(crate) fn require_store(files: &StoreFiles) -> Result<(), StoreError> {
+    let mut folders = files.log_folders()?.all();
+    folders.push(files.compaction());
+    if folders.iter().any(|folder| files.vfs.stat(folder).is_ok()) {
+        return Ok(());
+    }
+    Err(StoreError::NotAStore {
+        path: files.root.clone(),
+        reason: "it has neither a commitlog nor a compaction folder".to_owned(),
+    })
+}
+
+/// What an open store knows better than its files.
+pub struct OpenStore<'a> {
+    /// Its queues.
+    pub queues: &'a Arc<QueueSet>,
+    /// Dispatches what was appended, and says how far that is.
+    pub catch_up: &'a dyn Fn() -> Result<u64, StoreError>,
+}
+
+/// What a plan is made from.
+pub(crate) struct Planner<'a> {
+    pub(crate) files: &'a StoreFiles,
+    pub(crate) options: &'a CompactionOptions,
+    topics: CompactionTopics,
+    pub(crate) list: Arc<SegmentList>,
+    pub(crate) queues: Arc<QueueSet>,
+    open: Option<&'a OpenStore<'a>>,
+    /// Whether consume queues may be followed.
+    pub(crate) trusted: bool,
+    /// No consume queue points behind this log position.
+    covered: u64,
+    /// The only queues to plan, each with one past the last queue offset that was restored of it.
+    pub(crate) restored: Option<BTreeMap<(String, i32), i64>>,
+}
+
+/// The topics that are to be compacted, and what was left out.
+pub(crate) struct Chosen {
+    pub(crate) topics: BTreeSet<String>,
+    pub(crate) skipped: Vec<String>,
+}
+
+/// A queue, and one past the last queue offset that was found of it.
+pub(crate) type Ended = ((String, i32), i64);
+
+impl<'a> Planner<'a> {
+    pub(crate) fn new(files: &'a StoreFiles, options: &'a CompactionOptions) -> Result<Self, StoreError> {
+        options.geometry()?;
+        let list = SegmentList::load_if_any(files)?;
+        let queues = QueueSet::load(files, 0, Access::Read)?;
+        queues.recover_bounds()?;
+        let ends = queues.all().iter().map(|queue| queue.max_physical_end()).max();
+        let covered = ends.and_then(|end| u64::try_from(end).ok()).unwrap_or(0).max(list.min_offset());
+        let clean = files.vfs.stat(&files.abort()).is_err();
+        Ok(Self {
+            topics: CompactionTopics::load(files)?,
+            trusted: clean && covered <= list.end_offset(),
+            covered,
+            list: Arc::new(list),
+            queues: Arc::new(queues),
+            open: None,
+            files,
+            options,
+            restored: None,
+        })
+    }
+
+    pub(crate) fn of_open(
+        files: &'a StoreFiles,
+        options: &'a CompactionOptions,
+        open: &'a OpenStore<'a>,
+    ) -> Result<Self, StoreError> {
+        options.geometry()?;
+        Ok(Self {
+            topics: CompactionTopics::load(files)?,
+            trusted: true,
+            covered: (open.catch_up)()?,
+            list: Arc::new(SegmentList::load_if_any(files)?),
+            queues: Arc::clone(open.queues),
+            open: Some(open),
+            files,
+            options,
+            restored: None,
+        })
+    }
+
+    fn exists(&self, topic: &str) -> bool {
+        self.topics.exists(topic) || self.queues.topics().contains_key(topic)
+    }
+
+    pub(crate) fn choose(&self, topics: Option<&[String]>) -> Result<Chosen, StoreError> {
+        let mut skipped = Vec::new();
+        let mut chosen = BTreeSet::new();
+        match topics {
+            Some(topics) => {
+                for topic in topics {
+                    self.require_compactable(topic)?;
+                    chosen.insert(topic.clone());
+                }
+            }
+            None => {
+                for topic in self.topics.names() {
+                    if self.topics.contains(topic) && check_names(topic, 0).is_ok() {
+                        chosen.insert(topic.to_owned());
+                    } else if self.topics.has_files(topic) {
+                        skipped.push(format!("{topic}: has compaction files, but is no compaction topic"));
+                    }
+                }
+            }
+        }
+        Ok(Chosen { topics: chosen, skipped })
+    }
+
+    fn require_compactable(&self, topic: &str) -> Result<(), StoreError> {
+        check_names(topic, 0)?;
+        if !self.exists(topic) {
+            return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
+        }
+        if self.options.force || self.topics.contains(topic) {
+            return Ok(());
+        }
+        Err(StoreError::InvalidOption {
+            option: "topics",
+            reason: format!(
+                "{topic} is no compaction topic, so that RocketMQ would not serve what is compacted: create it with the \
+                 attribute cleanup.policy=COMPACTION (it cannot be changed later), or force it"
+            ),
+        })
+    }
+
+    /// Every queue of `topics` that may hold a record, one past the last queue offset that the walked part of
+    /// the log has of it, and where the log ends.
+    pub(crate) fn queues_of(&self, topics: &BTreeSet<String>) -> Result<(Vec<Ended>, u64), StoreError> {
+        let known = self.queues.topics();
+        let mut found: BTreeMap<&str, BTreeMap<i32, i64>> = BTreeMap::new();
+        let mut unknown = false;
+        for topic in topics {
+            let ids = found.entry(topic).or_default();
+            ids.extend(queue_ids(self.files, &self.files.compaction(), topic)?.into_iter().map(|id| (id, 0)));
+            let in_queues = known.get(topic).filter(|_| self.trusted);
+            unknown |= in_queues.is_none();
+            ids.extend(in_queues.into_iter().flatten().map(|id| (*id, 0)));
+        }
+        // Without a consume queue to trust, only the log knows which queues there are.
+        let from = if unknown { self.list.min_offset() } else { self.covered };
+        let log_end = if self.open.is_some() {
+            // Everything that was appended before has its entry.
+            self.covered
+        } else {
+            self.look_through(from, |topic, queue_id, queue_offset| {
+                if let Some(ids) = found.get_mut(topic) {
+                    let end = ids.entry(queue_id).or_insert(0);
+                    *end = queue_offset.saturating_add(1).max(*end);
+                }
+            })?
+        };
+        let queues = found
+            .into_iter()
+            .flat_map(|(topic, ids)| ids.into_iter().map(move |(id, end)| ((topic.to_owned(), id), end)))
+            .filter(|((topic, id), _)| check_names(topic, *id).is_ok())
+            .collect();
+        Ok((queues, log_end))
+    }
+
+    /// Calls `visit` for each record from log position `from` on; where the log ends.
+    fn look_through(&self, from: u64, mut visit: impl FnMut(&str, i32, i64)) -> Result<u64, StoreError> {
+        let list = Arc::clone(&self.list);
+        let mut scanner = LogScanner::new(list, from, u64::MAX >> 1, ScanChecks { crc: true });
+        loop {
+            match scanner.next_item()? {
+                ScanItem::Record(record) => visit(record.topic, record.queue_id, record.queue_offset),
+                ScanItem::Filler { .. } => {}
+                ScanItem::End { offset } => return Ok(offset),
+                // A torn tail ends the log. Other damage makes the tasks that meet it fail.
+                ScanItem::Damaged(damage) => {
+                    if scanner.skip(&damage)?.is_none() {
+                        return Ok(damage.offset);
+                    }
+                }
+            }
+        }
+    }
+
+    fn plan(&self, chosen: Chosen, job_id: &str, nonce: &str) -> Result<CompactionPlan, StoreError> {
+        let mut plan = CompactionPlan {
+            job_id: job_id.to_owned(),
+            root: self.files.root.clone(),
+            tasks: Vec::new(),
+            skipped: chosen.skipped,
+            published: None,
+        };
+        let (queues, log_end) = self.queues_of(&chosen.topics)?;
+        let manifest = Manifest::load(self.files)?;
+        let positions = Positions::load(self.files, &self.files.compaction())?;
+        let now_ms = self.files.clock.now_ms();
+        let mut geometry = None;
+        let mut states = Vec::new();
+        for ((topic, queue_id), scanned_to) in queues {
+            if self.restored.is_some() && self.restored_to(&topic, queue_id).is_none() {
+                continue;
+            }
+            match GenerationState::load(self.files, &topic, queue_id) {
+                Ok(state) => {
+                    geometry = geometry.or(state.geometry);
+                    states.push((topic, queue_id, state, scanned_to));
+                }
+                Err(error @ StoreError::Corrupt { .. }) => {
+                    plan.skipped.push(format!("{topic}/{queue_id}: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let geometry = match geometry {
+            Some(geometry) => geometry,
+            None => self.options.geometry()?,
+        };
+        for (topic, queue_id, state, scanned_to) in states {
+            if !state.blocked.is_empty() {
+                plan.skipped.push(format!("{topic}/{queue_id}: {}", state.blocked.join("; ")));
+                continue;
+            }
+            let restored = self.restored_to(&topic, queue_id);
+            // What is known of lost files does not hold for what takes their place.
+            let read = positions.end(&topic, queue_id);
+            let facts = state.known(self.files, &manifest, &topic, queue_id)?.compacted_to(read);
+            let known = facts.generation.filter(|_| restored.is_none());
+            let previous_end = match restored {
+                Some(end) => end,
+                None => self.previous_end(&topic, queue_id, &facts)?,
+            };
+            let log = self.log_part(&topic, queue_id, previous_end, log_end);
+            if restored.is_some() && log.queue_from > previous_end {
+                plan.skipped
+                    .push(format!("{topic}/{queue_id}: the log lost more of it meanwhile; restore again"));
+                continue;
+            }
+            if previous_end == 0 && log.queue_from >= log.queue_to && log.scan_from >= log.log_end {
+                continue;
+            }
+            let tombstones_below = self.tombstones_below(known, now_ms);
+            let end = scanned_to.max(log.queue_to);
+            if !self.options.force
+                && known.is_some_and(|known| self.is_unchanged(known, end, tombstones_below))
+            {
+                plan.skipped.push(format!("{topic}/{queue_id}: unchanged"));
+                continue;
+            }
+            let mut task = self.task(topic, queue_id, state, geometry, log, (job_id, nonce));
+            task.previous_end = previous_end;
+            task.restored = restored.is_some();
+            let in_log = u64::try_from(task.log.queue_to - task.log.queue_from).unwrap_or(0);
+            task.records = in_log.saturating_add(known.map_or(0, Generation::records));
+            task.tombstones_below = tombstones_below;
+            plan.tasks.push(task);
+        }
+        if let Some(open) = self.open {
+            // Every entry that the tasks follow is of a record before this.
+            let end = (open.catch_up)()?;
+            for task in &mut plan.tasks {
+                if task.log.scan_from == task.log.log_end {
+                    task.log.scan_from = end;
+                }
+                task.log.log_end = end;
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Up to where a queue is read from its compaction files. What was fed to them is read from the commit log as
+    /// far as that has all of it: that costs less, and has the messages without a key.
+    fn previous_end(&self, topic: &str, queue_id: i32, known: &Known<'_>) -> Result<i64, StoreError> {
+        let queue = self.trusted_queue(topic, queue_id).filter(|queue| queue.max_offset() >= known.end);
+        let Some(queue) = queue else { return Ok(known.end) };
+        let mut from = known.fed_from.max(queue.min_offset());
+        let mut offset = from;
+        while offset < known.end {
+            let mut seen = 0;
+            queue.read_each(offset, CHUNK_UNITS, |at, unit| {
+                seen += 1;
+                // Retention took it, or there was damage: the copy is all there is.
+                if !unit.is_valid()
+                    || u64::try_from(unit.physical_offset).is_ok_and(|at| at < self.list.min_offset())
+                {
+                    from = at + 1;
+                }
+            })?;
+            if seen == 0 {
+                return Ok(known.end);
+            }
+            offset += seen;
+        }
+        Ok(from.min(known.end))
+    }
+
+    fn trusted_queue(&self, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
+        self.queues.get(topic, queue_id).filter(|queue| self.trusted && queue.damaged().is_none())
+    }
+
+    fn restored_to(&self, topic: &str, queue_id: i32) -> Option<i64> {
+        self.restored.as_ref()?.get(&(topic.to_owned(), queue_id)).copied()
+    }
+
+    /// The queue offset below which tombstones need not be kept any more.
+    fn tombstones_below(&self, known: Option<&Generation>, now_ms: i64) -> i64 {
+        match self.options.tombstone_retention_ms {
+            0 => i64::MAX,
+            retention => known.map_or(0, |known| known.tombstones_below(retention, now_ms)),
+        }
+    }
+
+    /// Whether a run over a queue that ends at `end` would leave everything as it is.
+    fn is_unchanged(&self, known: &Generation, end: i64, tombstones_below: i64) -> bool {
+        let all_stays = known.first_tombstone.is_none_or(|first| first >= tombstones_below)
+            && (known.keyless == 0 || self.options.keyless == Keyless::Keep);
+        end <= known.end && all_stays
+    }
+
+    fn task(
+        &self,
+        topic: String,
+        queue_id: i32,
+        state: GenerationState,
+        geometry: CompactionGeometry,
+        log: LogPart,
+        (job_id, nonce): (&str, &str),
+    ) -> QueueTask {
+        QueueTask {
+            job_id: job_id.to_owned(),
+            nonce: nonce.to_owned(),
+            root: self.files.root.clone(),
+            topic,
+            queue_id,
+            geometry: state.geometry.unwrap_or(geometry),
+            memory_bytes: self.options.memory_bytes,
+            confirm_keys: self.options.confirm_keys,
+            keyless: self.options.keyless,
+            tombstones_below: 0,
+            restored: false,
+            records: 0,
+            generation: state.token,
+            previous_end: state.end,
+            log,
+        }
+    }
+
+    fn log_part(&self, topic: &str, queue_id: i32, previous_end: i64, log_end: u64) -> LogPart {
+        let queue = self.trusted_queue(topic, queue_id);
+        let queue_file_bytes = self.queues.file_bytes();
+        // A queue that has no files while its sisters have is a queue without a message.
+        let sisters = self.trusted && self.queues.topics().contains_key(topic);
+        let (queue_from, queue_to, scan_from) = match queue {
+            Some(queue) => (queue.min_offset().max(previous_end), queue.max_offset(), self.covered),
+            None if sisters && self.queues.get(topic, queue_id).is_none() => (0, 0, self.covered),
+            None => (0, 0, self.list.min_offset()),
+        };
+        LogPart {
+            queue_from,
+            queue_to: queue_to.max(queue_from),
+            queue_file_bytes,
+            scan_from: scan_from.min(log_end),
+            log_end,
+        }
+    }
+}

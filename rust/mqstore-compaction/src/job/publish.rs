@@ -1,0 +1,435 @@
+//! Making the new generations the ones that everybody reads, in one step.
+//!
+//! Owns [`publish`] and [`publish_locked`], which only a driver calls, under the store's lock:
+//!
+//! ```text
+//! 1  each result against its task, each file against its length and CRC, each queue against the
+//!    generation that it was planned from; what fails is skipped and reported
+//! 2  the commit log is synced as far as it was compacted
+//! 3  jobs/<id>/tree becomes the next `compaction` folder: hard links and the new files, all synced
+//! 4  the manifest gets what is known of the next generations, then the record says "publishing",
+//!    with the inode of tree                                                       -- durable
+//! 5  compaction <-> jobs/<id>/tree                                 -- the one step; see `exchange`
+//! 6  both parent folders are synced
+//! 7  the record says "published"; everything else of the job is swept
+//! ```
+//!
+//! A crash before 5 leaves the old generation of every queue, one after 5 the new one; between 5 and 6
+//! a power loss leaves either. Nothing in RocketMQ's folders is changed in place, and what the old
+//! folder holds besides is in the new one under the same inodes. Readers that have old files open keep
+//! them.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mqstore_format::{Crc31, MIN_RECORD_BYTES, RecordView, offset_file_name};
+use mqstore_io::switch;
+use mqstore_io::{Access, FileKind, LockError, StoreLock, VfsFile};
+use serde_json::json;
+
+use super::documents::{
+    CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult, pair_value,
+};
+use super::job::{Begun, Job, Unswept, check_nonce, check_staging_name, job_dir, settle};
+use super::options::Keyless;
+use super::swap::exchange;
+use super::writer::{STAGED_LOGS, STAGED_QUEUES};
+use crate::files::geometry::UNIT_BYTES;
+use crate::files::manifest::{Generation, Manifest};
+use crate::files::state::GenerationState;
+use crate::files::tree::{NextTree, Replacement};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_log::commit_log::{SegmentList, read_record};
+
+/// Bytes that one read fetches when a file is checked.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Publishes what the tasks of `plan` made. `job` is the one that planning returned; without it the
+/// job is taken over from a driver that is gone.
+///
+/// A job that was published before returns its report and does nothing.
+///
+/// # Errors
+/// [`StoreError::Locked`] while anybody has the store open for writing; I/O errors. After an error everybody still
+/// reads the old generation, or, when the last step failed, wholly the new one.
+pub fn publish(
+    files: &StoreFiles,
+    job: Option<Job>,
+    plan: &CompactionPlan,
+    results: &[TaskResult],
+) -> Result<CompactionReport, StoreError> {
+    let _held = lock_store(files)?;
+    publish_held(files, job, plan, results, 0)
+}
+
+/// As [`publish`], for a caller that holds the store's lock.
+pub fn publish_locked(
+    files: &StoreFiles,
+    _held: &dyn StoreLock,
+    job: Option<Job>,
+    plan: &CompactionPlan,
+    results: &[TaskResult],
+) -> Result<CompactionReport, StoreError> {
+    publish_held(files, job, plan, results, 0)
+}
+
+/// As [`publish`], in a process that holds the store's lock; the commit log is durable up to `durable`.
+pub(crate) fn publish_held(
+    files: &StoreFiles,
+    job: Option<Job>,
+    plan: &CompactionPlan,
+    results: &[TaskResult],
+    durable: u64,
+) -> Result<CompactionReport, StoreError> {
+    let (report, unswept) = publish_unswept(files, job, plan, results, durable)?;
+    if let Some(unswept) = unswept {
+        unswept.sweep(files)?;
+        settle(files, &plan.job_id)?;
+    }
+    Ok(report)
+}
+
+/// As [`publish_held`]; the files that were replaced are still there, for the caller to remove.
+pub fn publish_unswept(
+    files: &StoreFiles,
+    job: Option<Job>,
+    plan: &CompactionPlan,
+    results: &[TaskResult],
+    durable: u64,
+) -> Result<(CompactionReport, Option<Unswept>), StoreError> {
+    if let Some(report) = &plan.published {
+        return Ok((report.clone(), None));
+    }
+    let job = if let Some(job) = job {
+        job
+    } else {
+        settle(files, &plan.job_id)?;
+        match Job::attach(files, &plan.job_id)? {
+            Begun::Running(job) => job,
+            Begun::Published(report) => return Ok((report, None)),
+        }
+    };
+    if job.id() != plan.job_id || files.root != plan.root {
+        return Err(StoreError::InvalidOption {
+            option: "plan",
+            reason: format!("it is of job {} in {}", plan.job_id, plan.root.display()),
+        });
+    }
+    check_nonce(files, job.id(), job.nonce())?;
+    let mut report = CompactionReport { job_id: plan.job_id.clone(), ..CompactionReport::default() };
+    report.skipped.clone_from(&plan.skipped);
+    let accepted = accept(files, &job, plan, results, &mut report)?;
+    report.elapsed_ms = job.elapsed_ms(files);
+    if !accepted.is_empty() {
+        sync_log(files, results, durable)?;
+        let replacements: Vec<_> = accepted.iter().map(|accepted| accepted.replacement(&job)).collect();
+        switch(files, &job, &replacements, &report, || note(files, &job, &accepted))?;
+    }
+    report.elapsed_ms = job.elapsed_ms(files);
+    let unswept = job.published(files, &report)?;
+    Ok((report, Some(unswept)))
+}
+
+/// What [`publish`] would report, after all its checks; the job is over, and nothing is published.
+///
+/// # Errors
+/// I/O errors.
+pub fn rehearse(
+    files: &StoreFiles,
+    job: Option<Job>,
+    plan: &CompactionPlan,
+    results: &[TaskResult],
+) -> Result<CompactionReport, StoreError> {
+    if let Some(report) = &plan.published {
+        return Ok(report.clone());
+    }
+    let mut report = CompactionReport { job_id: plan.job_id.clone(), ..CompactionReport::default() };
+    report.skipped.clone_from(&plan.skipped);
+    if let Some(job) = job {
+        let checked = accept(files, &job, plan, results, &mut report).map(|_| ());
+        report.elapsed_ms = job.elapsed_ms(files);
+        checked.and(job.abandon(files))?;
+    }
+    Ok(report)
+}
+
+/// Takes the store's lock.
+pub(crate) fn lock_store(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {
+    let path = files.lock();
+    files.vfs.lock(&path).map_err(|error| match error {
+        LockError::Held { pid } => StoreError::Locked { path, pid },
+        LockError::Io(error) => StoreError::io(&path, "locking the store", error),
+    })
+}
+
+/// A result that can be published.
+struct Accepted<'a> {
+    task: &'a QueueTask,
+    result: &'a TaskResult,
+}
+
+impl Accepted<'_> {
+    fn replacement(&self, job: &Job) -> Replacement<'_> {
+        Replacement {
+            topic: &self.task.topic,
+            queue_id: self.task.queue_id,
+            staging: job.dir().join(&self.result.staging),
+            pairs: &self.result.pairs,
+            position: self.result.position,
+        }
+    }
+}
+
+/// The results that can be published; the others are reported as skipped.
+fn accept<'a>(
+    files: &StoreFiles,
+    job: &Job,
+    plan: &'a CompactionPlan,
+    results: &'a [TaskResult],
+    report: &mut CompactionReport,
+) -> Result<Vec<Accepted<'a>>, StoreError> {
+    let mut accepted = Vec::new();
+    let mut seen = HashSet::new();
+    let list = SegmentList::load_if_any(files)?;
+    for task in &plan.tasks {
+        let name = format!("{}/{}", task.topic, task.queue_id);
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        let result =
+            results.iter().find(|result| result.topic == task.topic && result.queue_id == task.queue_id);
+        let reason = match result {
+            None => Some("no task returned a result for it".to_owned()),
+            Some(result) => match &result.failed {
+                Some(failed) => Some(failed.clone()),
+                None => refuse(files, job, task, result, &list)?,
+            },
+        };
+        match (reason, result) {
+            (None, Some(result)) => {
+                report.add(&result.counts);
+                report.queues.push(json!({
+                    "topic": task.topic,
+                    "queue_id": task.queue_id,
+                    "counts": result.counts.to_value(),
+                    "worker": result.worker.to_value(),
+                    "staging": result.staging,
+                }));
+                accepted.push(Accepted { task, result });
+            }
+            (Some(reason), _) => report.skipped.push(format!("{name}: {reason}")),
+            (None, None) => {}
+        }
+    }
+    Ok(accepted)
+}
+
+/// Why a result cannot be published, if so.
+fn refuse(
+    files: &StoreFiles,
+    job: &Job,
+    task: &QueueTask,
+    result: &TaskResult,
+    list: &SegmentList,
+) -> Result<Option<String>, StoreError> {
+    if result.job_id != job.id() || check_staging_name(&result.staging).is_err() {
+        return Ok(Some(format!("the result names job {:?} and folder {:?}", result.job_id, result.staging)));
+    }
+    let state = match GenerationState::load(files, &task.topic, task.queue_id) {
+        Err(error @ StoreError::Corrupt { .. }) => return Ok(Some(error.to_string())),
+        state => state?,
+    };
+    if state.token != task.generation {
+        return Ok(Some(
+            "its files changed while it was compacted (a broker or another job was here); compact it again"
+                .to_owned(),
+        ));
+    }
+    if let Some(tail) = &result.log_tail
+        && !holds(files, list, tail)?
+    {
+        return Ok(Some("the commit log no longer holds what was compacted; compact it again".to_owned()));
+    }
+    Output { files, dir: job_dir(files, job.id()).join(&result.staging), task, result }.check()
+}
+
+/// Whether the log still has the record, or has dropped it at its other end since.
+fn holds(files: &StoreFiles, list: &SegmentList, tail: &LogTail) -> Result<bool, StoreError> {
+    if tail.physical_offset < list.min_offset() {
+        return Ok(true);
+    }
+    let bytes = match read_record(files, list, tail.physical_offset, tail.size as usize) {
+        Err(StoreError::Corrupt { .. }) => return Ok(false),
+        bytes => bytes?,
+    };
+    Ok(RecordView::decode(bytes.as_slice()).is_ok_and(|record| {
+        record.size == tail.size
+            && record.queue_offset == tail.queue_offset
+            && record.store_timestamp == tail.store_timestamp
+    }))
+}
+
+/// The files that an attempt says it wrote.
+struct Output<'a> {
+    files: &'a StoreFiles,
+    dir: PathBuf,
+    task: &'a QueueTask,
+    result: &'a TaskResult,
+}
+
+impl Output<'_> {
+    /// Compares every file with what the result says; the inner value is what is wrong.
+    fn check(&self) -> Result<Option<String>, StoreError> {
+        let geometry = self.task.geometry;
+        let mut units: u64 = 0;
+        for (at, pair) in self.result.pairs.iter().enumerate() {
+            if geometry.log_file_bytes.checked_mul(at as u64) != Some(pair.base) {
+                return Ok(Some(format!(
+                    "its output has a file at {} that does not belong there",
+                    pair.base
+                )));
+            }
+            let name = offset_file_name(pair.base);
+            let log = self.dir.join(STAGED_LOGS).join(&name);
+            let queue = self.dir.join(STAGED_QUEUES).join(&name);
+            for (path, len, said) in
+                [(&log, geometry.log_file_bytes, &pair.log), (&queue, geometry.queue_file_bytes, &pair.queue)]
+            {
+                if let Some(wrong) = self.check_file(path, len, said)? {
+                    return Ok(Some(wrong));
+                }
+            }
+            if let Some(wrong) = self.check_first_record(&log)? {
+                return Ok(Some(wrong));
+            }
+            let marker = u64::from(at + 1 < self.result.pairs.len());
+            if pair.units.checked_add(marker).and_then(|all| all.checked_mul(UNIT_BYTES))
+                != Some(pair.queue.used_bytes)
+            {
+                return Ok(Some(format!("{} does not hold {} entries", queue.display(), pair.units)));
+            }
+            units = units.saturating_add(pair.units);
+        }
+        if units != self.result.counts.survivors {
+            return Ok(Some(format!(
+                "its files hold {units} records, its result says {}",
+                self.result.counts.survivors
+            )));
+        }
+        Ok(None)
+    }
+
+    fn check_file(&self, path: &Path, len: u64, said: &OutputFile) -> Result<Option<String>, StoreError> {
+        let wrong = |what: &str| Ok(Some(format!("{} {what}", path.display())));
+        match self.files.vfs.stat(path) {
+            Ok(stat) if stat.kind == FileKind::File && stat.len == len && said.used_bytes <= len => {}
+            Ok(_) => return wrong("has not the length that it should have"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return wrong("is missing: does every worker see the same directory?");
+            }
+            Err(error) => return Err(StoreError::io(path, "looking at a staged file", error)),
+        }
+        let file = self.files.vfs.open(path, Access::Read).at(path, "opening a staged file")?;
+        let found = crc_of(file.as_ref(), said.used_bytes).at(path, "checking a staged file")?;
+        if switch::on("compaction.staged_crc") && found != said.crc {
+            return wrong("is not what its worker wrote (CRC)");
+        }
+        Ok(None)
+    }
+
+    /// A log file starts with a record of this queue.
+    fn check_first_record(&self, path: &Path) -> Result<Option<String>, StoreError> {
+        let file = self.files.vfs.open(path, Access::Read).at(path, "opening a staged file")?;
+        let mut head = vec![0; MIN_RECORD_BYTES];
+        file.read_exact_at(&mut head, 0).at(path, "checking a staged file")?;
+        let size = head.first_chunk::<4>().map_or(0, |size| u32::from_be_bytes(*size));
+        if u64::from(size) > self.task.geometry.log_file_bytes {
+            return Ok(Some(format!("{} does not start with a record", path.display())));
+        }
+        head.resize((size as usize).max(MIN_RECORD_BYTES), 0);
+        file.read_exact_at(&mut head, 0).at(path, "checking a staged file")?;
+        let ours = RecordView::decode(&head)
+            .is_ok_and(|record| record.topic == self.task.topic && record.queue_id == self.task.queue_id);
+        Ok((!ours).then(|| format!("{} does not start with a record of this queue", path.display())))
+    }
+}
+
+/// The checksum of the first `len` bytes.
+pub(crate) fn crc_of(file: &dyn VfsFile, len: u64) -> io::Result<u32> {
+    let mut crc = Crc31::new();
+    let mut chunk = vec![0; CHUNK_BYTES.min(len as usize)];
+    let mut position = 0;
+    while position < len {
+        let part = ((len - position) as usize).min(chunk.len());
+        let part = chunk.get_mut(..part).unwrap_or_default();
+        file.read_exact_at(part, position)?;
+        crc.update(part);
+        position += part.len() as u64;
+    }
+    Ok(crc.finish())
+}
+
+/// A compacted record must never outlive its original by a power loss: the queue offset would be
+/// given out again, and a broker drops what it has already.
+fn sync_log(files: &StoreFiles, results: &[TaskResult], durable: u64) -> Result<(), StoreError> {
+    let Some(tail) =
+        results.iter().filter_map(|result| result.log_tail).map(|tail| tail.physical_offset).max()
+    else {
+        return Ok(());
+    };
+    if tail < durable {
+        return Ok(());
+    }
+    let list = SegmentList::load(files)?;
+    for segment in list.segments().iter().filter(|segment| segment.base_offset() <= tail) {
+        let synced = segment.file().and_then(|file| switch::step("compaction.sync_log", || file.sync_data()));
+        synced.at(&segment.path(), "syncing the commit log")?;
+    }
+    switch::step("compaction.sync_log_folder", || files.sync_logs())
+}
+
+/// Steps 3 to 6; `note` writes the manifest, when the tree is there.
+pub(crate) fn switch(
+    files: &StoreFiles,
+    job: &Job,
+    replacements: &[Replacement<'_>],
+    report: &CompactionReport,
+    note: impl FnOnce() -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let tree = job.tree();
+    NextTree::build(files, &tree, replacements)?;
+    switch::step("compaction.sync_tree_name", || files.vfs.sync_dir(job.dir()))
+        .at(job.dir(), "syncing a job's folder")?;
+    note()?;
+    let inode = files.vfs.stat(&tree).at(&tree, "looking at the next generation")?.inode;
+    job.publishing(files, inode, report)?;
+    exchange(files, job)
+}
+
+/// Notes what is known of the next generations, beside what is known of the present ones.
+fn note(files: &StoreFiles, job: &Job, accepted: &[Accepted<'_>]) -> Result<(), StoreError> {
+    let mut manifest = Manifest::load(files)?;
+    let now_ms = files.clock.now_ms();
+    for Accepted { task, result } in accepted {
+        let (topic, queue_id) = (task.topic.as_str(), task.queue_id);
+        let present = GenerationState::load(files, topic, queue_id)?;
+        let before = present.known(files, &manifest, topic, queue_id)?.generation;
+        let read = result.log_tail.map_or(0, |tail| tail.queue_offset.saturating_add(1));
+        let mut next = Generation {
+            token: GenerationState::load_from(files, &job.tree(), topic, queue_id)?.own_token(),
+            replaces: before.map_or_else(|| present.own_token(), |before| before.token.clone()),
+            job_id: job.id().to_owned(),
+            end: read.max(task.previous_end),
+            first_tombstone: result.first_tombstone,
+            keyless: if task.keyless == Keyless::Keep { result.counts.keyless } else { 0 },
+            removed: Vec::new(),
+            files: result.pairs.iter().map(pair_value).collect(),
+        };
+        // What is known of lost files says nothing about those that another store had.
+        next.follow(before.filter(|_| !task.restored), now_ms);
+        manifest.add(topic, queue_id, next);
+    }
+    manifest.write(files)
+}

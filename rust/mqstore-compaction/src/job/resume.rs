@@ -1,0 +1,74 @@
+//! What a job that was stopped had finished, for the run that goes on with it.
+//!
+//! Owns `result.json` in the staging folder of a queue:
+//!
+//! ```text
+//! jobs/<id>/local-<n>/log, cq        written and synced first
+//!                     result.json    then this: the task, and what came out
+//! ```
+//!
+//! It counts for the same task of the same job: the same generation, the same part of the log, the same options. What it
+//! says of the files is checked when they are published, as that of any other worker.
+
+use std::io;
+use std::path::Path;
+
+use serde_json::json;
+
+use super::documents::{QueueTask, TaskResult};
+use super::json::{Fields, parse};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+
+const RESULT_FILE: &str = "result.json";
+const LIMIT_BYTES: u64 = 64 << 20;
+
+/// Notes that the task is finished.
+pub(crate) fn note(
+    files: &StoreFiles,
+    task: &QueueTask,
+    staging: &Path,
+    result: &TaskResult,
+) -> Result<(), StoreError> {
+    let path = staging.join(RESULT_FILE);
+    let text = json!({ "task": task.to_json()?, "result": result.to_json() }).to_string();
+    files
+        .vfs
+        .write_atomic(&path, &path.with_extension("tmp"), text.as_bytes())
+        .at(&path, "noting a finished queue")
+}
+
+/// The result of the task, if an earlier run of the job had one; otherwise what that run left of it goes.
+pub(crate) fn take_up(
+    files: &StoreFiles,
+    task: &QueueTask,
+    staging: &Path,
+) -> Result<Option<TaskResult>, StoreError> {
+    let path = staging.join(RESULT_FILE);
+    match files.vfs.read_file(&path, LIMIT_BYTES) {
+        // One that does not parse was never finished, or is of another version.
+        Ok(bytes) => {
+            if let Some(result) = known(&String::from_utf8_lossy(&bytes), task) {
+                return Ok(Some(result));
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(StoreError::io(&path, "reading what was finished", error)),
+    }
+    match files.vfs.remove_dir_all(staging) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(StoreError::io(staging, "removing an unfinished folder", error))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn known(text: &str, task: &QueueTask) -> Option<TaskResult> {
+    let value = parse("finished queue", text).ok()?;
+    let fields = Fields::of("finished queue", &value).ok()?;
+    let of = QueueTask::from_json(fields.text("task").ok()?).ok()?;
+    let result = TaskResult::from_json(fields.text("result").ok()?).ok()?;
+    // Of a run only its token is new, and the count of records is a guess.
+    let same = QueueTask { nonce: task.nonce.clone(), records: task.records, ..of } == *task;
+    (same && result.failed.is_none()).then_some(result)
+}

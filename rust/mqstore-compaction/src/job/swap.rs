@@ -1,0 +1,135 @@
+//! The step that makes the next `compaction` folder the one that everybody reads.
+//!
+//! Owns `mqstore/compaction.switch`, which is there only while this is done in two steps:
+//!
+//! ```text
+//! compaction <-> jobs/<id>/tree                  one call; where the file system has none for it:
+//!
+//! 1  compaction.switch = "<id>"                  durable: who finds no `compaction` looks into tree
+//! 2  compaction      -> jobs/<id>/before         from here on the new generation counts
+//! 3  jobs/<id>/tree  -> compaction
+//! 4  compaction.switch goes
+//! ```
+//!
+//! Across a crash: before 2 all is as it was; after it readers of ours find the next folder where it lies
+//! ([`StoreFiles::compaction`]), and whoever holds the store's lock next ends what was begun ([`finish`]). A program that
+//! knows nothing of this finds no `compaction` between 2 and 3; if it makes a folder of its own then, that one stays, and the
+//! one that was moved away goes to `mqstore/lost+found`.
+
+use std::io;
+use std::path::Path;
+
+use mqstore_io::switch;
+
+use super::job::{Job, check_job_id, compaction_inode, job_dir, tree_inode};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+
+/// Where the last folder lies between the steps, below the job's.
+const BEFORE_DIR: &str = "before";
+
+/// Makes the job's tree the `compaction` folder; the last one lies in the job's folder then. Its record says already that
+/// it is published.
+pub(crate) fn exchange(files: &StoreFiles, job: &Job) -> Result<(), StoreError> {
+    let (tree, compaction) = (job.tree(), files.compaction_place());
+    let switched = if compaction_inode(files)?.is_some() {
+        match files.vfs.exchange(&tree, &compaction) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return in_two_steps(files, job),
+            outcome => outcome,
+        }
+    } else {
+        files.vfs.rename_noreplace(&tree, &compaction)
+    };
+    switched.map_err(|error| cannot_move(&compaction, error))?;
+    sync_both(files, job.dir())
+}
+
+fn in_two_steps(files: &StoreFiles, job: &Job) -> Result<(), StoreError> {
+    let (note, compaction) = (files.compaction_switch(), files.compaction_place());
+    files
+        .vfs
+        .write_atomic(&note, &note.with_extension("switch.tmp"), job.id().as_bytes())
+        .at(&note, "noting a publication")?;
+    let before = job.dir().join(BEFORE_DIR);
+    files.vfs.rename_noreplace(&compaction, &before).map_err(|error| cannot_move(&compaction, error))?;
+    finish(files).map(drop)
+}
+
+/// Ends a publication in two steps that was begun; what a person should know of it. The store's lock is held.
+pub fn finish(files: &StoreFiles) -> Result<Option<String>, StoreError> {
+    let note = files.compaction_switch();
+    let id = match files.vfs.read_file(&note, 4096) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StoreError::io(&note, "reading the note of a publication", error)),
+    };
+    if check_job_id(&id).is_err() {
+        return Err(StoreError::corrupt(&note, 0, "it names no job"));
+    }
+    let (dir, compaction) = (job_dir(files, &id), files.compaction_place());
+    let (tree, before) = (dir.join(super::job::TREE_DIR), dir.join(BEFORE_DIR));
+    let (next, last) = (is_there(files, &tree)?, is_there(files, &before)?);
+    let mut said = None;
+    match compaction_inode(files)? {
+        None if next => {
+            files.vfs.rename_noreplace(&tree, &compaction).at(&compaction, "publishing the compaction")?;
+        }
+        None if last => {
+            files
+                .vfs
+                .rename_noreplace(&before, &compaction)
+                .at(&compaction, "putting the generation back")?;
+        }
+        Some(inode) if last && tree_inode(files, &id)? != Some(inode) => {
+            said = Some(keep(files, &before)?);
+        }
+        _ => {}
+    }
+    sync_both(files, &dir)?;
+    files.vfs.remove_file(&note).at(&note, "removing the note of a publication")?;
+    switch::step("compaction.sync_switch_note", || files.vfs.sync_dir(&files.side()))
+        .at(&files.side(), "syncing a folder")?;
+    Ok(said)
+}
+
+/// Keeps what was moved aside, after another program made a folder in its place.
+fn keep(files: &StoreFiles, before: &Path) -> Result<String, StoreError> {
+    let folder = files.lost_and_found();
+    files.ensure_folder(&folder)?;
+    let kept = folder.join(format!("compaction.{}", files.clock.now_ms()));
+    files.vfs.rename(before, &kept).at(&kept, "keeping the last generation")?;
+    switch::step("compaction.sync_kept", || files.vfs.sync_dir(&folder)).at(&folder, "syncing a folder")?;
+    Ok(format!(
+        "{}: another program made this folder anew while a compaction was being published; what was there before is kept as {}",
+        files.compaction_place().display(),
+        kept.display()
+    ))
+}
+
+fn is_there(files: &StoreFiles, path: &Path) -> Result<bool, StoreError> {
+    match files.vfs.stat(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => found.map(|_| true).at(path, "looking at a compaction folder"),
+    }
+}
+
+fn cannot_move(compaction: &Path, error: io::Error) -> StoreError {
+    if error.kind() != io::ErrorKind::CrossesDevices {
+        return StoreError::io(compaction, "publishing the compaction", error);
+    }
+    StoreError::Unsupported {
+        path: compaction.to_path_buf(),
+        reason: "the file system cannot move this folder, as where a container's image has it; nothing was changed: compact \
+                 a copy of the store (output) and use that"
+            .to_owned(),
+    }
+}
+
+fn sync_both(files: &StoreFiles, job: &Path) -> Result<(), StoreError> {
+    switch::step("compaction.sync_switch", || files.vfs.sync_dir(&files.root))
+        .at(&files.root, "syncing the store's folder")?;
+    match switch::step("compaction.sync_old_tree", || files.vfs.sync_dir(job)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome.at(job, "syncing a job's folder"),
+    }
+}

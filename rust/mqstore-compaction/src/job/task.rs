@@ -1,0 +1,331 @@
+//! The compaction of one queue by one worker.
+//!
+//! Owns [`run_task`], a pure step: it reads the snapshot that the plan names and writes new files into
+//! a staging folder of its own, which nobody reads before the driver publishes it. It may run in any
+//! process that sees the directory, any number of times, also at the same time; attempts differ in
+//! their folder only, and what one that died left is swept. A result is complete when it is returned:
+//! files and folders are synced.
+//!
+//! Two walks over the records: the first gathers the keys, the second copies the newest record of every
+//! key. One without a body is a tombstone: it is copied while a slow reader may need it, which is what
+//! the plan says. The whole KEYS text is the key; records whose KEYS are blank are counted, and dropped
+//! as by RocketMQ unless the task says otherwise.
+//!
+//! Source: `CompactionLog#getOffsetMap`, `#shouldRetainMsg`, `#asyncPutMessage`.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_io::switch;
+
+use mqstore_format::RecordView;
+use mqstore_format::properties::KEYS;
+
+use super::control::{Control, Meter};
+use super::digests::{KeyCollector, Seed, Verdicts};
+use super::documents::{QueueTask, TaskResult, Worker};
+use super::job::{check_nonce, check_staging_name, job_dir};
+use super::key_map::Equality;
+use super::options::Keyless;
+use super::writer::{GenerationWriter, WrittenGeneration};
+use crate::read::source::{Met, Stretch, walk};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_log::commit_log::CommitLog;
+
+/// File of the keys in a staging folder.
+const KEYS_FILE: &str = "keys";
+
+/// Compacts the queue of `task` into the folder `staging`, which must lie in the job's folder and must
+/// not exist yet. `worker` is noted in the result.
+///
+/// Damage in the source does not fail the call: the result says why the queue was left out.
+///
+/// # Errors
+/// [`StoreError::NotAStore`] when this process does not see the driver's directory,
+/// [`StoreError::InvalidOption`] for a staging folder elsewhere, [`StoreError::Closed`] when `control`
+/// asks for it, and I/O errors.
+pub fn run_task(
+    files: &StoreFiles,
+    task: &QueueTask,
+    staging: &Path,
+    worker: Worker,
+    control: &Control,
+) -> Result<TaskResult, StoreError> {
+    begin_task(files, None, task, staging, worker, control)?.finish(files)
+}
+
+/// A task whose files are written, and not synced.
+#[derive(Debug)]
+pub(crate) struct WrittenTask {
+    result: TaskResult,
+    written: Option<WrittenGeneration>,
+    staging: PathBuf,
+    job: PathBuf,
+}
+
+impl WrittenTask {
+    /// The folder.
+    pub(crate) fn staging(&self) -> &Path {
+        &self.staging
+    }
+
+    /// Syncs files and folders; then the result is complete.
+    pub(crate) fn finish(self, files: &StoreFiles) -> Result<TaskResult, StoreError> {
+        let (staging, job) = (self.staging.as_path(), self.job.as_path());
+        if let Some(written) = self.written {
+            written.sync(files)?;
+        }
+        switch::step("compaction.sync_staging", || files.vfs.sync_dir(staging))
+            .at(staging, "syncing a staging folder")?;
+        switch::step("compaction.sync_staging_name", || files.vfs.sync_dir(job))
+            .at(job, "syncing a job's folder")?;
+        Ok(self.result)
+    }
+}
+
+/// All of [`run_task`] but the syncs; `log` is the commit log of this process, where it writes it.
+pub(crate) fn begin_task(
+    files: &StoreFiles,
+    log: Option<&Arc<CommitLog>>,
+    task: &QueueTask,
+    staging: &Path,
+    worker: Worker,
+    control: &Control,
+) -> Result<WrittenTask, StoreError> {
+    attempt(files, task, staging, worker, |result| {
+        compact(&Input { files, log, task, control }, staging, result).map(Some)
+    })
+}
+
+/// Makes the folder of an attempt and lets `work` fill it and the result; what stands in the way of this queue alone is
+/// told in the result.
+pub(crate) fn attempt(
+    files: &StoreFiles,
+    task: &QueueTask,
+    staging: &Path,
+    worker: Worker,
+    work: impl FnOnce(&mut TaskResult) -> Result<Option<WrittenGeneration>, StoreError>,
+) -> Result<WrittenTask, StoreError> {
+    let name = staging.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    check_staging_name(name)?;
+    let job = job_dir(files, &task.job_id);
+    if staging.parent() != Some(job.as_path()) {
+        return Err(StoreError::InvalidOption {
+            option: "staging",
+            reason: format!("{} does not lie in the job's folder {}", staging.display(), job.display()),
+        });
+    }
+    check_nonce(files, &task.job_id, &task.nonce)?;
+    files.vfs.create_dir(staging).at(staging, "creating a staging folder")?;
+    let mut result = TaskResult::begun(task, name, worker);
+    let written = match work(&mut result) {
+        Ok(written) => written,
+        Err(
+            error @ (StoreError::Corrupt { .. }
+            | StoreError::TooLarge { .. }
+            | StoreError::Busy { .. }
+            | StoreError::InvalidOption { .. }),
+        ) => {
+            result = TaskResult::begun(task, name, result.worker);
+            result.failed = Some(error.to_string());
+            None
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(WrittenTask { result, written, staging: staging.to_path_buf(), job })
+}
+
+/// Where a task reads, and who holds its reins.
+#[derive(Clone, Copy)]
+pub(crate) struct Input<'a> {
+    pub(crate) files: &'a StoreFiles,
+    /// The commit log of this process, where it writes it.
+    pub(crate) log: Option<&'a Arc<CommitLog>>,
+    pub(crate) task: &'a QueueTask,
+    pub(crate) control: &'a Control,
+}
+
+impl Input<'_> {
+    /// When two of its keys are the same.
+    pub(crate) fn equality(&self) -> Equality {
+        if self.task.confirm_keys { Equality::FullKeys } else { Equality::Digests }
+    }
+}
+
+fn compact(
+    input: &Input<'_>,
+    staging: &Path,
+    result: &mut TaskResult,
+) -> Result<WrittenGeneration, StoreError> {
+    let Input { files, task, .. } = *input;
+    let keys = staging.join(KEYS_FILE);
+    let seed = Seed::of_nonce(&task.nonce);
+    let mut collector = KeyCollector::create(files, &keys, input.equality(), seed)?;
+    gather(input, Stretch::WHOLE, result, &mut |_, key| key.map_or(Ok(()), |key| collector.add(key)))?;
+    refuse_keyless(task, result.counts.keyless)?;
+    let verdicts = collector.finish(task.memory_bytes)?;
+    result.counts.keys = verdicts.keys;
+    result.counts.rounds = verdicts.rounds;
+    let records = (result.counts.before, result.counts.keyless == 0);
+    let writer = GenerationWriter::create(files, staging, task.geometry, 0)?;
+    let written = Copy { input: *input, verdicts: &verdicts, writer }
+        .survivors(Stretch::WHOLE, records, result)?
+        .finish(false)?;
+    result.pairs = written.pairs().to_vec();
+    files.vfs.remove_file(&keys).at(&keys, "removing the file of keys")?;
+    Ok(written)
+}
+
+/// What the first walk does with a record and its key, if it has one.
+pub(crate) type Each<'e> = dyn FnMut(&RecordView<'_>, Option<&str>) -> Result<(), StoreError> + 'e;
+
+/// The first walk: counts the records of `stretch` and hands each to `each`, with its key.
+pub(crate) fn gather(
+    input: &Input<'_>,
+    stretch: Stretch,
+    result: &mut TaskResult,
+    each: &mut Each<'_>,
+) -> Result<(), StoreError> {
+    let mut meter = Meter::start(input.files, input.control)?;
+    let (counts, position) = (&mut result.counts, &mut result.position);
+    result.log_tail = walk(input.files, input.log, input.task, stretch, None, &mut |met| {
+        let Met::Record(record) = met else { return Ok(()) };
+        meter.read(record.size)?;
+        counts.before += 1;
+        counts.bytes_before += u64::from(record.size);
+        let key = compaction_key(record);
+        if key.is_some() {
+            counts.tombstones += u64::from(record.body.is_empty());
+            *position = Some(record.queue_offset);
+        } else {
+            counts.keyless += 1;
+        }
+        each(record, key.as_deref())
+    })?;
+    meter.look()
+}
+
+/// Refuses records without a key where the task says so.
+pub(crate) fn refuse_keyless(task: &QueueTask, keyless: u64) -> Result<(), StoreError> {
+    if task.keyless == Keyless::Refuse && keyless > 0 {
+        return Err(StoreError::InvalidOption {
+            option: "keyless",
+            reason: format!("{keyless} messages have no key, which is refused"),
+        });
+    }
+    Ok(())
+}
+
+/// Which records stay.
+pub(crate) struct Rule<'a> {
+    pub(crate) task: &'a QueueTask,
+    pub(crate) verdicts: &'a Verdicts,
+}
+
+impl Rule<'_> {
+    /// Whether a record stays: `ordinal` is that of its key, if it has one.
+    pub(crate) fn keeps(&self, ordinal: Option<u64>, queue_offset: i64, is_tombstone: bool) -> bool {
+        match ordinal {
+            None => self.task.keyless == Keyless::Keep,
+            Some(ordinal) => {
+                self.verdicts.is_newest(ordinal)
+                    && !(is_tombstone && queue_offset < self.task.tombstones_below)
+            }
+        }
+    }
+}
+
+/// The second walk.
+pub(crate) struct Copy<'a> {
+    pub(crate) input: Input<'a>,
+    /// What is known of the records of the stretch; the first keyed one has ordinal 0.
+    pub(crate) verdicts: &'a Verdicts,
+    pub(crate) writer: GenerationWriter<'a>,
+}
+
+impl<'a> Copy<'a> {
+    /// Copies what stays of `stretch`, which has so many records, and whether each has a key.
+    pub(crate) fn survivors(
+        mut self,
+        stretch: Stretch,
+        (records, all_keyed): (u64, bool),
+        result: &mut TaskResult,
+    ) -> Result<GenerationWriter<'a>, StoreError> {
+        let Input { files, log, task, control } = self.input;
+        let verdicts = self.verdicts;
+        let rule = Rule { task, verdicts };
+        let mut meter = Meter::start(files, control)?;
+        let (mut seen, mut ordinal) = (0, 0);
+        // Where every record has a key, a record's number is that of its verdict.
+        let wants = |number| !all_keyed || verdicts.is_newest(number);
+        walk(files, log, task, stretch, Some(&wants), &mut |met| {
+            let record = match met {
+                Met::Record(record) => record,
+                Met::Passed { records, bytes } => {
+                    seen += records;
+                    ordinal += records;
+                    return meter.passed(records, bytes);
+                }
+            };
+            meter.read(record.size)?;
+            seen += 1;
+            let own = compaction_key(record).map(|_| ordinal);
+            ordinal += u64::from(own.is_some());
+            let is_tombstone = record.body.is_empty();
+            if rule.keeps(own, record.queue_offset, is_tombstone) {
+                if own.is_some() && is_tombstone {
+                    result.counts.tombstones_kept += 1;
+                    result.first_tombstone.get_or_insert(record.queue_offset);
+                }
+                result.counts.survivors += 1;
+                result.counts.bytes_after += u64::from(record.size);
+                meter.wrote(record.size);
+                self.writer.append(record)?;
+            }
+            Ok(())
+        })?;
+        meter.look()?;
+        if (seen, ordinal) != (records, verdicts.records) {
+            return Err(StoreError::Busy {
+                reason: format!("{}/{} changed while it was compacted", task.topic, task.queue_id),
+            });
+        }
+        Ok(self.writer)
+    }
+}
+
+/// The key that a record is compacted by: its whole KEYS text, `None` when that is blank.
+pub(crate) fn compaction_key<'a>(record: &RecordView<'a>) -> Option<Cow<'a, str>> {
+    // Text that is not UTF-8 is read as Java reads it, with replacement characters.
+    let keys = match record.keys() {
+        Some(keys) => Cow::Borrowed(keys),
+        None => String::from_utf8_lossy(record.properties.get_raw(KEYS)?),
+    };
+    (!keys.chars().all(is_java_whitespace)).then_some(keys)
+}
+
+/// `Character#isWhitespace`: Unicode spaces but the non-breaking ones, and a few controls.
+fn is_java_whitespace(character: char) -> bool {
+    match character {
+        '\t'..='\r' | '\u{1c}'..='\u{1f}' => true,
+        '\u{85}' | '\u{a0}' | '\u{2007}' | '\u{202f}' => false,
+        _ => character.is_whitespace(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_java_whitespace;
+
+    #[test]
+    fn blank_is_what_java_calls_blank() {
+        for blank in [' ', '\t', '\u{b}', '\u{1c}', '\u{2028}', '\u{3000}', '\u{1680}'] {
+            assert!(is_java_whitespace(blank), "{blank:?}");
+        }
+        for other in ['a', '\u{a0}', '\u{2007}', '\u{202f}', '\u{85}', '\u{200b}', '\0'] {
+            assert!(!is_java_whitespace(other), "{other:?}");
+        }
+    }
+}

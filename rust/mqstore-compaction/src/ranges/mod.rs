@@ -1,0 +1,176 @@
+//! The compaction of one huge queue by several workers.
+//!
+//! Owns the steps that take the place of one [`super::run_task`], and what they leave for each other in staging
+//! folders. Three rounds of steps, each any number of processes that see the directory, without anything passing
+//! between them but files and short answers; the driver alone goes from round to round:
+//!
+//! ```text
+//! scan    a stretch of the queue   ->  keys-000 keys-001 ...   its keys, by share: equal keys, equal share
+//!                                      records                 [keyed, tombstone:1][queue offset:8][size:4] each
+//! decide  a share of the keys      ->  superseded              a bit a keyed record: a later one has its key
+//! (next)  the driver               :   where each pair of files of the result begins
+//! copy    some pairs of files      ->  log/ cq/                what stays, byte for byte as one task writes it
+//! (next)  the driver               :   all pairs in one folder: the result of the queue
+//! ```
+//!
+//! A stretch is read along the consume queue. Where that does not agree with the log, or anything else fails in the
+//! first round, the queue is compacted as a whole. An attempt differs from another one in its folder's name only, so
+//! that all of this may be repeated, run twice at the same time, and be left behind. The intermediate files are not
+//! synced: after a crash of the machine there is no job that reads them.
+
+mod copy;
+mod decide;
+mod documents;
+mod notes;
+mod scan;
+mod split;
+
+use std::path::Path;
+
+pub use documents::{Next, Step};
+pub use split::{Strategy, expected_bytes, split};
+
+use super::job::control::Control;
+use super::job::documents::{QueueTask, TaskResult, Worker};
+use super::job::task::{Input, attempt, begin_task, refuse_keyless};
+use super::job::writer::{STAGED_LOGS, STAGED_QUEUES};
+use decide::folders;
+use documents::{Piece, Plan};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_format::offset_file_name;
+
+/// Runs one step in the folder `staging`, which must lie in the job's folder and must not exist yet.
+///
+/// # Errors
+/// As [`super::run_task`].
+pub fn run_step(
+    files: &StoreFiles,
+    step: &Step,
+    staging: &Path,
+    worker: Worker,
+    control: &Control,
+) -> Result<TaskResult, StoreError> {
+    let task = step.task();
+    let input = Input { files, log: None, task, control };
+    let written = match step {
+        Step::Whole(task) => begin_task(files, None, task, staging, worker, control),
+        Step::Scan(scan) => attempt(files, task, staging, worker, |result| {
+            scan::run(&input, scan, staging, result).map(|()| None)
+        }),
+        Step::Decide(decide) => attempt(files, task, staging, worker, |result| {
+            decide::run(&input, decide, staging, result).map(|()| None)
+        }),
+        Step::Copy(copy) => {
+            attempt(files, task, staging, worker, |result| copy::run(&input, copy, staging, result).map(Some))
+        }
+    };
+    written?.finish(files)
+}
+
+/// What follows a round of steps of one queue, with what each of them answered.
+///
+/// # Errors
+/// [`StoreError::InvalidOption`] for answers that are not those of the steps, and I/O errors.
+pub fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -> Result<Next, StoreError> {
+    let matches = steps.len() == answers.len()
+        && steps.iter().zip(answers).all(|(step, answer)| step.task().is_of(answer));
+    let done = |result| Next::Done(Box::new(result));
+    let mismatch = || StoreError::InvalidOption {
+        option: "answers",
+        reason: format!("{} answers are not those of {} steps", answers.len(), steps.len()),
+    };
+    let first = steps.first().filter(|_| matches).ok_or_else(mismatch)?;
+    if let Some(failed) = answers.iter().find(|answer| answer.failed.is_some()) {
+        return Ok(match first {
+            Step::Scan(_) => Next::Steps(vec![Step::Whole(first.task().clone())]),
+            _ => done(failed.clone()),
+        });
+    }
+    let outcome = match first {
+        Step::Whole(_) => answers.first().cloned().ok_or_else(mismatch).map(done),
+        Step::Scan(scan) => after_scan(&scan.plan, answers).map(Next::Steps),
+        Step::Decide(decide) => decide::after(files, decide, answers).map(Next::Steps),
+        Step::Copy(copy) => gathered(files, copy, answers).map(done),
+    };
+    match outcome {
+        Err(
+            error @ (StoreError::Corrupt { .. } | StoreError::Busy { .. } | StoreError::InvalidOption { .. }),
+        ) => {
+            let mut result = TaskResult::begun(first.task(), "", Worker::default());
+            result.failed = Some(error.to_string());
+            Ok(done(result))
+        }
+        outcome => outcome,
+    }
+}
+
+/// The shares to decide, when all stretches were scanned.
+fn after_scan(plan: &Plan, answers: &[TaskResult]) -> Result<Vec<Step>, StoreError> {
+    let mut total = TaskResult::begun(&plan.task, "", Worker::default());
+    let mut pieces = Vec::new();
+    for answer in answers {
+        let (counts, sum) = (&answer.counts, &mut total.counts);
+        for (sum, part) in [
+            (&mut sum.before, counts.before),
+            (&mut sum.bytes_before, counts.bytes_before),
+            (&mut sum.keyless, counts.keyless),
+            (&mut sum.tombstones, counts.tombstones),
+        ] {
+            *sum = sum.saturating_add(part);
+        }
+        total.position = answer.position.or(total.position);
+        total.log_tail = answer.log_tail.or(total.log_tail);
+        let keyed = counts.before.saturating_sub(counts.keyless);
+        pieces.push(Piece { staging: answer.staging.clone(), records: counts.before, keyed });
+    }
+    refuse_keyless(&plan.task, total.counts.keyless)?;
+    let plan = Plan { total: Some(total), ..plan.clone() };
+    let decide =
+        |share| Step::Decide(documents::Decide { plan: plan.clone(), share, pieces: pieces.clone() });
+    Ok((0..plan.shares).map(decide).collect())
+}
+
+/// The result of a queue whose files were copied: they move into one folder, from which publishing takes them at once.
+fn gathered(
+    files: &StoreFiles,
+    copy: &documents::Copy,
+    answers: &[TaskResult],
+) -> Result<TaskResult, StoreError> {
+    let mut result = copy.plan.total()?.clone();
+    let stagings = folders(files, &copy.plan.task, answers.iter().map(|answer| &answer.staging))?;
+    let (Some(first), Some(home)) = (answers.first(), stagings.first()) else { return Ok(result) };
+    result.staging.clone_from(&first.staging);
+    result.worker = first.worker.clone();
+    for (answer, staging) in answers.iter().zip(&stagings) {
+        result.counts.survivors += answer.counts.survivors;
+        result.counts.bytes_after += answer.counts.bytes_after;
+        result.counts.tombstones_kept += answer.counts.tombstones_kept;
+        result.first_tombstone = result.first_tombstone.or(answer.first_tombstone);
+        result.pairs.extend(&answer.pairs);
+        if staging == home {
+            continue;
+        }
+        for pair in &answer.pairs {
+            for folder in [STAGED_LOGS, STAGED_QUEUES] {
+                let name = offset_file_name(pair.base);
+                let (from, to) = (staging.join(folder), home.join(folder));
+                files
+                    .vfs
+                    .rename_noreplace(&from.join(&name), &to.join(&name))
+                    .at(&to, "gathering compaction files")?;
+            }
+        }
+    }
+    Ok(result)
+}
+
+impl QueueTask {
+    /// Whether this is the result of a step of the queue.
+    fn is_of(&self, answer: &TaskResult) -> bool {
+        (&self.job_id, &self.topic, self.queue_id) == (&answer.job_id, &answer.topic, answer.queue_id)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! The records of one pair of compaction files, in ascending queue offset.
+//!
+//! Owns the reading of files that anybody may have written: a running broker, one that was killed, or
+//! a compaction of ours. Never writes. What RocketMQ itself trusts, the sparse queue, is followed as
+//! long as it agrees with the records that it points at:
+//!
+//! ```text
+//! queue  [p0 s0 .. q0] [p1 s1 .. q1] [end marker] 0 0 0 ...      entries: position, size, queue offset
+//! log    record q0 | record q1 | blank or zeros or end of file
+//! ```
+//!
+//! * The run of entries ends at the first invalid one, and at the first that does not ascend: behind
+//!   a file that a killed run left shorter, entries of that run may follow.
+//! * Where an entry and the log disagree and a whole record starts where the last one ended, the log
+//!   is right (a broker was stopped between switching log and queue); the file is then read record by
+//!   record. Where nothing whole is there, the file is damaged, and that is an error.
+//! * A file without any valid entry is read record by record too.
+//!
+//! PHYSICALOFFSET must be the record's own position; a property CRC is not looked at, because
+//! RocketMQ rewrites PHYSICALOFFSET without renewing it.
+//!
+//! Source: `SparseConsumeQueue#recover`, `CompactionLog#getCompactionFile`; compaction.md 6, 12.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mqstore_format::{
+    BATCH_CQ_UNIT_BYTES, BLANK_HEADER_BYTES, BatchCqUnit, CrcCheck, Peek, RecordView, peek,
+};
+use mqstore_io::VfsFile;
+
+use crate::files::folder::{DataFile, FilePair, open_listed};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+
+/// Entries that one read of a queue file fetches.
+const CHUNK_UNITS: usize = 4096;
+
+/// Bytes that the first read of a log file fetches.
+const FIRST_WINDOW_BYTES: usize = 64 << 10;
+
+/// Bytes that later ones do.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// What came of opening files that were listed before.
+#[derive(Debug)]
+pub(crate) enum Listed<T> {
+    /// They are still the same.
+    Same(T),
+    /// One was replaced or removed since: list again.
+    Moved,
+}
+
+/// Reads the run of valid entries at the start of a queue file; `None` when the file was replaced.
+pub(crate) fn read_units(
+    files: &StoreFiles,
+    queue: &DataFile,
+    log_bytes: u64,
+) -> Result<Option<Vec<BatchCqUnit>>, StoreError> {
+    let Some(file) = open_listed(files, queue)? else {
+        return Ok(None);
+    };
+    let mut units: Vec<BatchCqUnit> = Vec::new();
+    let mut chunk = vec![0; CHUNK_UNITS * BATCH_CQ_UNIT_BYTES];
+    let mut position = 0;
+    while position < queue.len {
+        let len = (queue.len - position).min(chunk.len() as u64) as usize;
+        let part = chunk.get_mut(..len).unwrap_or_default();
+        file.read_exact_at(part, position).at(&queue.path, "reading sparse queue entries")?;
+        for bytes in part.as_chunks::<BATCH_CQ_UNIT_BYTES>().0 {
+            let unit = BatchCqUnit::decode(bytes);
+            if !follows(&unit, units.last(), queue.base, log_bytes) {
+                return Ok(Some(units));
+            }
+            units.push(unit);
+        }
+        position += len as u64;
+    }
+    Ok(Some(units))
+}
+
+/// Whether `unit` is valid, lies in its log file and ascends from `last`.
+fn follows(unit: &BatchCqUnit, last: Option<&BatchCqUnit>, base: u64, log_bytes: u64) -> bool {
+    let Ok(start) = u64::try_from(unit.physical_offset) else {
+        return false;
+    };
+    let Ok(size) = u64::try_from(unit.size) else {
+        return false;
+    };
+    let inside =
+        start >= base && start.checked_add(size).is_some_and(|end| end <= base.saturating_add(log_bytes));
+    let ascends = last.is_none_or(|last| {
+        unit.base_offset > last.base_offset
+            && unit.physical_offset >= last.physical_offset.saturating_add(i64::from(last.size))
+    });
+    unit.is_valid() && inside && ascends
+}
+
+/// Walks one pair of files; see the module's text.
+#[derive(Debug)]
+pub(crate) struct PairCursor {
+    topic: String,
+    queue_id: i32,
+    log: DataFile,
+    units: Vec<BatchCqUnit>,
+    next_unit: usize,
+    by_log: bool,
+    position: u64,
+    last_offset: i64,
+    from_offset: i64,
+    window: Window,
+}
+
+impl PairCursor {
+    /// Opens both files of `pair`, to read records whose queue offset is at least `from_offset`.
+    pub(crate) fn open(
+        files: &StoreFiles,
+        pair: &FilePair,
+        topic: &str,
+        queue_id: i32,
+        from_offset: i64,
+    ) -> Result<Listed<Self>, StoreError> {
+        let Some(file) = open_listed(files, &pair.log)? else {
+            return Ok(Listed::Moved);
+        };
+        let units = match &pair.queue {
+            Some(queue) => match read_units(files, queue, pair.log.len)? {
+                Some(units) => units,
+                None => return Ok(Listed::Moved),
+            },
+            None => Vec::new(),
+        };
+        Ok(Listed::Same(Self {
+            topic: topic.to_owned(),
+            queue_id,
+            log: pair.log.clone(),
+            next_unit: units.partition_point(|unit| unit.base_offset < from_offset),
+            by_log: units.is_empty(),
+            units,
+            position: 0,
+            last_offset: -1,
+            from_offset,
+            window: Window { file, buffer: Vec::new(), start: 0 },
+        }))
+    }
+
+    /// The last valid entry, as it stands in the queue file.
+    pub(crate) fn last_unit(&self) -> Option<&BatchCqUnit> {
+        self.units.last()
+    }
+
+    /// The next record, or `None` at the end of the file.
+    pub(crate) fn next_record(&mut self) -> Result<Option<RecordView<'_>>, StoreError> {
+        let Some((position, size)) = self.advance()? else {
+            return Ok(None);
+        };
+        let path = &self.log.path;
+        let bytes = self.window.bytes(path, self.log.len, position, size)?.unwrap_or_default();
+        RecordView::decode(bytes).map(Some).map_err(|error| StoreError::format(path, position, &error))
+    }
+
+    /// The queue offset of the last record, found by reading all of them.
+    pub(crate) fn last_by_log(&mut self) -> Result<Option<i64>, StoreError> {
+        let mut last = None;
+        while let Some(record) = self.next_record()? {
+            last = Some(record.queue_offset);
+        }
+        Ok(last)
+    }
+
+    fn advance(&mut self) -> Result<Option<(u64, usize)>, StoreError> {
+        loop {
+            let expected = if self.by_log { None } else { self.units.get(self.next_unit).copied() };
+            if expected.is_none() && !self.by_log {
+                return Ok(None);
+            }
+            let start = expected
+                .map_or(self.position, |unit| (unit.physical_offset as u64).saturating_sub(self.log.base));
+            match self.check(start, expected.as_ref())? {
+                Ok((size, queue_offset)) => {
+                    self.next_unit += 1;
+                    self.position = start + size as u64;
+                    self.last_offset = queue_offset;
+                    if queue_offset >= self.from_offset {
+                        return Ok(Some((start, size)));
+                    }
+                }
+                Err(_) if expected.is_none() => return Ok(None),
+                Err(reason) => {
+                    // The queue and the log disagree; the log is right where it holds together.
+                    if self.check(self.position, None)?.is_err() {
+                        return Err(StoreError::corrupt(&self.log.path, start, reason));
+                    }
+                    self.by_log = true;
+                }
+            }
+        }
+    }
+
+    /// Checks the record at `start`: against `expected`, else that it ascends. The inner error is why
+    /// it is none.
+    fn check(
+        &mut self,
+        start: u64,
+        expected: Option<&BatchCqUnit>,
+    ) -> Result<Result<(usize, i64), String>, StoreError> {
+        let path = &self.log.path;
+        let Some(head) = self.window.bytes(path, self.log.len, start, BLANK_HEADER_BYTES)? else {
+            return Ok(Err("the file ends here".to_owned()));
+        };
+        let Ok(Peek::Record { size, .. }) = peek(head) else {
+            return Ok(Err("a queue entry points here, and no record starts here".to_owned()));
+        };
+        if expected.is_some_and(|unit| i64::from(unit.size) != i64::from(size)) {
+            return Ok(Err(format!("the record has {size} bytes, its queue entry says otherwise")));
+        }
+        let Some(bytes) = self.window.bytes(path, self.log.len, start, size as usize)? else {
+            return Ok(Err(format!("the file ends within a record of {size} bytes")));
+        };
+        let view = match RecordView::decode(bytes) {
+            Ok(view) => view,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        if let Err(error) = view.check_crc(CrcCheck { body: true, property: false }) {
+            return Ok(Err(error.to_string()));
+        }
+        let own_place = view.physical_offset == (self.log.base + start) as i64;
+        let own_queue = view.topic == self.topic && view.queue_id == self.queue_id;
+        let in_order = match expected {
+            Some(unit) => view.queue_offset == unit.base_offset,
+            None => view.queue_offset > self.last_offset,
+        };
+        if own_place && own_queue && in_order {
+            return Ok(Ok((bytes.len(), view.queue_offset)));
+        }
+        Ok(Err(format!(
+            "the record says position {}, queue {}/{} and offset {}",
+            view.physical_offset, view.topic, view.queue_id, view.queue_offset
+        )))
+    }
+}
+
+/// The part of a file that the last read fetched.
+#[derive(Debug)]
+struct Window {
+    file: Arc<dyn VfsFile>,
+    buffer: Vec<u8>,
+    start: u64,
+}
+
+impl Window {
+    /// `len` bytes at `position`; `None` when they reach beyond `end`, the file's length.
+    fn bytes(
+        &mut self,
+        path: &Path,
+        end: u64,
+        position: u64,
+        len: usize,
+    ) -> Result<Option<&[u8]>, StoreError> {
+        if position.checked_add(len as u64).is_none_or(|stop| stop > end) {
+            return Ok(None);
+        }
+        let held =
+            position.checked_sub(self.start).filter(|skip| skip + len as u64 <= self.buffer.len() as u64);
+        let skip = if let Some(skip) = held {
+            skip as usize
+        } else {
+            let wanted = if self.buffer.is_empty() { FIRST_WINDOW_BYTES } else { WINDOW_BYTES };
+            let size = (wanted.max(len) as u64).min(end - position) as usize;
+            self.buffer.resize(size, 0);
+            self.start = position;
+            if let Err(error) = self.file.read_exact_at(&mut self.buffer, position) {
+                self.buffer.clear();
+                return Err(StoreError::io(path, "reading a compaction log", error));
+            }
+            0
+        };
+        Ok(self.buffer.get(skip..skip + len))
+    }
+}
+
+/// The queue offset of a queue file's last valid entry, by bisection; `None` without one, and when the file is gone.
+pub(crate) fn last_offset(files: &StoreFiles, queue: &DataFile) -> Result<Option<i64>, StoreError> {
+    let Some(file) = open_listed(files, queue)? else {
+        return Ok(None);
+    };
+    let mut bytes = [0; BATCH_CQ_UNIT_BYTES];
+    let (mut low, mut high, mut last) = (0, queue.len / BATCH_CQ_UNIT_BYTES as u64, None);
+    while low < high {
+        let middle = low.midpoint(high);
+        file.read_exact_at(&mut bytes, middle * BATCH_CQ_UNIT_BYTES as u64)
+            .at(&queue.path, "reading sparse queue entries")?;
+        let unit = BatchCqUnit::decode(&bytes);
+        if unit.is_valid() {
+            last = Some(unit.base_offset);
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(last)
+}
+
+/// The queue offset of a queue file's first entry, if that is valid; `None` too when the file is gone.
+pub(crate) fn first_offset(files: &StoreFiles, queue: &DataFile) -> Result<Option<i64>, StoreError> {
+    let Some(file) = open_listed(files, queue)? else {
+        return Ok(None);
+    };
+    let mut bytes = [0; BATCH_CQ_UNIT_BYTES];
+    if queue.len < bytes.len() as u64 {
+        return Ok(None);
+    }
+    file.read_exact_at(&mut bytes, 0).at(&queue.path, "reading sparse queue entries")?;
+    let unit = BatchCqUnit::decode(&bytes);
+    Ok(unit.is_valid().then_some(unit.base_offset))
+}

@@ -1,0 +1,385 @@
+//! The records that a task compacts, in ascending queue offset.
+//!
+//! Owns the joining of a queue's two sources, which overlap nowhere:
+//!
+//! ```text
+//! compaction/...       q3 q7 q8 q12 |                     up to the end of what was read for it; of a queue that
+//!                                                         is restored, mqstore/restore/... in its place
+//! consume queue + log               | q13 q14 q15         entries, each checked against its record
+//! log alone                         |             q16     what no entry points at yet
+//! ```
+//!
+//! The commit log is the truth, the consume queue a way into it: an entry that is blank, missing or
+//! at odds with the record that it points at ends its use, and the log itself is walked from behind
+//! the last good record. A damaged record is an error: it may have been the newest of its key. Never
+//! writes. The sources do not change while a task runs, so that two walks see the same records; if
+//! they do change, publishing finds out.
+//!
+//! A walk goes along the whole queue or one [`Stretch`] of it. Several stretches that follow each other meet what one
+//! walk meets, as long as the consume queue agrees with the log; where it does not, a stretch is an error, and the
+//! queue has to be walked as a whole.
+
+use std::sync::Arc;
+
+use mqstore_format::{CQ_UNIT_BYTES, CqUnit, CrcCheck, RecordView, offset_file_name};
+use mqstore_io::Access;
+
+use super::cursor::{Listed, PairCursor, first_offset};
+use super::fetch::{Fetch, Place, Verify};
+use crate::files::folder::{FilePair, QueueFolder};
+use crate::job::documents::{LogTail, QueueTask};
+use crate::restore::restored_folder;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_log::commit_log::{CommitLog, LogScanner, ScanChecks, ScanItem, SegmentList};
+
+/// Queue entries that one read fetches.
+const CHUNK_UNITS: i64 = 16_384;
+
+/// Bytes of a consume-queue entry.
+const UNIT_BYTES: u64 = CQ_UNIT_BYTES as u64;
+
+/// Which part of a queue a walk goes along, by queue offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub(crate) from: i64,
+    /// One past its last queue offset; [`i64::MAX`] for what no entry points at yet, too.
+    pub(crate) to: i64,
+}
+
+impl Stretch {
+    /// All of a queue.
+    pub(crate) const WHOLE: Self = Self { from: 0, to: i64::MAX };
+
+    fn is_whole(self) -> bool {
+        self == Self::WHOLE
+    }
+}
+
+/// What a walk meets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Met<'r> {
+    /// A record.
+    Record(&'r RecordView<'r>),
+    /// Records that were not wanted and not read.
+    Passed {
+        /// How many.
+        records: u64,
+        /// How many bytes they have, by their queue entries.
+        bytes: u64,
+    },
+}
+
+/// What a task does with what it meets.
+pub(crate) type Visit<'v> = dyn FnMut(Met<'_>) -> Result<(), StoreError> + 'v;
+
+/// Which records a walk that is not the first wants, by their number in it.
+pub(crate) type Wants<'w> = dyn Fn(u64) -> bool + 'w;
+
+/// Calls `visit` with every record of `stretch` in the task's snapshot; the last one that came from the commit
+/// log is returned. `log` is the commit log of this process, where it writes it. With `wants` records
+/// that it does not want may be passed over: an earlier walk has verified them.
+pub(crate) fn walk(
+    files: &StoreFiles,
+    log: Option<&Arc<CommitLog>>,
+    task: &QueueTask,
+    stretch: Stretch,
+    wants: Option<&Wants<'_>>,
+    visit: &mut Visit<'_>,
+) -> Result<Option<LogTail>, StoreError> {
+    let last_offset = stretch.from.saturating_sub(1);
+    let mut walk = Walk { files, log, task, stretch, wants, number: 0, last_offset, tail: None, visit };
+    walk.previous_generation()?;
+    // Also what was read for that generation and not kept.
+    walk.last_offset = walk.last_offset.max(task.previous_end.saturating_sub(1));
+    walk.commit_log()?;
+    Ok(walk.tail)
+}
+
+struct Walk<'a, 'v> {
+    files: &'a StoreFiles,
+    log: Option<&'a Arc<CommitLog>>,
+    task: &'a QueueTask,
+    stretch: Stretch,
+    wants: Option<&'a Wants<'a>>,
+    /// The number of the next record.
+    number: u64,
+    /// Records at or below this queue offset have been seen: RocketMQ's guard against duplicates.
+    last_offset: i64,
+    tail: Option<LogTail>,
+    visit: &'a mut Visit<'v>,
+}
+
+impl Walk<'_, '_> {
+    fn previous_generation(&mut self) -> Result<(), StoreError> {
+        let end = self.task.previous_end.min(self.stretch.to);
+        if self.stretch.from >= end {
+            return Ok(());
+        }
+        let (topic, queue_id) = (&self.task.topic, self.task.queue_id);
+        let folder = previous_folder(self.files, self.task)?;
+        let first = pair_of(self.files, &folder.pairs, self.stretch.from, self.task)?;
+        for pair in folder.pairs.get(first..).unwrap_or_default() {
+            let from = self.stretch.from;
+            let Listed::Same(mut cursor) = PairCursor::open(self.files, pair, topic, queue_id, from)? else {
+                return Err(moved(self.task));
+            };
+            while let Some(record) = cursor.next_record()? {
+                if record.queue_offset >= end {
+                    return Ok(());
+                }
+                if record.queue_offset > self.last_offset {
+                    self.last_offset = record.queue_offset;
+                    self.number += 1;
+                    (self.visit)(Met::Record(&record))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn commit_log(&mut self) -> Result<(), StoreError> {
+        let log = &self.task.log;
+        if log.queue_from >= log.queue_to && log.scan_from >= log.log_end {
+            return Ok(());
+        }
+        let list = Arc::new(SegmentList::load(self.files)?);
+        if list.end_offset() < log.log_end {
+            // What retention takes lies at the other end.
+            let reason =
+                format!("the log ends here, and went on to {} when the job was planned", log.log_end);
+            return Err(StoreError::corrupt(&self.files.commit_log(), list.end_offset(), reason));
+        }
+        match self.by_queue(&list)? {
+            Followed::ToTheEnd if self.stretch.to < i64::MAX => Ok(()),
+            Followed::ToTheEnd => self.by_scan(&list, log.scan_from),
+            Followed::Until(position) if self.stretch.is_whole() => {
+                self.by_scan(&list, position.min(log.scan_from).max(list.min_offset()))
+            }
+            Followed::Until(_) => Err(StoreError::Busy {
+                reason: format!(
+                    "entries of {}/{} do not agree with the log, which has to be walked as a whole",
+                    self.task.topic, self.task.queue_id
+                ),
+            }),
+        }
+    }
+
+    /// Follows the consume queue as far as it agrees with the log.
+    fn by_queue(&mut self, list: &Arc<SegmentList>) -> Result<Followed, StoreError> {
+        let log = &self.task.log;
+        let (from, to) = (log.queue_from.max(self.stretch.from), log.queue_to.min(self.stretch.to));
+        // What the second walk reads is copied, and sealed anew.
+        let verify = if self.wants.is_some() { Verify::All } else { Verify::Once };
+        let mut fetch = Fetch::new(list, self.log, self.task.log.log_end, verify);
+        let mut good_end = 0;
+        let mut offset = from;
+        while offset < to {
+            let units = units(self.files, self.task, offset, CHUNK_UNITS.min(to - offset))?;
+            if units.is_empty() {
+                return Ok(Followed::Until(good_end));
+            }
+            let chunk = self.places(&units, offset, list.min_offset(), good_end);
+            for at in 0..chunk.wanted.len() {
+                let places = chunk.wanted.get(at..).unwrap_or_default();
+                let Some(place) = places.first() else { break };
+                let record = fetch.record(places)?;
+                let Some(record) = record.filter(|record| self.is_ours(record)) else {
+                    return Ok(Followed::Until(place.good_end));
+                };
+                self.pass(place.passed, place.queue_offset - 1)?;
+                self.take(&record)?;
+            }
+            self.pass(chunk.passed, chunk.end - 1)?;
+            good_end = chunk.good_end;
+            if !chunk.is_whole {
+                return Ok(Followed::Until(good_end));
+            }
+            offset = chunk.end;
+        }
+        Ok(Followed::ToTheEnd)
+    }
+
+    /// What to do with entries, of which the first is that of `offset`, and the record before it ends at `good_end`.
+    fn places(&self, units: &[CqUnit], offset: i64, log_start: u64, good_end: u64) -> Chunk {
+        let mut chunk = Chunk { wanted: Vec::new(), passed: (0, 0), good_end, end: offset, is_whole: true };
+        let mut number = self.number;
+        for unit in units {
+            let position = u64::try_from(unit.physical_offset).unwrap_or(u64::MAX);
+            let size = u32::try_from(unit.size).unwrap_or(0);
+            if !unit.is_valid() || position == u64::MAX {
+                chunk.is_whole = false;
+                break;
+            }
+            // Retention took the record; it went into the compaction log before, or was lost then.
+            if position >= log_start {
+                if self.wants.is_none_or(|wants| wants(number)) {
+                    let passed = std::mem::take(&mut chunk.passed);
+                    let (queue_offset, good_end) = (chunk.end, chunk.good_end);
+                    chunk.wanted.push(Place { queue_offset, position, size, good_end, passed });
+                } else {
+                    chunk.passed = (chunk.passed.0 + 1, chunk.passed.1 + u64::from(size));
+                }
+                number += 1;
+                chunk.good_end = position.saturating_add(u64::from(size));
+            }
+            chunk.end += 1;
+        }
+        chunk
+    }
+
+    /// Leaves out records that were not wanted, up to queue offset `last`.
+    fn pass(&mut self, (records, bytes): (u64, u64), last: i64) -> Result<(), StoreError> {
+        if records == 0 {
+            return Ok(());
+        }
+        self.number += records;
+        self.last_offset = self.last_offset.max(last);
+        (self.visit)(Met::Passed { records, bytes })
+    }
+
+    fn by_scan(&mut self, list: &Arc<SegmentList>, from: u64) -> Result<(), StoreError> {
+        let checks = ScanChecks { crc: false };
+        let mut scanner = LogScanner::new(Arc::clone(list), from, self.task.log.log_end, checks);
+        loop {
+            match scanner.next_item()? {
+                ScanItem::Record(record)
+                    if self.is_ours(&record) && record.queue_offset > self.last_offset =>
+                {
+                    record.check_crc(CrcCheck { body: true, property: true }).map_err(|error| {
+                        let path = list.find(record.physical_offset as u64).map(|segment| segment.path());
+                        let path = path.unwrap_or_else(|| self.files.commit_log());
+                        StoreError::format(&path, record.physical_offset as u64, &error)
+                    })?;
+                    self.take(&record)?;
+                }
+                ScanItem::Record(_) | ScanItem::Filler { .. } => {}
+                ScanItem::End { .. } => return Ok(()),
+                ScanItem::Damaged(damage) => {
+                    return Err(StoreError::corrupt(
+                        &damage.path,
+                        damage.file_offset,
+                        format!("{}; repair the store, then compact it", damage.reason),
+                    ));
+                }
+            }
+        }
+    }
+
+    fn is_ours(&self, record: &RecordView<'_>) -> bool {
+        record.topic == self.task.topic
+            && record.queue_id == self.task.queue_id
+            && record.dispatches_to_queue()
+    }
+
+    /// Hands on a record of the commit log that follows what was seen.
+    fn take(&mut self, record: &RecordView<'_>) -> Result<(), StoreError> {
+        if record.queue_offset <= self.last_offset {
+            return Ok(());
+        }
+        self.last_offset = record.queue_offset;
+        self.tail = Some(LogTail {
+            physical_offset: record.physical_offset as u64,
+            size: record.size,
+            queue_offset: record.queue_offset,
+            store_timestamp: record.store_timestamp,
+        });
+        self.number += 1;
+        (self.visit)(Met::Record(record))
+    }
+}
+
+/// The entries from `offset` on that one queue file holds, at most `count`; none when the file is
+/// not there or too short.
+pub(crate) fn units(
+    files: &StoreFiles,
+    task: &QueueTask,
+    offset: i64,
+    count: i64,
+) -> Result<Vec<CqUnit>, StoreError> {
+    let file_bytes = task.log.queue_file_bytes;
+    let start = offset.max(0) as u64 * UNIT_BYTES;
+    let Some(base) = start.checked_div(file_bytes).map(|index| index * file_bytes) else {
+        return Ok(Vec::new());
+    };
+    let len = (file_bytes - (start - base)).min(count.max(0) as u64 * UNIT_BYTES);
+    let queue = files.consume_queue().join(&task.topic).join(task.queue_id.to_string());
+    let path = queue.join(offset_file_name(base));
+    let file = match files.vfs.open(&path, Access::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(StoreError::io(&path, "opening a queue file", error)),
+    };
+    let mut bytes = vec![0; len as usize];
+    match file.read_exact_at(&mut bytes, start - base) {
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(Vec::new()),
+        read => read.at(&path, "reading queue entries")?,
+    }
+    Ok(bytes.as_chunks::<CQ_UNIT_BYTES>().0.iter().map(CqUnit::decode).collect())
+}
+
+/// The files that hold what precedes the commit log.
+pub(crate) fn previous_folder(files: &StoreFiles, task: &QueueTask) -> Result<QueueFolder, StoreError> {
+    if task.restored {
+        restored_folder(files, &task.topic, task.queue_id)
+    } else {
+        QueueFolder::load(files, &files.compaction(), &task.topic, task.queue_id)
+    }
+}
+
+/// The number of the first of `pairs` that may hold the queue offset `from` or a later one.
+fn pair_of(files: &StoreFiles, pairs: &[FilePair], from: i64, task: &QueueTask) -> Result<usize, StoreError> {
+    let (mut low, mut high) = (0, pairs.len().saturating_sub(1));
+    while low < high && from > 0 {
+        let middle = (low + high).div_ceil(2);
+        let Some(pair) = pairs.get(middle) else { break };
+        if starts_by(files, pair, from, task)? { low = middle } else { high = middle - 1 }
+    }
+    Ok(low)
+}
+
+/// Whether the first record of `pair` has the queue offset `from` or an earlier one.
+fn starts_by(files: &StoreFiles, pair: &FilePair, from: i64, task: &QueueTask) -> Result<bool, StoreError> {
+    let Some(queue) = &pair.queue else { return Ok(false) };
+    if first_offset(files, queue)?.is_none_or(|first| first > from) {
+        return Ok(false);
+    }
+    // An entry alone does not decide about what is left out.
+    match PairCursor::open(files, pair, &task.topic, task.queue_id, 0)? {
+        Listed::Moved => Err(moved(task)),
+        Listed::Same(mut cursor) => {
+            Ok(cursor.next_record()?.is_some_and(|record| record.queue_offset <= from))
+        }
+    }
+}
+
+/// A part of a queue, as the walk goes along it.
+struct Chunk {
+    /// The records to read.
+    wanted: Vec<Place>,
+    /// Records behind the last of them, and their bytes.
+    passed: (u64, u64),
+    /// Where the last record ends.
+    good_end: u64,
+    /// One past the last queue offset.
+    end: i64,
+    /// Whether every entry points somewhere.
+    is_whole: bool,
+}
+
+/// How far the consume queue could be followed.
+enum Followed {
+    ToTheEnd,
+    /// Records at or behind this log position have to be looked for in the log.
+    Until(u64),
+}
+
+/// The files were replaced while the task ran.
+fn moved(task: &QueueTask) -> StoreError {
+    StoreError::Busy {
+        reason: format!(
+            "the compaction files of {}/{} were replaced while they were read",
+            task.topic, task.queue_id
+        ),
+    }
+}

@@ -1,0 +1,426 @@
+//! Compaction files that were lost, made anew from another store.
+//!
+//! Compaction files are data: when they are lost, or end before the commit log begins, every message in
+//! between is gone here. Another store that holds the same messages, a replica or an older copy, still
+//! has them. Owns `mqstore/restore/`, where they are put until a compaction takes them up:
+//!
+//! ```text
+//! decide    the queues whose compaction files end before the commit log's first message of them
+//! pull      other store, offsets 0 .. first message here  ->  mqstore/restore/<topic>/<queue id>/
+//!             log/0000… cq/0000…    messages, as compaction files hold them
+//!             progress.json         which of these files are complete, and the next offset to pull
+//! compact   mqstore/restore/… and the commit log  ->  the next generation, published as always
+//! ```
+//!
+//! What the other store has replaces what is left of the lost files: a message in them may have been
+//! deleted by one that they lack. Messages are pulled, and not files copied, because a compaction there may
+//! replace its files meanwhile; if one does, the queue is pulled again from its first offset.
+//!
+//! Across a crash: only closed and synced files are in `progress.json`, so that the next call goes on
+//! behind them. Nothing that anybody reads is changed before the one step of `publish`. The store's
+//! lock is held from the first look to the publication.
+//!
+//! Source: `CompactionLog#load`, `#pullMessageFromMaster`, `MessageFetcher`; compaction.md 13.
+
+mod pull;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::RecordView;
+use serde_json::json;
+
+use super::append::uncompacted::Taken;
+use super::files::folder::{QueueFolder, list_or_none};
+use super::files::geometry::CompactionGeometry;
+use super::files::state::GenerationState;
+use super::job::control::Control;
+use super::job::documents::CompactionReport;
+use super::job::local::run_all;
+use super::job::options::CompactionOptions;
+use super::job::plan::{Chosen, OpenStore, Planned, Planner, begin_chosen, require_store};
+use super::job::publish::{lock_store, publish_held};
+use super::job::writer::{STAGED_LOGS, STAGED_QUEUES};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::message::StoredRecord;
+use mqstore_log::commit_log::{CommitLog, LogScanner, ScanChecks, ScanItem, read_record};
+use pull::Pull;
+
+/// A store that still has what is lost here.
+pub trait RestoreSource {
+    /// Its directory.
+    fn root(&self) -> &Path;
+
+    /// What changes when it compacts the queue; the inner error is why it cannot give all messages that
+    /// count before `until`.
+    fn generation(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        until: i64,
+    ) -> Result<Result<String, String>, StoreError>;
+
+    /// The message at an offset, where it still has it.
+    fn message_at(&self, topic: &str, queue_id: i32, offset: i64)
+    -> Result<Option<StoredRecord>, StoreError>;
+
+    /// Calls `visit` with each message from offset `from` to before `until`, ascending.
+    fn pull(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        from: i64,
+        until: i64,
+        visit: &mut dyn FnMut(&RecordView<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError>;
+}
+
+/// A queue that was restored, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestoredQueue {
+    /// The topic.
+    pub topic: String,
+    /// The queue.
+    pub queue_id: i32,
+    /// One past the last offset that was lost: the first one that the commit log here has.
+    pub until: i64,
+    /// Messages that were pulled by this call.
+    pub messages: u64,
+    /// Bytes of their records.
+    pub bytes: u64,
+    /// Messages that a call before had pulled.
+    pub resumed: u64,
+}
+
+/// What a restore did, or would do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RestoreReport {
+    /// The other store's directory.
+    pub source: PathBuf,
+    /// Whether nothing was changed.
+    pub dry_run: bool,
+    /// The queues that were restored.
+    pub queues: Vec<RestoredQueue>,
+    /// What was left out, each with its reason.
+    pub skipped: Vec<String>,
+    /// What the compaction at the end did; `None` when there was nothing to restore.
+    pub compaction: Option<CompactionReport>,
+}
+
+impl RestoreReport {
+    /// As JSON.
+    pub fn to_json(&self) -> String {
+        let queue = |queue: &RestoredQueue| {
+            json!({
+                "topic": queue.topic,
+                "queue_id": queue.queue_id,
+                "until": queue.until,
+                "messages": queue.messages,
+                "bytes": queue.bytes,
+                "resumed": queue.resumed,
+            })
+        };
+        json!({
+            "source": self.source.display().to_string(),
+            "dry_run": self.dry_run,
+            "queues": self.queues.iter().map(queue).collect::<Vec<_>>(),
+            "skipped": self.skipped,
+            "compaction": self.compaction.as_ref().map(CompactionReport::to_value),
+        })
+        .to_string()
+    }
+}
+
+/// The folder of a queue below `mqstore/restore`.
+fn queue_dir(files: &StoreFiles, topic: &str, queue_id: i32) -> PathBuf {
+    files.restore().join(topic).join(queue_id.to_string())
+}
+
+/// What was pulled of a queue.
+pub(super) fn restored_folder(
+    files: &StoreFiles,
+    topic: &str,
+    queue_id: i32,
+) -> Result<QueueFolder, StoreError> {
+    let dir = queue_dir(files, topic, queue_id);
+    QueueFolder::load_from(files, &dir.join(STAGED_LOGS), &dir.join(STAGED_QUEUES))
+}
+
+/// How a restore is run.
+#[derive(Clone, Copy)]
+pub struct Run<'a> {
+    /// Topics to restore; `None` for all.
+    pub topics: Option<&'a [String]>,
+    /// Geometry and limits of the new files.
+    pub options: &'a CompactionOptions,
+    /// Threads that restore queues.
+    pub threads: usize,
+    /// Progress and cancellation.
+    pub control: &'a Arc<Control>,
+    /// The commit log of this process, where it writes it.
+    pub log: Option<&'a Arc<CommitLog>>,
+}
+
+/// Restores queues of a store that nobody has open.
+pub fn restore(
+    files: &StoreFiles,
+    source: &dyn RestoreSource,
+    run: &Run<'_>,
+) -> Result<RestoreReport, StoreError> {
+    require_store(files)?;
+    let _held = lock_store(files)?;
+    restore_by(files, Planner::new(files, run.options)?, source, run, &|| Ok(0))
+}
+
+/// As [`restore`], for the process that has the store open for writing; `flush` makes the log
+/// durable, and says how far it is.
+pub fn restore_open(
+    files: &StoreFiles,
+    open: &OpenStore<'_>,
+    source: &dyn RestoreSource,
+    run: &Run<'_>,
+    flush: &dyn Fn() -> Result<u64, StoreError>,
+) -> Result<RestoreReport, StoreError> {
+    restore_by(files, Planner::of_open(files, run.options, open)?, source, run, flush)
+}
+
+fn restore_by(
+    files: &StoreFiles,
+    mut planner: Planner<'_>,
+    source: &dyn RestoreSource,
+    run: &Run<'_>,
+    flush: &dyn Fn() -> Result<u64, StoreError>,
+) -> Result<RestoreReport, StoreError> {
+    if source.root() == files.root {
+        return Err(StoreError::InvalidOption {
+            option: "source",
+            reason: "it is the store itself".to_owned(),
+        });
+    }
+    let chosen = planner.choose(run.topics)?;
+    let mut report = RestoreReport {
+        source: source.root().to_path_buf(),
+        dry_run: run.options.dry_run,
+        ..RestoreReport::default()
+    };
+    report.skipped.clone_from(&chosen.skipped);
+    let lacking = Lacking { files, planner: &planner, source }.find(&chosen, &mut report.skipped)?;
+    let restored = pull_all(files, source, run, lacking, &mut report)?;
+    if restored.is_empty() || report.dry_run {
+        return Ok(report);
+    }
+    planner.restored = Some(restored);
+    let Planned { plan, job } = begin_chosen(files, &planner, Chosen { skipped: Vec::new(), ..chosen })?;
+    let (job, results) = run_all(files, run.log, job, &plan.tasks, run.threads, run.control)?;
+    let durable = flush()?;
+    let done = publish_held(files, job, &plan, &results, durable)?;
+    let names: BTreeSet<(Option<&str>, Option<i64>)> =
+        done.queues.iter().map(|one| (one["topic"].as_str(), one["queue_id"].as_i64())).collect();
+    report.queues.retain(|queue| names.contains(&(Some(&*queue.topic), Some(queue.queue_id.into()))));
+    report.skipped.extend(done.skipped.iter().cloned());
+    for queue in &report.queues {
+        remove(files, &queue_dir(files, &queue.topic, queue.queue_id))?;
+    }
+    report.compaction = Some(done);
+    Ok(report)
+}
+
+/// A queue whose compaction files lack what the commit log has dropped.
+struct Lack {
+    topic: String,
+    queue_id: i32,
+    until: i64,
+    geometry: CompactionGeometry,
+}
+
+/// The first message of a queue that the commit log holds.
+struct First {
+    queue_offset: i64,
+    /// Body checksum, length and keys; `None` when they cannot be read.
+    content: Option<(u32, usize, Option<Vec<u8>>)>,
+}
+
+fn content(record: &RecordView<'_>) -> (u32, usize, Option<Vec<u8>>) {
+    let keys = record.properties.get_raw(mqstore_format::properties::KEYS).map(<[u8]>::to_vec);
+    (record.body_crc, record.body.len(), keys)
+}
+
+struct Lacking<'a> {
+    files: &'a StoreFiles,
+    planner: &'a Planner<'a>,
+    source: &'a dyn RestoreSource,
+}
+
+impl Lacking<'_> {
+    fn find(&self, chosen: &Chosen, skipped: &mut Vec<String>) -> Result<Vec<Lack>, StoreError> {
+        let (queues, _) = self.planner.queues_of(&chosen.topics)?;
+        let mut taken = Taken::load(self.files)?;
+        let mut walked = None;
+        let mut found = Vec::new();
+        for ((topic, queue_id), _) in queues {
+            let first = self.first_in_log(&topic, queue_id, &mut walked)?;
+            let end = taken.end(&topic, queue_id)?;
+            let name = format!("{topic}/{queue_id}");
+            let Some(first) = first else {
+                skipped.push(format!(
+                    "{name}: nothing here says where the queue goes on; restore the whole store"
+                ));
+                continue;
+            };
+            let until = first.queue_offset;
+            if until == 0 || (end >= until && !self.planner.options.force) {
+                skipped.push(format!("{name}: nothing is missing"));
+                continue;
+            }
+            let state = GenerationState::load(self.files, &topic, queue_id)?;
+            if !state.blocked.is_empty() {
+                skipped.push(format!("{name}: {}", state.blocked.join("; ")));
+                continue;
+            }
+            if let Some(reason) = self.foreign(&topic, queue_id, &first)? {
+                skipped.push(format!("{name}: {reason}"));
+                continue;
+            }
+            let geometry = match state.geometry {
+                Some(geometry) => geometry,
+                None => self.planner.options.geometry()?,
+            };
+            found.push(Lack { topic, queue_id, until, geometry });
+        }
+        Ok(found)
+    }
+
+    /// Why the other store is not one of the same messages, if that can be seen.
+    fn foreign(&self, topic: &str, queue_id: i32, first: &First) -> Result<Option<String>, StoreError> {
+        let Some(ours) = &first.content else { return Ok(None) };
+        let Some(theirs) = self.source.message_at(topic, queue_id, first.queue_offset)? else {
+            return Ok(None);
+        };
+        let view = view_of(&theirs, self.source.root())?;
+        Ok((content(&view) != *ours).then(|| {
+            format!(
+                "{} has another message at offset {}: it is not a copy of this store",
+                self.source.root().display(),
+                first.queue_offset
+            )
+        }))
+    }
+
+    /// The first message of a queue that is in the log, or where the queue goes on when none is.
+    fn first_in_log(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        walked: &mut Option<BTreeMap<(String, i32), First>>,
+    ) -> Result<Option<First>, StoreError> {
+        let list = &self.planner.list;
+        let queue = self.planner.queues.get(topic, queue_id);
+        if let Some(queue) = queue.filter(|queue| self.planner.trusted && queue.damaged().is_none()) {
+            queue.correct_min_offset(list.min_offset())?;
+            let queue_offset = queue.min_offset();
+            let mut units = Vec::new();
+            queue.read(queue_offset, 1, &mut units)?;
+            let place = units.first().filter(|unit| unit.is_valid());
+            let content = place.and_then(|unit| {
+                let place = u64::try_from(unit.physical_offset).ok()?;
+                let bytes = read_record(self.files, list, place, unit.size.max(0) as usize).ok()?;
+                RecordView::decode(bytes.as_slice()).ok().map(|record| content(&record))
+            });
+            return Ok((queue.max_offset() > 0).then_some(First { queue_offset, content }));
+        }
+        let walked = match walked {
+            Some(walked) => walked,
+            None => walked.insert(self.walk()?),
+        };
+        Ok(walked.remove(&(topic.to_owned(), queue_id)))
+    }
+
+    fn walk(&self) -> Result<BTreeMap<(String, i32), First>, StoreError> {
+        let list = &self.planner.list;
+        let checks = ScanChecks { crc: true };
+        let mut scanner = LogScanner::new(Arc::clone(list), list.min_offset(), u64::MAX >> 1, checks);
+        let mut found = BTreeMap::new();
+        loop {
+            match scanner.next_item()? {
+                ScanItem::Record(record) if record.dispatches_to_queue() => {
+                    found.entry((record.topic.to_owned(), record.queue_id)).or_insert_with(|| First {
+                        queue_offset: record.queue_offset,
+                        content: Some(content(&record)),
+                    });
+                }
+                ScanItem::Record(_) | ScanItem::Filler { .. } => {}
+                ScanItem::End { .. } => return Ok(found),
+                ScanItem::Damaged(damage) => {
+                    if scanner.skip(&damage)?.is_none() {
+                        return Ok(found);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn view_of<'r>(record: &'r StoredRecord, root: &Path) -> Result<RecordView<'r>, StoreError> {
+    record.view().map_err(|error| StoreError::format(root, record.commit_log_offset, &error))
+}
+
+/// Pulls every queue; the offsets up to which each is complete now.
+fn pull_all(
+    files: &StoreFiles,
+    source: &dyn RestoreSource,
+    run: &Run<'_>,
+    lacking: Vec<Lack>,
+    report: &mut RestoreReport,
+) -> Result<BTreeMap<(String, i32), i64>, StoreError> {
+    if !report.dry_run {
+        sweep(files, &lacking)?;
+    }
+    let mut restored = BTreeMap::new();
+    for lack in lacking {
+        let mut queue = RestoredQueue {
+            topic: lack.topic.clone(),
+            queue_id: lack.queue_id,
+            until: lack.until,
+            ..RestoredQueue::default()
+        };
+        let pull = Pull { files, source, lack: &lack, control: run.control };
+        let reason = if report.dry_run {
+            source.generation(&lack.topic, lack.queue_id, lack.until)?.err()
+        } else {
+            pull.run(&mut queue)?
+        };
+        if let Some(reason) = reason {
+            report.skipped.push(format!("{}/{}: {reason}", lack.topic, lack.queue_id));
+            continue;
+        }
+        report.queues.push(queue);
+        restored.insert((lack.topic, lack.queue_id), lack.until);
+    }
+    Ok(restored)
+}
+
+/// Removes what an earlier restore left of queues that lack nothing any more.
+fn sweep(files: &StoreFiles, lacking: &[Lack]) -> Result<(), StoreError> {
+    for topic in list_or_none(files, &files.restore())? {
+        let folder = files.restore().join(&topic.name);
+        for queue in list_or_none(files, &folder)? {
+            let wanted = lacking.iter().any(|lack| {
+                topic.name == *lack.topic && queue.name.to_str() == Some(&lack.queue_id.to_string())
+            });
+            if !wanted {
+                remove(files, &folder.join(&queue.name))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn remove(files: &StoreFiles, dir: &Path) -> Result<(), StoreError> {
+    match files.vfs.remove_dir_all(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.at(dir, "removing what was pulled"),
+    }
+}

@@ -1,0 +1,203 @@
+//! Pulling one queue from another store, into the queue's folder below `mqstore/restore`.
+//!
+//! Owns that folder's files and its `progress.json`, which is replaced in one step whenever a pair of
+//! files is closed and synced: what it does not name is removed by the next call, which goes on behind
+//! the rest.
+
+use std::io;
+use std::path::Path;
+
+use mqstore_format::RecordView;
+use serde_json::{Value, json};
+
+use super::{Lack, RestoreSource, RestoredQueue, queue_dir, remove, restored_folder};
+use crate::files::folder::list_or_none;
+use crate::files::geometry::CompactionGeometry;
+use crate::job::control::{Control, Meter};
+use crate::job::job::make_dir;
+use crate::job::json::{Fields, VERSION, parse};
+use crate::job::writer::{GenerationWriter, STAGED_LOGS, STAGED_QUEUES};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+
+const PROGRESS_FILE: &str = "progress.json";
+const PROGRESS_LIMIT_BYTES: u64 = 1 << 20;
+
+/// How often a queue is pulled again because the other store compacted it meanwhile.
+const MOST_PULLS: u32 = 5;
+
+/// How far a queue has been pulled.
+#[derive(Clone, Debug, PartialEq)]
+struct Progress {
+    source: String,
+    generation: String,
+    geometry: CompactionGeometry,
+    /// Complete files of each kind.
+    pairs: u64,
+    /// Messages in them.
+    messages: u64,
+    /// The next offset to pull.
+    next: i64,
+}
+
+impl Progress {
+    /// What an earlier call left; `None` when there is nothing that can be used.
+    fn load(files: &StoreFiles, dir: &Path) -> Result<Option<Self>, StoreError> {
+        let path = dir.join(PROGRESS_FILE);
+        match files.vfs.read_file(&path, PROGRESS_LIMIT_BYTES) {
+            Ok(bytes) => Ok(Self::parse(&String::from_utf8_lossy(&bytes)).ok().flatten()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Ok(None)
+            }
+            Err(error) => Err(StoreError::io(&path, "reading how far a restore came", error)),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Option<Self>, StoreError> {
+        let value: Value = parse("restore progress", text)?;
+        let fields = Fields::versioned("restore progress", &value)?;
+        let lengths = (fields.u64("log_file_bytes")?, fields.u64("queue_file_bytes")?);
+        let Some(geometry) = CompactionGeometry::of_existing(lengths.0, lengths.1) else { return Ok(None) };
+        Ok(Some(Self {
+            source: fields.text("source")?.to_owned(),
+            generation: fields.text("generation")?.to_owned(),
+            geometry,
+            pairs: fields.u64("pairs")?,
+            messages: fields.u64("messages")?,
+            next: fields.i64("next")?,
+        }))
+    }
+
+    fn write(&self, files: &StoreFiles, dir: &Path) -> Result<(), StoreError> {
+        let text = json!({
+            "version": VERSION,
+            "source": self.source,
+            "generation": self.generation,
+            "log_file_bytes": self.geometry.log_file_bytes,
+            "queue_file_bytes": self.geometry.queue_file_bytes,
+            "pairs": self.pairs,
+            "messages": self.messages,
+            "next": self.next,
+        })
+        .to_string();
+        let path = dir.join(PROGRESS_FILE);
+        files
+            .vfs
+            .write_atomic(&path, &dir.join("progress.json.tmp"), text.as_bytes())
+            .at(&path, "noting how far a restore came")
+    }
+}
+
+/// The pulling of one queue.
+pub(super) struct Pull<'a> {
+    pub(super) files: &'a StoreFiles,
+    pub(super) source: &'a dyn RestoreSource,
+    pub(super) lack: &'a Lack,
+    pub(super) control: &'a Control,
+}
+
+impl Pull<'_> {
+    /// Pulls what is not there yet; why that cannot be, if so.
+    pub(super) fn run(&self, report: &mut RestoredQueue) -> Result<Option<String>, StoreError> {
+        let lack = self.lack;
+        let dir = queue_dir(self.files, &lack.topic, lack.queue_id);
+        for _ in 0..MOST_PULLS {
+            let generation = match self.generation()? {
+                Ok(generation) => generation,
+                Err(reason) => return Ok(Some(reason)),
+            };
+            let progress = self.begin(&dir, generation)?;
+            report.resumed = progress.messages;
+            self.go_on(&dir, progress.clone(), report)?;
+            if self.generation()?.as_ref() == Ok(&progress.generation) {
+                return Ok(None);
+            }
+            remove(self.files, &dir)?;
+        }
+        Ok(Some("the other store compacts it faster than it can be pulled; try again".to_owned()))
+    }
+
+    fn generation(&self) -> Result<Result<String, String>, StoreError> {
+        self.source.generation(&self.lack.topic, self.lack.queue_id, self.lack.until)
+    }
+
+    /// The folder as an earlier call left it, without what was not complete; else a new one.
+    fn begin(&self, dir: &Path, generation: String) -> Result<Progress, StoreError> {
+        let files = self.files;
+        let source = self.source.root().display().to_string();
+        if let Some(progress) = Progress::load(files, dir)?
+            && (&progress.source, &progress.generation) == (&source, &generation)
+            && progress.next <= self.lack.until
+            && self.keep_complete(dir, &progress)?
+        {
+            return Ok(progress);
+        }
+        remove(files, dir)?;
+        make_dir(files, &files.side(), &files.root)?;
+        make_dir(files, &files.restore(), &files.side())?;
+        let topic = files.restore().join(&self.lack.topic);
+        make_dir(files, &topic, &files.restore())?;
+        make_dir(files, dir, &topic)?;
+        for name in [STAGED_LOGS, STAGED_QUEUES] {
+            make_dir(files, &dir.join(name), dir)?;
+        }
+        Ok(Progress { source, generation, geometry: self.lack.geometry, pairs: 0, messages: 0, next: 0 })
+    }
+
+    /// Removes files that were not complete; whether all others are there.
+    fn keep_complete(&self, dir: &Path, progress: &Progress) -> Result<bool, StoreError> {
+        let end = progress.geometry.log_file_bytes.saturating_mul(progress.pairs);
+        for name in [STAGED_LOGS, STAGED_QUEUES] {
+            let folder = dir.join(name);
+            for entry in list_or_none(self.files, &folder)? {
+                let base = entry.name.to_str().and_then(mqstore_format::parse_offset_file_name);
+                if base.is_none_or(|base| base >= end) {
+                    let path = folder.join(&entry.name);
+                    self.files.vfs.remove_file(&path).at(&path, "removing an unfinished file")?;
+                }
+            }
+        }
+        let folder = restored_folder(self.files, &self.lack.topic, self.lack.queue_id)?;
+        Ok(folder.pairs.len() as u64 == progress.pairs
+            && folder.pairs.iter().all(|pair| pair.queue.is_some()))
+    }
+
+    fn go_on(
+        &self,
+        dir: &Path,
+        mut progress: Progress,
+        report: &mut RestoredQueue,
+    ) -> Result<(), StoreError> {
+        let (files, lack) = (self.files, self.lack);
+        let before = progress.pairs;
+        let mut writer = GenerationWriter::behind(files, dir, progress.geometry, before);
+        let mut meter = Meter::start(files, self.control)?;
+        let mut messages = progress.messages;
+        let from = progress.next;
+        let mut visit = |record: &RecordView<'_>| {
+            meter.read(record.size)?;
+            meter.wrote(record.size);
+            writer.append(record)?;
+            if before + writer.closed() > progress.pairs {
+                // The record is the first one of the next file.
+                writer.sync_closed()?;
+                progress.pairs = before + writer.closed();
+                (progress.messages, progress.next) = (messages, record.queue_offset);
+                progress.write(files, dir)?;
+            }
+            messages += 1;
+            report.messages += 1;
+            report.bytes += u64::from(record.size);
+            Ok(())
+        };
+        if from < lack.until {
+            self.source.pull(&lack.topic, lack.queue_id, from, lack.until, &mut visit)?;
+        }
+        meter.look()?;
+        let written = writer.finish(false)?;
+        written.sync(files)?;
+        progress.pairs = before + written.pairs().len() as u64;
+        (progress.messages, progress.next) = (messages, lack.until);
+        progress.write(files, dir)
+    }
+}

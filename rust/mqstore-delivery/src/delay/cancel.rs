@@ -1,0 +1,104 @@
+//! Taking a message back that waits.
+//!
+//! A cancellation is a record in the timer queue, as RocketMQ's own recall is, which names the message by key for brokers
+//! and by log offset for us. It and the message's delivery happen under one lock: one of them is in the log.
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{NewMessage, StoredRecord};
+use mqstore_format::delays::timer::TIMER_TOPIC;
+use mqstore_format::parse_offset_message_id;
+use mqstore_format::properties::{TIMER_DEL_UNIQKEY, TIMER_ROLL_TIMES};
+
+use super::engine::Core;
+use super::record::{Timed, cancel_properties, has_delete_key, timed};
+use crate::error::view;
+
+/// Records of one unique id that are looked at.
+const AT_ONCE: usize = 64;
+
+impl Core {
+    /// The record of the message with this id, if it waits: of several with one unique id the newest.
+    pub(super) fn waiting_with_id(&mut self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+        self.enqueue_all()?;
+        let mut unique_id = id.to_owned();
+        let mut rolled_only = false;
+        if let Ok((_, _)) = parse_offset_message_id(id) {
+            let Some(record) = self.store.get(id)? else { return Ok(None) };
+            if self.waits(&record)? {
+                return Ok(Some(record));
+            }
+            let view = view(&record)?;
+            let Some(key) = view.unique_key().filter(|_| view.topic == TIMER_TOPIC) else { return Ok(None) };
+            // It may have been put back under another offset since.
+            key.clone_into(&mut unique_id);
+            rolled_only = true;
+        }
+        let mut cursor = self.store.lookup(TIMER_TOPIC, &unique_id, None, None, None)?.newest_first();
+        loop {
+            let records = cursor.next_batch(AT_ONCE)?;
+            if records.is_empty() {
+                return Ok(None);
+            }
+            for record in records {
+                let wanted = {
+                    let view = view(&record)?;
+                    view.unique_key() == Some(&unique_id)
+                        && view.properties.get(TIMER_DEL_UNIQKEY).is_none()
+                        && (!rolled_only || view.properties.get(TIMER_ROLL_TIMES).is_some())
+                };
+                if wanted && self.waits(&record)? {
+                    return Ok(Some(record));
+                }
+            }
+        }
+    }
+
+    /// Cancels what `record` is about, which waits.
+    pub(super) fn cancel(&mut self, record: &StoredRecord) -> Result<(), StoreError> {
+        let properties = records_of(record)?;
+        let messages = properties.each_ref().map(|properties| NewMessage {
+            topic: TIMER_TOPIC,
+            body: b"0",
+            properties,
+            unique_key: None,
+            queue_id: Some(0),
+            flag: 0,
+            born_timestamp_ms: None,
+            durable: false,
+        });
+        self.store.append_many(&messages)?;
+        self.enqueue_all()
+    }
+
+    /// Takes over all of the timer queue, so that it is known of each message whether it waits.
+    fn enqueue_all(&mut self) -> Result<(), StoreError> {
+        self.enqueue().map(drop)
+    }
+
+    /// Whether `record` is of a message that waits.
+    fn waits(&mut self, record: &StoredRecord) -> Result<bool, StoreError> {
+        let Some(Timed { offset, slot, queue_offset, cancels: None, .. }) = timed(record) else {
+            return Ok(false);
+        };
+        if self.live.contains_key(&offset) {
+            return Ok(true);
+        }
+        let is_delivered = self.delivered.records.contains_key(&offset);
+        if slot < self.loaded_to || queue_offset >= self.queue_next || is_delivered {
+            return Ok(false);
+        }
+        self.learn_cancelled(slot)?;
+        let view = view(record)?;
+        let by_key = self.cancelled_keys.get(&slot);
+        let by_key = by_key.is_some_and(|keys| keys.iter().any(|key| has_delete_key(&view, key)));
+        Ok(!by_key && !self.cancelled.get(&slot).is_some_and(|cancelled| cancelled.contains(&offset)))
+    }
+}
+
+/// The properties of what cancels `record`.
+pub(super) fn records_of(record: &StoredRecord) -> Result<[Vec<u8>; 2], StoreError> {
+    let none = || StoreError::InvalidMessage {
+        reason: "the message has no unique key, by which a broker would know it".to_owned(),
+    };
+    cancel_properties(&view(record)?, record.commit_log_offset).ok_or_else(none)
+}

@@ -1,0 +1,160 @@
+//! Delivery: what is due is appended to where it belongs, many records under one lock.
+
+use std::cmp::Reverse;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{Appended, StoredRecord};
+use mqstore_format::delays::timer::ROLL_WINDOW_SLOTS;
+
+use super::engine::{Core, Live, slot_of};
+use super::record::{Parcel, Turn, is_the_messages_fault};
+
+/// Messages that are appended together, and bytes of them.
+const TOGETHER: usize = 512;
+const TOGETHER_BYTES: u64 = 1 << 20;
+/// How long a message is left alone that its topic refused.
+pub(super) const AGAIN_MS: i64 = 1_000;
+
+/// What became of a message.
+enum Outcome {
+    Done,
+    /// The topic refuses it, for the reason given.
+    Refused(String),
+    /// There is nothing to deliver.
+    Gone,
+}
+
+impl Core {
+    /// Delivers some of what is due; whether there may be more.
+    ///
+    /// No slot is passed before all of it is gone, and the wheel reaches no further than two weeks behind the first that is
+    /// not passed. So what its topic refuses for long is appended anew, to be due in a moment.
+    pub(super) fn deliver(&mut self, now_ms: i64) -> Result<bool, StoreError> {
+        let mut due: Vec<(u64, Live)> = Vec::new();
+        let mut bytes = 0;
+        while due.len() < TOGETHER && bytes < TOGETHER_BYTES {
+            let Some(Reverse((at_ms, offset))) = self.heap.peek().copied().filter(|next| next.0.0 <= now_ms)
+            else {
+                break;
+            };
+            self.heap.pop();
+            // What was cancelled is in the heap only.
+            if let Some(live) = self.live.get(&offset).filter(|live| live.at_ms == at_ms) {
+                bytes += u64::from(live.size);
+                due.push((offset, *live));
+            }
+        }
+        if due.is_empty() {
+            return Ok(false);
+        }
+        let outcomes = self.put(&due, now_ms).inspect_err(|_| {
+            self.heap.extend(due.iter().map(|(offset, live)| Reverse((live.at_ms, *offset))));
+        })?;
+        let done_ms = self.store.clock().now_ms();
+        for ((offset, live), outcome) in due.iter().zip(outcomes) {
+            match outcome {
+                Outcome::Done => {
+                    self.detach(*offset);
+                    if !live.rolls && !live.held {
+                        self.counts.delivered += 1;
+                        self.lateness.add(done_ms.saturating_sub(live.due_ms));
+                    }
+                }
+                Outcome::Gone => {
+                    self.detach(*offset);
+                    self.counts.dropped += 1;
+                }
+                Outcome::Refused(reason) => {
+                    self.note(format!("a delayed message waits, because {reason}; it is tried again"));
+                    let at_ms = now_ms.saturating_add(AGAIN_MS);
+                    if let Some(live) = self.live.get_mut(offset) {
+                        live.at_ms = at_ms;
+                        live.held = slot_of(now_ms).saturating_sub(live.slot) > ROLL_WINDOW_SLOTS;
+                    }
+                    self.heap.push(Reverse((at_ms, *offset)));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn put(&mut self, due: &[(u64, Live)], now_ms: i64) -> Result<Vec<Outcome>, StoreError> {
+        let places: Vec<_> = due.iter().map(|(offset, live)| (*offset, live.size)).collect();
+        let records = self.store.records_at(&places)?;
+        let parcels: Vec<_> = due
+            .iter()
+            .zip(&records)
+            .map(|((_, live), record)| {
+                let turn = match live {
+                    Live { rolls: true, .. } => Turn::Roll,
+                    Live { held: true, .. } => Turn::Hold,
+                    _ => Turn::Due,
+                };
+                Parcel::of(record.as_ref()?, turn, live.write_ms, now_ms)
+            })
+            .collect();
+        match self.append(&parcels.iter().flatten().collect::<Vec<_>>()) {
+            Ok(()) => {
+                let outcome = |parcel: &Option<_>| parcel.as_ref().map_or(Outcome::Gone, |_| Outcome::Done);
+                Ok(parcels.iter().map(outcome).collect())
+            }
+            // Those that can be delivered are; the others say why not.
+            Err(error) if is_the_messages_fault(&error) => {
+                Ok(parcels.iter().map(|parcel| self.append_alone(parcel.as_ref())).collect())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn append_alone(&mut self, parcel: Option<&Parcel<'_>>) -> Outcome {
+        let Some(parcel) = parcel else { return Outcome::Gone };
+        // What went out before is not to go out again: also where it is the store's fault, this one is tried once more.
+        self.append(&[parcel]).map_or_else(|error| Outcome::Refused(error.to_string()), |()| Outcome::Done)
+    }
+
+    fn append(&mut self, parcels: &[&Parcel<'_>]) -> Result<(), StoreError> {
+        let messages: Vec<_> = parcels.iter().map(|parcel| parcel.message()).collect();
+        let origins: Vec<_> = parcels.iter().map(|parcel| parcel.origin()).collect();
+        let done = self.store.append_copies(&messages, &origins)?;
+        self.saw(&done);
+        Ok(())
+    }
+
+    /// Appends what a level has due, as far as it goes; how many records that were.
+    pub(super) fn deliver_level(
+        &mut self,
+        records: &[StoredRecord],
+        now_ms: i64,
+    ) -> Result<usize, StoreError> {
+        let mut done = 0;
+        for some in records.chunks(TOGETHER) {
+            let parcels: Vec<_> =
+                some.iter().map(|record| Parcel::of(record, Turn::Level, 0, now_ms)).collect();
+            match self.append(&parcels.iter().flatten().collect::<Vec<_>>()) {
+                Ok(()) => done += some.len(),
+                Err(error) if is_the_messages_fault(&error) => {
+                    for parcel in &parcels {
+                        if let Outcome::Refused(reason) = self.append_alone(parcel.as_ref()) {
+                            self.note(format!("a delay level waits, because {reason}; it is tried again"));
+                            return Ok(done);
+                        }
+                        done += 1;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                // What went out before counts.
+                Err(_) => return Ok(done),
+            }
+            let gone = parcels.iter().filter(|parcel| parcel.is_none()).count() as u64;
+            self.counts.dropped += gone;
+            self.counts.delivered += some.len() as u64 - gone;
+        }
+        Ok(done)
+    }
+
+    fn saw(&mut self, done: &[Appended]) {
+        for one in done {
+            self.log_seen = self.log_seen.max(one.commit_log_offset + u64::from(one.size));
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! What waits, in memory: the part of the wheel that comes next, to the millisecond.
+//!
+//! A record is in one of four places, in this order: in the timer queue behind `queue_next`; in `waiting`, by slot; in the
+//! wheel, once [`Core::save`] has written it there; and in `live`, from shortly before its slot's time on.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+
+use mqstore_base::error::StoreError;
+use mqstore_engine::Store;
+use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC, WHEEL_SLOTS};
+
+use super::levels::Levels;
+use super::log::TimerLog;
+use super::record::{Target, Timed, has_delete_key, timed};
+use super::save::Saved;
+use super::stats::Lateness;
+use super::wheel::Wheel;
+
+/// Records of the timer queue that are read at once.
+const AT_ONCE: usize = 1024;
+/// Messages in memory from which on no further slot is loaded before some went out.
+const MOST_LIVE: usize = 1 << 19;
+
+/// A message in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Live {
+    pub(super) slot: i64,
+    pub(super) due_ms: i64,
+    /// When it is tried (again).
+    pub(super) at_ms: i64,
+    pub(super) size: u32,
+    pub(super) rolls: bool,
+    /// Whether its topic refused it for so long that it goes on in a later slot, see [`Core::deliver`].
+    pub(super) held: bool,
+    pub(super) write_ms: i64,
+}
+
+/// A slot in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loaded {
+    /// Messages of it that are left.
+    pub(super) left: u64,
+    /// What was delivered of it lies behind this log offset.
+    pub(super) from: u64,
+}
+
+/// Deliveries that were found in the log after a stop, by what they were made of.
+#[derive(Debug, Default)]
+pub(super) struct Delivered {
+    /// By log offset: the slot of the record, and its queue offset.
+    pub(super) records: HashMap<u64, (i64, i64)>,
+    /// Where they were looked for.
+    pub(super) from: u64,
+    /// Those of a broker, which names no record: unique key and slot time.
+    pub(super) keys: HashMap<(String, i64), u32>,
+    /// Whether what was counted as pending are the units of the wheel, those of these records among them.
+    pub(super) counted: bool,
+}
+
+/// See the module's text.
+pub(super) struct Core {
+    pub(super) store: Store,
+    pub(super) wheel: Wheel,
+    pub(super) log: TimerLog,
+    pub(super) saved: Saved,
+    pub(super) levels: Levels,
+    /// Slots before this one were delivered.
+    pub(super) read_slot: i64,
+    /// Slots before this one are in memory.
+    pub(super) loaded_to: i64,
+    /// The offset of the timer queue that is next.
+    pub(super) queue_next: i64,
+    /// The log offset of the record before it.
+    pub(super) last_record: i64,
+    /// The end of the last record that this engine has read or written.
+    pub(super) log_seen: u64,
+    pub(super) slots: BTreeMap<i64, Loaded>,
+    pub(super) live: HashMap<u64, Live>,
+    pub(super) heap: BinaryHeap<Reverse<(i64, u64)>>,
+    /// Records of slots that are not in memory and not in the wheel.
+    pub(super) waiting: BTreeMap<i64, Vec<Timed>>,
+    /// Records that are not in the timer log, in the order of their queue.
+    pub(super) unwritten: Vec<Timed>,
+    /// What was cancelled of slots that are not in memory.
+    pub(super) cancelled: HashMap<i64, HashSet<u64>>,
+    /// What brokers cancelled, by key.
+    pub(super) cancelled_keys: HashMap<i64, Vec<Box<str>>>,
+    /// Slots whose deletions in the wheel are in the two before.
+    pub(super) known_cancelled: HashSet<i64>,
+    pub(super) delivered: Delivered,
+    pub(super) pending: u64,
+    pub(super) counts: Counts,
+    pub(super) lateness: Lateness,
+    pub(super) notes: Vec<String>,
+}
+
+/// What was done since the open.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) delivered: u64,
+    pub(super) cancelled: u64,
+    pub(super) dropped: u64,
+}
+
+pub(super) fn slot_of(ms: i64) -> i64 {
+    ms.div_euclid(TIMER_PRECISION_MS)
+}
+
+impl Core {
+    /// Keeps `note` for the caller, once.
+    pub(super) fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Takes over what the timer queue has got; whether that was anything. Stops early at what lies further ahead than the
+    /// wheel reaches.
+    pub(super) fn enqueue(&mut self) -> Result<bool, StoreError> {
+        let mut any = false;
+        let (min, max) = match self.store.bounds(TIMER_TOPIC, 0) {
+            Err(StoreError::TopicNotFound { .. }) => return Ok(false),
+            bounds => bounds?,
+        };
+        if self.queue_next < min {
+            self.counts.dropped += (min - self.queue_next) as u64;
+            self.queue_next = min;
+        }
+        if self.queue_next >= max {
+            return Ok(false);
+        }
+        self.saved.dirty = true;
+        let mut cursor = self.store.read(TIMER_TOPIC, 0, Some(self.queue_next), None, None)?;
+        loop {
+            let records = cursor.next_batch(AT_ONCE)?;
+            if records.is_empty() {
+                self.queue_next = self.queue_next.max(cursor.position());
+                return Ok(any);
+            }
+            for record in &records {
+                match timed(record) {
+                    Some(timed) if timed.slot >= self.read_slot + WHEEL_SLOTS => return Ok(any),
+                    Some(timed) => self.admit(timed)?,
+                    None => self.counts.dropped += 1,
+                }
+                any = true;
+                let end = record.commit_log_offset + record.bytes().len() as u64;
+                self.log_seen = self.log_seen.max(end);
+                self.queue_next = record.queue_offset + 1;
+                self.last_record = record.commit_log_offset as i64;
+            }
+        }
+    }
+
+    fn admit(&mut self, mut timed: Timed) -> Result<(), StoreError> {
+        if let Some(target) = timed.cancels.clone() {
+            if let Target::Record(offset) = &target
+                && let Some(slot) = self.slot_of_record(*offset)?
+            {
+                timed.slot = slot;
+            }
+            timed.slot = timed.slot.max(self.read_slot);
+            self.apply_cancel(&target, timed.slot)?;
+            self.unwritten.push(timed);
+            return Ok(());
+        }
+        if self.delivered.records.contains_key(&timed.offset) {
+            // Until its slot is read, somebody may ask for it.
+            if timed.slot < self.loaded_to {
+                self.delivered.records.remove(&timed.offset);
+            }
+            return Ok(());
+        }
+        if self.is_delivered_by_key(&timed)? {
+            return Ok(());
+        }
+        let late = timed.slot < self.read_slot;
+        timed.slot = timed.slot.max(self.read_slot);
+        self.pending += 1;
+        if late || timed.slot < self.loaded_to {
+            self.attach(&timed);
+        } else {
+            self.waiting.entry(timed.slot).or_default().push(timed.clone());
+        }
+        self.unwritten.push(timed);
+        Ok(())
+    }
+
+    /// The slot of the timer record at `offset` as it was put into the wheel; `None` where there is none any more.
+    fn slot_of_record(&self, offset: u64) -> Result<Option<i64>, StoreError> {
+        if let Some(live) = self.live.get(&offset) {
+            return Ok(Some(live.slot));
+        }
+        Ok(self.store.record_at(offset)?.as_ref().and_then(timed).map(|timed| timed.slot))
+    }
+
+    fn is_delivered_by_key(&mut self, timed: &Timed) -> Result<bool, StoreError> {
+        if self.delivered.keys.is_empty() {
+            return Ok(false);
+        }
+        let Some(record) = self.store.records_at(&[(timed.offset, timed.size)])?.pop().flatten() else {
+            return Ok(false);
+        };
+        let Some(key) = super::recover::key_of(&record) else { return Ok(false) };
+        let Some(count) = self.delivered.keys.get_mut(&key) else { return Ok(false) };
+        *count -= 1;
+        if *count == 0 {
+            self.delivered.keys.remove(&key);
+        }
+        Ok(true)
+    }
+
+    /// Brings a message into memory.
+    fn attach(&mut self, timed: &Timed) {
+        let live = Live {
+            slot: timed.slot,
+            due_ms: timed.due_ms,
+            at_ms: timed.due_ms,
+            size: timed.size,
+            rolls: timed.rolls,
+            held: false,
+            write_ms: timed.write_ms,
+        };
+        if self.live.insert(timed.offset, live).is_none() {
+            self.slot_in_memory(timed.slot).left += 1;
+            self.heap.push(Reverse((live.at_ms, timed.offset)));
+        }
+    }
+
+    fn slot_in_memory(&mut self, slot: i64) -> &mut Loaded {
+        let from = self.log_seen;
+        self.slots.entry(slot).or_insert(Loaded { left: 0, from })
+    }
+
+    /// As long as the slot is not passed, an open has to find what was delivered of it.
+    fn look_again(&mut self, slot: i64) {
+        let from = self.delivered.from;
+        let loaded = self.slot_in_memory(slot);
+        loaded.from = loaded.from.min(from);
+    }
+
+    /// Takes a message out of memory.
+    pub(super) fn detach(&mut self, offset: u64) -> Option<Live> {
+        let live = self.live.remove(&offset)?;
+        if let Some(slot) = self.slots.get_mut(&live.slot) {
+            slot.left = slot.left.saturating_sub(1);
+        }
+        self.pending = self.pending.saturating_sub(1);
+        self.saved.dirty = true;
+        Some(live)
+    }
+
+    /// Cancels in memory what `target` names and still waits.
+    fn apply_cancel(&mut self, target: &Target, slot: i64) -> Result<(), StoreError> {
+        match target {
+            Target::Record(offset) if self.live.contains_key(offset) => {
+                self.detach(*offset);
+                self.counts.cancelled += 1;
+            }
+            Target::Record(offset)
+                if slot >= self.loaded_to && !self.delivered.records.contains_key(offset) =>
+            {
+                self.learn_cancelled(slot)?;
+                if self.cancelled.entry(slot).or_default().insert(*offset) {
+                    self.pending = self.pending.saturating_sub(1);
+                    self.counts.cancelled += 1;
+                }
+            }
+            Target::Record(_) => {}
+            Target::Key(key) => {
+                if slot >= self.loaded_to {
+                    self.cancelled_keys.entry(slot).or_default().push(key.clone());
+                }
+                let of_slot = self.live.iter().filter(|(_, live)| live.slot == slot);
+                let places: Vec<_> = of_slot.map(|(offset, live)| (*offset, live.size)).collect();
+                for record in self.store.records_at(&places)?.into_iter().flatten() {
+                    if record.view().is_ok_and(|view| has_delete_key(&view, key)) {
+                        self.detach(record.commit_log_offset);
+                        self.counts.cancelled += 1;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first slot that has messages and is not in memory.
+    pub(super) fn next_slot(&mut self) -> Result<Option<i64>, StoreError> {
+        let waiting = self.waiting.range(self.loaded_to..).next().map(|(slot, _)| *slot);
+        let used = self.wheel.next_used(self.loaded_to)?;
+        Ok(waiting.into_iter().chain(used).min())
+    }
+
+    /// Brings the slots into memory whose time is near.
+    pub(super) fn load(&mut self, now_ms: i64) -> Result<(), StoreError> {
+        let until = slot_of(now_ms.saturating_add(TIMER_PRECISION_MS)) + 1;
+        while self.live.len() < MOST_LIVE && self.loaded_to < until {
+            match self.next_slot()?.filter(|slot| *slot < until) {
+                Some(slot) => {
+                    self.load_slot(slot)?;
+                    self.loaded_to = slot + 1;
+                }
+                None => self.loaded_to = until,
+            }
+        }
+        Ok(())
+    }
+
+    /// The units of a slot of the wheel, oldest first: messages, then what cancels.
+    pub(super) fn units(&mut self, slot: i64) -> Result<[Vec<(u64, u32)>; 2], StoreError> {
+        let [mut messages, mut deletions] = [Vec::new(), Vec::new()];
+        let mut next = self.wheel.slot(slot)?.map_or(-1, |slot| slot.last);
+        while let Some(unit) = self.log.unit(next)? {
+            let list = if unit.deletes { &mut deletions } else { &mut messages };
+            list.push((unit.physical_offset as u64, unit.size as u32));
+            next = unit.previous;
+        }
+        messages.reverse();
+        Ok([messages, deletions])
+    }
+
+    /// Learns what cancels in a slot of the wheel.
+    pub(super) fn learn_cancelled(&mut self, slot: i64) -> Result<(), StoreError> {
+        if !self.known_cancelled.insert(slot) {
+            return Ok(());
+        }
+        let [_, units] = self.units(slot)?;
+        for record in self.store.records_at(&units)?.into_iter().flatten() {
+            match timed(&record).and_then(|timed| timed.cancels) {
+                // Who put it there has counted it.
+                Some(Target::Record(offset)) => {
+                    self.cancelled.entry(slot).or_default().insert(offset);
+                }
+                Some(Target::Key(key)) => self.cancelled_keys.entry(slot).or_default().push(key),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings one slot into memory.
+    pub(super) fn load_slot(&mut self, slot: i64) -> Result<(), StoreError> {
+        let [messages, _] = self.units(slot)?;
+        self.learn_cancelled(slot)?;
+        self.slot_in_memory(slot);
+        let cancelled = self.cancelled.remove(&slot).unwrap_or_default();
+        let keys = self.cancelled_keys.remove(&slot).unwrap_or_default();
+        self.known_cancelled.remove(&slot);
+        let waiting = self.waiting.remove(&slot).unwrap_or_default();
+        let known: Vec<_> = messages
+            .into_iter()
+            .filter(|(offset, _)| !cancelled.contains(offset) && !self.live.contains_key(offset))
+            .collect();
+        for places in known.chunks(AT_ONCE) {
+            let records = self.store.records_at(places)?;
+            for ((offset, _), record) in places.iter().zip(records) {
+                if self.delivered.records.contains_key(offset) {
+                    self.look_again(slot);
+                    self.pending = self.pending.saturating_sub(u64::from(self.delivered.counted));
+                    continue;
+                }
+                let Some(mut timed) = record.as_ref().and_then(timed).filter(|timed| timed.cancels.is_none())
+                else {
+                    self.counts.dropped += 1;
+                    self.pending = self.pending.saturating_sub(1);
+                    continue;
+                };
+                if self.is_delivered_by_key(&timed)? {
+                    self.pending = self.pending.saturating_sub(1);
+                    continue;
+                }
+                timed.slot = slot;
+                self.attach(&timed);
+            }
+        }
+        for timed in waiting.iter().filter(|timed| !cancelled.contains(&timed.offset)) {
+            self.attach(timed);
+        }
+        if self.delivered.records.values().any(|(of, _)| *of == slot) {
+            self.look_again(slot);
+            let next = self.queue_next;
+            self.delivered.records.retain(|_, (of, queue_offset)| *of != slot || *queue_offset >= next);
+        }
+        for key in keys {
+            self.apply_cancel(&Target::Key(key), slot)?;
+        }
+        Ok(())
+    }
+
+    /// Passes slots whose time is over and of which nothing is left.
+    pub(super) fn pass(&mut self, now_ms: i64) {
+        let until = slot_of(now_ms).min(self.loaded_to);
+        while self.read_slot < until {
+            match self.slots.first_key_value().map(|(slot, loaded)| (*slot, loaded.left)) {
+                Some((slot, 0)) if slot < until => {
+                    self.slots.remove(&slot);
+                    self.read_slot = slot + 1;
+                }
+                Some((slot, _)) => {
+                    self.read_slot = self.read_slot.max(slot.min(until));
+                    return;
+                }
+                None => self.read_slot = until,
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Delay levels: a queue of [`SCHEDULE_TOPIC`] for each, whose messages all wait equally long and so are due in order. Where
+//! another table of levels came to count meanwhile, they come in the order of the queue all the same, none before its time.
+//!
+//! A level has one number, the offset that is delivered next. Source: `ScheduleMessageService`.
+
+use std::collections::BTreeMap;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
+use mqstore_format::SCHEDULE_TOPIC;
+use mqstore_format::json::{DelayOffsets, Dialect};
+
+use super::deliver::AGAIN_MS;
+use super::engine::Core;
+use super::state::MOST_LEVELS;
+
+/// Messages of a level that are read at once.
+const AT_ONCE: usize = 512;
+
+/// Where the levels stand.
+#[derive(Debug)]
+pub(super) struct Levels {
+    pub(super) next: BTreeMap<i32, i64>,
+    /// `delayOffset.json` as it was read or written last.
+    pub(super) file: DelayOffsets,
+    pub(super) dialect: Dialect,
+    /// Whether it is to be written.
+    pub(super) changed: bool,
+}
+
+impl Levels {
+    /// The levels as `text` has them, which is what `delayOffset.json` holds.
+    pub(super) fn new(text: &[u8]) -> Self {
+        let file = DelayOffsets::parse(text).unwrap_or_default();
+        let next = file.table.iter().filter(|(level, _)| (1..=MOST_LEVELS as i32).contains(*level));
+        let next = next.map(|(level, offset)| (*level, *offset)).collect();
+        Self { next, file, dialect: Dialect::of(text).unwrap_or_default(), changed: false }
+    }
+
+    /// The text of `delayOffset.json` as of now.
+    pub(super) fn write_json(&mut self, now_ms: i64) -> String {
+        self.file.table.clone_from(&self.next);
+        self.file.data_version = self.file.data_version.next(now_ms);
+        self.file.to_json(self.dialect)
+    }
+}
+
+impl Core {
+    /// Delivers what is due of the levels; when something is due next, in epoch milliseconds.
+    pub(super) fn step_levels(&mut self, now_ms: i64) -> Result<Option<i64>, StoreError> {
+        let mut next_due = None::<i64>;
+        for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
+            let level = queue_id.saturating_add(1);
+            if level > MOST_LEVELS as i32 {
+                continue;
+            }
+            if let Some(due_ms) = self.step_level(level, queue_id, now_ms)? {
+                next_due = Some(next_due.map_or(due_ms, |next| next.min(due_ms)));
+            }
+        }
+        Ok(next_due)
+    }
+
+    fn step_level(&mut self, level: i32, queue_id: i32, now_ms: i64) -> Result<Option<i64>, StoreError> {
+        let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
+        let known = self.levels.next.get(&level).copied().unwrap_or(min);
+        let mut next = known.clamp(min, max);
+        while next < max {
+            let mut cursor = self.store.read(SCHEDULE_TOPIC, queue_id, Some(next), Some(max), None)?;
+            let mut records = cursor.next_batch(AT_ONCE)?;
+            if records.is_empty() {
+                next = max;
+                break;
+            }
+            // Not before they were read: what was stored meanwhile would seem to be newer than the clock.
+            let now_ms = self.store.clock().now_ms().max(now_ms);
+            let dues = self.store.level_dues_of(queue_id, &records)?;
+            let due_ms = |(record, due_ms)| level_due(record, due_ms, now_ms);
+            let dues: Vec<i64> = records.iter().zip(dues).map(due_ms).collect();
+            let due = dues.iter().take_while(|due_ms| **due_ms <= now_ms).count();
+            let first_left = dues.get(due).copied();
+            records.truncate(due);
+            let done = self.deliver_level(&records, now_ms)?;
+            let behind = records.get(..done).and_then(<[_]>::last).map(|record| record.queue_offset + 1);
+            if let Some(behind) = behind {
+                next = behind;
+                self.levels.next.insert(level, next);
+                self.levels.changed = true;
+                self.saved.dirty = true;
+            }
+            if done < due {
+                return Ok(Some(now_ms.saturating_add(AGAIN_MS)));
+            }
+            if first_left.is_some() {
+                return Ok(first_left);
+            }
+        }
+        self.levels.next.insert(level, next);
+        Ok(None)
+    }
+
+    /// Messages that wait in the levels.
+    pub(super) fn level_pending(&self) -> Result<u64, StoreError> {
+        let mut pending = 0;
+        for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
+            let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
+            let next = self.levels.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min);
+            pending += (max - next.clamp(min, max)) as u64;
+        }
+        Ok(pending)
+    }
+}
+
+/// When a record of a level is due, by its entry at `due_ms`: at once where the clock went back by more than it has to wait
+/// (`ScheduleMessageService#correctDeliverTimestamp`, which asks for no more than that the record is newer than the clock).
+fn level_due(record: &StoredRecord, due_ms: Option<i64>, now_ms: i64) -> i64 {
+    let Some(due_ms) = due_ms else { return now_ms };
+    let stored = record.view().map_or(now_ms, |view| view.store_timestamp);
+    let went_back_ms = stored.saturating_sub(now_ms);
+    if went_back_ms > due_ms.saturating_sub(stored).max(0) { now_ms } else { due_ms }
+}

@@ -1,0 +1,364 @@
+//! Messages that are delivered later: at a time of their own, or after the delay of a level.
+//!
+//! The files are RocketMQ's. A message with a time becomes a record of `rmq_sys_wheel_timer`, which enters the timer wheel
+//! and its log; one with a level a record of `SCHEDULE_TOPIC_XXXX`. When its time has come it is appended to the topic
+//! and queue that it was for, which were settled when it was accepted.
+//!
+//! What is promised:
+//!
+//! * **Never early**, by the wall clock of the store; to the millisecond for what has `TIMER_DELIVER_MS`, else at the end of
+//!   the slot of a second. (A level follows RocketMQ where the clock goes back by more than its delay; and where a shorter
+//!   delay is given to the level, that counts for what waits, from when it was stored.)
+//! * **Exactly once, in the log.** A delivery names the record that it was made of (`TIMER_ORIGIN_OFFSET`). What is saved
+//!   about slots and offsets speaks only of deliveries that are durable, and an open looks for the others in the log
+//!   behind the place that was saved with it. So of what survives a stop, every message is delivered or
+//!   waits, and none both.
+//! * **Cancelled is cancelled**: a message that was cancelled is not delivered, and one that was delivered cannot be
+//!   cancelled. Both are as durable as any append.
+//! * **Any distance**: who waits for longer than RocketMQ's window is put back into the wheel on the way, as there. With a
+//!   retention shorter than two days the record itself may be deleted before.
+//!
+//! Across threads: one lock guards what is in memory; appends of delayed messages take it not. The background is one
+//! task of the store's ([`BackgroundTask`]), which begins with the first delayed message and sleeps until something is due.
+
+mod cancel;
+mod deliver;
+mod engine;
+mod levels;
+mod log;
+mod pending;
+mod record;
+mod recover;
+mod save;
+mod state;
+mod stats;
+mod wheel;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{Appended, NewMessage};
+use mqstore_engine::{BackgroundTask, Store};
+use mqstore_format::delays::timer::{TIMER_LOG_FILE_BYTES, TIMER_PRECISION_MS, TIMER_TOPIC};
+use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
+use mqstore_io::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
+
+use crate::error::BrokerError;
+use crate::signal::Signal;
+use engine::Core;
+pub use pending::{DueCounts, PendingDelays};
+pub use stats::DelayCounts;
+
+/// How long a task rests at most while something waits.
+const LONGEST_REST: Duration = Duration::from_secs(5);
+/// The same where the clock is set by hand, and nobody tells that it was.
+const LONGEST_REST_BY_HAND: Duration = Duration::from_millis(20);
+/// The latest time that a message can be due at, in epoch milliseconds: the end of the year 9999.
+const LATEST_MS: i64 = 253_402_300_799_999;
+
+/// How delays behave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DelayOptions {
+    /// Bytes of a file of the timer log where there is none yet (`mappedFileSizeTimerLog`), 100 MiB.
+    pub timer_log_file_bytes: u64,
+    /// How often what happened is saved, so that an open finds it without looking for it (`timerFlushIntervalMs`), 1 s.
+    pub save_interval: Duration,
+}
+
+impl Default for DelayOptions {
+    fn default() -> Self {
+        Self { timer_log_file_bytes: TIMER_LOG_FILE_BYTES, save_interval: Duration::from_secs(1) }
+    }
+}
+
+/// When a message is delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// At this time, in epoch milliseconds; at once where it has passed.
+    At(i64),
+    /// After the delay of this level, from 1; the highest level stands for all above it.
+    Level(i32),
+}
+
+/// A message that was accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// Where its record is.
+    pub appended: Appended,
+    /// The topic that it waits in; `None` for what was due already and is where it belongs.
+    pub waits_in: Option<&'static str>,
+}
+
+/// The delayed messages of one store; see the module's text.
+pub(crate) struct Delays {
+    store: Store,
+    options: DelayOptions,
+    core: Mutex<Core>,
+    signal: Signal,
+    /// Until when the task sleeps, in epoch milliseconds; what is due before wakes it.
+    sleeps_until_ms: AtomicI64,
+    /// Rings of the signal that the last step has heard.
+    heard: AtomicU64,
+}
+
+impl Delays {
+    /// Opens them, and has them done in the background.
+    pub(crate) fn open(store: &Store, options: DelayOptions) -> Result<Arc<Self>, StoreError> {
+        let core = Core::open(store, &options)?;
+        let delays = Arc::new(Self {
+            store: store.clone(),
+            options,
+            core: Mutex::new(core),
+            signal: Signal::default(),
+            sleeps_until_ms: AtomicI64::new(i64::MAX),
+            heard: 0.into(),
+        });
+        let task: Arc<dyn BackgroundTask> = Arc::<Self>::clone(&delays);
+        store.run_in_background(&task)?;
+        Ok(delays)
+    }
+
+    /// Whether a store has delayed messages, or had some.
+    pub(crate) fn are_there(store: &Store) -> Result<bool, StoreError> {
+        Ok(!store.queue_ids(TIMER_TOPIC)?.is_empty() || !store.queue_ids(SCHEDULE_TOPIC)?.is_empty())
+    }
+
+    /// Appends messages that are delivered later, each at its time; one lock, one sync.
+    pub(crate) fn append(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Accepted>, StoreError> {
+        let now_ms = self.store.clock().now_ms();
+        let levels = self.store.delay_tables().latest();
+        let mut made = Vec::with_capacity(messages.len());
+        for (message, due) in messages {
+            let queue_id = self.store.queue_for(message)?;
+            let (topic, waits_in, due_ms) = match *due {
+                Due::At(due_ms) if due_ms <= now_ms => (None, queue_id, None),
+                Due::At(due_ms) if due_ms > LATEST_MS => {
+                    let reason = format!("{due_ms} is later than the end of the year 9999");
+                    return Err(StoreError::InvalidOption { option: "deliver_at", reason });
+                }
+                Due::At(due_ms) => (Some(TIMER_TOPIC), 0, Some(Ok(due_ms))),
+                Due::Level(level) if level < 1 => {
+                    let reason = format!("{level} is not a level: they begin with 1");
+                    return Err(StoreError::InvalidOption { option: "delay_level", reason });
+                }
+                Due::Level(level) => {
+                    let level = level.min(levels.max_level());
+                    (Some(SCHEDULE_TOPIC), DelayLevels::queue_id(level), Some(Err(level)))
+                }
+            };
+            topic.map_or(Ok(()), |topic| self.make_topic(topic))?;
+            let properties = due_ms.map(|due| record::waiting_properties(message, queue_id, due));
+            made.push((topic, waits_in, properties));
+        }
+        let waiting: Vec<_> = messages
+            .iter()
+            .zip(&made)
+            .map(|((message, _), (topic, queue_id, properties))| NewMessage {
+                topic: topic.unwrap_or(message.topic),
+                queue_id: Some(*queue_id),
+                properties: properties.as_deref().unwrap_or(message.properties),
+                ..*message
+            })
+            .collect();
+        let done = match waiting.as_slice() {
+            [one] => vec![self.store.append(one)?],
+            all => self.store.append_many(all)?,
+        };
+        let due = |(_, due): &(NewMessage<'_>, Due)| match *due {
+            Due::At(due_ms) => due_ms,
+            Due::Level(level) => levels.delivery_time(level.min(levels.max_level()), now_ms),
+        };
+        if let Some(first) = messages.iter().map(due).min() {
+            self.told_of(first);
+        }
+        let accepted = done.into_iter().zip(&made);
+        Ok(accepted.map(|(appended, (waits_in, ..))| Accepted { appended, waits_in: *waits_in }).collect())
+    }
+
+    /// Makes the topic that messages wait in, whatever the store does with unknown topics.
+    fn make_topic(&self, topic: &str) -> Result<(), StoreError> {
+        let queues = match topic {
+            TIMER_TOPIC => 1,
+            SCHEDULE_TOPIC => {
+                self.store.delay_tables().latest().max_level().clamp(1, DelayLevels::MOST) as u32
+            }
+            _ => return Ok(()),
+        };
+        if (self.store.queue_ids(topic)?.len() as u32) < queues {
+            self.store.create_topic(topic, queues, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Wakes the task where it would sleep for too long.
+    fn told_of(&self, due_ms: i64) {
+        // A slot is brought into memory before its time.
+        let near = due_ms.saturating_sub(2 * TIMER_PRECISION_MS);
+        if near <= self.sleeps_until_ms.load(Ordering::SeqCst) {
+            self.signal.ring();
+        }
+    }
+
+    /// Cancels the message with this message id or unique id; whether it waited.
+    pub(crate) fn cancel(&self, id: &str) -> Result<bool, StoreError> {
+        let mut core = self.core.lock();
+        let Some(record) = core.waiting_with_id(id)? else { return Ok(false) };
+        core.cancel(&record)?;
+        drop(core);
+        self.signal.ring();
+        Ok(true)
+    }
+
+    /// Has the message with this id delivered at another time instead: a new record, whose ids are the answer; `None` where
+    /// none waits.
+    pub(crate) fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, StoreError> {
+        let mut core = self.core.lock();
+        let Some(record) = core.waiting_with_id(id)? else { return Ok(None) };
+        let again = record::Again::of(&record)?;
+        // Not both: what cannot be cancelled is not appended.
+        cancel::records_of(&record)?;
+        let appended = self.append(&[(again.message(), Due::At(due_ms))])?;
+        core.cancel(&record)?;
+        drop(core);
+        self.signal.ring();
+        Ok(appended.into_iter().next())
+    }
+
+    /// Where they stand.
+    pub(crate) fn counts(&self) -> Result<DelayCounts, StoreError> {
+        let mut core = self.core.lock();
+        core.enqueue()?;
+        let live = core.live.values().map(|live| live.due_ms).min();
+        let slot = core.next_slot()?.map(|slot| (slot + 1).saturating_mul(TIMER_PRECISION_MS));
+        let counts = core.counts;
+        Ok(DelayCounts {
+            pending: core.pending + core.level_pending()?,
+            next_due_ms: live.into_iter().chain(slot).min(),
+            delivered: counts.delivered,
+            cancelled: counts.cancelled,
+            dropped: counts.dropped,
+            late_p99_ms: core.lateness.p99_ms(),
+            late_max_ms: core.lateness.most_ms(),
+        })
+    }
+
+    /// Notes for the caller, each once.
+    pub(crate) fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut self.core.lock().notes)
+    }
+
+    /// Does what is due; until when there is nothing to do then, in epoch milliseconds.
+    fn run(&self) -> Result<i64, StoreError> {
+        loop {
+            let mut core = self.core.lock();
+            let now_ms = self.store.clock().now_ms();
+            let more = core.enqueue()?;
+            core.load(now_ms)?;
+            let more = core.deliver(now_ms)? || more;
+            core.pass(now_ms);
+            if more {
+                continue;
+            }
+            let next_level = core.step_levels(now_ms)?;
+            core.save(false, self.options.save_interval)?;
+            let next_live = core.heap.peek().map(|next| next.0.0);
+            // A slot is brought into memory one before its time.
+            let next_slot = core.next_slot()?.map(|slot| (slot - 1).saturating_mul(TIMER_PRECISION_MS));
+            let unsaved = core.saved.dirty || core.saved.snapshot.is_some();
+            let save = unsaved && !core.saved.failed;
+            let save = save.then(|| now_ms.saturating_add(self.options.save_interval.as_millis() as i64));
+            let next = [next_level, next_live, next_slot, save].into_iter().flatten().min();
+            return Ok(next.unwrap_or(i64::MAX));
+        }
+    }
+}
+
+impl BackgroundTask for Delays {
+    fn name(&self) -> &'static str {
+        "mq-delay"
+    }
+
+    fn step(&self) -> Result<Duration, StoreError> {
+        self.heard.store(self.signal.rings(), Ordering::SeqCst);
+        // What comes in from here on rings.
+        self.sleeps_until_ms.store(i64::MAX, Ordering::SeqCst);
+        let until_ms = self.run()?;
+        self.sleeps_until_ms.store(until_ms, Ordering::SeqCst);
+        let clock = self.store.clock();
+        let left = until_ms.saturating_sub(clock.now_ms());
+        let longest = if clock.is_set_by_hand() { LONGEST_REST_BY_HAND } else { LONGEST_REST };
+        Ok(Duration::from_millis(u64::try_from(left).unwrap_or(0)).min(longest))
+    }
+
+    fn rest(&self, longest: Duration) {
+        self.signal.sleep(self.heard.load(Ordering::SeqCst), longest);
+    }
+
+    fn wake(&self) {
+        self.signal.ring();
+    }
+
+    fn end(&self) -> Result<(), StoreError> {
+        let mut core = self.core.lock();
+        core.enqueue()?;
+        core.pass(self.store.clock().now_ms());
+        core.save(true, Duration::ZERO)
+    }
+}
+
+/// The store's delays as a broker hands them out.
+impl crate::Broker {
+    /// Appends messages that are delivered later, each at its time, to where an append would put them now: one lock, one
+    /// sync. The answers name the records that wait, in the topics `rmq_sys_wheel_timer` and `SCHEDULE_TOPIC_XXXX`; what
+    /// was due already is where it belongs.
+    ///
+    /// # Errors
+    /// Those of [`Store::append_many`]; [`StoreError::InvalidOption`] for a time beyond the year 9999 and a level below 1.
+    pub fn append_later(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Accepted>, BrokerError> {
+        Ok(self.delays()?.append(messages)?)
+    }
+
+    /// Cancels the delayed message with this message id or unique id; whether it waited. A message that waits by a level
+    /// cannot be cancelled, and is never found.
+    pub fn cancel(&self, id: &str) -> Result<bool, BrokerError> {
+        if !Delays::are_there(self.store())? {
+            return Ok(false);
+        }
+        Ok(self.delays()?.cancel(id)?)
+    }
+
+    /// Has the delayed message with this message id or unique id delivered at `due_ms` instead, in epoch milliseconds. The
+    /// answer names the new record; `None` where no such message waits. After a stop in between both may be there.
+    pub fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, BrokerError> {
+        if !Delays::are_there(self.store())? {
+            return Ok(None);
+        }
+        Ok(self.delays()?.reschedule(id, due_ms)?)
+    }
+
+    /// Where the delayed messages of the store stand. For a store that is open for reading there is
+    /// [`DelayCounts::of_reader`].
+    pub fn delay_counts(&self) -> Result<DelayCounts, BrokerError> {
+        if !Delays::are_there(self.store())? {
+            return Ok(DelayCounts::default());
+        }
+        Ok(self.delays()?.counts()?)
+    }
+
+    /// Begins to deliver what waits, where anything does.
+    pub fn deliver_what_waits(&self) -> Result<(), BrokerError> {
+        if Delays::are_there(self.store())? {
+            self.delays()?;
+        }
+        Ok(())
+    }
+
+    /// What a person should know about delayed messages, each once.
+    pub fn take_delay_notes(&self) -> Vec<String> {
+        self.delays_if_open().map(|delays| delays.take_notes()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,331 @@
+//! Delayed messages of a store that is open for reading: counted by when they are due, not delivered, no file changed.
+//!
+//! ```text
+//! timer topic   ... | in the wheel, by slot ................. | not in the wheel yet
+//! SCHEDULE_TOPIC_XXXX    delivered | waits, in the order in which it is due
+//! ```
+//!
+//! What is known is what the writer saved, a second old at most beside a running one; what it delivered since is still
+//! counted. Memory goes with the messages that were cancelled, and with the wheel, 38 MB at most.
+
+use std::collections::{HashMap, HashSet};
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
+use mqstore_engine::Store;
+use mqstore_format::delays::timer::{TIMER_LOG_FILE_BYTES, TIMER_PRECISION_MS, TIMER_TOPIC, TimerCheckpoint};
+use mqstore_format::delays::waiting::TimerRecord;
+use mqstore_format::{SCHEDULE_TOPIC, crc32};
+use mqstore_io::Access;
+
+use super::engine::slot_of;
+use super::levels::Levels;
+use super::log::TimerLog;
+use super::record::{Target, has_delete_key, timed};
+use super::recover::{bring_up, broker_from, check_bytes_in_use};
+use super::state::StateFiles;
+use super::stats::DelayCounts;
+use super::wheel::Wheel;
+
+/// Records that are read at once.
+const AT_ONCE: usize = 1024;
+
+/// Messages that wait, by when they are due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DueCounts {
+    /// Messages.
+    pub messages: u64,
+    /// When the first of them is due, in epoch milliseconds; of one that waits in the wheel the end of its second.
+    pub first_due_ms: Option<i64>,
+    /// How many are overdue, are due within a minute, an hour, a day, three days, and later.
+    pub by_due: [u64; 6],
+}
+
+/// Where one part of [`DueCounts::by_due`] ends, in milliseconds from now.
+const ENDS_MS: [i64; 5] = [0, 60_000, 3_600_000, 86_400_000, 3 * 86_400_000];
+
+impl DueCounts {
+    fn add(&mut self, due_ms: i64, now_ms: i64, messages: u64) {
+        if messages == 0 {
+            return;
+        }
+        self.messages += messages;
+        self.first_due_ms = Some(self.first_due_ms.map_or(due_ms, |first| first.min(due_ms)));
+        let left_ms = due_ms.saturating_sub(now_ms);
+        let place = ENDS_MS.iter().filter(|end| left_ms > **end).count();
+        if let Some(count) = self.by_due.get_mut(place) {
+            *count += messages;
+        }
+    }
+}
+
+/// Delayed messages that wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PendingDelays {
+    /// Those with a time of their own.
+    pub timer: DueCounts,
+    /// Those with a delay level.
+    pub levels: DueCounts,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+impl PendingDelays {
+    /// What waits in `store` as of its clock, by the files alone; see the module's text.
+    ///
+    /// # Errors
+    /// Those of reading the files.
+    pub fn of(store: &Store) -> Result<Self, StoreError> {
+        let now_ms = store.clock().now_ms();
+        let mut look = Look { store, now_ms, cancelled: Cancelled::default(), counts: DueCounts::default() };
+        let mut pending = Self::default();
+        look.timer(&mut pending.notes)?;
+        pending.timer = look.counts;
+        look.counts = DueCounts::default();
+        look.levels()?;
+        pending.levels = look.counts;
+        Ok(pending)
+    }
+}
+
+impl DelayCounts {
+    /// What waits in `store`, as its writer's files have it: up to a second old beside a writer, and what was delivered since
+    /// its last save still counts.
+    ///
+    /// # Errors
+    /// Those of reading the files.
+    pub fn of_reader(store: &Store) -> Result<Self, StoreError> {
+        let PendingDelays { timer, levels, .. } = PendingDelays::of(store)?;
+        Ok(Self {
+            pending: timer.messages + levels.messages,
+            next_due_ms: timer.first_due_ms.into_iter().chain(levels.first_due_ms).min(),
+            ..Self::default()
+        })
+    }
+}
+
+/// What was cancelled.
+#[derive(Debug, Default)]
+struct Cancelled {
+    records: HashSet<u64>,
+    /// By slot.
+    keys: HashMap<i64, Vec<Box<str>>>,
+}
+
+impl Cancelled {
+    fn add(&mut self, target: Target, slot: i64) {
+        match target {
+            Target::Record(offset) => {
+                self.records.insert(offset);
+            }
+            Target::Key(key) => self.keys.entry(slot).or_default().push(key),
+        }
+    }
+
+    fn has(&self, record: &StoredRecord, slot: i64) -> bool {
+        self.records.contains(&record.commit_log_offset)
+            || self.keys.get(&slot).is_some_and(|keys| {
+                record.view().is_ok_and(|view| keys.iter().any(|key| has_delete_key(&view, key)))
+            })
+    }
+}
+
+struct Look<'a> {
+    store: &'a Store,
+    now_ms: i64,
+    cancelled: Cancelled,
+    counts: DueCounts,
+}
+
+impl Look<'_> {
+    fn timer(&mut self, notes: &mut Vec<String>) -> Result<(), StoreError> {
+        let (min, max) = match self.store.bounds(TIMER_TOPIC, 0) {
+            Err(StoreError::TopicNotFound { .. }) => return Ok(()),
+            bounds => bounds?,
+        };
+        let files = self.store.files();
+        let (state_files, state) = StateFiles::load(files);
+        let check_bytes = state_files.check();
+        let check = TimerCheckpoint::decode(&check_bytes);
+        let wheel = Wheel::open(files, Access::Read)?.filter(Wheel::exists);
+        let log = TimerLog::open(files, TIMER_LOG_FILE_BYTES, Access::Read)?;
+        let read_slot = slot_of(check.last_read_time_ms);
+        let (Some(mut wheel), Some(mut log)) = (wheel, log.filter(|log| log.bounds().1 > 0)) else {
+            // Nothing ever entered the wheel, or what had is gone.
+            let (from, first_slot) = if check.last_timer_queue_offset > min {
+                let note = "timerwheel, timerlog: one of them is missing or damaged; delayed messages are counted by \
+                            the records of their topic";
+                notes.push(note.to_owned());
+                (min, read_slot)
+            } else {
+                (check.last_timer_queue_offset, i64::MIN)
+            };
+            self.learn_cancelled(from.clamp(min, max))?;
+            return self.count_queue(from.clamp(min, max), first_slot);
+        };
+        let by_us = state.filter(|state| state.check.contains(&crc32(&check_bytes_in_use(&check_bytes))));
+        let (_, files_end) = log.bounds();
+        let from = match &by_us {
+            Some(state) => state.wheel_end,
+            None => broker_from(&log, &check),
+        };
+        let end = by_us.as_ref().map_or(files_end, |state| state.log_end);
+        let last = bring_up(&mut wheel, &mut log, from, end)?;
+        let mut next = check.last_timer_queue_offset;
+        if by_us.is_none()
+            && let Some(unit) = last
+        {
+            // As an open has it: behind the record of the last unit, wherever a broker's checkpoint stands.
+            let place = (unit.physical_offset as u64, unit.size.cast_unsigned());
+            let record = self.store.records_at(&[place])?.pop().flatten();
+            next = record.map_or(next, |record| record.queue_offset + 1);
+        }
+        let next = next.clamp(min, max);
+        self.learn_cancelled(next)?;
+        let mut slot = wheel.next_used(read_slot)?;
+        while let Some(time) = slot {
+            let last = wheel.slot(time)?.map_or(-1, |slot| slot.last);
+            self.count_slot(&log, time, last)?;
+            slot = wheel.next_used(time + 1)?.filter(|next| *next > time);
+        }
+        self.count_queue(next, i64::MIN)
+    }
+
+    /// Counts what waits in the slot of `time`, whose last unit is at `last`.
+    fn count_slot(&mut self, log: &TimerLog, time: i64, last: i64) -> Result<(), StoreError> {
+        let log_min = self.store.stats()?.log_min_offset;
+        let (mut messages, mut deletions, mut rolls) = (0_u64, Vec::new(), false);
+        let mut place = last;
+        while let Some(unit) = log.unit(place)? {
+            let offset = unit.physical_offset as u64;
+            if unit.deletes {
+                deletions.push((offset, unit.size.cast_unsigned()));
+            } else {
+                messages += u64::from(offset >= log_min);
+                rolls |= unit.rolls;
+            }
+            place = unit.previous;
+        }
+        for some in deletions.chunks(AT_ONCE) {
+            for record in self.store.records_at(some)?.into_iter().flatten() {
+                if let Some(target) = timed(&record).and_then(|timed| timed.cancels) {
+                    self.cancelled.add(target, time);
+                }
+            }
+        }
+        let due_ms = (time + 1).saturating_mul(TIMER_PRECISION_MS);
+        let none_cancelled = self.cancelled.records.is_empty() && !self.cancelled.keys.contains_key(&time);
+        if none_cancelled && !rolls {
+            self.counts.add(due_ms, self.now_ms, messages);
+            return Ok(());
+        }
+        let mut place = last;
+        let mut some = Vec::with_capacity(AT_ONCE);
+        while let Some(unit) = log.unit(place)? {
+            place = unit.previous;
+            if !unit.deletes {
+                some.push((unit.physical_offset as u64, unit.size.cast_unsigned()));
+            }
+            if some.len() == AT_ONCE {
+                self.count_records(&some, time)?;
+                some.clear();
+            }
+        }
+        self.count_records(&some, time)?;
+        // All of the slot is done with.
+        self.cancelled.keys.remove(&time);
+        Ok(())
+    }
+
+    fn count_records(&mut self, places: &[(u64, u32)], slot: i64) -> Result<(), StoreError> {
+        for record in self.store.records_at(places)?.into_iter().flatten() {
+            if !self.cancelled.has(&record, slot) {
+                self.count_record(&record, Some(slot));
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts one record, which is in this slot, or in none yet.
+    fn count_record(&mut self, record: &StoredRecord, slot: Option<i64>) {
+        let Ok(view) = record.view() else { return };
+        let Some(found) = TimerRecord::of(&view) else { return };
+        let due_ms = match slot {
+            Some(slot) if !found.rolls => (slot + 1).saturating_mul(TIMER_PRECISION_MS),
+            _ => found.due_ms,
+        };
+        self.counts.add(due_ms, self.now_ms, 1);
+    }
+
+    /// Takes note of what cancels in the timer queue from `from` on.
+    fn learn_cancelled(&mut self, from: i64) -> Result<(), StoreError> {
+        each(self.store, from, |record| {
+            if let Some(timed) = timed(record)
+                && let Some(target) = timed.cancels
+            {
+                self.cancelled.add(target, timed.slot);
+            }
+        })
+    }
+
+    /// Counts the messages of the timer queue from `from` on whose slot is `first_slot` or a later one.
+    fn count_queue(&mut self, from: i64, first_slot: i64) -> Result<(), StoreError> {
+        each(self.store, from, |record| {
+            let waits = |timed: &super::record::Timed| timed.cancels.is_none() && timed.slot >= first_slot;
+            if let Some(timed) = timed(record).filter(waits)
+                && !self.cancelled.has(record, timed.slot)
+            {
+                self.count_record(record, None);
+            }
+        })
+    }
+
+    /// Counts the messages of delay levels: those of one are due in the order of their queue.
+    fn levels(&mut self) -> Result<(), StoreError> {
+        let (state_files, state) = StateFiles::load(self.store.files());
+        let mut levels = Levels::new(&state_files.offsets());
+        for (level, next) in state.map(|state| state.levels).unwrap_or_default() {
+            let known = levels.next.entry(level).or_insert(0);
+            *known = (*known).max(next);
+        }
+        for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
+            let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
+            let next = levels.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min);
+            self.count_level(queue_id, next.clamp(min, max), max)?;
+        }
+        Ok(())
+    }
+
+    fn count_level(&mut self, queue_id: i32, next: i64, end: i64) -> Result<(), StoreError> {
+        let mut from = next;
+        let ends = ENDS_MS.map(|end_ms| self.now_ms.saturating_add(end_ms));
+        for until_ms in ends.into_iter().chain([i64::MAX]) {
+            let (mut low, mut high) = (from, end);
+            while low < high {
+                let middle = low + (high - low) / 2;
+                match self.store.level_due_ms(queue_id, middle)? {
+                    Some(due_ms) if due_ms > until_ms => high = middle,
+                    _ => low = middle + 1,
+                }
+            }
+            if low > from {
+                let first = self.store.level_due_ms(queue_id, from)?;
+                self.counts.add(first.unwrap_or(until_ms), self.now_ms, (low - from).unsigned_abs());
+            }
+            from = low;
+        }
+        Ok(())
+    }
+}
+
+/// Shows `look` the records of the timer queue from `from` on.
+fn each(store: &Store, from: i64, mut look: impl FnMut(&StoredRecord)) -> Result<(), StoreError> {
+    let mut cursor = store.read(TIMER_TOPIC, 0, Some(from), None, None)?;
+    loop {
+        let records = cursor.next_batch(AT_ONCE)?;
+        if records.is_empty() {
+            return Ok(());
+        }
+        records.iter().for_each(&mut look);
+    }
+}

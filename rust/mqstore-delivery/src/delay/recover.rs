@@ -1,0 +1,425 @@
+//! What an open makes of what a stop, or a broker, has left.
+//!
+//! * **Ours** (the files are as this engine wrote them): the wheel gets what it lacks from the timer log, what lies behind
+//!   the log's known end is zeroed, and the log from `scan_from` on tells what was delivered since. That costs what
+//!   happened since the last save, however many messages wait.
+//! * **A broker's**: its checkpoint, its timer log and its wheel count, by its rules; the wheel is brought up to the log,
+//!   units without a record are dropped when their slot is read. Deliveries of the broker since its checkpoint are known
+//!   by unique key and slot time. Unlike a broker, an open loses nothing that was due during a long rest.
+//! * **Neither** (something is missing or damaged, or the commit log was cut below what is known): wheel and timer log
+//!   are made anew from the timer queue, all of it, and the commit log from its first record on tells what was delivered.
+//!
+//! Source: `TimerMessageStore#recover`, `#recoverAndRevise`, `#reviseQueueOffset`.
+
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
+use mqstore_engine::Store;
+use mqstore_format::delays::timer::{TIMER_TOPIC, TimerCheckpoint, TimerUnit};
+use mqstore_format::properties::{TIMER_DEL_UNIQKEY, TIMER_DEQUEUE_MS, TIMER_OUT_MS, UNIQ_KEY};
+use mqstore_format::{RecordView, SCHEDULE_TOPIC, crc32};
+use mqstore_io::Access;
+
+use super::DelayOptions;
+use super::engine::{Core, Counts, Delivered, slot_of};
+use super::levels::Levels;
+use super::log::TimerLog;
+use super::record::{Target, is_copy_of, origin_of, timed};
+use super::save::{Saved, empty, led_to};
+use super::state::{State, StateFiles};
+use super::stats::Lateness;
+use super::wheel::Wheel;
+
+/// Records of the log that are read at once.
+const AT_ONCE: usize = 1024;
+/// How far before a broker's read time its deliveries are looked for, for clocks that went back.
+const BEFORE_MS: i64 = 60_000;
+
+/// What an open goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Basis {
+    Ours,
+    Broker,
+    Queue,
+}
+
+impl Core {
+    /// The engine of a store that is open for writing.
+    pub(super) fn open(store: &Store, options: &DelayOptions) -> Result<Self, StoreError> {
+        let files = store.files();
+        let (state_files, state) = StateFiles::load(files);
+        let wheel = Wheel::open(files, Access::ReadWrite)?;
+        let log = TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?;
+        let check_bytes = state_files.check();
+        let check = TimerCheckpoint::decode(&check_bytes);
+        let basis = basis(store, state.as_ref(), (wheel.as_ref(), log.as_ref()), &check_bytes)?;
+        let wheel = if let Some(wheel) = wheel {
+            wheel
+        } else {
+            super::wheel::remove(files, &files.root.join(mqstore_format::names::TIMERWHEEL_FILE))?;
+            Wheel::open(files, Access::ReadWrite)?
+                .ok_or_else(|| StoreError::Busy { reason: "no timer wheel".into() })?
+        };
+        let log = if let Some(log) = log {
+            log
+        } else {
+            let folder = files.root.join(mqstore_format::names::TIMERLOG_DIR);
+            set_aside(store, &folder)?;
+            TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?
+                .ok_or_else(|| StoreError::Busy { reason: "no timer log".into() })?
+        };
+        let levels = levels(&state_files, state.as_ref());
+        let saved = Saved {
+            files: state_files,
+            state: state.clone().unwrap_or_default(),
+            check,
+            dirty: basis != Basis::Ours,
+            snapshot: None,
+            taken: store.clock().monotonic(),
+            failed: false,
+        };
+        let log_seen = store.stats()?.log_max_offset;
+        let read_slot = slot_of(store.clock().now_ms());
+        let mut core = Self {
+            store: store.clone(),
+            wheel,
+            log,
+            saved,
+            levels,
+            read_slot,
+            loaded_to: read_slot,
+            queue_next: 0,
+            last_record: -1,
+            log_seen,
+            slots: BTreeMap::new(),
+            live: HashMap::new(),
+            heap: BinaryHeap::new(),
+            waiting: BTreeMap::new(),
+            unwritten: Vec::new(),
+            cancelled: HashMap::new(),
+            cancelled_keys: HashMap::new(),
+            known_cancelled: HashSet::new(),
+            delivered: Delivered::default(),
+            pending: 0,
+            counts: Counts::default(),
+            lateness: Lateness::default(),
+            notes: Vec::new(),
+        };
+        let sums = [crc32(&check_bytes_in_use(&check_bytes)), crc32(&core.saved.files.offsets())];
+        core.saved.state.check = [sums[0]; 2];
+        core.saved.state.offsets = [sums[1]; 2];
+        match (basis, state) {
+            (Basis::Ours, Some(state)) => core.take_ours(&state)?,
+            (Basis::Broker, state) => core.take_brokers(&check, state.as_ref())?,
+            (_, state) => core.take_queue(state.is_some())?,
+        }
+        core.loaded_to = core.read_slot;
+        core.slots.clear();
+        // What came too late for its own slot is in the first one, whatever that one's time.
+        core.load_slot(core.read_slot)?;
+        core.loaded_to = core.read_slot + 1;
+        // Of slots that were passed nothing is looked for any more.
+        let (loaded_to, queue_next) = (core.loaded_to, core.queue_next);
+        core.delivered
+            .records
+            .retain(|_, (slot, queue_offset)| *slot >= loaded_to || *queue_offset >= queue_next);
+        Ok(core)
+    }
+
+    fn take_ours(&mut self, state: &State) -> Result<(), StoreError> {
+        self.read_slot = state.read_slot;
+        self.queue_next = state.queue_next;
+        self.last_record = state.last_record;
+        self.pending = state.pending;
+        self.bring_wheel_up(state.wheel_end, state.log_end)?;
+        self.log.cut(state.log_end)?;
+        let nothing_left = state.pending == 0 && self.wheel.next_used(state.read_slot)?.is_none();
+        if nothing_left && self.queue_end()? <= state.queue_next && self.level_pending()? == 0 {
+            return Ok(());
+        }
+        self.look_for_deliveries(state.scan_from, Some(state.as_of), false)
+    }
+
+    fn take_brokers(&mut self, check: &TimerCheckpoint, state: Option<&State>) -> Result<(), StoreError> {
+        let (_, files_end) = self.log.bounds();
+        let from = broker_from(&self.log, check);
+        self.bring_wheel_up(from, files_end)?;
+        self.log.cut(self.log.end())?;
+        self.read_slot = slot_of(check.last_read_time_ms);
+        self.saved.state.log_end = self.log.end();
+        self.saved.state.wheel_end = from.min(self.log.end());
+        // Behind the record of the last unit, wherever the broker's checkpoint stands.
+        let mut last = None;
+        self.last_unit(&mut last)?;
+        let record = match last {
+            Some(unit) => {
+                let place = (unit.physical_offset as u64, unit.size.cast_unsigned());
+                self.store.records_at(&[place])?.pop().flatten()
+            }
+            None => None,
+        };
+        let behind = record.as_ref().and_then(timed).map(|timed| timed.queue_offset + 1);
+        // What we had taken over is in the timer log, or was delivered, and then has no unit.
+        let ours = match state.filter(|state| state.as_of <= self.log_seen && state.log_end <= self.log.end())
+        {
+            Some(state) if is_in_queue(&self.store, state)? => state.queue_next,
+            _ => 0,
+        };
+        let behind = behind.unwrap_or(check.last_timer_queue_offset).max(ours);
+        self.queue_next = behind.min(self.queue_end()?);
+        self.last_record = record.map_or(-1, |record| record.commit_log_offset as i64);
+        self.count_pending()?;
+        self.delivered.counted = true;
+        let known = state.filter(|state| state.as_of <= self.log_seen).map_or(0, |state| state.scan_from);
+        let by_time = self.store.log_offset_before(check.last_read_time_ms.saturating_sub(BEFORE_MS))?;
+        self.look_for_deliveries(known.max(by_time), None, true)
+    }
+
+    /// Makes wheel and timer log anew. With `known`, there was something before.
+    fn take_queue(&mut self, known: bool) -> Result<(), StoreError> {
+        if known || self.wheel.exists() || self.log.bounds().1 > 0 {
+            self.log.reset()?;
+            self.wheel.reset()?;
+        }
+        self.saved.state.log_end = 0;
+        self.saved.state.wheel_end = 0;
+        let first = match self.store.read(TIMER_TOPIC, 0, None, None, None) {
+            Err(StoreError::TopicNotFound { .. }) => None,
+            cursor => cursor?.next_batch(1)?.pop(),
+        };
+        let mut from = self.log_seen;
+        if let Some(first) = first {
+            self.queue_next = first.queue_offset;
+            from = first.commit_log_offset;
+            let stored = first.view().map_or(i64::MAX, |view| view.store_timestamp);
+            self.read_slot = self.read_slot.min(slot_of(stored));
+        }
+        if self.level_pending()? > 0 {
+            from = from.min(self.first_of_levels()?);
+        }
+        self.look_for_deliveries(from, None, true)
+    }
+
+    fn queue_end(&self) -> Result<i64, StoreError> {
+        match self.store.bounds(TIMER_TOPIC, 0) {
+            Err(StoreError::TopicNotFound { .. }) => Ok(0),
+            bounds => Ok(bounds?.1),
+        }
+    }
+
+    /// Where the first record of a level lies that may be undelivered.
+    fn first_of_levels(&self) -> Result<u64, StoreError> {
+        let mut first = self.log_seen;
+        for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
+            let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
+            let next = self.levels.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min);
+            let mut cursor =
+                self.store.read(SCHEDULE_TOPIC, queue_id, Some(next.clamp(min, max)), None, None)?;
+            if let Some(record) = cursor.next_batch(1)?.pop() {
+                first = first.min(record.commit_log_offset);
+            }
+        }
+        Ok(first)
+    }
+
+    /// Has the wheel lead to the units of `from..end`, as far as it does not.
+    fn bring_wheel_up(&mut self, from: u64, end: u64) -> Result<(), StoreError> {
+        bring_up(&mut self.wheel, &mut self.log, from, end).map(drop)
+    }
+
+    fn last_unit(&mut self, last: &mut Option<TimerUnit>) -> Result<(), StoreError> {
+        let (begin, _) = self.log.bounds();
+        let end = self.log.end();
+        let from = (end.saturating_sub(1)).max(begin) - begin;
+        let from = begin + from / self.log.file_bytes().max(1) * self.log.file_bytes();
+        self.log.walk(from, end, |_, unit| {
+            *last = Some(unit);
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Counts what the wheel has: a broker's own counts are not true. What was cancelled by key alone counts until its slot
+    /// is in memory, as it does without a broker.
+    fn count_pending(&mut self) -> Result<(), StoreError> {
+        let mut next = self.wheel.next_used(self.read_slot)?;
+        while let Some(slot) = next {
+            let [messages, deletions] = self.units(slot)?;
+            let mut waiting: HashSet<u64> = messages.into_iter().map(|(offset, _)| offset).collect();
+            for record in self.store.records_at(&deletions)?.into_iter().flatten() {
+                // Each of ours is there twice, in the forms of two versions.
+                if let Some(Target::Record(offset)) = timed(&record).and_then(|timed| timed.cancels) {
+                    waiting.remove(&offset);
+                }
+            }
+            self.pending += waiting.len() as u64;
+            next = self.wheel.next_used(slot + 1)?.filter(|next| *next > slot);
+        }
+        Ok(())
+    }
+
+    /// Finds in the log from `from` on what was delivered of what still looks as if it waited. What was delivered before
+    /// `as_of` is not counted as pending.
+    fn look_for_deliveries(&mut self, from: u64, as_of: Option<u64>, by_key: bool) -> Result<(), StoreError> {
+        let begin = self.store.stats()?.log_min_offset;
+        self.delivered.from = from;
+        let mut cursor = self.store.scan_log(Some(from.max(begin)))?;
+        loop {
+            let records = cursor.next_batch(AT_ONCE)?;
+            if records.is_empty() {
+                return Ok(());
+            }
+            for record in &records {
+                let Ok(view) = record.view() else { continue };
+                match origin_of(&view) {
+                    Some(origin) => self.found_delivery(record, &view, origin, as_of)?,
+                    None if by_key && view.properties.get(TIMER_DEQUEUE_MS).is_some() => {
+                        if let Some(key) = key_of(record) {
+                            *self.delivered.keys.entry(key).or_default() += 1;
+                        }
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn found_delivery(
+        &mut self,
+        record: &StoredRecord,
+        view: &RecordView<'_>,
+        origin: u64,
+        as_of: Option<u64>,
+    ) -> Result<(), StoreError> {
+        let source = match self.store.get_at(origin) {
+            Ok(source) => source,
+            Err(StoreError::Corrupt { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let Ok(source_view) = source.view() else { return Ok(()) };
+        if !is_copy_of(view, &source_view) {
+            return Ok(());
+        }
+        if source_view.topic == SCHEDULE_TOPIC {
+            let level = source_view.queue_id.saturating_add(1);
+            let next = self.levels.next.entry(level).or_insert(0);
+            *next = (*next).max(source_view.queue_offset + 1);
+            self.levels.changed = true;
+            self.saved.dirty = true;
+            return Ok(());
+        }
+        let Some(timed) = timed(&source) else { return Ok(()) };
+        let known = self.delivered.records.insert(origin, (timed.slot, timed.queue_offset));
+        if known.is_none()
+            && as_of.is_some_and(|as_of| record.commit_log_offset >= as_of)
+            && timed.queue_offset < self.queue_next
+        {
+            self.pending = self.pending.saturating_sub(1);
+            self.saved.dirty = true;
+        }
+        Ok(())
+    }
+}
+
+/// Has `wheel`, in memory, lead to the units of `log` in `from..end`, as far as it does not; the last of them.
+pub(super) fn bring_up(
+    wheel: &mut Wheel,
+    log: &mut TimerLog,
+    from: u64,
+    end: u64,
+) -> Result<Option<TimerUnit>, StoreError> {
+    let mut last = None;
+    log.walk(from, end, |place, unit| {
+        let time = slot_of(unit.slot_ms());
+        let slot = wheel.slot(time)?.unwrap_or_else(|| empty(time));
+        if slot.last < place {
+            wheel.put(&led_to(slot, place, unit.deletes))?;
+        }
+        last = Some(unit);
+        Ok(())
+    })?;
+    Ok(last)
+}
+
+/// From where on a broker's timer log is looked through: the file before the one in which its checkpoint stands.
+pub(super) fn broker_from(log: &TimerLog, check: &TimerCheckpoint) -> u64 {
+    let (begin, files_end) = log.bounds();
+    let from = u64::try_from(check.last_timer_log_flush_pos).unwrap_or(0);
+    let from = from.saturating_sub(log.file_bytes()).max(begin).min(files_end);
+    begin + (from - begin) / log.file_bytes().max(1) * log.file_bytes()
+}
+
+/// By what a broker's delivery and its timer record are known as the same: unique key and slot time. What was put back on
+/// the way has the same; each copy stands for one record before it.
+pub(super) fn key_of(record: &StoredRecord) -> Option<(String, i64)> {
+    let view = record.view().ok()?;
+    let [key, out, cancels] = view.properties.get_many([UNIQ_KEY, TIMER_OUT_MS, TIMER_DEL_UNIQKEY]);
+    let (key, out) = (key?, out?.parse().ok()?);
+    cancels.is_none().then(|| (key.to_owned(), out))
+}
+
+/// The fields of `timercheck`, or what there is of them.
+pub(super) fn check_bytes_in_use(bytes: &[u8]) -> Vec<u8> {
+    let len = mqstore_format::delays::timer::TIMER_CHECK_FIELD_BYTES;
+    bytes.get(..len).unwrap_or(bytes).to_vec()
+}
+
+fn basis(
+    store: &Store,
+    state: Option<&State>,
+    (wheel, log): (Option<&Wheel>, Option<&TimerLog>),
+    check: &[u8],
+) -> Result<Basis, StoreError> {
+    let (Some(wheel), Some(log)) = (wheel, log) else { return Ok(Basis::Queue) };
+    let (begin, end) = log.bounds();
+    let stats = store.stats()?;
+    let by_us = state.is_some_and(|state| state.check.contains(&crc32(&check_bytes_in_use(check))));
+    if let Some(state) = state
+        && by_us
+        && (state.wheel_end == 0 || wheel.exists())
+        && begin <= state.log_begin
+        && state.log_end <= end.max(begin)
+        && state.as_of <= stats.log_max_offset
+        && is_in_queue(store, state)?
+    {
+        return Ok(Basis::Ours);
+    }
+    let read = TimerCheckpoint::decode(check);
+    let cut = state.is_some_and(|state| state.as_of > stats.log_max_offset);
+    let by_broker = !by_us && !cut && read.last_read_time_ms > 0;
+    Ok(if by_broker && wheel.exists() && end > 0 { Basis::Broker } else { Basis::Queue })
+}
+
+/// Whether the last record that entered the wheel is still where it was.
+fn is_in_queue(store: &Store, state: &State) -> Result<bool, StoreError> {
+    if state.last_record < 0 || state.queue_next == 0 {
+        return Ok(true);
+    }
+    match store.message_at(TIMER_TOPIC, 0, state.queue_next - 1) {
+        Ok(record) => Ok(record.is_some_and(|record| record.commit_log_offset as i64 == state.last_record)),
+        // It has expired, and all before it.
+        Err(StoreError::OffsetOutOfRange { min_offset, .. }) => Ok(min_offset >= state.queue_next),
+        Err(StoreError::TopicNotFound { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The levels, as the file has them where a broker wrote it last, else as the state has.
+fn levels(files: &StateFiles, state: Option<&State>) -> Levels {
+    let text = files.offsets();
+    let mut levels = Levels::new(&text);
+    if let Some(state) = state.filter(|state| state.offsets.contains(&crc32(&text))) {
+        levels.next.clone_from(&state.levels);
+    }
+    levels
+}
+
+/// Moves a folder that is no timer log out of the way.
+fn set_aside(store: &Store, folder: &std::path::Path) -> Result<(), StoreError> {
+    let files = store.files();
+    let aside = files.free_lost_and_found("timerlog")?;
+    let moved = files.vfs.rename(folder, &aside);
+    moved.map_err(|error| StoreError::io(folder, "moving a damaged timer log aside", error))?;
+    files.sync_lost_and_found()
+}

@@ -1,0 +1,129 @@
+//! Storing how far a consumer has come.
+//!
+//! Owners of queues and what they store change under one lock: of two consumers, one that lost a queue and one that got
+//! it, only the second can commit it.
+
+use std::time::Duration;
+
+use mqstore_meta::{OffsetChange, Place};
+
+use super::assignment::Queue;
+use super::consumer::{Consumer, State, out_of_range};
+use super::history;
+use crate::error::BrokerError;
+
+/// What a commit stored, and where in the metadata log.
+pub(super) struct Stored {
+    offsets: Vec<(Queue, i64)>,
+    place: Option<Place>,
+}
+
+impl Consumer {
+    /// Stores, for each queue that it has, the offset behind the last message that it handed out. With `sync` it is on
+    /// the disk when this returns.
+    pub fn commit(&self, sync: bool) -> Result<(), BrokerError> {
+        let mut state = self.state.lock();
+        self.check()?;
+        let wanted: Vec<_> = (0..state.slots.len())
+            .filter_map(|at| state.slots.get(at).map(|slot| (at, slot.returned)))
+            .collect();
+        let stored = self.store_offsets(&mut state, &wanted)?;
+        drop(state);
+        self.after_commit(&stored, sync)
+    }
+
+    /// Stores these offsets, the next ones to be read, of queues that it has.
+    ///
+    /// # Errors
+    /// [`BrokerError::NotAssigned`], and nothing is stored then.
+    pub fn commit_offsets(&self, offsets: &[(Queue, i64)], sync: bool) -> Result<(), BrokerError> {
+        let mut state = self.state.lock();
+        self.check()?;
+        self.refresh(&mut state)?;
+        let wanted = self.wanted(&state, offsets)?;
+        let stored = self.store_offsets(&mut state, &wanted)?;
+        drop(state);
+        self.after_commit(&stored, sync)
+    }
+
+    /// In which slot each of these offsets is to be stored.
+    pub(super) fn wanted(
+        &self,
+        state: &State,
+        offsets: &[(Queue, i64)],
+    ) -> Result<Vec<(usize, i64)>, BrokerError> {
+        let mut wanted = Vec::with_capacity(offsets.len());
+        for (queue, offset) in offsets {
+            let at = self.slot(state, queue)?;
+            let (_, max_offset) = self.store().bounds(&queue.topic, queue.queue_id)?;
+            if !(0..=max_offset).contains(offset) {
+                return Err(out_of_range(queue, *offset, (0, max_offset)).into());
+            }
+            wanted.push((at, *offset));
+        }
+        Ok(wanted)
+    }
+
+    /// Stores offsets of slots in one frame, those that moved and are still its own; what was stored, and where.
+    pub(super) fn store_offsets(
+        &self,
+        state: &mut State,
+        wanted: &[(usize, i64)],
+    ) -> Result<Stored, BrokerError> {
+        let meta = self.meta();
+        // Nobody else gets a queue in between.
+        let group = self.member.as_ref().map(|(coordinator, member)| (coordinator.lock(), *member));
+        let (mut changes, mut stored, mut settled) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, offset) in wanted {
+            let Some(slot) = state.slots.get_mut(*at) else { continue };
+            if group.as_ref().is_some_and(|(group, member)| !group.has(*member, &slot.queue, slot.generation))
+            {
+                continue;
+            }
+            if slot.is_settled_by(*offset) {
+                settled.push(slot.queue.clone());
+            }
+            let before = slot.committed(meta);
+            let goes_back = before.is_some_and(|before| *offset < before);
+            if before == Some(*offset) || (goes_back && !slot.sought) {
+                continue;
+            }
+            if let Some(before) = before.filter(|_| goes_back) {
+                self.note(format!(
+                    "group {}: its offset in queue {}/{} goes back from {before} to {offset}",
+                    self.group, slot.queue.topic, slot.queue.queue_id
+                ));
+            }
+            slot.sought = false;
+            changes.push(OffsetChange { queue: slot.key, offset: *offset });
+            stored.push((slot.queue.clone(), *offset));
+        }
+        let kept = !changes.is_empty() && self.stored_as.is_some();
+        let place = if kept { Some(meta.commit(&changes)?) } else { None };
+        drop(group);
+        if let Some((coordinator, _)) = self.member.as_ref().filter(|_| self.options.ordered) {
+            coordinator.free(&settled);
+        }
+        Ok(Stored { offsets: stored, place })
+    }
+
+    /// What follows a commit, without the consumer's lock.
+    pub(super) fn after_commit(&self, stored: &Stored, sync: bool) -> Result<(), BrokerError> {
+        let Stored { offsets, place } = stored;
+        if self.options.history && !offsets.is_empty() {
+            history::write(self.store(), &self.group, offsets)?;
+        }
+        let at_once = sync || self.options.commit_interval == Some(Duration::ZERO);
+        match (place, self.options.commit_interval) {
+            (Some(place), _) if at_once => Ok(self.meta().sync(*place)?),
+            (Some(place), Some(interval)) => {
+                let ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
+                self.meta().sync_within(*place, ms);
+                Ok(())
+            }
+            // Another's commit may be what is to be durable.
+            (None, _) if sync => Ok(self.meta().sync(self.meta().place())?),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Delivery that remembers: consumer groups, work queues, delayed messages and transactions over a store.
+//!
+//! Floor 4. A [`Broker`] is made once for a store that is open for writing and hands out [`Consumer`]s (log words: poll,
+//! commit, seek), [`WorkQueue`]s (queue words: put, get, ack) and [`Transactions`]. What groups have come to is kept by
+//! the store's metadata log (`mqstore_meta`); here is who gets what and when.
+//!
+//! It starts no thread; delayed messages are a task of the store's background ([`delay`]). Whoever waits does so in its
+//! own call, woken by the append that brings a message (`Store::wait_with`) or by the time at which something is due. An
+//! event loop looks without waiting and is called ([`AtOnce`]).
+#![forbid(unsafe_code)]
+
+mod broker;
+pub mod delay;
+pub mod error;
+pub mod groups;
+mod nonblocking;
+mod pop_takeover;
+mod queue_failures;
+mod signal;
+pub mod transactions;
+mod waiting;
+pub mod work;
+
+pub use broker::Broker;
+pub use delay::{Accepted, DelayCounts, DelayOptions, Due, DueCounts, PendingDelays};
+pub use error::BrokerError;
+pub use groups::{
+    Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, OffsetCommit, OffsetHistory, OnLost, Queue, Start,
+};
+pub use nonblocking::AtOnce;
+pub use signal::{Call, Listening};
+pub use transactions::{
+    Answer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalf, Outcome, PendingTransaction, Transaction,
+    Transactions, UndecidedGroup,
+};
+pub use waiting::Waiting;
+pub use work::{
+    Backoff, Lease, LeasedMessage, NewWork, Put, Reservation, WorkQueue, WorkQueueCounts, WorkQueueOptions,
+};
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,175 @@
+//! What a call that waits sleeps on, or leaves word at.
+//!
+//! Whoever has news rings; whoever waits has read the number of rings before its last look, so that a ring in between
+//! is not missed. Rings come from the threads of the store too ([`mqstore_engine::Store::wait_with`]) and cost a few
+//! atomic operations.
+//!
+//! Who waits without a thread leaves a call ([`Signal::listen`]), which the next ring makes, in the thread that rings.
+//! A listener is an event loop, behind which many may wait; every ring reaches all of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_io::EventCount;
+use mqstore_io::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
+
+/// The longest sleep without a look: nobody rings when a store is closed or stopped by an error while no queue is
+/// waited for.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
+
+/// What a ring does for one who waits without a thread: short, and it must neither panic nor wait.
+pub type Call = Box<dyn FnOnce() + Send>;
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Signal {
+    rings: AtomicU64,
+    event: EventCount,
+    calls: Mutex<Calls>,
+    /// How many calls there are; changed under their lock.
+    listeners: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Calls {
+    next: u64,
+    waiting: BTreeMap<u64, Call>,
+}
+
+/// A call that was left with a signal; dropped, it is taken back.
+pub struct Listening {
+    signal: Arc<Signal>,
+    number: u64,
+}
+
+impl Signal {
+    /// How often it rang; to be read before the last look at what is waited for.
+    pub(crate) fn rings(&self) -> u64 {
+        self.rings.load(Ordering::SeqCst)
+    }
+
+    /// Wakes all who wait.
+    pub(crate) fn ring(&self) {
+        self.rings.fetch_add(1, Ordering::SeqCst);
+        self.event.notify_all_after_fence();
+        self.call();
+    }
+
+    /// Wakes one of those who wait, at least.
+    pub(crate) fn ring_one(&self) {
+        self.rings.fetch_add(1, Ordering::SeqCst);
+        self.event.notify_one();
+        self.call();
+    }
+
+    /// Whether somebody waits.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.event.has_waiters() || self.has_listeners()
+    }
+
+    /// Whether somebody waits without a thread.
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.listeners.load(Ordering::SeqCst) > 0
+    }
+
+    /// Sleeps until it has rung more often than `seen`, at most for `longest`.
+    pub(crate) fn sleep(&self, seen: u64, longest: Duration) {
+        self.event.wait_until(Some(longest), || self.rings() != seen);
+    }
+
+    /// Sleeps until it has rung more often than `seen`, at most for `longest`, and never longer than [`LOOK`].
+    pub(crate) fn wait(&self, seen: u64, longest: Duration) {
+        self.event.wait_until(Some(longest.min(LOOK)), || self.rings() != seen);
+    }
+
+    /// Has `call` made by the next ring; `None` when it has rung more often than `seen` by now.
+    pub(crate) fn listen(self: &Arc<Self>, seen: u64, call: Call) -> Option<Listening> {
+        let number = {
+            let mut calls = self.calls.lock();
+            let number = calls.next;
+            calls.next += 1;
+            calls.waiting.insert(number, call);
+            self.listeners.store(calls.waiting.len(), Ordering::SeqCst);
+            number
+        };
+        let listening = Listening { signal: Arc::clone(self), number };
+        // Either the ring saw the call, or the ring is seen here.
+        (self.rings() == seen).then_some(listening)
+    }
+
+    fn call(&self) {
+        if self.has_listeners() {
+            self.make_calls();
+        }
+    }
+
+    #[cold]
+    fn make_calls(&self) {
+        let calls = {
+            let mut calls = self.calls.lock();
+            self.listeners.store(0, Ordering::SeqCst);
+            mem::take(&mut calls.waiting)
+        };
+        // Outside the lock: what a call holds may be dropped with it.
+        for call in calls.into_values() {
+            call();
+        }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let mut calls = self.signal.calls.lock();
+        let call = calls.waiting.remove(&self.number);
+        self.signal.listeners.store(calls.waiting.len(), Ordering::SeqCst);
+        drop(calls);
+        drop(call);
+    }
+}
+
+impl fmt::Debug for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signal").field("rings", &self.rings()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listening").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_made_once_by_the_next_ring_or_taken_back() {
+        let signal = Arc::new(Signal::default());
+        let made = Arc::new(AtomicU64::default());
+        let call = || -> Call {
+            let made = Arc::clone(&made);
+            Box::new(move || {
+                made.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        let first = signal.listen(0, call()).unwrap();
+        let second = signal.listen(0, call()).unwrap();
+        assert!(signal.is_waited_for());
+        drop(second);
+        signal.ring();
+        signal.ring_one();
+        assert_eq!(made.load(Ordering::SeqCst), 1);
+        assert!(!signal.is_waited_for());
+        assert!(signal.listen(1, call()).is_none(), "it rang in between");
+        drop(first);
+        let third = signal.listen(2, call()).unwrap();
+        signal.ring_one();
+        assert_eq!(made.load(Ordering::SeqCst), 2);
+        drop(third);
+        assert!(!signal.has_listeners());
+    }
+}

@@ -1,0 +1,257 @@
+//! Asking producer groups about transactions that nobody decided, as a broker does; a step on a plain struct.
+//!
+//! ```text
+//! stored      + check_after    + check_interval   + check_interval ...        check_max times
+//! |           ask              ask                ask                         to TRANS_CHECK_MAX_TIME_TOPIC
+//! ```
+//!
+//! That a group is asked is noted before it is: after a stop it is asked as often as is left, and not at once again. A
+//! half message is never copied for it, as a broker does. A clock that was set back makes nobody wait longer than one
+//! interval; a transaction from the future is asked about at once.
+//!
+//! Source: `TransactionalMessageServiceImpl#check`, `BrokerConfig#transactionTimeOut`, `#transactionCheckInterval`,
+//! `#transactionCheckMax`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_io::sync::Ordering;
+use mqstore_meta::ProgressRecord;
+
+use super::Outcome;
+use super::engine::{PendingTransaction, Transactions};
+use super::transaction::Entry;
+use crate::broker::invalid;
+use crate::error::BrokerError;
+
+/// Records in one frame of the metadata log.
+const MOST_RECORDS: usize = 4096;
+
+/// When a group is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// How old a transaction is when its group is asked first; RocketMQ's `transactionTimeOut`, 6 s.
+    pub after: Duration,
+    /// Between two times; RocketMQ's `transactionCheckInterval`, 30 s.
+    pub interval: Duration,
+    /// How often; RocketMQ's `transactionCheckMax`, 15.
+    pub max: u32,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self { after: Duration::from_secs(6), interval: Duration::from_secs(30), max: 15 }
+    }
+}
+
+impl CheckOptions {
+    /// Whether they can be.
+    ///
+    /// # Errors
+    /// `InvalidOption` for an interval of nothing or of more than a year, and for no check at all.
+    pub fn check(&self) -> Result<(), BrokerError> {
+        let year = Duration::from_secs(365 * 86_400);
+        if self.after > year {
+            return Err(invalid("check_after", "is at most a year").into());
+        }
+        if self.interval < Duration::from_millis(1) || self.interval > year {
+            return Err(invalid("check_interval", "is between 1 ms and a year").into());
+        }
+        if self.max == 0 {
+            return Err(invalid("check_max", "is at least 1").into());
+        }
+        Ok(())
+    }
+}
+
+/// What a producer group says of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Its messages are to appear.
+    Commit,
+    /// They are to be hidden.
+    Rollback,
+    /// It does not know yet.
+    Unknown,
+}
+
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// What is to be done about a transaction that may be due.
+enum Due {
+    Later(i64),
+    Discard,
+    Ask(PendingTransaction),
+    Nothing,
+}
+
+impl Transactions {
+    /// Those transactions of `group` that nobody has open and about which it is to be asked now, at most `most`; each
+    /// counts as asked. Those that were asked about often enough are moved to `TRANS_CHECK_MAX_TIME_TOPIC`.
+    ///
+    /// # Errors
+    /// `InvalidOption`; what keeps one from being moved or a count from being noted.
+    pub fn take_due(
+        &self,
+        group: &str,
+        options: &CheckOptions,
+        now_ms: i64,
+        most: usize,
+    ) -> Result<Vec<PendingTransaction>, BrokerError> {
+        options.check()?;
+        let mut asked = Vec::new();
+        let mut records = Vec::new();
+        while asked.len() < most {
+            let Some(entry) = self.first_due(group, options, now_ms) else { break };
+            match what_is_due(&entry, options, now_ms, &mut records) {
+                Due::Later(due_ms) => self.wait_until(&entry, due_ms),
+                Due::Discard => {
+                    // Tried again later if it fails now.
+                    self.wait_until(&entry, now_ms.saturating_add(millis(options.interval)));
+                    if let Err(error) = self.decide(&entry, Outcome::Discarded, false) {
+                        if asked.is_empty() {
+                            return Err(error);
+                        }
+                        // Those count as asked; the error comes again, with the next call.
+                        self.wait_until(&entry, now_ms);
+                        break;
+                    }
+                    let note = format!(
+                        "transaction {} of group {group} was asked about {} times and not decided: its messages are in \
+                         TRANS_CHECK_MAX_TIME_TOPIC",
+                        entry.id, options.max
+                    );
+                    self.inner.note(note);
+                }
+                Due::Ask(pending) => {
+                    self.wait_until(&entry, now_ms.saturating_add(millis(options.interval)));
+                    asked.push(pending);
+                }
+                Due::Nothing => {}
+            }
+        }
+        self.note_asked(&records)?;
+        Ok(asked)
+    }
+
+    /// Does what a group answered about a transaction; one that was decided meanwhile is left as it is.
+    ///
+    /// # Errors
+    /// Those of a commit.
+    pub fn answer(&self, id: &str, answer: Answer) -> Result<(), BrokerError> {
+        let outcome = match answer {
+            Answer::Commit => Outcome::Committed,
+            Answer::Rollback => Outcome::RolledBack,
+            Answer::Unknown => return Ok(()),
+        };
+        let entry = self.inner.state.lock().pending.get(id).cloned();
+        match entry.map_or(Ok(()), |entry| self.decide(&entry, outcome, false)) {
+            Err(BrokerError::TransactionEnded { .. }) => Ok(()),
+            decided => decided,
+        }
+    }
+
+    /// Asks `check` about what is due now, at most about `most`, and does what it says; how many those were.
+    ///
+    /// # Errors
+    /// Those of [`Self::take_due`] and [`Self::answer`].
+    pub fn step(
+        &self,
+        group: &str,
+        options: &CheckOptions,
+        now_ms: i64,
+        most: usize,
+        check: &mut dyn FnMut(&PendingTransaction) -> Answer,
+    ) -> Result<usize, BrokerError> {
+        let due = self.take_due(group, options, now_ms, most)?;
+        for pending in &due {
+            self.answer(&pending.id, check(pending))?;
+        }
+        self.note_round(false)?;
+        Ok(due.len())
+    }
+
+    /// When somebody should look whether `group` is to be asked, in epoch milliseconds; `None` as long as nothing of it
+    /// is undecided that nobody has open.
+    pub fn next_check_ms(&self, group: &str) -> Option<i64> {
+        let state = self.inner.state.lock();
+        state.due.get(group).and_then(|due| due.first()).map(|(ms, _)| *ms)
+    }
+
+    /// Takes the first of those that may be due out of the row.
+    fn first_due(&self, group: &str, options: &CheckOptions, now_ms: i64) -> Option<Arc<Entry>> {
+        let mut state = self.inner.state.lock();
+        let state = &mut *state;
+        let row = state.due.get_mut(group)?;
+        let furthest = now_ms.saturating_add(millis(options.interval.max(options.after)));
+        while let Some((due_ms, id)) = row.last().cloned().filter(|(due_ms, _)| *due_ms > furthest) {
+            // Somebody set the clock back, or asked with longer intervals.
+            row.remove(&(due_ms, Arc::clone(&id)));
+            if let Some(entry) = state.pending.get(&id) {
+                entry.due_ms.store(furthest, Ordering::Relaxed);
+                row.insert((furthest, id));
+            }
+        }
+        loop {
+            let (_, id) = row.first().filter(|(due_ms, _)| *due_ms <= now_ms).cloned()?;
+            row.pop_first();
+            if let Some(entry) = state.pending.get(&id) {
+                return Some(Arc::clone(entry));
+            }
+        }
+    }
+
+    /// Puts an undecided transaction into the row of its group.
+    pub(super) fn wait_until(&self, entry: &Entry, due_ms: i64) {
+        let mut state = self.inner.state.lock();
+        let row = state.due.entry(Arc::clone(&entry.group)).or_default();
+        row.remove(&(entry.due_ms.swap(due_ms, Ordering::Relaxed), Arc::clone(&entry.id)));
+        row.insert((due_ms, Arc::clone(&entry.id)));
+    }
+
+    /// Notes how often was asked about half messages; those decided meanwhile are left out.
+    fn note_asked(&self, records: &[ProgressRecord]) -> Result<(), BrokerError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        self.note_round(true)?;
+        for some in records.chunks(MOST_RECORDS) {
+            self.inner.meta.change_progress(&self.inner.progress, |progress, wanted| {
+                let open = some.iter().filter(|record| match record {
+                    ProgressRecord::Leased { offset, .. } => {
+                        *offset < progress.next() && !progress.is_finished(*offset)
+                    }
+                    _ => false,
+                });
+                wanted.extend(open);
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// What is to be done about `entry`; asking is added to `records`.
+fn what_is_due(entry: &Entry, options: &CheckOptions, now_ms: i64, records: &mut Vec<ProgressRecord>) -> Due {
+    let mut parts = entry.lock();
+    if parts.outcome.is_some() || parts.open {
+        return Due::Nothing;
+    }
+    let first_ms = parts.stored_timestamp_ms.saturating_add(millis(options.after));
+    if parts.checks == 0 && now_ms >= parts.stored_timestamp_ms && now_ms < first_ms {
+        return Due::Later(first_ms);
+    }
+    if parts.checks >= options.max {
+        return Due::Discard;
+    }
+    parts.checks += 1;
+    let (attempt, until_ms) = (parts.checks, now_ms.saturating_add(millis(options.interval)));
+    records.extend(parts.halves.iter().map(|half| ProgressRecord::Leased {
+        offset: half.offset,
+        until_ms,
+        attempt,
+    }));
+    drop(parts);
+    entry.describe().map_or(Due::Nothing, Due::Ask)
+}

@@ -1,0 +1,225 @@
+//! Deciding a transaction: one append of the op message and of what follows it.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{Appended, NewMessage, StoredRecord};
+use mqstore_engine::Mark;
+use mqstore_format::topic::{CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_TOPIC};
+use mqstore_format::transaction::HalfRecord;
+use mqstore_io::sync::Ordering;
+
+use super::Outcome;
+use super::engine::Transactions;
+use super::records::{mark, op_body, op_properties, origin, own_properties};
+use super::transaction::{Entry, Half, Parts};
+use crate::error::{BrokerError, view};
+
+/// A record that follows an op message.
+struct Final<'a> {
+    topic: &'a str,
+    queue_id: i32,
+    body: &'a [u8],
+    properties: Cow<'a, [u8]>,
+    flag: i32,
+    born_timestamp_ms: i64,
+    mark: Mark,
+}
+
+impl Transactions {
+    /// Decides a transaction; again the same way changes nothing.
+    pub(super) fn decide(
+        &self,
+        entry: &Arc<Entry>,
+        outcome: Outcome,
+        durable: bool,
+    ) -> Result<(), BrokerError> {
+        let mut parts = entry.lock();
+        match parts.outcome {
+            Some(before) if before == outcome => return Ok(()),
+            Some(before) => return Err(entry.ended(before)),
+            None => {}
+        }
+        if !parts.halves.is_empty() {
+            let appended = self.append_decision(entry, &parts, outcome, durable)?;
+            if outcome == Outcome::Committed {
+                parts.went = went(&parts, appended);
+            }
+        }
+        parts.outcome = Some(outcome);
+        // What a commit needed is not needed any more.
+        parts.memory = Vec::new();
+        drop(parts);
+        self.forget(entry);
+        if let Err(error) = self.note_now_and_then() {
+            // It is decided all the same, by what lies in the log, and the next open finds it there.
+            self.inner
+                .note(format!("decisions of transactions cannot be noted in the metadata log: {error}"));
+        }
+        Ok(())
+    }
+
+    fn append_decision(
+        &self,
+        entry: &Entry,
+        parts: &Parts,
+        outcome: Outcome,
+        durable: bool,
+    ) -> Result<Vec<Appended>, BrokerError> {
+        let halves: Vec<_> = parts.halves.iter().map(|half| half.offset).collect();
+        if outcome == Outcome::RolledBack {
+            return self.append_op(&halves, outcome, &[], durable);
+        }
+        // What expired before anybody decided it is gone, as it is for an open.
+        let (first_half, _) = self.inner.store.bounds(HALF_TOPIC, 0)?;
+        let is_there = |half: &&Half| half.content.is_some() || half.offset >= first_half;
+        let gone = parts.halves.iter().filter(|half| !is_there(half)).count();
+        let mut records = Vec::new();
+        for half in parts.halves.iter().filter(|half| half.content.is_none() && is_there(half)) {
+            records.push(self.inner.store.get_at(half.position)?);
+        }
+        let mut from_log = records.iter();
+        let mut finals = Vec::with_capacity(parts.halves.len());
+        for half in parts.halves.iter().filter(is_there) {
+            let of_memory = |range: &std::ops::Range<usize>| parts.memory.get(range.clone());
+            let made = match &half.content {
+                Some(content) => Final {
+                    topic: parts.topics.get(content.topic).map_or("", |topic| topic),
+                    queue_id: content.queue_id,
+                    body: of_memory(&content.body).unwrap_or_default(),
+                    properties: Cow::Borrowed(of_memory(&content.properties).unwrap_or_default()),
+                    flag: content.flag,
+                    born_timestamp_ms: content.born_timestamp_ms,
+                    mark: mark(outcome, half.position, None),
+                },
+                None => match from_log.next() {
+                    Some(record) => final_of(record, outcome)?,
+                    None => continue,
+                },
+            };
+            finals.push(made);
+        }
+        let appended = self.append_op(&halves, outcome, &finals, durable)?;
+        if gone > 0 {
+            self.inner.note(format!(
+                "{gone} of {} messages of transaction {} expired before it was decided; they are gone",
+                halves.len(),
+                entry.id
+            ));
+        }
+        Ok(appended)
+    }
+
+    /// Appends an op message and what follows it, and takes note of the decision; where the latter went.
+    fn append_op(
+        &self,
+        halves: &[i64],
+        outcome: Outcome,
+        finals: &[Final<'_>],
+        durable: bool,
+    ) -> Result<Vec<Appended>, BrokerError> {
+        let store = &self.inner.store;
+        if outcome == Outcome::Discarded && store.queue_ids(CHECK_MAX_TIME_TOPIC)?.is_empty() {
+            store.create_topic(CHECK_MAX_TIME_TOPIC, 1, &[])?;
+        }
+        let (body, properties) = (op_body(halves.iter().copied()), op_properties(outcome));
+        let op = NewMessage {
+            topic: OP_TOPIC,
+            body: &body,
+            properties: &properties,
+            unique_key: Some(""),
+            queue_id: Some(0),
+            flag: 0,
+            born_timestamp_ms: None,
+            durable,
+        };
+        let (mut messages, mut marks) = (vec![op], vec![Mark::default()]);
+        for one in finals {
+            let discarded = outcome == Outcome::Discarded;
+            messages.push(NewMessage {
+                topic: if discarded { CHECK_MAX_TIME_TOPIC } else { one.topic },
+                body: one.body,
+                properties: &one.properties,
+                unique_key: Some(""),
+                queue_id: Some(if discarded { 0 } else { one.queue_id }),
+                flag: one.flag,
+                born_timestamp_ms: Some(one.born_timestamp_ms),
+                durable,
+            });
+            marks.push(one.mark);
+        }
+        let mut appended = store.append_together(&messages, &marks)?;
+        if let (Some(op), Some(last)) = (appended.first(), appended.last()) {
+            let end = last.commit_log_offset + u64::from(last.size);
+            self.inner.state.lock().known.decided(halves.iter().copied(), op.queue_offset, end);
+            appended.remove(0);
+        }
+        Ok(appended)
+    }
+
+    /// Appends what a decision lacks: the records of `halves`, behind an op message that names them again.
+    pub(super) fn append_missing(
+        &self,
+        halves: &[(i64, StoredRecord)],
+        outcome: Outcome,
+    ) -> Result<(), BrokerError> {
+        let offsets: Vec<_> = halves.iter().map(|(offset, _)| *offset).collect();
+        let finals =
+            halves.iter().map(|(_, record)| final_of(record, outcome)).collect::<Result<Vec<_>, _>>()?;
+        self.append_op(&offsets, outcome, &finals, true).map(drop)
+    }
+
+    /// Takes half messages out of sight that stand for nothing.
+    pub(super) fn append_rollback(&self, halves: &[i64]) -> Result<(), BrokerError> {
+        self.append_op(halves, Outcome::RolledBack, &[], false).map(drop)
+    }
+
+    fn forget(&self, entry: &Entry) {
+        let mut state = self.inner.state.lock();
+        state.pending.remove(&entry.id);
+        let due = (entry.due_ms.load(Ordering::Relaxed), Arc::clone(&entry.id));
+        if state.due.get_mut(&entry.group).is_some_and(|row| row.remove(&due) && row.is_empty()) {
+            state.due.remove(&entry.group);
+        }
+    }
+
+    /// Whoever had it open does not decide it any more.
+    pub(super) fn give_up(&self, entry: &Arc<Entry>) {
+        let mut parts = entry.lock();
+        parts.open = false;
+        if parts.outcome.is_some() || parts.halves.is_empty() {
+            return;
+        }
+        let due_ms = parts.stored_timestamp_ms;
+        drop(parts);
+        self.wait_until(entry, due_ms);
+        self.inner.checker.ring();
+    }
+}
+
+/// Where the messages went that this process appended, with their own keys.
+fn went(parts: &Parts, appended: Vec<Appended>) -> Vec<(usize, Appended)> {
+    let own = parts.halves.iter().zip(appended).filter_map(|(half, appended)| {
+        let content = half.content.as_ref()?;
+        Some((content.topic, Appended { unique_id: content.key.clone(), ..appended }))
+    });
+    own.collect()
+}
+
+/// The record that a half message becomes.
+fn final_of(record: &StoredRecord, outcome: Outcome) -> Result<Final<'_>, BrokerError> {
+    let view = view(record)?;
+    let facts = HalfRecord::of(&view).ok_or_else(|| StoreError::InvalidMessage {
+        reason: format!("the half message at {} does not say where it belongs", record.commit_log_offset),
+    })?;
+    Ok(Final {
+        topic: facts.topic,
+        queue_id: facts.queue_id,
+        body: view.body,
+        properties: own_properties(&view),
+        flag: view.flag,
+        born_timestamp_ms: view.born_timestamp,
+        mark: mark(outcome, record.commit_log_offset, Some(origin(&view))),
+    })
+}

@@ -1,0 +1,234 @@
+//! The transactions of one store: which are undecided, and the rounds that note what was decided.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_base::error::StoreError;
+use mqstore_engine::Store;
+use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
+use mqstore_format::validate_group;
+use mqstore_io::sync::{AtomicI64, Mutex, Ordering};
+use mqstore_meta::{MetaLog, OffsetChange, QueueKey, QueueProgress};
+
+use super::checker::Checker;
+use super::outcomes::Known;
+use super::transaction::{Entry, Transaction};
+use crate::broker::invalid;
+use crate::error::BrokerError;
+
+/// The group under which a broker keeps how far its checks have come (`MixAll#CID_SYS_RMQ_TRANS`).
+pub(super) const CHECK_GROUP: &str = "CID_RMQ_SYS_TRANS";
+/// The group under which we keep which op messages an open need not read again.
+pub(super) const NOTED_GROUP: &str = "CID_RMQ_SYS_TRANS|noted";
+
+/// Between two rounds that note what was decided.
+const ROUND: Duration = Duration::from_millis(200);
+/// For how long an undecided half message that is noted for the first time is left alone at least, in milliseconds.
+pub(super) const CHECK_AFTER_MS: i64 = 6000;
+
+/// An undecided transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingTransaction {
+    /// Its id: `__transactionId__` of its first message.
+    pub id: String,
+    /// The producer group that may decide it.
+    pub group: String,
+    /// The topics that its messages are for.
+    pub topics: Vec<String>,
+    /// How many messages it has so far.
+    pub messages: usize,
+    /// When its first message was made, in epoch milliseconds.
+    pub born_timestamp_ms: i64,
+    /// When its first message was stored, in epoch milliseconds.
+    pub stored_timestamp_ms: i64,
+    /// When somebody looks whether its group is to be asked, in epoch milliseconds; says nothing while it is open.
+    pub due_ms: i64,
+    /// How often its producer group was asked.
+    pub checks: u32,
+    /// Whether somebody in this process has it open, and so nobody is asked.
+    pub open: bool,
+    /// Queue offsets of its half messages.
+    pub half_offsets: Vec<i64>,
+}
+
+/// See the module's text. Cheap to clone; a clone is the same.
+#[derive(Clone)]
+pub struct Transactions {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) store: Store,
+    pub(super) meta: Arc<MetaLog>,
+    pub(super) progress: Arc<QueueProgress>,
+    op_queue: QueueKey,
+    noted_queue: QueueKey,
+    /// One past the largest offset of a half message that this process knows.
+    pub(super) half_max: AtomicI64,
+    pub(super) state: Mutex<State>,
+    pub(super) checker: Checker,
+}
+
+pub(super) struct State {
+    pub(super) known: Known,
+    pub(super) pending: HashMap<Arc<str>, Arc<Entry>>,
+    /// Of each group those that nobody has open, by the time at which they are to be checked.
+    pub(super) due: BTreeMap<Arc<str>, BTreeSet<(i64, Arc<str>)>>,
+    last_round: Duration,
+    pub(super) notes: Vec<String>,
+}
+
+impl Transactions {
+    /// The transactions of `store`, with what an earlier process left: decided ones are finished, the others are pending.
+    pub(crate) fn open(store: &Store) -> Result<Self, BrokerError> {
+        for topic in [HALF_TOPIC, OP_TOPIC] {
+            if store.queue_ids(topic)?.is_empty() {
+                store.create_topic(topic, 1, &[])?;
+            }
+        }
+        let meta = store.meta()?;
+        let half_queue = meta.queue_key(CHECK_GROUP, HALF_TOPIC, 0)?;
+        let known = meta.known_progress(half_queue).is_some();
+        let inner = Inner {
+            store: store.clone(),
+            progress: meta.progress(half_queue),
+            op_queue: meta.queue_key(CHECK_GROUP, OP_TOPIC, 0)?,
+            noted_queue: meta.queue_key(NOTED_GROUP, OP_TOPIC, 0)?,
+            half_max: AtomicI64::new(0),
+            state: Mutex::new(State {
+                known: Known::default(),
+                pending: HashMap::new(),
+                due: BTreeMap::new(),
+                last_round: store.clock().monotonic(),
+                notes: Vec::new(),
+            }),
+            checker: Checker::default(),
+            meta,
+        };
+        let first_time = inner.meta.offset(inner.noted_queue).is_none();
+        let engine = Self { inner: Arc::new(inner) };
+        engine.recover(half_queue, known)?;
+        if first_time {
+            // From the first decision on, every later open has to know that there may be some.
+            engine.inner.meta.sync(engine.inner.meta.place())?;
+        }
+        Ok(engine)
+    }
+
+    /// Whether we had transactions in this store: a decision may lack its records then. Those of a broker alone never do,
+    /// and are left to whoever asks for them.
+    pub(crate) fn were_in(store: &Store) -> Result<bool, StoreError> {
+        if store.queue_ids(HALF_TOPIC)?.is_empty() {
+            return Ok(false);
+        }
+        let meta = store.meta()?;
+        let noted = meta.queue_key(NOTED_GROUP, OP_TOPIC, 0)?;
+        Ok(meta.offset(noted).is_some())
+    }
+
+    /// Begins a transaction of `group`; nothing is written before its first message. Its id is new.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidOption`] for a group that cannot be one; [`StoreError::Closed`].
+    pub fn begin(&self, group: &str) -> Result<Transaction, BrokerError> {
+        validate_group(group).map_err(|error| invalid("group", error.to_string()))?;
+        let id = self.inner.store.new_unique_key()?;
+        Ok(Transaction::new(self.clone(), Entry::new(id.as_str().into(), group.into(), true)))
+    }
+
+    /// The transactions that nobody decided, the oldest first.
+    pub fn pending(&self) -> Vec<PendingTransaction> {
+        let entries: Vec<_> = self.inner.state.lock().pending.values().cloned().collect();
+        let mut pending: Vec<_> = entries.iter().filter_map(|entry| entry.describe()).collect();
+        pending.sort_by(|one, other| one.half_offsets.cmp(&other.half_offsets));
+        pending
+    }
+
+    /// Things that a person should know, each once.
+    pub fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut self.inner.state.lock().notes)
+    }
+
+    /// Notes what was decided as far as it is durable, and what is undecided for longer; in parts, so that nobody
+    /// waits long. Called now and then by decisions themselves.
+    ///
+    /// # Errors
+    /// What keeps the metadata log from being written.
+    pub fn note_round(&self, all: bool) -> Result<(), BrokerError> {
+        let inner = &*self.inner;
+        let until_ms = inner.store.clock().now_ms().saturating_add(CHECK_AFTER_MS);
+        let half_max = inner.half_max.load(Ordering::Acquire);
+        loop {
+            let mut state = inner.state.lock();
+            let durable = inner.store.durable_position()?;
+            let notes = state.known.notes(durable, half_max, until_ms, all);
+            let is_last = notes.records.is_empty();
+            if !is_last {
+                inner.meta.append_progress(&inner.progress, &notes.records)?;
+            }
+            state.known.noted(notes, durable);
+            if is_last {
+                state.known.round_over(half_max);
+                state.last_round = inner.store.clock().monotonic();
+                return inner.note_ops(&mut state.known);
+            }
+        }
+    }
+
+    /// Runs a round if one is due.
+    pub(super) fn note_now_and_then(&self) -> Result<(), BrokerError> {
+        {
+            let mut state = self.inner.state.lock();
+            let now = self.inner.store.clock().monotonic();
+            if now.saturating_sub(state.last_round) < ROUND {
+                return Ok(());
+            }
+            state.last_round = now;
+        }
+        self.note_round(false)
+    }
+
+    /// Whether a round would have something to do, now or once the log is durable.
+    pub fn has_something_to_note(&self) -> bool {
+        self.inner.state.lock().known.is_open(self.inner.half_max.load(Ordering::Acquire))
+    }
+}
+
+impl Inner {
+    /// Moves the two offsets of op messages on.
+    fn note_ops(&self, known: &mut Known) -> Result<(), BrokerError> {
+        let mut changes = Vec::new();
+        if self.meta.offset(self.noted_queue) != Some(known.next_op) {
+            changes.push(OffsetChange { queue: self.noted_queue, offset: known.next_op });
+        }
+        let committed = self.progress.lock().committed();
+        if let Some(offset) = known.broker_op(committed) {
+            changes.push(OffsetChange { queue: self.op_queue, offset });
+        }
+        if !changes.is_empty() {
+            self.meta.commit(&changes)?;
+        }
+        Ok(())
+    }
+
+    /// From which op message on an open reads, between the bounds that the queue has.
+    pub(super) fn first_op(&self, min: i64, max: i64) -> i64 {
+        let stored = self.meta.offset(self.noted_queue).or_else(|| self.meta.offset(self.op_queue));
+        stored.filter(|offset| *offset >= 0).unwrap_or(min).clamp(min, max)
+    }
+
+    pub(super) fn note(&self, note: String) {
+        let mut state = self.state.lock();
+        if !state.notes.contains(&note) {
+            state.notes.push(note);
+        }
+    }
+}
+
+impl fmt::Debug for Transactions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transactions").field("path", &self.inner.store.path()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,104 @@
+//! The bytes of half and op messages; they are read by [`mqstore_format::transaction`].
+//!
+//! ```text
+//! half   topic RMQ_SYS_TRANS_HALF_TOPIC, queue 0, transaction bits none; the message's own properties, then
+//!        TRAN_MSG=true  PGROUP  __transactionId__ (its UNIQ_KEY)  REAL_TOPIC  REAL_QID
+//!        mqstore.transaction       the transaction, where that is not called as the message
+//! final  the real topic and queue, transaction bits commit, the position of the half message; all its properties
+//! op     topic RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0, tag d; the body has queue offsets of half messages: "12,13,14,"
+//!        mqstore.decision          commit, rollback or discard; a broker's op messages, which follow what they say,
+//!                                  have none
+//! ```
+//!
+//! Source: `TransactionalMessageBridge#parseHalfMessageInner`, `#makeOpMessageInner`, `TransactionalMessageUtil`.
+
+use std::fmt::Write;
+
+use mqstore_engine::{Mark, Origin};
+use mqstore_format::properties::{
+    PGROUP, PROPERTY_CRC, REAL_QID, REAL_TOPIC, TAGS, TRAN_MSG, TRANSACTION_ID, UNIQ_KEY, WAIT,
+};
+use mqstore_format::transaction::{DECISION, Decision, OpRecord, REMOVE_TAG, TRANSACTION};
+use mqstore_format::{RecordView, push_property, without_property};
+
+use super::Outcome;
+
+/// RocketMQ's group of producers that name none (`MixAll#DEFAULT_PRODUCER_GROUP`).
+pub const DEFAULT_PRODUCER_GROUP: &str = "DEFAULT_PRODUCER";
+
+/// Where a message is to go, and as what.
+pub(super) struct Meant<'a> {
+    pub(super) topic: &'a str,
+    pub(super) queue_id: i32,
+    pub(super) group: &'a str,
+    pub(super) transaction: &'a str,
+}
+
+/// Appends the properties of a half message to `out`: `own` are those of the message, without a unique key unless it
+/// was `given`.
+pub(super) fn half_properties(out: &mut Vec<u8>, own: &[u8], key: &str, given: bool, meant: &Meant<'_>) {
+    out.extend_from_slice(own);
+    if out.last().is_some_and(|last| *last != b'\x02') {
+        out.push(b'\x02');
+    }
+    if !given {
+        push_property(out, UNIQ_KEY, key);
+    }
+    push_property(out, TRAN_MSG, "true");
+    push_property(out, PGROUP, meant.group);
+    push_property(out, TRANSACTION_ID, key);
+    push_property(out, REAL_TOPIC, meant.topic);
+    let mut number = String::new();
+    let _ = write!(number, "{}", meant.queue_id);
+    push_property(out, REAL_QID, &number);
+    if meant.transaction != key {
+        push_property(out, TRANSACTION, meant.transaction);
+    }
+}
+
+/// The properties of an op message.
+pub(super) fn op_properties(outcome: Outcome) -> Vec<u8> {
+    let mut text = Vec::with_capacity(48);
+    push_property(&mut text, WAIT, "true");
+    push_property(&mut text, TAGS, REMOVE_TAG);
+    let decision = match outcome {
+        Outcome::Committed => Decision::Commit,
+        Outcome::RolledBack => Decision::Rollback,
+        Outcome::Discarded => Decision::Discard,
+    };
+    push_property(&mut text, DECISION, decision.name());
+    text
+}
+
+/// The body of an op message that names half messages.
+pub(super) fn op_body(offsets: impl Iterator<Item = i64>) -> Vec<u8> {
+    let mut text = String::new();
+    for offset in offsets {
+        let _ = write!(text, "{offset},");
+    }
+    text.into_bytes()
+}
+
+/// What was decided, where final records follow the op message.
+pub(super) fn followed(op: &OpRecord) -> Option<Outcome> {
+    match op.decision {
+        Some(Decision::Commit) => Some(Outcome::Committed),
+        Some(Decision::Discard) => Some(Outcome::Discarded),
+        Some(Decision::Rollback) | None => None,
+    }
+}
+
+/// What a copy of this half message has.
+pub(super) fn own_properties<'a>(view: &RecordView<'a>) -> std::borrow::Cow<'a, [u8]> {
+    without_property(view.properties.raw(), PROPERTY_CRC)
+}
+
+/// What marks the record that a transaction makes of a half message.
+pub(super) fn mark(outcome: Outcome, position: u64, origin: Option<Origin>) -> Mark {
+    Mark { origin, commit: outcome == Outcome::Committed, prepared_transaction_offset: position }
+}
+
+/// What a half message from the log keeps of where it was made.
+pub(super) fn origin(view: &RecordView<'_>) -> Origin {
+    Origin { sys_flag: view.sys_flag, born_host: view.born_host, reconsume_times: view.reconsume_times }
+}

@@ -1,0 +1,249 @@
+//! What an earlier process, or a broker, left: decisions are completed, undecided transactions are found.
+//!
+//! Reads the op messages that were not noted, and of half messages those that are undecided, none from before. A broker
+//! may have been here: it decides half messages one by one, and may have copied undecided ones; of copies with one
+//! unique key the newest counts, the others are taken out of sight.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use mqstore_base::message::StoredRecord;
+use mqstore_format::TransactionType;
+use mqstore_format::topic::{CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_TOPIC};
+use mqstore_format::transaction::{HalfRecord, OpRecord};
+use mqstore_io::sync::Ordering;
+use mqstore_meta::{ProgressRecord, QueueKey};
+
+use super::Outcome;
+use super::engine::Transactions;
+use super::outcomes::Known;
+use super::records::followed;
+use super::transaction::{Entry, Half, Parts};
+use crate::error::{BrokerError, view};
+
+/// Records that are read at once.
+const AT_ONCE: usize = 256;
+
+/// Which half messages are decided, and which of those lack their record.
+#[derive(Default)]
+struct Decided {
+    halves: HashSet<i64>,
+    owed: BTreeMap<i64, Outcome>,
+}
+
+/// An undecided half message as the metadata log has it.
+struct Open {
+    offset: i64,
+    checks: u32,
+    due_ms: i64,
+}
+
+/// Undecided transactions that are being put together.
+#[derive(Default)]
+struct Found {
+    entries: HashMap<Arc<str>, Arc<Entry>>,
+    /// By transaction and unique key: the newest half message.
+    keys: HashMap<(Arc<str>, Box<str>), i64>,
+    /// Half messages of which there is a newer copy.
+    superseded: Vec<i64>,
+    due: Vec<(Arc<Entry>, i64)>,
+}
+
+impl Transactions {
+    /// See the module's text; `known` says whether the metadata log has a progress of half messages.
+    pub(super) fn recover(&self, half_queue: QueueKey, known: bool) -> Result<(), BrokerError> {
+        let inner = &*self.inner;
+        let (half_min, half_max) = inner.store.bounds(HALF_TOPIC, 0)?;
+        let (op_min, op_max) = inner.store.bounds(OP_TOPIC, 0)?;
+        if !known {
+            let stored = inner.meta.offset(half_queue).filter(|offset| *offset >= 0);
+            let to = stored.unwrap_or(half_min).clamp(half_min, half_max);
+            inner.meta.append_progress(&inner.progress, &[ProgressRecord::Moved { to }])?;
+        }
+        inner.meta.clamp_progress(&inner.progress, half_min, half_max)?;
+        inner.half_max.store(half_max, Ordering::Release);
+        let first_op = inner.first_op(op_min, op_max);
+        let next = inner.progress.lock().next();
+        inner.state.lock().known = Known::starting_at(next, first_op);
+        let decided = self.read_ops(first_op, half_max)?;
+        let open = self.open_halves(&decided, half_max);
+        self.complete(&decided.owed)?;
+        let found = self.read_halves(&open)?;
+        self.take_up(found)?;
+        self.note_round(true)
+    }
+
+    /// Reads op messages from `first_op` on. What they name that is not there, up to `half_max`, is nothing.
+    fn read_ops(&self, first_op: i64, half_max: i64) -> Result<Decided, BrokerError> {
+        let inner = &*self.inner;
+        let mut decided = Decided::default();
+        let mut cursor = inner.store.read(OP_TOPIC, 0, Some(first_op), None, None)?;
+        loop {
+            let records = cursor.next_batch(AT_ONCE)?;
+            if records.is_empty() {
+                return Ok(decided);
+            }
+            for record in &records {
+                let mut op = OpRecord::of(&view(record)?);
+                op.half_offsets.retain(|half| (0..half_max).contains(half));
+                self.find_owed(record, &op, &mut decided.owed)?;
+                decided.halves.extend(&op.half_offsets);
+                let progress = inner.progress.lock();
+                let open: Vec<_> =
+                    op.half_offsets.iter().copied().filter(|half| !progress.is_finished(*half)).collect();
+                drop(progress);
+                // Whatever an open finds is durable.
+                inner.state.lock().known.decided(open.into_iter(), record.queue_offset, 1);
+            }
+        }
+    }
+
+    /// Looks for the records that are to follow an op message: each is made of a half message that this names, some of
+    /// which may have expired before.
+    fn find_owed(
+        &self,
+        record: &StoredRecord,
+        op: &OpRecord,
+        owed: &mut BTreeMap<i64, Outcome>,
+    ) -> Result<(), BrokerError> {
+        let Some(outcome) = followed(op) else { return Ok(()) };
+        let mut made = HashSet::new();
+        let mut position = record.commit_log_offset + record.bytes().len() as u64;
+        for _ in &op.half_offsets {
+            let Some(follows) = self.inner.store.record_at(position)? else { break };
+            let Some(from) = made_of(&follows, outcome) else { break };
+            made.insert(from);
+            position += follows.bytes().len() as u64;
+        }
+        for (half, from) in self.halves_at(&op.half_offsets)? {
+            if made.contains(&from.commit_log_offset) {
+                owed.remove(&half);
+            } else {
+                owed.insert(half, outcome);
+            }
+        }
+        Ok(())
+    }
+
+    /// The half messages at `offsets` that are still there.
+    fn halves_at(&self, offsets: &[i64]) -> Result<Vec<(i64, StoredRecord)>, BrokerError> {
+        let (min, max) = self.inner.store.bounds(HALF_TOPIC, 0)?;
+        let there: Vec<_> = offsets.iter().copied().filter(|offset| (min..max).contains(offset)).collect();
+        let records = self.inner.store.messages_at(HALF_TOPIC, 0, &there)?;
+        Ok(there.into_iter().zip(records).filter_map(|(offset, record)| Some((offset, record?))).collect())
+    }
+
+    /// Appends the records that decisions lack, durably: together, as they were to be.
+    fn complete(&self, owed: &BTreeMap<i64, Outcome>) -> Result<(), BrokerError> {
+        for outcome in [Outcome::Committed, Outcome::Discarded] {
+            let halves: Vec<_> =
+                owed.iter().filter(|(_, what)| **what == outcome).map(|(half, _)| *half).collect();
+            let records = self.halves_at(&halves)?;
+            if !records.is_empty() {
+                self.append_missing(&records, outcome)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Half messages that no op message names: those that were noted as undecided, and those since.
+    fn open_halves(&self, decided: &Decided, half_max: i64) -> Vec<Open> {
+        let progress = self.inner.progress.lock();
+        let noted = progress.leases().map(|(offset, lease)| Open {
+            offset,
+            checks: lease.attempt,
+            due_ms: lease.until_ms,
+        });
+        let since = (progress.next()..half_max).map(|offset| Open { offset, checks: 0, due_ms: i64::MIN });
+        noted.chain(since).filter(|open| !decided.halves.contains(&open.offset)).collect()
+    }
+
+    fn read_halves(&self, open: &[Open]) -> Result<Found, BrokerError> {
+        let mut found = Found::default();
+        for some in open.chunks(AT_ONCE) {
+            let offsets: Vec<_> = some.iter().map(|open| open.offset).collect();
+            let records = self.inner.store.messages_at(HALF_TOPIC, 0, &offsets)?;
+            for (open, record) in some.iter().zip(records) {
+                let added = match &record {
+                    Some(record) => found.add(open, record)?,
+                    None => false,
+                };
+                if !added {
+                    self.inner.state.lock().known.lost(open.offset);
+                    if record.is_some() {
+                        let offset = open.offset;
+                        self.inner.note(format!(
+                            "message {offset} of {HALF_TOPIC} does not say where it belongs; it is passed over"
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn take_up(&self, found: Found) -> Result<(), BrokerError> {
+        let Found { entries, superseded, due, .. } = found;
+        {
+            let mut state = self.inner.state.lock();
+            for (entry, due_ms) in due {
+                entry.due_ms.store(due_ms, Ordering::Relaxed);
+                let row = state.due.entry(Arc::clone(&entry.group)).or_default();
+                row.insert((due_ms, Arc::clone(&entry.id)));
+            }
+            state.pending.extend(entries);
+        }
+        for some in superseded.chunks(AT_ONCE) {
+            self.append_rollback(some)?;
+        }
+        Ok(())
+    }
+}
+
+impl Found {
+    /// Adds a half message to its transaction; whether it says which that is.
+    fn add(&mut self, open: &Open, record: &StoredRecord) -> Result<bool, BrokerError> {
+        let view = view(record)?;
+        let Some(facts) = HalfRecord::of(&view) else { return Ok(false) };
+        let id: Arc<str> = facts.transaction.into();
+        let entry = self
+            .entries
+            .entry(Arc::clone(&id))
+            .or_insert_with(|| Entry::new(Arc::clone(&id), facts.group.into(), false));
+        let mut parts = entry.lock();
+        // A broker counts in each copy how often it asked. Messages of one transaction of ours may have one key.
+        let may_be_copy = facts.checks > 0 || facts.transaction == facts.unique_key;
+        let before = self.keys.insert((id, facts.unique_key.into()), open.offset);
+        if let Some(before) = before.filter(|_| may_be_copy) {
+            parts.halves.retain(|half| half.offset != before);
+            self.superseded.push(before);
+        }
+        let checks = open.checks.max(facts.checks);
+        if parts.topics.is_empty() {
+            parts.born_timestamp_ms = view.born_timestamp;
+            parts.stored_timestamp_ms = view.store_timestamp;
+            parts.checks = checks;
+            let due_ms = if open.checks > 0 { open.due_ms } else { view.store_timestamp };
+            self.due.push((Arc::clone(entry), due_ms));
+        }
+        add_half(&mut parts, open.offset, record.commit_log_offset, facts.topic, checks);
+        Ok(true)
+    }
+}
+
+/// Of which half message, by its place in the log, this is the record that `outcome` makes; `None` where it is none.
+fn made_of(record: &StoredRecord, outcome: Outcome) -> Option<u64> {
+    let view = record.view().ok()?;
+    let is = match outcome {
+        Outcome::Committed => view.sys_flag.transaction() == TransactionType::Commit,
+        Outcome::Discarded => view.topic == CHECK_MAX_TIME_TOPIC,
+        Outcome::RolledBack => false,
+    };
+    u64::try_from(view.prepared_transaction_offset).ok().filter(|_| is)
+}
+
+fn add_half(parts: &mut Parts, offset: i64, position: u64, topic: &str, checks: u32) {
+    parts.topic(topic);
+    parts.checks = parts.checks.max(checks);
+    parts.halves.push(Half { offset, position, content: None });
+}

@@ -1,0 +1,293 @@
+//! One transaction: its half messages, and the handle of whoever began it.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{Appended, NewMessage, UniqueKey};
+use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
+use mqstore_io::sync::{AtomicI64, Mutex, MutexGuard, Ordering};
+
+use super::Outcome;
+use super::engine::{PendingTransaction, Transactions};
+use super::records::{Meant, half_properties};
+use crate::error::BrokerError;
+
+/// Bytes of a record that are neither body nor properties nor topic, at most: two addresses, a checksum.
+const FIXED_BYTES: u64 = 160;
+/// Bytes that an op message needs for one half message, at most.
+const OP_BYTES: u64 = 21;
+/// Bytes of an op message that names nothing, at most.
+const OP_FIXED_BYTES: u64 = 320;
+
+/// A message to append to a transaction.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewHalf<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The body.
+    pub body: &'a [u8],
+    /// The properties in RocketMQ's text form, keys and tags included; see [`mqstore_base::message::encode_properties`].
+    pub properties: &'a [u8],
+    /// The unique key when the caller gives one; it is in `properties` then.
+    pub unique_key: Option<&'a str>,
+    /// The queue; `None` takes one by the key or in turn.
+    pub queue_id: Option<i32>,
+    /// A number of the application's own.
+    pub flag: i32,
+    /// When it was made, in epoch milliseconds; `None` is now.
+    pub born_timestamp_ms: Option<i64>,
+}
+
+/// What this process appended, so that a commit need not read it again.
+#[derive(Debug)]
+pub(super) struct Content {
+    pub(super) topic: usize,
+    pub(super) queue_id: i32,
+    pub(super) flag: i32,
+    pub(super) born_timestamp_ms: i64,
+    pub(super) key: UniqueKey,
+    pub(super) properties: Range<usize>,
+    pub(super) body: Range<usize>,
+}
+
+/// A half message.
+#[derive(Debug)]
+pub(super) struct Half {
+    pub(super) offset: i64,
+    pub(super) position: u64,
+    /// Where it is in memory; `None` is in the log alone.
+    pub(super) content: Option<Content>,
+}
+
+/// What changes of a transaction.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    pub(super) halves: Vec<Half>,
+    pub(super) topics: Vec<Arc<str>>,
+    pub(super) memory: Vec<u8>,
+    /// Bytes that its records may need, together.
+    bytes: u64,
+    pub(super) born_timestamp_ms: i64,
+    pub(super) stored_timestamp_ms: i64,
+    pub(super) checks: u32,
+    /// Whether somebody in this process has it open.
+    pub(super) open: bool,
+    pub(super) outcome: Option<Outcome>,
+    /// Of a transaction that was committed by whoever had it open: where its messages went, by the number of the topic.
+    pub(super) went: Vec<(usize, Appended)>,
+}
+
+/// A transaction as the engine knows it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: Arc<str>,
+    pub(super) group: Arc<str>,
+    /// Where it stands in the row of its group; changed with the engine's lock held.
+    pub(super) due_ms: AtomicI64,
+    parts: Mutex<Parts>,
+}
+
+impl Entry {
+    pub(super) fn new(id: Arc<str>, group: Arc<str>, open: bool) -> Arc<Self> {
+        let parts = Mutex::new(Parts { open, ..Parts::default() });
+        Arc::new(Self { id, group, due_ms: AtomicI64::new(0), parts })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Parts> {
+        self.parts.lock()
+    }
+
+    /// What callers see of it; `None` once it is decided.
+    pub(super) fn describe(&self) -> Option<PendingTransaction> {
+        let parts = self.lock();
+        parts.outcome.is_none().then(|| PendingTransaction {
+            id: self.id.to_string(),
+            group: self.group.to_string(),
+            topics: parts.topics.iter().map(ToString::to_string).collect(),
+            messages: parts.halves.len(),
+            born_timestamp_ms: parts.born_timestamp_ms,
+            stored_timestamp_ms: parts.stored_timestamp_ms,
+            due_ms: self.due_ms.load(Ordering::Relaxed),
+            checks: parts.checks,
+            open: parts.open,
+            half_offsets: parts.halves.iter().map(|half| half.offset).collect(),
+        })
+    }
+
+    pub(super) fn ended(&self, outcome: Outcome) -> BrokerError {
+        BrokerError::TransactionEnded { id: self.id.to_string(), outcome: outcome.name() }
+    }
+}
+
+impl Parts {
+    /// The number of `topic` among those that the transaction is for.
+    pub(super) fn topic(&mut self, topic: &str) -> usize {
+        self.topics.iter().position(|known| **known == *topic).unwrap_or_else(|| {
+            self.topics.push(topic.into());
+            self.topics.len() - 1
+        })
+    }
+
+    /// Takes room for a record of a message; an error where a commit could not store all at once.
+    fn take_room(&mut self, message: &NewHalf<'_>, properties: usize, limit: u64) -> Result<(), StoreError> {
+        let record = (message.body.len() + properties + message.topic.len()) as u64 + FIXED_BYTES + OP_BYTES;
+        let size = self.bytes.max(OP_FIXED_BYTES) + record;
+        if size > limit {
+            return Err(StoreError::TooLarge { what: "the transaction", size, limit });
+        }
+        self.bytes = size;
+        Ok(())
+    }
+
+    fn remember(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.memory.len();
+        self.memory.extend_from_slice(bytes);
+        start..self.memory.len()
+    }
+}
+
+/// A transaction that somebody has open. One that is dropped undecided is pending, and its producer group is asked.
+pub struct Transaction {
+    engine: Transactions,
+    entry: Arc<Entry>,
+}
+
+impl Transaction {
+    pub(super) fn new(engine: Transactions, entry: Arc<Entry>) -> Self {
+        Self { engine, entry }
+    }
+
+    /// Its id, and the unique key of its first message unless that was given another one.
+    pub fn id(&self) -> &str {
+        &self.entry.id
+    }
+
+    /// Its producer group.
+    pub fn group(&self) -> &str {
+        &self.entry.group
+    }
+
+    /// How it ended, if it has.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.entry.lock().outcome
+    }
+
+    /// Where its messages went, with their topics, once it was committed here; in the order in which they were appended.
+    pub fn went(&self) -> Vec<(Arc<str>, Appended)> {
+        let parts = self.entry.lock();
+        let topic = |number: usize| parts.topics.get(number).map(Arc::clone);
+        parts.went.iter().filter_map(|(number, appended)| Some((topic(*number)?, appended.clone()))).collect()
+    }
+
+    /// Stores a half message: it survives the process as an append to this store does, and nobody who reads its topic
+    /// sees it before the commit. The answer is its unique key.
+    ///
+    /// # Errors
+    /// [`BrokerError::TransactionEnded`]; those of an append; [`StoreError::TooLarge`] when a segment could not hold all
+    /// that the commit stores.
+    pub fn append(&self, message: &NewHalf<'_>) -> Result<UniqueKey, BrokerError> {
+        let (inner, entry) = (&*self.engine.inner, &*self.entry);
+        let mut parts = entry.lock();
+        if let Some(outcome) = parts.outcome {
+            return Err(entry.ended(outcome));
+        }
+        if [HALF_TOPIC, OP_TOPIC].contains(&message.topic) {
+            let reason = format!("topic {} is kept by transactions themselves", message.topic);
+            return Err(StoreError::InvalidMessage { reason }.into());
+        }
+        let mut half = NewMessage {
+            topic: message.topic,
+            body: message.body,
+            properties: message.properties,
+            unique_key: message.unique_key,
+            queue_id: message.queue_id,
+            flag: message.flag,
+            born_timestamp_ms: message.born_timestamp_ms,
+            durable: false,
+        };
+        let queue_id = inner.store.queue_for(&half)?;
+        let key = match message.unique_key {
+            Some(key) => UniqueKey::Given(key.into()),
+            None if parts.halves.is_empty() => UniqueKey::Given((&*entry.id).into()),
+            None => UniqueKey::Made(inner.store.new_unique_key()?),
+        };
+        let meant = Meant { topic: message.topic, queue_id, group: &entry.group, transaction: &entry.id };
+        let start = parts.memory.len();
+        let given = message.unique_key.is_some();
+        half_properties(&mut parts.memory, message.properties, key.as_str(), given, &meant);
+        let properties = start..parts.memory.len();
+        half.topic = HALF_TOPIC;
+        half.unique_key = Some(key.as_str());
+        half.queue_id = Some(0);
+        let (length, before) = (properties.len(), parts.bytes);
+        let room = inner.store.max_together_bytes().and_then(|limit| parts.take_room(message, length, limit));
+        half.properties = parts.memory.get(properties.clone()).unwrap_or_default();
+        let stored = room.and_then(|()| inner.store.append(&half));
+        let appended = match stored {
+            Ok(appended) => appended,
+            Err(error) => {
+                parts.memory.truncate(start);
+                parts.bytes = before;
+                return Err(error.into());
+            }
+        };
+        inner.half_max.fetch_max(appended.queue_offset.saturating_add(1), Ordering::AcqRel);
+        let born_timestamp_ms = message.born_timestamp_ms.unwrap_or(appended.store_timestamp_ms);
+        let is_first = parts.halves.is_empty();
+        if is_first {
+            parts.born_timestamp_ms = born_timestamp_ms;
+            parts.stored_timestamp_ms = appended.store_timestamp_ms;
+        }
+        let body = parts.remember(message.body);
+        let content = Content {
+            topic: parts.topic(message.topic),
+            queue_id,
+            flag: message.flag,
+            born_timestamp_ms,
+            key: key.clone(),
+            properties,
+            body,
+        };
+        let half = Half {
+            offset: appended.queue_offset,
+            position: appended.commit_log_offset,
+            content: Some(content),
+        };
+        parts.halves.push(half);
+        if is_first {
+            inner.state.lock().pending.insert(Arc::clone(&entry.id), Arc::clone(&self.entry));
+        }
+        Ok(key)
+    }
+
+    /// Makes its messages visible, all in one step. To commit again changes nothing.
+    ///
+    /// # Errors
+    /// [`BrokerError::TransactionEnded`] when it was rolled back; those of an append, upon which it is undecided as
+    /// before, unless the store was stopped.
+    pub fn commit(&self, durable: bool) -> Result<(), BrokerError> {
+        self.engine.decide(&self.entry, Outcome::Committed, durable)
+    }
+
+    /// Hides its messages for ever. To roll back again changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn rollback(&self, durable: bool) -> Result<(), BrokerError> {
+        self.engine.decide(&self.entry, Outcome::RolledBack, durable)
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        self.engine.give_up(&self.entry);
+    }
+}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction").field("id", &self.entry.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,159 @@
+//! Transactions that nobody decided, of a store that is open for reading: counted, not asked for, no file changed.
+//!
+//! What is decided is what an op message names, and what is below the offset of RocketMQ's group for half messages. Op
+//! messages are read from the first that an open would read. Memory: a bit for each half message from the first undecided
+//! one on, and eight bytes for each undecided transaction.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
+use mqstore_engine::Store;
+use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
+use mqstore_format::transaction::{HalfRecord, OpRecord};
+use mqstore_meta::Progress;
+
+use super::engine::{CHECK_GROUP, NOTED_GROUP};
+
+/// Records that are read at once.
+const AT_ONCE: usize = 256;
+
+/// Undecided transactions of one producer group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UndecidedGroup {
+    /// The producer group.
+    pub group: String,
+    /// Its transactions.
+    pub transactions: u64,
+    /// Half messages of them.
+    pub messages: u64,
+    /// When the first of these was stored, in epoch milliseconds.
+    pub oldest_ms: i64,
+    /// How often the producer group was asked for the one that it was asked for most often.
+    pub checks: u32,
+}
+
+impl UndecidedGroup {
+    /// The undecided transactions of `store` by producer group, in the order of their names; see the module's text.
+    ///
+    /// # Errors
+    /// Those of reading the files.
+    pub fn all_of(store: &Store) -> Result<Vec<Self>, StoreError> {
+        let bounds = |topic: &str| match store.bounds(topic, 0) {
+            Err(StoreError::TopicNotFound { .. }) => Ok((0, 0)),
+            bounds => bounds,
+        };
+        let (half_min, half_max) = bounds(HALF_TOPIC)?;
+        if half_min >= half_max {
+            return Ok(Vec::new());
+        }
+        let wanted = [(CHECK_GROUP, HALF_TOPIC, 0), (NOTED_GROUP, OP_TOPIC, 0), (CHECK_GROUP, OP_TOPIC, 0)];
+        let mut known = store.group_progress(&wanted)?.into_iter();
+        let halves = known.next().flatten().unwrap_or_else(|| Progress::starting_at(half_min));
+        let op = known.flatten().find_map(|progress| progress.offset());
+        let mut decided = Decided::from(halves.committed().clamp(half_min, half_max), half_max);
+        let (op_min, op_max) = bounds(OP_TOPIC)?;
+        if op_min < op_max {
+            decided.read(store, op.unwrap_or(op_min).clamp(op_min, op_max))?;
+        }
+        let noted = halves.leases().map(|(offset, lease)| (offset, lease.attempt));
+        let since = (halves.next().max(half_min)..half_max).map(|offset| (offset, 0));
+        let open = noted.chain(since).filter(|(offset, _)| !decided.has(*offset));
+        let mut groups = Groups::default();
+        let mut some = Vec::with_capacity(AT_ONCE);
+        for one in open {
+            some.push(one);
+            if some.len() == AT_ONCE {
+                groups.add(store, &some)?;
+                some.clear();
+            }
+        }
+        groups.add(store, &some)?;
+        Ok(groups.by_name.into_values().collect())
+    }
+}
+
+/// Which half messages op messages name.
+struct Decided {
+    base: i64,
+    end: i64,
+    bits: Vec<u64>,
+}
+
+impl Decided {
+    fn from(base: i64, end: i64) -> Self {
+        let words = (end - base).unsigned_abs().div_ceil(64);
+        Self { base, end, bits: vec![0; words as usize] }
+    }
+
+    fn place(&self, offset: i64) -> Option<(usize, u64)> {
+        let at = (self.base..self.end).contains(&offset).then(|| offset - self.base)?;
+        Some(((at / 64) as usize, 1 << (at % 64)))
+    }
+
+    fn has(&self, offset: i64) -> bool {
+        self.place(offset).is_none_or(|(word, bit)| self.bits.get(word).is_some_and(|bits| bits & bit != 0))
+    }
+
+    fn read(&mut self, store: &Store, from: i64) -> Result<(), StoreError> {
+        let mut cursor = store.read(OP_TOPIC, 0, Some(from), None, None)?;
+        loop {
+            let records = cursor.next_batch(AT_ONCE)?;
+            if records.is_empty() {
+                return Ok(());
+            }
+            for view in records.iter().filter_map(|record| record.view().ok()) {
+                for offset in OpRecord::of(&view).half_offsets {
+                    if let Some((word, bit)) = self.place(offset)
+                        && let Some(bits) = self.bits.get_mut(word)
+                    {
+                        *bits |= bit;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Groups {
+    by_name: BTreeMap<String, UndecidedGroup>,
+    /// Hashes of transactions that were seen.
+    seen: HashSet<u64>,
+}
+
+impl Groups {
+    fn add(&mut self, store: &Store, open: &[(i64, u32)]) -> Result<(), StoreError> {
+        let offsets: Vec<i64> = open.iter().map(|(offset, _)| *offset).collect();
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        for (record, (_, checks)) in store.messages_at(HALF_TOPIC, 0, &offsets)?.iter().zip(open) {
+            if let Some(record) = record {
+                self.add_half(record, *checks);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_half(&mut self, record: &StoredRecord, checks: u32) {
+        let Ok(view) = record.view() else { return };
+        // One that does not say where it belongs is passed over by an open too.
+        let Some(half) = HalfRecord::of(&view) else { return };
+        let mut hash = DefaultHasher::new();
+        (half.group, half.transaction).hash(&mut hash);
+        let is_new = self.seen.insert(hash.finish());
+        let group = self.by_name.entry(half.group.to_owned()).or_insert_with(|| UndecidedGroup {
+            group: half.group.to_owned(),
+            transactions: 0,
+            messages: 0,
+            oldest_ms: i64::MAX,
+            checks: 0,
+        });
+        group.transactions += u64::from(is_new);
+        group.messages += 1;
+        group.oldest_ms = group.oldest_ms.min(view.store_timestamp);
+        group.checks = group.checks.max(checks).max(half.checks);
+    }
+}

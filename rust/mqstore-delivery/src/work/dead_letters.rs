@@ -1,0 +1,273 @@
+//! Messages that nobody could handle: their way to `%DLQ%group`, on which each arrives exactly once.
+//!
+//! ```text
+//! 1  DeadLetter{offset, end of the dead-letter queue} in the metadata log, synced        nobody gets it any more
+//! 2  the copy, appended to %DLQ%group, synced
+//! 3  Finished{offset}
+//! ```
+//!
+//! A stop behind 1 is made up for by the next open: if a copy is found in the dead-letter queue from the offset on that
+//! the intent names, the message is finished, else it is copied. Because the intent is on the disk before the copy
+//! can be, there is no copy without it. A copy is known by `DLQ_ORIGIN_TOPIC` and `DLQ_ORIGIN_MESSAGE_ID`, the offset
+//! message id of the original: no two records of a store have the same.
+//!
+//! The copy is what RocketMQ makes of a message that was given back too often: body, keys, tags and properties stay, how often
+//! it was consumed is one number, `RETRY_TOPIC` and `ORIGIN_MESSAGE_ID` name the first topic and message. Source:
+//! `AbstractSendMessageProcessor#consumerSendMsgBack`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{NewMessage, StoredRecord};
+use mqstore_engine::Origin;
+use mqstore_format::properties::{
+    DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET,
+    ORIGIN_MESSAGE_ID, PROPERTY_CRC, RETRY_TOPIC,
+};
+use mqstore_format::topic::RETRY_TOPIC_PREFIX;
+use mqstore_format::{RecordView, push_property};
+use mqstore_meta::ProgressRecord;
+
+use super::core::{Core, State};
+use super::leased::Place;
+use super::source::Spent;
+use crate::error::{BrokerError, view};
+
+/// Copies that are appended, and synced, together.
+const TOGETHER: usize = 32;
+
+/// How long a copy that failed is left alone.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Dead letters read at once when one is looked for.
+const AT_ONCE: usize = 128;
+
+/// Properties that belong to one record and not to its copies.
+const NOT_COPIED: [&str; 5] =
+    [PROPERTY_CRC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID];
+
+/// A message on its way.
+struct Letter {
+    place: Arc<Place>,
+    offset: i64,
+    record: StoredRecord,
+}
+
+impl Core {
+    /// The offset that the next dead letter has at least.
+    pub(super) fn dead_letters_end(&self) -> Result<i64, StoreError> {
+        match self.store().bounds(self.dead_letter_topic(), 0) {
+            Err(StoreError::TopicNotFound { .. }) => Ok(0),
+            bounds => Ok(bounds?.1),
+        }
+    }
+
+    /// Dead letters that are due for another try.
+    pub(super) fn to_bury_again(&self, state: &mut State) -> Spent {
+        if self.is_to_bury_again(state) { std::mem::take(&mut state.unburied) } else { Spent::new() }
+    }
+
+    /// Whether there are such.
+    pub(super) fn is_to_bury_again(&self, state: &State) -> bool {
+        let waited = self.store().clock().monotonic().saturating_sub(state.tried);
+        !state.unburied.is_empty() && waited >= AGAIN
+    }
+
+    /// Buries messages whose intents are written; what fails is noted and tried again later.
+    pub(super) fn bury_or_keep(&self, fresh: Spent, again: Spent) {
+        for (spent, tried) in [(fresh, false), (again, true)] {
+            if let Err(error) = self.bury(&spent, tried) {
+                self.note(format!(
+                    "{}: moving dead letters failed ({error}); it is tried again",
+                    self.name()
+                ));
+            }
+        }
+    }
+
+    /// Buries messages whose intents are written. What fails is kept for later, and the error is the answer. With
+    /// `tried`, there may be copies already.
+    pub(super) fn bury(&self, spent: &Spent, tried: bool) -> Result<(), BrokerError> {
+        if spent.is_empty() {
+            return Ok(());
+        }
+        self.try_to_bury(spent, tried).inspect_err(|_| {
+            let mut state = self.state.lock();
+            state.tried = self.store().clock().monotonic();
+            state.unburied.extend(spent.iter().cloned());
+        })
+    }
+
+    fn try_to_bury(&self, spent: &Spent, tried: bool) -> Result<(), BrokerError> {
+        if self.store().queue_ids(self.dead_letter_topic())?.is_empty() {
+            self.store().create_topic(self.dead_letter_topic(), 1, &[])?;
+        }
+        // No copy may be on the disk before the intent is.
+        self.meta().sync(self.meta().place())?;
+        for some in spent.chunks(TOGETHER) {
+            let mut letters = self.letters(some)?;
+            if tried {
+                letters = self.without_copies(letters)?;
+            }
+            self.copy(&letters)?;
+            for Letter { place, offset, .. } in &letters {
+                self.finish_buried(place, *offset)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The messages, as far as they can still be read and are on their way.
+    fn letters(&self, spent: &[(Arc<Place>, i64)]) -> Result<Vec<Letter>, BrokerError> {
+        let mut letters = Vec::with_capacity(spent.len());
+        for (place, offset) in spent {
+            if !place.progress.lock().dead_letters().any(|(on_its_way, _)| on_its_way == *offset) {
+                continue;
+            }
+            let record = match self.message(place, *offset) {
+                Err(BrokerError::Store(error @ StoreError::Corrupt { .. })) => {
+                    self.note(format!("{}: a dead letter cannot be read: {error}", self.name()));
+                    None
+                }
+                found => found?,
+            };
+            match record {
+                Some(record) => letters.push(Letter { place: Arc::clone(place), offset: *offset, record }),
+                None => self.finish_lost(place, *offset)?,
+            }
+        }
+        Ok(letters)
+    }
+
+    /// Finishes those of which there is a copy, and returns the others.
+    fn without_copies(&self, letters: Vec<Letter>) -> Result<Vec<Letter>, BrokerError> {
+        let intents = letters.iter().filter_map(|letter| {
+            let progress = letter.place.progress.lock();
+            progress
+                .dead_letters()
+                .find(|(offset, _)| *offset == letter.offset)
+                .map(|(_, dlq_offset)| dlq_offset)
+        });
+        let Some(first) = intents.min() else { return Ok(letters) };
+        let (min, max) = self.store().bounds(self.dead_letter_topic(), 0)?;
+        let mut wanted: HashMap<(String, String), Letter> = HashMap::with_capacity(letters.len());
+        for letter in letters {
+            let view = view(&letter.record)?;
+            let key = (origin_topic(&view).to_owned(), view.offset_message_id());
+            wanted.insert(key, letter);
+        }
+        let mut found = Vec::new();
+        let mut cursor =
+            self.store().read(self.dead_letter_topic(), 0, Some(first.clamp(min, max)), None, None)?;
+        loop {
+            let records = cursor.next_batch(AT_ONCE)?;
+            if records.is_empty() || wanted.is_empty() {
+                break;
+            }
+            for record in &records {
+                let properties = view(record)?.properties;
+                let [topic, id] = properties.get_many([DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID]);
+                if let (Some(topic), Some(id)) = (topic, id) {
+                    found.extend(wanted.remove(&(topic.to_owned(), id.to_owned())));
+                }
+            }
+        }
+        if !found.is_empty() {
+            // It counts once it is on the disk.
+            self.store().flush()?;
+        }
+        for Letter { place, offset, .. } in &found {
+            self.finish_buried(place, *offset)?;
+        }
+        let mut missing: Vec<_> = wanted.into_values().collect();
+        missing.sort_by_key(|letter| letter.record.commit_log_offset);
+        Ok(missing)
+    }
+
+    fn copy(&self, letters: &[Letter]) -> Result<(), BrokerError> {
+        let mut parts = Vec::with_capacity(letters.len());
+        for letter in letters {
+            let view = view(&letter.record)?;
+            parts.push((view, properties(&view)));
+        }
+        let messages: Vec<_> = parts
+            .iter()
+            .map(|(view, properties)| NewMessage {
+                topic: self.dead_letter_topic(),
+                body: view.body,
+                properties,
+                // As it is, or none.
+                unique_key: Some(view.unique_key().unwrap_or_default()),
+                queue_id: Some(0),
+                flag: view.flag,
+                born_timestamp_ms: Some(view.born_timestamp),
+                durable: true,
+            })
+            .collect();
+        let most = self.options.max_attempts.unwrap_or(0).cast_signed();
+        let origins: Vec<_> = parts
+            .iter()
+            .map(|(view, _)| Origin {
+                sys_flag: view.sys_flag,
+                born_host: view.born_host,
+                // Those of a retry topic are among the attempts, which may be as many when it comes.
+                reconsume_times: if view.topic.starts_with(RETRY_TOPIC_PREFIX) {
+                    most.max(view.reconsume_times.saturating_add(1))
+                } else {
+                    view.reconsume_times.saturating_add(most)
+                },
+            })
+            .collect();
+        if !messages.is_empty() {
+            self.store().append_copies(&messages, &origins)?;
+        }
+        Ok(())
+    }
+
+    fn finish_buried(&self, place: &Place, offset: i64) -> Result<(), BrokerError> {
+        let record = ProgressRecord::Finished { from: offset, to: offset.saturating_add(1) };
+        self.meta().append_progress(&place.progress, &[record])?;
+        self.done.ring();
+        Ok(())
+    }
+
+    /// What a stop has left between the intent and the end.
+    pub(super) fn finish_intents(&self) {
+        let state = self.state.lock();
+        let mut open = Spent::new();
+        for source in &state.sources {
+            let progress = source.place.progress.lock();
+            open.extend(progress.dead_letters().map(|(offset, _)| (Arc::clone(&source.place), offset)));
+        }
+        drop(state);
+        self.bury_or_keep(Spent::new(), open);
+    }
+}
+
+/// The topic that a message was sent to, also where it comes from a retry topic.
+fn origin_topic<'a>(view: &RecordView<'a>) -> &'a str {
+    view.properties.get(RETRY_TOPIC).unwrap_or(view.topic)
+}
+
+/// The properties of the copy of a message.
+fn properties(view: &RecordView<'_>) -> Vec<u8> {
+    let mut text = Vec::with_capacity(view.properties.raw().len() + 160);
+    for (name, value) in view.properties.iter_raw() {
+        if !NOT_COPIED.iter().any(|other| other.as_bytes() == name) {
+            push_property(&mut text, name, value);
+        }
+    }
+    let id = view.offset_message_id();
+    let [retry_topic, origin_id] = view.properties.get_many([RETRY_TOPIC, ORIGIN_MESSAGE_ID]);
+    if retry_topic.is_none() {
+        push_property(&mut text, RETRY_TOPIC, view.topic);
+    }
+    if origin_id.is_none() {
+        push_property(&mut text, ORIGIN_MESSAGE_ID, &id);
+    }
+    push_property(&mut text, DLQ_ORIGIN_TOPIC, origin_topic(view));
+    push_property(&mut text, DLQ_ORIGIN_MESSAGE_ID, &id);
+    text
+}

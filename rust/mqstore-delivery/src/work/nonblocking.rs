@@ -1,0 +1,322 @@
+//! A work queue for who must not wait: see [`crate::AtOnce`].
+//!
+//! A message is leased by the call that hands it out and by no other: what a thread prepares is read, not leased.
+//! Due times need no thread either: [`AtOnce::Wait`] says when the next one is.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::Appended;
+use mqstore_io::sync::Ordering;
+
+use super::core::{Core, State};
+use super::leased::LeasedMessage;
+use super::put::NewWork;
+use super::queue::{WorkQueue, WorkQueueCounts};
+use super::source::{Source, Spent, Wish};
+use crate::error::BrokerError;
+use crate::nonblocking::{AtOnce, Reach, Rest, lock};
+use crate::queue_failures::settle;
+use crate::signal::{Call, Signal};
+
+/// What a put at once came to.
+#[derive(Debug)]
+pub enum Put {
+    /// It is done.
+    Done(Vec<Appended>),
+    /// There is room, which is kept, and the append may have to wait: it is the caller's to make, with these properties
+    /// in place of those of the messages that have some here.
+    Reserved(Reservation, Vec<Option<Vec<u8>>>),
+}
+
+/// Whether messages that come ring by now.
+enum Armed {
+    /// They do; and until when to wait at most, because something is due then.
+    Until(Option<Duration>),
+    /// There may be something already, or it takes long to find out.
+    NotNow,
+}
+
+/// Room that is kept for messages on their way; given back when it is dropped.
+pub struct Reservation {
+    core: Arc<Core>,
+    count: u64,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.core.give_back(self.count);
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl WorkQueue {
+    /// Gets up to `count` messages at once. Where there are none, `call` is made when it is time to look again; without
+    /// one nothing is found. With `patience` it waits for another thread that is at this queue.
+    ///
+    /// # Errors
+    /// [`BrokerError::ShutDown`].
+    pub fn get_at_once(
+        &self,
+        count: usize,
+        patience: bool,
+        call: Option<Call>,
+    ) -> Result<AtOnce<Vec<LeasedMessage>>, BrokerError> {
+        let core = &self.core;
+        let seen = core.ready.rings();
+        self.check()?;
+        let near = core.store().looks_at_once();
+        let Some(found) = core.take_at_hand(self, count, near, patience)? else { return Ok(AtOnce::Prepare) };
+        let Some(call) = call.filter(|_| found.is_empty() && count > 0) else {
+            return Ok(AtOnce::Found(found));
+        };
+        let Some(state) = lock(&core.state, patience) else { return Ok(AtOnce::Prepare) };
+        match core.arm_at_hand(state, near)? {
+            Armed::Until(longest) => Ok(listen(&core.ready, seen, call, longest)),
+            Armed::NotNow => Ok(AtOnce::Prepare),
+        }
+    }
+
+    /// For looks at once, in a thread: reads ahead what up to `count` messages may come from, and moves dead letters. Gets
+    /// nothing; but a message that is due again and cannot be read is out of sight like one that was got, so that it
+    /// does not stand in the way of others.
+    pub fn prepare(&self, count: usize) -> Result<(), BrokerError> {
+        self.check()?;
+        self.core.prepare(count, self.invisible)
+    }
+
+    /// Puts messages at once if there is room; with `appends` they are appended too if that waits for nobody. Where there
+    /// is no room, `call` is made when it is time to look again; without one it is an error.
+    ///
+    /// # Errors
+    /// [`BrokerError::Full`], [`BrokerError::ShutDown`]; whatever [`mqstore_engine::Store::append`] says.
+    pub fn put_at_once(
+        &self,
+        messages: &[NewWork<'_>],
+        appends: bool,
+        patience: bool,
+        call: Option<Call>,
+    ) -> Result<AtOnce<Put>, BrokerError> {
+        let core = &self.core;
+        let seen = core.room.rings();
+        self.check()?;
+        if core.is_shut(self.generation) {
+            return Err(core.shut_down_error());
+        }
+        let delayed = core.all_delayed(messages)?;
+        let count = messages.len() as u64;
+        if core.options.maxsize > 0 {
+            if !patience && !core.store().looks_at_once() {
+                return Ok(AtOnce::Prepare);
+            }
+            let Some(state) = lock(&core.state, patience) else { return Ok(AtOnce::Prepare) };
+            let fits = core.reserve_in(&state, count)?;
+            drop(state);
+            if !fits {
+                let call = call.ok_or_else(|| self.full())?;
+                return Ok(listen(&core.room, seen, call, None));
+            }
+        }
+        let reservation = Reservation { core: Arc::clone(core), count };
+        if appends && let Some(appended) = core.append_at_hand(messages, &delayed)? {
+            return Ok(AtOnce::Found(Put::Done(appended)));
+        }
+        Ok(AtOnce::Found(Put::Reserved(reservation, delayed)))
+    }
+
+    /// Whether every message that was put is finished, or a dead letter, as [`Self::join`] has it. Where it is not so,
+    /// `call` is made when it is time to look again.
+    pub fn join_at_once(&self, patience: bool, call: Option<Call>) -> Result<AtOnce<bool>, BrokerError> {
+        let core = &self.core;
+        let seen = core.done.rings();
+        self.check()?;
+        if !patience && !core.store().looks_at_once() {
+            return Ok(AtOnce::Prepare);
+        }
+        let Some(mut state) = lock(&core.state, patience) else { return Ok(AtOnce::Prepare) };
+        core.look_for_queues(&mut state)?;
+        if core.has_to_bury(&state) {
+            return Ok(AtOnce::Prepare);
+        }
+        let done = self.is_done_by(core.counts(&state)?);
+        let Some(call) = call.filter(|_| !done) else { return Ok(AtOnce::Found(done)) };
+        // A lease that ends may leave a dead letter. What is due by now is for others to get.
+        let left = core.next_event(&state).filter(|left| !left.is_zero());
+        drop(state);
+        Ok(listen(&core.done, seen, call, left))
+    }
+
+    /// Has those look again who wait and whom nobody calls: for queues that came, a clock that was set, a store that was
+    /// closed. To be called now and then while somebody waits at once.
+    pub fn look_around(&self) {
+        self.core.look_around();
+    }
+}
+
+impl Core {
+    /// Leases up to `count` messages that are at hand; `None` where it would take long to find some.
+    fn take_at_hand(
+        self: &Arc<Self>,
+        handle: &WorkQueue,
+        count: usize,
+        near: bool,
+        patience: bool,
+    ) -> Result<Option<Vec<LeasedMessage>>, BrokerError> {
+        if near {
+            self.store().catch_up()?;
+        }
+        let (mut picked, mut spent) = (Vec::with_capacity(count.min(64)), Spent::new());
+        {
+            let Some(mut state) = lock(&self.state, patience) else { return Ok(None) };
+            if self.is_shut_at_once(handle.generation) {
+                return Err(self.shut_down_error());
+            }
+            self.look_for_queues(&mut state)?;
+            let wish = self.wish(count, handle.invisible, Reach::AtHand { near });
+            let rest = Self::pick(&mut state, &wish, &mut picked, &mut spent)?;
+            if picked.is_empty() && (rest != Rest::Nothing || self.has_to_bury(&state)) {
+                return Ok(None);
+            }
+            self.pass_on(&state, &picked, count, rest == Rest::GoesOn);
+        }
+        if !picked.is_empty() {
+            self.room.ring();
+        }
+        let messages = self.with_records(picked)?;
+        if messages.is_empty() && self.is_shut(handle.generation) {
+            if !near && !patience {
+                return Ok(None);
+            }
+            if self.is_empty_for_good()? {
+                return Err(self.shut_down_error());
+            }
+        }
+        Ok(Some(messages))
+    }
+
+    /// Has `ready` ring when a message comes.
+    fn arm_at_hand(
+        self: &Arc<Self>,
+        mut state: mqstore_io::sync::MutexGuard<'_, State>,
+        near: bool,
+    ) -> Result<Armed, BrokerError> {
+        for source in &mut state.sources {
+            let may_arm = near || source.is_armed();
+            if !may_arm || source.arm(self)? {
+                return Ok(Armed::NotNow);
+            }
+        }
+        let left = self.next_event(&state);
+        let is_due = left.is_some_and(|left| left.is_zero());
+        Ok(if is_due { Armed::NotNow } else { Armed::Until(left) })
+    }
+
+    /// How long it is until something is due by itself.
+    fn next_event(&self, state: &State) -> Option<Duration> {
+        let now_ms = self.store().clock().now_ms();
+        let events = state.sources.iter().filter_map(|source| source.place.progress.lock().next_event_ms());
+        let left = events.min()?.saturating_sub(now_ms).max(0).unsigned_abs();
+        Some(Duration::from_millis(left))
+    }
+
+    /// Whether there are dead letters to move, which takes syncs.
+    fn has_to_bury(&self, state: &State) -> bool {
+        let now_ms = self.store().clock().now_ms();
+        let most = self.options.max_attempts;
+        self.is_to_bury_again(state) || state.sources.iter().any(|source| source.has_spent(most, now_ms))
+    }
+
+    fn prepare(self: &Arc<Self>, count: usize, invisible: Duration) -> Result<(), BrokerError> {
+        self.store().catch_up()?;
+        let mut spent = Spent::new();
+        let (prepared, again) = {
+            let mut state = self.state.lock();
+            self.look_for_queues(&mut state)?;
+            let wish = self.wish(count, invisible, Reach::Anywhere);
+            let prepared = self.prepare_each(&mut state.sources, &wish, &mut spent);
+            (prepared, self.to_bury_again(&mut state))
+        };
+        self.bury_or_keep(spent, again);
+        prepared
+    }
+
+    /// Prepares all queues, whichever of them fail.
+    fn prepare_each(
+        self: &Arc<Self>,
+        sources: &mut [Source],
+        wish: &Wish<'_>,
+        spent: &mut Spent,
+    ) -> Result<(), BrokerError> {
+        let mut failures = Vec::new();
+        for (at, source) in sources.iter_mut().enumerate() {
+            match source.prepare(self, wish, spent) {
+                Ok(()) => source.failing = false,
+                Err(error) => failures.push((at, error)),
+            }
+        }
+        let others_have = sources.iter().any(|source| source.has_ahead() || source.has_again());
+        settle(sources, failures, others_have, |source, error| source.note_failure(self, error))
+    }
+
+    fn append_at_hand(
+        &self,
+        messages: &[NewWork<'_>],
+        delayed: &[Option<Vec<u8>>],
+    ) -> Result<Option<Vec<Appended>>, StoreError> {
+        let all: Vec<_> = messages
+            .iter()
+            .zip(delayed)
+            .map(|(message, delayed)| self.new_message(message, delayed.as_deref()))
+            .collect();
+        if let [only] = all.as_slice() {
+            return Ok(self.store().append_at_once(only)?.map(|appended| vec![appended]));
+        }
+        self.store().append_many_at_once(&all)
+    }
+
+    fn look_around(&self) {
+        let Some(mut state) = self.state.try_lock() else { return };
+        let known = state.sources.len();
+        let mut failed = self.store().is_closed() || self.look_for_queues(&mut state).is_err();
+        let is_due = self.next_event(&state).is_some_and(|left| left.is_zero());
+        let to_bury = self.has_to_bury(&state);
+        let mut is_done = to_bury;
+        if self.done.is_waited_for() && self.store().looks_at_once() {
+            match self.counts(&state) {
+                Ok(counts) => {
+                    let is_shut = self.shut_at_once.load(Ordering::Acquire) > 0;
+                    is_done |= counts == WorkQueueCounts::default()
+                        || (is_shut && counts.leased + counts.dying == 0);
+                }
+                Err(_) => failed = true,
+            }
+        }
+        // Who deletes or moves rings for nobody.
+        let mut has_room = false;
+        if self.room.is_waited_for() && self.store().looks_at_once() {
+            match self.taken(&state) {
+                Ok(taken) => has_room = taken < self.options.maxsize,
+                Err(_) => failed = true,
+            }
+        }
+        let may_get = is_due || to_bury || state.sources.len() > known;
+        drop(state);
+        for (signal, rings) in [(&self.ready, may_get), (&self.done, is_done), (&self.room, has_room)] {
+            if rings || failed {
+                signal.ring();
+            }
+        }
+    }
+}
+
+/// Leaves `call` with a signal; it rang meanwhile where there is to be another look.
+fn listen<T>(signal: &Arc<Signal>, seen: u64, call: Call, longest: Option<Duration>) -> AtOnce<T> {
+    signal.listen(seen, call).map_or(AtOnce::Prepare, |listening| AtOnce::Wait { listening, longest })
+}

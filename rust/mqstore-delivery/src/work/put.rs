@@ -1,0 +1,147 @@
+//! Putting messages in.
+
+use std::time::Duration;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{Appended, NewMessage};
+use mqstore_format::properties::{TIMER_DELIVER_MS, push_property};
+use mqstore_io::sync::Ordering;
+
+use super::core::{Core, State};
+use super::settings::LONGEST;
+use super::take::millis;
+use crate::broker::invalid;
+use crate::error::BrokerError;
+
+/// A message to put.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewWork<'a> {
+    /// The body.
+    pub body: &'a [u8],
+    /// The properties in RocketMQ's text form, keys and tags included; see [`mqstore_base::message::encode_properties`].
+    pub properties: &'a [u8],
+    /// The unique key when the caller gives one; it is in `properties` then.
+    pub unique_key: Option<&'a str>,
+    /// A number of the application's own.
+    pub flag: i32,
+    /// When it was made, in epoch milliseconds; `None` is now.
+    pub born_timestamp_ms: Option<i64>,
+    /// How long it is held back. It keeps its place in the log; every group holds it back.
+    pub delay: Option<Duration>,
+    /// Whether to wait until it is on the disk.
+    pub durable: bool,
+}
+
+impl Core {
+    /// Puts messages at once, or finds no room; `None` then. A delay is written down as the time of delivery in
+    /// RocketMQ's property for it; whoever comes upon the message before that time lets it wait at its offset.
+    pub(super) fn try_put(
+        &self,
+        messages: &[NewWork<'_>],
+        generation: u64,
+    ) -> Result<Option<Vec<Appended>>, BrokerError> {
+        if self.is_shut(generation) {
+            return Err(self.shut_down_error());
+        }
+        let delayed = self.all_delayed(messages)?;
+        let count = messages.len() as u64;
+        if !self.reserve(count)? {
+            return Ok(None);
+        }
+        let appended = self.append(messages, &delayed);
+        self.give_back(count);
+        Ok(Some(appended?))
+    }
+
+    fn append(
+        &self,
+        messages: &[NewWork<'_>],
+        delayed: &[Option<Vec<u8>>],
+    ) -> Result<Vec<Appended>, StoreError> {
+        let new =
+            |(message, delayed): (&NewWork<'_>, &Option<Vec<u8>>)| -> Result<Vec<Appended>, StoreError> {
+                let message = self.new_message(message, delayed.as_deref());
+                self.store().append(&message).map(|appended| vec![appended])
+            };
+        if let ([message], [delayed]) = (messages, delayed) {
+            return new((message, delayed));
+        }
+        let all: Vec<_> = messages
+            .iter()
+            .zip(delayed)
+            .map(|(message, delayed)| self.new_message(message, delayed.as_deref()))
+            .collect();
+        self.store().append_many(&all)
+    }
+
+    pub(super) fn new_message<'a>(
+        &'a self,
+        message: &NewWork<'a>,
+        delayed: Option<&'a [u8]>,
+    ) -> NewMessage<'a> {
+        NewMessage {
+            topic: self.topic(),
+            body: message.body,
+            properties: delayed.unwrap_or(message.properties),
+            unique_key: message.unique_key,
+            queue_id: None,
+            flag: message.flag,
+            born_timestamp_ms: message.born_timestamp_ms,
+            durable: message.durable,
+        }
+    }
+
+    /// The properties with the time of delivery, of each message that is to be held back.
+    pub(super) fn all_delayed(&self, messages: &[NewWork<'_>]) -> Result<Vec<Option<Vec<u8>>>, BrokerError> {
+        messages.iter().map(|message| self.delayed(message)).collect()
+    }
+
+    /// The properties with the time of delivery, for a message that is to be held back.
+    fn delayed(&self, message: &NewWork<'_>) -> Result<Option<Vec<u8>>, BrokerError> {
+        let Some(delay) = message.delay.filter(|delay| !delay.is_zero()) else { return Ok(None) };
+        if delay > LONGEST {
+            return Err(invalid("delay", format!("is at most {} s", LONGEST.as_secs())).into());
+        }
+        let visible_ms = self.store().clock().now_ms().saturating_add(millis(delay));
+        let mut properties = message.properties.to_vec();
+        push_property(&mut properties, TIMER_DELIVER_MS, visible_ms.to_string());
+        Ok(Some(properties))
+    }
+
+    /// Keeps room for `count` messages, if there is a limit; whether there was room.
+    fn reserve(&self, count: u64) -> Result<bool, BrokerError> {
+        if self.options.maxsize == 0 {
+            return Ok(true);
+        }
+        self.reserve_in(&self.state.lock(), count)
+    }
+
+    /// As [`Self::reserve`], where there is a limit.
+    pub(super) fn reserve_in(&self, state: &State, count: u64) -> Result<bool, BrokerError> {
+        let maxsize = self.options.maxsize;
+        // More at once than there is room at all are put where there is nothing else.
+        let taken = self.taken(state)?;
+        let fits = taken + count <= maxsize || (taken == 0 && count > maxsize);
+        if fits {
+            self.reserved.fetch_add(count, Ordering::AcqRel);
+        }
+        Ok(fits)
+    }
+
+    /// How much room is taken: by what is in the queue and by puts on their way. These are read first, so that one that
+    /// ends meanwhile counts twice rather than not at all.
+    pub(super) fn taken(&self, state: &State) -> Result<u64, StoreError> {
+        let reserved = self.reserved.load(Ordering::Acquire);
+        Ok(reserved + self.size(state)?)
+    }
+
+    /// Lets go of room that was kept, whether the messages came or not: they may be taken out again by now, and who
+    /// looked meanwhile has seen none.
+    pub(super) fn give_back(&self, count: u64) {
+        if self.options.maxsize > 0 {
+            // Without the lock: who drops this must not wait for a look that reads from a disk.
+            self.reserved.fetch_sub(count, Ordering::AcqRel);
+            self.room.ring();
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! `WorkQueue`: a handle on a work queue, with the rules of Python's `queue.Queue`.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::Appended;
+use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
+
+use super::core::Core;
+use super::leased::{Lease, LeasedMessage};
+use super::put::NewWork;
+use super::settings::WorkQueueOptions;
+use crate::error::BrokerError;
+use crate::signal::LOOK;
+
+/// Leases of one thread that are kept for [`WorkQueue::task_done`] before those that ended are looked for.
+const KEPT: usize = 64;
+
+/// How often a put that waits for a quota looks whether there is room.
+const QUOTA_LOOK: Duration = Duration::from_millis(50);
+
+/// A handle on the work queue of a topic for a group. Threads may share it.
+///
+/// Dropped or closed, it gets and puts nothing more; what was got by it stays leased until its time is over.
+pub struct WorkQueue {
+    pub(super) core: Arc<Core>,
+    pub(super) invisible: Duration,
+    /// What is shut down with it: see [`Self::shutdown`].
+    pub(super) generation: u64,
+    closed: AtomicBool,
+    /// What each thread got and has not finished, for [`Self::task_done`].
+    got: Mutex<HashMap<ThreadId, Got>>,
+}
+
+/// What one thread got and has not finished, the oldest first.
+#[derive(Default)]
+struct Got {
+    leases: VecDeque<Lease>,
+    /// How many there may be before those that ended are looked for.
+    room: usize,
+}
+
+impl Got {
+    fn push(&mut self, lease: Lease) {
+        if self.leases.len() >= self.room {
+            self.leases.retain(Lease::is_held);
+            // Twice as many, so that a look costs no more than the calls before it.
+            self.room = KEPT.max(2 * self.leases.len());
+        }
+        self.leases.push_back(lease);
+    }
+}
+
+/// How many messages are where in a work queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkQueueCounts {
+    /// Nobody got them yet, or they were given back and are due.
+    pub ready: u64,
+    /// Given back, and due later.
+    pub delayed: u64,
+    /// Somebody has them.
+    pub leased: u64,
+    /// On their way to the dead letters.
+    pub dying: u64,
+}
+
+impl WorkQueue {
+    pub(crate) fn new(core: Arc<Core>, invisible: Duration) -> Self {
+        let generation = core.generation();
+        Self { core, invisible, generation, closed: AtomicBool::new(false), got: Mutex::default() }
+    }
+
+    /// The topic.
+    pub fn topic(&self) -> &str {
+        self.core.topic()
+    }
+
+    /// The group.
+    pub fn group(&self) -> &str {
+        self.core.group()
+    }
+
+    /// The topic of the group's dead letters.
+    pub fn dead_letters(&self) -> &str {
+        self.core.dead_letter_topic()
+    }
+
+    /// What it was opened with.
+    pub fn options(&self) -> WorkQueueOptions {
+        WorkQueueOptions { invisible: self.invisible, ..self.core.options.clone() }
+    }
+
+    /// What a person should know, each once.
+    pub fn take_notes(&self) -> Vec<String> {
+        self.core.take_notes()
+    }
+
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn check(&self) -> Result<(), BrokerError> {
+        if self.is_closed() { Err(self.core.shut_down_error()) } else { Ok(()) }
+    }
+
+    /// Puts a message in. Without room it waits, at most `timeout`; `None` waits for ever.
+    ///
+    /// # Errors
+    /// [`BrokerError::Full`], [`BrokerError::ShutDown`]; whatever [`mqstore_engine::Store::append`] says, of which
+    /// [`StoreError::Full`] is waited for too.
+    pub fn put(&self, message: &NewWork<'_>, timeout: Option<Duration>) -> Result<Appended, BrokerError> {
+        self.put_all(std::slice::from_ref(message), timeout)?
+            .pop()
+            .ok_or_else(|| BrokerError::Full { queue: self.core.name().to_owned(), maxsize: 0 })
+    }
+
+    /// Puts messages in together, under one lock and with one sync; waits until there is room for all of them.
+    pub fn put_all(
+        &self,
+        messages: &[NewWork<'_>],
+        timeout: Option<Duration>,
+    ) -> Result<Vec<Appended>, BrokerError> {
+        let clock = self.core.store().clock();
+        let deadline = timeout.map(|timeout| clock.monotonic().saturating_add(timeout));
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_sub(clock.monotonic()));
+            if let Some(appended) = self.put_once(messages, left.unwrap_or(LOOK))? {
+                return Ok(appended);
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(self.full());
+            }
+        }
+    }
+
+    /// As [`Self::put_all`]; `None` when there was no room within `wait`, or before. With no time to wait, a quota that is
+    /// used up is the store's error, [`StoreError::Full`].
+    pub fn put_once(
+        &self,
+        messages: &[NewWork<'_>],
+        wait: Duration,
+    ) -> Result<Option<Vec<Appended>>, BrokerError> {
+        let seen = self.core.room.rings();
+        self.check()?;
+        let wait = match self.core.try_put(messages, self.generation) {
+            // What an expiry frees nobody is told of.
+            Err(BrokerError::Store(StoreError::Full { .. })) if !wait.is_zero() => wait.min(QUOTA_LOOK),
+            Ok(None) if !wait.is_zero() => wait,
+            outcome => return outcome,
+        };
+        self.core.room.wait(seen, wait);
+        self.check()?;
+        match self.core.try_put(messages, self.generation) {
+            Err(BrokerError::Store(StoreError::Full { .. })) => Ok(None),
+            outcome => outcome,
+        }
+    }
+
+    /// The error for no room.
+    pub fn full(&self) -> BrokerError {
+        BrokerError::Full { queue: self.core.name().to_owned(), maxsize: self.core.options.maxsize }
+    }
+
+    /// Gets a message, and has it alone for the time that it is out of sight. Waits for one, at most `timeout`; `None`
+    /// waits for ever.
+    ///
+    /// # Errors
+    /// [`BrokerError::Empty`], [`BrokerError::ShutDown`].
+    pub fn get(&self, timeout: Option<Duration>) -> Result<LeasedMessage, BrokerError> {
+        self.get_many(1, timeout)?.pop().ok_or_else(|| self.empty())
+    }
+
+    /// Gets up to `count` messages, at least one unless `timeout` passes first.
+    ///
+    /// # Errors
+    /// [`BrokerError::ShutDown`].
+    pub fn get_many(
+        &self,
+        count: usize,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<LeasedMessage>, BrokerError> {
+        let clock = self.core.store().clock();
+        let deadline = timeout.map(|timeout| clock.monotonic().saturating_add(timeout));
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_sub(clock.monotonic()));
+            let found = self.get_once(count, left.unwrap_or(LOOK))?;
+            if !found.is_empty() || count == 0 || left.is_some_and(|left| left.is_zero()) {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// As [`Self::get_many`], which may also come back with nothing before `wait` has passed.
+    pub fn get_once(&self, count: usize, wait: Duration) -> Result<Vec<LeasedMessage>, BrokerError> {
+        self.check()?;
+        let found = self.core.get_once(count, self.invisible, wait, self.generation)?;
+        if let [only] = found.as_slice() {
+            self.remember(&only.lease);
+        }
+        Ok(found)
+    }
+
+    /// The error for nothing to get.
+    pub fn empty(&self) -> BrokerError {
+        BrokerError::Empty { queue: self.core.name().to_owned() }
+    }
+
+    fn remember(&self, lease: &Lease) {
+        let mut got = self.got.lock();
+        if got.len() >= KEPT && !got.contains_key(&std::thread::current().id()) {
+            // Threads that have ended.
+            got.retain(|_, own| own.leases.iter().any(Lease::is_held));
+        }
+        got.entry(std::thread::current().id()).or_default().push(lease.clone());
+    }
+
+    /// Finishes a message: it is not delivered again. On the disk within the store's interval for metadata, or, with
+    /// `durable`, when this returns. To finish one again changes nothing.
+    ///
+    /// # Errors
+    /// [`BrokerError::LeaseLost`] when somebody else got it meanwhile, or it was given back.
+    pub fn ack(&self, lease: &Lease, durable: bool) -> Result<(), BrokerError> {
+        lease.ack(durable)
+    }
+
+    /// Finishes messages; with `durable` they are on the disk when this returns.
+    pub fn ack_all<'a>(
+        &self,
+        leases: impl IntoIterator<Item = &'a Lease>,
+        durable: bool,
+    ) -> Result<(), BrokerError> {
+        for lease in leases {
+            lease.ack(false)?;
+        }
+        if durable {
+            self.core.meta().sync(self.core.meta().place())?;
+        }
+        Ok(())
+    }
+
+    /// Gives a message back, to be delivered again after `delay`, or after what the back-off says. One that was
+    /// delivered as often as it may be goes to the dead letters.
+    ///
+    /// # Errors
+    /// [`BrokerError::LeaseLost`].
+    pub fn nack(&self, lease: &Lease, delay: Option<Duration>) -> Result<(), BrokerError> {
+        lease.nack(delay)
+    }
+
+    /// Keeps a message for `time` from now.
+    ///
+    /// # Errors
+    /// [`BrokerError::LeaseLost`].
+    pub fn extend(&self, lease: &Lease, time: Duration) -> Result<(), BrokerError> {
+        lease.extend(time)
+    }
+
+    /// Finishes the message that this thread got first of those that it has, of those got one by one.
+    ///
+    /// # Errors
+    /// [`BrokerError::NothingToDo`].
+    pub fn task_done(&self) -> Result<(), BrokerError> {
+        self.check()?;
+        loop {
+            let first = {
+                let mut got = self.got.lock();
+                got.get_mut(&std::thread::current().id()).and_then(|own| own.leases.pop_front())
+            };
+            // Some were finished or given back by name.
+            let first = first.ok_or(BrokerError::NothingToDo)?;
+            if first.is_held() {
+                return first.ack(false);
+            }
+        }
+    }
+
+    /// Waits until every message that was put is finished, or a dead letter; at most `timeout`; whether that is so.
+    /// After a shutdown at once it waits for what somebody has only.
+    pub fn join(&self, timeout: Option<Duration>) -> Result<bool, BrokerError> {
+        let clock = self.core.store().clock();
+        let deadline = timeout.map(|timeout| clock.monotonic().saturating_add(timeout));
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_sub(clock.monotonic()));
+            if self.join_once(left.unwrap_or(LOOK))? {
+                return Ok(true);
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// As [`Self::join`]; may come back with `false` before `wait` has passed.
+    pub fn join_once(&self, wait: Duration) -> Result<bool, BrokerError> {
+        let seen = self.core.done.rings();
+        self.check()?;
+        self.core.sweep()?;
+        if self.is_done()? || wait.is_zero() {
+            return self.is_done();
+        }
+        self.core.done.wait(seen, wait);
+        self.is_done()
+    }
+
+    fn is_done(&self) -> Result<bool, BrokerError> {
+        Ok(self.is_done_by(self.counts()?))
+    }
+
+    /// Whether nothing is left to wait for.
+    pub(super) fn is_done_by(&self, counts: WorkQueueCounts) -> bool {
+        let held = counts.leased + counts.dying;
+        let rest = if self.core.is_shut_at_once(self.generation) { 0 } else { counts.ready + counts.delayed };
+        held + rest == 0
+    }
+
+    /// How many messages are where.
+    pub fn counts(&self) -> Result<WorkQueueCounts, BrokerError> {
+        let mut state = self.core.state.lock();
+        self.core.look_for_queues(&mut state)?;
+        self.core.counts(&state)
+    }
+
+    /// How many messages are in the queue that nobody has; those included that are not due yet.
+    pub fn qsize(&self) -> Result<u64, BrokerError> {
+        let mut state = self.core.state.lock();
+        self.core.look_for_queues(&mut state)?;
+        Ok(self.core.size(&state)?)
+    }
+
+    /// Refuses further puts on every handle of this queue that was made up to now, and gets once nothing is left; with
+    /// `immediate` gets too. Nothing is lost: what is in the queue is there for handles that are made later.
+    pub fn shutdown(&self, immediate: bool) {
+        self.core.shut_down(immediate);
+    }
+
+    /// Puts up to `limit` dead letters of the group back into the topics that they came from; how many.
+    pub fn redrive(&self, limit: Option<u64>) -> Result<u64, BrokerError> {
+        self.check()?;
+        self.core.redrive(limit)
+    }
+
+    /// Lets go of the queue. Closing twice is no error.
+    pub fn close(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.got.lock().clear();
+            for signal in [&self.core.ready, &self.core.room, &self.core.done] {
+                signal.ring();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for WorkQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkQueue").field("name", &self.core.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,84 @@
+//! Dead letters back to where they came from.
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::NewMessage;
+use mqstore_engine::Origin;
+use mqstore_format::properties::{
+    DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, ORIGIN_MESSAGE_ID, PROPERTY_CRC, RETRY_TOPIC, TIMER_DELIVER_MS,
+};
+use mqstore_format::push_property;
+use mqstore_meta::OffsetChange;
+
+use super::core::Core;
+use crate::error::{BrokerError, view};
+
+/// Dead letters that are appended and synced together.
+const TOGETHER: usize = 64;
+
+/// What a dead letter has that it did not have before.
+const ADDED: [&str; 6] =
+    [PROPERTY_CRC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, TIMER_DELIVER_MS];
+
+impl Core {
+    /// Puts up to `limit` dead letters of the group back into the topics that they came from, the oldest first, as new
+    /// messages that nobody got yet; how many. A dead letter that does not say where it came from goes to this queue's
+    /// topic. How far this has come is the group's offset in its dead-letter topic; a stop between the copy and that
+    /// offset puts up to 64 messages back once more.
+    pub(super) fn redrive(&self, limit: Option<u64>) -> Result<u64, BrokerError> {
+        let (store, meta, topic) = (self.store(), self.meta(), self.dead_letter_topic());
+        let (min, max) = match store.bounds(topic, 0) {
+            Err(StoreError::TopicNotFound { .. }) => return Ok(0),
+            bounds => bounds?,
+        };
+        let queue = meta.queue_key(self.group(), topic, 0)?;
+        let mut next = meta.offset(queue).unwrap_or(min).clamp(min, max);
+        let mut cursor = store.read(topic, 0, Some(next), None, None)?;
+        let mut moved = 0;
+        while limit.is_none_or(|limit| moved < limit) {
+            let left = limit.map_or(TOGETHER, |limit| TOGETHER.min((limit - moved) as usize));
+            let records = cursor.next_batch(left)?;
+            if records.is_empty() {
+                break;
+            }
+            let mut parts = Vec::with_capacity(records.len());
+            for record in &records {
+                let view = view(record)?;
+                let [origin, retry] = view.properties.get_many([DLQ_ORIGIN_TOPIC, RETRY_TOPIC]);
+                let mut properties = Vec::with_capacity(view.properties.raw().len());
+                for (name, value) in view.properties.iter_raw() {
+                    if !ADDED.iter().any(|added| added.as_bytes() == name) {
+                        push_property(&mut properties, name, value);
+                    }
+                }
+                parts.push((view, origin.or(retry).unwrap_or(self.topic()), properties));
+            }
+            let messages: Vec<_> = parts
+                .iter()
+                .map(|(view, topic, properties)| NewMessage {
+                    topic,
+                    body: view.body,
+                    properties,
+                    unique_key: Some(view.unique_key().unwrap_or_default()),
+                    queue_id: None,
+                    flag: view.flag,
+                    born_timestamp_ms: Some(view.born_timestamp),
+                    durable: true,
+                })
+                .collect();
+            let origins: Vec<_> = parts
+                .iter()
+                .map(|(view, ..)| Origin {
+                    sys_flag: view.sys_flag,
+                    born_host: view.born_host,
+                    reconsume_times: 0,
+                })
+                .collect();
+            store.append_copies(&messages, &origins)?;
+            next = cursor.position();
+            meta.commit(&[OffsetChange { queue, offset: next }])?;
+            moved += records.len() as u64;
+        }
+        meta.sync(meta.place())?;
+        Ok(moved)
+    }
+}

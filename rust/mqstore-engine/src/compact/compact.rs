@@ -1,0 +1,123 @@
+//! Compaction of an open store: appends and reads go on meanwhile.
+//!
+//! The store's lock, which this process holds, keeps all others away from `compaction/`; one compaction
+//! runs at a time. Records come from the commit log by way of the queues that the writer has in memory,
+//! up to where dispatch is when the plan is made; what is appended later waits for the next run. A close
+//! ends a running compaction, which leaves every queue as it was. What was replaced is removed by a thread of its own,
+//! which the next compaction and the close wait for.
+
+use std::sync::Arc;
+
+use crate::Store;
+use crate::read::view::View;
+use crate::store::services;
+use crate::write::writer::Writer;
+use mqstore_base::error::StoreError;
+use mqstore_compaction::{
+    CompactionOptions, CompactionReport, Control, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES,
+    OpenStore, Planned, Unswept, plan_open, publish_unswept, rehearse, run_all,
+};
+
+impl Store {
+    /// Keeps of every key of `topics` (`None`: all compaction topics) the newest message, in RocketMQ's
+    /// compaction folders, on at most `threads` threads; see [`mqstore_compaction`].
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] while another compaction runs;
+    /// [`StoreError::TopicNotFound`]; [`StoreError::InvalidOption`] for a topic that is no compaction topic;
+    /// [`StoreError::Closed`] when `control` ends it, or the store is closed; errors of the system. Every
+    /// queue is as it was then, unless the very last step failed: in that case as it was to be.
+    pub fn compact(
+        &self,
+        topics: Option<&[String]>,
+        options: &CompactionOptions,
+        threads: usize,
+        control: &Arc<Control>,
+    ) -> Result<CompactionReport, StoreError> {
+        let writer = self.writer("compact")?;
+        writer.compacting_alone(control, || writer.compact(topics, options, threads, control))
+    }
+}
+
+impl Writer {
+    /// Does `work`, which changes compaction files, unless other work of this kind goes on; a close ends it.
+    pub(crate) fn compacting_alone<T>(
+        &self,
+        control: &Arc<Control>,
+        work: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Some(_one) = self.compacting.try_lock() else {
+            return Err(StoreError::Busy { reason: "the store is being compacted already".into() });
+        };
+        *self.compaction.lock() = Some(Arc::clone(control));
+        let _nothing_is_fed = self.feed.fence();
+        // A close either finds the control, or was before this.
+        let outcome = self.check().and_then(|()| work());
+        self.compaction.lock().take();
+        outcome
+    }
+
+    pub(crate) fn compact(
+        &self,
+        topics: Option<&[String]>,
+        options: &CompactionOptions,
+        threads: usize,
+        control: &Arc<Control>,
+    ) -> Result<CompactionReport, StoreError> {
+        self.topics.store()?;
+        let catch_up = || self.catch_up();
+        let open = OpenStore { queues: &self.queues, catch_up: &catch_up };
+        let options = &self.with_own_lengths(options);
+        let Planned { plan, job } = plan_open(&self.files, topics, options, &open)?;
+        let (job, results) = run_all(&self.files, Some(&self.log), job, &plan.tasks, threads, control)?;
+        if options.dry_run {
+            return rehearse(&self.files, job, &plan, &results);
+        }
+        // A compacted record must not outlive its original, which only the log's own sync makes sure where
+        // records are not in the file yet.
+        self.flusher.flush_all(false)?;
+        let durable = self.log.durable();
+        let (report, unswept) = publish_unswept(&self.files, job, &plan, &results, durable)?;
+        unswept.map_or(Ok(()), |unswept| self.sweep(unswept))?;
+        Ok(report)
+    }
+
+    /// Removes the files that a compaction replaced, beside everything else: large files take their time to go.
+    fn sweep(&self, unswept: Unswept) -> Result<(), StoreError> {
+        if !self.files.vfs.environment().threads {
+            return unswept.sweep(&self.files);
+        }
+        self.await_sweep();
+        *self.sweeping.lock() = Some(services::sweep(&self.files, unswept)?);
+        Ok(())
+    }
+
+    fn await_sweep(&self) {
+        let thread = self.sweeping.lock().take();
+        if let Some(thread) = thread {
+            // It has nothing to say.
+            let _ = thread.join();
+        }
+    }
+
+    /// `options` with the lengths that this store gives its compaction files, where they name no others.
+    pub(crate) fn with_own_lengths(&self, options: &CompactionOptions) -> CompactionOptions {
+        let mut options = options.clone();
+        if options.log_file_bytes == DEFAULT_LOG_FILE_BYTES {
+            options.log_file_bytes = self.options.compaction_log_file_bytes;
+        }
+        if options.queue_file_bytes == DEFAULT_QUEUE_FILE_BYTES {
+            options.queue_file_bytes = self.options.compaction_queue_file_bytes;
+        }
+        options
+    }
+
+    /// Ends a compaction that runs, and waits for its end.
+    pub(crate) fn end_compaction(&self) {
+        if let Some(control) = self.compaction.lock().as_ref() {
+            control.end();
+        }
+        let _ended = self.compacting.lock();
+        self.await_sweep();
+    }
+}

@@ -1,0 +1,80 @@
+//! Compaction that nobody asks for: every now and then the topics that have changed enough.
+//!
+//! Owns the look that the background takes each `compaction_interval`: topics of which a queue has at least
+//! `compaction_dirty_ratio` of its messages behind its last compaction are compacted, in one job, on one
+//! thread. What is known of a queue comes from its files and `mqstore/compaction.json`, so that nothing
+//! has to be remembered between two opens. A close ends it like any other compaction.
+//!
+//! Source: `CompactionStore#loadAndGetClog`, `CompactionLog#doCompaction`; the ratio is Kafka's
+//! (`min.cleanable.dirty.ratio`), because RocketMQ rewrites a queue whenever a file of it was closed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_io::sync::{Mutex, Ordering};
+
+use crate::read::view::View;
+use crate::write::writer::Writer;
+use mqstore_base::error::StoreError;
+use mqstore_compaction::{CompactionOptions, Control, dirty_topics};
+
+/// When the background looks next; `None` before the first look.
+#[derive(Debug, Default)]
+pub(crate) struct CompactionClock {
+    next: Mutex<Option<Duration>>,
+}
+
+impl Writer {
+    /// How long the background has nothing to compact; `None` when it never has.
+    pub(crate) fn compaction_rest(&self) -> Option<Duration> {
+        let interval = Duration::from_millis(self.options.compaction_interval_ms?);
+        let now = self.files.clock.monotonic();
+        // The first look comes an interval after the open, so that a program may compact itself before.
+        let next = *self.compaction_clock.next.lock().get_or_insert(now.saturating_add(interval));
+        Some(next.saturating_sub(now))
+    }
+
+    /// Compacts what is due, if it is time.
+    pub(crate) fn compact_due(&self) -> Result<(), StoreError> {
+        if self.compaction_rest() != Some(Duration::ZERO) {
+            return Ok(());
+        }
+        let done = self.compact_dirty();
+        *self.compaction_clock.next.lock() = None;
+        match done {
+            // Somebody else compacts, or the store is being closed.
+            Err(StoreError::Busy { .. } | StoreError::Closed { .. }) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn compact_dirty(&self) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.topics.store()?;
+        self.catch_up()?;
+        let topics = dirty_topics(&self.files, &self.queues, self.options.compaction_dirty_ratio)?;
+        if topics.is_empty() {
+            return Ok(());
+        }
+        let options = CompactionOptions {
+            memory_bytes: self.options.compaction_memory_bytes,
+            ..CompactionOptions::default()
+        };
+        let control = Arc::new(Control::default());
+        let report =
+            self.compacting_alone(&control, || self.compact(Some(&topics), &options, 1, &control))?;
+        let detail = format!(
+            "{}: {} messages read, {} kept",
+            topics.join(", "),
+            report.messages_before,
+            report.messages_after
+        );
+        self.options.hooks.tell("compacted", None, detail);
+        for reason in report.skipped.iter().filter(|reason| !reason.ends_with(": unchanged")) {
+            self.note(&format!("the background could not compact {reason}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! Compaction files made anew from another store that is open, see [`mqstore_compaction`].
+//!
+//! The other store is read as by anybody: first what its compactions left, then its commit log, each
+//! message checked. It may be in use; its files are not touched.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mqstore_format::RecordView;
+
+use crate::Store;
+use crate::read::view::View;
+use crate::write::writer::Writer;
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+use mqstore_base::message::StoredRecord;
+use mqstore_compaction::{
+    CompactionOptions, Control, OpenStore, RestoreReport, RestoreSource, Run, restore, restore_open, taken_up,
+};
+
+/// Messages that one step fetches.
+const BATCH: usize = 256;
+
+impl Store {
+    /// Makes compaction files that are lost, or end before the commit log begins, anew: pulls the messages
+    /// that the commit log has dropped from `source`, then compacts them together with the commit log.
+    /// `topics` of `None` are all compaction topics. A call that was stopped is gone on with by the next.
+    ///
+    /// # Errors
+    /// Those of [`Self::compact`]; [`StoreError::InvalidOption`] when `source` is this store; errors of
+    /// reading the source, also its damage. Every queue is as it was then.
+    pub fn restore_compaction(
+        &self,
+        source: &Self,
+        topics: Option<&[String]>,
+        options: &CompactionOptions,
+        threads: usize,
+        control: &Arc<Control>,
+    ) -> Result<RestoreReport, StoreError> {
+        let writer = self.writer("restore a compaction")?;
+        let options = &writer.with_own_lengths(options);
+        let run = Run { topics, options, threads, control, log: Some(&writer.log) };
+        writer.compacting_alone(control, || writer.restore(source, &run))
+    }
+}
+
+/// As [`Store::restore_compaction`], of a directory that nobody has open.
+///
+/// # Errors
+/// As there; [`StoreError::Locked`] while anybody has the store open for writing.
+pub fn restore_compaction(
+    files: &StoreFiles,
+    source: &Store,
+    topics: Option<&[String]>,
+    options: &CompactionOptions,
+    threads: usize,
+    control: &Arc<Control>,
+) -> Result<RestoreReport, StoreError> {
+    restore(files, &Other { store: source }, &Run { topics, options, threads, control, log: None })
+}
+
+impl Writer {
+    fn restore(&self, source: &Store, run: &Run<'_>) -> Result<RestoreReport, StoreError> {
+        self.topics.store()?;
+        let catch_up = || self.catch_up();
+        let open = OpenStore { queues: &self.queues, catch_up: &catch_up };
+        // As for a compaction: a compacted record must not outlive its original.
+        let flush = || {
+            self.flusher.flush_all(false)?;
+            Ok(self.log.durable())
+        };
+        restore_open(&self.files, &open, &Other { store: source }, run, &flush)
+    }
+}
+
+/// A store that messages are pulled from.
+struct Other<'a> {
+    store: &'a Store,
+}
+
+impl RestoreSource for Other<'_> {
+    fn root(&self) -> &Path {
+        self.store.path()
+    }
+
+    fn generation(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        until: i64,
+    ) -> Result<Result<String, String>, StoreError> {
+        self.store.check()?;
+        let view = self.store.view();
+        view.catch_up()?;
+        let at = self.root().display();
+        let Some((first, max)) = view.bounds(topic, queue_id)? else {
+            return Ok(Err(format!("{at} has no such queue")));
+        };
+        let (taken, generation) = taken_up(view.files(), topic, queue_id)?;
+        let taken = if view.keeps_newest(topic) { taken } else { 0 };
+        if first > taken {
+            return Ok(Err(format!("{at} itself lacks the messages from offset {taken} to {first}")));
+        }
+        if max < until {
+            return Ok(Err(format!("{at} ends at offset {max}, and the log here begins at {until}")));
+        }
+        Ok(Ok(generation))
+    }
+
+    fn message_at(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offset: i64,
+    ) -> Result<Option<StoredRecord>, StoreError> {
+        let read = self.store.read(topic, queue_id, Some(offset), Some(offset.saturating_add(1)), None);
+        let mut cursor = match read {
+            Err(StoreError::OffsetOutOfRange { .. } | StoreError::TopicNotFound { .. }) => return Ok(None),
+            cursor => cursor?,
+        };
+        Ok(cursor.next_batch(1)?.into_iter().find(|record| record.queue_offset == offset))
+    }
+
+    fn pull(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        from: i64,
+        until: i64,
+        visit: &mut dyn FnMut(&RecordView<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut cursor = self.store.read(topic, queue_id, Some(from), Some(until), None)?;
+        loop {
+            let batch = cursor.next_batch(BATCH)?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            for record in &batch {
+                let view = record.view().map_err(|error| {
+                    StoreError::format(self.store.path(), record.commit_log_offset, &error)
+                })?;
+                visit(&view)?;
+            }
+        }
+    }
+}

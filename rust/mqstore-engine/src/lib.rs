@@ -1,0 +1,47 @@
+//! The store: one handle for everything that a program does with a directory.
+//!
+//! `store` opens and closes it and runs its threads, `write` appends, `read` and `scan` find messages, `compact` runs
+//! compactions of an open store, `retention` deletes what is due. A [`Store`] for writing holds RocketMQ's lock.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests put real files, links and pipes next to the store"
+    )
+)]
+
+pub(crate) mod compact;
+pub(crate) mod read;
+pub mod retention;
+pub(crate) mod scan;
+pub mod store;
+pub mod write;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use compact::restore::restore_compaction;
+pub use read::cursor::{Batch, LogCursor, LookupCursor, QueueCursor};
+pub use read::pop_checkpoints::{Popped, PoppedMessage, PoppedQueue};
+pub use read::query::Boundary;
+pub use read::reader::facts::Geometry;
+pub use read::table::{TableLoad, TableRow, TableRows};
+pub use retention::ExpireReport;
+pub use scan::{
+    MakeSink, Passed, Scan, ScanBatch, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned,
+};
+pub use store::background::BackgroundTask;
+pub use store::group_offsets::{GroupOffset, GroupOffsets};
+pub use store::namespaces::NamespaceInfo;
+pub use store::quota::TopicQuota;
+pub use store::topics::TopicChange;
+pub use store::{QueueInfo, Stats, Store};
+pub use write::append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
+pub use write::raw_append::{Origin, check_copy};
+pub use write::staged_batch::{StagedBlock, staged_messages};
+pub use write::transactional::Mark;
+pub use write::waiting::Waiter;

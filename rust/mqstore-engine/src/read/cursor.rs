@@ -1,0 +1,563 @@
+//! Iteration: over a queue, over the log, over the answers of a key.
+//!
+//! A cursor holds the store's view alive and fetches in batches, so that a binding can hand out many
+//! records for one call. Each record that leaves has been checked against the queue entry that led to
+//! it; where they disagree the queue is derived from the log anew, or the damage is named.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mqstore_format::properties::{KEYS, UNIQ_KEY};
+use mqstore_format::{CqUnit, RecordView};
+use mqstore_io::MappedFileGuard;
+
+use super::view::View;
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{MessageFilter, RecordBytes, StoredRecord};
+use mqstore_compaction::{CompactedQueue, CompactedRecords};
+use mqstore_log::commit_log::{Damage, LogScanner, RecordReader, ScanChecks, ScanItem, Segment};
+
+/// Entries fetched at once, at first and at most: who wants one message does not pay for hundreds.
+const FIRST_UNITS: usize = 32;
+const MOST_UNITS: usize = 512;
+
+/// Some of the records that a cursor finds.
+pub struct Batch {
+    /// The records; none may also mean that none of those that were looked at matched.
+    pub records: Vec<StoredRecord>,
+    /// Whether there is nothing behind them.
+    pub ended: bool,
+}
+
+/// Records of one queue in ascending offset.
+pub struct QueueCursor {
+    view: Arc<dyn View>,
+    topic: String,
+    queue_id: i32,
+    next: i64,
+    end: i64,
+    filter: Option<MessageFilter>,
+    reader: RecordReader,
+    units: Vec<(i64, CqUnit)>,
+    used: usize,
+    /// Entries that are fetched next.
+    at_once: usize,
+    /// Records that a compaction left, and the offset behind them; they come before the queue's own.
+    compacted: Option<(CompactedRecords, i64)>,
+    /// Whether the caller named no end.
+    to_newest: bool,
+    /// Whether offsets may be missing, because a compaction dropped them.
+    sparse: bool,
+}
+
+impl QueueCursor {
+    pub(crate) fn new(
+        view: Arc<dyn View>,
+        topic: &str,
+        queue_id: i32,
+        range: (i64, i64),
+        filter: Option<MessageFilter>,
+        limit: u64,
+    ) -> Self {
+        let reader = RecordReader::new(view.log(), view.list(), limit);
+        let (next, end) = range;
+        Self {
+            view,
+            topic: topic.to_owned(),
+            queue_id,
+            next,
+            end,
+            filter,
+            reader,
+            units: Vec::new(),
+            used: 0,
+            at_once: FIRST_UNITS,
+            compacted: None,
+            to_newest: false,
+            sparse: false,
+        }
+    }
+
+    /// The offset that the next record has at least.
+    pub fn position(&self) -> i64 {
+        self.next
+    }
+
+    /// Lets go of the segment where it stands, which may be deleted then; to be called by who keeps a cursor and may
+    /// not come back for long.
+    pub fn rest(&mut self) {
+        self.reader.release();
+    }
+
+    /// Whether all that is left lies within the last `bytes` of the log: it was written just now, and is read in no time.
+    pub fn is_near_end(&mut self, bytes: u64) -> Result<bool, StoreError> {
+        if self.compacted.is_some() || self.view.log().is_none() {
+            return Ok(false);
+        }
+        let end = self.view.list().end_offset().min(self.reader.limit());
+        let first = self.next_unit()?.and_then(|(_, unit)| place(&unit));
+        Ok(first.is_none_or(|(offset, _)| end.saturating_sub(offset) <= bytes))
+    }
+
+    /// Serves what a compaction left below its end instead of the queue's own entries. With `to_newest`, a
+    /// compaction that is published meanwhile is read to its end: it may have dropped a message for a newer
+    /// one that lies behind the end of this read.
+    pub(crate) fn with_compacted(mut self, compacted: &CompactedQueue, to_newest: bool) -> Self {
+        if self.next < compacted.max_offset() {
+            self.compacted = Some((compacted.read(self.next), compacted.max_offset()));
+            self.to_newest = to_newest;
+            self.sparse = true;
+        }
+        self
+    }
+
+    /// The next record that a compaction left, which may not match.
+    fn next_compacted(&mut self) -> Result<Option<StoredRecord>, StoreError> {
+        while let Some((records, end)) = &mut self.compacted {
+            let end = *end;
+            if let Some(record) = records.next().transpose()?
+                && record.queue_offset < end.min(self.end)
+            {
+                self.next = record.queue_offset + 1;
+                return Ok(Some(record));
+            }
+            self.next = self.next.max(end);
+            let read = self.compacted.take().map(|(records, _)| records);
+            self.compacted = self.newer_generation(read.as_ref(), end)?;
+        }
+        Ok(None)
+    }
+
+    /// What a compaction left behind `end` that was published since this read began.
+    fn newer_generation(
+        &mut self,
+        read: Option<&CompactedRecords>,
+        end: i64,
+    ) -> Result<Option<(CompactedRecords, i64)>, StoreError> {
+        if !self.to_newest {
+            return Ok(None);
+        }
+        let Some(compacted) = CompactedQueue::open(self.view.files(), &self.topic, self.queue_id)? else {
+            return Ok(None);
+        };
+        // What was only appended to the files is in the live log, too.
+        if read.is_some_and(|read| compacted.continues(read)) {
+            return Ok(None);
+        }
+        let newer = compacted.max_offset();
+        self.end = self.end.max(newer);
+        Ok((newer > end).then(|| (compacted.read(self.next), newer)))
+    }
+
+    /// Up to `max` records; an empty answer is the end.
+    pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
+        Ok(self.next_of(max, usize::MAX)?.records)
+    }
+
+    /// As [`next_batch`](Self::next_batch), but at most `looks` records are read to find them: a filter may pass
+    /// over any number, and the caller may have something else to do meanwhile.
+    pub fn next_of(&mut self, max: usize, looks: usize) -> Result<Batch, StoreError> {
+        self.view.check()?;
+        let mut records = Vec::new();
+        let (mut ended, mut looks) = (false, looks);
+        while records.len() < max && looks > 0 {
+            let Some(record) = self.next_compacted()? else { break };
+            looks -= 1;
+            let matches = |filter: &MessageFilter| record.view().is_ok_and(|view| filter.matches(&view));
+            if self.filter.as_ref().is_none_or(matches) {
+                records.push(record);
+            }
+        }
+        while records.len() < max && looks > 0 {
+            let Some((queue_offset, unit)) = self.next_unit()? else {
+                ended = true;
+                break;
+            };
+            let wanted = self.filter.as_ref().is_none_or(|filter| filter.may_match_code(unit.tags_code));
+            if !wanted {
+                self.advance(queue_offset);
+                continue;
+            }
+            looks -= 1;
+            match self.load(queue_offset, unit) {
+                Ok((record, messages)) => {
+                    self.advance(queue_offset + messages - 1);
+                    records.extend(record);
+                }
+                Err(error) if self.view.passes_over(&error) => self.advance(queue_offset),
+                // What was read before counts; the next call meets the error again.
+                Err(_) if !records.is_empty() => break,
+                Err(error) => {
+                    self.still_there()?;
+                    self.distrust(error)?;
+                }
+            }
+        }
+        if ended && records.is_empty() {
+            // Whoever waits for more is in nobody's way.
+            self.reader.release();
+        }
+        Ok(Batch { records, ended })
+    }
+
+    /// Fails when the log has lost the place where this cursor stands.
+    fn still_there(&self) -> Result<(), StoreError> {
+        self.view.catch_up()?;
+        let Some((min_offset, max_offset)) = self.view.bounds(&self.topic, self.queue_id)? else {
+            return Ok(());
+        };
+        if self.sparse || self.next >= min_offset {
+            return Ok(());
+        }
+        Err(StoreError::OffsetOutOfRange {
+            topic: self.topic.clone(),
+            queue_id: self.queue_id,
+            offset: self.next,
+            min_offset,
+            max_offset,
+        })
+    }
+
+    fn next_unit(&mut self) -> Result<Option<(i64, CqUnit)>, StoreError> {
+        if self.used >= self.units.len() {
+            self.units.clear();
+            self.used = 0;
+            if self.next >= self.end {
+                return Ok(None);
+            }
+            let left = usize::try_from(self.end - self.next).unwrap_or(MOST_UNITS);
+            let wanted = self.at_once.min(left);
+            self.at_once = (2 * self.at_once).min(MOST_UNITS);
+            match self.view.units(&self.topic, self.queue_id, self.next, wanted, &mut self.units) {
+                Err(error) if error.is_gone() => {
+                    self.still_there()?;
+                    return Err(error);
+                }
+                fetched => fetched?,
+            }
+            self.expect_records();
+            if self.units.first().is_none_or(|(offset, _)| *offset > self.next) {
+                self.still_there()?;
+            }
+        }
+        Ok(self.units.get(self.used).copied().filter(|(offset, _)| *offset < self.end))
+    }
+
+    /// Has the system fetch what the entries lead to.
+    fn expect_records(&mut self) {
+        let Some((_, first)) = self.units.first() else { return };
+        if self.units.len() == 1 || !self.reader.may_be_cold(first.physical_offset.max(0) as u64) {
+            return;
+        }
+        let filter = self.filter.as_ref();
+        let wanted = |unit: &&CqUnit| filter.is_none_or(|filter| filter.may_match_code(unit.tags_code));
+        let units = self.units.iter().map(|(_, unit)| unit);
+        self.reader.expect(units.filter(wanted).filter_map(place));
+    }
+
+    fn advance(&mut self, queue_offset: i64) {
+        self.used += 1;
+        self.next = queue_offset.saturating_add(1);
+    }
+
+    /// The record of an entry, `None` when it does not match after all; and how many offsets it takes.
+    fn load(&mut self, queue_offset: i64, unit: CqUnit) -> Result<(Option<StoredRecord>, i64), StoreError> {
+        let bad = |reason: String| {
+            StoreError::corrupt(
+                &self.view.files().consume_queue().join(&self.topic).join(self.queue_id.to_string()),
+                (queue_offset.max(0) as u64).saturating_mul(20),
+                reason,
+            )
+        };
+        let offset = u64::try_from(unit.physical_offset).map_err(|_| bad("a negative log offset".into()))?;
+        let size = u32::try_from(unit.size).map_err(|_| bad("a negative record size".into()))?;
+        let bytes = self.reader.record(self.view.files(), offset, size)?;
+        let view = RecordView::decode(bytes.as_slice()).map_err(|error| bad(error.to_string()))?;
+        if !belongs(&view, &self.topic, self.queue_id, queue_offset) {
+            return Err(bad(format!(
+                "the entry for offset {queue_offset} leads to the record of queue {}/{} offset {}",
+                view.topic, view.queue_id, view.queue_offset
+            )));
+        }
+        let matches = self.filter.as_ref().is_none_or(|filter| filter.matches(&view));
+        let batch = if view.sys_flag.inner_batch() { view.inner_batch() } else { None };
+        let messages = batch.map_or(1, |(_, messages)| i64::from(messages.max(1)));
+        Ok((matches.then(|| StoredRecord::decoded(bytes, offset, queue_offset)), messages))
+    }
+
+    fn distrust(&mut self, error: StoreError) -> Result<(), StoreError> {
+        if !matches!(error, StoreError::Corrupt { .. }) {
+            return Err(error);
+        }
+        if !self.view.distrust(&self.topic, self.queue_id, &error.to_string())? {
+            return Err(error);
+        }
+        self.units.clear();
+        self.used = 0;
+        Ok(())
+    }
+}
+
+/// Log offset and size of the record that an entry leads to, if they are possible.
+pub(crate) fn place(unit: &CqUnit) -> Option<(u64, u32)> {
+    u64::try_from(unit.physical_offset).ok().zip(u32::try_from(unit.size).ok())
+}
+
+/// Whether a record is what an entry of that queue may lead to; light queues hold entries of records
+/// that name them in a property, batch queues go by another one.
+pub(crate) fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue_offset: i64) -> bool {
+    if record.topic == topic {
+        let is_first = || record.inner_batch().is_some_and(|(base, _)| base == queue_offset);
+        return record.queue_id == queue_id
+            && (record.queue_offset == queue_offset || record.sys_flag.inner_batch() && is_first());
+    }
+    let names = record.properties.get("INNER_MULTI_DISPATCH").unwrap_or_default();
+    names.split(',').any(|name| name == topic)
+}
+
+/// Every record of the log in its order, whatever the state of queues and index.
+pub struct LogCursor {
+    scanner: LogScanner,
+    view: Arc<dyn View>,
+    pub(crate) on_damage: Box<dyn FnMut(String) + Send>,
+    /// Keeps the segment where the cursor stands from being deleted for a while.
+    held: Option<MappedFileGuard>,
+    limit: u64,
+    filter: Option<MessageFilter>,
+}
+
+impl LogCursor {
+    pub(crate) fn new(
+        view: Arc<dyn View>,
+        start: u64,
+        limit: u64,
+        on_damage: Box<dyn FnMut(String) + Send>,
+    ) -> Self {
+        let scanner = LogScanner::new(view.list(), start, limit, ScanChecks { crc: true });
+        Self { scanner, view, on_damage, held: None, limit, filter: None }
+    }
+
+    /// From now on only records that match.
+    #[must_use]
+    pub fn filtered(self, filter: Option<MessageFilter>) -> Self {
+        Self { filter, ..self }
+    }
+
+    /// Up to `max` records; an empty answer is the end. Damaged stretches are skipped and reported.
+    pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
+        Ok(self.next_of(max, usize::MAX)?.records)
+    }
+
+    /// As [`next_batch`](Self::next_batch), but about `looks` records are read to find them at most.
+    pub fn next_of(&mut self, max: usize, looks: usize) -> Result<Batch, StoreError> {
+        self.view.check()?;
+        let (mut records, mut ended) = (Vec::new(), false);
+        self.held = self.view.list().find(self.scanner.position()).and_then(Segment::hold);
+        let (looks, matches) = (Cell::new(looks), Cell::new(true));
+        // The last one that is looked at comes back even so, and is dropped here.
+        let wanted = |record: &RecordView<'_>| {
+            looks.set(looks.get().saturating_sub(1));
+            matches.set(self.filter.as_ref().is_none_or(|filter| filter.matches(record)));
+            matches.get() || looks.get() == 0
+        };
+        while records.len() < max && looks.get() > 0 {
+            match next_record(&*self.view, &mut self.scanner, self.limit, wanted)? {
+                Found::Record(..) if !matches.get() => {}
+                Found::Record(offset, bytes) => {
+                    let record = StoredRecord::new(bytes, offset, None);
+                    records.push(record.map_err(|error| {
+                        StoreError::format(&self.view.files().commit_log(), offset, &error)
+                    })?);
+                }
+                Found::Skipped(text) => (self.on_damage)(text),
+                Found::End => {
+                    ended = true;
+                    break;
+                }
+            }
+        }
+        if ended && records.is_empty() {
+            self.held = None;
+        }
+        Ok(Batch { records, ended })
+    }
+}
+
+/// What [`next_record`] came upon.
+pub(crate) enum Found {
+    /// A record and its offset.
+    Record(u64, RecordBytes),
+    /// Damage that was skipped, in words.
+    Skipped(String),
+    /// The end of the log.
+    End,
+}
+
+/// The next wanted record of a scan that goes around damage; others are passed without a copy.
+fn next_in(scanner: &mut LogScanner, wanted: impl Fn(&RecordView<'_>) -> bool) -> Result<Found, StoreError> {
+    loop {
+        let offset = scanner.position();
+        match scanner.next_item()? {
+            ScanItem::Record(record) if record.is_placeholder() || !wanted(&record) => {}
+            ScanItem::Record(record) => {
+                let bytes = Arc::new(record.bytes.to_vec());
+                let range = 0..bytes.len();
+                return Ok(Found::Record(offset, RecordBytes::Read(bytes, range)));
+            }
+            ScanItem::Filler { .. } => {}
+            ScanItem::End { .. } => return Ok(Found::End),
+            ScanItem::Damaged(damage) => return skip(scanner, &damage),
+        }
+    }
+}
+
+/// As [`next_in`], for a scan up to `limit`; goes on at the log's new start when the place where the
+/// scan stands was deleted meanwhile, by this process or by the writer beside it.
+pub(crate) fn next_record(
+    view: &dyn View,
+    scanner: &mut LogScanner,
+    limit: u64,
+    wanted: impl Fn(&RecordView<'_>) -> bool,
+) -> Result<Found, StoreError> {
+    let error = match next_in(scanner, wanted) {
+        Err(error) if error.is_gone() => error,
+        found => return found,
+    };
+    view.catch_up()?;
+    let list = view.list();
+    let (position, min) = (scanner.position(), list.min_offset());
+    if position >= min {
+        return Err(error);
+    }
+    scanner.extend(list, limit.max(min));
+    scanner.seek(min);
+    Ok(Found::Skipped(format!("the log from offset {position} to {min} was deleted while it was read")))
+}
+
+fn skip(scanner: &mut LogScanner, damage: &Damage) -> Result<Found, StoreError> {
+    if let Some(next) = scanner.skip(damage)? {
+        return Ok(Found::Skipped(damage.skipped(next - damage.offset)));
+    }
+    // Nothing valid follows: this is where the log ends, torn.
+    scanner.end_at(damage.offset);
+    let place = format!("{} at offset {}: {}", damage.path.display(), damage.file_offset, damage.reason);
+    Ok(Found::Skipped(format!("{place}; no record follows, the log ends there")))
+}
+
+/// The records that carry a key, oldest first unless told otherwise.
+pub struct LookupCursor {
+    pub(crate) view: Arc<dyn View>,
+    pub(crate) wanted: KeyQuery,
+    pub(crate) remaining: usize,
+    pub(crate) reader: RecordReader,
+    pub(crate) offsets: VecDeque<u64>,
+    /// How many of `offsets` the system was asked for.
+    pub(crate) expected: usize,
+    pub(crate) scanner: Option<LogScanner>,
+    /// Where the scan ends.
+    pub(crate) limit: u64,
+    /// Whether the newest is to come first and the offsets are still the other way round.
+    pub(crate) to_turn: bool,
+}
+
+impl LookupCursor {
+    /// From now on the newest first; to be said before the first batch. What the index does not cover is
+    /// searched first then, and 8 bytes kept for each hit.
+    #[must_use]
+    pub fn newest_first(self) -> Self {
+        Self { to_turn: true, ..self }
+    }
+
+    /// Up to `max` records; an empty answer is the end.
+    pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
+        self.view.check()?;
+        let mut records = Vec::new();
+        while records.len() < max && self.remaining > 0 {
+            let Some((offset, bytes)) = self.next_candidate()? else { break };
+            let view = RecordView::decode(bytes.as_slice())
+                .map_err(|error| StoreError::format(&self.view.files().commit_log(), offset, &error))?;
+            if self.wanted.matches(&view) {
+                self.remaining -= 1;
+                let queue_offset = view.queue_offset;
+                records.push(StoredRecord::decoded(bytes, offset, queue_offset));
+            }
+        }
+        if records.is_empty() {
+            self.reader.release();
+        }
+        Ok(records)
+    }
+
+    fn next_candidate(&mut self) -> Result<Option<(u64, RecordBytes)>, StoreError> {
+        if self.to_turn {
+            self.search_ahead()?;
+            self.offsets.make_contiguous().reverse();
+            self.to_turn = false;
+        }
+        while let Some(offset) = self.offsets.front().copied() {
+            if self.expected == 0 {
+                self.expected = self.offsets.len().min(MOST_UNITS);
+                self.reader.expect(self.offsets.iter().take(self.expected).map(|offset| (*offset, 0)));
+            }
+            self.expected -= 1;
+            self.offsets.pop_front();
+            match self.reader.record_at(self.view.files(), offset) {
+                Ok(bytes) => return Ok(Some((offset, bytes))),
+                // The index may dangle: the record was cut or expired, or the entry is damaged.
+                Err(StoreError::Corrupt { .. }) => {}
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let Some(scanner) = &mut self.scanner else { return Ok(None) };
+        loop {
+            match next_record(&*self.view, scanner, self.limit, |record| self.wanted.matches(record))? {
+                Found::Record(offset, bytes) => return Ok(Some((offset, bytes))),
+                Found::Skipped(_) => {}
+                Found::End => return Ok(None),
+            }
+        }
+    }
+
+    /// Finds what the index does not cover.
+    fn search_ahead(&mut self) -> Result<(), StoreError> {
+        let Some(mut scanner) = self.scanner.take() else { return Ok(()) };
+        loop {
+            match next_record(&*self.view, &mut scanner, self.limit, |record| self.wanted.matches(record)) {
+                Ok(Found::Record(offset, _)) => self.offsets.push_back(offset),
+                Ok(Found::Skipped(_)) => {}
+                Ok(Found::End) => return Ok(()),
+                Err(error) => {
+                    // Nothing was handed out yet; the next call goes on.
+                    self.scanner = Some(scanner);
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// What a look-up asks of a record.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyQuery {
+    pub(crate) topic: String,
+    pub(crate) key: String,
+    pub(crate) start_ms: i64,
+    pub(crate) end_ms: i64,
+}
+
+impl KeyQuery {
+    fn matches(&self, record: &RecordView<'_>) -> bool {
+        record.topic == self.topic
+            && record.indexed()
+            && has_key(record, &self.key)
+            && (self.start_ms..=self.end_ms).contains(&record.store_timestamp)
+    }
+}
+
+/// Whether a record carries `key` among its keys or as its unique key.
+pub(crate) fn has_key(record: &RecordView<'_>, key: &str) -> bool {
+    let [own, keys] = record.properties.get_many([UNIQ_KEY, KEYS]);
+    own == Some(key) || keys.is_some_and(|keys| keys.split(' ').any(|own| own == key))
+}

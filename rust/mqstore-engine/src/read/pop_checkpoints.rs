@@ -1,0 +1,350 @@
+//! What a broker popped of the store and nobody acknowledged, from the records that it left.
+//!
+//! Owns nothing on disk, and changes nothing. A broker hands messages out of a queue, moves the group's offset behind
+//! them, and remembers what it handed out by records that wait in the timer topic until they are due, and lie in the revive topic from
+//! then on. What is neither acknowledged nor dealt with is somebody's until its time is over:
+//!
+//! ```text
+//! rmq_sys_wheel_timer, queue 0      checkpoint, acknowledgement ...   due from timercheck's read time on: not delivered yet
+//! rmq_sys_REVIVE_LOG_<cluster>      checkpoint, acknowledgement ...   behind the offset of CID_RMQ_SYS_REVIVE_GROUP,
+//!                                                                     which is that of the last one dealt with
+//! ```
+//!
+//! A checkpoint in both is one: delivered copies have the same body. Only the end of the timer topic is read, as far back
+//! as its wheel reaches, and the revive topic from where the broker stood; what is kept in memory goes with what is
+//! out. An offset at or behind the group's comes as a new message, whatever a checkpoint says, as it does in RocketMQ.
+//!
+//! Source: `PopReviveService#consumeReviveMessage`, `#mergeAndRevive`, `TimerMessageStore`, `TimerCheckpoint`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use mqstore_format::RecordView;
+use mqstore_format::delays::timer::{TIMER_TOPIC, TimerCheckpoint};
+use mqstore_format::json::{
+    ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, PopCheckpoint, PopHandle, PopRecord, REVIVE_GROUP,
+    REVIVE_TOPIC_PREFIX,
+};
+use mqstore_format::names::TIMERCHECK_FILE;
+use mqstore_format::properties::{REAL_TOPIC, TIMER_OUT_MS};
+
+use crate::store::Side;
+use crate::{Boundary, Store};
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+use mqstore_base::message::{MessageFilter, StoredRecord};
+use mqstore_meta::{Standing, State, read_state};
+
+/// How far ahead a timer message is in the wheel at most. Source: `TimerMessageStore#TIMER_WHEEL_TTL_DAY`.
+const WHEEL_MS: i64 = 7 * 86_400_000;
+
+/// Records that are read at once.
+const AT_ONCE: usize = 512;
+
+/// Where a broker keeps what it popped when it keeps it in `RocksDB`. Source: `PopConsumerService`.
+const KEY_VALUE_FOLDER: &str = "kvStore";
+
+/// What a broker popped and nobody acknowledged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Popped {
+    /// By group, topic and queue.
+    pub queues: Vec<PoppedQueue>,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+/// What a broker popped of one queue for a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoppedQueue {
+    /// The group.
+    pub group: String,
+    /// The topic that was popped from, which may be a retry topic.
+    pub topic: String,
+    /// The queue.
+    pub queue_id: i32,
+    /// Messages that nobody acknowledged, by offset.
+    pub messages: Vec<PoppedMessage>,
+    /// One past the place in the log of the last record that tells of them.
+    pub log_offset: i64,
+}
+
+/// A message that somebody got from a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoppedMessage {
+    /// Its offset in the queue.
+    pub queue_offset: i64,
+    /// Until when it is out, in epoch milliseconds.
+    pub until_ms: i64,
+}
+
+impl Store {
+    /// What a broker popped and nobody acknowledged, as far as no group of this store has taken it over.
+    ///
+    /// # Errors
+    /// What reading the two topics meets.
+    pub fn popped(&self) -> Result<Popped, StoreError> {
+        self.check()?;
+        let files = &self.inner.files;
+        let mut popped = Popped::default();
+        if files.vfs.stat(&files.root.join(KEY_VALUE_FOLDER)).is_ok() {
+            let note = "kvStore: a broker kept in RocksDB what it popped, which is not read: what was out there and not \
+                        acknowledged counts as consumed";
+            popped.notes.push(note.to_owned());
+        }
+        let topics: Vec<String> =
+            self.topics()?.into_iter().filter(|topic| topic.starts_with(REVIVE_TOPIC_PREFIX)).collect();
+        if topics.is_empty() {
+            return Ok(popped);
+        }
+        let known = match &self.inner.side {
+            Side::Writer(writer, _) => Known::Live(&writer.meta),
+            Side::Reader(_) => Known::Read(Box::new(read_state(files, &mut popped.notes)?)),
+        };
+        let mut out = Out { read_ms: timer_read_ms(files), ..Out::default() };
+        for topic in &topics {
+            for queue_id in self.queue_ids(topic)? {
+                let dealt_with = known.standing(REVIVE_GROUP, topic, queue_id).offset;
+                out.read_revived(self, topic, queue_id, dealt_with.unwrap_or(-1))?;
+            }
+        }
+        out.read_timed(self)?;
+        if out.unread > 0 {
+            let count = out.unread;
+            popped
+                .notes
+                .push(format!("{count} records of what a broker popped do not decode and count for nothing"));
+        }
+        popped.queues = out.into_queues(&known);
+        for queue in &mut popped.queues {
+            let (min, max) = self.view().bounds(&queue.topic, queue.queue_id)?.unwrap_or((0, 0));
+            queue.messages.retain(|message| (min..max).contains(&message.queue_offset));
+        }
+        popped.queues.retain(|queue| !queue.messages.is_empty());
+        Ok(popped)
+    }
+}
+
+/// Up to which time the timer has delivered what waited; 0 where nothing says so.
+fn timer_read_ms(files: &StoreFiles) -> i64 {
+    let bytes = files.vfs.read_file(&files.config().join(TIMERCHECK_FILE), 1 << 16).unwrap_or_default();
+    TimerCheckpoint::decode(&bytes).last_read_time_ms.max(0)
+}
+
+/// Where groups stand.
+enum Known<'a> {
+    Live(&'a mqstore_meta::MetaLog),
+    Read(Box<State>),
+}
+
+impl Known<'_> {
+    fn standing(&self, group: &str, topic: &str, queue_id: i32) -> Standing {
+        match self {
+            Self::Live(meta) => meta.standing(group, topic, queue_id),
+            Self::Read(state) => state.standing(group, topic, queue_id),
+        }
+    }
+}
+
+/// What acknowledgements name of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Pop {
+    topic: String,
+    group: String,
+    queue_id: i32,
+    start_offset: i64,
+    time_ms: i64,
+}
+
+impl Pop {
+    fn of(handle: PopHandle) -> Self {
+        let PopHandle { topic, group, queue_id, start_offset, pop_time_ms, .. } = handle;
+        Self { topic, group, queue_id, start_offset, time_ms: pop_time_ms }
+    }
+}
+
+/// A checkpoint; a broker that could not revive one writes it again with another time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Written {
+    pop: Pop,
+    invisible_time_ms: i64,
+    re_put: Option<String>,
+}
+
+/// Messages of a checkpoint that is not dealt with.
+struct Handed {
+    unacked: Vec<i64>,
+    until_ms: i64,
+    /// Of its first copy.
+    log_offset: i64,
+}
+
+/// By offset until when messages are out, and where the records that tell of them end.
+type Ends = (BTreeMap<i64, i64>, i64);
+
+/// What was found so far.
+#[derive(Default)]
+struct Out {
+    read_ms: i64,
+    checkpoints: HashMap<Written, Handed>,
+    /// Checkpoints that a broker dealt with, of those that may be found again.
+    dealt_with: HashSet<Written>,
+    acked: HashMap<Pop, BTreeSet<i64>>,
+    unread: u64,
+}
+
+impl Out {
+    /// Reads a revive queue, of which `dealt_with` is the last offset that the broker dealt with; and a bit before that,
+    /// for what it delivered and the timer's file does not know of.
+    fn read_revived(
+        &mut self,
+        store: &Store,
+        topic: &str,
+        queue_id: i32,
+        dealt_with: i64,
+    ) -> Result<(), StoreError> {
+        let (min, max) = store.bounds(topic, queue_id)?;
+        let lately = store.offset_for_time(topic, queue_id, self.read_ms, Boundary::Lower)?;
+        let start = dealt_with.saturating_add(1).min(lately).clamp(min, max);
+        each(
+            store,
+            topic,
+            queue_id,
+            start,
+            |out: &mut Self, record, view| match out.parse(view) {
+                Some(PopRecord::Checkpoint(checkpoint)) => {
+                    let (key, handed) = written(checkpoint, record.commit_log_offset);
+                    if record.queue_offset <= dealt_with {
+                        out.dealt_with.insert(key);
+                    } else if !out.dealt_with.contains(&key) {
+                        out.checkpoints.entry(key).or_insert(handed);
+                    }
+                }
+                Some(PopRecord::Ack(ack)) => {
+                    out.acked.entry(Pop::of(ack.handle)).or_default().extend(ack.offsets);
+                }
+                None => {}
+            },
+            self,
+        )
+    }
+
+    /// Reads what waits in the timer topic. Behind the others: what was delivered of it is known then.
+    fn read_timed(&mut self, store: &Store) -> Result<(), StoreError> {
+        let (min, max) = match store.bounds(TIMER_TOPIC, 0) {
+            Err(StoreError::TopicNotFound { .. }) => return Ok(()),
+            bounds => bounds?,
+        };
+        let since_ms = self.read_ms.saturating_sub(WHEEL_MS);
+        let start = store.offset_for_time(TIMER_TOPIC, 0, since_ms, Boundary::Lower)?.clamp(min, max);
+        // An acknowledgement comes behind its checkpoint.
+        let mut pops: HashSet<Pop> = self.checkpoints.keys().map(|key| key.pop.clone()).collect();
+        each(
+            store,
+            TIMER_TOPIC,
+            0,
+            start,
+            |out: &mut Self, record, view| {
+                let [real_topic, due] = view.properties.get_many([REAL_TOPIC, TIMER_OUT_MS]);
+                if !real_topic.is_some_and(|topic| topic.starts_with(REVIVE_TOPIC_PREFIX)) {
+                    return;
+                }
+                let was_delivered =
+                    due.and_then(|due| due.parse::<i64>().ok()).is_some_and(|due| due < out.read_ms);
+                match out.parse(view) {
+                    Some(PopRecord::Checkpoint(checkpoint)) => {
+                        let (key, handed) = written(checkpoint, record.commit_log_offset);
+                        if let Some(known) = out.checkpoints.get_mut(&key) {
+                            known.log_offset = known.log_offset.min(handed.log_offset);
+                        } else if !was_delivered && !out.dealt_with.contains(&key) {
+                            pops.insert(key.pop.clone());
+                            out.checkpoints.insert(key, handed);
+                        }
+                    }
+                    Some(PopRecord::Ack(ack)) => {
+                        let pop = Pop::of(ack.handle);
+                        if pops.contains(&pop) {
+                            out.acked.entry(pop).or_default().extend(ack.offsets);
+                        }
+                    }
+                    None => {}
+                }
+            },
+            self,
+        )
+    }
+
+    fn parse(&mut self, view: &RecordView<'_>) -> Option<PopRecord> {
+        let parsed = PopRecord::parse(view.tags()?, view.body);
+        parsed.unwrap_or_else(|_| {
+            self.unread += 1;
+            None
+        })
+    }
+
+    /// What is out, as far as it counts: below the group's offset, and not taken over.
+    fn into_queues(self, known: &Known<'_>) -> Vec<PoppedQueue> {
+        let mut queues: BTreeMap<(String, String, i32), Ends> = BTreeMap::new();
+        for (Written { pop, .. }, handed) in self.checkpoints {
+            let acked = self.acked.get(&pop);
+            let standing = known.standing(&pop.group, &pop.topic, pop.queue_id);
+            if handed.log_offset < standing.taken_over {
+                continue;
+            }
+            let (messages, end) = queues.entry((pop.group, pop.topic, pop.queue_id)).or_default();
+            *end = (*end).max(handed.log_offset.saturating_add(1));
+            for offset in handed.unacked {
+                let is_acked = acked.is_some_and(|acked| acked.contains(&offset));
+                if !is_acked && standing.offset.is_some_and(|end| offset < end) {
+                    // Who changes the time of one writes a checkpoint of its own.
+                    let until_ms = messages.entry(offset).or_insert(handed.until_ms);
+                    *until_ms = handed.until_ms.max(*until_ms);
+                }
+            }
+        }
+        let message = |(queue_offset, until_ms)| PoppedMessage { queue_offset, until_ms };
+        let queues =
+            queues.into_iter().map(|((group, topic, queue_id), (messages, log_offset))| PoppedQueue {
+                group,
+                topic,
+                queue_id,
+                messages: messages.into_iter().map(message).collect(),
+                log_offset,
+            });
+        queues.collect()
+    }
+}
+
+fn written(checkpoint: PopCheckpoint, log_offset: u64) -> (Written, Handed) {
+    let handed = Handed {
+        unacked: checkpoint.unacked().collect(),
+        until_ms: checkpoint.revive_time_ms(),
+        log_offset: i64::try_from(log_offset).unwrap_or(i64::MAX),
+    };
+    let PopCheckpoint { handle, invisible_time_ms, re_put_times, .. } = checkpoint;
+    (Written { pop: Pop::of(handle), invisible_time_ms, re_put: re_put_times }, handed)
+}
+
+/// Shows `look` every record of a queue from `start` on that has a tag of pop records.
+fn each(
+    store: &Store,
+    topic: &str,
+    queue_id: i32,
+    start: i64,
+    mut look: impl FnMut(&mut Out, &StoredRecord, &RecordView<'_>),
+    out: &mut Out,
+) -> Result<(), StoreError> {
+    let tags = format!("{CHECKPOINT_TAG} || {ACK_TAG} || {BATCH_ACK_TAG}");
+    let filter = MessageFilter::tags(&tags)?;
+    let mut cursor = store.read(topic, queue_id, Some(start), None, filter.as_ref())?;
+    loop {
+        let records = cursor.next_batch(AT_ONCE)?;
+        if records.is_empty() {
+            return Ok(());
+        }
+        for record in &records {
+            match record.view() {
+                Ok(view) => look(out, record, &view),
+                Err(_) => out.unread += 1,
+            }
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! Finding messages: by queue, log position, id, key and time.
+
+use std::sync::Arc;
+
+use mqstore_format::{CqUnit, RecordView, index_key_hash, parse_offset_message_id};
+
+use super::cursor::{Found, KeyQuery, LogCursor, LookupCursor, QueueCursor, next_record, place};
+use super::view::View;
+use crate::{QueueInfo, Store};
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{MessageFilter, StoredRecord};
+use mqstore_compaction::CompactedQueue;
+use mqstore_log::commit_log::{LogScanner, RecordReader, ScanChecks};
+
+/// Which of several offsets a time look-up answers with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Boundary {
+    /// The first offset whose store time is not before the time.
+    Lower,
+    /// The last offset whose store time is not after the time.
+    Upper,
+}
+
+impl Store {
+    /// Every topic's name, sorted.
+    pub fn topics(&self) -> Result<Vec<String>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        view.catch_up()?;
+        view.topics()
+    }
+
+    /// The queues of `topic` with their bounds.
+    pub fn queues(&self, topic: &str) -> Result<Vec<QueueInfo>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let ids = view.queue_ids(topic)?;
+        if ids.is_empty() {
+            return Err(no_queue(topic, None));
+        }
+        let mut infos = Vec::with_capacity(ids.len());
+        for queue_id in ids {
+            let (first, max_offset) = view.bounds(topic, queue_id)?.unwrap_or((0, 0));
+            let compacted = self.compacted(&*view, topic, queue_id, (first, max_offset))?;
+            let min_offset = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
+            let mut times = TimeSearch::new(&view, topic, queue_id, limit).with_compacted(compacted);
+            infos.push(QueueInfo {
+                queue_id,
+                min_offset,
+                max_offset,
+                min_store_timestamp_ms: times.at_or_after(min_offset)?.map(|(_, time)| time),
+                max_store_timestamp_ms: times.last(min_offset, max_offset)?,
+            });
+        }
+        Ok(infos)
+    }
+
+    /// Brings in what was appended: from here on every look sees it that does not do so itself.
+    pub fn catch_up(&self) -> Result<(), StoreError> {
+        self.check()?;
+        self.view().catch_up().map(drop)
+    }
+
+    /// The ids of the queues of `topic`, sorted; none where there is no such topic. Looks at nothing but memory: in the
+    /// process that writes they are there before their first message, in another one as soon as
+    /// [`Self::catch_up`] has passed it.
+    pub fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
+        self.check()?;
+        self.view().queue_ids(topic)
+    }
+
+    /// The smallest offset of a queue that can be read, and one past the largest.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`].
+    pub fn bounds(&self, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
+        self.check()?;
+        let view = self.view();
+        view.catch_up()?;
+        let (first, max_offset) = bounds(&view, topic, queue_id)?;
+        let compacted = self.compacted(&*view, topic, queue_id, (first, max_offset))?;
+        Ok((compacted.as_ref().map_or(first, CompactedQueue::min_offset), max_offset))
+    }
+
+    /// The messages of a queue from `start` (default: the minimum) to before `end` (default: the
+    /// maximum now) that match `filter`. Of a compacted queue any offset up to the maximum can be the
+    /// start: where its message went, the next one answers.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] when `start` lies below the
+    /// minimum or above the maximum.
+    pub fn read(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        start: Option<i64>,
+        end: Option<i64>,
+        filter: Option<&MessageFilter>,
+    ) -> Result<QueueCursor, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let (first, max_offset) = bounds(&view, topic, queue_id)?;
+        let compacted = self.compacted(&*view, topic, queue_id, (first, max_offset))?;
+        let min_offset = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
+        let lowest = if compacted.is_some() { 0 } else { min_offset };
+        let first = start.unwrap_or(min_offset);
+        if first < lowest || first > max_offset {
+            return Err(StoreError::OffsetOutOfRange {
+                topic: topic.to_owned(),
+                queue_id,
+                offset: first,
+                min_offset,
+                max_offset,
+            });
+        }
+        let first = view.start_of(topic, queue_id, first)?;
+        let to_newest = end.is_none();
+        let end = end.unwrap_or(max_offset).min(max_offset);
+        let cursor = QueueCursor::new(view, topic, queue_id, (first, end), filter.cloned(), limit);
+        Ok(match &compacted {
+            Some(compacted) => cursor.with_compacted(compacted, to_newest),
+            None => cursor,
+        })
+    }
+
+    /// The queue offset below which [`Store::read`] answers from the compaction files of a queue, and from which on from
+    /// the commit log; `None` where nothing was compacted.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`]; I/O errors, and damaged compaction files.
+    pub fn compacted_end(&self, topic: &str, queue_id: i32) -> Result<Option<i64>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        view.catch_up()?;
+        let bounds = bounds(&view, topic, queue_id)?;
+        Ok(self.compacted(&*view, topic, queue_id, bounds)?.map(|queue| queue.max_offset()))
+    }
+
+    /// What a compaction left of a queue with these bounds, for topics that keep the newest message of each key.
+    fn compacted(
+        &self,
+        view: &dyn View,
+        topic: &str,
+        queue_id: i32,
+        bounds: (i64, i64),
+    ) -> Result<Option<CompactedQueue>, StoreError> {
+        if !view.keeps_newest(topic) {
+            return Ok(None);
+        }
+        match CompactedQueue::open(view.files(), topic, queue_id)? {
+            Some(queue) => queue.without_copies(&self.inner.manifests, bounds),
+            None => Ok(None),
+        }
+    }
+
+    /// Every record of the log from `start` (default: its beginning) in log order; needs no queue.
+    pub fn scan_log(&self, start: Option<u64>) -> Result<LogCursor, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let first = start.unwrap_or_else(|| view.list().min_offset());
+        let note = self.noter();
+        let on_damage = Box::new(move |text| note(text));
+        Ok(LogCursor::new(view, first, limit, on_damage))
+    }
+
+    /// The record at a log position.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when no record starts there.
+    pub fn get_at(&self, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let place = || view.files().commit_log();
+        if commit_log_offset >= limit {
+            let reason = format!("no record starts here; the log ends at {limit}");
+            return Err(StoreError::corrupt(&place(), commit_log_offset, reason));
+        }
+        let deleted = |min: u64| {
+            let reason =
+                format!("no record starts here; the log begins at {min}, what lay before was deleted");
+            StoreError::corrupt(&place(), commit_log_offset, reason)
+        };
+        let list = view.list();
+        if commit_log_offset < list.min_offset() {
+            return Err(deleted(list.min_offset()));
+        }
+        let mut reader = RecordReader::new(view.log(), list, limit);
+        let bytes = match reader.record_at(view.files(), commit_log_offset) {
+            Err(error) if error.is_gone() => {
+                view.catch_up()?;
+                let min = view.list().min_offset();
+                return Err(if commit_log_offset < min { deleted(min) } else { error });
+            }
+            read => read?,
+        };
+        StoredRecord::new(bytes, commit_log_offset, None)
+            .map_err(|error| StoreError::format(&place(), commit_log_offset, &error))
+    }
+
+    /// The message with an offset message id or a unique key; `None` when there is none.
+    pub fn get(&self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+        self.check()?;
+        if let Ok((host, offset)) = parse_offset_message_id(id) {
+            let record = u64::try_from(offset).ok().and_then(|offset| self.get_at(offset).ok());
+            let own = |record: &StoredRecord| record.view().is_ok_and(|view| view.store_host == host);
+            if let Some(record) = record.filter(own) {
+                return Ok(Some(record));
+            }
+        }
+        self.get_by_unique_key(id)
+    }
+
+    fn get_by_unique_key(&self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let mut scan_from = limit;
+        let mut reader = RecordReader::new(view.log(), view.list(), limit);
+        for topic in view.topics()? {
+            let Some((offsets, complete_to)) = view.candidates(index_key_hash(&topic, id))? else {
+                scan_from = view.list().min_offset();
+                break;
+            };
+            scan_from = scan_from.min(complete_to);
+            for offset in offsets {
+                let Ok(bytes) = reader.record_at(view.files(), offset) else { continue };
+                let Ok(record) = StoredRecord::new(bytes, offset, None) else { continue };
+                if record.view().is_ok_and(|view| view.unique_key() == Some(id)) {
+                    return Ok(Some(record));
+                }
+            }
+        }
+        let mut scanner = LogScanner::new(view.list(), scan_from, limit, ScanChecks { crc: true });
+        loop {
+            match next_record(&*view, &mut scanner, limit, |record| record.unique_key() == Some(id))? {
+                Found::Record(offset, bytes) => {
+                    return StoredRecord::new(bytes, offset, None)
+                        .map(Some)
+                        .map_err(|error| StoreError::format(&view.files().commit_log(), offset, &error));
+                }
+                Found::Skipped(_) => {}
+                Found::End => return Ok(None),
+            }
+        }
+    }
+
+    /// The messages of `topic` that carry `key` as one of their keys or as their unique key, oldest
+    /// first, stored in `start_ms..=end_ms`, at most `limit`.
+    pub fn lookup(
+        &self,
+        topic: &str,
+        key: &str,
+        start_ms: Option<i64>,
+        end_ms: Option<i64>,
+        limit: Option<usize>,
+    ) -> Result<LookupCursor, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let end = view.catch_up()?;
+        let (offsets, scan_from) = match view.candidates(index_key_hash(topic, key))? {
+            Some((offsets, complete_to)) => (offsets, complete_to),
+            None => (Vec::new(), view.list().min_offset()),
+        };
+        let scanner =
+            (scan_from < end).then(|| LogScanner::new(view.list(), scan_from, end, ScanChecks { crc: true }));
+        Ok(LookupCursor {
+            reader: RecordReader::new(view.log(), view.list(), end),
+            view,
+            wanted: KeyQuery {
+                topic: topic.to_owned(),
+                key: key.to_owned(),
+                start_ms: start_ms.unwrap_or(i64::MIN),
+                end_ms: end_ms.unwrap_or(i64::MAX),
+            },
+            to_turn: false,
+            remaining: limit.unwrap_or(usize::MAX),
+            offsets: offsets.into(),
+            expected: 0,
+            scanner,
+            limit: end,
+        })
+    }
+
+    /// The offset in a queue for a store time; see [`Boundary`]. Before the first message the minimum
+    /// is answered; after the last, the maximum for [`Boundary::Lower`] and the last offset for
+    /// [`Boundary::Upper`], as RocketMQ does.
+    pub fn offset_for_time(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        time_ms: i64,
+        boundary: Boundary,
+    ) -> Result<i64, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let (min, max) = bounds(&view, topic, queue_id)?;
+        let compacted = self.compacted(&*view, topic, queue_id, (min, max))?;
+        let min = compacted.as_ref().map_or(min, CompactedQueue::min_offset);
+        let mut search = TimeSearch::new(&view, topic, queue_id, limit).with_compacted(compacted);
+        // The first offset whose time is at or after (Lower) or after (Upper) the time.
+        let (mut low, mut high) = (min, max);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let Some((offset, time)) = search.at_or_after(middle)?.filter(|(offset, _)| *offset < high)
+            else {
+                high = middle;
+                continue;
+            };
+            let before = match boundary {
+                Boundary::Lower => time < time_ms,
+                Boundary::Upper => time <= time_ms,
+            };
+            if before {
+                low = offset + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(match boundary {
+            Boundary::Lower => search.at_or_after(low)?.map_or(max, |(offset, _)| offset),
+            Boundary::Upper => search.at_or_before(low - 1, min)?.unwrap_or(min),
+        })
+    }
+}
+
+pub(crate) fn no_queue(topic: &str, queue_id: Option<i32>) -> StoreError {
+    StoreError::TopicNotFound { topic: topic.to_owned(), queue_id }
+}
+
+fn bounds(view: &Arc<dyn View>, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
+    if let Some(bounds) = view.bounds(topic, queue_id)? {
+        return Ok(bounds);
+    }
+    let known = !view.queue_ids(topic)?.is_empty();
+    Err(no_queue(topic, known.then_some(queue_id)))
+}
+
+/// Store times of a queue's messages, read from their records.
+struct TimeSearch<'a> {
+    view: &'a Arc<dyn View>,
+    topic: &'a str,
+    queue_id: i32,
+    reader: RecordReader,
+    /// What a compaction left, which counts below its end.
+    compacted: Option<CompactedQueue>,
+}
+
+impl<'a> TimeSearch<'a> {
+    fn new(view: &'a Arc<dyn View>, topic: &'a str, queue_id: i32, limit: u64) -> Self {
+        // Who asks for times gets no message: no reader is late because of it.
+        let reader = RecordReader::new(view.log(), view.list(), limit).uncounted();
+        Self { view, topic, queue_id, reader, compacted: None }
+    }
+
+    fn with_compacted(mut self, compacted: Option<CompactedQueue>) -> Self {
+        self.compacted = compacted;
+        self
+    }
+
+    /// The first message at or after `offset` that can be read: its offset and store time.
+    fn at_or_after(&mut self, offset: i64) -> Result<Option<(i64, i64)>, StoreError> {
+        let mut from = offset;
+        if let Some(compacted) = self.compacted.as_ref().filter(|compacted| offset < compacted.max_offset()) {
+            let next = compacted.read(offset).next().transpose()?;
+            if let Some(record) = next.filter(|record| record.queue_offset < compacted.max_offset()) {
+                let view = record.view();
+                let view = view.map_err(|error| {
+                    StoreError::format(&self.view.files().compaction(), record.commit_log_offset, &error)
+                })?;
+                return Ok(Some((record.queue_offset, view.store_timestamp)));
+            }
+            from = compacted.max_offset();
+        }
+        loop {
+            let mut units = Vec::new();
+            self.view.units(self.topic, self.queue_id, from, 1, &mut units)?;
+            let Some((offset, unit)) = units.first().copied() else { return Ok(None) };
+            let time = place(&unit).and_then(|(position, size)| {
+                let bytes = self.reader.record(self.view.files(), position, size).ok()?;
+                RecordView::decode(bytes.as_slice()).ok().map(|view| view.store_timestamp)
+            });
+            match time {
+                Some(time) => return Ok(Some((offset, time))),
+                None => from = self.past(offset, unit)?,
+            }
+        }
+    }
+
+    /// Where to go on when the record of an entry cannot be read; at the same offset when the queue was
+    /// derived anew because of it.
+    fn past(&self, offset: i64, unit: CqUnit) -> Result<i64, StoreError> {
+        self.view.catch_up()?;
+        if u64::try_from(unit.physical_offset).is_ok_and(|at| at < self.view.list().min_offset()) {
+            // Deleted since the entry was read, perhaps by the writer beside this process: the queue is right.
+            let bounds = self.view.bounds(self.topic, self.queue_id)?;
+            return Ok(bounds.map_or(0, |(min, _)| min).max(offset + 1));
+        }
+        let again = self.view.distrust(self.topic, self.queue_id, "an entry leads to no record")?;
+        Ok(if again { offset } else { offset + 1 })
+    }
+
+    /// The last readable offset in `min..=offset`.
+    fn at_or_before(&mut self, offset: i64, min: i64) -> Result<Option<i64>, StoreError> {
+        let mut step = 0;
+        while offset - step >= min {
+            if let Some((found, _)) = self.at_or_after(offset - step)?.filter(|(found, _)| *found <= offset) {
+                return Ok(Some(found));
+            }
+            step = step * 2 + 1;
+        }
+        Ok(None)
+    }
+
+    fn last(&mut self, min: i64, max: i64) -> Result<Option<i64>, StoreError> {
+        match self.at_or_before(max - 1, min)? {
+            Some(offset) => Ok(self.at_or_after(offset)?.map(|(_, time)| time)),
+            None => Ok(None),
+        }
+    }
+}

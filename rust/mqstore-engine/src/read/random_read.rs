@@ -1,0 +1,174 @@
+//! Messages at single offsets of a queue, in any order.
+//!
+//! In the process that writes, queue files and log are in memory. What such a read costs then is waiting for
+//! that memory, several times after each other: for the entry, then for the two ends of the record. Of several
+//! messages asked for in one call these waits go side by side.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mqstore_format::{CqUnit, RecordView};
+
+use super::cursor::{belongs, place};
+use super::view::View;
+use crate::Store;
+use crate::store::Side;
+use crate::write::writer::Writer;
+use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
+use mqstore_log::commit_log::{MappedPart, RecordReader};
+use mqstore_log::consume_queue::UnitPlace;
+
+/// Messages whose memory is waited for at the same time.
+const SIDE_BY_SIDE: usize = 16;
+
+impl Store {
+    /// The message at `offset` of a queue; `None` where the queue holds none there, because a compaction
+    /// dropped it or no record ever claimed the offset. A batch that was stored as one record is found at each
+    /// of its offsets.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] for an offset below the minimum, or at the
+    /// maximum and above; whatever [`Self::read`] meets.
+    pub fn message_at(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offset: i64,
+    ) -> Result<Option<StoredRecord>, StoreError> {
+        Ok(self.messages_at(topic, queue_id, &[offset])?.pop().flatten())
+    }
+
+    /// The messages at `offsets` of a queue, in the order asked for; see [`Self::message_at`].
+    pub fn messages_at(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offsets: &[i64],
+    ) -> Result<Vec<Option<StoredRecord>>, StoreError> {
+        self.check()?;
+        let mut found = Vec::with_capacity(offsets.len());
+        if let Side::Writer(writer, _) = &self.inner.side {
+            writer.messages_in_memory(topic, queue_id, offsets, &mut found)?;
+        }
+        found.resize_with(offsets.len(), || None);
+        if offsets.len() > 1 {
+            let missing = offsets.iter().zip(&found).filter(|(_, found)| found.is_none());
+            self.expect(topic, queue_id, missing.map(|(offset, _)| *offset));
+        }
+        for (offset, found) in offsets.iter().zip(&mut found) {
+            if found.is_none() {
+                *found = self.look_for(topic, queue_id, *offset)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Has the system fetch the messages at `offsets`, as far as they are probably on the disk.
+    fn expect(&self, topic: &str, queue_id: i32, offsets: impl Iterator<Item = i64>) {
+        let view = self.view();
+        let (mut places, mut units) = (Vec::new(), Vec::new());
+        for offset in offsets {
+            units.clear();
+            // What is wrong, the reads will find and say.
+            if view.units(topic, queue_id, offset, 1, &mut units).is_ok() {
+                places.extend(units.first().and_then(|(_, unit)| place(unit)));
+            }
+        }
+        RecordReader::new(view.log(), view.list(), u64::MAX).expect(places.into_iter());
+    }
+
+    /// The message at `offset`, wherever it is.
+    fn look_for(&self, topic: &str, queue_id: i32, offset: i64) -> Result<Option<StoredRecord>, StoreError> {
+        let end = offset.saturating_add(1);
+        let mut cursor = self.read(topic, queue_id, Some(offset), Some(end), None)?;
+        if let Some(record) = cursor.next_batch(1)?.pop() {
+            return Ok(Some(record));
+        }
+        let Some((min_offset, max_offset)) = self.view().bounds(topic, queue_id)? else { return Ok(None) };
+        if offset < max_offset {
+            return Ok(None);
+        }
+        Err(StoreError::OffsetOutOfRange {
+            topic: topic.to_owned(),
+            queue_id,
+            offset,
+            min_offset,
+            max_offset,
+        })
+    }
+}
+
+impl Writer {
+    /// Adds those messages of a queue of plain units that are in memory, as they should be; `None` stands for
+    /// another, which is to be looked for.
+    fn messages_in_memory(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offsets: &[i64],
+        found: &mut Vec<Option<StoredRecord>>,
+    ) -> Result<(), StoreError> {
+        self.catch_up()?;
+        let Some(queue) = self.queues.get(topic, queue_id) else { return Ok(()) };
+        let mut parts = Vec::new();
+        let mut reader = (offsets.len() > 1)
+            .then(|| RecordReader::new(Some(Arc::clone(&self.log)), self.log.list(), u64::MAX));
+        for offsets in offsets.chunks(SIDE_BY_SIDE) {
+            let mut units: [Option<UnitPlace>; SIDE_BY_SIDE] = Default::default();
+            for (unit, offset) in units.iter_mut().zip(offsets) {
+                *unit = queue.place_in_memory(*offset);
+            }
+            let mut places: [Option<Place>; SIDE_BY_SIDE] = Default::default();
+            for (place, unit) in places.iter_mut().zip(&units) {
+                *place =
+                    unit.as_ref().and_then(UnitPlace::unit).and_then(|unit| self.place(unit, &mut parts));
+            }
+            if let Some(reader) = &mut reader {
+                reader.expect(places.iter().flatten().map(|place| (place.position, place.size)));
+            }
+            for (offset, place) in offsets.iter().zip(&places) {
+                found
+                    .push(place.as_ref().and_then(|place| place.message(&parts, (topic, queue_id, *offset))));
+            }
+        }
+        let hot = found.iter().flatten().count() as u64;
+        self.log.reads().hot.fetch_add(hot, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Where the record of `unit` is in memory; it is fetched from there.
+    fn place(&self, unit: CqUnit, parts: &mut Vec<MappedPart>) -> Option<Place> {
+        let (position, size) = place(&unit)?;
+        let known = parts.iter().position(|part| part.holds(position));
+        if known.is_none() {
+            parts.push(self.log.mapped(position)?);
+        }
+        let part = known.unwrap_or(parts.len() - 1);
+        parts.get(part)?.expect(position, size);
+        Some(Place { part, position, size })
+    }
+}
+
+/// A record in memory.
+struct Place {
+    /// Which of the parts.
+    part: usize,
+    position: u64,
+    size: u32,
+}
+
+impl Place {
+    /// The record, if it is whole and that of this place of this queue.
+    fn message(
+        &self,
+        parts: &[MappedPart],
+        (topic, queue_id, offset): (&str, i32, i64),
+    ) -> Option<StoredRecord> {
+        let bytes = parts.get(self.part)?.expected(self.position, self.size)?;
+        let record = RecordView::decode(bytes.as_slice()).ok()?;
+        let whole = record.size == self.size && !record.sys_flag.inner_batch();
+        (whole && belongs(&record, topic, queue_id, offset))
+            .then(|| StoredRecord::decoded(bytes, self.position, offset))
+    }
+}

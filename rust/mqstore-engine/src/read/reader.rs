@@ -1,0 +1,407 @@
+//! A store that is open for reading only.
+//!
+//! Takes no lock and changes no byte. Beside a writer of ours it stops at the position that the writer
+//! publishes; otherwise at the end of the last record that holds together. Queue files are used where
+//! they can be shown to be complete; what is missing, behind or damaged is derived from the log in
+//! memory and said once in [`Reader::notes`].
+//!
+//! How completeness is known: from the writer's live page; else from the durable mark together with
+//! the queue manifest; else, for a log of at most [`FULL_WALK_BYTES`], by walking it; else the files
+//! are taken up to the furthest entry and each entry is checked when it is used.
+
+pub(crate) mod facts;
+mod view;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use mqstore_format::IndexGeometry;
+use mqstore_io::Access;
+use mqstore_io::sync::Mutex;
+
+use super::live_reader::{again, settled};
+use crate::store::topics::{batch_topics, load_listed};
+use mqstore_base::durable_mark::{Mark, MarkFile};
+use mqstore_base::error::StoreError;
+use mqstore_base::files::{DelayTables, StoreFiles};
+use mqstore_base::live_page::{LiveState, read_live};
+use mqstore_base::options::StoreOptions;
+use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
+use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
+use mqstore_log::dispatch::{BatchTopics, DerivedQueue, DerivedQueues};
+use mqstore_log::index::IndexSet;
+use mqstore_log::recovery::{QueueManifest, log_end, mark_fits, missed_by_index};
+use mqstore_meta::Listed;
+
+/// Up to this many bytes a log is walked to derive queues that nothing vouches for.
+const FULL_WALK_BYTES: u64 = 2 << 30;
+
+/// Up to this many bytes a look-up walks the log instead of trusting the index.
+const SMALL_LOG_BYTES: u64 = 64 << 20;
+
+/// Derived entries that cover more than this are dropped once the files hold them.
+const OVERLAY_BYTES: u64 = 64 << 20;
+
+/// Queues that notes name one by one.
+const MOST_NAMED: usize = 8;
+
+/// See the module's text.
+pub(crate) struct Reader {
+    files: StoreFiles,
+    options: StoreOptions,
+    listed: Listed,
+    batch: BatchTopics,
+    index: IndexSet,
+    mark: Option<Mark>,
+    delays: DelayTables,
+    state: Mutex<State>,
+    notes: Mutex<Vec<String>>,
+    /// What was there before the queues were listed, until they are looked at.
+    unseen: Mutex<Option<(Option<LiveState>, Option<QueueManifest>)>>,
+}
+
+struct State {
+    list: Arc<SegmentList>,
+    /// Where the visible log ends.
+    end: u64,
+    queues: Arc<QueueSet>,
+    /// Entries of records in `overlay_from..end`; the files are used for what comes before, since after
+    /// a stop anything behind it may be torn.
+    overlay: DerivedQueues,
+    overlay_from: u64,
+    /// Queues whose files are not used at all.
+    replaced: DerivedQueues,
+    replaced_ids: BTreeSet<(String, i32)>,
+    /// Whether `replaced` holds every queue.
+    all_replaced: bool,
+    index_complete_to: u64,
+}
+
+impl Reader {
+    /// Opens the store at `files` without changing it.
+    pub(crate) fn open(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
+        again(|| {
+            let reader = Self::open_once(files, options)?;
+            reader.look()?;
+            Ok(reader)
+        })
+    }
+
+    /// As [`Self::open`], for who may want the log alone: queues are looked at when they are asked for.
+    pub(crate) fn open_log(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
+        again(|| Self::open_once(files, options))
+    }
+
+    fn open_once(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
+        let files = &files.clone().for_reading()?;
+        let mut notes: Vec<String> = files.misnamed_segment().into_iter().collect();
+        // Come first: what is looked at later, queues that were made meanwhile included, is no older.
+        let live = read_live(files);
+        let manifest = QueueManifest::load(files);
+        let list = SegmentList::load(files)?;
+        for stray in &list.strays {
+            notes.push(format!("{}: ignored, {}", stray.path.display(), stray.reason));
+        }
+        for (from, to) in &list.gaps {
+            notes.push(format!("the segments from offset {from} to {to} are missing"));
+        }
+        let mark = MarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
+        let listed = load_listed(files, &mut notes);
+        let batch = batch_topics(files, &listed.table);
+        let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
+        let known = mark.map(|mark| mark.index_geometry());
+        let index = IndexSet::load(files, known, configured, Access::Read)?;
+        let file_bytes = mark.map_or(options.queue_file_bytes(), |mark| mark.queue_file_bytes);
+        let queues = QueueSet::load(files, file_bytes, Access::Read)?;
+        for stray in queues.strays().iter().chain(index.strays()) {
+            notes.push(format!("{}: not used, {}", stray.path.display(), stray.reason));
+        }
+        let given = options.delay_levels.as_ref();
+        let delays = files.delay_tables(given).or_else(|error| match error {
+            StoreError::Corrupt { .. } => {
+                notes.push(format!("{error}; until then they are taken to be RocketMQ's"));
+                Ok(DelayTables::default())
+            }
+            error => Err(error),
+        })?;
+        let state = State {
+            end: list.min_offset(),
+            list: Arc::new(list),
+            queues: Arc::new(queues),
+            overlay: DerivedQueues::new(&delays),
+            overlay_from: 0,
+            replaced: DerivedQueues::new(&delays),
+            replaced_ids: BTreeSet::new(),
+            all_replaced: false,
+            index_complete_to: 0,
+        };
+        Ok(Self {
+            files: files.clone(),
+            options: options.clone(),
+            listed,
+            batch,
+            index,
+            mark,
+            delays,
+            state: Mutex::new(state),
+            notes: Mutex::new(notes),
+            unseen: Mutex::new(Some((live, manifest))),
+        })
+    }
+
+    /// Looks at the queues, if nobody did.
+    fn look(&self) -> Result<(), StoreError> {
+        let mut unseen = self.unseen.lock();
+        if let Some((live, manifest)) = &*unseen {
+            self.first_look(*live, manifest.as_ref())?;
+            *unseen = None;
+        }
+        Ok(())
+    }
+
+    /// Gives back maps and descriptors, but for those that somebody uses.
+    pub(crate) fn release(&self) {
+        let state = self.state.lock();
+        for segment in state.list.segments() {
+            segment.unmap();
+            segment.close_file();
+        }
+        state.queues.release();
+        self.index.release();
+    }
+
+    /// Things a person should know, each once.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.notes.lock().clone()
+    }
+
+    pub(crate) fn note(&self, text: String) {
+        let mut notes = self.notes.lock();
+        if !notes.contains(&text) {
+            notes.push(text);
+        }
+    }
+
+    /// Moves `state.end` to where the visible log ends now: beside a writer of ours to what it publishes, else
+    /// to the end of the last record that holds together.
+    fn find_end(&self, state: &mut State, live: Option<LiveState>) -> Result<(), StoreError> {
+        if let Some(live) = live {
+            let known = state.list.end_offset();
+            if live.visible > known {
+                state.list = Arc::new(SegmentList::load(&self.files)?);
+            }
+            // One segment ends before the log does.
+            let most = self.files.only_segment().map_or(u64::MAX, |_| state.list.end_offset());
+            state.end = state.end.max(live.visible.min(most));
+            return Ok(());
+        }
+        let beside = self.files.vfs.lock_holder(&self.files.lock()).ok().flatten().is_some();
+        let found = log_end(&self.files, &state.list, self.mark.as_ref(), state.end, beside)?;
+        state.end = found.end;
+        if let Some(damage) = found.damage.filter(|_| !beside) {
+            self.note(damage);
+        }
+        Ok(())
+    }
+
+    fn first_look(
+        &self,
+        live: Option<LiveState>,
+        manifest: Option<&QueueManifest>,
+    ) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        self.find_end(&mut state, live)?;
+        state.queues.recover_bounds()?;
+        let vouched = match live {
+            _ if self.files.is_log_alone() => None,
+            Some(live) => Some(live.dispatched),
+            None => self.mark.filter(|_| manifest.is_some()).map(|mark| mark.dispatched),
+        };
+        match vouched.map(|complete_to| complete_to.min(state.end)) {
+            Some(complete_to) => self.trust(&mut state, complete_to, manifest, live.is_some())?,
+            None if state.end - state.list.min_offset() <= FULL_WALK_BYTES => self.walk_all(&mut state)?,
+            None => {
+                let furthest = state.queues.all().iter().map(|queue| queue.max_physical_end()).max();
+                let complete_to = u64::try_from(furthest.unwrap_or(0)).unwrap_or(0).min(state.end);
+                let complete_to = complete_to.max(state.list.min_offset());
+                self.trust(&mut state, complete_to, manifest, false)?;
+                state.index_complete_to = self.index.end_physical().max(0) as u64;
+            }
+        }
+        let as_left = self.mark.is_some_and(|mark| mark.is_as_left(state.end, self.index.extent()));
+        if live.is_none() && !as_left && missed_by_index(&state.list, &self.index, state.end)?.is_some() {
+            self.note("index files are missing; look-ups walk the log".to_owned());
+            state.index_complete_to = 0;
+        }
+        Ok(())
+    }
+
+    /// Uses the queue files up to `complete_to` and derives the rest; single queues that are short or
+    /// damaged are derived whole. The `manifest` must have been read before the queues were listed. `beside` a
+    /// writer of ours the files change meanwhile.
+    fn trust(
+        &self,
+        state: &mut State,
+        complete_to: u64,
+        manifest: Option<&QueueManifest>,
+        beside: bool,
+    ) -> Result<(), StoreError> {
+        state.overlay_from = complete_to;
+        state.overlay = DerivedQueues::new(&self.delays);
+        let end = state.end;
+        self.walk_into_overlay(state, complete_to, end)?;
+        state.index_complete_to = match self.mark {
+            Some(mark) if self.index.end_physical() < mark.index.end => 0,
+            _ => complete_to,
+        };
+        let mut suspects: BTreeSet<(String, i32)> = BTreeSet::new();
+        let is_odd = |queue: &ConsumeQueue| Ok(queue.damaged_before(complete_to)?.is_some());
+        for queue in settled(&self.files, beside, state.queues.all(), is_odd, ConsumeQueue::recover_bounds)? {
+            suspects.insert((queue.topic().to_owned(), queue.queue_id()));
+        }
+        let is_odd = |queue: &BatchQueue| Ok(queue.damaged().is_some());
+        for queue in settled(&self.files, beside, state.queues.batches(), is_odd, BatchQueue::recover_bounds)?
+        {
+            suspects.insert((queue.topic().to_owned(), queue.queue_id()));
+        }
+        if let Some(manifest) = manifest {
+            let log_min = state.list.min_offset();
+            state.queues.correct_min_offsets(log_min)?;
+            let lost = manifest.compare(&state.queues, log_min, complete_to).lost;
+            suspects.extend(lost.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
+        }
+        self.replace(state, &suspects, "its files are not as they were left")
+    }
+
+    /// Derives every queue from the log.
+    fn walk_all(&self, state: &mut State) -> Result<(), StoreError> {
+        let (from, end) = (state.list.min_offset(), state.end);
+        let mut all = DerivedQueues::new(&self.delays);
+        self.walk(state, from, end, |record, offset| all.add(record, offset))?;
+        if state.queues.all().is_empty() && end > from {
+            self.note(
+                "the store has no queue files; its queues are derived from the log in memory".to_owned(),
+            );
+        }
+        state.replaced = all;
+        state.all_replaced = true;
+        state.overlay_from = end;
+        state.index_complete_to = self.index.end_physical().max(0) as u64;
+        Ok(())
+    }
+
+    fn walk_into_overlay(&self, state: &mut State, from: u64, end: u64) -> Result<(), StoreError> {
+        let mut overlay = std::mem::replace(&mut state.overlay, DerivedQueues::new(&self.delays));
+        let outcome = self.walk(state, from, end, |record, offset| overlay.add(record, offset));
+        state.overlay = overlay;
+        outcome
+    }
+
+    fn walk(
+        &self,
+        state: &State,
+        from: u64,
+        end: u64,
+        mut visit: impl FnMut(&mqstore_format::RecordView<'_>, u64),
+    ) -> Result<(), StoreError> {
+        let from = from.max(state.list.min_offset());
+        let mut scanner = LogScanner::new(Arc::clone(&state.list), from, end, ScanChecks { crc: false });
+        loop {
+            let offset = scanner.position();
+            let item = match scanner.next_item() {
+                // What a writer deletes while it is walked needs no entries.
+                Err(error) if error.is_gone() => {
+                    let list = SegmentList::load(&self.files)?;
+                    let min = list.min_offset();
+                    if min <= offset {
+                        return Err(error);
+                    }
+                    scanner.renew(Arc::new(list));
+                    scanner.seek(min);
+                    continue;
+                }
+                item => item?,
+            };
+            match item {
+                ScanItem::Record(record) => visit(&record, offset),
+                ScanItem::Filler { .. } => {}
+                ScanItem::End { .. } => return Ok(()),
+                ScanItem::Damaged(damage) => {
+                    let Some(next) = scanner.skip(&damage)? else { return Ok(()) };
+                    self.note(damage.skipped(next - damage.offset));
+                }
+            }
+        }
+    }
+
+    /// Derives some queues from the log, all in one walk, and stops using their files.
+    fn replace(
+        &self,
+        state: &mut State,
+        queues: &BTreeSet<(String, i32)>,
+        reason: &str,
+    ) -> Result<(), StoreError> {
+        for (topic, queue_id) in queues.iter().take(MOST_NAMED) {
+            self.note(format!("queue {topic}/{queue_id}: {reason}; derived from the log in memory"));
+        }
+        if let Some(more) = queues.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
+            self.note(format!("and {more} queues more: {reason}; derived from the log in memory"));
+        }
+        if queues.is_empty() {
+            return Ok(());
+        }
+        let mut topics: HashMap<&str, BTreeSet<i32>> = HashMap::new();
+        for (topic, queue_id) in queues {
+            topics.entry(topic).or_default().insert(*queue_id);
+        }
+        let mut wanted = DerivedQueues::new(&self.delays);
+        self.walk(state, state.list.min_offset(), state.end, |record, offset| {
+            if topics.get(record.topic).is_some_and(|ids| ids.contains(&record.queue_id)) {
+                wanted.add(record, offset);
+            }
+        })?;
+        for (topic, queue_id) in queues {
+            state.replaced.adopt(&mut wanted, topic, *queue_id);
+            state.replaced_ids.insert((topic.clone(), *queue_id));
+        }
+        Ok(())
+    }
+
+    fn is_replaced(state: &State, topic: &str, queue_id: i32) -> bool {
+        state.all_replaced || state.replaced_ids.contains(&(topic.to_owned(), queue_id))
+    }
+
+    /// Takes note that a writer deleted the oldest segments, if it did.
+    fn follow_expiry(&self, state: &mut State) -> Result<(), StoreError> {
+        let Some(first) = state.list.segments().first() else { return Ok(()) };
+        match self.files.vfs.stat(&first.path()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            // Whatever else is wrong with it, whoever reads it meets.
+            _ => return Ok(()),
+        }
+        state.list = Arc::new(SegmentList::load(&self.files)?);
+        let min = state.list.min_offset();
+        state.overlay.drop_below(min);
+        state.replaced.drop_below(min);
+        state.end = state.end.max(min);
+        self.index.forget_below(min);
+        again(|| state.queues.recover_bounds())
+    }
+
+    /// The files' batch queue, when it is used.
+    fn batch_queue(state: &State, topic: &str, queue_id: i32) -> Option<Arc<BatchQueue>> {
+        if Self::is_replaced(state, topic, queue_id) { None } else { state.queues.batch(topic, queue_id) }
+    }
+
+    /// What was derived of a queue: all of it, or what its files lack.
+    fn derived<'a>(state: &'a State, topic: &str, queue_id: i32) -> Option<&'a DerivedQueue> {
+        let replaced = Self::is_replaced(state, topic, queue_id);
+        let source = if replaced { &state.replaced } else { &state.overlay };
+        source.get(topic, queue_id)
+    }
+
+    /// The files' queue, when it is used: its maximum clamped to the visible log.
+    fn file_queue(state: &State, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
+        if Self::is_replaced(state, topic, queue_id) { None } else { state.queues.get(topic, queue_id) }
+    }
+}

@@ -1,0 +1,234 @@
+//! What a reader shows: what lies in the log up to where it may look, by the queue files that it trusts and by what
+//! it derived.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_format::CqUnit;
+use mqstore_format::json::TopicConfig;
+use mqstore_io::Access;
+
+use super::super::live_reader::{nap, renewed};
+use super::super::view::View;
+use super::{OVERLAY_BYTES, Reader, SMALL_LOG_BYTES};
+use crate::store::{read_units, sorted_offsets};
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+use mqstore_base::live_page::read_live;
+use mqstore_log::commit_log::SegmentList;
+use mqstore_log::consume_queue::QueueSet;
+use mqstore_log::dispatch::DerivedQueue;
+use mqstore_log::recovery::QueueManifest;
+
+impl View for Reader {
+    fn files(&self) -> &StoreFiles {
+        &self.files
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn catch_up(&self) -> Result<u64, StoreError> {
+        let seen = self.unseen.lock().is_none();
+        let mut state = self.state.lock();
+        self.follow_expiry(&mut state)?;
+        let before = state.end;
+        let live = read_live(&self.files);
+        let at_segment_end = state.list.find(before).is_none();
+        if at_segment_end {
+            state.list = Arc::new(SegmentList::load(&self.files)?);
+        }
+        self.find_end(&mut state, live)?;
+        let end = state.end;
+        if end > before && seen {
+            if state.all_replaced {
+                let mut all = std::mem::take(&mut state.replaced);
+                let outcome = self.walk(&state, before, end, |record, offset| all.add(record, offset));
+                state.replaced = all;
+                outcome?;
+            } else {
+                if end - state.overlay_from > OVERLAY_BYTES
+                    && live.is_some_and(|live| live.dispatched > before)
+                {
+                    let file_bytes = state.queues.file_bytes();
+                    let manifest = QueueManifest::load(&self.files);
+                    state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read)?);
+                    state.queues.recover_bounds()?;
+                    let complete_to = live.map_or(before, |live| live.dispatched.min(end));
+                    self.trust(&mut state, complete_to, manifest.as_ref(), live.is_some())?;
+                } else {
+                    self.walk_into_overlay(&mut state, before, end)?;
+                }
+                let replaced = state.replaced_ids.clone();
+                self.replace(&mut state, &replaced, "its files are not used")?;
+            }
+        }
+        Ok(end)
+    }
+
+    fn list(&self) -> Arc<SegmentList> {
+        Arc::clone(&self.state.lock().list)
+    }
+
+    fn topics(&self) -> Result<Vec<String>, StoreError> {
+        self.look()?;
+        let state = self.state.lock();
+        let mut names: BTreeSet<String> = self.listed.table.topics.keys().cloned().collect();
+        names.extend(state.queues.topics().into_keys());
+        names.extend(state.overlay.topics().map(str::to_owned));
+        names.extend(state.replaced.topics().map(str::to_owned));
+        names.retain(|name| !self.listed.removed.contains(name));
+        Ok(names.into_iter().collect())
+    }
+
+    fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
+        self.look()?;
+        if self.listed.removed.contains(topic) {
+            return Ok(Vec::new());
+        }
+        let state = self.state.lock();
+        let mut ids: BTreeSet<i32> = (0..self.listed_queues(topic)).collect();
+        ids.extend(state.queues.ids(topic));
+        ids.extend(state.overlay.queue_ids(topic));
+        ids.extend(state.replaced.queue_ids(topic));
+        Ok(ids.into_iter().collect())
+    }
+
+    fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
+        self.look()?;
+        let state = self.state.lock();
+        let known = (0..self.listed_queues(topic)).contains(&queue_id)
+            || state.queues.get(topic, queue_id).is_some()
+            || state.queues.batch(topic, queue_id).is_some()
+            || Self::derived(&state, topic, queue_id).is_some();
+        if !known || self.listed.removed.contains(topic) {
+            return Ok(None);
+        }
+        if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
+            let file_max = renewed(&queue, || {
+                queue.correct_min_offset(state.list.min_offset())?;
+                queue.max_offset_for(state.overlay_from)
+            })?;
+            let overlay = state.overlay.get(topic, queue_id);
+            let max = overlay.map_or(0, DerivedQueue::max_offset).max(file_max);
+            // Where nothing in the files is left of the log, what is derived begins it.
+            let derived_min = || overlay.and_then(DerivedQueue::min_offset).unwrap_or(max);
+            let min = Some(queue.min_offset()).filter(|min| *min < file_max).unwrap_or_else(derived_min);
+            return Ok(Some((min, max)));
+        }
+        let bounds = Self::derived(&state, topic, queue_id)
+            .map_or((0, 0), |queue| (queue.min_offset().unwrap_or(queue.max_offset()), queue.max_offset()));
+        if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {
+            queue.correct_min_offset(state.list.min_offset())?;
+            let file_max = queue.max_offset_for(state.overlay_from)?;
+            let min = if file_max > 0 { queue.min_offset().min(file_max) } else { bounds.0 };
+            return Ok(Some((min, bounds.1.max(file_max))));
+        }
+        Ok(Some(bounds))
+    }
+
+    fn units(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        from: i64,
+        max: usize,
+        units: &mut Vec<(i64, CqUnit)>,
+    ) -> Result<(), StoreError> {
+        self.look()?;
+        let state = self.state.lock();
+        let mut from = from;
+        let had = units.len();
+        if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
+            let file_max = renewed(&queue, || {
+                let file_max = queue.max_offset_for(state.overlay_from)?;
+                units.truncate(had);
+                read_units(&queue, from.max(queue.min_offset()), file_max, max, units)?;
+                Ok(file_max)
+            })?;
+            from = from.max(file_max);
+        }
+        if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {
+            let seen = state.overlay_from;
+            match queue.read(from, max, seen, units) {
+                Err(error @ StoreError::Corrupt { .. }) => {
+                    units.truncate(had);
+                    drop(state);
+                    self.distrust(topic, queue_id, &error.to_string())?;
+                    return self.units(topic, queue_id, from, max, units);
+                }
+                outcome => outcome?,
+            }
+            from = from.max(queue.max_offset_for(seen)?);
+        }
+        if let Some(queue) = Self::derived(&state, topic, queue_id) {
+            let room = max.saturating_sub(units.len());
+            units.extend(queue.from(from).iter().take(room).copied());
+        }
+        Ok(())
+    }
+
+    fn start_of(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
+        self.look()?;
+        if !self.batch.contains(topic) {
+            return Ok(offset);
+        }
+        let state = self.state.lock();
+        if let Some(queue) = Self::batch_queue(&state, topic, queue_id)
+            && offset < queue.max_offset_for(state.overlay_from)?
+        {
+            return queue.start_of(offset);
+        }
+        Ok(Self::derived(&state, topic, queue_id).map_or(offset, |queue| queue.start_of(offset)))
+    }
+
+    fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError> {
+        self.look()?;
+        let mut state = self.state.lock();
+        if Self::is_replaced(&state, topic, queue_id) {
+            return Ok(false);
+        }
+        self.replace(&mut state, &BTreeSet::from([(topic.to_owned(), queue_id)]), reason)?;
+        Ok(true)
+    }
+
+    fn keeps_newest(&self, topic: &str) -> bool {
+        self.listed.table.topics.get(topic).is_some_and(TopicConfig::is_compaction)
+    }
+
+    fn has_batch_queues(&self, topic: &str) -> bool {
+        self.batch.contains(topic)
+    }
+
+    fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError> {
+        self.look()?;
+        let (min, end, complete_to) = {
+            let state = self.state.lock();
+            (state.list.min_offset(), state.end, state.index_complete_to)
+        };
+        if end - min <= SMALL_LOG_BYTES || complete_to <= min {
+            return Ok(None);
+        }
+        let found = self.index.candidates(hash, i64::MIN, i64::MAX)?;
+        if let Some(damage) = found.damaged {
+            self.note(format!("{damage}; the index is not used, look-ups walk the log"));
+            return Ok(None);
+        }
+        Ok(Some((sorted_offsets(found.offsets, min, complete_to), complete_to)))
+    }
+
+    /// Another process writes, and raises nothing here: looks again after a while, soon at first.
+    fn wait_for(
+        &self,
+        _topic: &str,
+        _queue_id: i32,
+        _offset: i64,
+        timeout: Duration,
+        round: u32,
+    ) -> Result<(), StoreError> {
+        self.files.clock.sleep(nap(round).min(timeout));
+        Ok(())
+    }
+}

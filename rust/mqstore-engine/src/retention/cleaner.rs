@@ -1,0 +1,580 @@
+//! Deleting: one segment at a time, each in steps that a stop may cut anywhere.
+//!
+//! [`Cleaner::step`] is what the background does every now and then and what a test calls by hand;
+//! [`Cleaner::expire`] does all that is due at once, for somebody who asks. Both go the same way, see
+//! the head of the module `retention`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_io::switch;
+use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
+
+use super::plan::{Planned, Policy, Scene, Trigger, plan};
+use super::report::{self, ExpireReport};
+use super::space::{Space, exceeds};
+use super::times::{Times, times_of};
+use super::{uncompacted, wipe};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::events::{ExpiredFile, ExpiredKind, Verdict, in_hook};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::{Durability, StoreOptions};
+use mqstore_compaction::UntakenSearch;
+use mqstore_log::commit_log::{CommitLog, Segment};
+use mqstore_log::consume_queue::QueueSet;
+use mqstore_log::flush::Flusher;
+use mqstore_log::index::IndexSet;
+
+/// How often the background looks (`cleanResourceInterval`).
+const LOOK: Duration = Duration::from_secs(10);
+
+/// How often it looks while appends are refused, or something that is due cannot go yet.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Segments that the background deletes before it rests for [`LOOK`] (`deleteFileBatchMax`).
+const BATCH: u32 = 10;
+
+/// What went since the store was opened.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Segments deleted.
+    pub expired_segments: AtomicU64,
+    /// Bytes of deleted files, queue and index files included.
+    pub expired_bytes: AtomicU64,
+    /// Appends refused because the disk is nearly full.
+    pub refused_appends: AtomicU64,
+}
+
+/// Deletes what is due in a store that is open for writing.
+#[derive(Debug)]
+pub struct Cleaner {
+    files: StoreFiles,
+    options: StoreOptions,
+    policy: Policy,
+    log: Arc<CommitLog>,
+    queues: Arc<QueueSet>,
+    index: Arc<IndexSet>,
+    flusher: Arc<Flusher>,
+    /// What went.
+    pub counters: Counters,
+    /// Used percent of the disk while appends are refused; 0 while they are taken.
+    refusing: AtomicU64,
+    rest_ms: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Times of sealed segments, by offset.
+    times: BTreeMap<u64, Times>,
+    /// Neither the durable mark nor queues and index need the log before this offset.
+    secured: u64,
+    /// Queue and index files were cleaned for this minimum of the log.
+    cleaned_min: u64,
+    /// The segment that should go and does not yet.
+    waiting: Option<Waiting>,
+    /// When the last segment went.
+    deleted_at: Option<Duration>,
+    /// Segments deleted since the last rest.
+    batch: u32,
+    /// The background rests until then.
+    rest_until: Duration,
+    /// Segments without a name in the log whose bytes are still to be overwritten.
+    wipes: Vec<Arc<Segment>>,
+    /// Whether what an earlier process left to be overwritten was.
+    swept: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    base: u64,
+    /// Since when readers have been in the way.
+    held_since: Option<Duration>,
+    /// When the hook wants to be asked again.
+    ask_at: Option<Duration>,
+    /// Until when the background takes it that a compaction still has to read it.
+    uncompacted_until: Option<Duration>,
+    /// What was told about it last.
+    told: String,
+}
+
+impl State {
+    /// What is known of the segment at `base`, which should go and does not yet.
+    fn wait_for(&mut self, base: u64) -> &mut Waiting {
+        let new =
+            || Waiting { base, held_since: None, ask_at: None, uncompacted_until: None, told: String::new() };
+        let waiting = self.waiting.get_or_insert_with(new);
+        if waiting.base != base {
+            *waiting = new();
+        }
+        waiting
+    }
+}
+
+/// What became of a segment that is due.
+enum Outcome {
+    Gone(ExpiredFile),
+    /// It stays for now.
+    Kept(String),
+}
+
+impl Cleaner {
+    /// A cleaner by the rules of `options`. Nothing happens before [`Self::step`].
+    pub fn new(
+        files: &StoreFiles,
+        options: &StoreOptions,
+        log: Arc<CommitLog>,
+        queues: Arc<QueueSet>,
+        index: Arc<IndexSet>,
+        flusher: Arc<Flusher>,
+    ) -> Self {
+        Self {
+            files: files.clone(),
+            options: options.clone(),
+            policy: Policy::of(options),
+            log,
+            queues,
+            index,
+            flusher,
+            counters: Counters::default(),
+            refusing: AtomicU64::new(0),
+            rest_ms: AtomicU64::new(LOOK.as_millis() as u64),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Whether appends are taken: a load of one number.
+    ///
+    /// # Errors
+    /// [`StoreError::DiskNearlyFull`] since the last look at the disk was bad.
+    #[inline]
+    pub fn admit(&self) -> Result<(), StoreError> {
+        let used_percent = self.refusing.load(Ordering::Relaxed);
+        if used_percent == 0 {
+            return Ok(());
+        }
+        self.counters.refused_appends.fetch_add(1, Ordering::Relaxed);
+        let ratio = self.options.disk_refuse_ratio;
+        Err(StoreError::DiskNearlyFull { path: self.files.root.clone(), used_percent, ratio })
+    }
+
+    /// Looks at the disks: refuses appends or takes them again, and sends new segments to folders with
+    /// room.
+    pub fn look_at_disks(&self) -> Result<Space, StoreError> {
+        let space = Space::look(&self.files)?;
+        self.files.log_folders()?.set_full(space.full(self.options.disk_force_ratio));
+        let used = space.used_percent();
+        let refuse = if exceeds(used, self.options.disk_refuse_ratio) { used } else { 0 };
+        let before = self.refusing.swap(refuse, Ordering::AcqRel);
+        if before == 0 && refuse > 0 {
+            let limit = self.options.disk_refuse_ratio;
+            let detail = format!("{used} % of the disk are used, disk_refuse_ratio is {limit}");
+            self.options.hooks.tell("appends_refused", None, detail);
+        } else if before > 0 && refuse == 0 {
+            self.options.hooks.tell("appends_resumed", None, format!("{used} % of the disk are used"));
+        }
+        Ok(space)
+    }
+
+    /// How long the next [`Self::step`] has nothing to do.
+    pub fn rest(&self) -> Duration {
+        Duration::from_millis(self.rest_ms.load(Ordering::Relaxed))
+    }
+
+    /// One round of the background: looks at the disks and deletes at most one segment, if one is due.
+    ///
+    /// # Errors
+    /// Those of the file system; the next call tries again.
+    pub fn step(&self) -> Result<(), StoreError> {
+        let outcome = self.round();
+        let rest = outcome.as_ref().map_or(LOOK, |rest| *rest);
+        self.rest_ms.store(rest.as_millis() as u64, Ordering::Relaxed);
+        outcome.map(drop)
+    }
+
+    fn round(&self) -> Result<Duration, StoreError> {
+        let space = self.look_at_disks()?;
+        // Somebody who asked is at it; there is nothing left to do for the background.
+        let Some(mut state) = self.state.try_lock() else { return Ok(SOON) };
+        self.sweep(&mut state)?;
+        let later =
+            if self.refusing.load(Ordering::Relaxed) > 0 || !state.wipes.is_empty() { SOON } else { LOOK };
+        if !self.policy.retains() {
+            return Ok(later);
+        }
+        let now = self.files.clock.monotonic();
+        if now < state.rest_until {
+            return Ok(later.min(state.rest_until.saturating_sub(now)));
+        }
+        let pause = Duration::from_millis(self.options.delete_interval_ms);
+        let left = state.deleted_at.map_or(Duration::ZERO, |at| (at + pause).saturating_sub(now));
+        if !left.is_zero() {
+            return Ok(left);
+        }
+        let hour = self.files.clock.local_time(self.files.clock.now_ms()).hour;
+        let planned = self.plan(&mut state, &space, Trigger::Hour(hour), 1);
+        let Some(planned) = planned.first() else {
+            state.batch = 0;
+            self.clean_derived(&mut state, &mut |_| {})?;
+            return Ok(later);
+        };
+        match self.delete(&mut state, planned, false)? {
+            Outcome::Kept(_) => Ok(later.min(SOON)),
+            Outcome::Gone(_) => {
+                state.batch += 1;
+                if state.batch >= BATCH {
+                    state.batch = 0;
+                    state.rest_until = now + LOOK;
+                    self.clean_derived(&mut state, &mut |_| {})?;
+                }
+                Ok(pause)
+            }
+        }
+    }
+
+    /// Deletes everything that is due now, whatever the hour; `carry_on` is called between two files,
+    /// and its error ends the work. With `dry_run` says what that would be and changes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] from inside of a hook; those of the file system, after which what was
+    /// deleted stays deleted.
+    pub fn expire(
+        &self,
+        dry_run: bool,
+        carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
+    ) -> Result<ExpireReport, StoreError> {
+        if in_hook() {
+            let reason = "a hook that runs during an expiry cannot expire: it would wait for itself".into();
+            return Err(StoreError::Busy { reason });
+        }
+        let space = self.look_at_disks()?;
+        let mut state = self.state.lock();
+        let mut report = ExpireReport { dry_run, ..ExpireReport::default() };
+        let planned = self.plan(&mut state, &space, Trigger::Asked, usize::MAX);
+        if dry_run {
+            self.preview(&planned, &mut report)?;
+            return Ok(report);
+        }
+        self.sweep(&mut state)?;
+        for (number, planned) in planned.iter().enumerate() {
+            carry_on()?;
+            if number > 0 {
+                self.pause(carry_on)?;
+            }
+            match self.delete(&mut state, planned, true)? {
+                Outcome::Gone(file) => report.add(file),
+                Outcome::Kept(reason) => {
+                    report.kept.push(reason);
+                    break;
+                }
+            }
+        }
+        self.clean_derived(&mut state, &mut |file| report.add(file))?;
+        report.log_min_offset = self.log.list().min_offset();
+        Ok(report)
+    }
+
+    /// The rest between two deletions, in slices, so that whoever waits can be interrupted.
+    fn pause(&self, carry_on: &mut dyn FnMut() -> Result<(), StoreError>) -> Result<(), StoreError> {
+        let mut left = Duration::from_millis(self.options.delete_interval_ms);
+        while !left.is_zero() {
+            let slice = left.min(Duration::from_millis(50));
+            self.files.clock.sleep(slice);
+            left -= slice;
+            carry_on()?;
+        }
+        Ok(())
+    }
+
+    fn preview(&self, planned: &[Planned], report: &mut ExpireReport) -> Result<(), StoreError> {
+        let list = self.log.list();
+        let check = uncompacted::Check {
+            files: &self.files,
+            options: &self.options,
+            list: &list,
+            queues: &self.queues,
+            trusted: self.flusher.dispatched(),
+        };
+        preview(&check, &self.index, planned, report)
+    }
+
+    fn plan(&self, state: &mut State, space: &Space, trigger: Trigger, limit: usize) -> Vec<Planned> {
+        let list = self.log.list();
+        let min = list.min_offset();
+        state.times = state.times.split_off(&min);
+        let scene = Scene {
+            list: &list,
+            end: self.log.appended(),
+            now_ms: self.files.clock.now_ms(),
+            trigger,
+            space,
+        };
+        let times = &mut state.times;
+        plan(&self.policy, &scene, limit, &mut |segment| {
+            *times.entry(segment.base_offset()).or_insert_with(|| times_of(&self.files, &list, segment))
+        })
+    }
+
+    /// Deletes one segment, the oldest, unless something keeps it.
+    fn delete(&self, state: &mut State, planned: &Planned, asked: bool) -> Result<Outcome, StoreError> {
+        let segment = &planned.segment;
+        let file = report::segment(planned);
+        if let Some(reason) = self.keeps(state, segment, &file, asked)? {
+            return Ok(Outcome::Kept(reason));
+        }
+        let aside = self.wipe_place(segment)?;
+        // In memory only: from here on no read starts below, and none is led to what is about to go.
+        self.queues.correct_min_offsets(segment.end_offset())?;
+        let gone = self
+            .log
+            .retire_oldest(segment.base_offset(), |segment| match &aside {
+                Some(aside) => segment.retire_to(aside),
+                None => segment.retire(),
+            })
+            .at_file(|| file.path.clone(), "deleting a log segment")?;
+        state.waiting = None;
+        state.deleted_at = Some(self.files.clock.monotonic());
+        if !gone {
+            return Ok(Outcome::Kept(format!("{}: it is not the oldest segment", file.path.display())));
+        }
+        self.counters.expired_segments.fetch_add(1, Ordering::Relaxed);
+        self.counters.expired_bytes.fetch_add(file.bytes, Ordering::Relaxed);
+        if let Some(folder) = aside.as_deref().and_then(std::path::Path::parent) {
+            switch::step("retention.sync_aside", || self.files.vfs.sync_dir(folder))
+                .at(folder, "syncing the folder of segments to wipe")?;
+            state.wipes.push(Arc::clone(segment));
+        }
+        self.options.hooks.tell("segment_deleted", Some(&file), file.reason.clone());
+        self.wipe_what_is_free(state)?;
+        Ok(Outcome::Gone(file))
+    }
+
+    /// Why a segment that is due stays for now, if something keeps it.
+    fn keeps(
+        &self,
+        state: &mut State,
+        segment: &Arc<Segment>,
+        file: &ExpiredFile,
+        asked: bool,
+    ) -> Result<Option<String>, StoreError> {
+        let base = segment.base_offset();
+        if switch::on("retention.secure") && !self.secure(state, segment, asked)? {
+            return Ok(Some(self.kept(
+                state,
+                file,
+                base,
+                "not everything in it is synced and dispatched yet",
+            )));
+        }
+        if let Some(text) = self.uncompacted(state, segment, file, asked)? {
+            return Ok(Some(text));
+        }
+        let now = self.files.clock.monotonic();
+        let waiting = state.waiting.as_ref().filter(|waiting| waiting.base == base);
+        let (ask_at, held_since) = waiting.map_or((None, None), |one| (one.ask_at, one.held_since));
+        if ask_at.is_some_and(|at| now < at) {
+            return Ok(Some(self.kept(state, file, base, "before_delete asked for more time")));
+        }
+        let since = held_since.unwrap_or(now);
+        let limit = Duration::from_millis(self.options.held_limit_ms);
+        if segment.holders() > 0 && now.saturating_sub(since) < limit {
+            let text = self.kept(state, file, base, "a reader is using it");
+            let waiting = state.wait_for(base);
+            (waiting.held_since, waiting.ask_at) = (Some(since), None);
+            return Ok(Some(text));
+        }
+        match self.options.hooks.ask(file) {
+            Verdict::Delete => {}
+            verdict => {
+                let (wait, text) = match verdict {
+                    Verdict::Later(wait) => (wait, "before_delete asked for more time"),
+                    _ => (LOOK, "before_delete keeps it"),
+                };
+                let text = self.kept(state, file, base, text);
+                state.wait_for(base).ask_at = Some(now + wait);
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Why a segment stays that a compaction still has to read. The background looks now and then only.
+    fn uncompacted(
+        &self,
+        state: &mut State,
+        segment: &Segment,
+        file: &ExpiredFile,
+        asked: bool,
+    ) -> Result<Option<String>, StoreError> {
+        let (base, now) = (segment.base_offset(), self.files.clock.monotonic());
+        if self.options.expire_uncompacted {
+            return Ok(None);
+        }
+        if let Some(waiting) = state.waiting.as_ref().filter(|waiting| waiting.base == base && !asked)
+            && waiting.uncompacted_until.is_some_and(|until| now < until)
+        {
+            return Ok(Some(waiting.told.clone()));
+        }
+        let list = self.log.list();
+        // Everything in the segment was dispatched before.
+        let mut search = UntakenSearch::load(&self.files, &list)?;
+        let Some(why) = uncompacted::why(&mut search, &self.queues, true, segment)? else {
+            return Ok(None);
+        };
+        let text = self.kept(state, file, base, &why);
+        state.wait_for(base).uncompacted_until = Some(now + LOOK);
+        Ok(Some(text))
+    }
+
+    /// Tells, once, why a segment stays.
+    fn kept(&self, state: &mut State, file: &ExpiredFile, base: u64, why: &str) -> String {
+        let waiting = state.wait_for(base);
+        if waiting.told != why {
+            why.clone_into(&mut waiting.told);
+            self.options.hooks.tell("segment_kept", Some(file), why.to_owned());
+        }
+        format!("{}: {why}", file.path.display())
+    }
+
+    /// Whether nothing that a later open reads speaks of a place in `segment`; makes it so where it may
+    /// sync.
+    fn secure(&self, state: &mut State, segment: &Segment, asked: bool) -> Result<bool, StoreError> {
+        if segment.end_offset() <= state.secured {
+            return Ok(true);
+        }
+        if self.options.durability == Durability::Manual && !asked {
+            return Ok(false);
+        }
+        self.log.wait_durable(self.log.appended())?;
+        let point = self.log.sync_point();
+        self.flusher.flush_all(false)?;
+        let dispatched = self.flusher.dispatched();
+        // Once more for the other slot of the durable mark: a torn write of one leads to the other.
+        if switch::on("retention.second_slot") {
+            self.flusher.flush_all(false)?;
+        }
+        state.secured = point.last_offset.min(dispatched);
+        Ok(segment.end_offset() <= state.secured)
+    }
+
+    fn wipe_place(&self, segment: &Segment) -> Result<Option<std::path::PathBuf>, StoreError> {
+        if !self.options.secure_wipe {
+            return Ok(None);
+        }
+        let place = self.files.wipe_place(&segment.path())?;
+        if let Some(folder) = place.parent() {
+            self.files.make_folder(folder)?;
+        }
+        Ok(Some(place))
+    }
+
+    /// Overwrites what waits for it and is not used any more.
+    fn wipe_what_is_free(&self, state: &mut State) -> Result<(), StoreError> {
+        while let Some(at) = state.wipes.iter().position(|segment| !segment.is_in_use()) {
+            let segment = state.wipes.swap_remove(at);
+            if let Err(error) = wipe::wipe(&self.files, &segment.path()) {
+                state.wipes.push(segment);
+                return Err(error);
+            }
+            self.options.hooks.tell("segment_wiped", None, segment.path().display().to_string());
+        }
+        Ok(())
+    }
+
+    /// Overwrites what an earlier process left, at the first call, and what readers have let go of.
+    fn sweep(&self, state: &mut State) -> Result<(), StoreError> {
+        if !state.swept {
+            wipe::finish(&self.files)?;
+            state.swept = true;
+        }
+        self.wipe_what_is_free(state)
+    }
+
+    /// Removes queue and index files that lie wholly before the log.
+    fn clean_derived(&self, state: &mut State, found: &mut dyn FnMut(ExpiredFile)) -> Result<(), StoreError> {
+        let log_min = self.log.list().min_offset();
+        if log_min <= state.cleaned_min {
+            return Ok(());
+        }
+        let mut removed = |file: ExpiredFile, kind: &'static str| {
+            self.counters.expired_bytes.fetch_add(file.bytes, Ordering::Relaxed);
+            self.options.hooks.tell(kind, Some(&file), file.reason.clone());
+            found(file);
+        };
+        let synced_to = self.flusher.dispatched();
+        for queue in self.queues.all() {
+            queue.remove_below(log_min, synced_to, &mut |file| {
+                removed(report::derived(file, ExpiredKind::Queue, log_min), "queue_file_deleted");
+            })?;
+        }
+        for queue in self.queues.batches() {
+            queue.remove_below(log_min, synced_to, &mut |file| {
+                removed(report::derived(file, ExpiredKind::Queue, log_min), "queue_file_deleted");
+            })?;
+        }
+        self.index.remove_below(log_min, &mut |file| {
+            removed(report::derived(file, ExpiredKind::Index, log_min), "index_file_deleted");
+        })?;
+        state.cleaned_min = log_min;
+        Ok(())
+    }
+}
+
+/// Enters into `report` what would go of `planned`, and the files that lie before the log then.
+pub(super) fn preview(
+    check: &uncompacted::Check<'_>,
+    index: &IndexSet,
+    planned: &[Planned],
+    report: &mut ExpireReport,
+) -> Result<(), StoreError> {
+    let (going, kept) = check.split(planned)?;
+    report.kept.extend(kept);
+    let log_min = going.last().map_or(check.list.min_offset(), |last| last.segment.end_offset());
+    let queues = check.queues;
+    for planned in going {
+        report.add(report::segment(planned));
+    }
+    for queue in queues.all() {
+        // A deletion syncs everything before it begins.
+        for file in queue.files_below(log_min, u64::MAX)? {
+            report.add(report::derived(&file, ExpiredKind::Queue, log_min));
+        }
+    }
+    for queue in queues.batches() {
+        for file in queue.files_below(log_min, u64::MAX)? {
+            report.add(report::derived(&file, ExpiredKind::Queue, log_min));
+        }
+    }
+    for file in index.files_below(log_min) {
+        report.add(report::derived(&file, ExpiredKind::Index, log_min));
+    }
+    report.log_min_offset = log_min;
+    Ok(())
+}
+
+/// What [`Cleaner::expire`] would do with a store that is not open for writing, whose log ends at `end`.
+pub fn preview_of(files: &StoreFiles, options: &StoreOptions, end: u64) -> Result<ExpireReport, StoreError> {
+    use mqstore_base::durable_mark::MarkFile;
+    use mqstore_log::commit_log::SegmentList;
+
+    let list = Arc::new(SegmentList::load(files)?);
+    let space = Space::look(files)?;
+    let scene =
+        Scene { list: &list, end, now_ms: files.clock.now_ms(), trigger: Trigger::Asked, space: &space };
+    let planned =
+        plan(&Policy::of(options), &scene, usize::MAX, &mut |segment| times_of(files, &list, segment));
+    let access = mqstore_io::Access::Read;
+    let queues = QueueSet::load(files, options.queue_file_bytes(), access)?;
+    queues.recover_bounds()?;
+    let known = MarkFile::new(files).load().map(|mark| mark.index_geometry());
+    let configured =
+        mqstore_format::IndexGeometry { slots: options.index_slots, entries: options.index_entries };
+    let index = IndexSet::load(files, known, configured, access)?;
+    let mut report = ExpireReport { dry_run: true, ..ExpireReport::default() };
+    // Entries may be missing where the store was not closed, or a writer is at work.
+    let trusted = if files.vfs.stat(&files.abort()).is_err() { u64::MAX } else { 0 };
+    let check = uncompacted::Check { files, options, list: &list, queues: &queues, trusted };
+    preview(&check, &index, &planned, &mut report)?;
+    Ok(report)
+}

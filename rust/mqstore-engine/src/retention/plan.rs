@@ -1,0 +1,164 @@
+//! Which segments are due, oldest first, and why: a decision without a change.
+//!
+//! | reason | when |
+//! |---|---|
+//! | size | the segments together have more than `retention_bytes` |
+//! | age | the last record is older than `retention`, and it is an hour of `delete_when`, or a disk is fuller than `disk_clean_ratio`, or somebody asks |
+//! | disk | a disk is fuller than `disk_force_ratio`, whatever the age |
+//!
+//! The first segment that is not due ends the plan: the log loses its beginning and nothing else.
+//!
+//! Source: `CleanCommitLogService#deleteExpiredFiles`, `#isTimeToDelete`.
+
+use std::sync::Arc;
+
+use super::space::{Space, exceeds};
+use super::times::Times;
+use mqstore_base::options::{StoreOptions, delete_hours};
+use mqstore_log::commit_log::{Segment, SegmentList};
+
+/// The rules, from the options.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Longest age of a segment's last record, in milliseconds.
+    pub retention_ms: Option<u64>,
+    /// Most bytes of all segments.
+    pub retention_bytes: Option<u64>,
+    /// Hours of the day, as bits.
+    pub hours: u32,
+    /// Used part of the disk above which age counts at any hour.
+    pub clean_ratio: f64,
+    /// Used part of the disk above which age does not count.
+    pub force_ratio: f64,
+}
+
+impl Policy {
+    /// The rules that `options` set; bad hours, which an open refuses, mean none.
+    pub fn of(options: &StoreOptions) -> Self {
+        Self {
+            retention_ms: options.retention_ms,
+            retention_bytes: options.retention_bytes,
+            hours: delete_hours(&options.delete_when).unwrap_or(0),
+            clean_ratio: options.disk_clean_ratio,
+            force_ratio: options.disk_force_ratio,
+        }
+    }
+
+    /// Whether anything may ever go.
+    pub fn retains(&self) -> bool {
+        self.retention_ms.is_some() || self.retention_bytes.is_some()
+    }
+}
+
+/// Why a segment goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It is older than is to be kept.
+    Age,
+    /// There is more than is to be kept.
+    Size,
+    /// The disk is too full.
+    Disk,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// The background, at this hour of the day (0 to 23).
+    Hour(u32),
+    /// A person or a program: the hour does not matter.
+    Asked,
+}
+
+/// A segment that is due.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// It.
+    pub segment: Arc<Segment>,
+    /// Its records' times.
+    pub times: Times,
+    /// Why.
+    pub reason: Reason,
+    /// The same in words.
+    pub detail: String,
+}
+
+/// What a plan is made from.
+#[derive(Clone, Debug)]
+pub struct Scene<'a> {
+    /// The segments.
+    pub list: &'a SegmentList,
+    /// Only segments that end at or before this log offset may go.
+    pub end: u64,
+    /// Now, in epoch milliseconds.
+    pub now_ms: i64,
+    /// Who asks.
+    pub trigger: Trigger,
+    /// How full the disks are.
+    pub space: &'a Space,
+}
+
+/// The segments that are due, oldest first, at most `limit`; never the last one.
+pub fn plan(
+    policy: &Policy,
+    scene: &Scene<'_>,
+    limit: usize,
+    times: &mut dyn FnMut(&Arc<Segment>) -> Times,
+) -> Vec<Planned> {
+    let mut planned = Vec::new();
+    let Some((_, older)) = scene.list.segments().split_last().filter(|_| policy.retains()) else {
+        return planned;
+    };
+    let mut bytes: u64 = scene.list.segments().iter().map(|segment| segment.len()).sum();
+    let mut space = scene.space.clone();
+    for segment in older.iter().take_while(|segment| segment.end_offset() <= scene.end).take(limit) {
+        let used = space.used_percent();
+        let rules = Rules { policy, now_ms: scene.now_ms, trigger: scene.trigger, bytes, used };
+        let times = times(segment);
+        let Some((reason, detail)) = rules.judge(&times) else { break };
+        bytes = bytes.saturating_sub(segment.len());
+        if let Some(folder) = segment.path().parent() {
+            space.give_back(folder, segment.len());
+        }
+        planned.push(Planned { segment: Arc::clone(segment), times, reason, detail });
+    }
+    planned
+}
+
+struct Rules<'a> {
+    policy: &'a Policy,
+    now_ms: i64,
+    trigger: Trigger,
+    bytes: u64,
+    used: u64,
+}
+
+impl Rules<'_> {
+    fn judge(&self, times: &Times) -> Option<(Reason, String)> {
+        if let Some(most) = self.policy.retention_bytes.filter(|most| self.bytes > *most) {
+            let detail = format!("size: the log has {} bytes, retention_bytes keeps {most}", self.bytes);
+            return Some((Reason::Size, detail));
+        }
+        if let Some(detail) = self.too_old(times) {
+            return Some((Reason::Age, detail));
+        }
+        exceeds(self.used, self.policy.force_ratio).then(|| {
+            let limit = self.policy.force_ratio;
+            (Reason::Disk, format!("disk: {} % are used, disk_force_ratio is {limit}", self.used))
+        })
+    }
+
+    fn too_old(&self, times: &Times) -> Option<String> {
+        let most = self.policy.retention_ms?;
+        let now = match self.trigger {
+            Trigger::Asked => true,
+            Trigger::Hour(hour) => {
+                self.policy.hours >> hour.min(31) & 1 == 1 || exceeds(self.used, self.policy.clean_ratio)
+            }
+        };
+        // A time in the future, of a clock that was set back, is no age.
+        let age = u64::try_from(self.now_ms.saturating_sub(times.newest_ms())).ok()?;
+        let source = if times.last_ms.is_some() { "last record was stored" } else { "file was changed" };
+        (now && age >= most).then(|| format!("age: its {source} {age} ms ago, retention keeps {most} ms"))
+    }
+}

@@ -1,0 +1,70 @@
+//! Segments that a compaction still has to read.
+//!
+//! Owns the rule that the log's only copy of a key's newest message does not go with its segment: one
+//! that holds keyed messages of a compaction topic which are in no compaction file stays, and all
+//! behind it, until one has; or until the option `expire_uncompacted` lets it go. RocketMQ
+//! copies each message to its compaction files when it dispatches it, and has no such rule.
+
+use std::sync::Arc;
+
+use super::plan::Planned;
+use super::report;
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::StoreOptions;
+use mqstore_compaction::{Untaken, UntakenSearch};
+use mqstore_log::commit_log::{Segment, SegmentList};
+use mqstore_log::consume_queue::QueueSet;
+
+/// Why `segment` has to stay for a compaction, in words; `trusted` as for [`UntakenSearch::in_segment`].
+pub(super) fn why(
+    search: &mut UntakenSearch<'_>,
+    queues: &QueueSet,
+    trusted: bool,
+    segment: &Segment,
+) -> Result<Option<String>, StoreError> {
+    let found = search.in_segment(queues, trusted, segment)?;
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let topics: Vec<String> = found.iter().map(Untaken::to_string).collect();
+    Ok(Some(format!(
+        "it holds keyed messages that are in no compaction file yet, of {}; compact first, then expire, or let them \
+         go with expire_uncompacted",
+        topics.join(", ")
+    )))
+}
+
+/// What a plan that is only told is checked against.
+pub(super) struct Check<'a> {
+    pub(super) files: &'a StoreFiles,
+    pub(super) options: &'a StoreOptions,
+    pub(super) list: &'a Arc<SegmentList>,
+    pub(super) queues: &'a QueueSet,
+    /// The queues have an entry for every record before this log offset.
+    pub(super) trusted: u64,
+}
+
+impl Check<'_> {
+    /// The segments of `planned` that would go, and why the first of the others would not.
+    pub(super) fn split<'p>(
+        &self,
+        planned: &'p [Planned],
+    ) -> Result<(&'p [Planned], Option<String>), StoreError> {
+        if self.options.expire_uncompacted || planned.is_empty() {
+            return Ok((planned, None));
+        }
+        let mut search = UntakenSearch::load(self.files, self.list)?;
+        for (at, one) in planned.iter().enumerate() {
+            let trusted = one.segment.end_offset() <= self.trusted;
+            if let Some(why) = why(&mut search, self.queues, trusted, &one.segment)? {
+                let path = report::segment(one).path;
+                return Ok((
+                    planned.get(..at).unwrap_or_default(),
+                    Some(format!("{}: {why}", path.display())),
+                ));
+            }
+        }
+        Ok((planned, None))
+    }
+}

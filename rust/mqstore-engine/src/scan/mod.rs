@@ -1,0 +1,322 @@
+//! Scans: many messages in the order of the log, for who makes columns of them.
+//!
+//! Changes nothing and writes nothing. A scan sees what is visible when it begins. What it yields depends on
+//! the log alone: where entries of queues lead to the records faster than a walk, their answers are checked
+//! against the records, and a scan that is led to a wrong one goes on as a walk from there. Of what a
+//! walk meets, fillers are no rows, and damaged stretches are passed over and said to the person who opened
+//! the store.
+//!
+//! Rows are decoded by several threads, each record with its checksums, and made into batches there
+//! ([`ScanSink`]); batches come out in the order of the log. The threads belong to the scan and end with it.
+//!
+//! With `topics`, rows are the messages that these topics' own queues hold: no half messages that are stored under
+//! the topic itself, and no records of other topics that name a light queue. Of two records that claim one
+//! place of a queue, which no broker writes, following entries shows the first alone.
+//!
+//! [`ScanPlan::Messages`] is another thing: the messages of queues as reads give them, compacted ones too.
+
+mod messages;
+mod request;
+mod source;
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_io::sync::Mutex;
+
+pub use request::{ScanPlan, ScanRange, ScanRequest, ScanRow};
+pub(crate) use source::Note;
+pub use source::Passed;
+pub use work::{MakeSink, ScanBatch, ScanSink};
+
+use super::read::query::no_queue;
+use super::read::view::View;
+use super::store::{Side, Store};
+use messages::MessageSource;
+use mqstore_base::error::StoreError;
+use request::RowFilter;
+use source::{LogSource, QueueRange, QueueSource, Source, Tell, first_behind, span};
+use work::{Common, Outcome, Step, Work};
+
+/// Reading one record that an entry leads to takes as long as walking so many bytes of the log.
+const BYTES_PER_ENTRY: u64 = 16 << 10;
+
+/// A scan that has begun; see the module's text.
+pub struct Scan<S: ScanSink> {
+    plan: Plan<S>,
+    work: Option<Work<S>>,
+    threads: u32,
+    start: u64,
+    position: u64,
+    follows_entries: bool,
+}
+
+/// What it takes to begin.
+struct Plan<S> {
+    view: Arc<dyn View>,
+    filter: Arc<RowFilter>,
+    span: (u64, u64),
+    tell: Tell,
+    passed: Arc<Mutex<Vec<(Passed, String)>>>,
+    make: MakeSink<S>,
+}
+
+/// What [`Scan::next`] answers.
+#[derive(Debug)]
+pub enum Scanned<B> {
+    /// More rows.
+    Batch(ScanBatch<B>),
+    /// None yet; ask again.
+    Later,
+    /// That was all.
+    End,
+}
+
+impl Store {
+    /// Begins a scan; `make` makes what makes batches of rows.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`].
+    pub fn scan<S: ScanSink>(&self, request: &ScanRequest, make: MakeSink<S>) -> Result<Scan<S>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let span = span(&*view, request, limit);
+        let filter = Arc::new(RowFilter::new(request));
+        let (passed, note) = (Arc::default(), self.noter());
+        let told: Arc<Mutex<Vec<(Passed, String)>>> = Arc::clone(&passed);
+        let tell: Tell = Arc::new(move |what, text: String| {
+            told.lock().push((what, text.clone()));
+            note(text);
+        });
+        let plan = Plan { view, filter, span, tell, passed, make };
+        let mut scan = Scan {
+            plan,
+            work: None,
+            threads: request.threads,
+            start: span.0,
+            position: span.0,
+            follows_entries: false,
+        };
+        if request.plan == ScanPlan::Messages {
+            let source = MessageSource::new(self, request, &scan.plan.tell)?;
+            (scan.start, scan.position) = (0, 0);
+            scan.begin(Source::Messages(source), Arc::new([]))?;
+            return Ok(scan);
+        }
+        match queue_ranges(&*scan.plan.view, request, span)? {
+            Some(ranges) => scan.follow_entries(ranges)?,
+            None => scan.walk()?,
+        }
+        Ok(scan)
+    }
+
+    /// Where scans of a queue's messages in a `range` of offsets may begin: for each of `positions`, which ascend, the
+    /// first of them that lies there or behind it in the log. Positions without one are left out, and so are those
+    /// whose queue entry leads to no record.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`], and errors of the system.
+    pub fn scan_cuts(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        range: (i64, i64),
+        positions: &[u64],
+    ) -> Result<Vec<u64>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        view.catch_up()?;
+        let Some((min, max)) = view.bounds(topic, queue_id)? else {
+            return Err(no_queue(topic, Some(queue_id)));
+        };
+        let (mut low, high) = (range.0.max(min), range.1.min(max));
+        let (mut cuts, mut units) = (Vec::new(), Vec::new());
+        for position in positions {
+            low = first_behind(&*view, (topic, queue_id), (low, high), *position)?;
+            units.clear();
+            view.units(topic, queue_id, low, 1, &mut units)?;
+            let Some((_, unit)) = units.first().filter(|_| low < high) else { break };
+            let Ok(at) = u64::try_from(unit.physical_offset) else { continue };
+            match self.get_at(at) {
+                Ok(_) => cuts.push(at),
+                Err(StoreError::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(cuts)
+    }
+
+    /// Tells the person who opened the store something, once.
+    pub(crate) fn noter(&self) -> Note {
+        match &self.inner.side {
+            Side::Reader(reader) => {
+                let reader = Arc::clone(reader);
+                Arc::new(move |text| reader.note(text))
+            }
+            Side::Writer(writer, _) => {
+                let writer = Arc::clone(writer);
+                Arc::new(move |text: String| writer.note(&text))
+            }
+        }
+    }
+}
+
+/// The queues whose entries are to be followed; `None` where the log is to be walked.
+fn queue_ranges(
+    view: &dyn View,
+    request: &ScanRequest,
+    span: (u64, u64),
+) -> Result<Option<Vec<QueueRange>>, StoreError> {
+    if let Some(ranges) = &request.ranges {
+        return of_ranges(view, request, ranges, span);
+    }
+    let Some(mut topics) = request.topics.clone() else { return Ok(None) };
+    topics.sort_unstable();
+    topics.dedup();
+    let mut ranges = Vec::new();
+    let mut entries = 0_u64;
+    for topic in &topics {
+        let ids = view.queue_ids(topic)?;
+        let missing = request.queue_id.filter(|id| !ids.contains(id));
+        if ids.is_empty() || missing.is_some() {
+            return Err(no_queue(topic, missing.filter(|_| !ids.is_empty())));
+        }
+        if request.plan == ScanPlan::Log {
+            continue;
+        }
+        for queue_id in ids.into_iter().filter(|id| request.queue_id.is_none_or(|wanted| wanted == *id)) {
+            let Some((min, max)) = view.bounds(topic, queue_id)? else { continue };
+            let (min, max) =
+                (min.max(request.start_offset.unwrap_or(min)), max.min(request.end_offset.unwrap_or(max)));
+            let queue = (topic.as_str(), queue_id);
+            let next = first_behind(view, queue, (min, max), span.0)?;
+            let end = first_behind(view, queue, (next, max), span.1)?;
+            if next < end {
+                entries = entries.saturating_add((end - next) as u64);
+                ranges.push(QueueRange { topic: topic.clone(), queue_id, next, end });
+            }
+        }
+    }
+    Ok(follows(request, entries, span).then_some(ranges))
+}
+
+fn follows(request: &ScanRequest, entries: u64, span: (u64, u64)) -> bool {
+    match request.plan {
+        ScanPlan::Log | ScanPlan::Messages => false,
+        ScanPlan::Queues => true,
+        ScanPlan::Cheapest => entries.saturating_mul(BYTES_PER_ENTRY) <= span.1.saturating_sub(span.0),
+    }
+}
+
+/// As [`queue_ranges`], for parts of queues that are named one by one.
+fn of_ranges(
+    view: &dyn View,
+    request: &ScanRequest,
+    wanted: &[ScanRange],
+    span: (u64, u64),
+) -> Result<Option<Vec<QueueRange>>, StoreError> {
+    let mut ranges = Vec::new();
+    let mut entries = 0_u64;
+    for ScanRange { topic, queue_id, start, end } in wanted {
+        let Some((min, max)) = view.bounds(topic, *queue_id)? else { continue };
+        let (next, end) = (min.max(*start), max.min(*end));
+        if next < end {
+            entries = entries.saturating_add((end - next) as u64);
+            ranges.push(QueueRange { topic: topic.clone(), queue_id: *queue_id, next, end });
+        }
+    }
+    Ok(follows(request, entries, span).then_some(ranges))
+}
+
+impl<S: ScanSink> Scan<S> {
+    /// Where in the log it began.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Where it stands: everything before has been yielded.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Where it ends.
+    pub fn limit(&self) -> u64 {
+        self.plan.span.1
+    }
+
+    /// Whether it follows entries of queues; else it walks the log.
+    pub fn follows_entries(&self) -> bool {
+        self.follows_entries
+    }
+
+    /// What was passed over until now, and each time the scan was led astray.
+    pub fn passed(&self) -> Vec<(Passed, String)> {
+        self.plan.passed.lock().clone()
+    }
+
+    /// What comes next; waits for it about `timeout`.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`] when the store was closed meanwhile; errors of the system while reading.
+    pub fn next(&mut self, timeout: Duration) -> Result<Scanned<S::Batch>, StoreError> {
+        loop {
+            let Some(work) = &mut self.work else { return Ok(Scanned::End) };
+            match work.step(timeout) {
+                Step::Batch(batch) => {
+                    self.position = batch.end;
+                    return Ok(Scanned::Batch(batch));
+                }
+                Step::Passed(Outcome::Done(end)) => self.position = self.position.max(end),
+                Step::Passed(Outcome::Misled(reason)) => {
+                    let text = format!("{reason}; the scan walks the log from there");
+                    (self.plan.tell)(Passed::Misled, text);
+                    self.work = None;
+                    self.walk()?;
+                }
+                Step::Passed(Outcome::Failed(error)) => {
+                    self.work = None;
+                    return Err(error);
+                }
+                Step::Later => return Ok(Scanned::Later),
+                Step::End => {
+                    self.work = None;
+                    self.position = self.plan.span.1.max(self.position);
+                    return Ok(Scanned::End);
+                }
+            }
+        }
+    }
+
+    /// Walks the log from where the scan stands.
+    fn walk(&mut self) -> Result<(), StoreError> {
+        let plan = &self.plan;
+        let source =
+            LogSource::new(Arc::clone(&plan.view), self.position, plan.span.1, Arc::clone(&plan.tell));
+        self.follows_entries = false;
+        self.begin(Source::Log(source), Arc::new([]))
+    }
+
+    fn follow_entries(&mut self, ranges: Vec<QueueRange>) -> Result<(), StoreError> {
+        let plan = &self.plan;
+        let source = QueueSource::new(Arc::clone(&plan.view), Arc::clone(&plan.filter), ranges, plan.span);
+        let queues = source.queues();
+        self.follows_entries = true;
+        self.begin(Source::Queues(source), queues)
+    }
+
+    fn begin(&mut self, source: Source, queues: Arc<[(String, i32)]>) -> Result<(), StoreError> {
+        let plan = &self.plan;
+        let common = Common {
+            view: Arc::clone(&plan.view),
+            filter: Arc::clone(&plan.filter),
+            queues,
+            limit: plan.span.1,
+            tell: Arc::clone(&plan.tell),
+            make: Arc::clone(&plan.make),
+        };
+        self.work = Some(Work::begin(common, source, self.threads)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! Expiry and the confirm position of an open store.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Side, Store};
+use crate::retention::{ExpireReport, preview_of};
+use crate::write::writer::Writer;
+use mqstore_base::error::StoreError;
+use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
+
+impl Store {
+    /// Deletes what the options `retention`, `retention_bytes` and `disk_force_ratio` let go, whatever
+    /// the hour; with `dry_run` says what that would be and changes nothing, which a store open for
+    /// reading can do too. Without a retention nothing is due.
+    ///
+    /// `carry_on` is called between two files; its error ends the work and is returned.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] from inside of a hook; those of the file system,
+    /// after which what was deleted stays deleted.
+    pub fn expire(
+        &self,
+        dry_run: bool,
+        carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
+    ) -> Result<ExpireReport, StoreError> {
+        self.check()?;
+        match &self.inner.side {
+            Side::Reader(reader) if dry_run => {
+                let end = self.view().catch_up()?;
+                preview_of(&self.inner.files, reader.options(), end)
+            }
+            _ => self.writer("expire")?.cleaner.expire(dry_run, carry_on),
+        }
+    }
+
+    /// Shows readers, and dispatches, nothing at or behind log offset `offset` from now on; `None`
+    /// lifts the limit. For replication, where a record counts once others have it too. The limit is
+    /// not stored: after a close the log is what it holds.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidOption`] when no record starts or ends there, or when readers may have seen
+    /// what lies behind it; [`StoreError::ReadOnly`].
+    pub fn set_confirm_offset(&self, offset: Option<u64>) -> Result<(), StoreError> {
+        let writer = self.writer("set the confirm offset")?;
+        writer.check_open()?;
+        if let Some(offset) = offset {
+            writer.must_be_a_border(offset)?;
+        }
+        writer.limit_to(offset.unwrap_or(u64::MAX))
+    }
+
+    /// The log offset that [`Self::set_confirm_offset`] set; `None` without a limit, and for a store
+    /// open for reading.
+    pub fn confirm_offset(&self) -> Result<Option<u64>, StoreError> {
+        self.check()?;
+        Ok(match &self.inner.side {
+            Side::Writer(writer, _) => Some(writer.dispatcher.limit()).filter(|limit| *limit != u64::MAX),
+            Side::Reader(_) => None,
+        })
+    }
+}
+
+impl Writer {
+    fn check_open(&self) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(StoreError::Closed { path: self.files.root.clone() });
+        }
+        Ok(())
+    }
+
+    /// Moves the confirm position; `u64::MAX` lifts it.
+    pub(crate) fn limit_to(&self, limit: u64) -> Result<(), StoreError> {
+        self.dispatcher.set_limit(limit).map_err(|reached| {
+            bad_offset(format!(
+                "readers see the log up to {reached} already, so that it cannot end at {limit}"
+            ))
+        })?;
+        self.appended.notify_all();
+        Ok(())
+    }
+
+    /// Fails unless a record, a filler or a segment starts at log offset `offset`, or the log ends there.
+    fn must_be_a_border(&self, offset: u64) -> Result<(), StoreError> {
+        let end = self.log.make_readable()?;
+        let list = self.log.list();
+        if offset == end || (offset < end && starts_something(&list, offset, end)) {
+            return Ok(());
+        }
+        if offset > end {
+            return Err(bad_offset(format!("{offset} lies behind the end of the log at {end}")));
+        }
+        Err(bad_offset(format!("no record starts at log offset {offset}")))
+    }
+}
+
+fn bad_offset(reason: String) -> StoreError {
+    StoreError::InvalidOption { option: "confirm_offset", reason }
+}
+
+fn starts_something(list: &Arc<SegmentList>, offset: u64, end: u64) -> bool {
+    if list.find(offset).is_some_and(|segment| segment.base_offset() == offset) {
+        return true;
+    }
+    let mut scanner = LogScanner::new(Arc::clone(list), offset, end, ScanChecks { crc: true });
+    matches!(scanner.next_item(), Ok(ScanItem::Record(_) | ScanItem::Filler { .. }))
+}

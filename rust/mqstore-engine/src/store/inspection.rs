@@ -1,0 +1,73 @@
+//! What the tools for directories need of an open store.
+
+use std::sync::Arc;
+
+use mqstore_base::durable_mark::MarkFile;
+use mqstore_base::error::StoreError;
+use mqstore_base::options::StoreOptions;
+use mqstore_log::commit_log::SegmentList;
+
+use super::group_offsets::{consumers, saved_offsets};
+use super::{Side, Store};
+use crate::{Geometry, GroupOffsets};
+
+impl Store {
+    /// Segments of the log at this moment.
+    pub fn segments(&self) -> Arc<SegmentList> {
+        self.view().list()
+    }
+
+    /// Geometry of queue and index files, for a store that is open for reading; a default for a writer.
+    pub fn geometry(&self) -> Geometry {
+        match &self.inner.side {
+            Side::Reader(reader) => reader.geometry(),
+            Side::Writer(..) => Geometry::default(),
+        }
+    }
+
+    /// Flushes a store that is open for writing. Returns the end of the log that a copy may contain: durable, or
+    /// published by the process that writes.
+    pub fn settle(&self) -> Result<u64, StoreError> {
+        match &self.inner.side {
+            Side::Writer(writer, _) => {
+                writer.flush()?;
+                Ok(writer.log.sync_point().position)
+            }
+            Side::Reader(_) => self.view().catch_up(),
+        }
+    }
+
+    /// Options with which a copy of the store gets queue and index files of the same geometry.
+    pub fn copy_options(&self) -> StoreOptions {
+        let files = &self.inner.files;
+        let mut options = StoreOptions::default();
+        let (queue_file_bytes, index) = match &self.inner.side {
+            Side::Writer(writer, _) => {
+                options = writer.options.clone();
+                (Some(writer.queues.file_bytes()), Some(writer.index.geometry()))
+            }
+            Side::Reader(reader) => {
+                let known = reader.geometry();
+                (known.queue_file_bytes, known.index)
+            }
+        };
+        let mark = MarkFile::new(files).load();
+        let queue_file_bytes = queue_file_bytes.or(mark.map(|mark| mark.queue_file_bytes));
+        if let Some(bytes) = queue_file_bytes {
+            options.queue_file_entries = (bytes / mqstore_format::CQ_UNIT_BYTES as u64) as u32;
+        }
+        if let Some(index) = index.or(mark.map(|mark| mark.index_geometry())) {
+            (options.index_slots, options.index_entries) = (index.slots, index.entries);
+        }
+        // For a copy of a directory that remembers none.
+        options.delay_levels = Some(self.delay_tables().latest().clone());
+        options.commit_log_paths.clear();
+        options.read_only_commit_log_paths.clear();
+        options
+    }
+
+    /// Saved offsets of all groups with their lag, as files say. Reports in `notes` what could not be read.
+    pub fn saved_group_offsets(&self, notes: &mut Vec<String>) -> Result<Vec<GroupOffsets>, StoreError> {
+        consumers(&*self.view(), saved_offsets(&self.inner.files, notes))
+    }
+}

@@ -1,0 +1,323 @@
+//! Opening: making a store, taking its lock, recovering it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::UniqueKeyGenerator;
+use mqstore_io::switch;
+use mqstore_io::sync::Mutex;
+use mqstore_io::{EventCount, FileKind, LockError, StoreLock};
+
+use super::topics::{Topics, batch_topics_of};
+use crate::retention::Cleaner;
+use crate::write::writer::Writer;
+use mqstore_base::durable_mark::MarkFile;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::live_page::{LivePage, writer_pid};
+use mqstore_base::options::{Durability, RecoveryMode, StoreOptions};
+use mqstore_compaction::{CompactionGeometry, Feed, finish_exchange};
+use mqstore_log::commit_log::{CommitLog, LogOptions, SyncPoint};
+use mqstore_log::dispatch::DispatchRules;
+use mqstore_log::flush::{FlushPolicy, Flusher};
+use mqstore_log::recovery::{RecoveredLog, RecoveryInput, Watch, recover_derived, recover_log};
+use mqstore_meta::{FoundLog, MetaLog};
+
+/// Opens the store at `files` for writing: lock, recovery, ready.
+pub(super) fn open_writer(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    watch: &mut Watch<'_>,
+) -> Result<Arc<Writer>, StoreError> {
+    files.must_be_a_store()?;
+    refuse_rocksdb(files)?;
+    let lock = take_lock(files)?;
+    let input = RecoveryInput {
+        mark: MarkFile::new(files).load(),
+        aborted: files.vfs.stat(&files.abort()).is_ok(),
+        mode: options.recovery,
+    };
+    let begin = || {
+        if input.mark.is_none() {
+            sync_store_name(files)?;
+        }
+        prepare_side_folder(files)?;
+        mark_running(files)
+    };
+    // Before anything is changed: a store whose delay levels or metadata are damaged is refused as it is.
+    files.delay_tables(options.delay_levels.as_ref())?;
+    let meta = MetaLog::find(files, options.recovery)?;
+    let recovered = recover_log(files, options.segment_bytes, &input, begin, watch)?;
+    start(files, options, lock, (recovered, meta), &input, watch)
+}
+
+fn start(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    lock: Box<dyn StoreLock>,
+    (recovered, meta): (RecoveredLog, FoundLog),
+    input: &RecoveryInput,
+    watch: &mut Watch<'_>,
+) -> Result<Arc<Writer>, StoreError> {
+    let mut notes = recovered.notes.clone();
+    notes.extend(finish_exchange(files)?);
+    let meta = Arc::new(MetaLog::open(files, meta, &mut notes)?);
+    let log = recovered.list.min_offset()..recovered.end;
+    let delays = files.settle_delays(options.delay_levels.as_ref(), &log, input.mark.is_some())?;
+    let listed = meta.topics();
+    let batch = batch_topics_of(files, listed.iter().map(|topic| &**topic));
+    let rules = DispatchRules {
+        index_tags: options.index_tags,
+        delays,
+        batch_topics: batch.clone(),
+        skip_damage: options.recovery == RecoveryMode::Salvage,
+        ..DispatchRules::default()
+    };
+    let derived = recover_derived(files, options, &recovered, rules, watch)?;
+    notes.extend(derived.notes);
+    let geometry = CompactionGeometry::from_settings(
+        options.compaction_log_file_bytes,
+        options.compaction_queue_file_bytes,
+    )?;
+    let environment = files.vfs.environment();
+    let token = (files.clock.now_ms() as u64) << 20 ^ u64::from(environment.pid);
+    let live = Arc::new(LivePage::create(files, token, options.durable_only())?);
+    let (last_offset, last_size) = recovered.last.unwrap_or_default();
+    let point = SyncPoint {
+        position: recovered.end,
+        last_offset,
+        last_size,
+        store_timestamp_ms: recovered.store_timestamp_ms,
+    };
+    let log = CommitLog::open(files, &LogOptions::of(options), recovered.row, point, Arc::clone(&live))?;
+    let log = Arc::new(with_room(log, options)?);
+    let dispatcher = Arc::new(derived.dispatcher);
+    dispatcher.attach(&live);
+    dispatcher.look_at_maps();
+    let mark = input.mark.unwrap_or_default();
+    let flusher = Arc::new(Flusher::new(
+        files,
+        flush_policy(options),
+        Arc::clone(&log),
+        Arc::clone(&derived.queues),
+        Arc::clone(&derived.index),
+        Arc::clone(&dispatcher),
+        mark,
+    ));
+    if let Some(queues) = derived.listed {
+        flusher.have_manifest_of(queues);
+    }
+    // The new mark is not clean: from here on the directory is in use, whatever `abort` says.
+    flusher.flush_all(false)?;
+    // A store whose metadata cannot go on must not go on without.
+    let stops = Arc::downgrade(&log);
+    meta.on_stop(move |stage, cause| {
+        if let Some(log) = stops.upgrade() {
+            log.poison(stage, cause);
+        }
+    });
+    let topics = Topics::new(&meta, batch, &derived.queues);
+    if let count @ 1.. = meta.clamp_to(|topic, queue_id| topics.end_of(topic, queue_id))? {
+        notes.push(format!(
+            "{count} positions of groups were beyond the ends of their queues and are set back"
+        ));
+    }
+    let (queues, index) = (Arc::clone(&derived.queues), Arc::clone(&derived.index));
+    let cleaner = Cleaner::new(files, options, Arc::clone(&log), queues, index, Arc::clone(&flusher));
+    cleaner.look_at_disks()?;
+    let writer = Arc::new(Writer {
+        files: files.clone(),
+        options: options.clone(),
+        lock: Some(lock).into(),
+        log,
+        queues: derived.queues,
+        index: derived.index,
+        dispatcher,
+        flusher,
+        topics,
+        meta,
+        cleaner,
+        token: crate::write::writer::next_token(),
+        ids: UniqueKeyGenerator::new(options.store_host.ip, environment.pid, token as u32)
+            .with_utc_offset_ms(files.clock.utc_offset_ms(files.clock.now_ms())),
+        appended: EventCount::new(),
+        backlog: EventCount::new(),
+        hurry: false.into(),
+        hurried: EventCount::new(),
+        flush_due: EventCount::new(),
+        commit_due: EventCount::new(),
+        expire_due: EventCount::new(),
+        full: false.into(),
+        notes: notes.into(),
+        rebuilding: Mutex::default(),
+        compacting: Mutex::default(),
+        compaction: Mutex::default(),
+        sweeping: Mutex::default(),
+        feed: Feed::new(files, geometry),
+        fed: 0.into(),
+        compaction_clock: crate::compact::compact_due::CompactionClock::default(),
+        tasks: Mutex::default(),
+        closed: false.into(),
+    });
+    writer.pass_copies()?;
+    Ok(writer)
+}
+
+fn flush_policy(options: &StoreOptions) -> FlushPolicy {
+    FlushPolicy {
+        interval_ms: options.flush_interval_ms,
+        least_pages: options.flush_least_pages,
+        thorough_interval_ms: options.flush_thorough_interval_ms,
+        background: options.durability != Durability::Manual,
+        timed: options.flush_timed,
+    }
+}
+
+/// The log, if it may have a segment at all.
+fn with_room(log: CommitLog, options: &StoreOptions) -> Result<CommitLog, StoreError> {
+    let Some(most) = options.max_bytes.filter(|most| *most < log.segment_bytes()) else { return Ok(log) };
+    let reason =
+        format!("{most} is less than a segment of this log, which has {} bytes", log.segment_bytes());
+    Err(StoreError::InvalidOption { option: "max_bytes", reason })
+}
+
+/// Takes the lock that RocketMQ takes.
+///
+/// # Errors
+/// [`StoreError::Locked`] with the process that holds it, where it is known.
+pub fn take_lock(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {
+    let path = files.lock();
+    files.vfs.lock(&path).map_err(|error| match error {
+        LockError::Held { pid } => {
+            StoreError::Locked { path: path.clone(), pid: pid.or_else(|| writer_pid(files)) }
+        }
+        LockError::Io(error) => StoreError::io(&path, "taking the store's lock", error),
+    })
+}
+
+/// Makes the store's own name durable: whoever made it may have been stopped before that.
+fn sync_store_name(files: &StoreFiles) -> Result<(), StoreError> {
+    let parent = parent(&files.root);
+    match switch::step("open.sync_store_name", || files.vfs.sync_dir(&parent)) {
+        // Who may not list the folder above has not made the store.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        outcome => outcome.at(&parent, "syncing the parent folder"),
+    }
+}
+
+/// Makes `mqstore/` and empties its staging folder.
+fn prepare_side_folder(files: &StoreFiles) -> Result<(), StoreError> {
+    let staging = files.staging();
+    files.ensure_folder(&staging)?;
+    for entry in files.vfs.list(&staging).at(&staging, "listing the staging folder")? {
+        let path = staging.join(&entry.name);
+        let outcome = match entry.stat.kind {
+            FileKind::Directory => files.vfs.remove_dir_all(&path),
+            _ => files.vfs.remove_file(&path),
+        };
+        outcome.at(&path, "removing what a stop left in staging")?;
+    }
+    files.prepare_logs()
+}
+
+/// Makes `abort` durable before the first change.
+fn mark_running(files: &StoreFiles) -> Result<(), StoreError> {
+    let path = files.abort();
+    let pid = files.vfs.environment().pid.to_string();
+    files.vfs.write_atomic(&path, &files.staging().join("abort"), pid.as_bytes()).at(&path, "writing abort")
+}
+
+/// Refuses a store that keeps its queues in `RocksDB`.
+///
+/// # Errors
+/// [`StoreError::Unsupported`].
+pub fn refuse_rocksdb(files: &StoreFiles) -> Result<(), StoreError> {
+    let queues = files.consume_queue();
+    if files.vfs.stat(&queues.join("CURRENT")).is_ok() {
+        return Err(StoreError::Unsupported {
+            path: queues,
+            reason: "its queues are kept in RocksDB, which is read (mode \"r\" derives them from the log) but not written"
+                .into(),
+        });
+    }
+    Ok(())
+}
+
+/// Makes an empty store at `files`, unless there is one.
+///
+/// A new folder is made aside and gets its name when it is whole; an empty one becomes a store by its
+/// `commitlog` folder alone. So a stop at any moment leaves no folder, the empty one, or a store.
+pub(super) fn create(files: &StoreFiles) -> Result<(), StoreError> {
+    match files.vfs.list(&files.root) {
+        Ok(entries) if entries.iter().any(|entry| entry.name == "commitlog") => Ok(()),
+        Ok(entries) if entries.iter().all(|entry| is_ours(&entry.name.to_string_lossy())) => {
+            make_log_folder(files, &files.root)
+        }
+        Ok(entries) => {
+            let found = entries.iter().find(|entry| !is_ours(&entry.name.to_string_lossy()));
+            let name = found.map(|entry| entry.name.to_string_lossy().into_owned()).unwrap_or_default();
+            Err(StoreError::NotAStore {
+                path: files.root.clone(),
+                reason: format!(
+                    "it is not empty (it has {name:?}) and has no commitlog folder; give an empty or a new directory"
+                ),
+            })
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => create_aside(files),
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => Err(StoreError::NotAStore {
+            path: files.root.clone(),
+            reason: "it is a file, not a directory".into(),
+        }),
+        Err(error) => Err(StoreError::io(&files.root, "opening the store's folder", error)),
+    }
+}
+
+/// Names that a stopped creation may have left in an otherwise empty store.
+fn is_ours(name: &str) -> bool {
+    matches!(
+        name,
+        "mqstore" | "lock" | "abort" | "checkpoint" | "config" | "consumequeue" | "index" | "lost+found"
+    )
+}
+
+fn make_log_folder(files: &StoreFiles, root: &Path) -> Result<(), StoreError> {
+    let folder = root.join("commitlog");
+    match files.vfs.create_dir(&folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(StoreError::io(&folder, "making the log's folder", error));
+        }
+        _ => {}
+    }
+    switch::step("open.sync_log_folder_name", || files.vfs.sync_dir(root))
+        .at(root, "syncing the store's folder")
+}
+
+fn create_aside(files: &StoreFiles) -> Result<(), StoreError> {
+    let parent = parent(&files.root);
+    files.vfs.create_dir_all(&parent).at(&parent, "making the parent folder")?;
+    let name = files.root.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let staged = parent.join(format!(".{name}.mqstore-{}", files.vfs.environment().pid));
+    let _ = files.vfs.remove_dir_all(&staged);
+    files.vfs.create_dir(&staged).at(&staged, "making the store")?;
+    make_log_folder(files, &staged)?;
+    match files.vfs.rename_noreplace(&staged, &files.root) {
+        // The open that follows finds no mark and makes the name durable.
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            // Somebody else made it in the meantime.
+            let _ = files.vfs.remove_dir_all(&staged);
+            create(files)
+        }
+        Err(error) => {
+            let _ = files.vfs.remove_dir_all(&staged);
+            Err(StoreError::io(&files.root, "naming the store", error))
+        }
+    }
+}
+
+fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}

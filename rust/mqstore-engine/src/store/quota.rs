@@ -1,0 +1,91 @@
+//! What topics and the log may hold: how appends meet their quotas, and how far these are used.
+//!
+//! The question itself is asked by the log, under the put lock (`commit_log::room`). Here is what it needs to know of
+//! the queues: where they begin is looked up when an append would be refused, not before. Nothing on disk but the
+//! quota itself, as an attribute of the topic.
+
+use std::sync::atomic::Ordering;
+
+use mqstore_format::json::TopicConfig;
+
+use super::Store;
+use crate::write::writer::Writer;
+use mqstore_base::error::StoreError;
+use mqstore_log::commit_log::Pending;
+
+/// A topic's quota and its use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicQuota {
+    /// The topic.
+    pub topic: String,
+    /// Messages that it may hold.
+    pub max_messages: u64,
+    /// Messages that it holds: the offsets of its queues from the first that can be read in the commit log to the last.
+    pub messages: u64,
+}
+
+impl Store {
+    /// The topics that have a quota, sorted by name.
+    pub fn quotas(&self) -> Result<Vec<TopicQuota>, StoreError> {
+        self.catch_up()?;
+        let view = self.view();
+        let mut quotas = Vec::new();
+        for topic in view.topics()? {
+            let attributes = self.topic_attributes(&topic)?.into_iter().collect();
+            let config = TopicConfig { attributes, ..TopicConfig::new(topic.as_str(), 1) };
+            let Some(max_messages) = config.max_messages() else { continue };
+            let mut messages = 0_u64;
+            for queue_id in view.queue_ids(&topic)? {
+                let (min, max) = view.bounds(&topic, queue_id)?.unwrap_or((0, 0));
+                messages = messages.saturating_add(u64::try_from(max - min).unwrap_or(0));
+            }
+            quotas.push(TopicQuota { topic, max_messages, messages });
+        }
+        Ok(quotas)
+    }
+}
+
+impl Writer {
+    /// Gives records their places, once there is room for all of them.
+    pub(crate) fn append_within_quotas(
+        &self,
+        pending: &mut [Pending<'_>],
+        now_ms: i64,
+        wants_sync: bool,
+    ) -> Result<u64, StoreError> {
+        loop {
+            match self.log.append(pending, now_ms, wants_sync) {
+                Err(error @ StoreError::Full { .. }) if !self.finds_room(pending) => {
+                    self.cleaner.counters.refused_appends.fetch_add(1, Ordering::Relaxed);
+                    self.full.store(true, Ordering::Release);
+                    self.expire_due.notify_all();
+                    return Err(error);
+                }
+                Err(StoreError::Full { .. }) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Whether messages of a topic with a quota went since somebody looked.
+    fn finds_room(&self, pending: &[Pending<'_>]) -> bool {
+        let mut found = false;
+        let mut last = None;
+        for room in pending.iter().map(|pending| pending.room).filter(|room| room.limit().is_some()) {
+            if !last.is_some_and(|last| std::ptr::eq(last, room)) {
+                last = Some(room);
+                found |= room.free(self.queues.first_offsets(room.topic()));
+            }
+        }
+        found
+    }
+
+    /// Has appends go by the quota and the offsets that `topic` has now.
+    pub(crate) fn renew_room(&self, topic: &str) {
+        let Some(state) = self.topics.get(topic) else { return };
+        let limit = self.topics.max_messages(topic);
+        if limit.is_some() || state.room.limit().is_some() {
+            self.log.hold_appends(|| state.room.set(limit, state.drawn()));
+        }
+    }
+}

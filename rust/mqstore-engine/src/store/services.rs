@@ -1,0 +1,321 @@
+//! The one place that starts threads.
+//!
+//! A service calls a `step` of a plain struct over and over; the same steps are called by hand in
+//! tests. Services hold the writer weakly, so that a store which is dropped without a close ends them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use mqstore_io::sync::{JoinHandle, Mutex, spawn};
+
+use super::background::BackgroundTask;
+use crate::write::writer::Writer;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::Durability;
+use mqstore_compaction::Unswept;
+use mqstore_log::dispatch::RUN_BYTES;
+
+/// How long a service sleeps at most before it looks whether it should end.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How long dispatch lets records come together under load when no reader waits for them.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// The name of the thread that dispatches.
+const DISPATCH: &str = "mq-dispatch";
+
+/// The running services of one store.
+#[derive(Debug)]
+pub(crate) struct Services {
+    stop: Arc<AtomicBool>,
+    handles: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Services {
+    /// Starts what `writer`'s options ask for.
+    pub(crate) fn start(writer: &Arc<Writer>) -> Result<Self, StoreError> {
+        let services = Self { stop: Arc::new(AtomicBool::new(false)), handles: Mutex::default() };
+        if !writer.files.vfs.environment().threads {
+            return Ok(services);
+        }
+        for worker in 0..writer.options.dispatch_workers(&writer.files.vfs.environment()) {
+            services.spawn(writer, DISPATCH, if worker == 0 { dispatch_round } else { help_round })?;
+        }
+        services.spawn(writer, "mq-flush", flush_round)?;
+        services.spawn(writer, "mq-meta", meta_round)?;
+        services.spawn(writer, "mq-expire", expire_round)?;
+        if writer.options.compaction_interval_ms.is_some() {
+            services.spawn(writer, "mq-compact-due", compact_round)?;
+        }
+        if writer.options.compaction_feed {
+            services.spawn(writer, "mq-feed", feed_round)?;
+        }
+        if writer.options.prewarm {
+            services.spawn(writer, "mq-prepare", prepare_round)?;
+        }
+        if writer.options.durability == Durability::Pooled {
+            services.spawn(writer, "mq-commit", commit_round)?;
+        }
+        Ok(services)
+    }
+
+    fn spawn(
+        &self,
+        writer: &Arc<Writer>,
+        name: &str,
+        round: fn(&Writer, &AtomicBool),
+    ) -> Result<(), StoreError> {
+        let weak: Weak<Writer> = Arc::downgrade(writer);
+        let stop = Arc::clone(&self.stop);
+        // Where there are fewer processors than threads that want one, appends come first: what is behind is
+        // dispatched when they rest, by a flush, or by who wants to read it.
+        let comes_second = name == DISPATCH;
+        let handle = spawn(name, move || {
+            let _alarm = Alarm(Weak::clone(&weak));
+            if comes_second {
+                mqstore_io::os::step_back();
+            }
+            while !stop.load(Ordering::Acquire) {
+                let Some(writer) = weak.upgrade() else { return };
+                if writer.log.check().is_err() {
+                    // Who waits for a message is to learn that none will come.
+                    writer.queues.wake_all();
+                    return;
+                }
+                round(&writer, &stop);
+            }
+        })
+        .at(&writer.files.root, "starting a thread")?;
+        self.handles.lock().push(handle);
+        Ok(())
+    }
+
+    /// Starts a thread for `task`, which ends with the task.
+    pub(super) fn run(&self, writer: &Arc<Writer>, task: &Arc<dyn BackgroundTask>) -> Result<(), StoreError> {
+        if !writer.files.vfs.environment().threads {
+            return Ok(());
+        }
+        let (weak, alarm) = (Arc::downgrade(task), Arc::downgrade(writer));
+        let stop = Arc::clone(&self.stop);
+        let handle = spawn(task.name(), move || {
+            let alarm = Alarm(alarm);
+            while !stop.load(Ordering::Acquire) {
+                let Some(task) = weak.upgrade() else { return };
+                let rest = match task.step() {
+                    Ok(rest) => rest,
+                    Err(StoreError::Closed { .. } | StoreError::Poisoned { .. }) => return,
+                    Err(error) => {
+                        if let Some(writer) = alarm.0.upgrade() {
+                            let name = task.name();
+                            writer.note(&format!("{name}: {error}; it is tried again"));
+                        }
+                        Self::AGAIN
+                    }
+                };
+                if !stop.load(Ordering::Acquire) {
+                    task.rest(rest);
+                }
+            }
+        })
+        .at(&writer.files.root, "starting a thread")?;
+        self.handles.lock().push(handle);
+        Ok(())
+    }
+
+    /// Ends the services and waits for them.
+    pub(crate) fn stop(&self, writer: &Writer) {
+        self.stop.store(true, Ordering::Release);
+        for task in writer.tasks.lock().iter().filter_map(Weak::upgrade) {
+            task.wake();
+        }
+        writer.appended.notify_all();
+        writer.backlog.notify_all();
+        writer.hurried.notify_all();
+        writer.flush_due.notify_all();
+        writer.meta.wake();
+        writer.commit_due.notify_all();
+        writer.expire_due.notify_all();
+        writer.log.stop_preparing();
+        for handle in self.handles.lock().drain(..) {
+            // The thread of a task that was the last to hold the store is the one that closes it.
+            if handle.thread().id() != std::thread::current().id() {
+                // A service that panicked has stopped the store.
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+/// Removes the files that a compaction replaced, in a thread of its own.
+pub fn sweep(files: &StoreFiles, unswept: Unswept) -> Result<JoinHandle<()>, StoreError> {
+    let own = files.clone();
+    let sweep = move || {
+        // What it leaves is swept by the next job.
+        let _ = unswept.sweep(&own);
+    };
+    spawn("mq-sweep", sweep).at(&files.root, "starting a thread")
+}
+
+/// Stops the store when its thread ends by a panic: what that thread was to do is done by nobody now.
+struct Alarm(Weak<Writer>);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(writer) = self.0.upgrade()
+        {
+            let _ = writer.log.poison("a background thread", "it panicked; what it said is on stderr");
+        }
+    }
+}
+
+/// What one round of every service would do now, in this thread.
+pub(crate) fn step(writer: &Writer) -> Result<(), StoreError> {
+    writer.log.prepare()?;
+    writer.log.make_readable()?;
+    writer.dispatch()?;
+    writer.topics.store()?;
+    writer.flusher.step(writer.files.clock.now_ms())?;
+    writer.meta_step()?;
+    writer.cleaner.step()?;
+    writer.feed_all();
+    writer.compact_due()
+}
+
+fn dispatch_round(writer: &Writer, stop: &AtomicBool) {
+    let behind = || writer.dispatcher.position() < writer.visible() || stop.load(Ordering::Acquire);
+    if !writer.appended.wait_until(Some(LOOK), behind) {
+        return;
+    }
+    // A failure has poisoned the log, which ends this service; a full disk is waited out.
+    if writer.dispatch().is_err() {
+        writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
+    } else {
+        // While this thread sleeps here, appends need no system call to wake it, but those that somebody
+        // waits for.
+        let hurry = || writer.hurry.swap(false, Ordering::SeqCst) || stop.load(Ordering::Acquire);
+        writer.hurried.wait_until(Some(GATHER), hurry);
+    }
+}
+
+/// The other threads that dispatch: they sleep as long as the first one keeps up.
+fn help_round(writer: &Writer, stop: &AtomicBool) {
+    let stopped = || stop.load(Ordering::Acquire);
+    let much = || writer.visible().saturating_sub(writer.dispatcher.position()) > RUN_BYTES || stopped();
+    if !writer.backlog.wait_until(Some(LOOK), much) || stopped() {
+        return;
+    }
+    if writer.dispatch().is_err() {
+        writer.flush_due.wait_until(Some(LOOK), stopped);
+    }
+}
+
+fn flush_round(writer: &Writer, stop: &AtomicBool) {
+    let due = || stop.load(Ordering::Acquire) || writer.log.appended() >= writer.flusher.wake_at();
+    let interval = Duration::from_millis(writer.flusher.interval_ms());
+    if writer.flush_due.wait_until(Some(interval), due) && stop.load(Ordering::Acquire) {
+        return;
+    }
+    let step = writer.topics.store().and_then(|()| writer.flusher.step(writer.files.clock.now_ms()));
+    // A failed sync has poisoned the log; anything else (a full disk) is tried again after a while.
+    if step.is_err() {
+        writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
+    }
+    if writer.options.durable_only() {
+        // More may be visible now.
+        writer.appended.notify_all();
+    }
+}
+
+fn meta_round(writer: &Writer, stop: &AtomicBool) {
+    writer.meta.rest(writer.options.meta_interval_ms, || stop.load(Ordering::Acquire));
+    if stop.load(Ordering::Acquire) {
+        return;
+    }
+    // What stopped the log ends this service; a full disk is waited out.
+    if let Err(error) = writer.meta_step() {
+        writer.note(&format!("keeping the metadata failed ({error}); it is tried again"));
+        writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
+    }
+}
+
+/// How long the service that expires rests at least, however often appends meet a quota.
+const FULL_REST: Duration = Duration::from_millis(100);
+
+fn expire_round(writer: &Writer, stop: &AtomicBool) {
+    // First the rest: an open looks at the disks itself, and leaves time for somebody who expires by hand.
+    let rest = writer.cleaner.rest().max(Duration::from_millis(1));
+    let stopped = || stop.load(Ordering::Acquire);
+    let least = rest.min(FULL_REST);
+    if writer.expire_due.wait_until(Some(least), stopped) {
+        return;
+    }
+    // Whoever meets a quota may have what is due already in the way.
+    writer
+        .expire_due
+        .wait_until(Some(rest.saturating_sub(least)), || stopped() || writer.full.load(Ordering::Acquire));
+    if stopped() {
+        return;
+    }
+    writer.full.store(false, Ordering::Release);
+    if let Err(error) = writer.cleaner.step() {
+        writer.note(&format!("deleting what is due failed ({error}); it is tried again"));
+    }
+}
+
+fn feed_round(writer: &Writer, stop: &AtomicBool) {
+    let stopped = || stop.load(Ordering::Acquire);
+    match writer.feed(&stopped) {
+        Ok(true) => return,
+        // What stopped the log is told to everybody.
+        Ok(false) | Err(StoreError::Poisoned { .. }) => {}
+        Err(error) => writer.note_unfed(&error),
+    }
+    writer.flush_due.wait_until(Some(LOOK), stopped);
+}
+
+fn compact_round(writer: &Writer, stop: &AtomicBool) {
+    let Some(rest) = writer.compaction_rest() else { return };
+    if writer.expire_due.wait_until(Some(rest.max(Duration::from_millis(1))), || stop.load(Ordering::Acquire))
+    {
+        return;
+    }
+    if let Err(error) = writer.compact_due() {
+        writer.note(&format!("compacting what is due failed ({error}); it is tried again"));
+    }
+}
+
+fn prepare_round(writer: &Writer, stop: &AtomicBool) {
+    if !writer.log.wait_to_prepare(LOOK) {
+        return;
+    }
+    while !stop.load(Ordering::Acquire) {
+        let begun = writer.files.clock.monotonic();
+        match writer.log.prepare() {
+            Ok(true) => {}
+            // What stopped the log is told to everybody.
+            Ok(false) | Err(StoreError::Poisoned { .. }) => return,
+            Err(error) => {
+                writer.note(&format!(
+                    "preparing the log ahead of the writer failed ({error}); appends go on without"
+                ));
+                writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
+                return;
+            }
+        }
+        let rest = writer.log.rest_after(writer.files.clock.monotonic().saturating_sub(begun));
+        if !rest.is_zero() {
+            writer.flush_due.wait_until(Some(rest), || stop.load(Ordering::Acquire));
+        }
+    }
+}
+
+fn commit_round(writer: &Writer, stop: &AtomicBool) {
+    let due = || writer.commit_is_due() || stop.load(Ordering::Acquire);
+    writer.commit_due.wait_until(Some(Duration::from_millis(writer.options.commit_interval_ms)), due);
+    // A failure has poisoned the log, which ends this service.
+    let _ = writer.log.make_readable();
+    writer.appended.notify_all();
+}

@@ -1,0 +1,499 @@
+//! The topic table: which topics exist, with how many queues, and where each queue goes on.
+//!
+//! Kept in the metadata log, which keeps RocketMQ's own `config/topics.json` in step, so that a broker sees the topics
+//! that we made and we see its own, attributes included. `create_topic` is durable when it returns; a topic that an
+//! append made is written with the next flush, since the log alone brings it back.
+//!
+//! A topic that was removed keeps its state here: its records are still in the log, so a topic of that name that is made
+//! again goes on behind them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+
+use mqstore_format::json::{TopicConfig, TopicTable};
+use mqstore_format::properties::KEYS;
+use mqstore_format::topic::{DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX};
+use mqstore_format::{Properties, java_hash, validate_topic};
+use mqstore_io::sync::{Mutex, OnceLock, Raise, RwLock};
+
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+use mqstore_base::message::NewMessage;
+use mqstore_log::commit_log::Room;
+use mqstore_log::consume_queue::QueueSet;
+use mqstore_log::dispatch::BatchTopics;
+use mqstore_meta::{Listed, MetaLog, State, read_state};
+
+/// A queue count of the table, which may hold any number.
+fn count(queues: i32) -> u32 {
+    queues.clamp(1, 65_536) as u32
+}
+
+/// The queues of one topic, for appends.
+#[derive(Debug)]
+pub(crate) struct TopicState {
+    /// The next offset of each queue.
+    offsets: Offsets,
+    /// What it may hold.
+    pub(crate) room: Room,
+    next: AtomicU32,
+    /// Queues that appends without a queue id take in turn.
+    write_queues: AtomicU32,
+    /// Whether its queues hold batch units.
+    pub(crate) batch: bool,
+    /// Held from the look at the next offset to the append, where a record says its offset in its text.
+    pub(crate) one_by_one: Mutex<()>,
+    /// Whether it keeps the newest message of each key; such messages go to a queue by their key.
+    compaction: AtomicBool,
+    /// Whether its `perm` lets messages in.
+    writable: AtomicBool,
+    /// Whether it was removed, and not made again.
+    removed: AtomicBool,
+}
+
+/// What is to be different of a topic. `None` leaves it as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TopicChange {
+    /// Queues for readers, 1 to 65,536. Those that are left out keep their messages.
+    pub read_queues: Option<u32>,
+    /// Queues for appends, 1 to 65,536.
+    pub write_queues: Option<u32>,
+    /// RocketMQ's `perm`: 2 write, 4 read, 1 inherit, 8 priority; 0 to 15. Without 2 the topic takes no appends; the
+    /// other bits are for brokers.
+    pub perm: Option<i32>,
+    /// The messages that the topic may hold, at most 2^53; 0 for no limit.
+    pub max_messages: Option<u64>,
+}
+
+/// The bit of `perm` that lets messages in. Source: `PermName#PERM_WRITE`.
+const PERM_WRITE: i32 = 2;
+
+impl TopicState {
+    fn new(topic: &Arc<str>, write_queues: u32, batch: bool, compaction: bool) -> Self {
+        Self {
+            offsets: Offsets::default(),
+            room: Room::new(topic),
+            next: AtomicU32::new(0),
+            write_queues: AtomicU32::new(write_queues),
+            batch,
+            one_by_one: Mutex::default(),
+            compaction: compaction.into(),
+            writable: true.into(),
+            removed: false.into(),
+        }
+    }
+
+    fn of(name: &Arc<str>, config: &TopicConfig, batch: bool) -> Self {
+        let state = Self::new(name, count(config.write_queues), batch, config.is_compaction());
+        state.writable.store(config.perm & PERM_WRITE != 0, Ordering::Release);
+        state
+    }
+
+    /// Whether it keeps the newest message of each key.
+    pub(crate) fn is_compaction(&self) -> bool {
+        self.compaction.load(Ordering::Acquire)
+    }
+
+    /// Whether its `perm` lets messages in.
+    #[inline]
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable.load(Ordering::Acquire)
+    }
+
+    /// Whether it was removed, and not made again.
+    #[inline]
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// The queue for a message that names none.
+    pub(crate) fn turn(&self) -> i32 {
+        (self.next.fetch_add(1, Ordering::Relaxed) % self.write_queues().max(1)) as i32
+    }
+
+    /// How many queues appends take in turn.
+    pub(crate) fn write_queues(&self) -> u32 {
+        self.write_queues.load(Ordering::Acquire)
+    }
+
+    /// The next offset of queue `queue_id`, of 0 to 65,535.
+    #[inline]
+    pub(crate) fn next_offset(&self, queue_id: i32) -> &AtomicI64 {
+        &self.offsets.at(queue_id as u16).next
+    }
+
+    /// The next offsets of all queues together.
+    pub(crate) fn drawn(&self) -> i64 {
+        self.offsets.all().map(|offset| offset.next.load(Ordering::Acquire)).sum()
+    }
+
+    /// How many wait for messages of queue `queue_id`.
+    #[inline]
+    pub(crate) fn watchers(&self, queue_id: i32) -> &AtomicU32 {
+        &self.offsets.at(queue_id as u16).watchers
+    }
+}
+
+/// A counter for each queue of a topic, made when it is first asked for; asking takes no lock.
+///
+/// Of the others, block 0 has the first [`FIRST_BLOCK`] counters, and each further one twice as many as the one
+/// before. A store may have very many topics of one queue: they need no blocks, and no room for them.
+#[derive(Debug, Default)]
+struct Offsets {
+    first: Offset,
+    others: OnceLock<Box<[Block; BLOCKS]>>,
+}
+
+type Block = OnceLock<Box<[Offset]>>;
+
+/// One of the counters, in a cache line of its own: two threads that append to two queues would take
+/// their neighbour's away from each other.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Offset {
+    next: AtomicI64,
+    watchers: AtomicU32,
+}
+
+const FIRST_BLOCK: usize = 8;
+/// Enough for 65,535 counters: `FIRST_BLOCK * (2^BLOCKS - 1)` are no fewer.
+const BLOCKS: usize = 14;
+
+impl Offsets {
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "every index of 16 bits has its place in one of the blocks")]
+    fn at(&self, index: u16) -> &Offset {
+        let Some(index) = usize::from(index).checked_sub(1) else { return &self.first };
+        let place = index + FIRST_BLOCK;
+        let number = (place / FIRST_BLOCK).ilog2() as usize;
+        let first = FIRST_BLOCK << number;
+        let blocks = self.others.get_or_init(Box::default);
+        let block = blocks[number].get_or_init(|| (0..first).map(|_| Offset::default()).collect());
+        &block[place - first]
+    }
+
+    /// Those that were made.
+    fn all(&self) -> impl Iterator<Item = &Offset> {
+        let blocks = self.others.get().into_iter().flat_map(|blocks| blocks.iter());
+        let others = blocks.filter_map(OnceLock::get).flat_map(|block| block.iter());
+        std::iter::once(&self.first).chain(others)
+    }
+}
+
+/// The table of a store that is open for writing.
+#[derive(Debug)]
+pub(crate) struct Topics {
+    meta: Arc<MetaLog>,
+    /// Topics that are not in the metadata log yet. Held while a topic is changed.
+    pending: Mutex<BTreeMap<String, TopicConfig>>,
+    states: RwLock<HashMap<Arc<str>, Arc<TopicState>>>,
+    /// What the dispatcher goes by.
+    batch: BatchTopics,
+}
+
+/// The topics that the store at `files` knows; what cannot be read is told in `notes`.
+pub fn load_table(files: &StoreFiles, notes: &mut Vec<String>) -> TopicTable {
+    load_listed(files, notes).table
+}
+
+/// As [`load_table`], with what else there is by name.
+pub(crate) fn load_listed(files: &StoreFiles, notes: &mut Vec<String>) -> Listed {
+    read_state(files, notes).map_or_else(
+        |error| {
+            notes.push(format!("topics and groups are not known ({error})"));
+            Listed::default()
+        },
+        State::into_listed,
+    )
+}
+
+/// Topics whose queues hold batch units, by attribute or by the folder that RocketMQ keeps for them.
+pub fn batch_topics(files: &StoreFiles, table: &TopicTable) -> BatchTopics {
+    batch_topics_of(files, table.topics.values())
+}
+
+/// As [`batch_topics`], of `configs`.
+pub(crate) fn batch_topics_of<'a>(
+    files: &StoreFiles,
+    configs: impl Iterator<Item = &'a TopicConfig>,
+) -> BatchTopics {
+    let topics = BatchTopics::with_folders(files);
+    for topic in configs.filter(|topic| topic.is_batch_queue()) {
+        topics.insert(&topic.name);
+    }
+    topics
+}
+
+impl Topics {
+    /// The topics that `meta` and `queues` know, with each queue going on where `queues` end.
+    pub(crate) fn new(meta: &Arc<MetaLog>, batch: BatchTopics, queues: &QueueSet) -> Self {
+        let mut states: HashMap<Arc<str>, Arc<TopicState>> = HashMap::new();
+        for config in meta.topics() {
+            let name: Arc<str> = config.name.as_str().into();
+            let state = TopicState::of(&name, &config, batch.contains(&config.name));
+            states.insert(name, Arc::new(state));
+        }
+        let mut ends = Vec::new();
+        queues.each(|queue| {
+            ends.push((Arc::clone(queue.shared_topic()), queue.queue_id(), queue.max_offset()));
+        });
+        let batched = queues.batches();
+        ends.extend(batched.iter().map(|queue| (queue.topic().into(), queue.queue_id(), queue.max_offset())));
+        let listed: HashSet<Arc<str>> = states.keys().cloned().collect();
+        for ends in ends.chunk_by(|(a, ..), (b, ..)| a == b) {
+            let Some((topic, ..)) = ends.first() else { continue };
+            let count = ends.iter().map(|(_, queue_id, _)| (*queue_id).max(0) as u32 + 1).max().unwrap_or(0);
+            let state = states.entry(Arc::clone(topic)).or_insert_with_key(|topic| {
+                Arc::new(TopicState::new(topic, count, batch.contains(topic), false))
+            });
+            if !listed.contains(topic) {
+                state.write_queues.raise(count, Ordering::AcqRel);
+            }
+            for (_, queue_id, end) in ends {
+                state.next_offset(*queue_id).store(*end, Ordering::Release);
+            }
+        }
+        for config in meta.topics() {
+            if let Some(state) = states.get(config.name.as_str()) {
+                state.room.set(config.max_messages(), state.drawn());
+            }
+        }
+        for name in meta.removed_topics(|name| states.contains_key(name)) {
+            if let Some(state) = states.get(&*name) {
+                state.removed.store(true, Ordering::Release);
+            }
+        }
+        Self { meta: Arc::clone(meta), pending: Mutex::default(), states: RwLock::new(states), batch }
+    }
+
+    /// The state of `topic`.
+    pub(crate) fn get(&self, topic: &str) -> Option<Arc<TopicState>> {
+        self.states.read().get(topic).filter(|state| !state.is_removed()).cloned()
+    }
+
+    /// Whether it was removed; its queues and messages are not shown then.
+    pub(crate) fn is_removed(&self, topic: &str) -> bool {
+        self.states.read().get(topic).is_some_and(|state| state.is_removed())
+    }
+
+    /// Every topic's name, sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let states = self.states.read();
+        let shown = states.iter().filter(|(_, state)| !state.is_removed());
+        let mut names: Vec<String> = shown.map(|(name, _)| name.to_string()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The topics that keep the newest message of each key, sorted, and how many queues each has for appends.
+    pub(crate) fn compaction_topics(&self) -> Vec<(String, u32)> {
+        let states = self.states.read();
+        let kept = states.iter().filter(|(_, state)| state.is_compaction() && !state.is_removed());
+        let mut topics: Vec<_> = kept.map(|(name, state)| (name.to_string(), state.write_queues())).collect();
+        topics.sort_unstable();
+        topics
+    }
+
+    /// Where queue `queue_id` goes on.
+    pub(crate) fn end_of(&self, topic: &str, queue_id: i32) -> i64 {
+        let next = |state: &Arc<TopicState>| state.next_offset(queue_id).load(Ordering::Acquire);
+        self.states.read().get(topic).filter(|_| (0..65_536).contains(&queue_id)).map_or(0, next)
+    }
+
+    fn config(&self, pending: &BTreeMap<String, TopicConfig>, topic: &str) -> Option<TopicConfig> {
+        pending.get(topic).cloned().or_else(|| self.meta.topic(topic).map(|config| (*config).clone()))
+    }
+
+    /// The configuration of `topic`, if it is listed: a topic that only has queues has none.
+    fn listed(&self, topic: &str) -> Option<TopicConfig> {
+        self.config(&self.pending.lock(), topic)
+    }
+
+    /// How many queues `topic` has for readers.
+    pub(crate) fn queue_count(&self, topic: &str) -> u32 {
+        let listed = self.listed(topic).map(|topic| count(topic.read_queues.max(topic.write_queues)));
+        listed.or_else(|| self.get(topic).map(|state| state.write_queues())).unwrap_or(0)
+    }
+
+    /// Makes `topic`, or gives it more queues when it has fewer; returns its state.
+    pub(crate) fn create(
+        &self,
+        topic: &str,
+        queues: u32,
+        attributes: &[(String, String)],
+    ) -> Result<Arc<TopicState>, StoreError> {
+        validate_topic(topic).map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?;
+        check_queues("queues", queues)?;
+        for (_, most) in attributes.iter().filter(|(name, _)| name == TopicConfig::MAX_MESSAGES) {
+            check_quota(topic, most.parse().ok().filter(|most| *most > 0))?;
+        }
+        let mut pending = self.pending.lock();
+        let mut states = self.states.write();
+        let known = states.get(topic).map(Arc::clone);
+        let listed = self.config(&pending, topic);
+        if let (Some(state), Some(listed)) = (&known, &listed)
+            && count(listed.write_queues) >= queues
+        {
+            return Ok(Arc::clone(state));
+        }
+        let is_new = listed.is_none();
+        let mut config = listed.unwrap_or_else(|| TopicConfig::new(topic, queues as i32));
+        config.write_queues = config.write_queues.max(queues as i32);
+        config.read_queues = config.read_queues.max(queues as i32);
+        // Attributes are fixed when a topic is made, as in RocketMQ.
+        if is_new {
+            config.attributes.extend(attributes.iter().cloned());
+        }
+        let (batch, compaction) = (config.is_batch_queue(), config.is_compaction());
+        let queues = count(config.write_queues);
+        let name: Arc<str> = topic.into();
+        let state = match known {
+            Some(state) if state.is_removed() && state.batch != batch => {
+                let reason = format!(
+                    "topic {topic} had queues of another type before it was removed, and its messages are still there"
+                );
+                return Err(StoreError::Refused { reason });
+            }
+            Some(state) => state,
+            None => Arc::new(TopicState::new(&name, queues, batch, compaction)),
+        };
+        if batch {
+            self.batch.insert(topic);
+        }
+        if state.removed.swap(false, Ordering::AcqRel) {
+            state.write_queues.store(queues, Ordering::Release);
+            state.compaction.store(compaction, Ordering::Release);
+            state.writable.store(true, Ordering::Release);
+            state.room.set(None, 0);
+        }
+        state.write_queues.raise(queues, Ordering::AcqRel);
+        pending.insert(topic.to_owned(), config);
+        states.insert(name, Arc::clone(&state));
+        Ok(state)
+    }
+
+    /// Makes a topic different, see [`TopicChange`].
+    pub(crate) fn change(&self, topic: &str, change: TopicChange) -> Result<(), StoreError> {
+        let TopicChange { read_queues, write_queues, perm, max_messages } = change;
+        read_queues.map_or(Ok(()), |queues| check_queues("read_queues", queues))?;
+        write_queues.map_or(Ok(()), |queues| check_queues("write_queues", queues))?;
+        if let Some(perm) = perm.filter(|perm| !(0..16).contains(perm)) {
+            let reason = format!("{perm} is not between 0 and 15");
+            return Err(StoreError::InvalidOption { option: "perm", reason });
+        }
+        max_messages.filter(|most| *most > 0).map_or(Ok(()), |most| check_quota(topic, Some(most)))?;
+        let mut pending = self.pending.lock();
+        let not_found = || StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None };
+        let state = self.get(topic).ok_or_else(not_found)?;
+        let listed = self.config(&pending, topic);
+        let mut config = listed.unwrap_or_else(|| TopicConfig::new(topic, state.write_queues() as i32));
+        config.read_queues = read_queues.map_or(config.read_queues, |queues| queues as i32);
+        config.write_queues = write_queues.map_or(config.write_queues, |queues| queues as i32);
+        config.perm = perm.unwrap_or(config.perm);
+        match max_messages {
+            Some(0) => drop(config.attributes.remove(TopicConfig::MAX_MESSAGES)),
+            Some(most) => {
+                drop(config.attributes.insert(TopicConfig::MAX_MESSAGES.to_owned(), most.to_string()));
+            }
+            None => {}
+        }
+        state.write_queues.store(count(config.write_queues), Ordering::Release);
+        state.writable.store(config.perm & PERM_WRITE != 0, Ordering::Release);
+        pending.insert(topic.to_owned(), config);
+        Ok(())
+    }
+
+    /// How many messages `topic` may hold.
+    pub(crate) fn max_messages(&self, topic: &str) -> Option<u64> {
+        self.listed(topic)?.max_messages()
+    }
+
+    /// Removes topics that there are and groups, with what groups know of them; durable when it returns.
+    pub(crate) fn remove(&self, topics: &[&str], groups: &[&str]) -> Result<(), StoreError> {
+        let mut pending = self.pending.lock();
+        let removed = topics.iter().filter_map(|topic| self.get(topic)).collect::<Vec<_>>();
+        let place = self.meta.remove(topics, groups)?;
+        for topic in topics {
+            pending.remove(*topic);
+        }
+        for state in removed {
+            state.removed.store(true, Ordering::Release);
+        }
+        drop(pending);
+        self.meta.sync(place)
+    }
+
+    /// Attributes of `topic`.
+    pub(crate) fn attributes(&self, topic: &str) -> Vec<(String, String)> {
+        let attributes = self.listed(topic).map(|topic| topic.attributes).unwrap_or_default();
+        attributes.into_iter().collect()
+    }
+
+    /// Writes topics that are not in the metadata log yet; durable when this returns, as is what others wrote there.
+    pub(crate) fn store(&self) -> Result<(), StoreError> {
+        let mut pending = self.pending.lock();
+        if !pending.is_empty() {
+            let configs: Vec<TopicConfig> = pending.values().cloned().collect();
+            self.meta.put_topics(&configs)?;
+            pending.clear();
+        }
+        drop(pending);
+        self.meta.sync(self.meta.place())
+    }
+}
+
+fn check_queues(option: &'static str, queues: u32) -> Result<(), StoreError> {
+    if (1..=65_536).contains(&queues) {
+        return Ok(());
+    }
+    Err(StoreError::InvalidOption { option, reason: format!("{queues} is not between 1 and 65536") })
+}
+
+/// Whether a topic can have this quota; `None` is no number.
+fn check_quota(topic: &str, most: Option<u64>) -> Result<(), StoreError> {
+    let invalid = |reason| Err(StoreError::InvalidOption { option: "max_messages", reason });
+    let exempt = [RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX];
+    if exempt.iter().any(|prefix| topic.starts_with(prefix)) {
+        return invalid(format!(
+            "topic {topic} is none of the program's own: what goes there must not get lost"
+        ));
+    }
+    match most {
+        Some(most) if most <= 1 << 53 => Ok(()),
+        Some(most) => invalid(format!("{most} is not between 0 and 2^53")),
+        None => invalid("it is a whole number from 1 on".to_owned()),
+    }
+}
+
+/// The queue of a message that replaces others by its key: the same key always goes to the same one.
+/// The hash is that of Java's strings over the whole `KEYS` property, its absolute value modulo the
+/// number of queues, as RocketMQ's own examples do.
+pub(crate) fn by_key(topic: &TopicState, message: &NewMessage<'_>) -> Option<i32> {
+    if !topic.is_compaction() {
+        return None;
+    }
+    let hash = java_hash(Properties::new(message.properties).get(KEYS)?).checked_abs().unwrap_or(0);
+    Some(hash % topic.write_queues().max(1) as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_queue_has_a_counter_of_its_own() {
+        let offsets = Offsets::default();
+        for index in 0..=u16::MAX {
+            assert_eq!(
+                offsets.at(index).next.fetch_add(i64::from(index) + 1, Ordering::Relaxed),
+                0,
+                "{index}"
+            );
+        }
+        assert!(
+            (0..=u16::MAX)
+                .all(|index| offsets.at(index).next.load(Ordering::Relaxed) == i64::from(index) + 1)
+        );
+    }
+}

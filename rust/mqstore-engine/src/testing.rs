@@ -1,0 +1,127 @@
+//! Helpers for the tests of this crate and of the crates above, with the names that those tests use most.
+
+use std::path::PathBuf;
+
+pub use std::path::Path;
+pub use std::sync::Arc;
+
+pub use mqstore_base::error::StoreError;
+pub use mqstore_base::files::StoreFiles;
+pub use mqstore_base::message::{Appended, NewMessage, StoredRecord, encode_properties};
+pub use mqstore_base::options::{OpenMode, StoreOptions};
+pub use mqstore_io::{Clock, ManualClock, OsVfs, SimVfs, SystemClock, Vfs};
+
+pub use crate::Store;
+
+/// A store's surroundings: where it lives and by which clock.
+pub struct World {
+    /// The file system.
+    pub vfs: Arc<dyn Vfs>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// The store's folder.
+    pub path: PathBuf,
+    /// Removes a real folder at the end of the test.
+    pub _folder: Option<tempfile::TempDir>,
+}
+
+impl World {
+    /// In memory, with a clock that stands still until told.
+    pub fn simulated() -> (Self, Arc<SimVfs>, Arc<ManualClock>) {
+        let vfs = Arc::new(SimVfs::default());
+        let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+        vfs.create_dir_all(Path::new("/data")).unwrap();
+        vfs.sync_dir(Path::new("/")).unwrap();
+        let world =
+            Self { vfs: vfs.clone(), clock: clock.clone(), path: "/data/store".into(), _folder: None };
+        (world, vfs, clock)
+    }
+
+    /// On the machine's own file system.
+    pub fn real() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self {
+            vfs: Arc::new(OsVfs::new()),
+            clock: Arc::new(SystemClock::new()),
+            path: folder.path().join("store"),
+            _folder: Some(folder),
+        }
+    }
+
+    /// The same place on what a crash left of it.
+    pub fn on(&self, vfs: Arc<dyn Vfs>) -> Self {
+        Self { vfs, clock: self.clock.clone(), path: self.path.clone(), _folder: None }
+    }
+
+    /// Opens the store.
+    pub fn open(&self, mode: OpenMode, options: &StoreOptions) -> Result<Store, StoreError> {
+        Store::open(self.vfs.clone(), self.clock.clone(), &self.path, mode, options)
+    }
+
+    /// Paths of the store.
+    pub fn files(&self) -> StoreFiles {
+        StoreFiles::new(self.vfs.clone(), self.clock.clone(), &self.path)
+    }
+}
+
+/// Small files, so that a few messages roll them; no threads.
+pub fn small() -> StoreOptions {
+    StoreOptions {
+        segment_bytes: 16 << 10,
+        queue_file_entries: 10,
+        index_slots: 7,
+        index_entries: 50,
+        dispatch_threads: Some(0),
+        compaction_log_file_bytes: 4096,
+        compaction_queue_file_bytes: 46 * 8,
+        ..StoreOptions::default()
+    }
+}
+
+/// Appends a message with one key and one tag.
+pub fn put(store: &Store, topic: &str, queue_id: i32, body: &[u8], key: &str) -> Appended {
+    let properties = encode_properties([key], Some("T"), None, [("n", "1")]).unwrap();
+    store.append(&message(topic, Some(queue_id), body, &properties)).unwrap()
+}
+
+/// A message with these properties.
+pub fn message<'a>(
+    topic: &'a str,
+    queue_id: Option<i32>,
+    body: &'a [u8],
+    properties: &'a [u8],
+) -> NewMessage<'a> {
+    NewMessage {
+        topic,
+        body,
+        properties,
+        unique_key: None,
+        queue_id,
+        flag: 0,
+        born_timestamp_ms: None,
+        durable: false,
+    }
+}
+
+/// A message without properties of its own for queue 0.
+pub fn plain<'a>(topic: &'a str, body: &'a [u8]) -> NewMessage<'a> {
+    message(topic, Some(0), body, &[])
+}
+
+/// Everything in a queue: offsets and bodies.
+pub fn read_all(store: &Store, topic: &str, queue_id: i32) -> Vec<(i64, Vec<u8>)> {
+    let mut cursor = store.read(topic, queue_id, None, None, None).unwrap();
+    let mut found = Vec::new();
+    loop {
+        let batch = cursor.next_batch(3).unwrap();
+        if batch.is_empty() {
+            return found;
+        }
+        found.extend(batch.iter().map(|record| (record.queue_offset, body(record))));
+    }
+}
+
+/// The body of a record.
+pub fn body(record: &StoredRecord) -> Vec<u8> {
+    record.view().unwrap().body.to_vec()
+}

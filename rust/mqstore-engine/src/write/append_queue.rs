@@ -1,0 +1,329 @@
+//! Appends of many who wait for them without a thread each.
+//!
+//! ```text
+//! who appends     put, put, put        put, put ...                   called with what became of it
+//! one thread              append all three, one sync   append all that came meanwhile, one sync ...
+//! ```
+//!
+//! Requests are appended in the order of their numbers, each as [`Store::append`] or [`Store::append_many`] would,
+//! and what they answer reaches their calls: of those that are to be durable once one sync has covered them all, of
+//! the others at once. A request that fails takes nobody with it, unless it stops the store.
+//!
+//! Across threads: any number of them put, one takes a step at a time. Across a crash: a request that was not
+//! answered is there whole, as far as its call would be, or not at all. No thread is started here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::mem;
+use std::path::PathBuf;
+
+use mqstore_io::sync::{Condvar, Mutex};
+
+use super::transactional::Marks;
+use super::writer::{Returns, Writer};
+use crate::Store;
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{Appended, NewMessage};
+
+/// A message that owns what it is made of; see [`NewMessage`] for the fields.
+pub struct OwnedMessage {
+    /// The body, in whatever holds it.
+    pub body: Box<dyn AsRef<[u8]> + Send + Sync>,
+    /// The properties in RocketMQ's text form.
+    pub properties: Vec<u8>,
+    /// The unique key when the caller gives one.
+    pub unique_key: Option<String>,
+    /// The application's flag.
+    pub flag: i32,
+    /// When the message was made, in epoch milliseconds.
+    pub born_timestamp_ms: Option<i64>,
+}
+
+/// What is appended by one call.
+pub struct AppendRequest {
+    /// The topic of all messages.
+    pub topic: String,
+    /// Their queue; `None` takes the topic's queues in turn.
+    pub queue_id: Option<i32>,
+    /// Whether it is answered once a sync covers them, whatever the store's durability.
+    pub durable: bool,
+    /// Whether they are appended as by [`Store::append_many`]; else there is one.
+    pub many: bool,
+    /// The messages.
+    pub messages: Vec<OwnedMessage>,
+}
+
+/// What is called with what became of a request, by the thread that steps: it must be short and not panic.
+pub type AppendDone = Box<dyn FnOnce(Result<Vec<Appended>, StoreError>) + Send>;
+
+/// See the head of this module.
+pub struct AppendQueue {
+    path: PathBuf,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: BTreeMap<u64, (AppendRequest, AppendDone)>,
+    ended: bool,
+}
+
+/// A request that has its place and waits for a sync.
+struct Unsynced {
+    done: AppendDone,
+    appended: Vec<Appended>,
+    end: u64,
+}
+
+impl AppendRequest {
+    /// The messages as the store takes them.
+    fn messages(&self) -> Vec<NewMessage<'_>> {
+        let whole = self.messages.iter().map(|message| NewMessage {
+            topic: &self.topic,
+            body: (*message.body).as_ref(),
+            properties: &message.properties,
+            unique_key: message.unique_key.as_deref(),
+            queue_id: self.queue_id,
+            flag: message.flag,
+            born_timestamp_ms: message.born_timestamp_ms,
+            durable: self.durable,
+        });
+        whole.collect()
+    }
+
+    /// Bytes of bodies and properties.
+    pub fn bytes(&self) -> u64 {
+        let bytes =
+            |message: &OwnedMessage| ((*message.body).as_ref().len() + message.properties.len()) as u64;
+        self.messages.iter().map(bytes).fold(0, u64::saturating_add)
+    }
+}
+
+impl AppendQueue {
+    /// An empty queue for appends to `store`.
+    pub fn new(store: &Store) -> Self {
+        Self { path: store.path().to_path_buf(), state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Leaves a request; `done` is called once. Numbers ascend.
+    pub fn put(&self, number: u64, request: AppendRequest, done: AppendDone) {
+        let mut state = self.state.lock();
+        if state.ended {
+            drop(state);
+            done(Err(StoreError::Closed { path: self.path.clone() }));
+            return;
+        }
+        state.waiting.insert(number, (request, done));
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Takes a request back of which nothing was done; whether it was still there. Its call is not made then.
+    pub fn take_back(&self, number: u64) -> bool {
+        self.state.lock().waiting.remove(&number).is_some()
+    }
+
+    /// Has [`Self::run`] return once all that is there is appended; what is put later is refused.
+    pub fn end(&self) {
+        self.state.lock().ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Appends to `store` what is put, until [`Self::end`]; for a thread that has nothing else to do.
+    pub fn run(&self, store: &Store) {
+        loop {
+            let mut state = self.state.lock();
+            while state.waiting.is_empty() {
+                if state.ended {
+                    return;
+                }
+                self.changed.wait(&mut state);
+            }
+            let taken = mem::take(&mut state.waiting);
+            drop(state);
+            append_all(store, taken.into_values());
+        }
+    }
+
+    /// Appends to `store` all that is there now.
+    pub fn step(&self, store: &Store) {
+        let taken = mem::take(&mut self.state.lock().waiting);
+        append_all(store, taken.into_values());
+    }
+}
+
+impl fmt::Debug for AppendQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AppendQueue")
+            .field("waiting", &self.state.lock().waiting.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Appends requests in their order, with one sync for all that want one.
+fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, AppendDone)>) {
+    let mut unsynced = Vec::new();
+    let mut syncing = None;
+    for (request, done) in requests {
+        let writer = match store.writer("append") {
+            Ok(writer) => writer,
+            Err(error) => {
+                done(Err(error));
+                continue;
+            }
+        };
+        match append(writer, &request) {
+            Ok((appended, end)) if writer.is_to_sync(request.durable) && !appended.is_empty() => {
+                unsynced.push(Unsynced { done, appended, end });
+                syncing = Some(writer);
+            }
+            Ok((appended, _)) => done(Ok(appended)),
+            Err(error) => done(Err(error)),
+        }
+    }
+    let (Some(writer), Some(last)) = (syncing, unsynced.last()) else { return };
+    // Covers those before it; if it fails, each gets an error of its own.
+    let _ = writer.synced(last.end);
+    for Unsynced { done, mut appended, end } in unsynced {
+        let outcome = writer.synced(end).map(|()| {
+            for one in &mut appended {
+                one.durable = true;
+            }
+            appended
+        });
+        done(outcome);
+    }
+}
+
+/// Where the messages of a request went, and where the last record ends.
+fn append(writer: &Writer, request: &AppendRequest) -> Result<(Vec<Appended>, u64), StoreError> {
+    let messages = request.messages();
+    let appended = match messages.as_slice() {
+        [one] if !request.many => vec![writer.append_one(one, Returns::Placed)?],
+        all => writer.append_all(all, Marks::None, Returns::Placed)?,
+    };
+    let end = appended.last().map_or(0, |last| last.commit_log_offset + u64::from(last.size));
+    Ok((appended, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mqstore_io::Fault;
+    use mqstore_io::sim::OperationKind;
+
+    use super::*;
+    use crate::testing::{World, put as put_one, small};
+    use mqstore_base::options::{OpenMode, StoreOptions};
+
+    type Answers = Arc<Mutex<Vec<(u64, Result<Vec<Appended>, StoreError>)>>>;
+
+    fn request(topic: &str, bodies: &[&[u8]], durable: bool) -> AppendRequest {
+        let message = |body: &&[u8]| OwnedMessage {
+            body: Box::new(body.to_vec()),
+            properties: Vec::new(),
+            unique_key: None,
+            flag: 7,
+            born_timestamp_ms: None,
+        };
+        AppendRequest {
+            topic: topic.to_owned(),
+            queue_id: Some(0),
+            durable,
+            many: bodies.len() != 1,
+            messages: bodies.iter().map(message).collect(),
+        }
+    }
+
+    fn put(queue: &AppendQueue, answers: &Answers, number: u64, request: AppendRequest) {
+        let answers = Arc::clone(answers);
+        queue.put(number, request, Box::new(move |answer| answers.lock().push((number, answer))));
+    }
+
+    #[test]
+    fn all_that_wait_share_a_sync_and_are_appended_in_order() {
+        let world = World::real();
+        let store = world.open(OpenMode::Create, &small()).unwrap();
+        let (queue, answers) = (AppendQueue::new(&store), Answers::default());
+        put(&queue, &answers, 1, request("a", &[b"one"], true));
+        put(&queue, &answers, 2, request("a", &[b"two", b"three"], false));
+        put(&queue, &answers, 3, request("a b", &[b"no topic"], true));
+        put(&queue, &answers, 4, request("a", &[b"taken back"], true));
+        put(&queue, &answers, 5, request("a", &[b"four"], true));
+        put(&queue, &answers, 6, request("a", &[], true));
+        assert!(queue.take_back(4) && !queue.take_back(4));
+        assert_eq!(store.stats().unwrap().appends, 0);
+        queue.step(&store);
+        assert!(!queue.take_back(1));
+        let mut answers = mem::take(&mut *answers.lock());
+        // Who wants no sync does not wait for one.
+        assert_eq!(answers.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2, 3, 6, 1, 5]);
+        answers.sort_by_key(|(number, _)| *number);
+        let offsets: Vec<_> = answers
+            .iter()
+            .map(|(_, answer)| {
+                answer.as_ref().map(|all| all.iter().map(|one| one.queue_offset).collect::<Vec<_>>()).ok()
+            })
+            .collect();
+        assert_eq!(offsets, [Some(vec![0]), Some(vec![1, 2]), None, Some(vec![3]), Some(vec![])]);
+        assert!(matches!(answers[2].1, Err(StoreError::InvalidMessage { .. })));
+        for at in [0, 3] {
+            assert!(answers[at].1.as_ref().is_ok_and(|all| all.iter().all(|one| one.durable)));
+        }
+        let last = &answers[3].1.as_ref().unwrap()[0];
+        assert!(store.stats().unwrap().durable_offset >= last.commit_log_offset + u64::from(last.size));
+        store.close().unwrap();
+    }
+
+    #[test]
+    fn a_thread_runs_until_the_end_and_what_comes_later_is_refused() {
+        for durability in [
+            mqstore_base::options::Durability::Sync,
+            mqstore_base::options::Durability::Async,
+            mqstore_base::options::Durability::Pooled,
+        ] {
+            let world = World::real();
+            let store = world.open(OpenMode::Create, &StoreOptions { durability, ..small() }).unwrap();
+            let (queue, answers) = (AppendQueue::new(&store), Answers::default());
+            std::thread::scope(|scope| {
+                scope.spawn(|| queue.run(&store));
+                for number in 0..200 {
+                    put(&queue, &answers, number, request("a", &[b"body"], number % 2 == 0));
+                }
+                queue.end();
+            });
+            put(&queue, &answers, 200, request("a", &[b"too late"], false));
+            let answers = mem::take(&mut *answers.lock());
+            assert_eq!(answers.len(), 201);
+            for (number, answer) in answers {
+                match answer {
+                    Ok(all) => assert_eq!(all[0].queue_offset, number as i64),
+                    Err(error) => assert!(number == 200 && matches!(error, StoreError::Closed { .. })),
+                }
+            }
+            store.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_failed_sync_reaches_all_who_wait_for_it() {
+        let (world, sim, _) = World::simulated();
+        let store = world.open(OpenMode::Create, &small()).unwrap();
+        put_one(&store, "a", 0, b"makes the segment", "k");
+        let (queue, answers) = (AppendQueue::new(&store), Answers::default());
+        for number in 0..3 {
+            put(&queue, &answers, number, request("a", &[b"body"], true));
+        }
+        sim.inject(Fault::nth(1).on(&[OperationKind::Sync, OperationKind::MapFlush]).sticky());
+        queue.step(&store);
+        assert_eq!(answers.lock().len(), 3);
+        assert!(answers.lock().iter().all(|(_, answer)| matches!(answer, Err(StoreError::Poisoned { .. }))));
+        sim.clear_faults();
+        let _ = store.close();
+        put(&queue, &answers, 4, request("a", &[b"body"], true));
+        queue.step(&store);
+        assert!(matches!(answers.lock()[3].1, Err(StoreError::Closed { .. })));
+    }
+}

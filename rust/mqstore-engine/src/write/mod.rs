@@ -1,0 +1,14 @@
+//! Appends: one message, a batch, raw copies of records, and transactions.
+//!
+//! [`writer::Writer`] owns the log, the queues, the index and the threads of a store that is open for writing.
+
+pub(crate) mod append_queue;
+pub(crate) mod inner_batch;
+pub(crate) mod nonblocking;
+pub(crate) mod pending_records;
+pub(crate) mod raw_append;
+pub mod rebuild;
+pub(crate) mod staged_batch;
+pub(crate) mod transactional;
+pub(crate) mod waiting;
+pub(crate) mod writer;

@@ -1,0 +1,174 @@
+//! What a thread that must not wait may do itself, such as one that runs an event loop.
+//!
+//! Whoever asks learns before a call whether it may have to wait: for a segment to be made, for a sync, for
+//! others, or for much work. The answers look at what is so now. Another thread may change it before the call, which
+//! then takes longer and is right all the same; and nobody knows beforehand when the system lets a thread wait
+//! that writes to memory.
+
+use std::time::Duration;
+
+use super::writer::{Returns, Writer};
+use crate::Store;
+use crate::store::Side;
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{Appended, NewMessage};
+use mqstore_base::options::Durability;
+
+/// Bytes that are copied, or whose queue entries are made, without asking another thread: some tenths of a
+/// millisecond.
+const SMALL_BYTES: u64 = 256 << 10;
+
+/// What a record has beside body, properties and topic, and some more.
+const RECORD_BYTES: u64 = 256;
+
+impl Store {
+    /// Appends one message if that waits for nobody; `None` when it may, and nothing was done then.
+    ///
+    /// A message that is to be durable, in whatever way, always waits.
+    pub fn append_at_once(&self, message: &NewMessage<'_>) -> Result<Option<Appended>, StoreError> {
+        let writer = self.writer("append")?;
+        if !writer.appends_at_once(std::slice::from_ref(message)) {
+            return Ok(None);
+        }
+        writer.append_one(message, Returns::Synced).map(Some)
+    }
+
+    /// As [`Self::append_at_once`], for [`Store::append_many`].
+    pub fn append_many_at_once(
+        &self,
+        messages: &[NewMessage<'_>],
+    ) -> Result<Option<Vec<Appended>>, StoreError> {
+        let writer = self.writer("append")?;
+        if !writer.appends_at_once(messages) {
+            return Ok(None);
+        }
+        writer.append_many(messages).map(Some)
+    }
+
+    /// Whether a look at a queue has little to do before: queues are built but for what was appended just now.
+    /// A store that is open for reading has files to look at, however little changed.
+    pub fn looks_at_once(&self) -> bool {
+        match &self.inner.side {
+            Side::Writer(writer, _) => {
+                let end = writer.log.appended().min(writer.dispatcher.limit());
+                end.saturating_sub(writer.dispatcher.position()) <= SMALL_BYTES
+            }
+            Side::Reader(_) => false,
+        }
+    }
+
+    /// Which of `waits` are over: a message at or behind this offset of this queue can be read. One look for all of
+    /// them, which waits for nobody but those who build the queues.
+    ///
+    /// # Errors
+    /// Those of [`Store::wait`].
+    pub fn arrived(&self, waits: &[(String, i32, i64)]) -> Result<Vec<bool>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        view.catch_up()?;
+        let over = |(topic, queue_id, offset): &(String, i32, i64)| {
+            Ok(view.bounds(topic, *queue_id)?.is_some_and(|(_, max)| max > *offset))
+        };
+        waits.iter().map(over).collect()
+    }
+
+    /// As [`Store::wait`] with no time at all, for one of [`Self::arrived`].
+    pub fn has_arrived(&self, topic: &str, queue_id: i32, offset: i64) -> Result<bool, StoreError> {
+        self.wait(topic, queue_id, offset, Duration::ZERO)
+    }
+}
+
+impl Writer {
+    /// Whether these may be appended without waiting.
+    fn appends_at_once(&self, messages: &[NewMessage<'_>]) -> bool {
+        let options = &self.options;
+        let wants_sync = messages.iter().any(|message| message.durable);
+        let bytes = messages.iter().map(|message| {
+            (message.body.len() + message.properties.len() + message.topic.len()) as u64 + RECORD_BYTES
+        });
+        let bytes = bytes.fold(0_u64, u64::saturating_add);
+        // Where appends dispatch, there may be much to dispatch. A topic that an append makes costs files.
+        !self.is_to_sync(wants_sync)
+            && options.dispatch_threads != Some(0)
+            && bytes <= SMALL_BYTES
+            && !self.is_far_behind()
+            && (options.durability != Durability::Pooled || self.log.pool_has_room_for(bytes))
+            && self.log.is_ready_for(bytes, self.files.clock.now_ms())
+            && messages.iter().all(|message| self.topics.get(message.topic).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, plain, put, small};
+    use mqstore_base::options::{OpenMode, StoreOptions};
+
+    /// Dispatched by threads, which appends leave it to.
+    fn options() -> StoreOptions {
+        StoreOptions { dispatch_threads: None, ..small() }
+    }
+
+    #[test]
+    fn an_append_that_may_wait_is_not_made() {
+        let world = World::real();
+        let store = world.open(OpenMode::Create, &options()).unwrap();
+        let at_once = |message: &NewMessage<'_>| store.append_at_once(message).unwrap().is_some();
+        assert!(!at_once(&plain("a", b"there is no segment and no topic")));
+        put(&store, "a", 0, b"makes both", "k");
+        assert!(at_once(&plain("a", b"body")));
+        assert!(!at_once(&plain("b", b"no such topic")));
+        assert!(!at_once(&NewMessage { durable: true, ..plain("a", b"body") }));
+        assert!(!at_once(&plain("a", &[0; 15 << 10])), "the segment is nearly full then");
+        let many = store.append_many_at_once(&[plain("a", b"x"), plain("a", b"y")]).unwrap().unwrap();
+        assert_eq!(many.iter().map(|one| one.queue_offset).collect::<Vec<_>>(), [2, 3]);
+        assert!(store.append_many_at_once(&vec![plain("a", b"x"); 60]).unwrap().is_none());
+        let mut made = 4;
+        while at_once(&plain("a", &[0; 100])) {
+            made += 1;
+        }
+        let stats = store.stats().unwrap();
+        assert_eq!((stats.segments, stats.appends), (1, made));
+        assert!(stats.log_max_offset > 12 << 10);
+        store.close().unwrap();
+    }
+
+    #[test]
+    fn a_store_that_syncs_or_dispatches_each_append_makes_none_at_once() {
+        for options in [
+            StoreOptions { durability: Durability::Sync, ..options() },
+            StoreOptions { dispatch_threads: Some(0), ..options() },
+        ] {
+            let world = World::real();
+            let store = world.open(OpenMode::Create, &options).unwrap();
+            put(&store, "a", 0, b"body", "k");
+            assert_eq!(store.append_at_once(&plain("a", b"body")).unwrap(), None);
+            store.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn looks_and_reads_near_the_end_are_told_from_others() {
+        let world = World::real();
+        let store = world.open(OpenMode::Create, &options()).unwrap();
+        for _ in 0..100 {
+            put(&store, "a", 0, &[7; 1000], "k");
+        }
+        let cursor = |start| store.read("a", 0, Some(start), None, None).unwrap();
+        assert!(!cursor(0).is_near_end(16 << 10).unwrap());
+        assert!(cursor(95).is_near_end(16 << 10).unwrap());
+        assert!(cursor(100).is_near_end(0).unwrap());
+        assert!(store.looks_at_once());
+        let waits = [("a", 0, 99), ("a", 0, 100), ("b", 0, 0)];
+        let waits = waits.map(|(topic, queue, offset)| (topic.to_owned(), queue, offset));
+        assert_eq!(store.arrived(&waits).unwrap(), [true, false, false]);
+        assert!(store.has_arrived("a", 0, 99).unwrap());
+
+        let beside = world.open(OpenMode::Read, &options()).unwrap();
+        assert_eq!(beside.arrived(&waits).unwrap(), [true, false, false]);
+        assert!(!beside.looks_at_once());
+        assert!(!beside.read("a", 0, Some(99), None, None).unwrap().is_near_end(u64::MAX).unwrap());
+        store.close().unwrap();
+        assert!(matches!(store.arrived(&waits), Err(StoreError::Closed { .. })));
+    }
+}

@@ -1,0 +1,63 @@
+//! Rebuild of queues and index from the log while the store is in use.
+//!
+//! The new files are built next to the old ones; dispatch and flush pause only while the last records are added and
+//! the files are swapped. If the swap fails half-way, the store is poisoned, because memory and disk may disagree.
+
+use std::sync::Arc;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::progress::{Progress, ProgressWatcher};
+use mqstore_log::commit_log::SegmentList;
+use mqstore_log::recovery::{RebuildReport, Rebuilding, WhatToRebuild};
+
+use super::writer::Writer;
+use crate::Store;
+use crate::read::view::View;
+
+impl Store {
+    /// Makes queues and index anew from the log, while the store is in use: appends and
+    /// reads go on, and wait while the new files take the place of the old ones.
+    pub fn rebuild(&self, watcher: ProgressWatcher<'_>) -> Result<RebuildReport, StoreError> {
+        self.writer("rebuild its queues")?.rebuild(watcher)
+    }
+}
+
+impl Writer {
+    fn rebuild(&self, watcher: ProgressWatcher<'_>) -> Result<RebuildReport, StoreError> {
+        let Some(_one) = self.rebuilding.try_lock() else {
+            return Err(StoreError::Busy { reason: "the store is being rebuilt already".into() });
+        };
+        let seen = self.catch_up()?;
+        let list = self.log.list();
+        let helpers = self.options.dispatch_workers(&self.files.vfs.environment()).saturating_sub(1);
+        let what = WhatToRebuild { list: Arc::clone(&list), rules: self.dispatcher.rules().clone(), helpers };
+        let made = Rebuilding::begin(&self.files, (&self.queues, &self.index), what)?;
+        let mut watch = |reached| self.check().and_then(|()| tell(watcher, &list, reached, seen));
+        let built = made.build_to(&list, seen, &mut watch).and_then(|()| {
+            // A flush dispatches: it comes before or after.
+            self.flusher.while_idle(|| {
+                self.dispatcher.paused(|end| {
+                    made.build_to(&self.log.list(), end, &mut |_| Ok(()))?;
+                    self.take_over(&made).map(|()| end)
+                })
+            })
+        });
+        let end = built.inspect_err(|_| made.abandon())?;
+        let report = made.report(end);
+        self.flusher.flush_all(false)?;
+        Ok(report)
+    }
+
+    /// Puts what was made in place, while nothing is dispatched and nothing synced.
+    fn take_over(&self, made: &Rebuilding) -> Result<(), StoreError> {
+        made.swap()?;
+        let reloaded = self.queues.reload(self.log.list().min_offset()).and_then(|()| self.index.reload());
+        // Memory and disk may disagree now.
+        reloaded.map_err(|error| self.log.poison("using rebuilt queues", &error.to_string()))
+    }
+}
+
+fn tell(watcher: ProgressWatcher<'_>, list: &SegmentList, reached: u64, end: u64) -> Result<(), StoreError> {
+    let start = list.min_offset();
+    watcher(Progress { done_bytes: reached.saturating_sub(start), total_bytes: end - start })
+}

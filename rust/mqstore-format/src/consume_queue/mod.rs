@@ -1,0 +1,5 @@
+//! Entries of consume queues: 20-byte units, 46-byte batch units, and the extension file.
+
+pub mod batch_cq;
+pub mod cq;
+pub mod cq_ext;

@@ -1,0 +1,243 @@
+//! A store's directory copied to a new folder.
+//!
+//! Owns `OUT.partial`, which gets the name `OUT` once all of it is there and durable; what a stop left under that
+//! name is removed by the next copy. Nobody may write the source meanwhile; who does is noticed.
+//!
+//! ```text
+//! every file and folder       copied: blocks shared where the file system can, holes kept, synced
+//! mqstore/live, tmp, jobs     left out: they mean nothing in a copy
+//! a link, a pipe, a device    refused: what a link leads to would be shared with the source
+//! ```
+//!
+//! A log in folders of its own (`mqstore/paths`) is refused, too.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_io::vfs::parent_dir;
+use mqstore_io::{Access, FileKind, FileStat, VfsFile, switch};
+
+use crate::repair::log::copy_bytes;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::live_page::writer_pid;
+use mqstore_base::progress::Progress;
+use mqstore_base::progress::ProgressWatcher;
+
+/// A copy that does not have its name yet.
+#[derive(Debug)]
+pub(crate) struct StagedCopy {
+    /// The copy.
+    pub(crate) files: StoreFiles,
+    /// The name that it is going to have.
+    pub(crate) output: PathBuf,
+}
+
+/// Copies the store at `files` to `output`.
+///
+/// # Errors
+/// [`StoreError::Io`] with `AlreadyExists` when `output` exists; [`StoreError::Locked`] when somebody writes the
+/// store; [`StoreError::Unsupported`] for what cannot be copied; what `watcher` answers; errors of the system.
+/// Nothing of the copy is left then.
+pub fn copy_store(files: &StoreFiles, output: &Path, watcher: ProgressWatcher<'_>) -> Result<(), StoreError> {
+    files.must_be_a_store()?;
+    let copy = StagedCopy::begin(files, output)?;
+    copy.filled_by(|copy| copy_all(files, copy, watcher))?.publish()
+}
+
+/// Copies everything of the store at `files`, which nobody may write, to `copy`.
+pub(crate) fn copy_all(
+    files: &StoreFiles,
+    copy: &StagedCopy,
+    watcher: ProgressWatcher<'_>,
+) -> Result<(), StoreError> {
+    refuse_paths(files)?;
+    refuse_writer(files)?;
+    let seen = tree(files)?;
+    let total_bytes = seen.iter().map(|(_, stat)| stat.len).sum();
+    let mut done_bytes = 0;
+    for (relative, stat) in &seen {
+        let (from, to) = (files.root.join(relative), copy.files.root.join(relative));
+        match stat.kind {
+            FileKind::Directory => copy.files.vfs.create_dir(&to).at(&to, "making a folder of a copy")?,
+            _ => {
+                copy_file(files, &from, &to, stat.len, &mut |bytes| {
+                    done_bytes += bytes;
+                    watcher(Progress { done_bytes, total_bytes })
+                })?;
+            }
+        }
+    }
+    refuse_writer(files)?;
+    let same = |(path, before): &(PathBuf, FileStat)| {
+        let now = files.vfs.stat(&files.root.join(path));
+        now.is_ok_and(|now| {
+            (now.len, now.modified_ms, now.inode) == (before.len, before.modified_ms, before.inode)
+        })
+    };
+    let is_file = |(_, stat): &&(PathBuf, FileStat)| stat.kind == FileKind::File;
+    if !seen.iter().filter(is_file).all(same) {
+        return Err(StoreError::Locked { path: files.lock(), pid: writer_pid(files) });
+    }
+    Ok(())
+}
+
+fn refuse_paths(files: &StoreFiles) -> Result<(), StoreError> {
+    let path = files.side().join("paths");
+    if files.vfs.stat(&path).is_ok() {
+        let reason = "the log lies in folders of its own, which a copy would share; copy them by hand, or work in place";
+        return Err(StoreError::Unsupported { path: files.root.clone(), reason: reason.into() });
+    }
+    Ok(())
+}
+
+fn refuse_writer(files: &StoreFiles) -> Result<(), StoreError> {
+    match files.vfs.lock_holder(&files.lock()).at(&files.lock(), "asking who has the lock")? {
+        Some(holder) => {
+            Err(StoreError::Locked { path: files.lock(), pid: holder.pid.or_else(|| writer_pid(files)) })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Everything that is to be copied, folders before what is in them, relative to the root.
+fn tree(files: &StoreFiles) -> Result<Vec<(PathBuf, FileStat)>, StoreError> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        let path = files.root.join(&folder);
+        for entry in files.vfs.list(&path).at(&path, "listing a folder to copy")? {
+            let relative = folder.join(&entry.name);
+            if is_left_out(&relative) {
+                continue;
+            }
+            match entry.stat.kind {
+                FileKind::Directory => folders.push(relative.clone()),
+                FileKind::File => {}
+                FileKind::Symlink | FileKind::Other => {
+                    let reason = "neither a file nor a folder; only these can be copied: move it away, or work in place";
+                    return Err(StoreError::Unsupported {
+                        path: files.root.join(&relative),
+                        reason: reason.into(),
+                    });
+                }
+            }
+            found.push((relative, entry.stat));
+        }
+    }
+    Ok(found)
+}
+
+/// Another process's live page, staging and jobs mean nothing in a copy.
+fn is_left_out(relative: &Path) -> bool {
+    ["mqstore/live", "mqstore/tmp", "mqstore/jobs", "mqstore/restore"]
+        .iter()
+        .any(|name| relative == Path::new(name))
+}
+
+/// Copies the first `len` bytes of a file, blocks shared where that can be, and syncs the copy.
+pub(crate) fn copy_file(
+    files: &StoreFiles,
+    from: &Path,
+    to: &Path,
+    len: u64,
+    step: &mut dyn FnMut(u64) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let source = files.vfs.open(from, Access::Read).at(from, "opening a file to copy")?;
+    copy_open_file(files, (from, &*source), to, len, step)
+}
+
+/// As [`copy_file`], of a file that is open, whatever its name is by now.
+pub(crate) fn copy_open_file(
+    files: &StoreFiles,
+    (from, source): (&Path, &dyn VfsFile),
+    to: &Path,
+    len: u64,
+    step: &mut dyn FnMut(u64) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let whole = source.len().at(from, "looking at a file to copy")? == len;
+    let target: Arc<dyn VfsFile> = match files.vfs.reflink(from, to) {
+        Ok(target) if whole && target.len().is_ok_and(|copied| copied == len) => {
+            step(len)?;
+            target
+        }
+        shared => {
+            if shared.is_ok() {
+                files.vfs.remove_file(to).at(to, "making a copy")?;
+            }
+            let target = files.vfs.create_new(to).at(to, "making a copy")?;
+            copy_bytes(source, &*target, 0..len, step, (from, to))?;
+            target
+        }
+    };
+    switch::step("copy.sync_file", || target.sync_all()).at(to, "syncing a copy")
+}
+
+impl StagedCopy {
+    /// Makes the empty folder `OUT.partial`.
+    pub(crate) fn begin(files: &StoreFiles, output: &Path) -> Result<Self, StoreError> {
+        if files.vfs.stat(output).is_ok() {
+            let taken = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+            return Err(StoreError::io(output, "making a copy, which needs a new folder", taken));
+        }
+        let mut name = output.file_name().unwrap_or_default().to_os_string();
+        name.push(".partial");
+        let partial = output.with_file_name(name);
+        match files.vfs.remove_dir_all(&partial) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StoreError::io(&partial, "removing what a stop left", error));
+            }
+            _ => {}
+        }
+        files.vfs.create_dir_all(&partial).at(&partial, "making the folder of a copy")?;
+        let staged = StoreFiles::new(Arc::clone(&files.vfs), Arc::clone(&files.clock), &partial);
+        Ok(Self { files: staged, output: output.to_path_buf() })
+    }
+
+    /// Runs `fill`, and removes what is there when that fails.
+    pub(crate) fn filled_by<T>(
+        self,
+        fill: impl FnOnce(&Self) -> Result<T, StoreError>,
+    ) -> Result<Filled<T>, StoreError> {
+        match fill(&self) {
+            Ok(value) => Ok(Filled { copy: self, value }),
+            Err(error) => {
+                // What stays is removed by the next copy to this place.
+                let _ = self.files.vfs.remove_dir_all(&self.files.root);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A copy that is whole.
+pub(crate) struct Filled<T> {
+    copy: StagedCopy,
+    value: T,
+}
+
+impl<T> Filled<T> {
+    /// Makes its names durable, and gives it its own.
+    pub(crate) fn publish(self) -> Result<T, StoreError> {
+        let StagedCopy { files, output } = &self.copy;
+        let vfs = &files.vfs;
+        let mut folders = vec![files.root.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in vfs.list(&folder).at(&folder, "listing a copy")? {
+                if entry.stat.kind == FileKind::Directory {
+                    folders.push(folder.join(&entry.name));
+                }
+            }
+            switch::step("copy.sync_folder", || vfs.sync_dir(&folder))
+                .at(&folder, "syncing a folder of a copy")?;
+        }
+        vfs.rename_noreplace(&files.root, output).at(output, "naming a copy")?;
+        let above = parent_dir(output);
+        match switch::step("copy.sync_name", || vfs.sync_dir(above)) {
+            // Who may not list the folder above loses the name with the power at most.
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+            outcome => outcome.at(above, "syncing the folder of a copy")?,
+        }
+        Ok(self.value)
+    }
+}

@@ -1,0 +1,118 @@
+//! One store checked by several workers, each a process of its own.
+//!
+//! Owns how the check is shared out, and the files that workers leave for each other in a job's folder; in the store it
+//! changes nothing. The report is that of [`crate::verify`], problem for problem:
+//!
+//! ```text
+//! plan       pieces of the log, as one process would walk them  ->  stretches of it, and where the index is at each
+//! stretch    walks its pieces and puts them together            ->  found   parts, and what is no record between them
+//! index      some index files                                   ->  found   chains and headers that are wrong
+//! assemble   takes the parts in the order of the log, looks at queues, configuration, ...    ->  the report
+//! ```
+//!
+//! What a stretch has found does not hang on what lies before it, but for where its first record begins: it takes the
+//! first one that holds together, as for any piece. Where the stretch before it ends elsewhere, that was none
+//! (a message that looks like a piece of the log), and who assembles walks this stretch itself.
+//!
+//! Workers only write into folders that no other attempt has, and what they wrote is checked by length and checksums
+//! when it is read: any attempt of a step will do, and others may go on writing. The files are not synced: after a
+//! crash of the machine there is no job that reads them.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `model` | plans, steps and answers, which travel as JSON |
+//! | `plan` | whether a store is shared out, and where it is cut |
+//! | `stretch` | a stretch of the log |
+//! | `assemble` | the report |
+//! | `found` | what is found, as a file |
+
+mod assemble;
+mod found;
+mod model;
+mod plan;
+mod stretch;
+
+use std::path::{Path, PathBuf};
+
+pub use assemble::assemble;
+pub use model::{Answer, Plan, Step};
+#[cfg(test)]
+pub(crate) use plan::plan_at;
+pub use plan::{Cut, log_bytes, plan};
+
+use crate::verify::checks::load_index;
+use crate::verify::merged::Watch;
+use found::FoundWriter;
+use model::{Settled, Work};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::StoreOptions;
+use mqstore_base::progress::Progress;
+use mqstore_compaction::check_job_id;
+
+/// Does one step in the folder `attempt`, which must lie in the job's folder and must not exist yet.
+///
+/// `progress` is called now and then; an error that it returns ends the step.
+///
+/// # Errors
+/// [`StoreError::NotAStore`] when this process does not see the job's folder or the store, [`StoreError::Busy`] when
+/// files of the store went away meanwhile, and errors of the system.
+pub fn run_step(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    step: &Step,
+    attempt: &Path,
+    progress: Watch<'_>,
+) -> Result<Answer, StoreError> {
+    let mut found = begin(files, &step.settled, attempt)?;
+    match &step.work {
+        Work::Stretch(stretch) => {
+            stretch::run(files, options, &step.settled, stretch, &mut found, progress)?;
+        }
+        Work::Index { files: names, bytes } => {
+            let index = load_index(&files.clone().for_reading()?, options)?;
+            let mut wrong = Vec::new();
+            for (done, name) in (1..).zip(names) {
+                wrong.extend(index.wrong_files(std::slice::from_ref(name))?);
+                let done_bytes = bytes / names.len().max(1) as u64 * done;
+                progress(Progress { done_bytes, total_bytes: *bytes })?;
+            }
+            found.whole(&wrong)?;
+        }
+    }
+    found.finish()
+}
+
+/// Makes the folder of an attempt, and the file in it.
+fn begin(files: &StoreFiles, settled: &Settled, attempt: &Path) -> Result<FoundWriter, StoreError> {
+    let name = attempt.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    check_job_id(name)?;
+    if attempt.parent() != Some(settled.job.as_path()) {
+        return Err(StoreError::InvalidOption {
+            option: "attempt",
+            reason: format!(
+                "{} does not lie in the job's folder {}",
+                attempt.display(),
+                settled.job.display()
+            ),
+        });
+    }
+    match files.vfs.create_dir(attempt).at(attempt, "creating a folder for what is found") {
+        Err(error) if error.is_gone() => Err(StoreError::NotAStore {
+            path: settled.root.clone(),
+            reason: format!(
+                "the job's folder {} is not there on {}: every worker must see it under the same path, and the job \
+                 must still be running",
+                settled.job.display(),
+                files.vfs.environment().hostname
+            ),
+        }),
+        made => made.and_then(|()| FoundWriter::create(files, attempt, name)),
+    }
+}
+
+/// The file of an answer.
+fn file_of(settled: &Settled, answer: &Answer) -> Result<PathBuf, StoreError> {
+    check_job_id(&answer.folder)?;
+    Ok(found::file_in(&settled.job.join(&answer.folder)))
+}

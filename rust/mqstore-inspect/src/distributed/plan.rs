@@ -1,0 +1,157 @@
+//! Whether the check of a store is shared out, and where its log is cut.
+//!
+//! Owns that decision; writes the positions of consumers into the folder of its attempt, as they are before anything
+//! else is looked at. A cut lies where a piece of the log begins, as one process would walk it; the walk over the index
+//! begins, for each stretch, at the first entry for a record in it or behind it.
+
+use std::path::Path;
+
+use super::begin;
+use super::model::{Plan, Settled, Stretch};
+use crate::verify::checks::{Bounds, load_index};
+use crate::verify::key_walk::MOST_EARLY;
+use crate::verify::parallel_walk::Pieces;
+use crate::verify::positions::Positions;
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::StoreOptions;
+use mqstore_log::commit_log::SegmentList;
+use mqstore_log::index::{EntryPlace, IndexSet};
+
+/// Index files that one step looks at, most of which have 420 MB.
+const INDEX_FILES: usize = 8;
+
+/// When a check is shared out, and among how many.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// How many workers there are; at least so many stretches are made, where the log has as many pieces.
+    pub parts: u32,
+    /// Bytes of a stretch, at most.
+    pub stretch_bytes: u64,
+    /// A store whose log has no more bytes than this is not shared out.
+    pub from_bytes: u64,
+}
+
+/// Bytes of a log that hold data, and whether there is a store around it.
+///
+/// # Errors
+/// [`StoreError::NotAStore`], and errors of the system.
+pub fn log_bytes(files: &StoreFiles) -> Result<(u64, bool), StoreError> {
+    let files = files.clone().for_reading()?;
+    let pieces = Pieces::all(&SegmentList::load(&files)?, u64::MAX);
+    Ok((pieces.iter().map(|(from, to)| to - from).sum(), !files.is_log_alone()))
+}
+
+/// How the check of the store at `files` is shared out; `None` for one that one process should look at.
+///
+/// `job` is the folder that the attempts have theirs in, `attempt` the one of this step, which must not exist yet.
+///
+/// # Errors
+/// As [`super::run_step`].
+pub fn plan(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    cut: Cut,
+    job: &Path,
+    attempt: &Path,
+) -> Result<Option<Plan>, StoreError> {
+    plan_groups(files, options, job, attempt, |pieces| {
+        let bytes: u64 = pieces.iter().map(|(from, to)| to - from).sum();
+        if bytes <= cut.from_bytes {
+            return Vec::new();
+        }
+        let count = bytes.div_ceil(cut.stretch_bytes.max(1)).max(u64::from(cut.parts));
+        groups(pieces, bytes, count)
+    })
+}
+
+/// As [`plan`], cut before the pieces with these numbers.
+#[cfg(test)]
+pub(crate) fn plan_at(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    cuts: impl Fn(usize) -> Vec<usize>,
+    job: &Path,
+    attempt: &Path,
+) -> Result<Option<Plan>, StoreError> {
+    plan_groups(files, options, job, attempt, |pieces| {
+        let mut cuts = cuts(pieces.len());
+        cuts.extend([0, pieces.len()]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts.windows(2).filter_map(|two| pieces.get(two[0]..two[1])).collect()
+    })
+}
+
+/// As [`plan`]; `group` says which pieces of the log each stretch has. Fewer than two stretches are not worth it.
+fn plan_groups(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    job: &Path,
+    attempt: &Path,
+    group: impl FnOnce(&[(u64, u64)]) -> Vec<&[(u64, u64)]>,
+) -> Result<Option<Plan>, StoreError> {
+    let root = files.root.as_path();
+    let files = &files.clone().for_reading()?;
+    let settled = Settled::new(root, job, Bounds::now(files));
+    let mut positions = begin(files, &settled, attempt)?;
+    positions.whole(&Positions::load(files))?;
+    let list = &SegmentList::load(files)?;
+    let pieces = Pieces::all(list, settled.bounds.limit);
+    let groups = &group(&pieces);
+    if groups.len() < 2 {
+        return Ok(None);
+    }
+    let index = load_index(files, options)?;
+    let starts: Vec<u64> = groups.iter().filter_map(|group| group.first()).map(|(start, _)| *start).collect();
+    let Some(entries) = places(&index, &starts)? else { return Ok(None) };
+    let ends = starts.iter().skip(1).copied().chain([u64::MAX]);
+    let stretches = groups.iter().zip(ends).zip(entries);
+    let stretches =
+        stretches.map(|((group, end), entries)| Stretch { runs: Pieces::runs(list, group), end, entries });
+    let names = index.finished_files(settled.bounds.beside);
+    let file_bytes = index.geometry().file_len();
+    let index = names.chunks(INDEX_FILES).map(|names| (names.to_vec(), file_bytes * names.len() as u64));
+    Ok(Some(Plan {
+        stretches: stretches.collect(),
+        index: index.collect(),
+        positions: positions.finish()?,
+        settled,
+    }))
+}
+
+/// The pieces in `count` groups of about as many bytes, or in fewer.
+fn groups(pieces: &[(u64, u64)], bytes: u64, count: u64) -> Vec<&[(u64, u64)]> {
+    let (mut groups, mut begin, mut before) = (Vec::new(), 0, 0);
+    for (number, (from, to)) in pieces.iter().enumerate() {
+        before += to - from;
+        // In 128 bits: bytes times their number may not fit in 64.
+        let due = u128::from(before) * u128::from(count) >= u128::from(bytes) * (groups.len() as u128 + 1);
+        if due || number + 1 == pieces.len() {
+            groups.extend(pieces.get(begin..=number));
+            begin = number + 1;
+        }
+    }
+    groups
+}
+
+/// For each of these places of the log, in their order, the first entry for it or for one behind it. `None` where so
+/// many entries stand out of order that who walks them may have to pass over some.
+fn places(index: &IndexSet, starts: &[u64]) -> Result<Option<Vec<Option<EntryPlace>>>, StoreError> {
+    let mut places = Vec::with_capacity(starts.len());
+    let mut entries = index.entries();
+    let (mut before, mut descents) = (i64::MIN, 0);
+    while let Some(put) = entries.next_entry()? {
+        let at = put.entry.physical_offset;
+        descents += usize::from(at < before);
+        if descents >= MOST_EARLY {
+            return Ok(None);
+        }
+        before = at;
+        while starts.get(places.len()).is_some_and(|start| u64::try_from(at).is_ok_and(|at| at >= *start)) {
+            places.push(entries.file_name().map(|file| EntryPlace { file, number: put.number }));
+        }
+    }
+    places.resize(starts.len(), None);
+    Ok(Some(places))
+}

@@ -1,0 +1,95 @@
+//! How much of the log was written in each hour.
+//!
+//! Owns nothing on disk. Store times grow with the log, so that the place where an hour begins is found by halves: some
+//! forty looks at single records for each hour, whatever the log's size. Damage is passed over. Where a clock was
+//! set back the hours around that are wrong, and nothing else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mqstore_base::error::StoreError;
+use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// The newest hours that are told.
+const MOST_HOURS: i64 = 48;
+
+/// What was written within an hour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HourRate {
+    /// When it begins, in epoch milliseconds.
+    pub start_ms: i64,
+    /// Bytes of the log that were stored in it.
+    pub bytes: u64,
+}
+
+/// The hours from store time `first_ms` to `last_ms` in the log up to position `end`; the newest ones of them, oldest
+/// first.
+pub(crate) fn hours(
+    list: &Arc<SegmentList>,
+    end: u64,
+    (first_ms, last_ms): (i64, i64),
+) -> Result<Vec<HourRate>, StoreError> {
+    let scanner = LogScanner::new(Arc::clone(list), list.min_offset(), end, ScanChecks { crc: true });
+    let mut times = Times { scanner, end, known: BTreeMap::new() };
+    let newest = last_ms.div_euclid(HOUR_MS);
+    let oldest = first_ms.div_euclid(HOUR_MS).max(newest.saturating_sub(MOST_HOURS - 1));
+    let mut hours = Vec::new();
+    let mut begin = times.first_since(list.min_offset(), oldest.saturating_mul(HOUR_MS))?;
+    for hour in oldest..=newest {
+        let start_ms = hour.saturating_mul(HOUR_MS);
+        let next =
+            if hour == newest { end } else { times.first_since(begin, start_ms.saturating_add(HOUR_MS))? };
+        hours.push(HourRate { start_ms, bytes: next.saturating_sub(begin) });
+        begin = next;
+    }
+    Ok(hours)
+}
+
+pub(crate) struct Times {
+    scanner: LogScanner,
+    end: u64,
+    /// The first record at or behind a place: where it lies, and its store time. It is that of all places in between,
+    /// so that a hole of the log is walked through once.
+    known: BTreeMap<u64, Option<(u64, i64)>>,
+}
+
+impl Times {
+    fn at_or_behind(&mut self, place: u64) -> Result<Option<(u64, i64)>, StoreError> {
+        if let Some((_, known)) = self.known.range(..=place).next_back()
+            && known.is_none_or(|(offset, _)| place <= offset)
+        {
+            return Ok(*known);
+        }
+        // Where there is nothing up to a place that was looked at, it is what lies behind that.
+        let behind = self.known.range(place..).next().map(|(at, known)| (*at, *known));
+        let (before, mut found) = behind.unwrap_or((u64::MAX, None));
+        if let Some(offset) = self.scanner.resync_before(place, before)? {
+            found = None;
+            self.scanner.seek(offset);
+            if let ScanItem::Record(record) = self.scanner.next_item()? {
+                found = Some((offset, record.store_timestamp));
+            }
+        }
+        self.known.insert(place, found);
+        Ok(found)
+    }
+
+    /// Where the first record at or behind `from` begins that was stored at `time_ms` or later; the end without one.
+    fn first_since(&mut self, from: u64, time_ms: i64) -> Result<u64, StoreError> {
+        let (mut low, mut high, mut found) = (from, self.end, self.end);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.at_or_behind(middle)? {
+                Some((offset, time)) if offset < high && time < time_ms => low = offset + 1,
+                Some((offset, time)) if time >= time_ms => {
+                    found = found.min(offset);
+                    high = middle;
+                }
+                _ => high = middle,
+            }
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,206 @@
+//! What a directory is, at a glance.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mqstore_io::{Clock, FileKind, Vfs};
+
+use super::hourly_rates::{HourRate, hours};
+use mqstore_base::durable_mark::MarkFile;
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+use mqstore_base::live_page::writer_pid;
+use mqstore_base::options::{OpenMode, StoreOptions};
+use mqstore_engine::{Geometry, GroupOffsets, Popped, PoppedQueue, QueueInfo, Store};
+
+/// The answer of [`info`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InfoReport {
+    /// How the queues are kept: `file-queues`, `rocksdb-queues` or `log-only`.
+    pub layout: &'static str,
+    /// Who wrote the directory last, as far as it shows: `mqstore`, `rocketmq`, `rocketmq-5.5`; `unknown` of a log
+    /// without a store.
+    pub written_by: &'static str,
+    /// Whether the last writer closed it (and nobody writes now).
+    pub clean: bool,
+    /// Bytes of a segment; 0 when there is none.
+    pub segment_size: u64,
+    /// Queue and index files.
+    pub geometry: Geometry,
+    /// The first byte of the log.
+    pub log_min_offset: u64,
+    /// One past the last.
+    pub log_max_offset: u64,
+    /// Store time of the first message of all queues, in epoch milliseconds.
+    pub min_store_timestamp_ms: Option<i64>,
+    /// Store time of the last one.
+    pub max_store_timestamp_ms: Option<i64>,
+    /// Messages that can be read by queue.
+    pub messages: u64,
+    /// Bytes of the log that were stored in each of its newest hours, oldest first.
+    pub hours: Vec<HourRate>,
+    /// The topics with their queues.
+    pub topics: Vec<(String, Vec<QueueInfo>)>,
+    /// Folders and files of a store that are there.
+    pub parts: Vec<&'static str>,
+    /// The room that each of them takes.
+    pub disk: Vec<PartSize>,
+    /// How far consumer groups have come, by topic and group.
+    pub consumers: Vec<GroupOffsets>,
+    /// What a broker handed out of queues for groups, and nobody acknowledged or took over.
+    pub popped: Vec<PoppedQueue>,
+    /// Whether a part of it is kept in `RocksDB`.
+    pub rocksdb: bool,
+    /// The process that writes it now, if one does: its id, or `None` where that is unknown.
+    pub writer: Option<Option<i32>>,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+/// The room that a part of a directory takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartSize {
+    /// Its name.
+    pub part: &'static str,
+    /// How many files.
+    pub files: u64,
+    /// Bytes of them, holes included.
+    pub bytes: u64,
+    /// Bytes that they occupy on the disk.
+    pub disk_bytes: u64,
+}
+
+const PARTS: [&str; 15] = [
+    "commitlog",
+    "consumequeue",
+    "consumequeue_ext",
+    "batchconsumequeue",
+    "index",
+    "compaction",
+    "config",
+    "checkpoint",
+    "abort",
+    "timerwheel",
+    "timerlog",
+    "rocksdbstore",
+    "consumequeue_rocksdb",
+    "kvStore",
+    "mqstore",
+];
+
+/// Looks at the store at `path` without changing it.
+pub fn info(
+    vfs: Arc<dyn Vfs>,
+    clock: Arc<dyn Clock>,
+    path: &Path,
+    options: &StoreOptions,
+) -> Result<InfoReport, StoreError> {
+    Ok(info_and(vfs, clock, path, options, |_| ())?.0)
+}
+
+/// As [`info()`], and what `look` finds in the same store, which is open for reading.
+///
+/// # Errors
+/// Those of [`info()`].
+pub fn info_and<T>(
+    vfs: Arc<dyn Vfs>,
+    clock: Arc<dyn Clock>,
+    path: &Path,
+    options: &StoreOptions,
+    look: impl FnOnce(&Store) -> T,
+) -> Result<(InfoReport, T), StoreError> {
+    let files = StoreFiles::new(Arc::clone(&vfs), Arc::clone(&clock), path).for_reading()?;
+    let store = Store::open(vfs, clock, path, OpenMode::Read, options)?;
+    let stats = store.stats()?;
+    let mut topics = Vec::new();
+    for topic in store.topics()? {
+        let queues = store.queues(&topic)?;
+        topics.push((topic, queues));
+    }
+    let queues = || topics.iter().flat_map(|(_, queues): &(String, Vec<QueueInfo>)| queues);
+    let messages = queues().map(|queue| (queue.max_offset - queue.min_offset).max(0) as u64).sum();
+    let min_store_timestamp_ms = queues().filter_map(|queue| queue.min_store_timestamp_ms).min();
+    let max_store_timestamp_ms = queues().filter_map(|queue| queue.max_store_timestamp_ms).max();
+    let has = |name: &str| files.vfs.stat(&files.root.join(name)).is_ok();
+    let rocksdb_queues = has("consumequeue/CURRENT") || has("consumequeue_rocksdb");
+    let holder = files.vfs.lock_holder(&files.lock()).ok().flatten();
+    let is_part = |name: &&str| if files.is_log_alone() { *name == "commitlog" } else { has(name) };
+    let parts: Vec<&'static str> = PARTS.into_iter().filter(is_part).collect();
+    let mut notes = store.notes();
+    if files.is_log_alone() {
+        notes.insert(0, "a log without a store around it: nothing else was looked at".to_owned());
+    }
+    let consumers = store.saved_group_offsets(&mut notes)?;
+    let popped = store.popped().unwrap_or_else(|error| {
+        let notes = vec![format!("what a broker popped is not shown ({error})")];
+        Popped { notes, ..Popped::default() }
+    });
+    notes.extend(popped.notes);
+    let more = look(&store);
+    let report = InfoReport {
+        layout: match (rocksdb_queues, has("consumequeue")) {
+            (true, _) => "rocksdb-queues",
+            (false, true) => "file-queues",
+            (false, false) => "log-only",
+        },
+        written_by: match (MarkFile::new(&files).load().is_some(), has("rocksdbstore")) {
+            _ if files.is_log_alone() => "unknown",
+            (true, _) => "mqstore",
+            (false, true) => "rocketmq-5.5",
+            (false, false) => "rocketmq",
+        },
+        clean: files.vfs.stat(&files.abort()).is_err(),
+        segment_size: stats.segment_bytes,
+        geometry: store.geometry(),
+        log_min_offset: stats.log_min_offset,
+        log_max_offset: stats.log_max_offset,
+        min_store_timestamp_ms,
+        max_store_timestamp_ms,
+        messages,
+        hours: match (min_store_timestamp_ms, max_store_timestamp_ms) {
+            (Some(first), Some(last)) => hours(&store.segments(), stats.log_max_offset, (first, last))?,
+            _ => Vec::new(),
+        },
+        topics,
+        disk: parts.iter().map(|part| part_size(&files, part)).collect(),
+        parts,
+        consumers,
+        popped: popped.queues,
+        rocksdb: rocksdb_queues || has("rocksdbstore") || has("kvStore"),
+        writer: holder.map(|_| writer_pid(&files)),
+        notes,
+    };
+    Ok((report, more))
+}
+
+/// The files of a part, in all of its folders; what goes away meanwhile is passed over.
+fn part_size(files: &StoreFiles, part: &'static str) -> PartSize {
+    let mut size = PartSize { part, files: 0, bytes: 0, disk_bytes: 0 };
+    let mut add = |path: &Path| {
+        if let Ok(stat) = files.vfs.stat(path)
+            && stat.kind == FileKind::File
+        {
+            size.files += 1;
+            size.bytes += stat.len;
+            size.disk_bytes += stat.allocated_bytes;
+        }
+    };
+    let home = if part == "commitlog" { files.commit_log() } else { files.root.join(part) };
+    add(&home);
+    let mut folders = vec![home];
+    if part == "commitlog"
+        && let Ok(logs) = files.log_folders()
+    {
+        folders = logs.all();
+    }
+    while let Some(folder) = folders.pop() {
+        for entry in files.vfs.list(&folder).unwrap_or_default() {
+            let path = folder.join(&entry.name);
+            match entry.stat.kind {
+                FileKind::Directory => folders.push(path),
+                _ => add(&path),
+            }
+        }
+    }
+    size
+}

@@ -1,0 +1,37 @@
+//! The tools for store directories: what verifies, repairs, rebuilds, copies and describes them.
+//!
+//! Each verb is a folder or a file of its own: [`verify`], [`repair`], [`rebuild`], [`info`], [`copy_store`] and
+//! [`snapshot`]. `distributed` divides a verification among several processes. The tools use the decoders of the
+//! running store and never write into RocketMQ's folders, except for repair and rebuild.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests put real files, links and pipes next to the store"
+    )
+)]
+
+pub(crate) mod copy;
+pub mod distributed;
+pub(crate) mod hourly_rates;
+pub(crate) mod info;
+pub(crate) mod problem;
+pub(crate) mod rebuild;
+pub(crate) mod repair;
+pub(crate) mod snapshot;
+pub(crate) mod verify;
+
+#[cfg(test)]
+mod tests;
+
+pub use copy::copy_store;
+pub use hourly_rates::HourRate;
+pub use info::{InfoReport, PartSize, info, info_and};
+pub use problem::{Problem, VerifyReport};
+pub use rebuild::rebuild;
+pub use repair::log::{LostOffsets, LostRange};
+pub use repair::{RepairReport, RepairTarget, repair};
+pub use snapshot::{SnapshotReport, snapshot};
+pub use verify::verify;

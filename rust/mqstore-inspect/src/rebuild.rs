@@ -1,0 +1,132 @@
+//! Rebuild of queues and index from the log, for a directory that no process writes.
+//!
+//! Owns the order: queues and index are built in a staging folder, swapped in, and only then the manifest, the durable
+//! mark and the checkpoint name them. The log is synced first, because the checkpoint says that it is durable.
+
+use std::sync::Arc;
+
+use mqstore_format::IndexGeometry;
+use mqstore_io::{Access, switch};
+
+use mqstore_base::durable_mark::{Mark, MarkFile};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::StoreOptions;
+use mqstore_base::progress::{Progress, ProgressWatcher};
+use mqstore_engine::store::open::{refuse_rocksdb, take_lock};
+use mqstore_engine::store::topics::{batch_topics, load_table};
+use mqstore_log::checkpoint::CheckpointFile;
+use mqstore_log::commit_log::SegmentList;
+use mqstore_log::consume_queue::QueueSet;
+use mqstore_log::dispatch::DispatchRules;
+use mqstore_log::index::IndexSet;
+use mqstore_log::recovery::{
+    QueueManifest, RebuildReport, Rebuilding, WhatToRebuild, log_end, mark_fits, tags_are_indexed,
+};
+
+/// Makes queues and index of the store at `files` anew from its log, and the checkpoint with them.
+///
+/// The log is not changed. Damage in it is passed over and told in the report; where its end is torn, the
+/// end of the last record that holds together counts. With `dry_run` everything is made aside, and thrown away.
+///
+/// # Errors
+/// [`StoreError::NotAStore`]; [`StoreError::Locked`] when somebody has the store open for writing;
+/// [`StoreError::Unsupported`] for queues in `RocksDB`; what `watcher` answers; errors of the system. The old
+/// files are in use then.
+pub fn rebuild(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    dry_run: bool,
+    watcher: ProgressWatcher<'_>,
+) -> Result<RebuildReport, StoreError> {
+    options.validate()?;
+    files.must_be_a_store()?;
+    refuse_rocksdb(files)?;
+    let files = &files.clone().with_logs(options)?;
+    let _lock = take_lock(files)?;
+    rebuild_locked(files, options, dry_run, watcher)
+}
+
+/// As [`rebuild`], for who holds the lock and has settled where the log lies.
+pub(crate) fn rebuild_locked(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    dry_run: bool,
+    watcher: ProgressWatcher<'_>,
+) -> Result<RebuildReport, StoreError> {
+    files.ensure_folder(&files.staging())?;
+    let list = Arc::new(SegmentList::load(files)?);
+    let mark = MarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
+    let found = log_end(files, &list, mark.as_ref(), 0, false)?;
+    let mut notes = Vec::new();
+    let table = load_table(files, &mut notes);
+    let delays = files.delay_tables(options.delay_levels.as_ref())?;
+    if !dry_run {
+        files.remember_delays(&delays)?;
+    }
+    let mut rules = DispatchRules {
+        index_tags: options.index_tags,
+        delays,
+        batch_topics: batch_topics(files, &table),
+        skip_damage: true,
+        ..DispatchRules::default()
+    };
+    let queue_file_bytes = mark.map_or(options.queue_file_bytes(), |mark| mark.queue_file_bytes);
+    let queues = QueueSet::load(files, queue_file_bytes, Access::Read)?;
+    let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
+    let known = mark.map(|mark| mark.index_geometry());
+    let index = IndexSet::load(files, known, configured, Access::Read)?;
+    rules.index_tags = rules.index_tags || tags_are_indexed(files, &list, &index, mark.is_some())?;
+    let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
+    let what = WhatToRebuild { list: Arc::clone(&list), rules, helpers };
+    let made = Rebuilding::begin(files, (&queues, &index), what)?;
+    let built = made.build_to(&list, found.end, &mut |reached| tell(watcher, &list, reached, found.end));
+    let mut report = made.report(found.end);
+    if built.is_err() || dry_run {
+        made.abandon();
+        built?;
+    } else {
+        finish(files, &list, mark, &made, found.end)?;
+    }
+    report.skipped.extend(found.damage);
+    report.skipped.extend(notes);
+    Ok(report)
+}
+
+/// Puts what was made in place, and renews what speaks of it.
+fn finish(
+    files: &StoreFiles,
+    list: &SegmentList,
+    mark: Option<Mark>,
+    made: &Rebuilding,
+    end: u64,
+) -> Result<(), StoreError> {
+    // The checkpoint is going to say that the log is durable.
+    let synced = mark.map_or(0, |mark| mark.position);
+    for segment in list.segments().iter().filter(|segment| segment.end_offset() > synced) {
+        let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
+        switch::step("rebuild.sync_log", || file.sync_data()).at(&segment.path(), "syncing the log")?;
+    }
+    made.swap()?;
+    let dispatched = mark.map_or(end, |mark| end.min(mark.position));
+    if let Some(mark) = mark {
+        QueueManifest::of(made.queues(), list.min_offset(), dispatched)?.store(files)?;
+        let renewed = Mark { sequence: mark.sequence + 2, dispatched, index: made.index().extent(), ..mark };
+        MarkFile::new(files).store(&renewed, true)?;
+    }
+    let Some((last_offset, store_timestamp)) = made.last_record() else { return Ok(()) };
+    let checkpoint = CheckpointFile::new(files);
+    let mut times = checkpoint.load();
+    times.physic_msg_timestamp = store_timestamp;
+    times.logics_msg_timestamp = store_timestamp;
+    times.index_msg_timestamp = made.index().last_sealed_end_timestamp();
+    times.confirm_physical_offset = last_offset as i64;
+    times.logics_physical_offset = last_offset as i64;
+    checkpoint.store(&times)
+}
+
+/// Reports the part of the log before `reached` as done.
+fn tell(watcher: ProgressWatcher<'_>, list: &SegmentList, reached: u64, end: u64) -> Result<(), StoreError> {
+    let start = list.min_offset();
+    watcher(Progress { done_bytes: reached.saturating_sub(start), total_bytes: end - start })
+}

@@ -1,0 +1,168 @@
+//! What a repair keeps in `mqstore/lost+found` before it changes anything.
+//!
+//! ```text
+//! mqstore/lost+found/00000000001073741824.damaged-at-4711   the bytes of a damaged stretch, zeros as holes
+//! mqstore/lost+found/00000000001073741824.beyond-1073741824 what a file was longer than the others
+//! mqstore/lost+found/commitlog_notes.txt.1700000000000      a file that is no part of the log
+//! ```
+//!
+//! Across a crash: a copy has its name and is durable when the call returns, and only then may the caller
+//! change what it is a copy of.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use mqstore_io::{Access, VfsFile, switch};
+
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+
+/// Bytes that are copied at once.
+pub(crate) const CHUNK_BYTES: usize = 1 << 20;
+
+/// Hears of bytes done; an error as its answer ends the work, which another repair does again.
+pub(crate) type Step<'a> = &'a mut dyn FnMut(u64) -> Result<(), StoreError>;
+
+/// Bytes that are left out together where they are all zero.
+const PAGE_BYTES: usize = 4096;
+
+/// Copies `range` of `from` to the front of `to`, pages of zeros as holes; whether there was anything but zeros.
+/// `to` gets the length of the range.
+pub(crate) fn copy_bytes(
+    from: &dyn VfsFile,
+    to: &dyn VfsFile,
+    range: Range<u64>,
+    step: &mut dyn FnMut(u64) -> Result<(), StoreError>,
+    place: (&Path, &Path),
+) -> Result<bool, StoreError> {
+    let (source, target) = place;
+    to.set_len(range.end.saturating_sub(range.start)).at(target, "making a copy")?;
+    let mut buffer = Vec::new();
+    let mut some = false;
+    let mut at = range.start;
+    while let Some(data) = from.next_data(at).at(source, "looking for data")?.filter(|data| *data < range.end)
+    {
+        step(data - at)?;
+        at = at.max(data);
+        buffer.resize(((range.end - at) as usize).min(CHUNK_BYTES), 0);
+        from.read_exact_at(&mut buffer, at).at(source, "reading what is copied")?;
+        for (page, start) in buffer.chunks(PAGE_BYTES).zip((at - range.start..).step_by(PAGE_BYTES)) {
+            if page.iter().fold(0, |all, byte| all | byte) != 0 {
+                some = true;
+                to.write_all_at(page, start).at(target, "writing a copy")?;
+            }
+        }
+        step(buffer.len() as u64)?;
+        at += buffer.len() as u64;
+    }
+    step(range.end.saturating_sub(at))?;
+    Ok(some)
+}
+
+/// Keeps `range` of the file at `path` under `name`; `None` when all of it is zero. A copy that a stopped repair left
+/// is used again when it is the same.
+pub(crate) fn copy(
+    files: &StoreFiles,
+    path: &Path,
+    file: &dyn VfsFile,
+    name: &str,
+    range: Range<u64>,
+    watch: Step<'_>,
+) -> Result<Option<PathBuf>, StoreError> {
+    files.ensure_folder(&files.staging())?;
+    let staged = files.staging().join("kept");
+    remove_leftover(files, &staged)?;
+    let copy = files.vfs.create_new(&staged).at(&staged, "keeping a copy of damaged bytes")?;
+    if !copy_bytes(file, &*copy, range, watch, (path, &staged))? {
+        drop(copy);
+        remove_leftover(files, &staged)?;
+        return Ok(None);
+    }
+    switch::step("repair.sync_kept", || copy.sync_all()).at(&staged, "syncing a copy of damaged bytes")?;
+    let before = files.lost_and_found().join(name);
+    let kept = if is_same(files, &*copy, &before, watch)? {
+        remove_leftover(files, &staged)?;
+        before
+    } else {
+        let kept = files.free_lost_and_found(name)?;
+        files.vfs.rename_noreplace(&staged, &kept).at(&kept, "keeping a copy of damaged bytes")?;
+        kept
+    };
+    files.sync_lost_and_found()?;
+    Ok(Some(kept))
+}
+
+/// Whether the file at `path`, if there is one, holds what `copy` does.
+fn is_same(files: &StoreFiles, copy: &dyn VfsFile, path: &Path, watch: Step<'_>) -> Result<bool, StoreError> {
+    let Ok(other) = files.vfs.open(path, Access::Read) else { return Ok(false) };
+    let len = copy.len().at(path, "comparing copies")?;
+    if other.len().at(path, "comparing copies")? != len {
+        return Ok(false);
+    }
+    let mut buffers = [vec![0; CHUNK_BYTES.min(len as usize)], vec![0; CHUNK_BYTES.min(len as usize)]];
+    let mut at = 0;
+    while at < len {
+        watch(0)?;
+        let bytes = ((len - at) as usize).min(CHUNK_BYTES);
+        for (file, buffer) in [copy, &*other].into_iter().zip(&mut buffers) {
+            buffer.truncate(bytes);
+            file.read_exact_at(buffer, at).at(path, "comparing copies")?;
+        }
+        let [one, two] = &buffers;
+        if one != two {
+            return Ok(false);
+        }
+        at += bytes as u64;
+    }
+    Ok(true)
+}
+
+fn remove_leftover(files: &StoreFiles, staged: &Path) -> Result<(), StoreError> {
+    match files.vfs.remove_file(staged) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(StoreError::io(staged, "removing what a stop left", error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Moves a file that is no part of the store to `lost+found`.
+pub(crate) fn aside(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
+    let relative = path.strip_prefix(&files.root).unwrap_or(path);
+    let name = relative.to_string_lossy().trim_start_matches('/').replace('/', "_");
+    let kept = files.free_lost_and_found(&format!("{name}.{}", files.clock.now_ms()))?;
+    match files.vfs.rename_noreplace(path, &kept) {
+        // A folder of the log may lie on another file system.
+        Err(error) if error.kind() == std::io::ErrorKind::CrossesDevices => {
+            let file = files.vfs.open(path, Access::Read).at(path, "opening a stray file")?;
+            let len = file.len().at(path, "looking at a stray file")?;
+            let name = kept.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            copy(files, path, &*file, &name, 0..len, watch)?;
+            files.vfs.remove_file(path).at(path, "removing a stray file")
+        }
+        moved => {
+            moved.at(path, "moving a stray file to lost+found")?;
+            files.sync_lost_and_found()
+        }
+    }
+}
+
+/// Sees to it that the file at `path` has no other name: a copy takes its place where it has. Whoever has the
+/// file under another name keeps it as it is.
+pub(crate) fn own_file(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
+    let stat = files.vfs.stat(path).at(path, "looking at a segment")?;
+    if stat.links <= 1 {
+        return Ok(());
+    }
+    let file = files.vfs.open(path, Access::Read).at(path, "opening a segment")?;
+    let folder = files.staging_beside(path)?;
+    files.make_folder(&folder)?;
+    let staged = folder.join("own");
+    remove_leftover(files, &staged)?;
+    let own = files.vfs.create_new(&staged).at(&staged, "making a copy of a linked segment")?;
+    copy_bytes(&*file, &*own, 0..stat.len, watch, (path, &staged))?;
+    switch::step("repair.sync_own_file", || own.sync_all()).at(&staged, "syncing a copy")?;
+    files.vfs.rename(&staged, path).at(path, "replacing a linked segment")?;
+    let log = path.parent().unwrap_or(path);
+    switch::step("repair.sync_own_name", || files.vfs.sync_dir(log)).at(log, "syncing a folder")
+}

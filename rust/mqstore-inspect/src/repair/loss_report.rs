@@ -1,0 +1,238 @@
+//! What repairs found lost, for whoever asks later.
+//!
+//! Owns `mqstore/repairs.jsonl`, one JSON object a line, replaced in one step when lines are added:
+//!
+//! ```text
+//! {"kind":"log","time_ms":…,"segment":"…","offset":…,"log_offset":…,"bytes":…,"reason":"…","kept_as":"…"|null}
+//! {"kind":"queue","time_ms":…,"topic":"…","queue_id":…,"from":…,"to":…}
+//! {"kind":"place","time_ms":…,"topic":"…","log_offset":…,"from":[queue id, offset],"to":[queue id, offset]}
+//! ```
+//!
+//! A line of kind `log` is durable, with the copy that it names, before the first byte of its range changes:
+//! whoever finds a range of it damaged again ends a repair that was stopped, and keeps nothing twice. A line of
+//! kind `queue` says that no record has the offsets from `from` to before `to`, which verification then takes
+//! for known. One of kind `place` is durable before
+//! the record gets the queue offset of `to`, or its queue, instead of that of `from`. Lines that cannot be read count as none.
+
+use std::collections::HashMap;
+
+use mqstore_format::offset_file_name;
+use serde_json::{Value, json};
+
+use super::damage_scan::Piece;
+use super::log::{LostOffsets, LostRange};
+use super::queues::Correction;
+use super::renumber::Misplaced;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+
+/// A line is 200 bytes or so.
+const LIMIT_BYTES: u64 = 1 << 30;
+
+/// A range of the log that was given up.
+#[derive(Debug)]
+pub(crate) struct GivenUp {
+    from: u64,
+    to: u64,
+    /// The name of the copy.
+    pub(crate) kept_as: Option<String>,
+}
+
+/// The lines of one store.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    text: Vec<u8>,
+    ranges: Vec<GivenUp>,
+    gaps: HashMap<String, HashMap<i32, Vec<(i64, i64)>>>,
+    added: bool,
+}
+
+impl Ledger {
+    /// Reads it; no file is no line.
+    pub(crate) fn load(files: &StoreFiles) -> Result<Self, StoreError> {
+        let path = files.repairs();
+        let text = match files.vfs.read_file(&path, LIMIT_BYTES) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            text => text.at(&path, "reading what repairs found lost")?,
+        };
+        let mut ledger = Self::default();
+        for line in text.split(|byte| *byte == b'\n') {
+            if let Ok(line) = serde_json::from_slice::<Value>(line) {
+                ledger.learn(&line);
+            }
+        }
+        ledger.text = text;
+        Ok(ledger)
+    }
+
+    fn learn(&mut self, line: &Value) -> Option<()> {
+        match line.get("kind")?.as_str()? {
+            "log" => {
+                let from = line.get("log_offset")?.as_u64()?;
+                let to = from.checked_add(line.get("bytes")?.as_u64()?)?;
+                let kept_as = line.get("kept_as").and_then(Value::as_str).map(str::to_owned);
+                self.ranges.push(GivenUp { from, to, kept_as });
+            }
+            "queue" => {
+                let queue_id = i32::try_from(line.get("queue_id")?.as_i64()?).ok()?;
+                let gap = (line.get("from")?.as_i64()?, line.get("to")?.as_i64()?);
+                let topic = line.get("topic")?.as_str()?;
+                self.gaps.entry(topic.to_owned()).or_default().entry(queue_id).or_default().push(gap);
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// Whether all of the offsets from `from` to before `to` are known to have no record.
+    pub(crate) fn knows(&self, topic: &str, queue_id: i32, from: i64, to: i64) -> bool {
+        let Some(gaps) = self.gaps.get(topic).and_then(|queues| queues.get(&queue_id)) else { return false };
+        let mut at = from;
+        while let Some((_, end)) = gaps.iter().find(|(start, end)| *start <= at && at < *end) {
+            at = *end;
+            if at >= to {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The range that was given up already and holds this one.
+    pub(crate) fn given_up(&self, from: u64, to: u64) -> Option<&GivenUp> {
+        self.ranges.iter().find(|known| known.from <= from && to <= known.to)
+    }
+
+    /// Adds a range of the log.
+    pub(crate) fn give_up(&mut self, files: &StoreFiles, piece: &Piece, kept_as: Option<&str>) {
+        let line = json!({
+            "kind": "log",
+            "time_ms": files.clock.now_ms(),
+            "segment": offset_file_name(piece.base),
+            "offset": piece.from - piece.base,
+            "log_offset": piece.from,
+            "bytes": piece.to - piece.from,
+            "reason": piece.reason,
+            "kept_as": kept_as,
+        });
+        self.add(&line);
+    }
+
+    /// Adds offsets of a queue.
+    pub(crate) fn miss(&mut self, files: &StoreFiles, lost: &LostOffsets) {
+        let line = json!({
+            "kind": "queue",
+            "time_ms": files.clock.now_ms(),
+            "topic": lost.topic,
+            "queue_id": lost.queue_id,
+            "from": lost.from,
+            "to": lost.to,
+        });
+        self.add(&line);
+    }
+
+    /// Adds a record that gets another place in a queue; one that is given up has a line for its range.
+    pub(crate) fn misplace(&mut self, files: &StoreFiles, one: &Misplaced) {
+        let from = (one.queue_id, one.queue_offset);
+        let to = match one.correction {
+            Correction::Offset(offset) => (one.queue_id, offset),
+            Correction::Queue(queue_id) => (queue_id, one.queue_offset),
+            Correction::GivenUp => return,
+        };
+        let line = json!({
+            "kind": "place",
+            "time_ms": files.clock.now_ms(),
+            "topic": one.topic,
+            "log_offset": one.log_offset,
+            "from": from,
+            "to": to,
+        });
+        self.add(&line);
+    }
+
+    fn add(&mut self, line: &Value) {
+        // A line that was cut off must not take this one with it.
+        if self.text.last().is_some_and(|last| *last != b'\n') {
+            self.text.push(b'\n');
+        }
+        self.text.extend_from_slice(line.to_string().as_bytes());
+        self.text.push(b'\n');
+        self.learn(line);
+        self.added = true;
+    }
+
+    /// Makes what was added durable.
+    pub(crate) fn store(&mut self, files: &StoreFiles) -> Result<(), StoreError> {
+        if !self.added {
+            return Ok(());
+        }
+        files.ensure_folder(&files.staging())?;
+        let (path, staged) = (files.repairs(), files.staging().join("repairs.jsonl"));
+        files.vfs.write_atomic(&path, &staged, &self.text).at(&path, "writing down what is lost")?;
+        self.added = false;
+        Ok(())
+    }
+}
+
+impl LostRange {
+    /// A piece of the log, relative to the store's root.
+    pub(crate) fn of(files: &StoreFiles, piece: &Piece, kept_as: Option<&str>) -> Self {
+        let file = piece.path.clone();
+        Self {
+            path: file.unwrap_or_else(|| files.commit_log().join(offset_file_name(piece.base))),
+            offset: piece.from - piece.base,
+            log_offset: piece.from,
+            bytes: piece.to - piece.from,
+            reason: piece.reason.clone(),
+            kept_as: kept_as.map(|name| files.lost_and_found().join(name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mqstore_engine::testing::World;
+
+    fn lost(from: i64, to: i64) -> LostOffsets {
+        LostOffsets { topic: "a\"b".into(), queue_id: 3, from, to }
+    }
+
+    #[test]
+    fn what_is_written_down_is_known_to_the_next_one() {
+        let (world, _, _) = World::simulated();
+        let files = world.files();
+        files.vfs.create_dir_all(&files.root).unwrap();
+        let mut ledger = Ledger::load(&files).unwrap();
+        ledger.miss(&files, &lost(5, 8));
+        ledger.miss(&files, &lost(8, 9));
+        let piece = Piece {
+            from: 100,
+            to: 300,
+            path: None,
+            base: 0,
+            to_end: false,
+            reason: "a\nb".into(),
+            store_timestamp_ms: 0,
+        };
+        ledger.give_up(&files, &piece, Some("kept"));
+        ledger.store(&files).unwrap();
+        // A line that is none, and one that was cut off.
+        let mut text = files.vfs.read_file(&files.repairs(), 1 << 20).unwrap();
+        text.extend_from_slice(b"[]\n{\"kind\":\"queue\",\"fr");
+        files.vfs.write_atomic(&files.repairs(), &files.staging().join("x"), &text).unwrap();
+        let mut ledger = Ledger::load(&files).unwrap();
+        ledger.miss(&files, &lost(20, 21));
+        ledger.store(&files).unwrap();
+        let ledger = Ledger::load(&files).unwrap();
+        for (from, to, known) in
+            [(5, 9, true), (6, 7, true), (4, 6, false), (5, 10, false), (20, 21, true), (9, 20, false)]
+        {
+            assert_eq!(ledger.knows("a\"b", 3, from, to), known, "{from}..{to}");
+            assert!(!ledger.knows("a\"b", 2, from, to) && !ledger.knows("ab", 3, from, to));
+        }
+        for (from, kept) in [(100, Some("kept")), (200, Some("kept")), (99, None)] {
+            let known = ledger.given_up(from, 300).and_then(|known| known.kept_as.as_deref());
+            assert_eq!(known, kept, "{from}");
+        }
+    }
+}

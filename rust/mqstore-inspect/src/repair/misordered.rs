@@ -1,0 +1,431 @@
+//! Records whose queue offsets contradict those of their neighbours.
+//!
+//! In the order of the log the offsets of a queue only grow: they are given under a lock. RocketMQ's records have no checksum over
+//! the offset unless a broker is told to write one, so that a changed bit there passes for the truth. Where two records cannot
+//! both be right, the fewer are wrong:
+//!
+//! ```text
+//! in the log   0   1   6   3   4   5   6   7        the first 6 is out of order, and stands where 2 is free
+//! in the log   0   1   2   1   4   5                the second 1 is, and stands where 3 is free
+//! ```
+//!
+//! Owns the judgement; memory grows with the gaps of a queue up to a bound, not with its records.
+
+use std::collections::BTreeMap;
+
+use mqstore_format::{BatchCqUnit, CqUnit};
+use serde::{Deserialize, Serialize};
+
+/// Contradictions that are kept of one queue.
+const MOST_MISFITS: usize = 1024;
+
+/// Rows of neighbouring offsets that are kept of one queue.
+const MOST_STRETCHES: usize = 2048;
+
+/// As many where there is little room.
+const FEW_STRETCHES: usize = 16;
+
+/// Neighbouring offsets of a queue, and where their records lie in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stretch {
+    /// The first offset.
+    pub from: i64,
+    /// One past the last.
+    pub to: i64,
+    /// Where the record of the first one lies.
+    pub first: u64,
+    /// Where that of the last one lies, or one before it.
+    pub last: u64,
+    /// How many records they are; those of a batch queue take several offsets each.
+    pub records: i64,
+}
+
+impl Stretch {
+    /// The units of a plain queue from offset `from` on; `None` for none.
+    pub(crate) fn of_row(from: i64, units: &[CqUnit]) -> Option<Self> {
+        let (first, last) = (units.first()?.physical_offset as u64, units.last()?.physical_offset as u64);
+        let records = units.len() as i64;
+        Some(Self { from, to: from.saturating_add(records), first, last, records })
+    }
+
+    /// The unit of a batch queue.
+    pub(crate) fn of_batch(unit: &BatchCqUnit) -> Self {
+        let place = unit.physical_offset as u64;
+        Self { from: unit.base_offset, to: unit.next_offset(), first: place, last: place, records: 1 }
+    }
+
+    fn offsets(&self) -> i64 {
+        self.to.saturating_sub(self.from)
+    }
+
+    fn is_plain(&self) -> bool {
+        self.records == self.offsets()
+    }
+
+    /// Records with an offset of at least `from`, or some more.
+    fn records_from(&self, from: i64) -> i64 {
+        if self.is_plain() { self.to - self.from.max(from) } else { self.records }
+    }
+}
+
+/// Records that contradict the others of their queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Misfit {
+    /// What they claim, and where they lie.
+    pub stretch: Stretch,
+    /// The record of the queue before it: its offset, and where it lies.
+    pub before: Option<(i64, u64)>,
+    /// The one behind it.
+    pub behind: Option<(i64, u64)>,
+}
+
+impl Misfit {
+    /// The offsets that are free where it lies: the first, and one past the last. `None` for too few, and for several records.
+    pub(crate) fn free(&self) -> Option<(i64, i64)> {
+        let from = self.before.map_or(0, |(offset, _)| offset.saturating_add(1));
+        let to = self.behind.map_or(i64::MAX, |(offset, _)| offset);
+        let fits = to.checked_sub(from).is_some_and(|free| free >= self.stretch.offsets());
+        (self.stretch.records == 1 && fits).then_some((from, to))
+    }
+
+    /// Whether it is wrong, and more than the second record for an offset that another has.
+    pub(crate) fn is_wrong(&self) -> bool {
+        self.hides_others() || self.free().is_some()
+    }
+
+    /// Whether it claims what is behind it: an entry for it would lead back in the log, or hide others.
+    pub(crate) fn hides_others(&self) -> bool {
+        self.behind.is_some_and(|(offset, _)| self.stretch.to > offset)
+    }
+
+    /// The offset that it had, of those that are free. `is_damaged` says whether the log is between two places: what is lost
+    /// lay there. Where that does not tell, the first.
+    fn had(&self, is_damaged: impl Fn(u64, u64) -> bool) -> Option<i64> {
+        let (from, to) = self.free()?;
+        let place = self.stretch.first;
+        let lost_before = self.before.is_none_or(|(_, before)| is_damaged(before, place));
+        let lost_behind = self.behind.is_none_or(|(_, behind)| is_damaged(place, behind));
+        Some(if lost_before && !lost_behind { to - self.stretch.offsets() } else { from })
+    }
+}
+
+/// The offsets of one queue, in the order of the log.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    /// Those that count as right: offsets and places only grow. Where there are too many, the oldest are one.
+    row: Vec<Stretch>,
+    /// Those that contradict the end of it, in the same order.
+    other: Vec<Stretch>,
+    /// Records of `other`.
+    others: i64,
+    /// Records of `row` that `other` contradicts.
+    contradicted: i64,
+    /// Wrong ones, for which no record behind them was seen yet.
+    waiting: Vec<Misfit>,
+    misfits: Vec<Misfit>,
+}
+
+impl Order {
+    /// Adds the next records of the log. `room` says whether much may be kept of them.
+    pub(crate) fn add(&mut self, next: Stretch, room: bool) {
+        if next.offsets() <= 0 {
+            return;
+        }
+        let follows = |row: &[Stretch]| row.last().is_none_or(|last| last.to <= next.from);
+        if follows(&self.row) {
+            self.decide();
+        }
+        if follows(&self.row) {
+            self.settle(Some((next.from, next.first)));
+            push(&mut self.row, next);
+            if self.row.len() > if room { MOST_STRETCHES } else { FEW_STRETCHES } {
+                self.shorten();
+            }
+            return;
+        }
+        let begins = self.other.last().is_none_or(|last| next.from < last.to);
+        if begins || self.other.len() >= MOST_STRETCHES {
+            self.put_aside();
+            let behind = self.row.iter().rev().take_while(|stretch| stretch.to > next.from);
+            self.contradicted = behind.map(|stretch| stretch.records_from(next.from)).sum();
+        }
+        push(&mut self.other, next);
+        self.others += next.records;
+        if self.others > self.contradicted {
+            self.turn();
+        }
+    }
+
+    /// Makes the older half of the row one stretch.
+    fn shorten(&mut self) {
+        let half = self.row.len() / 2;
+        let records = self.row.iter().take(half).map(|stretch| stretch.records).sum();
+        let Some((first, last)) = self.row.first().copied().zip(self.row.get(half - 1).copied()) else {
+            return;
+        };
+        self.row.drain(1..half);
+        if let Some(whole) = self.row.first_mut() {
+            *whole = Stretch { to: last.to, last: last.last, records, ..first };
+        }
+    }
+
+    /// Whether a record at `place` in the log may have `offset`, which none has.
+    pub(crate) fn has_room_for(&self, offset: i64, place: u64) -> bool {
+        let behind = self.row.partition_point(|stretch| stretch.to <= offset);
+        let before = behind.checked_sub(1).and_then(|before| self.row.get(before));
+        before.is_none_or(|before| before.last < place)
+            && self.row.get(behind).is_none_or(|behind| offset < behind.from && place < behind.first)
+    }
+
+    fn end(&self) -> Option<(i64, u64)> {
+        self.row.last().map(|last| (last.to - 1, last.last))
+    }
+
+    fn wait(&mut self, stretch: Stretch, before: Option<(i64, u64)>) {
+        if self.waiting.len() + self.misfits.len() < MOST_MISFITS {
+            self.waiting.push(Misfit { stretch, before, behind: None });
+        }
+    }
+
+    /// As many against as many: those are wrong that find what is free right before them.
+    fn decide(&mut self) {
+        let has_gap = self.other.first().is_some_and(|first| {
+            let tail = self.row.partition_point(|stretch| stretch.to <= first.from);
+            let before = tail.checked_sub(1).and_then(|before| self.row.get(before)).map_or(0, |one| one.to);
+            self.row.get(tail).is_some_and(|tail| tail.from >= first.from && tail.from > before)
+        });
+        if has_gap && self.others == self.contradicted {
+            self.turn();
+        } else {
+            self.put_aside();
+        }
+    }
+
+    /// Those that contradict the row are wrong.
+    fn put_aside(&mut self) {
+        let before = self.end();
+        for stretch in std::mem::take(&mut self.other) {
+            self.wait(stretch, before);
+        }
+        self.others = 0;
+    }
+
+    /// Those of the row that the others contradict are wrong.
+    fn turn(&mut self) {
+        let Some(first) = self.other.first().copied() else { return };
+        let mut wrong = Vec::new();
+        while let Some(last) = self.row.pop_if(|last| last.to > first.from) {
+            if last.from >= first.from || last.records == 1 {
+                wrong.push(last);
+                continue;
+            }
+            // Of the places in the middle of a stretch none is known.
+            let records = last.records_from(first.from);
+            let left = (last.records - records).max(1);
+            self.row.push(Stretch { to: first.from, last: last.first, records: left, ..last });
+            wrong.push(Stretch { from: first.from, first: last.last, records, ..last });
+        }
+        let before = self.end();
+        for misfit in &mut self.waiting {
+            misfit.before = misfit.before.filter(|(offset, _)| *offset < first.from).or(before);
+        }
+        for stretch in wrong.into_iter().rev() {
+            self.wait(stretch, before);
+        }
+        self.settle(Some((first.from, first.first)));
+        self.row.append(&mut self.other);
+        self.others = 0;
+    }
+
+    fn settle(&mut self, behind: Option<(i64, u64)>) {
+        self.misfits.extend(self.waiting.drain(..).map(|misfit| Misfit { behind, ..misfit }));
+    }
+
+    /// There are no more records.
+    pub(crate) fn finish(&mut self) {
+        self.decide();
+        self.settle(None);
+        self.misfits.sort_unstable_by_key(|misfit| misfit.stretch.first);
+    }
+
+    /// All that contradict the others, in the order of the log, once there are no more records.
+    pub(crate) fn misfits(&self) -> &[Misfit] {
+        &self.misfits
+    }
+}
+
+/// Adds `next` behind `row`.
+fn push(row: &mut Vec<Stretch>, next: Stretch) {
+    match row.last_mut() {
+        Some(last) if last.to == next.from && last.is_plain() && next.is_plain() => {
+            (last.to, last.last) = (next.to, next.last);
+            last.records += next.records;
+        }
+        _ => row.push(next),
+    }
+}
+
+/// The offsets that records had, by their places. `is_damaged` says whether the log is between two places.
+pub(crate) fn corrections(misfits: &[Misfit], is_damaged: impl Fn(u64, u64) -> bool) -> BTreeMap<u64, i64> {
+    let neighbours = |misfit: &Misfit| (misfit.before, misfit.behind);
+    let mut found = BTreeMap::new();
+    for together in misfits.chunk_by(|left, right| neighbours(left) == neighbours(right)) {
+        match together {
+            [one] => found.extend(one.had(&is_damaged).map(|offset| (one.stretch.first, offset))),
+            // Those with the same neighbours are in the order of the log.
+            [first, ..] => {
+                let (mut at, end) = first.free().unwrap_or_default();
+                for misfit in together.iter().take_while(|misfit| misfit.stretch.records == 1) {
+                    let next = at.saturating_add(misfit.stretch.offsets());
+                    if next <= end {
+                        found.insert(misfit.stretch.first, at);
+                        at = next;
+                    }
+                }
+            }
+            [] => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records with these offsets, each at a hundred times its number in the log.
+    fn order(offsets: &[i64]) -> Order {
+        let mut order = Order::default();
+        for (number, offset) in (0_u64..).zip(offsets) {
+            let place = number * 100;
+            order.add(Stretch { from: *offset, to: offset + 1, first: place, last: place, records: 1 }, true);
+        }
+        order
+    }
+
+    fn corrected(offsets: &[i64], damaged: &[u64]) -> Vec<(u64, i64)> {
+        let mut order = order(offsets);
+        let is_damaged = |from: u64, to: u64| damaged.iter().any(|place| (from..to).contains(place));
+        order.finish();
+        corrections(order.misfits(), is_damaged).into_iter().collect()
+    }
+
+    #[test]
+    fn the_fewer_are_wrong_and_get_what_is_free() {
+        for (offsets, wanted) in [
+            (&[0, 1, 6, 3, 4, 5, 6, 7][..], &[(200, 2)][..]),
+            (&[0, 1, 2, 1, 4, 5], &[(300, 3)]),
+            (&[0, 1, 1 << 40, 3, 4], &[(200, 2)]),
+            (&[9, 1, 2, 3], &[(0, 0)]),
+            // At the end: behind the last one, or before it.
+            (&[0, 1, 2, 0], &[(300, 3)]),
+            (&[0, 1, 2, 2], &[(300, 3)]),
+            (&[0, 1, 6, 3], &[(200, 2)]),
+            (&[0, 1, 3, 3], &[(200, 2)]),
+            // Two of them, beside one another and not.
+            (&[0, 9, 2, 3, 9, 5, 6], &[(100, 1), (400, 4)]),
+            (&[0, 1, 9, 8, 4, 5], &[(200, 2), (300, 3)]),
+        ] {
+            assert_eq!(corrected(offsets, &[]), wanted, "{offsets:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_contradiction_is_left_alone() {
+        for offsets in [
+            &[0, 1, 2, 3][..],
+            &[0, 1, 7, 8, 40],
+            // Two records for one offset: none is free.
+            &[0, 1, 2, 2, 3, 4],
+            &[],
+        ] {
+            assert_eq!(corrected(offsets, &[]), [], "{offsets:?}");
+        }
+    }
+
+    #[test]
+    fn where_more_is_free_the_damage_tells() {
+        // One of 2 and 3 is lost, before or behind the record that says 9.
+        let offsets = [0, 1, 9, 4, 5];
+        assert_eq!(corrected(&offsets, &[]), [(200, 2)]);
+        assert_eq!(corrected(&offsets, &[150]), [(200, 3)]);
+        assert_eq!(corrected(&offsets, &[250]), [(200, 2)]);
+        assert_eq!(corrected(&offsets, &[150, 250]), [(200, 2)]);
+        // In a log whose begin expired, the record before the first one that is right.
+        assert_eq!(corrected(&[9999, 501, 502, 503], &[]), [(0, 500)]);
+    }
+
+    #[test]
+    fn what_hides_others_is_told_from_what_comes_twice() {
+        let mut order = order(&[0, 1, 9, 2, 3, 3, 4]);
+        order.finish();
+        let found: Vec<_> =
+            order.misfits().iter().map(|one| (one.stretch.from, one.hides_others())).collect();
+        assert_eq!(found, [(9, true), (3, false)]);
+    }
+
+    fn stretch(from: i64, to: i64, first: u64, last: u64) -> Stretch {
+        Stretch { from, to, first, last, records: to - from }
+    }
+
+    #[test]
+    fn stretches_are_judged_as_their_records() {
+        let mut order = Order::default();
+        order.add(stretch(0, 100, 0, 99), true);
+        order.add(stretch(50, 51, 100, 100), true);
+        order.add(stretch(101, 200, 101, 199), true);
+        order.finish();
+        assert_eq!(order.misfits().len(), 1);
+        assert_eq!(corrections(order.misfits(), |_, _| false), BTreeMap::from([(100, 100)]));
+    }
+
+    #[test]
+    fn a_batch_counts_as_one_however_much_it_claims() {
+        let mut order = Order::default();
+        for (place, (from, to)) in (0..).zip([(0, 3), (3, 20_000), (5, 6), (6, 9), (9, 10)]) {
+            order.add(Stretch { from, to, first: place, last: place, records: 1 }, true);
+        }
+        order.finish();
+        let found: Vec<_> =
+            order.misfits().iter().map(|one| (one.stretch.first, one.hides_others(), one.free())).collect();
+        assert_eq!(found, [(1, true, None)]);
+        // One of two messages fits where two are free.
+        let mut order = Order::default();
+        for (place, (from, to)) in (0..).zip([(0, 3), (40, 42), (5, 6), (6, 9)]) {
+            order.add(Stretch { from, to, first: place, last: place, records: 1 }, true);
+        }
+        order.finish();
+        assert_eq!(corrections(order.misfits(), |_, _| false), BTreeMap::from([(1, 3)]));
+    }
+
+    #[test]
+    fn a_row_with_many_gaps_takes_bounded_memory_and_still_finds_what_is_new() {
+        for room in [true, false] {
+            let mut order = Order::default();
+            for number in 0..10_000 {
+                order.add(stretch(number * 2, number * 2 + 1, number as u64, number as u64), room);
+            }
+            assert!(order.row.len() <= if room { MOST_STRETCHES } else { FEW_STRETCHES });
+            for (place, offset) in (10_000..).zip([90_000, 20_001, 20_002]) {
+                order.add(stretch(offset, offset + 1, place, place), room);
+            }
+            order.finish();
+            assert_eq!(corrections(order.misfits(), |_, _| false), BTreeMap::from([(10_000, 19_999)]));
+        }
+    }
+
+    #[test]
+    fn a_queue_has_room_where_the_log_agrees() {
+        let order = order(&[0, 1, 3, 4]);
+        for (offset, place, room) in [
+            (2, 150, true),
+            (2, 250, false),
+            (2, 50, false),
+            (1, 150, false),
+            (5, 350, true),
+            (9, 250, false),
+        ] {
+            assert_eq!(order.has_room_for(offset, place), room, "{offset} at {place}");
+        }
+    }
+}

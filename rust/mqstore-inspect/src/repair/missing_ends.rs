@@ -1,0 +1,235 @@
+//! What was lost before the first and behind the last record that a queue still has.
+//!
+//! Owns the judgement; reads the queues as they were before they are made anew, and writes nothing. The log alone tells of
+//! gaps between records. At the begin and at the end of a queue the entries tell that lead into what was lost:
+//!
+//! ```text
+//! log     | ????????? | record 2 | record 3 | ????????? | zeros
+//! queue     0     1       2           3         4           5
+//!           lost          agree with the log    lost
+//! ```
+//!
+//! Entries count only next to one that agrees with its record: a queue of another store says nothing. In a log that begins
+//! at offset 0 nothing expired, so that a queue without its offset 0 lost it to damage before its first record.
+
+use std::collections::BTreeMap;
+
+use super::damage_scan::Walked;
+use super::log::LostOffsets;
+use super::misordered::Stretch;
+use mqstore_base::error::StoreError;
+use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
+
+/// Entries that are read at once.
+const UNITS_AT_ONCE: i64 = 4096;
+
+/// The first and the last record of a queue: queue offset, and place in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edge {
+    pub(crate) first: (i64, u64),
+    pub(crate) last: (i64, u64),
+    /// One past the last offset of the last record.
+    pub(crate) end: i64,
+}
+
+impl Edge {
+    /// Takes a row of records in; those of a log come in its order.
+    pub(crate) fn add(edge: &mut Option<Self>, row: &Stretch) {
+        let first = (row.from, row.first);
+        let last = (if row.records == 1 { row.from } else { row.to - 1 }, row.last);
+        let end = row.to;
+        let Some(edge) = edge else {
+            *edge = Some(Self { first, last, end });
+            return;
+        };
+        edge.first = edge.first.min(first);
+        if last.0 > edge.last.0 {
+            (edge.last, edge.end) = (last, end);
+        }
+    }
+}
+
+/// The queues' first and last records.
+pub(crate) type Edges = BTreeMap<String, BTreeMap<i32, Edge>>;
+
+/// Offsets that are lost at the edges of queues. `log_min` is where the log begins.
+pub(crate) fn lost(walked: &Walked, queues: &QueueSet, log_min: u64) -> Result<Vec<LostOffsets>, StoreError> {
+    let mut found = Vec::new();
+    if log_min == 0 {
+        for (topic, ids) in &walked.said.edges {
+            for (queue_id, Edge { first: (offset, place), .. }) in ids {
+                if *offset > 0 && walked.pieces.iter().any(|piece| piece.from < *place) {
+                    found.push(LostOffsets {
+                        topic: topic.clone(),
+                        queue_id: *queue_id,
+                        from: 0,
+                        to: *offset,
+                    });
+                }
+            }
+        }
+    }
+    for queue in queues.all().iter().filter(|queue| queue.damaged().is_none()) {
+        of_queue(walked, (queue.topic(), queue.queue_id()), &Entries::Plain(queue), log_min, &mut found)?;
+    }
+    for queue in queues.batches().iter().filter(|queue| queue.damaged().is_none()) {
+        of_queue(walked, (queue.topic(), queue.queue_id()), &Entries::Batch(queue), log_min, &mut found)?;
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+fn of_queue(
+    walked: &Walked,
+    (topic, queue_id): (&str, i32),
+    queue: &Entries<'_>,
+    log_min: u64,
+    found: &mut Vec<LostOffsets>,
+) -> Result<(), StoreError> {
+    let edge = walked.said.edges.get(topic).and_then(|ids| ids.get(&queue_id)).copied();
+    let ranges = [begin(walked, queue, edge, log_min)?, end(walked, queue, edge)?];
+    for (from, to) in ranges.into_iter().flatten() {
+        found.push(LostOffsets { topic: topic.to_owned(), queue_id, from, to });
+    }
+    Ok(())
+}
+
+/// Offsets before the first record; of a queue without one, all that led into damage.
+fn begin(
+    walked: &Walked,
+    queue: &Entries<'_>,
+    edge: Option<Edge>,
+    log_min: u64,
+) -> Result<Option<(i64, i64)>, StoreError> {
+    if edge.is_some() && log_min == 0 {
+        return Ok(None);
+    }
+    let (min, max) = queue.bounds();
+    let to = edge.map_or(max, |edge| edge.first.0);
+    if !queue.agrees(edge.map(|edge| edge.first))? {
+        return Ok(None);
+    }
+    let mut range: Option<(i64, i64)> = None;
+    queue.each(min, to, |entry| {
+        if walked.is_damaged(entry.place, entry.place + 1) {
+            range = Some((range.map_or(entry.from, |(from, _)| from), entry.to));
+        }
+    })?;
+    Ok(range.map(|(from, last)| (from, if edge.is_some() { to } else { last })))
+}
+
+/// Offsets behind the last record.
+fn end(walked: &Walked, queue: &Entries<'_>, edge: Option<Edge>) -> Result<Option<(i64, i64)>, StoreError> {
+    let (_, max) = queue.bounds();
+    let Some(edge) = edge.filter(|edge| edge.end < max) else { return Ok(None) };
+    if !queue.agrees(Some(edge.last))? {
+        return Ok(None);
+    }
+    let from = edge.end;
+    let mut to = from;
+    queue.each(from, max, |entry| {
+        if walked.is_damaged(entry.place, entry.place + 1) || entry.place >= walked.end {
+            to = entry.to;
+        }
+    })?;
+    Ok((to > from).then_some((from, to)))
+}
+
+/// An entry that leads somewhere: its offsets, and the place in the log.
+struct Entry {
+    from: i64,
+    to: i64,
+    place: u64,
+}
+
+/// The entries of a queue of either kind.
+enum Entries<'a> {
+    Plain(&'a ConsumeQueue),
+    Batch(&'a BatchQueue),
+}
+
+impl Entries<'_> {
+    fn bounds(&self) -> (i64, i64) {
+        match self {
+            Self::Plain(queue) => (queue.min_offset(), queue.max_offset()),
+            Self::Batch(queue) => (queue.min_offset(), queue.max_offset()),
+        }
+    }
+
+    /// Whether the queue has an entry for a record that leads to it; a queue without a record has none to be asked for.
+    fn agrees(&self, record: Option<(i64, u64)>) -> Result<bool, StoreError> {
+        let Some((offset, place)) = record else { return Ok(true) };
+        let mut same = false;
+        self.each(offset, offset.saturating_add(1), |entry| same = entry.place == place)?;
+        Ok(same)
+    }
+
+    /// Visits the entries that begin from `from` to before `to`.
+    fn each(&self, from: i64, to: i64, visit: impl FnMut(&Entry)) -> Result<(), StoreError> {
+        let (min, max) = self.bounds();
+        let (from, to) = (from.max(min), to.min(max));
+        match self {
+            Self::Plain(queue) => each_plain(queue, from, to, visit),
+            Self::Batch(queue) => each_batch(queue, from, to, visit),
+        }
+    }
+}
+
+fn each_plain(
+    queue: &ConsumeQueue,
+    mut from: i64,
+    to: i64,
+    mut visit: impl FnMut(&Entry),
+) -> Result<(), StoreError> {
+    let mut units = Vec::new();
+    while from < to {
+        units.clear();
+        // A file that is missing says nothing.
+        if !is_readable(queue.read(from, UNITS_AT_ONCE.min(to - from) as usize, &mut units))? {
+            units.clear();
+        }
+        for (offset, unit) in (from..to).zip(&units) {
+            if let Ok(place) = u64::try_from(unit.physical_offset)
+                && !unit.is_blank()
+                && unit.size > 0
+            {
+                visit(&Entry { from: offset, to: offset + 1, place });
+            }
+        }
+        from += UNITS_AT_ONCE;
+    }
+    Ok(())
+}
+
+fn each_batch(
+    queue: &BatchQueue,
+    mut from: i64,
+    to: i64,
+    mut visit: impl FnMut(&Entry),
+) -> Result<(), StoreError> {
+    while from < to {
+        let mut next = None;
+        let read = queue.read_units(from, UNITS_AT_ONCE as usize, u64::MAX, |unit| {
+            next = Some(unit.next_offset());
+            if let Ok(place) = u64::try_from(unit.physical_offset)
+                && unit.base_offset < to
+            {
+                visit(&Entry { from: unit.base_offset, to: unit.next_offset(), place });
+            }
+        });
+        match next.filter(|next| *next > from) {
+            Some(next) if is_readable(read)? => from = next,
+            _ => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// Whether something was read; what is damaged or missing says nothing.
+fn is_readable(read: Result<(), StoreError>) -> Result<bool, StoreError> {
+    match read {
+        Err(error @ StoreError::Io { .. }) => Err(error),
+        read => Ok(read.is_ok()),
+    }
+}

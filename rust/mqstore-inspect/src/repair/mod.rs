@@ -1,0 +1,438 @@
+//! Repair: the log, then everything that is made from it, then what says that all is well.
+//!
+//! Owns the order of the steps, the durable mark and `abort` of a directory that nobody writes:
+//!
+//! ```text
+//! log (see `mend`) -> synced -> mark "queues not built" -> queues, index, checkpoint -> mark "clean" -> no `abort`
+//! ```
+//!
+//! Across a crash: before the first mark the old one holds, or fits no more, and after it an open builds the
+//! queues again; a repair that is run again ends each of these states. A store that had no mark, because
+//! another program wrote it, gets none.
+
+pub(crate) mod backup;
+pub(crate) mod config;
+pub(crate) mod damage_scan;
+pub(crate) mod fill;
+pub(crate) mod log;
+pub(crate) mod loss_report;
+pub(crate) mod misordered;
+pub(crate) mod missing_ends;
+pub(crate) mod offsets;
+pub(crate) mod queues;
+pub(crate) mod renumber;
+pub(crate) mod segment_files;
+pub(crate) mod used_offsets;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::{Checkpoint, IndexGeometry, crc31};
+use mqstore_io::{Access, switch};
+
+use super::copy::{StagedCopy, copy_all};
+use crate::rebuild::rebuild_locked;
+use crate::repair::log::{
+    LostOffsets, LostRange, RepairedLog, load, repair_config, repair_log, repair_offsets, set_back_words,
+};
+use crate::verify::{Problem, verify, verify_locked};
+use mqstore_base::durable_mark::{IndexExtent, Mark, MarkFile};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::live_page::writer_pid;
+use mqstore_base::options::StoreOptions;
+use mqstore_base::progress::Progress;
+use mqstore_base::progress::ProgressWatcher;
+use mqstore_engine::store::open::{refuse_rocksdb, take_lock};
+use mqstore_engine::store::topics::{batch_topics, load_table};
+use mqstore_log::checkpoint::CheckpointFile;
+use mqstore_log::commit_log::{SegmentList, read_record};
+use mqstore_log::consume_queue::QueueSet;
+use mqstore_log::dispatch::BatchTopics;
+use mqstore_log::index::IndexSet;
+use mqstore_log::recovery::{RebuildReport, Watch, mark_fits, rewrite};
+
+/// What a repair works on.
+#[derive(Clone, Copy, Debug)]
+pub enum RepairTarget<'a> {
+    /// Nothing is changed.
+    DryRun,
+    /// The store itself.
+    InPlace,
+    /// A copy in this folder, which must not exist.
+    Output(&'a Path),
+}
+
+/// What a repair found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// Whether something was changed; in a dry run, whether something would be.
+    pub changed: bool,
+    /// Whether verification finds nothing: of the result, in a dry run of the store as it is.
+    pub ok: bool,
+    /// Messages in the log that hold together.
+    pub messages: u64,
+    /// Stretches of the log that were lost.
+    pub lost: Vec<LostRange>,
+    /// Queue offsets that no record has, and that were not written down before.
+    pub queue_offsets: Vec<LostOffsets>,
+    /// What was done, in words.
+    pub actions: Vec<String>,
+    /// What verification finds.
+    pub problems: Vec<Problem>,
+    /// Problems beyond those that are listed.
+    pub more: u64,
+}
+
+/// Repairs the store at `files`: cuts a torn end, fills damaged stretches after a copy of them, makes queues, index
+/// and checkpoint anew where they are wrong, and takes a stale `abort` away.
+///
+/// # Errors
+/// [`StoreError::NotAStore`]; [`StoreError::Locked`] when somebody has the store open for writing;
+/// [`StoreError::Unsupported`] for queues in `RocksDB`, and for what [`mqstore_inspect::copy_store`] does not copy; what
+/// `watcher` answers; errors of the system. Another repair goes on from there.
+pub fn repair(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    target: RepairTarget<'_>,
+    watcher: ProgressWatcher<'_>,
+) -> Result<RepairReport, StoreError> {
+    options.validate()?;
+    files.must_be_a_store()?;
+    refuse_rocksdb(files)?;
+    let files = &files.clone().with_logs(options)?;
+    match target {
+        RepairTarget::DryRun => plan(files, options, watcher),
+        RepairTarget::InPlace => {
+            let _lock = take_lock(files)?;
+            repair_locked(files, options, &mut Stages::new(3, watcher))
+        }
+        RepairTarget::Output(output) => {
+            let copy = StagedCopy::begin(files, output)?;
+            let mut stages = Stages::new(4, watcher);
+            let filled = copy.filled_by(|copy| {
+                copy_all(files, copy, &mut |step| stages.tell(step))?;
+                stages.next();
+                let mut report = repair_locked(&copy.files, options, &mut stages)?;
+                report.rebase(&copy.files.root, output);
+                Ok(report)
+            })?;
+            filled.publish()
+        }
+    }
+}
+
+/// Tells of several walks over the store as of one.
+struct Stages<'a> {
+    watcher: ProgressWatcher<'a>,
+    all: u64,
+    done: u64,
+    /// What each stage counts for; the length of the first one.
+    share: u64,
+    /// What was told last.
+    last: Progress,
+}
+
+impl<'a> Stages<'a> {
+    fn new(all: u64, watcher: ProgressWatcher<'a>) -> Self {
+        Self { watcher, all, done: 0, share: 0, last: Progress::default() }
+    }
+
+    /// Part of this stage; each takes as much as the others, whatever it has to read.
+    fn tell(&mut self, step: Progress) -> Result<(), StoreError> {
+        let total = step.total_bytes;
+        // Where no length is known yet, whoever watches is heard all the same.
+        if total > 0 {
+            self.share = if self.share == 0 { total } else { self.share };
+            let within = u128::from(self.share) * u128::from(step.done_bytes.min(total)) / u128::from(total);
+            let before = self.share.saturating_mul(self.done.min(self.all - 1));
+            let done_bytes = before.saturating_add(within as u64).max(self.last.done_bytes);
+            self.last = Progress { done_bytes, total_bytes: self.share.saturating_mul(self.all) };
+        }
+        (self.watcher)(self.last)
+    }
+
+    fn next(&mut self) {
+        self.done += 1;
+    }
+}
+
+fn plan(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    watcher: ProgressWatcher<'_>,
+) -> Result<RepairReport, StoreError> {
+    if files.vfs.lock_holder(&files.lock()).at(&files.lock(), "asking who has the lock")?.is_some() {
+        return Err(StoreError::Locked { path: files.lock(), pid: writer_pid(files) });
+    }
+    let mut stages = Stages::new(2, watcher);
+    let log = repair_log(files, &batch_topics_of(files), true, &mut |done_bytes, total_bytes| {
+        stages.tell(Progress { done_bytes, total_bytes })
+    })?;
+    stages.next();
+    let (config, config_changed) = repair_config(files, true)?;
+    let found = verify(files, options, &mut |step| stages.tell(step))?;
+    let derived = found.problems.iter().any(is_of_derived_files);
+    let open = !log.changed && is_settled(files, &log)?;
+    let mut report = RepairReport::of(log);
+    report.changed |= config_changed || derived || !open;
+    report.actions.extend(config);
+    if report.changed {
+        report.actions.push(MADE_ANEW.to_owned());
+        report.actions.extend(queue_words(files, options)?);
+        report.actions.extend(index_words(files, options)?);
+    }
+    let mut ahead: BTreeMap<&Path, u32> = BTreeMap::new();
+    for problem in found.problems.iter().filter(|problem| is_beyond_its_queue(problem)) {
+        *ahead.entry(&problem.path).or_default() += 1;
+    }
+    let damaged = found.problems.iter().filter(|problem| problem.kind == "meta_damaged");
+    let words =
+        |problem: &Problem| format!("{}: cut where it is damaged, after a copy", problem.path.display());
+    report.actions.extend(damaged.map(words));
+    report.changed |= found.problems.iter().any(is_of_positions);
+    report.actions.extend(ahead.into_iter().map(|(path, count)| set_back_words(path, count)));
+    report.judged(found);
+    Ok(report)
+}
+
+/// Topics whose queues hold batches, as far as anything tells.
+fn batch_topics_of(files: &StoreFiles) -> BatchTopics {
+    batch_topics(files, &load_table(files, &mut Vec::new()))
+}
+
+/// What a person should know of the index that is made anew.
+fn index_words(files: &StoreFiles, options: &StoreOptions) -> Result<Option<String>, StoreError> {
+    let known = MarkFile::new(files).load().map(|mark| mark.index_geometry());
+    let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
+    let index = IndexSet::load(files, known, configured, Access::Read)?;
+    let IndexGeometry { slots, entries } = index.geometry();
+    Ok(index.is_guessed().then(|| {
+        format!(
+            "{}: its files do not tell with how many slots and entries they were made; the new ones have {slots} slots and \
+             {entries} entries, and a broker that is set to others finds nothing by key",
+            files.index().display()
+        )
+    }))
+}
+
+/// What a person should know of the queue files that are made anew.
+fn queue_words(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<String>, StoreError> {
+    if MarkFile::new(files).load().is_some() {
+        return Ok(Vec::new());
+    }
+    let (plain, batch) = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?.guessed_lens();
+    let batch = batch.filter(|_| !batch_topics_of(files).is_empty());
+    let words = |folder: PathBuf, len: Option<u64>, setting: &str| {
+        let len = len?;
+        Some(format!(
+            "{}: no file tells how long these are; the new ones have {len} bytes, and a broker whose {setting} is another \
+             refuses to start",
+            folder.display()
+        ))
+    };
+    let plain = words(files.consume_queue(), plain, "mappedFileSizeConsumeQueue");
+    let batch = words(files.batch_consume_queue(), batch, "mapperFileSizeBatchConsumeQueue");
+    Ok(plain.into_iter().chain(batch).collect())
+}
+
+const MADE_ANEW: &str = "queues, index and checkpoint made anew from the log";
+
+fn repair_locked(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    stages: &mut Stages<'_>,
+) -> Result<RepairReport, StoreError> {
+    let log = repair_log(files, &batch_topics_of(files), false, &mut |done_bytes, total_bytes| {
+        stages.tell(Progress { done_bytes, total_bytes })
+    })?;
+    stages.next();
+    let (config, config_changed) = repair_config(files, false)?;
+    let settled = !log.changed && is_settled(files, &log)?;
+    let seal =
+        Seal { end: log.end, last: log.last, segment_bytes: log.segment_bytes, time: log.store_timestamp_ms };
+    let mut report = RepairReport::of(log);
+    report.actions.extend(config);
+    report.changed |= config_changed;
+    if settled {
+        let mut found = verify_locked(files, options, &mut |step| stages.tell(step))?;
+        if !found.problems.iter().any(is_of_derived_files) {
+            if found.problems.iter().any(is_of_positions) {
+                report.changed = true;
+                report.actions.extend(repair_offsets(files, options)?);
+                found.problems.retain(|problem| !is_of_positions(problem));
+                found.ok = found.problems.is_empty() && found.more == 0;
+            }
+            report.judged(found);
+            return Ok(report);
+        }
+    }
+    report.changed = true;
+    report.actions.push(MADE_ANEW.to_owned());
+    report.actions.extend(queue_words(files, options)?);
+    report.actions.extend(index_words(files, options)?);
+    seal.derive(files, options, &mut |step| stages.tell(step))?;
+    report.actions.extend(repair_offsets(files, options)?);
+    stages.next();
+    report.judged(verify_locked(files, options, &mut |step| stages.tell(step))?);
+    Ok(report)
+}
+
+/// Whether the store was closed at the end of its log as it is.
+fn is_settled(files: &StoreFiles, log: &RepairedLog) -> Result<bool, StoreError> {
+    if files.vfs.stat(&files.abort()).is_ok() {
+        return Ok(false);
+    }
+    let Some(mark) = MarkFile::new(files).load() else { return Ok(true) };
+    Ok(mark.is_end(log.end) && mark_fits(files, &*load(files, log.segment_bytes)?, &mark))
+}
+
+/// Whether making queues, index and checkpoint anew is the cure.
+fn is_of_derived_files(problem: &Problem) -> bool {
+    let made = ["queue_", "index_", "checkpoint_"].iter().any(|kind| problem.kind.starts_with(kind));
+    made && !["queue_gap", "queue_offset_refused", "queue_offset_wrong"].contains(&problem.kind)
+}
+
+/// Whether it is a position beyond the end of a queue.
+fn is_beyond_its_queue(problem: &Problem) -> bool {
+    ["consumer_offset_ahead", "delay_offset_ahead"].contains(&problem.kind)
+}
+
+/// Whether it is such a position, or the metadata log that keeps them is damaged.
+fn is_of_positions(problem: &Problem) -> bool {
+    is_beyond_its_queue(problem) || problem.kind == "meta_damaged"
+}
+
+/// A log whose end is known, for which everything else is made.
+pub(crate) struct Seal {
+    pub(crate) end: u64,
+    pub(crate) last: Option<(u64, u32)>,
+    pub(crate) segment_bytes: u64,
+    pub(crate) time: i64,
+}
+
+impl Seal {
+    /// Makes the log durable, then queues, index, checkpoint and mark, and takes `abort` away.
+    pub(crate) fn derive(
+        &self,
+        files: &StoreFiles,
+        options: &StoreOptions,
+        watcher: ProgressWatcher<'_>,
+    ) -> Result<RebuildReport, StoreError> {
+        let marks = MarkFile::new(files);
+        let old = marks.load();
+        let list = load(files, self.segment_bytes)?;
+        self.sync_log(files, &list, old.as_ref(), watcher)?;
+        if let Some(old) = old {
+            marks.store(&self.mark(files, &list, &old)?, true)?;
+        }
+        let built = rebuild_locked(files, options, false, watcher)?;
+        if self.last.is_none() && files.vfs.stat(&files.checkpoint()).is_ok() {
+            // A log without a record has nothing that a checkpoint could speak of, but for what a master said of itself.
+            let checkpoint = CheckpointFile::new(files);
+            let master_flushed_offset = checkpoint.load().master_flushed_offset;
+            checkpoint.store(&Checkpoint { master_flushed_offset, ..Checkpoint::default() })?;
+        }
+        if let Some(mark) = marks.load().filter(|_| old.is_some()) {
+            let clean = Mark { sequence: mark.sequence + 1, clean: true, dispatched: self.end, ..mark };
+            marks.store(&clean, true)?;
+        }
+        match files.vfs.remove_file(&files.abort()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            removed => {
+                removed.at(&files.abort(), "removing abort")?;
+                switch::step("repair.sync_abort_removal", || files.vfs.sync_dir(&files.root))
+                    .at(&files.root, "syncing a folder")?;
+            }
+        }
+        Ok(built)
+    }
+
+    /// Everything above the old mark: written again where the last writer was stopped, since a sync of it may have
+    /// failed, and synced.
+    fn sync_log(
+        &self,
+        files: &StoreFiles,
+        list: &Arc<SegmentList>,
+        old: Option<&Mark>,
+        watcher: ProgressWatcher<'_>,
+    ) -> Result<(), StoreError> {
+        let known = old.filter(|mark| mark_fits(files, list, mark));
+        if let Some(mark) = known.filter(|mark| !mark.clean && mark.position < self.end) {
+            let mut tell = |step: mqstore_log::recovery::RecoveryProgress| {
+                watcher(Progress { done_bytes: 0, total_bytes: step.total_bytes })
+            };
+            rewrite(files, list, mark.position, self.end, &mut Watch::new(&files.clock, &mut tell))?;
+        }
+        let synced = known.map_or(0, |mark| mark.position);
+        for segment in list.segments().iter().filter(|segment| segment.end_offset() > synced) {
+            let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
+            switch::step("repair.sync_log", || file.sync_data()).at(&segment.path(), "syncing the log")?;
+        }
+        files.sync_logs()
+    }
+
+    /// A mark for this log, which says that its queues are not built.
+    pub(crate) fn mark(
+        &self,
+        files: &StoreFiles,
+        list: &SegmentList,
+        old: &Mark,
+    ) -> Result<Mark, StoreError> {
+        let (last_offset, last_size) = self.last.unwrap_or_default();
+        let last_crc = match self.last {
+            Some((offset, size)) => crc31(read_record(files, list, offset, size as usize)?.as_slice()),
+            None => 0,
+        };
+        Ok(Mark {
+            sequence: old.sequence + 1,
+            clean: false,
+            position: self.end,
+            last_offset,
+            last_size,
+            last_crc,
+            dispatched: list.min_offset(),
+            segment_bytes: if self.segment_bytes == 0 { old.segment_bytes } else { self.segment_bytes },
+            boot_id: files.vfs.environment().boot_id,
+            store_timestamp_ms: self.time.max(old.store_timestamp_ms),
+            index: IndexExtent::default(),
+            ..*old
+        })
+    }
+}
+
+impl RepairReport {
+    fn of(log: RepairedLog) -> Self {
+        Self {
+            changed: log.changed,
+            messages: log.messages,
+            lost: log.lost,
+            queue_offsets: log.queue_offsets,
+            actions: log.actions,
+            ..Self::default()
+        }
+    }
+
+    fn judged(&mut self, found: crate::verify::VerifyReport) {
+        self.ok = found.ok;
+        self.problems = found.problems;
+        self.more = found.more;
+    }
+
+    /// Names what lies below `from` as it is called below `to`.
+    fn rebase(&mut self, from: &Path, to: &Path) {
+        let moved = |path: &mut PathBuf| {
+            if let Ok(relative) = path.strip_prefix(from) {
+                *path = to.join(relative);
+            }
+        };
+        for lost in &mut self.lost {
+            moved(&mut lost.path);
+            lost.kept_as.iter_mut().for_each(moved);
+        }
+        self.problems.iter_mut().for_each(|problem| moved(&mut problem.path));
+        let (from, to) = (from.display().to_string(), to.display().to_string());
+        self.actions.iter_mut().for_each(|text| *text = text.replace(&from, &to));
+    }
+}

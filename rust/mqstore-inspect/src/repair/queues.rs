@@ -1,0 +1,193 @@
+//! What the records of the log say of their queues.
+//!
+//! Owns nothing on disk. Which offsets a record takes is for [`RunOutput`] to say, as it is where queues are made and verified:
+//! what is found missing here is what verification finds missing afterwards.
+
+use std::collections::BTreeMap;
+
+use mqstore_format::RecordView;
+
+use super::log::{Claimed, LostOffsets};
+use super::misordered::{Misfit, Order, Stretch};
+use super::missing_ends::{Edge, Edges};
+use mqstore_log::dispatch::{BatchTopics, DispatchRules, RunOutput};
+
+/// Gaps in queues that are told one by one.
+const MOST_GAPS: usize = 1 << 20;
+
+/// Records that are gathered before they are taken over.
+const GATHERED: u64 = 4096;
+
+/// What becomes of a record that contradicts the others of its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Correction {
+    /// It gets this queue offset.
+    Offset(i64),
+    /// It gets this queue.
+    Queue(i32),
+    /// It has no place in any queue, and hides those that have.
+    GivenUp,
+}
+
+/// What becomes of records, by their places in the log.
+pub(crate) type Corrections = BTreeMap<u64, Correction>;
+
+/// What is known of one queue.
+#[derive(Debug, Default)]
+struct Seen {
+    claimed: Claimed,
+    edge: Option<Edge>,
+    order: Order,
+    batch: bool,
+}
+
+impl Seen {
+    /// Adds the next records of the log; whether that makes a gap that is kept, for which there has to be `room`.
+    fn add(&mut self, stretch: Stretch, room: bool) -> bool {
+        Edge::add(&mut self.edge, &stretch);
+        self.order.add(stretch, room);
+        self.claimed.claim(stretch.from, stretch.to, room)
+    }
+}
+
+/// The queues of a log.
+#[derive(Debug)]
+pub(crate) struct Queues<'a> {
+    rules: DispatchRules,
+    corrections: &'a Corrections,
+    output: RunOutput,
+    topics: BTreeMap<Box<str>, BTreeMap<i32, Seen>>,
+    gaps: usize,
+}
+
+/// What contradicts the others of its queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contradiction {
+    pub(crate) topic: Box<str>,
+    pub(crate) queue_id: i32,
+    /// Whether its records hold several messages.
+    pub(crate) batch: bool,
+    pub(crate) misfits: Vec<Misfit>,
+    /// Other queues that have room for the first offset of the one or the other, by the place of that.
+    pub(crate) elsewhere: Vec<(u64, i32)>,
+}
+
+/// What all records of a log say together.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    /// Offsets that no record has.
+    pub(crate) missing: Vec<LostOffsets>,
+    /// The first and the last record of each queue.
+    pub(crate) edges: Edges,
+    /// Records that are out of order.
+    pub(crate) contradictions: Vec<Contradiction>,
+}
+
+impl<'a> Queues<'a> {
+    pub(crate) fn new(batch_topics: &BatchTopics, corrections: &'a Corrections) -> Self {
+        // Keys are of no interest here.
+        let index_from = u64::MAX;
+        let rules =
+            DispatchRules { batch_topics: batch_topics.clone(), index_from, ..DispatchRules::default() };
+        Self { rules, corrections, output: RunOutput::default(), topics: BTreeMap::new(), gaps: 0 }
+    }
+
+    /// Whether the record at `place` is given up.
+    pub(crate) fn gives_up(&self, place: u64) -> bool {
+        self.corrections.get(&place) == Some(&Correction::GivenUp)
+    }
+
+    /// Adds the record at log offset `place`, which comes behind those before it.
+    pub(crate) fn add(&mut self, record: &RecordView<'_>, place: u64) {
+        let mut outline = record.outline();
+        match self.corrections.get(&place) {
+            Some(Correction::Offset(offset)) => outline.queue_offset = *offset,
+            Some(Correction::Queue(queue_id)) => outline.queue_id = *queue_id,
+            Some(Correction::GivenUp) | None => {}
+        }
+        self.output.add(&self.rules, &outline, place);
+        if self.output.records >= GATHERED {
+            self.take_over();
+        }
+    }
+
+    fn take_over(&mut self) {
+        let mut output = std::mem::take(&mut self.output);
+        for (topic, run) in output.queues() {
+            let seen = of_queue(&mut self.topics, topic, run.queue_id());
+            for stretch in run.rows().filter_map(|(from, units)| Stretch::of_row(from, units)) {
+                self.gaps += usize::from(seen.add(stretch, self.gaps < MOST_GAPS));
+            }
+        }
+        for (topic, queue_id, units) in output.batches() {
+            let seen = of_queue(&mut self.topics, topic, queue_id);
+            seen.batch = true;
+            for unit in units {
+                let mut unit = *unit;
+                if let Some(Correction::Offset(offset)) = self.corrections.get(&(unit.physical_offset as u64))
+                {
+                    unit.base_offset = *offset;
+                }
+                self.gaps += usize::from(seen.add(Stretch::of_batch(&unit), self.gaps < MOST_GAPS));
+            }
+        }
+        output.begin();
+        self.output = output;
+    }
+
+    /// What they say, when there are no more.
+    pub(crate) fn finish(mut self) -> Said {
+        self.take_over();
+        let mut said = Said::default();
+        for (topic, mut queues) in self.topics {
+            for seen in queues.values_mut() {
+                seen.order.finish();
+            }
+            for (queue_id, seen) in &queues {
+                if let Some(edge) = seen.edge {
+                    said.edges.entry(topic.to_string()).or_default().insert(*queue_id, edge);
+                }
+                let lost = |&(from, to): &(i64, i64)| LostOffsets {
+                    topic: topic.to_string(),
+                    queue_id: *queue_id,
+                    from,
+                    to,
+                };
+                said.missing.extend(seen.claimed.gaps().iter().map(lost));
+                // A batch queue has no room for a second record of an offset.
+                let counts = |misfit: &&Misfit| seen.batch || misfit.is_wrong();
+                let misfits: Vec<Misfit> = seen.order.misfits().iter().filter(counts).copied().collect();
+                if !misfits.is_empty() {
+                    let elsewhere = elsewhere(&queues, *queue_id, &misfits);
+                    let (topic, queue_id, batch) = (topic.clone(), *queue_id, seen.batch);
+                    said.contradictions.push(Contradiction { topic, queue_id, batch, misfits, elsewhere });
+                }
+            }
+        }
+        said
+    }
+}
+
+/// Which of the other queues has room for one of `misfits`, where only one has.
+fn elsewhere(queues: &BTreeMap<i32, Seen>, own: i32, misfits: &[Misfit]) -> Vec<(u64, i32)> {
+    let only = |misfit: &Misfit| {
+        let Stretch { from, first, records: 1, .. } = misfit.stretch else { return None };
+        let others = queues.iter().filter(|(queue_id, _)| **queue_id != own);
+        let mut found = others.filter(|(_, seen)| seen.order.has_room_for(from, first));
+        let (queue_id, _) = found.next()?;
+        found.next().is_none().then_some((first, *queue_id))
+    };
+    misfits.iter().filter_map(only).collect()
+}
+
+fn of_queue<'a>(
+    topics: &'a mut BTreeMap<Box<str>, BTreeMap<i32, Seen>>,
+    topic: &str,
+    queue_id: i32,
+) -> &'a mut Seen {
+    // Most have been seen: no name is copied.
+    if !topics.contains_key(topic) {
+        topics.insert(topic.into(), BTreeMap::new());
+    }
+    topics.entry(topic.into()).or_default().entry(queue_id).or_default()
+}

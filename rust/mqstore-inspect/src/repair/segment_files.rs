@@ -1,0 +1,408 @@
+//! The files of the log as they should be.
+//!
+//! Owns the judgement of each file in the folders of the log, and what makes the row right: one length, no
+//! file that is none of it, each under the name that its records say.
+//!
+//! ```text
+//! 00000000000000000000            16384 bytes     good
+//! 00000000000000016384             4711 bytes     made as long as the others, with zeros
+//! 00000000000000032768            20000 bytes     cut; what it was longer by goes to lost+found
+//! 00000000000000049152                0 bytes     removed
+//! 00000000000000065536            records say that they lie from 98304 on: renamed
+//! 00000000000000098304.misplaced  on its way from one name to the other
+//! notes.txt                       moved to lost+found
+//! ```
+//!
+//! Across a crash: each step leaves files that the next look judges the same way, so that a repair which was
+//! stopped is ended by another one. Nothing is looked at through maps.
+//!
+//! Source: `MappedFileQueue#doLoad`, which refuses other lengths and other names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::{MIN_RECORD_BYTES, RecordView, offset_file_name, parse_offset_file_name};
+use mqstore_io::{Access, FileKind, FileStat, MappedFile, VfsFile, switch};
+
+use super::backup;
+use super::damage_scan::Piece;
+use mqstore_base::durable_mark::Mark;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_log::commit_log::{LogScanner, ScanChecks, Segment, SegmentList, check_record};
+
+/// What a misplaced segment is called until its right name is free.
+const MISPLACED: &str = ".misplaced";
+
+/// Bytes of a file that are searched at once.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Records of a file that have to agree where they lie.
+const AGREEING: usize = 16;
+
+/// What is to be done with one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mend {
+    /// Moved to `lost+found`, for this reason.
+    Aside(String),
+    /// Removed: there is nothing in it.
+    Remove,
+    /// Made as long as the others; it has so many bytes.
+    Lengthen(u64),
+    /// Cut to the length of the others; it has so many bytes.
+    Cut(u64),
+    /// It holds the segment that starts here.
+    Rename(u64),
+}
+
+/// The log's files, and what has to be done with them.
+#[derive(Debug, Default)]
+pub(crate) struct Row {
+    /// The log as it will be: missing segments are gaps.
+    pub(crate) list: Arc<SegmentList>,
+    /// The length of a segment; 0 where there is no file.
+    pub(crate) segment_bytes: u64,
+    /// What has to be done, by path.
+    pub(crate) mends: Vec<(PathBuf, Mend)>,
+}
+
+/// A file whose name is an offset.
+#[derive(Debug)]
+struct Candidate {
+    path: PathBuf,
+    /// What its name says.
+    base: u64,
+    stat: FileStat,
+    /// Whether it was being renamed.
+    waiting: bool,
+}
+
+/// Looks at the files of the log. Changes nothing.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] for a symbolic link in the place of a segment; errors of the system.
+pub(crate) fn look(
+    files: &StoreFiles,
+    mark: Option<&Mark>,
+    watch: backup::Step<'_>,
+) -> Result<Row, StoreError> {
+    let mut mends = Vec::new();
+    let mut candidates = candidates(files, &mut mends)?;
+    candidates.sort_by(|a, b| (a.base, a.waiting, &a.path).cmp(&(b.base, b.waiting, &b.path)));
+    let segment_bytes = common_length(&candidates, mark);
+    if segment_bytes == 0 {
+        return Ok(Row { mends, ..Row::default() });
+    }
+    let mut places = Places { files, segment_bytes, taken: BTreeMap::new(), mends };
+    let mut misplaced = Vec::new();
+    for candidate in candidates {
+        match own_base(files, &candidate, segment_bytes, watch)? {
+            Some(base) if base != candidate.base || candidate.waiting => misplaced.push((base, candidate)),
+            _ if candidate.waiting => {
+                places.aside(candidate, "no record says where it belongs".to_owned());
+            }
+            _ => places.keep(candidate)?,
+        }
+    }
+    for (base, candidate) in misplaced {
+        places.rename(base, candidate)?;
+    }
+    let Places { taken, mut mends, .. } = places;
+    mends.sort_by(|a, b| a.0.cmp(&b.0));
+    let segments = taken.into_values().collect();
+    Ok(Row { list: Arc::new(SegmentList::of_files(segments)), segment_bytes, mends })
+}
+
+impl Row {
+    /// The places before the first segment whose files are there and empty: they had records once, since a segment gets its
+    /// name with its first one, and a log loses its oldest segments with their files.
+    pub(crate) fn emptied(&self) -> Vec<Piece> {
+        let first = self.list.min_offset();
+        let removed = self.mends.iter().filter(|(_, mend)| matches!(mend, Mend::Remove));
+        removed
+            .filter_map(|(path, _)| {
+                let base = parse_offset_file_name(&path.file_name()?.to_string_lossy())?;
+                let to = base.saturating_add(self.segment_bytes).min(first);
+                (base < first).then(|| Piece {
+                    from: base,
+                    to,
+                    path: Some(path.clone()),
+                    base,
+                    to_end: true,
+                    reason: "its file is empty".to_owned(),
+                    store_timestamp_ms: 0,
+                })
+            })
+            .collect()
+    }
+}
+
+/// Lists the folders; what has no name of a segment goes to `mends`.
+fn candidates(files: &StoreFiles, mends: &mut Vec<(PathBuf, Mend)>) -> Result<Vec<Candidate>, StoreError> {
+    let mut found = Vec::new();
+    for folder in files.log_folders()?.all() {
+        for entry in files.vfs.list(&folder).at(&folder, "listing the commit log")? {
+            let path = folder.join(&entry.name);
+            let text = entry.name.to_string_lossy();
+            let waiting = text.ends_with(MISPLACED);
+            let base = parse_offset_file_name(text.trim_end_matches(MISPLACED));
+            let base = base.filter(|base| *base <= i64::MAX as u64 / 2);
+            match (entry.stat.kind, base) {
+                // RocketMQ passes over them, too.
+                (FileKind::Directory, _) => {}
+                (FileKind::Symlink, Some(_)) => {
+                    let advice = "a symbolic link in the place of a segment: put the file itself there";
+                    return Err(StoreError::corrupt(&path, 0, advice));
+                }
+                (FileKind::File, Some(_)) if entry.stat.len == 0 => mends.push((path, Mend::Remove)),
+                (FileKind::File, Some(base)) => {
+                    found.push(Candidate { path, base, stat: entry.stat, waiting });
+                }
+                _ => mends.push((path, Mend::Aside("it is no segment of a log".to_owned()))),
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The length that segments should have: what the mark says, else what lengths and names of the files agree on.
+fn common_length(candidates: &[Candidate], mark: Option<&Mark>) -> u64 {
+    let known = mark.map(|mark| mark.segment_bytes).filter(|bytes| *bytes > 0);
+    let has = |bytes: &u64| candidates.iter().any(|candidate| candidate.stat.len == *bytes);
+    if let Some(bytes) = known.filter(|bytes| has(bytes) || candidates.len() == 1) {
+        return bytes;
+    }
+    let mut scores: BTreeMap<u64, usize> = BTreeMap::new();
+    for candidate in candidates {
+        *scores.entry(candidate.stat.len).or_default() += 1;
+    }
+    let bases: BTreeSet<u64> = candidates.iter().map(|candidate| candidate.base).collect();
+    for (left, right) in bases.iter().zip(bases.iter().skip(1)) {
+        if let Some(score) = scores.get_mut(&(right - left)) {
+            *score += 1;
+        }
+    }
+    scores.into_iter().max_by_key(|(bytes, score)| (*score, *bytes)).map_or(0, |(bytes, _)| bytes)
+}
+
+/// Who has which place.
+struct Places<'a> {
+    files: &'a StoreFiles,
+    segment_bytes: u64,
+    taken: BTreeMap<u64, Arc<Segment>>,
+    mends: Vec<(PathBuf, Mend)>,
+}
+
+impl Places<'_> {
+    /// Takes a file for what its name says, unless another reaches into its place.
+    fn keep(&mut self, candidate: Candidate) -> Result<(), StoreError> {
+        let before = self.taken.range(..=candidate.base).next_back();
+        if let Some((base, _)) = before.filter(|(base, _)| candidate.base - **base < self.segment_bytes) {
+            let reason = format!("the segment at offset {base} reaches into its place");
+            self.aside(candidate, reason);
+            return Ok(());
+        }
+        let len = candidate.stat.len;
+        if len < self.segment_bytes {
+            self.mends.push((candidate.path.clone(), Mend::Lengthen(len)));
+        } else if len > self.segment_bytes {
+            self.mends.push((candidate.path.clone(), Mend::Cut(len)));
+        }
+        self.take(candidate.base, &candidate)
+    }
+
+    /// Gives a file the place that its records name, where nobody has it.
+    fn rename(&mut self, base: u64, candidate: Candidate) -> Result<(), StoreError> {
+        let phase = self.taken.keys().next().map_or(0, |first| first % self.segment_bytes);
+        let free = !self.taken.contains_key(&base) && base % self.segment_bytes == phase;
+        if !free || candidate.stat.len != self.segment_bytes {
+            let reason = format!("its records say that they lie in another file, from offset {base} on");
+            self.aside(candidate, reason);
+            return Ok(());
+        }
+        self.mends.push((candidate.path.clone(), Mend::Rename(base)));
+        self.take(base, &candidate)
+    }
+
+    fn aside(&mut self, candidate: Candidate, reason: String) {
+        self.mends.push((candidate.path, Mend::Aside(reason)));
+    }
+
+    fn take(&mut self, base: u64, candidate: &Candidate) -> Result<(), StoreError> {
+        self.taken.insert(base, front(self.files, candidate, base, self.segment_bytes)?);
+        Ok(())
+    }
+}
+
+/// A file as the segment at `base`.
+fn front(
+    files: &StoreFiles,
+    candidate: &Candidate,
+    base: u64,
+    segment_bytes: u64,
+) -> Result<Arc<Segment>, StoreError> {
+    MappedFile::front(&files.vfs, &candidate.path, base, &candidate.stat, segment_bytes)
+        .at(&candidate.path, "opening a log segment")
+}
+
+/// Where the records of a file say that it starts: as its name says when one of them does; `None` when it
+/// holds no record at all.
+fn own_base(
+    files: &StoreFiles,
+    candidate: &Candidate,
+    segment_bytes: u64,
+    watch: backup::Step<'_>,
+) -> Result<Option<u64>, StoreError> {
+    let segment = front(files, candidate, candidate.base, segment_bytes)?;
+    let list = Arc::new(SegmentList::of_files(vec![Arc::clone(&segment)]));
+    let mut scanner = LogScanner::new(list, candidate.base, u64::MAX, ScanChecks { crc: true });
+    watch(0)?;
+    if scanner.resync_watched(candidate.base, watch)?.is_some() {
+        return Ok(Some(candidate.base));
+    }
+    let path = &candidate.path;
+    let file = segment.file().at(path, "opening a log segment")?;
+    foreign_base(&*file, path, segment.len(), watch)
+}
+
+/// The one place that the records of a file name.
+fn foreign_base(
+    file: &dyn VfsFile,
+    path: &Path,
+    len: u64,
+    watch: backup::Step<'_>,
+) -> Result<Option<u64>, StoreError> {
+    let mut bases = Vec::new();
+    let mut at = 0;
+    while let Some((position, own, size)) = next_record(file, path, at, len, watch)? {
+        bases.push(own.checked_sub(position));
+        at = position + size;
+        if bases.len() == AGREEING {
+            break;
+        }
+    }
+    let first = bases.first().copied().flatten();
+    Ok(first.filter(|first| bases.iter().all(|base| *base == Some(*first))))
+}
+
+/// The first record at or behind `at` whose checksums hold: its position, where it says that it lies, its size.
+fn next_record(
+    file: &dyn VfsFile,
+    path: &Path,
+    mut at: u64,
+    len: u64,
+    watch: backup::Step<'_>,
+) -> Result<Option<(u64, u64, u64)>, StoreError> {
+    let mut window = Vec::new();
+    let reading = "looking for records";
+    let is_inside = |data: &u64| data + MIN_RECORD_BYTES as u64 <= len;
+    while let Some(data) = file.next_data(at).at(path, reading)?.filter(is_inside) {
+        watch(0)?;
+        at = at.max(data);
+        window.resize(((len - at) as usize).min(WINDOW_BYTES), 0);
+        file.read_exact_at(&mut window, at).at(path, reading)?;
+        for start in 0..window.len().saturating_sub(MIN_RECORD_BYTES - 1) {
+            let head = window.get(start..).unwrap_or_default();
+            let Some(size) = announced(head).filter(|size| at + start as u64 + size <= len) else { continue };
+            let position = at + start as u64;
+            let mut whole = vec![0; size as usize];
+            file.read_exact_at(&mut whole, position).at(path, reading)?;
+            let own =
+                RecordView::decode(&whole).ok().and_then(|view| u64::try_from(view.physical_offset).ok());
+            let holds = |own: &u64| check_record(&whole, *own, ScanChecks { crc: true }).is_ok();
+            if let Some(own) = own.filter(holds) {
+                return Ok(Some((position, own, size)));
+            }
+        }
+        at += (window.len() - (MIN_RECORD_BYTES - 1)) as u64;
+    }
+    Ok(None)
+}
+
+/// The size of the record that may start here.
+fn announced(head: &[u8]) -> Option<u64> {
+    match mqstore_format::peek(head).ok()? {
+        mqstore_format::Peek::Record { size, .. } => Some(u64::from(size)),
+        _ => None,
+    }
+}
+
+/// What a person reads about `mend`.
+pub(crate) fn words(path: &Path, mend: &Mend, segment_bytes: u64) -> String {
+    let path = path.display();
+    match mend {
+        Mend::Aside(reason) => format!("{path}: {reason}; moved to lost+found"),
+        Mend::Remove => format!("{path}: an empty file, removed"),
+        Mend::Lengthen(len) => format!("{path}: was {len} bytes long, made {segment_bytes} with zeros"),
+        Mend::Cut(len) => {
+            format!("{path}: was {len} bytes long, cut to {segment_bytes}; the rest is kept in lost+found")
+        }
+        Mend::Rename(base) => {
+            format!("{path}: holds the segment at offset {base}, renamed to {}", offset_file_name(*base))
+        }
+    }
+}
+
+/// Keeps what a file is longer than the others in `lost+found`, unless that is zeros.
+pub(crate) fn keep_beyond(
+    files: &StoreFiles,
+    path: &Path,
+    segment_bytes: u64,
+    watch: backup::Step<'_>,
+) -> Result<Option<PathBuf>, StoreError> {
+    let file = files.vfs.open(path, Access::Read).at(path, "opening a log segment")?;
+    let len = file.len().at(path, "looking at a log segment")?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    backup::copy(files, path, &*file, &format!("{name}.beyond-{segment_bytes}"), segment_bytes..len, watch)
+}
+
+/// Does what has to be done. What is cut was kept before.
+pub(crate) fn mend(files: &StoreFiles, row: &Row, watch: backup::Step<'_>) -> Result<(), StoreError> {
+    let mut folders = BTreeSet::new();
+    for (path, mend) in &row.mends {
+        folders.extend(path.parent().map(Path::to_path_buf));
+        match mend {
+            Mend::Aside(_) => backup::aside(files, path, watch)?,
+            Mend::Remove => files.vfs.remove_file(path).at(path, "removing an empty segment")?,
+            Mend::Lengthen(_) | Mend::Cut(_) => {
+                backup::own_file(files, path, watch)?;
+                let file = files.vfs.open(path, Access::ReadWrite).at(path, "opening a log segment")?;
+                file.set_len(row.segment_bytes).at(path, "giving a segment its length")?;
+                switch::step("repair.sync_length", || file.sync_all()).at(path, "syncing a segment")?;
+            }
+            Mend::Rename(_) => wait_for_name(files, path)?,
+        }
+    }
+    sync_folders(files, &folders)?;
+    let mut renamed = BTreeSet::new();
+    for (path, mend) in &row.mends {
+        if let Mend::Rename(base) = mend {
+            let waiting = waiting_path(path);
+            let to = path.with_file_name(offset_file_name(*base));
+            files.vfs.rename_noreplace(&waiting, &to).at(&to, "giving a segment its name")?;
+            renamed.extend(path.parent().map(Path::to_path_buf));
+        }
+    }
+    sync_folders(files, &renamed)
+}
+
+fn waiting_path(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    path.with_file_name(format!("{}{MISPLACED}", name.trim_end_matches(MISPLACED)))
+}
+
+/// Frees the name of a misplaced segment.
+fn wait_for_name(files: &StoreFiles, path: &Path) -> Result<(), StoreError> {
+    let waiting = waiting_path(path);
+    if waiting == path {
+        return Ok(());
+    }
+    files.vfs.rename_noreplace(path, &waiting).at(path, "freeing the name of a segment")
+}
+
+fn sync_folders(files: &StoreFiles, folders: &BTreeSet<PathBuf>) -> Result<(), StoreError> {
+    folders.iter().try_for_each(|folder| {
+        switch::step("repair.sync_log_folder", || files.vfs.sync_dir(folder)).at(folder, "syncing a folder")
+    })
+}

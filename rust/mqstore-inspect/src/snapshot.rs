@@ -1,0 +1,276 @@
+//! A consistent copy of a store that is in use.
+//!
+//! Owns `OUT.partial` until it gets its name. The position of the snapshot is taken once; what is appended later is
+//! not in it:
+//!
+//! ```text
+//! log      | full | full | full | being written ......|
+//! OUT        same blocks, or a further name of the file | copied up to the position, zeros behind
+//! ```
+//!
+//! Full segments are never written again: they are shared block by block where the file system can, else by a
+//! further name for the same file, else copied. Whoever overwrites a segment looks at its number of names first.
+//! Queues, index and checkpoint are built from the copied log, so that they end where it ends; metadata, configuration,
+//! compacted topics, what repairs found lost and the delay levels are copied. The log of a snapshot lies in `commitlog` alone.
+//!
+//! Across threads: appends, reads and deletions go on; a deletion that comes first makes the snapshot begin
+//! later. Across a crash: as any copy.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::RecordView;
+use mqstore_io::{FileKind, switch};
+
+use super::copy::{StagedCopy, copy_file, copy_open_file};
+use super::repair::Seal;
+use crate::repair::log::{copy_bytes, load};
+use mqstore_base::durable_mark::MarkFile;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::StoreOptions;
+use mqstore_base::progress::Progress;
+use mqstore_base::progress::ProgressWatcher;
+use mqstore_engine::Store;
+use mqstore_engine::store::open::refuse_rocksdb;
+use mqstore_log::commit_log::{Segment, SegmentList, read_record};
+use mqstore_log::recovery::last_whole_record;
+use mqstore_meta::copy_log;
+
+/// How often a folder is copied again because it changed meanwhile.
+const TRIES: u32 = 10;
+
+/// What a snapshot holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotReport {
+    /// Where its log begins.
+    pub log_min_offset: u64,
+    /// Where its log ends: everything before is in it, nothing behind.
+    pub log_max_offset: u64,
+    /// Messages in its log.
+    pub messages: u64,
+    /// Segments that are further names of the store's own files.
+    pub linked_segments: u64,
+    /// Segments that are files of their own; they may share blocks with the store's.
+    pub copied_segments: u64,
+}
+
+/// Makes a consistent copy of `store` in the new folder `output`, with everything that was appended before the call.
+/// A store that is open for writing is flushed first; appends continue meanwhile.
+///
+/// # Errors
+/// [`StoreError::Io`] with `AlreadyExists` if `output` exists; [`StoreError::Unsupported`] for queues in `RocksDB`;
+/// what `watcher` returns; errors of the system. Nothing of the copy is left then.
+pub fn snapshot(
+    store: &Store,
+    output: &Path,
+    watcher: ProgressWatcher<'_>,
+) -> Result<SnapshotReport, StoreError> {
+    store.check()?;
+    let files = store.files();
+    refuse_rocksdb(files)?;
+    let copy = StagedCopy::begin(files, output)?;
+    let filled = copy.filled_by(|copy| {
+        let end = store.settle()?;
+        let list = store.segments();
+        Snapshot { source: files, copy: &copy.files, end, list, report: SnapshotReport::default() }
+            .make(&store.copy_options(), watcher)
+    })?;
+    filled.publish()
+}
+
+/// A snapshot on its way.
+struct Snapshot<'a> {
+    source: &'a StoreFiles,
+    copy: &'a StoreFiles,
+    end: u64,
+    list: Arc<SegmentList>,
+    report: SnapshotReport,
+}
+
+impl Snapshot<'_> {
+    fn make(
+        mut self,
+        options: &StoreOptions,
+        watcher: ProgressWatcher<'_>,
+    ) -> Result<SnapshotReport, StoreError> {
+        let segments: Vec<Arc<Segment>> =
+            self.list.segments().iter().filter(|segment| segment.base_offset() < self.end).cloned().collect();
+        // As much again for queues and index.
+        let total_bytes = 2 * segments.iter().map(|segment| segment.len()).sum::<u64>();
+        let mut done_bytes = 0;
+        let folder = self.copy.commit_log();
+        self.copy.vfs.create_dir(&folder).at(&folder, "making the folder of a snapshot")?;
+        // The newest first: what is deleted meanwhile is the oldest.
+        for segment in segments.iter().rev() {
+            let mut step = |bytes| {
+                done_bytes += bytes;
+                watcher(Progress { done_bytes, total_bytes })
+            };
+            if !self.segment(segment, &mut step)? {
+                break;
+            }
+        }
+        self.side_files()?;
+        let segment_bytes = segments.first().map_or(0, |segment| segment.len());
+        self.derive(segment_bytes, options, &mut |step| {
+            let rest = total_bytes - done_bytes;
+            let part = rest.min(step.done_bytes);
+            watcher(Progress { done_bytes: done_bytes + part, total_bytes })
+        })?;
+        Ok(self.report)
+    }
+
+    /// Puts a segment into the copy; `false` when it was deleted meanwhile.
+    fn segment(
+        &mut self,
+        segment: &Arc<Segment>,
+        step: &mut dyn FnMut(u64) -> Result<(), StoreError>,
+    ) -> Result<bool, StoreError> {
+        let Some(held) = segment.hold() else { return Ok(false) };
+        let from = held.path();
+        let to = self.copy.commit_log().join(mqstore_format::offset_file_name(segment.base_offset()));
+        let file = match held.file() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            file => file.at(&from, "opening a log segment")?,
+        };
+        let vfs = &self.copy.vfs;
+        if segment.end_offset() <= self.end {
+            let linked = vfs.reflink(&from, &to).is_err() && vfs.hard_link(&from, &to).is_ok();
+            let made = vfs.stat(&to).ok();
+            let own = file.stat().at(&from, "looking at a log segment")?;
+            let good = made.is_some_and(|made| made.len == own.len && (!linked || made.inode == own.inode));
+            if good {
+                let copied = vfs.open(&to, mqstore_io::Access::Read).at(&to, "opening a copy")?;
+                switch::step("snapshot.sync_linked", || copied.sync_all()).at(&to, "syncing a copy")?;
+                let count =
+                    if linked { &mut self.report.linked_segments } else { &mut self.report.copied_segments };
+                *count += 1;
+                step(own.len)?;
+                return Ok(true);
+            }
+            if made.is_some() {
+                vfs.remove_file(&to).at(&to, "making a copy")?;
+            }
+            copy_open_file(self.copy, (&from, &*file), &to, own.len, step)?;
+        } else {
+            let copied = vfs.create_new(&to).at(&to, "making a copy")?;
+            copy_bytes(&*file, &*copied, 0..self.end - segment.base_offset(), step, (&from, &to))?;
+            copied.set_len(segment.len()).at(&to, "making a copy")?;
+            switch::step("snapshot.sync_last", || copied.sync_all()).at(&to, "syncing a copy")?;
+        }
+        self.report.copied_segments += 1;
+        Ok(true)
+    }
+
+    /// What cannot be made from the log.
+    fn side_files(&self) -> Result<(), StoreError> {
+        for name in ["config", "compaction", "consumequeue", "batchconsumequeue"] {
+            self.folder(Path::new(name))?;
+        }
+        let side = self.copy.side();
+        self.copy.vfs.create_dir(&side).at(&side, "making a folder of a snapshot")?;
+        for path in [StoreFiles::repairs, StoreFiles::checkpoint, StoreFiles::delay_levels_file] {
+            self.file(&path(self.source), &path(self.copy))?;
+        }
+        // Behind the JSON files, which so are no newer than it.
+        copy_log(self.source, self.copy)
+    }
+
+    /// Copies a folder as it was at one moment: when its folders are others at the end, again.
+    fn folder(&self, name: &Path) -> Result<(), StoreError> {
+        let (from, to) = (self.source.root.join(name), self.copy.root.join(name));
+        for _ in 0..TRIES {
+            let before = self.folders(&from)?;
+            if before.is_empty() {
+                return Ok(());
+            }
+            self.tree(&from, &to)?;
+            let same =
+                before.iter().all(|(path, inode)| self.source.vfs.inode(path).is_ok_and(|now| now == *inode));
+            if same {
+                return Ok(());
+            }
+            self.copy.vfs.remove_dir_all(&to).at(&to, "copying a folder again")?;
+        }
+        Err(StoreError::Busy { reason: format!("{}: changes all the time; try again", from.display()) })
+    }
+
+    /// All folders below `path`, itself included, with their numbers.
+    fn folders(&self, path: &Path) -> Result<Vec<(PathBuf, u64)>, StoreError> {
+        let vfs = &self.source.vfs;
+        let mut found = Vec::new();
+        let mut open = vec![path.to_path_buf()];
+        while let Some(folder) = open.pop() {
+            let entries = match vfs.list(&folder) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                entries => entries.at(&folder, "listing a folder to copy")?,
+            };
+            if let Ok(inode) = vfs.inode(&folder) {
+                found.push((folder.clone(), inode));
+            }
+            let below = entries.into_iter().filter(|entry| entry.stat.kind == FileKind::Directory);
+            open.extend(below.map(|entry| folder.join(entry.name)));
+        }
+        Ok(found)
+    }
+
+    fn tree(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        let entries = match self.source.vfs.list(from) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.at(from, "listing a folder to copy")?,
+        };
+        self.copy.vfs.create_dir(to).at(to, "making a folder of a snapshot")?;
+        for entry in entries {
+            let (from, to) = (from.join(&entry.name), to.join(&entry.name));
+            match entry.stat.kind {
+                FileKind::Directory => self.tree(&from, &to)?,
+                FileKind::File => self.file(&from, &to)?,
+                // Neither is part of a store.
+                FileKind::Symlink | FileKind::Other => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a file, if it is there.
+    fn file(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        let Ok(stat) = self.source.vfs.stat(from) else { return Ok(()) };
+        match copy_file(self.copy, from, to, stat.len, &mut |_| Ok(())) {
+            Err(error) if error.is_gone() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Builds queues, index and checkpoint for the copied log, and the mark that says that all is well.
+    fn derive(
+        &mut self,
+        segment_bytes: u64,
+        options: &StoreOptions,
+        watcher: ProgressWatcher<'_>,
+    ) -> Result<(), StoreError> {
+        let list = load(self.copy, segment_bytes)?;
+        let last = last_whole_record(&list, self.end)?;
+        let mut seal = Seal { end: self.end, last, segment_bytes, time: 0 };
+        if let Some((offset, size)) = last {
+            let bytes = read_record(self.copy, &list, offset, size as usize)?;
+            let record = RecordView::decode(bytes.as_slice());
+            seal.time = record.map_or(0, |record| record.store_timestamp);
+        }
+        if let Some(old) = MarkFile::new(self.source).load() {
+            let mark = seal.mark(self.copy, &list, &old)?;
+            MarkFile::new(self.copy).store(&mark, true)?;
+        } else {
+            self.index_files()?;
+        }
+        let built = seal.derive(self.copy, options, watcher)?;
+        (self.report.log_min_offset, self.report.log_max_offset) = (list.min_offset(), self.end);
+        self.report.messages = built.messages;
+        Ok(())
+    }
+
+    /// Where no mark tells the lengths of index files, the files themselves do; they are replaced later.
+    fn index_files(&self) -> Result<(), StoreError> {
+        self.folder(Path::new("index"))
+    }
+}

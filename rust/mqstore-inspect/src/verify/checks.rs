@@ -1,0 +1,185 @@
+//! The checks, one after the other.
+
+use std::sync::Arc;
+
+use mqstore_format::IndexGeometry;
+use mqstore_format::delays::timer::TIMER_TOPIC;
+use mqstore_format::topic::HALF_TOPIC;
+use mqstore_io::Access;
+use mqstore_io::sync::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::decisions;
+use super::extension::Extensions;
+use super::key_walk::KeyWalk;
+use super::log::Log;
+use super::merged::{Book, Watch};
+use super::other_files::Check;
+use super::parallel_walk::{Pieces, walk};
+use super::part::View;
+use super::positions::Positions;
+use super::timer;
+use crate::problem::{Kind, VerifyReport};
+use crate::repair::log::Ledger;
+use mqstore_base::durable_mark::MarkFile;
+use mqstore_base::error::StoreError;
+use mqstore_base::files::{DelayTables, StoreFiles};
+use mqstore_base::live_page::read_live;
+use mqstore_base::options::StoreOptions;
+use mqstore_log::commit_log::SegmentList;
+use mqstore_log::consume_queue::QueueSet;
+use mqstore_log::dispatch::{BatchTopics, DispatchRules};
+use mqstore_log::index::{IndexSet, WrongFile};
+
+/// Checks the store at `files` and returns what is not as it should be.
+///
+/// `progress` is called about once every four mebibytes of log; an error that it returns ends the check.
+/// `options` tell the number of threads, and geometries where no file tells them.
+///
+/// # Errors
+/// [`StoreError::NotAStore`], and errors of the system while reading. Damage is no error: it is what
+/// the report is for.
+pub fn verify(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    progress: Watch<'_>,
+) -> Result<VerifyReport, StoreError> {
+    let files = &files.clone().for_reading()?;
+    check(files, options, Bounds::now(files), progress)
+}
+
+/// As [`verify`], by the holder of the store's lock: what the page of an earlier writer says counts no more.
+pub(crate) fn verify_locked(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    progress: Watch<'_>,
+) -> Result<VerifyReport, StoreError> {
+    files.must_be_a_store()?;
+    check(files, options, Bounds::NONE, progress)
+}
+
+/// How far a store is looked at, beside whoever writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Bounds {
+    /// Nothing from here on counts: it is not published.
+    pub limit: u64,
+    /// Beyond this nothing was dispatched yet.
+    pub dispatched: u64,
+    /// Whether somebody writes the store meanwhile.
+    pub beside: bool,
+}
+
+impl Bounds {
+    const NONE: Self = Self { limit: u64::MAX, dispatched: u64::MAX, beside: false };
+
+    /// Those of this moment.
+    pub(crate) fn now(files: &StoreFiles) -> Self {
+        let live = read_live(files);
+        let beside = live.is_some() || files.vfs.lock_holder(&files.lock()).ok().flatten().is_some();
+        live.map_or(Self { beside, ..Self::NONE }, |live| Self {
+            limit: live.visible,
+            dispatched: live.dispatched,
+            beside,
+        })
+    }
+}
+
+fn check(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    bounds: Bounds,
+    progress: Watch<'_>,
+) -> Result<VerifyReport, StoreError> {
+    let positions = Positions::load(files);
+    let view = view(files, options, bounds)?;
+    let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
+    let index = Arc::new(load_index(files, options)?);
+    let wrong_files = Mutex::new(Ok(Vec::new()));
+    let aside = || {
+        let found = index.wrong_files(&index.finished_files(bounds.beside));
+        *wrong_files.lock() = found;
+    };
+    let keys = KeyWalk::new(&index, index.entries(), bounds.beside)?;
+    let mut book = Book::new(&view, &index, progress);
+    let start = view.list.min_offset();
+    let mut log = Log::new(&view, keys, Some(start), &mut book);
+    walk(&view, Pieces::default(), helpers, &aside, &mut log)?;
+    log.finish()?;
+    let end = log.end().0.unwrap_or(start);
+    conclude(&view, book, end, wrong_files.into_inner()?, bounds.beside, &positions)
+}
+
+/// The checks behind the log, which ends at `end`.
+pub(crate) fn conclude(
+    view: &View<'_>,
+    book: Book<'_>,
+    end: u64,
+    wrong_files: Vec<WrongFile>,
+    beside: bool,
+    positions: &Positions,
+) -> Result<VerifyReport, StoreError> {
+    let files = view.files;
+    let Book { mut report, tallies, keys, .. } = book;
+    for stray in view.queues.strays() {
+        report.add(Kind::QueueStray, &stray.path, None, stray.reason.clone());
+    }
+    let ends = tallies.ends(view);
+    let end_of = |topic: &str, queue_id| ends.get(topic).and_then(|queues| queues.get(&queue_id)).copied();
+    tallies.report(view, end, &mut report)?;
+    keys.finish(view, wrong_files, &mut report);
+    let mut check = Check { files, report, end, dispatched: view.dispatched, beside };
+    check.checkpoint();
+    check.compaction()?;
+    check.config();
+    check.meta()?;
+    positions.report(end_of, &mut check.report);
+    if !files.is_log_alone() {
+        let queue_end = end_of(TIMER_TOPIC, 0);
+        let against = timer::Against { files, list: &view.list, log_end: end, queue_end, beside };
+        timer::check(&against, &mut check.report)?;
+        if let Some(half_end) = end_of(HALF_TOPIC, 0) {
+            decisions::check(view, half_end, &mut check.report)?;
+        }
+    }
+    check.report.ok = check.report.problems.is_empty();
+    Ok(check.report)
+}
+
+/// Loads everything that the log is compared with.
+pub(crate) fn view<'a>(
+    files: &'a StoreFiles,
+    options: &StoreOptions,
+    bounds: Bounds,
+) -> Result<View<'a>, StoreError> {
+    let list = Arc::new(SegmentList::load(files)?);
+    let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?;
+    queues.recover_bounds()?;
+    queues.for_each(|queue| queue.correct_min_offset(list.min_offset()))?;
+    for queue in queues.batches() {
+        queue.correct_min_offset(0)?;
+    }
+    let batch_topics = BatchTopics::with_folders(files);
+    let delays = match files.delay_tables(options.delay_levels.as_ref()) {
+        // The look at the configuration tells it.
+        Err(StoreError::Corrupt { .. }) => DelayTables::default(),
+        delays => delays?,
+    };
+    Ok(View {
+        files,
+        list,
+        queues,
+        // Who indexes tags is seen from what is there.
+        rules: DispatchRules { batch_topics, index_tags: true, delays, ..DispatchRules::default() },
+        repairs: Ledger::load(files)?,
+        extensions: Extensions::load(files),
+        limit: bounds.limit,
+        // Where nothing else is, nothing is missing.
+        dispatched: if files.is_log_alone() { 0 } else { bounds.dispatched },
+    })
+}
+
+pub(crate) fn load_index(files: &StoreFiles, options: &StoreOptions) -> Result<IndexSet, StoreError> {
+    let known = MarkFile::new(files).load().map(|mark| mark.index_geometry());
+    let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
+    IndexSet::load(files, known, configured, Access::Read)
+}

@@ -1,0 +1,98 @@
+//! What all parts of the log say, put together in its order.
+//!
+//! Owns nothing on disk. Whoever made the parts, this process or others, what is told of them is the same.
+
+use std::sync::Arc;
+
+use super::keys::Keys;
+use super::log::Findings;
+use super::part::{Part, Times, View};
+use super::queues::Tallies;
+use crate::problem::{Finding, Kind, VerifyReport};
+use mqstore_base::error::StoreError;
+use mqstore_base::progress::Progress;
+use mqstore_log::index::IndexSet;
+
+/// Hears how far a check is; an error ends it.
+pub(crate) type Watch<'a> = &'a mut dyn FnMut(Progress) -> Result<(), StoreError>;
+
+/// The report as far as the log goes, and what the checks behind it need.
+pub(crate) struct Book<'a> {
+    view: &'a View<'a>,
+    progress: Watch<'a>,
+    pub report: VerifyReport,
+    pub(super) tallies: Tallies,
+    pub(super) keys: Keys,
+    /// Store time of the last record.
+    last_time: Option<i64>,
+    total_bytes: u64,
+}
+
+impl<'a> Book<'a> {
+    /// An empty one, with what the list of segments says.
+    pub(crate) fn new(view: &'a View<'a>, index: &Arc<IndexSet>, progress: Watch<'a>) -> Self {
+        let mut report = VerifyReport::default();
+        segments(view, &mut report);
+        Self {
+            view,
+            progress,
+            report,
+            tallies: Tallies::default(),
+            keys: Keys::new(Arc::clone(index)),
+            last_time: None,
+            total_bytes: view.list.segments().iter().map(|segment| segment.len()).sum(),
+        }
+    }
+
+    /// Store times are those of one clock, read while the log was locked.
+    fn times(&mut self, part: &Part) {
+        let Some(first) = part.times.first else { return };
+        let mut times = Times::default();
+        for time in self.last_time.into_iter().chain([first]) {
+            times.add(part.first.unwrap_or(part.end), time);
+        }
+        for (offset, time, before) in times.back.iter().chain(&part.times.back) {
+            let Some(segment) = self.view.list.find(*offset) else { continue };
+            let back = before.saturating_sub(*time);
+            let detail = format!("stored at {time}, {back} ms before the record before it");
+            let place = offset - segment.base_offset();
+            self.report.add(Kind::TimeBack, &segment.path(), Some(place), detail);
+        }
+        self.last_time = Some(part.times.last);
+    }
+}
+
+impl Findings for Book<'_> {
+    fn part(&mut self, part: &mut Part) -> Result<(), StoreError> {
+        self.report.messages += part.messages;
+        self.report.bytes += part.bytes;
+        self.times(part);
+        self.tallies.add(&mut part.queues);
+        self.keys.add(self.view, &part.keys, &mut self.report)
+    }
+
+    fn problem(&mut self, finding: Finding) -> Result<(), StoreError> {
+        let Finding { kind, path, offset, detail } = finding;
+        self.report.add(kind, &path, offset, detail);
+        Ok(())
+    }
+
+    fn reached(&mut self, position: u64) -> Result<(), StoreError> {
+        let done_bytes = position.saturating_sub(self.view.list.min_offset());
+        let total_bytes = self.total_bytes;
+        (self.progress)(Progress { done_bytes: done_bytes.min(total_bytes), total_bytes })
+    }
+}
+
+fn segments(view: &View<'_>, report: &mut VerifyReport) {
+    if let Some((reason, (path, _))) = view.files.misnamed_segment().zip(view.files.only_segment()) {
+        report.add(Kind::SegmentMisnamed, path, None, reason);
+    }
+    for stray in &view.list.strays {
+        report.add(Kind::SegmentStray, &stray.path, None, stray.reason.clone());
+    }
+    for (from, to) in &view.list.gaps {
+        let detail = format!("the segments from log offset {from} to {to} are missing");
+        report.add(Kind::SegmentGap, &view.files.commit_log(), None, detail);
+    }
+}

@@ -1,0 +1,124 @@
+//! What is not found by walking the log: checkpoint, compacted queues, configuration, the metadata log.
+//!
+//! Owns nothing on disk.
+
+use std::path::PathBuf;
+
+use mqstore_io::FileKind;
+
+use super::sparse;
+use crate::problem::{Kind, VerifyReport};
+use crate::repair::log::{check_config, config_files};
+use mqstore_base::error::StoreError;
+use mqstore_base::files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, StoreFiles};
+use mqstore_compaction::{CompactedQueue, changed_files};
+use mqstore_log::checkpoint::CheckpointFile;
+use mqstore_meta::find_damage;
+
+/// A look at the rest of a store.
+pub(super) struct Check<'a> {
+    pub files: &'a StoreFiles,
+    pub report: VerifyReport,
+    /// Where the log ends.
+    pub end: u64,
+    /// Beyond this a running writer has not dispatched yet.
+    pub dispatched: u64,
+    /// Whether somebody writes the store now.
+    pub beside: bool,
+}
+
+impl Check<'_> {
+    /// Each file of a broker must be one that it can read, and our delay levels too.
+    pub(super) fn config(&mut self) {
+        for (path, name) in config_files(self.files).unwrap_or_default() {
+            let Ok(text) = self.files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) else { continue };
+            if let Err(reason) = check_config(&name, &text) {
+                let kind =
+                    if name == DELAY_LEVELS_FILE { Kind::DelayLevelsDamaged } else { Kind::ConfigDamaged };
+                self.report.add(kind, &path, None, reason);
+            }
+        }
+    }
+
+    /// The metadata log must be readable as far as it was synced.
+    pub(super) fn meta(&mut self) -> Result<(), StoreError> {
+        if let Some((path, offset, reason)) = find_damage(self.files)? {
+            self.report.add(Kind::MetaDamaged, &path, Some(offset), reason);
+        }
+        Ok(())
+    }
+
+    pub(super) fn checkpoint(&mut self) {
+        let path = self.files.checkpoint();
+        if self.files.vfs.stat(&path).is_err() {
+            return;
+        }
+        let checkpoint = CheckpointFile::new(self.files).load();
+        for (name, value) in [
+            ("confirmPhyOffset", checkpoint.confirm_physical_offset),
+            ("logicsPhysicalOffset", checkpoint.logics_physical_offset),
+        ] {
+            // RocketMQ has -1 where nothing was confirmed.
+            let wrong = u64::try_from(value).map_or(value < -1, |value| value > self.end);
+            if wrong && self.dispatched == u64::MAX {
+                let detail = format!("{name} is {value}; the log ends at {}", self.end);
+                self.report.add(Kind::CheckpointAhead, &path, None, detail);
+            }
+        }
+    }
+
+    /// Every compacted queue must be readable from its first entry to its last.
+    pub(super) fn compaction(&mut self) -> Result<(), StoreError> {
+        for (topic, queue_id) in self.compacted_queues() {
+            let folder =
+                self.files.compaction().join("compactionLog").join(&topic).join(queue_id.to_string());
+            if let Err(error) = read_through(self.files, &topic, queue_id) {
+                if matches!(error, StoreError::Io { .. }) {
+                    return Err(error);
+                }
+                self.report.add(Kind::CompactionDamaged, &folder, None, error.to_string());
+            }
+            // Other damage is what the look above told.
+            let compared = sparse::check(self.files, (&topic, queue_id), self.beside, &mut self.report);
+            if let Err(error @ StoreError::Io { .. }) = compared {
+                return Err(error);
+            }
+            match changed_files(self.files, &topic, queue_id) {
+                Ok(found) => found.iter().for_each(|changed| {
+                    self.report.add(Kind::CompactionFile, &changed.path, None, changed.detail.as_str());
+                }),
+                Err(error @ StoreError::Io { .. }) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn compacted_queues(&self) -> Vec<(String, i32)> {
+        let root = self.files.compaction().join("compactionLog");
+        let folders = |path: &PathBuf| -> Vec<String> {
+            let entries = self.files.vfs.list(path).unwrap_or_default();
+            entries
+                .into_iter()
+                .filter(|entry| entry.stat.kind == FileKind::Directory)
+                .filter_map(|entry| entry.name.into_string().ok())
+                .collect()
+        };
+        let mut queues = Vec::new();
+        for topic in folders(&root) {
+            let ids = folders(&root.join(&topic)).into_iter().filter_map(|id| id.parse().ok());
+            queues.extend(ids.map(|id| (topic.clone(), id)));
+        }
+        queues
+    }
+}
+
+/// Reads a compacted queue from its first record to its last.
+fn read_through(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(), StoreError> {
+    if let Some(queue) = CompactedQueue::open(files, topic, queue_id)? {
+        for record in queue.read(0) {
+            record?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,366 @@
+//! Walking the log with several threads, in pieces that are put together in the order of the log.
+//!
+//! Owns nothing on disk. A piece is some mebibytes of a segment. Who takes one looks in it for the first record that
+//! holds together and goes on from there; in a whole log that is where the record before it ends, which
+//! whoever puts the pieces together checks. Where it is not, the log is damaged there (or somebody sent a piece of a
+//! log as a message), and that stretch is walked once more, from record to record.
+//!
+//! Pieces that are done wait for those before them; so many may wait that memory stays bounded.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_io::EventCount;
+use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, with_helpers};
+
+use super::part::{Part, View};
+use mqstore_base::error::StoreError;
+use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
+
+/// Bytes of a piece; in tests so few that small logs have many.
+const PIECE_BYTES: u64 = if cfg!(test) { 1 << 10 } else { 8 << 20 };
+
+/// How far before its turn the disk is asked for the log.
+const AHEAD_BYTES: u64 = 24 << 20;
+
+/// Pieces that may be under way or wait.
+const UNDER_WAY: u64 = 16;
+
+/// How long to sleep at most before looking again.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Neighbouring bytes of one segment.
+#[derive(Debug)]
+struct Piece {
+    number: u64,
+    segment: Arc<Segment>,
+    start: u64,
+    end: u64,
+    /// What the disk is to be asked for meanwhile: a place in the segment's file, and bytes.
+    ahead: Option<(u64, u64)>,
+}
+
+/// The pieces of a log, or of a stretch of it, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    next: u64,
+    /// The next segment.
+    segment: usize,
+    /// The runs of bytes that the pieces lie in, where they were planned before.
+    runs: Option<VecDeque<(u64, u64)>>,
+    /// What is left of the segment, or of the run: from, to.
+    planned: VecDeque<(u64, u64)>,
+    /// Before this place of it the disk was asked for everything.
+    asked: u64,
+    over: bool,
+}
+
+impl Pieces {
+    /// The pieces in these runs: see [`Self::runs`].
+    pub(crate) fn of(runs: &[(u64, u64)]) -> Self {
+        Self { runs: Some(runs.iter().copied().collect()), ..Self::default() }
+    }
+
+    /// All pieces of a log: from, to.
+    pub(crate) fn all(list: &SegmentList, limit: u64) -> Vec<(u64, u64)> {
+        let mut pieces = Self::default();
+        std::iter::from_fn(|| pieces.take(list, limit).map(|piece| (piece.start, piece.end))).collect()
+    }
+
+    /// Neighbouring pieces as runs, none of which goes from one segment to the next.
+    pub(crate) fn runs(list: &SegmentList, pieces: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for &(start, end) in pieces {
+            let begins_segment = list.find(start).is_some_and(|segment| segment.base_offset() == start);
+            match runs.last_mut().filter(|last| last.1 == start && !begins_segment) {
+                Some(last) => last.1 = end,
+                None => runs.push((start, end)),
+            }
+        }
+        runs
+    }
+
+    fn take(&mut self, list: &SegmentList, limit: u64) -> Option<Piece> {
+        while self.planned.is_empty() && self.plan_next(list, limit) {}
+        let planned = self.planned.pop_front();
+        let found = planned.and_then(|(start, end)| Some((start, end, Arc::clone(list.find(start)?))));
+        let Some((start, end, segment)) = found else {
+            self.over = true;
+            return None;
+        };
+        let number = self.next;
+        self.next += 1;
+        let ahead = self.ahead(segment.base_offset(), start, end);
+        Some(Piece { number, segment, start, end, ahead })
+    }
+
+    /// Plans the pieces of the next segment, or of the next run; whether there was one.
+    fn plan_next(&mut self, list: &SegmentList, limit: u64) -> bool {
+        let Some(runs) = &mut self.runs else {
+            let Some(segment) = list.segments().get(self.segment) else { return false };
+            self.plan(segment, limit);
+            self.segment += 1;
+            return true;
+        };
+        let Some((mut from, to)) = runs.pop_front() else { return false };
+        while from < to {
+            let end = from.saturating_add(PIECE_BYTES).min(to);
+            self.planned.push_back((from, end));
+            from = end;
+        }
+        true
+    }
+
+    /// Plans the pieces of a segment that hold data. All are looked for before any is read: room that nothing was
+    /// written to counts as data as soon as it was read.
+    fn plan(&mut self, segment: &Segment, limit: u64) {
+        let (base, end) = (segment.base_offset(), segment.end_offset().min(limit));
+        let file = segment.file();
+        let mut position = base;
+        while position < end {
+            // What is wrong here, who reads the piece will find and say.
+            let data = match &file {
+                Ok(file) => file.next_data(position - base).unwrap_or(Some(position - base)),
+                Err(_) => Some(position - base),
+            };
+            let Some(data) = data.map(|data| base + data).filter(|data| *data < end) else { break };
+            // The file system knows of whole blocks; a record may begin before one.
+            let start = if data - position < PIECE_BYTES { position } else { data };
+            position = start.saturating_add(PIECE_BYTES).min(end);
+            self.planned.push_back((start, position));
+        }
+    }
+
+    /// The next bytes of the segment with base offset `base` that the disk is to be asked for: a place in its file,
+    /// and how many.
+    fn ahead(&mut self, base: u64, start: u64, end: u64) -> Option<(u64, u64)> {
+        let last = self.planned.back().map_or(end, |(_, end)| *end);
+        let (from, to) = (self.asked.max(start), last.min(end.saturating_add(AHEAD_BYTES)));
+        self.asked = self.asked.max(to);
+        to.checked_sub(from).filter(|len| *len > 0).map(|len| (from - base, len))
+    }
+}
+
+type Outcome = Result<Part, StoreError>;
+
+struct Walk<'a> {
+    view: &'a View<'a>,
+    pieces: Mutex<Pieces>,
+    done: Mutex<BTreeMap<u64, (Piece, Outcome)>>,
+    spare: Mutex<Vec<Part>>,
+    /// Pieces that were put together.
+    taken_over: AtomicU64,
+    over: AtomicBool,
+    moved: EventCount,
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Go {
+    On,
+    /// The log ends.
+    Home,
+}
+
+/// Who puts the parts together.
+pub(crate) trait Assembler {
+    /// Where the next record begins; whoever does not know that yet takes the `first` of a part.
+    fn position(&mut self, first: Option<u64>) -> Option<u64>;
+    /// Takes over a part that begins there.
+    fn take_over(&mut self, part: &mut Part) -> Result<(), StoreError>;
+    /// Goes on from there by itself, until `end` or the end of the log.
+    fn by_hand(&mut self, end: u64) -> Result<Go, StoreError>;
+}
+
+/// Walks these pieces of the log with `helpers` more threads. One of them begins with `aside`, which is called once.
+pub(crate) fn walk(
+    view: &View<'_>,
+    pieces: Pieces,
+    helpers: u32,
+    aside: &(dyn Fn() + Sync),
+    assembler: &mut dyn Assembler,
+) -> Result<(), StoreError> {
+    let walk = Walk {
+        view,
+        pieces: Mutex::new(pieces),
+        done: Mutex::default(),
+        spare: Mutex::default(),
+        taken_over: AtomicU64::new(0),
+        over: AtomicBool::new(false),
+        moved: EventCount::new(),
+    };
+    let begun = AtomicBool::new(false);
+    let begin = || {
+        if !begun.swap(true, Ordering::AcqRel) {
+            aside();
+        }
+    };
+    let help = || {
+        begin();
+        walk.help();
+    };
+    with_helpers(helpers, "mq-verify", &help, || {
+        let outcome = walk.assemble(assembler);
+        walk.over.store(true, Ordering::Release);
+        walk.moved.notify_all();
+        begin();
+        outcome
+    })
+}
+
+impl Walk<'_> {
+    fn help(&self) {
+        let mut scanner = self.scanner();
+        while !self.over.load(Ordering::Acquire) {
+            match self.take() {
+                Some(piece) => self.work(&mut scanner, piece),
+                None if self.pieces.lock().over => return,
+                None => {
+                    let before = self.taken_over.load(Ordering::Acquire);
+                    let changed = || {
+                        self.taken_over.load(Ordering::Acquire) != before || self.over.load(Ordering::Acquire)
+                    };
+                    self.moved.wait_until(Some(LOOK), changed);
+                }
+            }
+        }
+    }
+
+    fn scanner(&self) -> LogScanner {
+        let list = Arc::clone(&self.view.list);
+        LogScanner::new(list, self.view.list.min_offset(), self.view.limit, ScanChecks { crc: true })
+    }
+
+    fn take(&self) -> Option<Piece> {
+        let mut pieces = self.pieces.lock();
+        if pieces.next >= self.taken_over.load(Ordering::Acquire) + UNDER_WAY {
+            return None;
+        }
+        pieces.take(&self.view.list, self.view.limit)
+    }
+
+    fn work(&self, scanner: &mut LogScanner, piece: Piece) {
+        let mut held = Held { walk: self, piece: Some(piece) };
+        let mut part = self.spare.lock().pop().unwrap_or_default();
+        let outcome = match &held.piece {
+            Some(piece) => make_part(self.view, scanner, piece, &mut part).map(|()| part),
+            None => Ok(part),
+        };
+        held.give(outcome);
+    }
+
+    fn assemble(&self, assembler: &mut dyn Assembler) -> Result<(), StoreError> {
+        let mut scanner = self.scanner();
+        for next in 0.. {
+            let (piece, outcome) = loop {
+                if let Some(done) = self.done.lock().remove(&next) {
+                    break done;
+                }
+                match self.take() {
+                    Some(piece) => self.work(&mut scanner, piece),
+                    None if self.is_over(next) => return Ok(()),
+                    None => {
+                        let there = || self.done.lock().contains_key(&next);
+                        self.moved.wait_until(Some(LOOK), there);
+                    }
+                }
+            };
+            let mut part = outcome?;
+            // A record that goes on through all of a piece leaves nothing to do there.
+            let position = assembler.position(part.first);
+            if position.is_some_and(|position| position < piece.end) {
+                if part.first == position {
+                    assembler.take_over(&mut part)?;
+                }
+                if assembler.by_hand(piece.end)? == Go::Home {
+                    return Ok(());
+                }
+            }
+            self.spare.lock().push(part);
+            self.taken_over.store(next + 1, Ordering::Release);
+            self.moved.notify_all();
+        }
+        Ok(())
+    }
+
+    fn is_over(&self, next: u64) -> bool {
+        let pieces = self.pieces.lock();
+        pieces.over && pieces.next == next
+    }
+}
+
+/// A piece at work: should its thread panic, whoever waits for it hears of that.
+struct Held<'a, 'b> {
+    walk: &'a Walk<'b>,
+    piece: Option<Piece>,
+}
+
+impl Held<'_, '_> {
+    fn give(&mut self, outcome: Outcome) {
+        if let Some(piece) = self.piece.take() {
+            self.walk.done.lock().insert(piece.number, (piece, outcome));
+            self.walk.moved.notify_all();
+        }
+    }
+}
+
+impl Drop for Held<'_, '_> {
+    fn drop(&mut self) {
+        self.give(Err(StoreError::Poisoned {
+            path: self.walk.view.files.root.clone(),
+            stage: "verifying",
+            cause: "a thread that checked the log ended before it was done".to_owned(),
+        }));
+    }
+}
+
+/// Makes the part of a piece: from the first record in it to the first one behind it, or to what is no record.
+fn make_part(
+    view: &View<'_>,
+    scanner: &mut LogScanner,
+    piece: &Piece,
+    part: &mut Part,
+) -> Result<(), StoreError> {
+    part.begin(piece.start);
+    if let Some((from, len)) = piece.ahead
+        && let Ok(file) = piece.segment.file()
+    {
+        // What is wrong here, the reads will find and say.
+        let _ = file.expect_read(from, len);
+    }
+    let first = if piece.start == piece.segment.base_offset() {
+        Some(piece.start)
+    } else {
+        scanner.resync_before(piece.start, piece.end)?
+    };
+    let Some(first) = first else {
+        part.end = piece.end;
+        return Ok(());
+    };
+    part.first = Some(first);
+    scanner.seek(first);
+    add_records(view, scanner, piece.end, part)?;
+    part.compare(view)
+}
+
+/// Adds records to `part` until one begins at `end` or behind it, or something else than a record is met.
+pub(super) fn add_records(
+    view: &View<'_>,
+    scanner: &mut LogScanner,
+    end: u64,
+    part: &mut Part,
+) -> Result<(), StoreError> {
+    loop {
+        scanner.rows(end, |record, offset| part.add(&view.rules, record, offset))?;
+        part.end = scanner.position();
+        if part.end >= end {
+            return Ok(());
+        }
+        match scanner.next_item()? {
+            ScanItem::Record(record) => part.add(&view.rules, &record.outline(), part.end),
+            ScanItem::Filler { .. } => {}
+            ScanItem::End { .. } | ScanItem::Damaged(_) => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! What all parts of the log say of the queues, and what lies in the queues beside it.
+//!
+//! Owns nothing on disk. Each record was compared with its entry where its part was made; here the entries that
+//! agree are counted. A queue with just as many entries has no others. Only where it has more, they are looked at one
+//! by one. Memory grows with the number of queues and of findings, not of messages.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use mqstore_format::CqUnit;
+
+use super::part::{Absent, QueuePart, View, leads_to, where_to};
+use crate::problem::{Kind, VerifyReport};
+use crate::repair::log::{Claimed, Order};
+use mqstore_base::error::StoreError;
+use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue};
+
+/// Entries that are looked at at once.
+const UNITS_AT_ONCE: usize = 4096;
+
+/// What was found of each queue.
+#[derive(Debug, Default)]
+pub(super) struct Tallies {
+    queues: BTreeMap<Box<str>, BTreeMap<i32, Tally>>,
+    /// Findings that are kept one by one.
+    findings: usize,
+}
+
+/// What was found of one queue.
+#[derive(Debug, Default)]
+struct Tally {
+    /// The offsets of its records.
+    claimed: Claimed,
+    /// Whether they only grow.
+    order: Order,
+    /// Entries that lead to their records.
+    matched: i64,
+    /// Records without an entry.
+    absent: Vec<Absent>,
+    /// Entries that say something else than their record.
+    wrong: Vec<(i64, String)>,
+    /// Entries that lead to nothing good in the extension.
+    extension: Vec<(i64, String)>,
+    /// How many more of these were found than are kept.
+    more: u64,
+}
+
+impl Tallies {
+    /// Adds what a part says, which follows those before it.
+    pub(super) fn add(&mut self, parts: &mut Vec<QueuePart>) {
+        for part in parts.drain(..) {
+            let room = VerifyReport::LIMIT.saturating_sub(self.findings);
+            if !self.queues.contains_key(&part.topic) {
+                self.queues.insert(part.topic.clone(), BTreeMap::new());
+            }
+            let Some(queues) = self.queues.get_mut(&part.topic) else { continue };
+            self.findings += queues.entry(part.queue_id).or_default().add(part, room);
+        }
+    }
+
+    /// Where each queue that has files ends, by its files and by the log.
+    pub(super) fn ends(&self, view: &View<'_>) -> BTreeMap<Box<str>, BTreeMap<i32, i64>> {
+        let mut ends: BTreeMap<Box<str>, BTreeMap<i32, i64>> = BTreeMap::new();
+        let plain = view.queues.all().into_iter();
+        let plain = plain.map(|queue| (queue.topic().into(), queue.queue_id(), queue.max_offset()));
+        let batches = view.queues.batches().into_iter();
+        let batches = batches.map(|queue| (queue.topic().into(), queue.queue_id(), queue.max_offset()));
+        for (topic, queue_id, max) in plain.chain(batches) {
+            let topic: Box<str> = topic;
+            let tally = self.queues.get(&topic).and_then(|queues| queues.get(&queue_id));
+            let claimed = tally.and_then(|tally| tally.claimed.end()).unwrap_or(0);
+            ends.entry(topic).or_default().insert(queue_id, max.max(claimed));
+        }
+        ends
+    }
+
+    /// Tells everything of every queue, and looks at those that have more entries than the log has records.
+    pub(super) fn report(
+        mut self,
+        view: &View<'_>,
+        end: u64,
+        report: &mut VerifyReport,
+    ) -> Result<(), StoreError> {
+        for queue in view.queues.all() {
+            self.queues.entry(queue.topic().into()).or_default().entry(queue.queue_id()).or_default();
+        }
+        for queue in view.queues.batches() {
+            self.queues.entry(queue.topic().into()).or_default().entry(queue.queue_id()).or_default();
+        }
+        for (topic, queues) in &mut self.queues {
+            for (queue_id, tally) in queues {
+                tally.sort();
+                Look { view, end, report, topic, queue_id: *queue_id, tally }.all()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tally {
+    /// Takes a part over, with at most `room` findings; answers how many of them it keeps.
+    fn add(&mut self, part: QueuePart, room: usize) -> usize {
+        for row in part.rows {
+            let room = self.claimed.gaps().len() < VerifyReport::LIMIT;
+            self.claimed.claim(row.from, row.to, room);
+            self.order.add(row, room);
+        }
+        self.matched = self.matched.saturating_add(part.matched);
+        self.more = self.more.saturating_add(part.more);
+        let mut kept = 0;
+        let mut takes = || {
+            let takes = kept < room;
+            kept += usize::from(takes);
+            self.more += u64::from(!takes);
+            takes
+        };
+        for absent in part.absent {
+            if let Some(next) = Absent::join(&mut self.absent, absent).filter(|_| takes()) {
+                self.absent.push(next);
+            }
+        }
+        self.wrong.extend(part.wrong.into_iter().filter(|_| takes()));
+        self.extension.extend(part.extension.into_iter().filter(|_| takes()));
+        kept
+    }
+
+    /// Puts findings into the order of their offsets, for [`Self::knows`].
+    fn sort(&mut self) {
+        self.absent.sort_unstable_by_key(|absent| absent.from);
+        // Where two records claim one offset, ranges overlap.
+        self.absent.dedup_by(|next, last| {
+            let overlap = next.from < last.to;
+            if overlap {
+                last.to = last.to.max(next.to);
+            }
+            overlap
+        });
+        self.wrong.sort_unstable_by_key(|(offset, _)| *offset);
+        self.order.finish();
+    }
+
+    /// Whether something was said of the entry at `offset`, or no record is to be expected there.
+    fn knows(&self, offset: i64) -> bool {
+        let begun = self.absent.partition_point(|absent| absent.from <= offset);
+        self.absent.get(..begun).and_then(<[_]>::last).is_some_and(|absent| offset < absent.to)
+            || self.wrong.binary_search_by_key(&offset, |(wrong, _)| *wrong).is_ok()
+    }
+
+    /// Entries between `min` and `max` that are accounted for.
+    fn accounted(&self, min: i64, max: i64) -> i64 {
+        let inside = |(from, to): (i64, i64)| (to.min(max) - from.max(min)).max(0);
+        let absent = self.absent.iter().map(|absent| (absent.from, absent.to));
+        self.matched
+            + self.wrong.len() as i64
+            + self.claimed.gaps().iter().copied().chain(absent).map(inside).sum::<i64>()
+    }
+}
+
+/// Where the entry of an offset lies in the queue's files.
+fn place_of(offset: i64) -> u64 {
+    (offset.max(0) as u64).saturating_mul(20)
+}
+
+/// A look at one queue.
+struct Look<'a> {
+    view: &'a View<'a>,
+    /// Where the log ends.
+    end: u64,
+    report: &'a mut VerifyReport,
+    topic: &'a str,
+    queue_id: i32,
+    tally: &'a Tally,
+}
+
+impl Look<'_> {
+    fn all(mut self) -> Result<(), StoreError> {
+        if let Some(queue) = self.view.queues.batch(self.topic, self.queue_id) {
+            return self.batch_queue(&queue);
+        }
+        let folder = self.folder(&self.view.files.consume_queue());
+        if let Some(queue) = self.view.queues.get(self.topic, self.queue_id) {
+            return self.queue(&queue, &folder);
+        }
+        self.missing();
+        Ok(())
+    }
+
+    fn folder(&self, home: &Path) -> PathBuf {
+        home.join(self.topic).join(self.queue_id.to_string())
+    }
+
+    fn missing(&mut self) {
+        let messages: i64 = self.tally.absent.iter().map(|absent| absent.to - absent.from).sum();
+        if messages > 0 {
+            let batched = self.view.rules.batch_topics.contains(self.topic);
+            let files = self.view.files;
+            let home = if batched { files.batch_consume_queue() } else { files.consume_queue() };
+            let detail = format!("{messages} messages of the log belong to it");
+            self.report.add(Kind::QueueMissing, &self.folder(&home), None, detail);
+        }
+    }
+
+    fn queue(&mut self, queue: &ConsumeQueue, folder: &Path) -> Result<(), StoreError> {
+        if let Some(reason) = queue.damaged() {
+            self.report.add(Kind::QueueStray, folder, None, reason);
+        }
+        let (min, max) = (queue.min_offset(), queue.max_offset());
+        let is_too_far = |absent: &Absent| queue.has_no_room_for(absent.from, absent.physical);
+        self.findings(folder, max, |offset| Some(place_of(offset)), is_too_far);
+        for (offset, detail) in &self.tally.extension {
+            self.report.add(Kind::QueueExtensionWrong, folder, Some(place_of(*offset)), detail.clone());
+        }
+        let seen = self.seen(queue, min, max)?;
+        if self.tally.accounted(min, seen) != seen - min {
+            return self.entries(queue, folder, min, max);
+        }
+        // An offset that no record has should have a blank entry.
+        for (from, to) in self.tally.claimed.gaps() {
+            self.entries(queue, folder, *from.max(&min), *to.min(&max))?;
+        }
+        Ok(())
+    }
+
+    /// Whether an entry leads behind what this check saw of the log: a running writer goes on adding them.
+    fn is_behind(&self, unit: &CqUnit) -> bool {
+        self.view.dispatched != u64::MAX
+            && u64::try_from(unit.physical_offset).is_ok_and(|place| place >= self.end)
+    }
+
+    /// Where such entries begin, between `min` and `max`; they are the last ones.
+    fn seen(&self, queue: &ConsumeQueue, min: i64, max: i64) -> Result<i64, StoreError> {
+        if self.view.dispatched == u64::MAX {
+            return Ok(max);
+        }
+        let (mut from, mut to, mut units) = (min, max, Vec::new());
+        while from < to {
+            let middle = from + (to - from) / 2;
+            units.clear();
+            match queue.read(middle, 1, &mut units) {
+                Err(error @ StoreError::Io { .. }) => return Err(error),
+                // What was damaged is told elsewhere.
+                Err(_) => return Ok(max),
+                Ok(()) if units.iter().any(|unit| self.is_behind(unit)) => to = middle,
+                Ok(()) => from = middle + 1,
+            }
+        }
+        Ok(from)
+    }
+
+    /// Looks at the entries `from` to `to` (exclusive).
+    fn entries(&mut self, queue: &ConsumeQueue, folder: &Path, from: i64, to: i64) -> Result<(), StoreError> {
+        let (mut from, mut units) = (from, Vec::new());
+        while from < to {
+            units.clear();
+            match queue.read(from, UNITS_AT_ONCE.min((to - from) as usize), &mut units) {
+                Err(error @ StoreError::Io { .. }) => return Err(error),
+                // A file that is missing; what was damaged is told above.
+                Err(_) => units.clear(),
+                Ok(()) => {}
+            }
+            for (offset, unit) in (from..).zip(&units) {
+                self.entry(folder, offset, Some(place_of(offset)), *unit)?;
+            }
+            from += UNITS_AT_ONCE as i64;
+        }
+        Ok(())
+    }
+
+    fn batch_queue(&mut self, queue: &BatchQueue) -> Result<(), StoreError> {
+        let folder = &self.folder(&self.view.files.batch_consume_queue());
+        if let Some(reason) = queue.damaged() {
+            self.report.add(Kind::QueueStray, folder, None, reason);
+        }
+        self.findings(folder, queue.max_offset(), |_| None, |_| false);
+        let mut count = 0;
+        self.batch_entries(queue, |look, _, unit| {
+            count += i64::from(!look.is_behind(&unit));
+            Ok(())
+        })?;
+        if count == self.tally.matched {
+            return Ok(());
+        }
+        self.batch_entries(queue, |look, offset, unit| look.entry(folder, offset, None, unit))
+    }
+
+    fn batch_entries(
+        &mut self,
+        queue: &BatchQueue,
+        mut visit: impl FnMut(&mut Self, i64, CqUnit) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let (mut from, mut units) = (queue.min_offset(), Vec::new());
+        loop {
+            units.clear();
+            match queue.read(from, UNITS_AT_ONCE, u64::MAX, &mut units) {
+                Err(error @ StoreError::Io { .. }) => return Err(error),
+                Err(_) => return Ok(()),
+                Ok(()) => {}
+            }
+            for (offset, unit) in &units {
+                visit(self, *offset, *unit)?;
+            }
+            match units.last().and_then(|(last, _)| last.checked_add(1)) {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Tells what the parts found, of a queue whose entries end at `max`.
+    fn findings(
+        &mut self,
+        folder: &Path,
+        max: i64,
+        place: impl Fn(i64) -> Option<u64>,
+        is_too_far: impl Fn(&Absent) -> bool,
+    ) {
+        let told = |(from, to): &&(i64, i64)| !self.view.repairs.knows(self.topic, self.queue_id, *from, *to);
+        for (from, to) in self.tally.claimed.gaps().iter().filter(told) {
+            let detail = format!("offsets {from} to {to} (exclusive) have no record");
+            self.report.add(Kind::QueueGap, folder, None, detail);
+        }
+        for misfit in self.tally.order.misfits().iter().filter(|misfit| misfit.is_wrong()) {
+            let (claims, place) = (misfit.stretch.from, misfit.stretch.first);
+            let around: Vec<String> =
+                misfit.before.iter().chain(&misfit.behind).map(|(offset, _)| offset.to_string()).collect();
+            let around = around.join(" and ");
+            let detail = format!(
+                "the record at log offset {place} says that it has offset {claims}; those around it have {around}"
+            );
+            self.report.add(Kind::QueueOffsetWrong, folder, None, detail);
+        }
+        for (offset, detail) in &self.tally.wrong {
+            self.report.add(Kind::QueueEntryWrong, folder, place(*offset), detail.clone());
+        }
+        for absent in &self.tally.absent {
+            let &Absent { from, to, .. } = absent;
+            if from < max {
+                let detail =
+                    format!("offsets {from} to {} (exclusive) have records but no entries", to.min(max));
+                self.report.add(Kind::QueueEntryWrong, folder, place(from), detail);
+            }
+            if to > max && is_too_far(absent) {
+                let physical = absent.physical;
+                let detail = format!(
+                    "the record at log offset {physical} says that it has offset {from}; the queue ends at {max}, and \
+                     the log has no room for so many records in between"
+                );
+                self.report.add(Kind::QueueOffsetRefused, folder, None, detail);
+            } else if to > max {
+                let detail =
+                    format!("its entries end at {max}; the log has offsets {} to {}", from.max(max), to - 1);
+                self.report.add(Kind::QueueBehind, folder, None, detail);
+            }
+        }
+        self.report.more += self.tally.more;
+    }
+
+    /// An entry of a queue that has more of them than the log has records.
+    fn entry(
+        &mut self,
+        folder: &Path,
+        offset: i64,
+        place: Option<u64>,
+        unit: CqUnit,
+    ) -> Result<(), StoreError> {
+        let physical = u64::try_from(unit.physical_offset);
+        // Of a record that expired; or a running writer has dispatched more than this check saw.
+        let expired = physical.is_ok_and(|place| place < self.view.list.min_offset());
+        let elsewhere = expired || self.is_behind(&unit);
+        if unit.is_blank() || elsewhere || self.tally.knows(offset) {
+            return Ok(());
+        }
+        if !leads_to(self.view, (self.topic, self.queue_id), offset, unit)? {
+            let detail =
+                format!("offset {offset} leads to {}, where the log has no record for it", where_to(&unit));
+            self.report.add(Kind::QueueEntryDangling, folder, place, detail);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! Records on their way to the file, in memory that is not the file's.
+//!
+//! A ring of bytes that holds the newest part of the log: appends copy into it at their own position
+//! modulo its size, any number at once, and one thread at a time writes what is published to the
+//! segment, with one system call for whatever has come together. It serves two modes: `pooled`, where
+//! writing follows in the background, and `sync`, where the thread that leads a group commit writes for
+//! all who wait, so that a record costs a copy and not a system call.
+//!
+//! ```text
+//!          drained               published      reserved            drained + capacity
+//! in the file │ to be written now    │ being copied │ free               │
+//! ```
+//!
+//! Across a crash: what is not drained is lost with the process; `sync` acknowledges nothing before it
+//! is drained and synced, `pooled` says so. Across threads: bytes between the drained and the published
+//! position do not change; the lock of the drained position is held while they are read.
+//!
+//! Source of the idea: `TransientStorePool`, `DefaultMappedFile#commit`.
+
+use std::time::Duration;
+
+use mqstore_io::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Raise};
+use mqstore_io::{MappedFileQueue, Region, RegionError};
+
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    memory: Region,
+    /// One past the last byte that is in the file; it may be in the middle of a record.
+    written: AtomicU64,
+    /// The end of the last record that is in the file.
+    drained: AtomicU64,
+    draining: Mutex<()>,
+}
+
+impl Pool {
+    /// A pool of `bytes` whose next byte is that of log position `position`.
+    pub(crate) fn new(files: &StoreFiles, bytes: u64, position: u64) -> Result<Self, StoreError> {
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let memory = Region::heap(len).at(&files.root, "taking the memory of the pool")?;
+        let [written, drained] = [AtomicU64::new(position), AtomicU64::new(position)];
+        Ok(Self { memory, written, drained, draining: Mutex::new(()) })
+    }
+
+    /// Bytes that fit at once.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.memory.len() as u64
+    }
+
+    /// The end of the last record that is in the file, with all before it.
+    pub(crate) fn drained(&self) -> u64 {
+        self.drained.load(Ordering::Acquire)
+    }
+
+    /// Whether bytes up to `end` can be copied in.
+    pub(crate) fn has_room_to(&self, end: u64) -> bool {
+        end.saturating_sub(self.written.load(Ordering::Acquire)) <= self.capacity()
+    }
+
+    /// Copies `bytes` for log position `position`; the caller has reserved them and there is room.
+    pub(crate) fn write(&self, position: u64, bytes: &[u8]) -> Result<(), RegionError> {
+        let at = (position % self.capacity()) as usize;
+        let (first, second) = bytes.split_at(bytes.len().min(self.memory.len() - at));
+        self.memory.write(at, first)?;
+        if second.is_empty() { Ok(()) } else { self.memory.write(0, second) }
+    }
+
+    /// Writes everything up to `position`, a record's end that is published, to the segments of `row`.
+    ///
+    /// After an error the log is to be stopped: nobody knows what the file holds.
+    pub(crate) fn drain(&self, row: &MappedFileQueue, position: u64) -> Result<(), StoreError> {
+        if self.drained() >= position {
+            return Ok(());
+        }
+        let draining = self.draining.lock();
+        self.drain_held(row, position, &draining)
+    }
+
+    /// As [`Self::drain`], and `false` when somebody else has been at it for all of `limit`.
+    pub(crate) fn drain_within(
+        &self,
+        row: &MappedFileQueue,
+        position: u64,
+        limit: Duration,
+    ) -> Result<bool, StoreError> {
+        let Some(draining) = self.draining.try_lock_for(limit) else { return Ok(false) };
+        self.drain_held(row, position, &draining)?;
+        Ok(true)
+    }
+
+    fn drain_held(
+        &self,
+        row: &MappedFileQueue,
+        position: u64,
+        _draining: &MutexGuard<'_, ()>,
+    ) -> Result<(), StoreError> {
+        let mut from = self.written.load(Ordering::Acquire);
+        while from < position {
+            from = self.drain_piece(row, from, position)?;
+            self.written.store(from, Ordering::Release);
+        }
+        // Only now: readers must not find the border in the middle of a record.
+        self.drained.raise(position, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn drain_piece(&self, row: &MappedFileQueue, from: u64, to: u64) -> Result<u64, StoreError> {
+        let Some(segment) = row.find(from) else {
+            let missing =
+                std::io::Error::new(std::io::ErrorKind::NotFound, format!("no segment holds {from}"));
+            return Err(StoreError::io(std::path::Path::new("commitlog"), "writing the log", missing));
+        };
+        let at = (from % self.capacity()) as usize;
+        let len = (to.min(segment.end_offset()) - from).min((self.memory.len() - at) as u64);
+        let written = self
+            .memory
+            .view(at, len as usize)
+            .map_err(Into::into)
+            .and_then(|bytes| segment.file()?.write_all_at(&bytes, from - segment.base_offset()));
+        written.at_file(|| segment.path(), "writing the log")?;
+        segment.advance_wrote(from + len - segment.base_offset());
+        Ok(from + len)
+    }
+
+    /// Says that the file holds everything up to `position` by other means; the caller holds the put
+    /// lock and everything before is drained.
+    pub(crate) fn skip_to(&self, position: u64) {
+        let _draining = self.draining.lock();
+        self.written.raise(position, Ordering::AcqRel);
+        self.drained.raise(position, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use mqstore_io::{FileLength, MapAccess, MappedFile, SimVfs, Vfs};
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn bytes_go_round_and_across_segments() {
+        let sim = SimVfs::new(mqstore_io::SimOptions::default());
+        let vfs: Arc<dyn Vfs> = Arc::new(sim);
+        let folder = Path::new("/log");
+        vfs.create_dir_all(folder).unwrap();
+        for base in [0_u64, 4096] {
+            let name = mqstore_format::offset_file_name(base);
+            MappedFile::create(&vfs, &folder.join("tmp"), &folder.join(name), base, 4096).unwrap();
+        }
+        let (row, _) =
+            MappedFileQueue::load(&vfs, folder, FileLength::Expected(4096), MapAccess::ReadWrite).unwrap();
+        let files = StoreFiles::new(Arc::clone(&vfs), Arc::new(mqstore_io::ManualClock::new(0)), folder);
+        let pool = Pool::new(&files, 1000, 0).unwrap();
+        let mut position = 0;
+        while position + 300 <= 8192 {
+            let bytes: Vec<u8> = (position..position + 300).map(|at| (at % 251) as u8).collect();
+            assert!(pool.has_room_to(position + 300));
+            pool.write(position, &bytes).unwrap();
+            position += 300;
+            pool.drain(&row, position).unwrap();
+        }
+        let segments = row.snapshot();
+        let mut found = vec![0; 8192];
+        segments[0].file().unwrap().read_exact_at(&mut found[..4096], 0).unwrap();
+        segments[1].file().unwrap().read_exact_at(&mut found[4096..], 0).unwrap();
+        let wanted: Vec<u8> = (0..position).map(|at| (at % 251) as u8).collect();
+        assert_eq!(found[..position as usize], wanted);
+        assert!(!pool.has_room_to(position + 1001));
+
+        // Who finds somebody else writing what is pooled waits no longer than he wants to.
+        let stalled = pool.draining.lock();
+        assert!(!pool.drain_within(&row, position, Duration::from_millis(20)).unwrap());
+        drop(stalled);
+        assert!(pool.drain_within(&row, position, Duration::from_millis(20)).unwrap());
+    }
+}

@@ -1,0 +1,162 @@
+//! From one segment to the next.
+//!
+//! A record that does not fit, with a filler behind it, gets the first place of the next segment; the
+//! filler says how much is left over. The next one is there before the filler is written, so that a
+//! full disk costs nothing but the refused append.
+//!
+//! ```text
+//! 00000000000000000000   ... record record | size, blank magic, zeros |
+//! 00000000001073741824   record ...
+//! ```
+//!
+//! Called under the put lock. Across a crash: the name becomes durable before anything in the segment
+//! does, and no two names wait for that at once, so that a crash leaves no hole in the row.
+//!
+//! Source: `AppendMessageStatus.END_OF_FILE`, `MappedFileQueue#getLastMappedFile`.
+
+use std::sync::Arc;
+
+use mqstore_format::{BLANK_HEADER_BYTES, encode_blank, offset_file_name};
+use mqstore_io::sync::Ordering;
+use mqstore_io::{MappedFile, PushError};
+
+use super::active_segment::Active;
+use super::append::{CommitLog, PutState};
+use super::segments::Segment;
+use mqstore_base::error::{IoContext, StoreError};
+
+/// Bytes at the end of a segment that count as taken, for appends that want to know whether they would wait.
+const KEPT_FOR_OTHERS_BYTES: u64 = 1 << 20;
+
+/// An append holds the put lock for a microsecond; who has had it for so long waits for something.
+const HELD_LONG_MS: u64 = 2;
+
+impl CommitLog {
+    /// Whether an append of so many bytes would find its place in the segment that is written, and nobody has held
+    /// the put lock for long. Near the end of a segment the answer is no: another one may get there first.
+    pub fn is_ready_for(&self, bytes: u64, now_ms: i64) -> bool {
+        let end = self.active.read().as_ref().map_or(0, |active| active.segment.end_offset());
+        let kept = (self.segment_bytes() / 16).min(KEPT_FOR_OTHERS_BYTES);
+        let needed = bytes.saturating_add(kept);
+        end.saturating_sub(self.reserved()) >= needed && self.front.put.held_ms(now_ms) < HELD_LONG_MS
+    }
+
+    /// Whether so many bytes and as many of others find room in the pool.
+    pub fn pool_has_room_for(&self, bytes: u64) -> bool {
+        self.pool.as_ref().is_some_and(|pool| pool.has_room_to(self.reserved().saturating_add(2 * bytes)))
+    }
+
+    /// Makes sure that `bytes` and a filler behind them fit the active segment, rolling if not. `between`
+    /// says that all before has its ticket.
+    pub(super) fn make_room(&self, put: &mut PutState, bytes: u64, between: bool) -> Result<(), StoreError> {
+        let limit = self.max_record_bytes();
+        if bytes > limit {
+            return Err(StoreError::TooLarge { what: "the record", size: bytes, limit });
+        }
+        if put.rest().is_some_and(|rest| Self::has_place(rest, bytes)) {
+            return Ok(());
+        }
+        self.roll(put, between)
+    }
+
+    /// Whether `bytes` and a filler behind them fit in the `rest` of a segment.
+    pub(super) fn has_place(rest: u64, bytes: u64) -> bool {
+        bytes + BLANK_HEADER_BYTES as u64 <= rest
+    }
+
+    /// Goes on at the begin of the next segment, whatever is left of this one; where that is.
+    pub fn begin_segment(&self) -> Result<u64, StoreError> {
+        let mut put = self.lock_put(self.files.clock.now_ms())?;
+        self.roll(&mut put, true)?;
+        Ok(put.point.position)
+    }
+
+    /// Closes the active segment and opens the next one.
+    fn roll(&self, put: &mut PutState, between: bool) -> Result<(), StoreError> {
+        let base = put.active.as_ref().map_or(put.point.position, |active| active.segment.end_offset());
+        self.may_grow_by(1)?;
+        let next = self.next_segment(base)?;
+        if let (Some(rest), Some(active)) = (put.rest().filter(|rest| *rest > 0), put.active.clone()) {
+            self.drain_locked(put)?;
+            let at = put.point.position - active.segment.base_offset();
+            let blank = encode_blank(rest as u32);
+            let written = if self.pool.is_some() {
+                active.segment.file().and_then(|file| file.write_all_at(&blank, at))
+            } else {
+                active.region.write(at as usize, &blank).map_err(Into::into)
+            };
+            written.map_err(|error| self.poison("appending", &error.to_string()))?;
+            put.point.position = base;
+            if let Some(pool) = &self.pool {
+                pool.skip_to(base);
+            }
+            if between {
+                // Whatever fails behind the filler, the log reaches to here. In the middle of a batch it
+                // belongs to the batch, whose first records are not copied yet.
+                let ticket = self.take_ticket(put);
+                self.complete(ticket, base);
+            }
+        }
+        put.go_on_in(Some(Arc::clone(&next)));
+        *self.active.write() = Some(next);
+        Ok(())
+    }
+
+    /// With a pool: brings all of it into the file, while the caller keeps others from appending.
+    pub(super) fn drain_locked(&self, put: &PutState) -> Result<(), StoreError> {
+        let position = put.point.position;
+        if self.pool.as_ref().is_some_and(|pool| pool.drained() < position) {
+            if !self.ring.wait_published(position, || self.stopped.load(Ordering::Acquire)) {
+                return Err(self.poison("appending", "an append before this one failed"));
+            }
+            self.drain_to(position)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the segment at `base`, prepared or made now, its name. The name becomes durable with the
+    /// next sync, before anything in the segment counts as durable.
+    fn next_segment(&self, base: u64) -> Result<Arc<Active>, StoreError> {
+        // A second unsynced name would allow a crash to leave a hole in the row.
+        self.sync_names()?;
+        let segment = match self.ahead.take(&self.files, base) {
+            Some(segment) => segment,
+            None => self.stage_segment("segment", base)?,
+        };
+        let path = self.files.name_of_staged(&segment.path(), base)?;
+        {
+            let mut pending = self.names_pending.lock();
+            segment.name(&path).at(&path, "naming a log segment")?;
+            *pending = true;
+        }
+        let active = activate(Arc::clone(&segment))?;
+        let poison = |error: PushError| self.poison("adding a segment", &error.to_string());
+        self.row.push(segment).map_err(poison)?;
+        self.renew_list();
+        Ok(active)
+    }
+
+    /// Makes the segment at `base` in the staging folder: allocated, synced, without its name.
+    pub(super) fn stage_segment(&self, prefix: &str, base: u64) -> Result<Arc<Segment>, StoreError> {
+        let staging = self.files.segment_staging(base, self.row.file_bytes())?;
+        let staged = staging.join(format!("{prefix}-{}", offset_file_name(base)));
+        // A left-over of an attempt that failed.
+        let _ = self.files.vfs.remove_file(&staged);
+        MappedFile::stage(&self.files.vfs, &staged, base, self.row.file_bytes())
+            .at(&staged, "making a log segment")
+    }
+}
+
+/// Gets a segment ready to be written to.
+pub(super) fn activate(segment: Arc<Segment>) -> Result<Arc<Active>, StoreError> {
+    let prepared = segment.file().and_then(|file| {
+        // A segment that somebody else made may be sparse: a store into a hole of a full disk would
+        // kill the process, an allocation is an error.
+        if file.stat()?.allocated_bytes < segment.len() {
+            file.allocate(segment.len())?;
+        }
+        segment.region()
+    });
+    let region = prepared.at_file(|| segment.path(), "mapping the active segment")?;
+    Ok(Arc::new(Active { segment, region }))
+}

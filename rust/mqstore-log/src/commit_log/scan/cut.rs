@@ -1,0 +1,282 @@
+//! Cutting the log into runs of whole records, by their headers alone.
+//!
+//! A [`LogStretch`] holds its bytes, so that whoever decodes it needs nothing else: several threads may do so
+//! side by side. It is a view of the mapped segment where the scan may look at maps, else a buffer that was
+//! read; it never crosses the end of a segment.
+
+use std::sync::Arc;
+
+use mqstore_format::{Peek, RecordOutline, RecordView, peek};
+use mqstore_io::{RegionView, expect_read};
+
+use super::{
+    Damage, LogScanner, ScanItem, Segment, candidates, check_to_read, check_to_show, damage, lies_at,
+    read_up_to,
+};
+use mqstore_base::error::{IoContext, StoreError};
+
+/// Where a record's header holds its own log position.
+const OWN_POSITION: std::ops::Range<usize> = 28..36;
+
+/// How far before its turn a record's head is fetched, and how much of it.
+const HEADS_AHEAD: usize = 7;
+const HEAD_BYTES: usize = 64;
+
+/// So much of a record is fetched before its turn; of longer ones the processor fetches the rest by itself.
+const MOST_AHEAD_BYTES: usize = 4096;
+
+/// Neighbouring records of one segment, and their bytes.
+#[derive(Debug)]
+pub struct LogStretch {
+    segment: Option<Arc<Segment>>,
+    start: u64,
+    end: u64,
+    bytes: Bytes,
+}
+
+/// What `LogScanner::cut` found.
+#[derive(Debug)]
+pub enum Cut {
+    /// At least one record, or the filler at a segment's end.
+    Stretch(LogStretch),
+    /// Nothing more before the limit.
+    End,
+    /// Bytes that are neither; the position stays.
+    Damaged(Damage),
+}
+
+#[derive(Debug)]
+enum Bytes {
+    InPlace(RegionView),
+    Read(Vec<u8>),
+}
+
+impl Bytes {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::InPlace(view) => view,
+            Self::Read(bytes) => bytes,
+        }
+    }
+}
+
+impl LogScanner {
+    /// Takes the records from here on whose headers hold together, until about `most` bytes: size, magic and
+    /// own position, and that they end in the segment and before the limit. Reads into `buffer` where it
+    /// has to read.
+    pub fn cut(&mut self, most: u64, buffer: Vec<u8>) -> Result<Cut, StoreError> {
+        let start = self.position;
+        let segment = self.list.find(start).filter(|_| start < self.limit).cloned();
+        if let Some(segment) = segment {
+            let end = segment.end_offset().min(self.limit);
+            let bytes = self.fetch(&segment, start, end, most, buffer)?;
+            let whole = whole_records(bytes.as_slice(), start, most);
+            if whole > 0 {
+                self.position = start + whole;
+                return Ok(Cut::Stretch(LogStretch::new(&segment, start, whole, bytes)));
+            }
+            return self.cut_one(&segment, start, bytes);
+        }
+        match self.next_item()? {
+            ScanItem::Damaged(damage) => Ok(Cut::Damaged(damage)),
+            _ => Ok(Cut::End),
+        }
+    }
+
+    /// Takes what is no row of records: a filler, or one record that is longer than what was fetched.
+    fn cut_one(&mut self, segment: &Arc<Segment>, start: u64, bytes: Bytes) -> Result<Cut, StoreError> {
+        let size = match self.next_item()? {
+            ScanItem::Record(record) => u64::from(record.size),
+            ScanItem::Filler { .. } => 0,
+            ScanItem::End { .. } => return Ok(Cut::End),
+            ScanItem::Damaged(damage) => return Ok(Cut::Damaged(damage)),
+        };
+        let buffer = match bytes {
+            Bytes::Read(buffer) => buffer,
+            Bytes::InPlace(_) => Vec::new(),
+        };
+        let end = self.position;
+        let bytes = match size {
+            0 => Bytes::Read(buffer),
+            size => self.fetch(segment, start, end, size, buffer)?,
+        };
+        let mut stretch = LogStretch::new(segment, start, size, bytes);
+        stretch.end = end;
+        Ok(Cut::Stretch(stretch))
+    }
+
+    /// The bytes from `start` to `end`: all of them where they are mapped, else `most`.
+    fn fetch(
+        &self,
+        segment: &Segment,
+        start: u64,
+        end: u64,
+        most: u64,
+        mut buffer: Vec<u8>,
+    ) -> Result<Bytes, StoreError> {
+        if let Some(view) = self.in_place(segment, start, end) {
+            return Ok(Bytes::InPlace(view));
+        }
+        buffer.resize((end - start).min(most) as usize, 0);
+        let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
+        let read = read_up_to(file.as_ref(), &mut buffer, start - segment.base_offset())
+            .at_file(|| segment.path(), "reading the log")?;
+        buffer.truncate(read);
+        Ok(Bytes::Read(buffer))
+    }
+
+    /// The bytes from log offset `start` to `end` where the segment is mapped.
+    fn in_place(&self, segment: &Segment, start: u64, end: u64) -> Option<RegionView> {
+        let region = self.maps.then(|| segment.mapped()).flatten()?;
+        // Positions in a mapped file fit an address.
+        region.view((start - segment.base_offset()) as usize, (end - start) as usize).ok()
+    }
+}
+
+/// How many of `bytes`, which lie at log offset `start`, belong to records that follow one another and begin
+/// in the first `most`.
+fn whole_records(bytes: &[u8], start: u64, most: u64) -> u64 {
+    let (mut rest, mut whole) = (bytes, 0_u64);
+    while whole < most {
+        let Some(own) = rest.get(OWN_POSITION).and_then(|own| own.try_into().ok()) else { break };
+        let Ok(Peek::Record { size, .. }) = peek(rest) else { break };
+        if !lies_at(i64::from_be_bytes(own), start + whole) {
+            break;
+        }
+        let Some(later) = rest.get(size as usize..) else { break };
+        // Only heads are looked at, too far from each other for the processor to see them coming. Most records
+        // are as long as those around them.
+        let ahead = HEADS_AHEAD * size as usize;
+        expect_read(later.get(ahead..ahead + HEAD_BYTES).unwrap_or_default());
+        rest = later;
+        whole += u64::from(size);
+    }
+    whole
+}
+
+impl LogStretch {
+    fn new(segment: &Arc<Segment>, start: u64, len: u64, bytes: Bytes) -> Self {
+        let bytes = match bytes {
+            Bytes::InPlace(view) => match view.slice(0..len as usize) {
+                Ok(part) => Bytes::InPlace(part),
+                Err(_) => Bytes::InPlace(view),
+            },
+            Bytes::Read(mut bytes) => {
+                bytes.truncate(len as usize);
+                Bytes::Read(bytes)
+            }
+        };
+        Self { segment: Some(Arc::clone(segment)), start, end: start + len, bytes }
+    }
+
+    /// No bytes, at log offset `position`.
+    pub fn empty(position: u64) -> Self {
+        Self { segment: None, start: position, end: position, bytes: Bytes::Read(Vec::new()) }
+    }
+
+    /// Where it starts in the log.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Where the next one starts.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Shows `visit` the records and where they lie. With `crc` their checksums are verified. Ends at damage,
+    /// which is answered; with `skipped` it goes on with the next record that holds together, and says
+    /// there what it passed over.
+    pub(crate) fn records(
+        &self,
+        crc: bool,
+        skipped: Option<&mut Vec<String>>,
+        visit: impl FnMut(&RecordOutline<'_>, u64),
+    ) -> Option<Damage> {
+        self.walk(|bytes, position| outline(bytes, position, crc), skipped, visit)
+    }
+
+    /// Shows `visit` all that there is of the records, with their checksums verified, and where they lie. What
+    /// is damaged is passed over and said in `skipped`.
+    pub fn views(&self, skipped: &mut Vec<String>, visit: impl FnMut(&RecordView<'_>, u64)) {
+        let _ = self.walk(check_to_show, Some(skipped), visit);
+    }
+
+    fn walk<'a, T: HasSize>(
+        &'a self,
+        decode: impl Fn(&'a [u8], u64) -> Result<T, String>,
+        mut skipped: Option<&mut Vec<String>>,
+        mut visit: impl FnMut(&T, u64),
+    ) -> Option<Damage> {
+        let (mut rest, mut position) = (self.bytes.as_slice(), self.start);
+        let mut last = 0;
+        while !rest.is_empty() {
+            // The next record, if it is as long as the last one.
+            expect_read(rest.get(last..2 * last).unwrap_or_default());
+            let step = match decode(rest, position) {
+                Ok(record) => {
+                    visit(&record, position);
+                    record.size()
+                }
+                Err(reason) => {
+                    let damage = damage(self.segment.as_ref()?, position, None, reason);
+                    let Some(skipped) = &mut skipped else { return Some(damage) };
+                    let behind = rest.get(1..).unwrap_or_default();
+                    let step = 1 + next_record(behind, position + 1).unwrap_or(behind.len());
+                    skipped.push(damage.skipped(step as u64));
+                    step
+                }
+            };
+            last = step.min(MOST_AHEAD_BYTES);
+            position += step as u64;
+            rest = rest.get(step..).unwrap_or_default();
+        }
+        None
+    }
+
+    /// Lets go of the bytes: whoever retires or unmaps the segment has not to wait. The buffer, if it was
+    /// one, is for the next stretch.
+    pub fn let_go(&mut self) -> Vec<u8> {
+        self.segment = None;
+        match std::mem::replace(&mut self.bytes, Bytes::Read(Vec::new())) {
+            Bytes::Read(buffer) => buffer,
+            Bytes::InPlace(_) => Vec::new(),
+        }
+    }
+}
+
+/// What knows how long its record is.
+trait HasSize {
+    fn size(&self) -> usize;
+}
+
+impl HasSize for RecordOutline<'_> {
+    fn size(&self) -> usize {
+        self.size as usize
+    }
+}
+
+impl HasSize for RecordView<'_> {
+    fn size(&self) -> usize {
+        self.size as usize
+    }
+}
+
+/// The record at the front of `bytes`, which lie at log offset `position`.
+#[inline]
+fn outline(bytes: &[u8], position: u64, crc: bool) -> Result<RecordOutline<'_>, String> {
+    if crc {
+        return check_to_read(bytes, position);
+    }
+    RecordOutline::decode(bytes).map_err(|error| error.to_string())
+}
+
+/// Where in `bytes`, which lie at log offset `start`, the first record begins that holds together, checksums
+/// included.
+fn next_record(bytes: &[u8], start: u64) -> Option<usize> {
+    let mut places = candidates(bytes, start).map(|offset| (offset - start) as usize);
+    places.find(|place| {
+        let rest = bytes.get(*place..).unwrap_or_default();
+        outline(rest, start + *place as u64, true).is_ok()
+    })
+}

@@ -1,0 +1,128 @@
+//! Bringing the log to the device, and stopping it when that fails.
+//!
+//! The leader of a group commit waits until everything reserved is copied, writes what is pooled, makes
+//! the names of new segments durable and syncs the segments in order. Only then does the durable
+//! position move: nothing below it can be lost, whatever happens next.
+//!
+//! Across threads: one sync at a time. The first failure of a write or a sync is kept and is the answer
+//! to everything that follows.
+
+use mqstore_io::switch;
+use mqstore_io::sync::Ordering;
+
+use super::append::CommitLog;
+use super::segments::Segment;
+use mqstore_base::error::StoreError;
+
+impl CommitLog {
+    /// Makes the names of new segments durable.
+    pub fn sync_names(&self) -> Result<(), StoreError> {
+        // Held during the sync: who finds nothing pending may rely on it.
+        let mut pending = self.names_pending.lock();
+        if *pending {
+            switch::step("commit_log.sync_segment_name", || self.files.sync_logs())
+                .map_err(|error| self.poison("syncing the log's folder", &error.to_string()))?;
+            *pending = false;
+        }
+        Ok(())
+    }
+
+    /// Brings published bytes up to `position` from the pool to the segments.
+    pub(super) fn drain_to(&self, position: u64) -> Result<(), StoreError> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        pool.drain(&self.row, position)
+            .map_err(|error| self.poison("writing the log", &error.to_string()))?;
+        self.live.publish(self.readable());
+        Ok(())
+    }
+
+    /// Returns once everything up to `position` is on the device.
+    pub fn wait_durable(&self, position: u64) -> Result<(), StoreError> {
+        if self.durable() >= position {
+            return self.check();
+        }
+        self.commit.wait(
+            position,
+            || self.reserved(),
+            || self.sync(),
+            |cause| self.poisoned_error("syncing the log", cause),
+        )
+    }
+
+    /// Syncs everything reserved so far, segments in order, names first.
+    fn sync(&self) -> Result<u64, StoreError> {
+        self.check()?;
+        let point = self.front.put.lock_patiently().point;
+        let target = point.position;
+        if !self.ring.wait_published(target, || self.stopped.load(Ordering::Acquire)) {
+            return Err(self.poison("syncing the log", "an append failed"));
+        }
+        self.drain_to(target)?;
+        self.sync_names()?;
+        let from = self.synced.lock().position;
+        let segments = self.row.snapshot();
+        let first = segments.partition_point(|segment| segment.end_offset() <= from);
+        for segment in segments.iter().skip(first).filter(|segment| segment.base_offset() < target) {
+            let end = target.min(segment.end_offset()) - segment.base_offset();
+            segment.advance_wrote(end);
+            self.sync_segment(segment, end)?;
+        }
+        // A store of many segments has one of them mapped, not all that it ever wrote.
+        if first + 1 < segments.len() {
+            self.row.unmap_before(target);
+        }
+        *self.synced.lock() = point;
+        self.live.make_durable(target);
+        Ok(target)
+    }
+
+    /// Syncs the first `end` bytes of a segment: no more counts as durable, since others may still copy
+    /// behind it.
+    fn sync_segment(&self, segment: &Segment, end: u64) -> Result<(), StoreError> {
+        if segment.flushed() >= end {
+            return Ok(());
+        }
+        let stop = |error: std::io::Error| self.poison("syncing the log", &error.to_string());
+        // Written by system calls, a file is synced as a whole, which leaves out its times; through the
+        // map, pages that were touched ahead of the writer are better left out.
+        segment.flush_to(end, self.pool.is_none()).map_err(stop)?;
+        // A name that leads elsewhere by now would take the bytes with it when the file is closed.
+        if !segment.is_linked().map_err(stop)? {
+            let cause = format!("{} was removed or replaced by somebody else", segment.path().display());
+            return Err(self.poison("syncing the log", &cause));
+        }
+        Ok(())
+    }
+
+    /// Fails when an earlier write or sync failed.
+    #[inline]
+    pub fn check(&self) -> Result<(), StoreError> {
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(self.poisoned_error("appending", "the log was stopped"));
+        }
+        Ok(())
+    }
+
+    /// Stops the log for good and returns the error that says so; the first cause is kept.
+    pub fn poison(&self, stage: &'static str, cause: &str) -> StoreError {
+        let mut kept = self.cause.lock();
+        let (stage, cause) = kept.get_or_insert_with(|| (stage, cause.to_owned()));
+        let error = self.poisoned_with(stage, cause);
+        drop(kept);
+        self.live.fail();
+        self.stopped.store(true, Ordering::Release);
+        self.ring.wake();
+        error
+    }
+
+    fn poisoned_error(&self, stage: &'static str, cause: &str) -> StoreError {
+        match &*self.cause.lock() {
+            Some((stage, cause)) => self.poisoned_with(stage, cause),
+            None => self.poisoned_with(stage, cause),
+        }
+    }
+
+    fn poisoned_with(&self, stage: &'static str, cause: &str) -> StoreError {
+        StoreError::Poisoned { path: self.files.root.clone(), stage, cause: cause.to_owned() }
+    }
+}

@@ -1,0 +1,238 @@
+//! Where a batch queue begins and ends: found from its files, cut to the log, moved with the log's start.
+//!
+//! Finding bounds never writes and trusts nothing: of the last file those units count that are possible and
+//! in order, from its first one on. A file without any unit counts as no file. Cutting goes from the last
+//! file to the first, so that a crash in between leaves a shorter queue and never one with a hole.
+//!
+//! Source: `BatchConsumeQueue#recover`, `#truncateDirtyLogicFiles`, `#correctMinOffset`,
+//! `#deleteExpiredFile`.
+
+use mqstore_format::BatchCqUnit;
+use mqstore_io::VfsFile;
+use mqstore_io::switch;
+use mqstore_io::sync::Ordering;
+
+use super::UNIT_BYTES;
+use super::queue::{BatchQueue, Row, Writing, follows};
+use crate::consume_queue::discover;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::OldFile;
+
+/// Bytes read or cleared at once.
+const CHUNK_BYTES: u64 = 512 * UNIT_BYTES;
+
+impl BatchQueue {
+    /// Finds the bounds from the files, which are listed anew. Changes nothing on disk. What looks wrong is
+    /// told by [`Self::damaged`].
+    pub fn recover_bounds(&self) -> Result<(), StoreError> {
+        let folder = self.folder();
+        let entries = discover::list_queue(&*self.home.files.vfs, &folder)?;
+        let mut listing = discover::classify(&folder, &entries, self.home.layout);
+        let mut writing = self.writing.lock();
+        *writing = Writing { vacant: listing.empty_last.into_iter().collect(), ..Writing::default() };
+        if listing.damaged.is_some() {
+            // Nothing can be searched where a file is missing; the queue is derived from the log.
+            listing.bases.clear();
+        }
+        let mut end = 0;
+        while let Some(&base) = listing.bases.last() {
+            let (len, last) = self.filled(base)?;
+            if last.is_some() {
+                (end, writing.last) = (base + len, last);
+                break;
+            }
+            writing.vacant.insert(base);
+            listing.bases.pop();
+        }
+        *self.damage.lock() = listing.damaged;
+        *self.row.write() = Row { bases: listing.bases, end, max: end_of(writing.last.as_ref()) };
+        self.show(0)
+    }
+
+    /// The bytes of units at the front of the file `base`, and the last of them.
+    fn filled(&self, base: u64) -> Result<(u64, Option<BatchCqUnit>), StoreError> {
+        let file = self.file(base)?;
+        let mut last: Option<BatchCqUnit> = None;
+        let mut position = 0;
+        while position < self.file_bytes() {
+            let end = self.file_bytes().min(position + CHUNK_BYTES);
+            let mut bytes = vec![0; (end - position) as usize];
+            file.read_exact_at(&mut bytes, position)
+                .map_err(|source| self.io(base, "reading the end of a queue", source))?;
+            for unit in BatchCqUnit::decode_all(&bytes) {
+                if !follows(last.as_ref(), &unit) {
+                    return Ok((position, last));
+                }
+                last = Some(unit);
+                position += UNIT_BYTES;
+            }
+        }
+        Ok((position, last))
+    }
+
+    /// Removes every unit whose record starts at or behind log position `log_end`, and everything behind
+    /// the last unit that stays. Files left without a unit are removed.
+    pub fn truncate(&self, log_end: u64) -> Result<(), StoreError> {
+        self.home.writable("cut a queue")?;
+        let mut writing = self.writing.lock();
+        let row = self.row.read().clone();
+        let end = self.search(&row, |unit| (unit.physical_offset as u64) < log_end)?;
+        writing.last = match end.checked_sub(UNIT_BYTES).filter(|last| *last >= row.start()) {
+            Some(last) => Some(self.unit_at(last)?),
+            None => None,
+        };
+        let kept: Vec<u64> = row.bases.iter().copied().filter(|base| *base < end).collect();
+        let mut gone: Vec<u64> = row.bases.iter().copied().filter(|base| *base >= end).collect();
+        gone.extend(std::mem::take(&mut writing.vacant));
+        gone.sort_unstable();
+        // No reader may still be led to what is about to go.
+        let end = if kept.is_empty() { 0 } else { end };
+        *self.row.write() = Row { bases: kept.clone(), end, max: end_of(writing.last.as_ref()) };
+        self.show(0)?;
+        for base in gone.into_iter().rev() {
+            self.remove_file(&mut writing, base)?;
+            self.home.mark_folder(&self.folder());
+        }
+        if let Some(&base) = kept.last().filter(|base| end < **base + self.file_bytes()) {
+            self.clear(&mut writing, base, end - base)?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes the file `base` from `from` on, as far as it is not zero there.
+    fn clear(&self, writing: &mut Writing, base: u64, from: u64) -> Result<(), StoreError> {
+        let file = self.file(base)?;
+        let action = "cutting a queue";
+        // What lies behind the data of a sparse file is zero.
+        let mut chunks = Vec::new();
+        let mut position = from;
+        while let Some(data) =
+            self.next_data(&*file, position).map_err(|source| self.io(base, action, source))?
+        {
+            let start = data.max(position);
+            let end = self.file_bytes().min(start + CHUNK_BYTES);
+            let mut bytes = vec![0; (end - start) as usize];
+            file.read_exact_at(&mut bytes, start).map_err(|source| self.io(base, action, source))?;
+            if bytes.iter().any(|byte| *byte != 0) {
+                chunks.push(start..end);
+            }
+            position = end;
+        }
+        // From the end on, so that a crash leaves a shorter queue.
+        for chunk in chunks.into_iter().rev() {
+            writing.dirty.insert(base);
+            file.write_all_at(&vec![0; (chunk.end - chunk.start) as usize], chunk.start)
+                .map_err(|source| self.io(base, action, source))?;
+        }
+        Ok(())
+    }
+
+    fn next_data(&self, file: &dyn VfsFile, from: u64) -> std::io::Result<Option<u64>> {
+        if from >= self.file_bytes() {
+            return Ok(None);
+        }
+        Ok(file.next_data(from)?.filter(|data| *data < self.file_bytes()))
+    }
+
+    /// Moves the minimum to the first unit whose record starts at or behind `log_min`, the log's own
+    /// minimum; to the maximum when there is none.
+    pub fn correct_min_offset(&self, log_min: u64) -> Result<(), StoreError> {
+        let _writing = self.writing.lock();
+        self.show(log_min)
+    }
+
+    /// Where the queue ends for a reader whose log ends at `log_end`; 0 when nothing of it is left.
+    pub fn max_offset_for(&self, log_end: u64) -> Result<i64, StoreError> {
+        let row = self.row.read().clone();
+        let end = self.search(&row, |unit| (unit.physical_offset as u64) < log_end)?;
+        if end == row.start() {
+            return Ok(0);
+        }
+        Ok(self.unit_at(end - UNIT_BYTES)?.next_offset().min(self.max_offset()))
+    }
+
+    /// Shows readers the bounds of the row, without the records before `log_min`; for who writes.
+    fn show(&self, log_min: u64) -> Result<(), StoreError> {
+        let row = self.row.read().clone();
+        let max = row.max;
+        let first = self.search(&row, |unit| (unit.physical_offset as u64) < log_min)?;
+        let min = if first < row.end { self.unit_at(first)?.base_offset } else { max };
+        self.min.store(min, Ordering::Release);
+        self.max.store(max, Ordering::Release);
+        Ok(())
+    }
+
+    /// The files whose last unit leads to a record before log position `log_min`, oldest first; never the
+    /// last file that begins before `synced_to`, which keeps the queue's place.
+    pub fn files_below(&self, log_min: u64, synced_to: u64) -> Result<Vec<OldFile>, StoreError> {
+        let row = self.row.read().clone();
+        let mut older = row.bases.as_slice();
+        while let Some((&last, before)) = older.split_last() {
+            older = before;
+            if (self.unit_at(last)?.physical_offset as u64) < synced_to {
+                break;
+            }
+        }
+        let mut found = Vec::new();
+        for &base in older {
+            let last = self.unit_at(base + self.file_bytes() - UNIT_BYTES)?;
+            if last.physical_offset as u64 >= log_min {
+                break;
+            }
+            found.push(OldFile {
+                path: self.path(base),
+                bytes: self.file_bytes(),
+                first_offset: self.unit_at(base)?.base_offset,
+                last_offset: last.next_offset() - 1,
+            });
+        }
+        Ok(found)
+    }
+
+    /// Moves the minimum to the log's and removes [`Self::files_below`] it; each removal is durable before
+    /// the next one. `removed` hears of each file.
+    pub fn remove_below(
+        &self,
+        log_min: u64,
+        synced_to: u64,
+        removed: &mut dyn FnMut(&OldFile),
+    ) -> Result<(), StoreError> {
+        self.home.writable("delete queue files")?;
+        let old = self.files_below(log_min, synced_to)?;
+        if old.is_empty() {
+            return Ok(());
+        }
+        self.correct_min_offset(log_min)?;
+        let mut writing = self.writing.lock();
+        let folder = self.folder();
+        for file in old {
+            let Some(base) = self.row.read().bases.first().copied() else { break };
+            self.row.write().bases.remove(0);
+            self.remove_file(&mut writing, base)?;
+            switch::step("retention.sync_batch_queue_removal", || self.home.files.vfs.sync_dir(&folder))
+                .at(&folder, "syncing a queue's folder")?;
+            removed(&file);
+        }
+        Ok(())
+    }
+
+    fn remove_file(&self, writing: &mut Writing, base: u64) -> Result<(), StoreError> {
+        writing.dirty.remove(&base);
+        self.home.remove_file(&self.path(base), "removing a queue file")
+    }
+
+    /// Makes an empty queue of it; its folder was moved away.
+    pub(in crate::consume_queue) fn forget_files(&self) {
+        let mut writing = self.writing.lock();
+        *writing = Writing::default();
+        self.home.cache.forget_dir(&self.folder());
+        *self.row.write() = Row::default();
+        *self.damage.lock() = None;
+        self.min.store(0, Ordering::Release);
+        self.max.store(0, Ordering::Release);
+    }
+}
+
+fn end_of(last: Option<&BatchCqUnit>) -> i64 {
+    last.map_or(0, BatchCqUnit::next_offset)
+}

@@ -1,0 +1,133 @@
+//! Batch queues: for topics whose records may hold many messages, one unit of 46 bytes a record.
+//!
+//! Owns `batchconsumequeue/`: files of one length, no header, a unit for each record in log order:
+//!
+//! ```text
+//! batchconsumequeue/<topic>/<queue id>/00000000000013800000
+//!   byte 0: unit 300,000 | unit 300,001 | ...     files are named by the first byte that they hold
+//! ```
+//!
+//! The place of a unit says nothing of its queue offset. Log offsets and queue offsets both ascend, so
+//! that everything is found by binary search. Like the other queues these are a function of the log and
+//! may be thrown away; a file appears under its name with its first unit inside.
+//!
+//! Across threads: one writer, which is the dispatcher; readers see the units up to the end that it has
+//! published. Across a crash: units behind what is known to be synced are cut and written again.
+//!
+//! Source: `BatchConsumeQueue`, `MappedFileQueue`.
+
+mod bounds;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+pub use queue::{BatchOutcome, BatchQueue};
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mqstore_format::BATCH_CQ_UNIT_BYTES;
+use mqstore_io::sync::{Arc, RwLock};
+use mqstore_io::{Access, FileCache};
+
+use super::context::Home;
+use super::discover;
+use super::layout::QueueLayout;
+use mqstore_base::error::{StoreError, Stray};
+use mqstore_base::files::StoreFiles;
+
+/// Bytes of one unit.
+pub(super) const UNIT_BYTES: u64 = BATCH_CQ_UNIT_BYTES as u64;
+
+/// The batch queues of one topic, by id.
+type TopicQueues = BTreeMap<i32, Arc<BatchQueue>>;
+
+/// The batch queues of one store.
+#[derive(Debug)]
+pub(super) struct BatchQueues {
+    home: Arc<Home>,
+    queues: RwLock<BTreeMap<Box<str>, TopicQueues>>,
+    /// Whether no file tells how long they are.
+    guessed: bool,
+}
+
+impl BatchQueues {
+    /// Lists the batch queues of a store; they are empty until [`BatchQueue::recover_bounds`]. Answers what
+    /// else lies there, too. `units` a file where there is none yet.
+    pub(super) fn load(
+        files: &StoreFiles,
+        units: u64,
+        access: Access,
+        cache: Arc<FileCache>,
+    ) -> Result<(Self, Vec<Stray>), StoreError> {
+        let found = discover::scan(&*files.vfs, &files.batch_consume_queue(), None)?;
+        let configured = QueueLayout::of_units(UNIT_BYTES, units).file_bytes();
+        let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
+        let layout = QueueLayout::of_units(UNIT_BYTES, len.unwrap_or(configured) / UNIT_BYTES);
+        let home = Arc::new(Home::new(files, cache, layout, access));
+        let set = Self { home, queues: RwLock::default(), guessed: len.is_none() };
+        let strays = set.add(found);
+        Ok((set, strays))
+    }
+
+    /// The length of new files, where no file tells it.
+    pub(super) fn guessed_len(&self) -> Option<u64> {
+        self.guessed.then(|| self.home.layout.file_bytes())
+    }
+
+    /// Units of every file.
+    pub(super) fn units_per_file(&self) -> u64 {
+        self.home.layout.file_bytes() / UNIT_BYTES
+    }
+
+    /// Looks for queues that appeared since; answers what is no queue.
+    pub(super) fn refresh(&self) -> Result<Vec<Stray>, StoreError> {
+        let files = &self.home.files;
+        Ok(self.add(discover::scan(&*files.vfs, &files.batch_consume_queue(), None)?))
+    }
+
+    fn add(&self, found: discover::Found) -> Vec<Stray> {
+        let mut strays = found.strays;
+        let mut queues = self.queues.write();
+        for found in found.queues {
+            let known = queues.entry(Box::from(&*found.topic)).or_default();
+            let queue = known
+                .entry(found.queue_id)
+                .or_insert_with(|| Arc::new(BatchQueue::new(&self.home, &found.topic, found.queue_id)));
+            strays.extend(discover::classify(&queue.folder(), found.entries(), self.home.layout).strays);
+        }
+        strays
+    }
+
+    pub(super) fn get(&self, topic: &str, queue_id: i32) -> Option<Arc<BatchQueue>> {
+        self.queues.read().get(topic)?.get(&queue_id).cloned()
+    }
+
+    pub(super) fn get_or_create(&self, topic: &str, queue_id: i32) -> Result<Arc<BatchQueue>, StoreError> {
+        if let Some(queue) = self.get(topic, queue_id) {
+            return Ok(queue);
+        }
+        self.home.may_add(topic, queue_id)?;
+        let mut queues = self.queues.write();
+        let of_topic = queues.entry(topic.into()).or_default();
+        let queue = of_topic
+            .entry(queue_id)
+            .or_insert_with(|| Arc::new(BatchQueue::new(&self.home, topic, queue_id)));
+        Ok(Arc::clone(queue))
+    }
+
+    /// The ids of those of one topic.
+    pub(super) fn ids(&self, topic: &str) -> BTreeSet<i32> {
+        self.queues.read().get(topic).into_iter().flat_map(BTreeMap::keys).copied().collect()
+    }
+
+    /// All of them, by topic and id.
+    pub(super) fn all(&self) -> Vec<Arc<BatchQueue>> {
+        self.queues.read().values().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// Syncs what changed since the last flush: files, then the folders' names.
+    pub(super) fn flush(&self) -> Result<(), StoreError> {
+        self.all().iter().try_for_each(|queue| queue.flush_files())?;
+        self.home.flush()
+    }
+}

@@ -1,0 +1,363 @@
+//! One batch queue: its bounds, reading it, and appending to it.
+//!
+//! Source: `BatchConsumeQueue#putMessagePositionInfoWrapper`, `#getBatchMsgIndexBuffer`.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use mqstore_format::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, CqUnit, offset_file_name};
+use mqstore_io::sync::{Arc, AtomicI64, Mutex, Ordering, RwLock};
+use mqstore_io::{VfsFile, switch};
+
+use super::UNIT_BYTES;
+use crate::consume_queue::context::Home;
+use crate::consume_queue::waiters::Arrivals;
+use mqstore_base::error::{IoContext, StoreError};
+
+/// Units read at once, at most.
+const UNITS_AT_ONCE: u64 = 1024;
+
+/// Where in the log the records of one queue lie that may hold many messages each.
+#[derive(Debug)]
+pub struct BatchQueue {
+    pub(super) home: Arc<Home>,
+    topic: Box<str>,
+    queue_id: i32,
+    pub(super) row: RwLock<Row>,
+    pub(super) min: AtomicI64,
+    pub(super) max: AtomicI64,
+    pub(super) writing: Mutex<Writing>,
+    pub(super) damage: Mutex<Option<String>>,
+    arrivals: Arrivals,
+}
+
+/// The files, and how far they are filled. Positions count bytes of units from the first one that the
+/// queue ever had.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Row {
+    /// Where each file starts, ascending and without gaps.
+    pub(super) bases: Vec<u64>,
+    /// One past the last unit.
+    pub(super) end: u64,
+    /// One past the queue offset of its last message.
+    pub(super) max: i64,
+}
+
+impl Row {
+    /// Where the first unit lies.
+    pub(super) fn start(&self) -> u64 {
+        self.bases.first().copied().unwrap_or(self.end)
+    }
+}
+
+/// What only the writer touches.
+#[derive(Debug, Default)]
+pub(super) struct Writing {
+    /// The last unit.
+    pub(super) last: Option<BatchCqUnit>,
+    /// Files with unsynced bytes.
+    pub(super) dirty: BTreeSet<u64>,
+    /// Files with a name and without a unit.
+    pub(super) vacant: BTreeSet<u64>,
+}
+
+/// Whether `unit` is a possible one, and may stand behind `last`.
+pub(super) fn follows(last: Option<&BatchCqUnit>, unit: &BatchCqUnit) -> bool {
+    let behind = |last: &BatchCqUnit| {
+        unit.physical_offset > last.physical_offset && unit.base_offset >= last.next_offset()
+    };
+    unit.is_valid() && last.is_none_or(behind)
+}
+
+/// What became of the units of one [`BatchQueue::append`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchOutcome {
+    /// Units that were added.
+    pub written: usize,
+    /// Units whose record, or a later one, is in the queue already.
+    pub unchanged: usize,
+    /// Units without a place: no possible unit, or queue offsets that were taken before.
+    pub refused: usize,
+}
+
+impl BatchQueue {
+    pub(super) fn new(home: &Arc<Home>, topic: &str, queue_id: i32) -> Self {
+        Self {
+            home: Arc::clone(home),
+            topic: topic.into(),
+            queue_id,
+            row: RwLock::default(),
+            min: AtomicI64::new(0),
+            max: AtomicI64::new(0),
+            writing: Mutex::default(),
+            damage: Mutex::default(),
+            arrivals: Arrivals::default(),
+        }
+    }
+
+    /// The topic.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The number of the queue in its topic.
+    pub fn queue_id(&self) -> i32 {
+        self.queue_id
+    }
+
+    /// The first queue offset that can be read: that of the first message of the first record. Equal to
+    /// [`Self::max_offset`] when there is none.
+    pub fn min_offset(&self) -> i64 {
+        self.min.load(Ordering::Acquire).min(self.max_offset())
+    }
+
+    /// One past the queue offset of the last record's last message.
+    pub fn max_offset(&self) -> i64 {
+        self.max.load(Ordering::Acquire)
+    }
+
+    /// Where the last record starts in the log; `None` for an empty queue.
+    pub fn last_physical_offset(&self) -> Option<i64> {
+        self.writing.lock().last.map(|unit| unit.physical_offset)
+    }
+
+    /// Why units may be missing, in words; renewed by [`Self::recover_bounds`].
+    pub fn damaged(&self) -> Option<String> {
+        self.damage.lock().clone()
+    }
+
+    /// Adds `units`, which are in log order, behind the last one. A unit whose record does not come behind
+    /// that of the last unit is there already. After an error any part is written, and the same call may be
+    /// made again.
+    pub fn append(&self, units: &[BatchCqUnit]) -> Result<BatchOutcome, StoreError> {
+        self.home.writable("write queue entries")?;
+        let mut outcome = BatchOutcome::default();
+        let mut writing = self.writing.lock();
+        let mut last = writing.last;
+        let mut fresh = Vec::with_capacity(units.len());
+        for unit in units {
+            if last.is_some_and(|last| last.physical_offset >= unit.physical_offset) {
+                outcome.unchanged += 1;
+            } else if !follows(last.as_ref(), unit) {
+                outcome.refused += 1;
+            } else {
+                fresh.push(*unit);
+                last = Some(*unit);
+            }
+        }
+        let mut rest = fresh.as_slice();
+        while !rest.is_empty() {
+            let position = self.row.read().end;
+            let room = self.file_bytes() - position % self.file_bytes();
+            let (now, later) = rest.split_at(rest.len().min((room / UNIT_BYTES) as usize));
+            self.put(&mut writing, position, now)?;
+            outcome.written += now.len();
+            rest = later;
+        }
+        Ok(outcome)
+    }
+
+    /// Writes units at `position`, all of them in one file, and shows them to readers.
+    fn put(&self, writing: &mut Writing, position: u64, units: &[BatchCqUnit]) -> Result<(), StoreError> {
+        let (Some(first), Some(last)) = (units.first(), units.last()) else { return Ok(()) };
+        let base = position - position % self.file_bytes();
+        let bytes: Vec<u8> = units.iter().flat_map(BatchCqUnit::encode).collect();
+        let named = self.row.read().bases.last() == Some(&base);
+        if named {
+            writing.dirty.insert(base);
+            self.file(base)?
+                .write_all_at(&bytes, position - base)
+                .map_err(|source| self.io(base, "writing queue entries", source))?;
+        } else {
+            let (staged, file) = self.home.stage()?;
+            file.write_all_at(&bytes, 0).at(&staged, "writing queue entries")?;
+            self.home.make_folder(&self.folder())?;
+            let path = self.path(base);
+            writing.dirty.insert(base);
+            self.home.files.vfs.rename_noreplace(&staged, &path).at(&path, "naming a queue file")?;
+            self.home.mark_folder(&self.folder());
+        }
+        let starts = writing.last.is_none();
+        writing.last = Some(*last);
+        {
+            let mut row = self.row.write();
+            if !named {
+                row.bases.push(base);
+            }
+            row.end = position + bytes.len() as u64;
+            row.max = last.next_offset();
+        }
+        if starts {
+            self.min.store(first.base_offset, Ordering::Release);
+        }
+        self.max.store(last.next_offset(), Ordering::Release);
+        Ok(())
+    }
+
+    /// As [`crate::consume_queue::ConsumeQueue::arrivals`].
+    pub fn arrivals(&self) -> &Arrivals {
+        &self.arrivals
+    }
+
+    /// Appends the units whose first message has a queue offset of at least `from` to `out`, at most
+    /// `max_units`, each with that offset; those of records before log position `log_end`.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] where units are not possible or not in order.
+    pub fn read(
+        &self,
+        from: i64,
+        max_units: usize,
+        log_end: u64,
+        out: &mut Vec<(i64, CqUnit)>,
+    ) -> Result<(), StoreError> {
+        self.read_units(from, max_units, log_end, |unit| {
+            let BatchCqUnit { physical_offset, size, tags_code, base_offset, .. } = *unit;
+            out.push((base_offset, CqUnit { physical_offset, size, tags_code }));
+        })
+    }
+
+    /// As [`Self::read`], with all that a unit says.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`].
+    pub fn read_units(
+        &self,
+        from: i64,
+        max_units: usize,
+        log_end: u64,
+        visit: impl FnMut(&BatchCqUnit),
+    ) -> Result<(), StoreError> {
+        let mut row = self.row.read().clone();
+        if log_end < u64::MAX {
+            row.end = self.search(&row, |unit| (unit.physical_offset as u64) < log_end)?;
+        }
+        let start = self.first_from(&row, from.max(self.min_offset()))?;
+        let end = row.end.min(start.saturating_add((max_units as u64).saturating_mul(UNIT_BYTES)));
+        self.walk(start..end, visit)
+    }
+
+    /// Where the first unit lies whose first message has a queue offset of at least `from`.
+    ///
+    /// A search by halves believes each unit that it looks at. Where the one before the place that it finds
+    /// does not lead up to it, all of them are looked at.
+    fn first_from(&self, row: &Row, from: i64) -> Result<u64, StoreError> {
+        let found = self.search(row, |unit| unit.base_offset < from)?;
+        if found == row.start() {
+            return Ok(found);
+        }
+        let before = self.unit_at(found - UNIT_BYTES)?;
+        // Who reads less than all of it has no maximum to compare with.
+        let next = if found < row.end { self.unit_at(found)?.base_offset } else { row.max };
+        if before.next_offset() != next {
+            self.walk(row.start()..found, |_| ())?;
+        }
+        Ok(found)
+    }
+
+    /// Shows `visit` the units of `range`, which must be possible and in order.
+    fn walk(&self, range: Range<u64>, mut visit: impl FnMut(&BatchCqUnit)) -> Result<(), StoreError> {
+        let mut last: Option<BatchCqUnit> = None;
+        let mut position = range.start;
+        while position < range.end {
+            let base = position - position % self.file_bytes();
+            let end = range.end.min(base + self.file_bytes()).min(position + UNITS_AT_ONCE * UNIT_BYTES);
+            let mut bytes = vec![0; (end - position) as usize];
+            self.file(base)?
+                .read_exact_at(&mut bytes, position - base)
+                .map_err(|source| self.io(base, "reading queue entries", source))?;
+            for unit in BatchCqUnit::decode_all(&bytes) {
+                if !follows(last.as_ref(), &unit) {
+                    let reason = "no possible entry, or one out of order";
+                    return Err(StoreError::corrupt(&self.path(base), position - base, reason.to_owned()));
+                }
+                visit(&unit);
+                last = Some(unit);
+                position += UNIT_BYTES;
+            }
+        }
+        Ok(())
+    }
+
+    /// The queue offset of the first message of the record that holds the message at `offset`; `offset`
+    /// itself when no record does.
+    pub fn start_of(&self, offset: i64) -> Result<i64, StoreError> {
+        let row = self.row.read().clone();
+        let position = self.search(&row, |unit| unit.next_offset() <= offset)?;
+        if position >= row.end {
+            return Ok(offset);
+        }
+        Ok(self.unit_at(position)?.base_offset.min(offset))
+    }
+
+    /// The first position whose unit is not `before`, of units that are so up to some place; the end for none.
+    /// What is no unit is not: behind what was synced a stop may have left anything.
+    pub(super) fn search(&self, row: &Row, before: impl Fn(&BatchCqUnit) -> bool) -> Result<u64, StoreError> {
+        let start = row.start();
+        let (mut low, mut high) = (0, row.end.saturating_sub(start) / UNIT_BYTES);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let unit = self.unit_at(start + middle * UNIT_BYTES)?;
+            if unit.is_valid() && before(&unit) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(start + low * UNIT_BYTES)
+    }
+
+    /// The unit at `position`, which lies in a file that is there.
+    pub(super) fn unit_at(&self, position: u64) -> Result<BatchCqUnit, StoreError> {
+        let base = position - position % self.file_bytes();
+        let mut bytes = [0; BATCH_CQ_UNIT_BYTES];
+        self.file(base)?
+            .read_exact_at(&mut bytes, position - base)
+            .map_err(|source| self.io(base, "reading queue entries", source))?;
+        Ok(BatchCqUnit::decode(&bytes))
+    }
+
+    /// Syncs the files with new units. What could not be synced stays on the list.
+    pub(super) fn flush_files(&self) -> Result<(), StoreError> {
+        let mut dirty = mem::take(&mut self.writing.lock().dirty);
+        while let Some(base) = dirty.first().copied() {
+            let synced = self.file(base).and_then(|file| {
+                switch::step("consume_queue.sync_batch_file", || file.sync_data())
+                    .map_err(|source| self.io(base, "syncing a queue file", source))
+            });
+            if synced.is_err() && self.row.read().bases.contains(&base) {
+                self.writing.lock().dirty.append(&mut dirty);
+                return synced;
+            }
+            dirty.remove(&base);
+        }
+        Ok(())
+    }
+
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.home.layout.file_bytes()
+    }
+
+    /// The folder of the queue's files.
+    pub(in crate::consume_queue) fn folder(&self) -> PathBuf {
+        let mut folder = self.home.files.batch_consume_queue();
+        folder.push(&*self.topic);
+        folder.push(self.queue_id.to_string());
+        folder
+    }
+
+    pub(super) fn path(&self, base: u64) -> PathBuf {
+        self.folder().join(offset_file_name(base))
+    }
+
+    pub(super) fn file(&self, base: u64) -> Result<Arc<dyn VfsFile>, StoreError> {
+        let path = self.path(base);
+        self.home.cache.get(&path, self.home.access).at(&path, "opening a queue file")
+    }
+
+    pub(super) fn io(&self, base: u64, action: &'static str, source: std::io::Error) -> StoreError {
+        StoreError::io(&self.path(base), action, source)
+    }
+}

@@ -1,0 +1,505 @@
+//! Where a queue begins and ends: found from its files, cut to the log, moved with the log's start.
+//!
+//! Owns recovery of one queue. Finding bounds never writes and trusts nothing: only slots that hold a
+//! possible unit count, holes are skipped, and a file without any unit counts as no file. Only the
+//! last file is read, backwards, and of the first one the few slots of a binary search.
+//!
+//! ```text
+//! first file                      last file
+//! BBBBBUUUUU ...   UUUUUUUUUU     UUUUUUU?BBBB..........
+//!      ^ min                             ^ max: blanks and nonsense behind the last unit do not count
+//! ```
+//!
+//! Cutting goes from the last file to the first, so that a crash in between leaves a shorter queue and
+//! never one with a hole. Everything that is cut can be derived from the log again.
+//!
+//! Source: `ConsumeQueue#recover`, `#truncateDirtyLogicFiles`, `#correctMinOffset`. Other than there,
+//! blank units never count as messages, and a file is never kept for its first slot alone.
+
+use std::mem;
+use std::ops::{ControlFlow, Range};
+
+use mqstore_format::CqUnit;
+use mqstore_io::VfsFile;
+use mqstore_io::sync::Ordering;
+
+use super::discover;
+use super::layout::{UNIT_BYTES, offset_at};
+use super::queue::{ConsumeQueue, Damage, Writing};
+use super::seals::Bounds;
+use super::slots::{self, CHUNK_BYTES, Slot, physical_end};
+use mqstore_base::error::{IoContext, StoreError};
+
+/// How the last file ends.
+#[derive(Default)]
+struct Tail {
+    /// Position and content of the last unit.
+    last: Option<(u64, CqUnit)>,
+    /// One past the last slot that is not zero.
+    used: u64,
+    /// What looks wrong near the end.
+    odd: Option<String>,
+    /// Position and content of the first unit, where all slots were looked at.
+    first: Option<(u64, CqUnit)>,
+}
+
+/// Where a queue is to end for the log to hold all its records.
+struct Cut {
+    /// Files that keep a unit.
+    files: usize,
+    /// One past the last unit that stays.
+    end: i64,
+    /// Where its record ends.
+    physical_end: i64,
+    /// Units behind it.
+    removed: u64,
+}
+
+impl ConsumeQueue {
+    /// Finds minimum and maximum from the files, which are listed anew (but for the first call after a
+    /// load for writing, which has just listed them): for an open in either mode, and for readers that
+    /// follow another process. Forgets uncommitted writes. Changes nothing on disk. What looks wrong is told by
+    /// [`Self::damaged`].
+    pub fn recover_bounds(&self) -> Result<(), StoreError> {
+        let mut writing = self.writing.lock();
+        let listed = writing.listed.take();
+        let first_time = listed.is_some();
+        let mut listing = match listed {
+            Some(listed) => *listed,
+            None => self.list_files()?,
+        };
+        self.forget_uncommitted(&mut writing);
+        if let Some(base) = listing.empty_last {
+            writing.busy_mut().vacant.insert(base);
+        }
+        writing.used_end = 0;
+        self.change_damage(|damage| *damage = Damage { files: listing.damaged.take(), units: None });
+        let mut bounds = (0, 0, 0);
+        while let Some(&base) = listing.bases.last() {
+            // Of very many queues most are not used soon: they take no room in the cache of open files.
+            let file = if first_time { self.open_once(base)? } else { self.file(base)? };
+            let tail = self.tail_of(&*file, base, self.layout().file_bytes())?;
+            if let Some(odd) = tail.odd {
+                self.change_damage(|damage| _ = damage.units.get_or_insert(odd));
+            }
+            if let Some((position, unit)) = tail.last {
+                writing.used_end = offset_at(base, tail.used);
+                let max = offset_at(base, position) + 1;
+                let min = match tail.first.filter(|_| listing.bases.len() == 1) {
+                    Some((position, first)) => {
+                        let offset = offset_at(base, position);
+                        writing.min_record = Some((offset, first.physical_offset as u64));
+                        offset
+                    }
+                    None => self.find_min(&mut writing, &listing.bases, max, 0)?,
+                };
+                bounds = (min, max, physical_end(&unit).unwrap_or_default());
+                break;
+            }
+            writing.busy_mut().vacant.insert(base);
+            listing.bases.pop();
+        }
+        writing.found_end = writing.used_end;
+        *self.bases.write() = listing.bases;
+        self.publish(bounds);
+        Ok(())
+    }
+
+    /// Sets what an earlier look for them has found, in place of the next one.
+    pub(super) fn set_bounds(&self, found: &Bounds) {
+        let mut writing = self.writing.lock();
+        writing.used_end = found.max;
+        writing.found_end = found.max;
+        writing.min_record = found.first_record.map(|record| (found.min, record));
+        *self.bases.write() = found.bases(self.layout());
+        self.publish((found.min, found.max, found.physical_end));
+    }
+
+    /// What [`Self::set_bounds`] may be given later, unless something is wrong with the queue, lies behind its last
+    /// unit or is being written.
+    pub(super) fn settled_bounds(&self) -> Option<Bounds> {
+        let writing = self.writing.lock();
+        let (min, max) = (self.min_offset(), self.max_offset());
+        let settled = writing.is_at_rest() && !self.is_dirty() && writing.used_end == max;
+        if !settled || self.damaged().is_some() {
+            return None;
+        }
+        let bases = self.bases.read();
+        let first_record = writing.min_record.filter(|(offset, _)| *offset == min && min < max);
+        Some(Bounds {
+            first_base: *bases.first()?,
+            last_base: *bases.last()?,
+            min,
+            max,
+            first_record: first_record.map(|(_, record)| record),
+            physical_end: self.max_physical_end(),
+        })
+    }
+
+    fn list_files(&self) -> Result<discover::Listing, StoreError> {
+        let folder = self.folder();
+        let entries = discover::list_queue(&*self.home.files.vfs, &folder)?;
+        Ok(discover::classify(&folder, &entries, self.layout()))
+    }
+
+    /// Removes every unit whose record starts at or beyond log position `log_end`, and everything
+    /// behind the last unit that stays; answers how many units went. Files left without a unit are
+    /// removed. Forgets uncommitted writes.
+    ///
+    /// After an unclean stop `log_end` is to be the position from which records are dispatched again,
+    /// not the end of the log: behind what was synced any slot may have lost its unit or its blank.
+    pub fn truncate(&self, log_end: u64) -> Result<u64, StoreError> {
+        self.home.writable("cut a queue")?;
+        let mut writing = self.writing.lock();
+        self.forget_uncommitted(&mut writing);
+        if self.is_clean_before(&writing, log_end) {
+            return Ok(0);
+        }
+        let bases = self.bases.read().clone();
+        let cut = self.find_cut(&bases, writing.used_end, log_end)?;
+        let dropped = bases.get(cut.files..).unwrap_or_default().iter().copied();
+        let mut gone: Vec<u64> = dropped.chain(mem::take(&mut writing.busy_mut().vacant)).collect();
+        gone.sort_unstable();
+        writing.min_record = None;
+        // No reader may still be led to what is about to go.
+        self.publish((self.min_offset().min(cut.end), cut.end, cut.physical_end));
+        self.bases.write().truncate(cut.files);
+        for base in gone.into_iter().rev() {
+            self.remove_file(base)?;
+        }
+        let mut odd = None;
+        if let Some(&base) = cut.files.checked_sub(1).and_then(|index| bases.get(index)) {
+            let used = self.position_in(base, writing.used_end);
+            let kept = self.position_in(base, cut.end);
+            self.zero(&mut writing, base, kept..used)?;
+            odd = self.tail(base)?.odd;
+        }
+        self.change_damage(|damage| damage.units = odd);
+        writing.used_end = cut.end;
+        writing.found_end = cut.end;
+        Ok(cut.removed)
+    }
+
+    /// Whether nothing is to be cut for a log that ends at `log_end`: the last unit stays, nothing lies behind
+    /// it, and those before it are in order.
+    fn is_clean_before(&self, writing: &Writing, log_end: u64) -> bool {
+        let record_stays = self.physical_end.load(Ordering::Acquire) as u64 <= log_end;
+        let ends_there = writing.busy().vacant.is_empty() && writing.used_end == self.max_offset();
+        record_stays && ends_there && self.has_good_units()
+    }
+
+    /// The maximum that [`Self::truncate`] would leave, without changing anything: where the queue
+    /// ends for a reader whose log ends at `log_end`. To be given to [`Self::clamp`].
+    pub fn max_offset_for(&self, log_end: u64) -> Result<i64, StoreError> {
+        let writing = self.writing.lock();
+        if self.physical_end.load(Ordering::Acquire) as u64 <= log_end {
+            return Ok(self.max_offset());
+        }
+        let bases = self.bases.read().clone();
+        let cut = self.find_cut(&bases, writing.used_end, log_end)?;
+        Ok(cut.end.min(self.max_offset()))
+    }
+
+    /// Shows readers nothing from `max_offset` on. On disk nothing changes. A `max_offset` above the
+    /// maximum changes nothing.
+    pub fn clamp(&self, max_offset: i64) -> Result<(), StoreError> {
+        let mut writing = self.writing.lock();
+        if max_offset >= self.max_offset() {
+            return Ok(());
+        }
+        self.forget_uncommitted(&mut writing);
+        let end = max_offset.max(self.min_offset());
+        let physical_end = self.physical_end_before(end)?;
+        self.publish((self.min_offset(), end, physical_end));
+        Ok(())
+    }
+
+    /// Moves the minimum to the first unit whose record starts at or behind `log_min`, the log's own
+    /// minimum; to the maximum when there is none. Blank units are passed over.
+    pub fn correct_min_offset(&self, log_min: u64) -> Result<(), StoreError> {
+        let mut writing = self.writing.lock();
+        let known = writing.min_record.filter(|(offset, _)| *offset == self.min.load(Ordering::Acquire));
+        if known.is_some_and(|(_, record)| record >= log_min) {
+            return Ok(());
+        }
+        let bases = self.bases.read().clone();
+        let min = self.find_min(&mut writing, &bases, self.max_offset(), log_min)?;
+        self.min.store(min, Ordering::Release);
+        Ok(())
+    }
+
+    /// The log position at which the record of the last unit below offset `end` ends; 0 for none.
+    pub(super) fn physical_end_before(&self, end: i64) -> Result<i64, StoreError> {
+        let bases = self.bases.read().clone();
+        for &base in bases.iter().rev() {
+            if let Some((_, unit)) = self.last_unit(base, self.position_in(base, end))? {
+                return Ok(physical_end(&unit).unwrap_or_default());
+            }
+        }
+        Ok(0)
+    }
+
+    /// Makes an empty queue of it; its folder was moved away.
+    pub(super) fn forget_files(&self) {
+        let mut writing = self.writing.lock();
+        self.forget_uncommitted(&mut writing);
+        *writing = Writing::default();
+        self.home.cache.forget_dir(&self.folder());
+        self.bases.write().clear();
+        self.change_damage(|damage| *damage = Damage::default());
+        self.publish((0, 0, 0));
+    }
+
+    fn publish(&self, (min, max, physical_end): (i64, i64, i64)) {
+        self.min.store(min, Ordering::Release);
+        self.physical_end.store(physical_end, Ordering::Release);
+        self.committed.store(max, Ordering::Release);
+    }
+
+    /// Drops slots that were written and never committed, and the files that they alone made.
+    pub(super) fn forget_uncommitted(&self, writing: &mut Writing) {
+        writing.found_end = writing.used_end;
+        for path in writing.forget_uncommitted().into_values() {
+            self.home.cache.forget(&path);
+            // What stays is in the staging folder, which is emptied by the next open.
+            let _ = self.home.files.vfs.remove_file(&path);
+        }
+    }
+
+    /// The position of `offset` in the file `base`, or the nearest end of the file.
+    fn position_in(&self, base: u64, offset: i64) -> u64 {
+        let units = offset.saturating_sub(offset_at(base, 0));
+        units.clamp(0, self.layout().units_per_file()) as u64 * UNIT_BYTES
+    }
+
+    /// As [`Self::damaged`], for who uses only units whose record starts before log position `log_end`: beside
+    /// a writer there may be slots behind those that are not written yet, between others that are.
+    pub fn damaged_before(&self, log_end: u64) -> Result<Option<String>, StoreError> {
+        {
+            let damage = self.damage();
+            if damage.files.is_some() || damage.units.is_none() {
+                return Ok(damage.files);
+            }
+        }
+        let writing = self.writing.lock();
+        let bases = self.bases.read().clone();
+        let cut = self.find_cut(&bases, writing.used_end, log_end)?;
+        match cut.files.checked_sub(1).and_then(|index| bases.get(index)) {
+            Some(&base) => Ok(self.tail_below(base, self.position_in(base, cut.end))?.odd),
+            None => Ok(None),
+        }
+    }
+
+    fn tail(&self, base: u64) -> Result<Tail, StoreError> {
+        self.tail_below(base, self.layout().file_bytes())
+    }
+
+    fn tail_below(&self, base: u64, end: u64) -> Result<Tail, StoreError> {
+        self.tail_of(&*self.file(base)?, base, end)
+    }
+
+    fn tail_of(&self, file: &dyn VfsFile, base: u64, end: u64) -> Result<Tail, StoreError> {
+        let mut tail = Tail::default();
+        let mut next: Option<(u64, CqUnit)> = None;
+        let mut stop = 0;
+        slots::data_end(file, self.layout().file_bytes())
+            .and_then(|used| {
+                slots::backwards(file, used.min(end), |position, slot| {
+                    if tail.used == 0 && slot != Slot::Empty {
+                        tail.used = position + UNIT_BYTES;
+                    }
+                    if let Some(odd) = oddity(slot, next.as_ref().map(|(_, unit)| unit)) {
+                        tail.odd.get_or_insert_with(|| {
+                            format!(
+                                "{}: queue offset {}: {odd}",
+                                self.path(base).display(),
+                                offset_at(base, position)
+                            )
+                        });
+                    }
+                    if let Slot::Unit(unit) = slot {
+                        next = Some((position, unit));
+                        if tail.last.is_none() {
+                            tail.last = Some((position, unit));
+                            stop = position.saturating_sub(CHUNK_BYTES);
+                        }
+                    }
+                    if position == 0 {
+                        tail.first = next;
+                    }
+                    match tail.last {
+                        Some(_) if position <= stop => ControlFlow::Break(()),
+                        _ => ControlFlow::Continue(()),
+                    }
+                })
+            })
+            .map_err(|source| self.io(base, "reading the end of a queue", source))?;
+        Ok(tail)
+    }
+
+    /// The last unit below `end`, a position in the file `base`.
+    fn last_unit(&self, base: u64, end: u64) -> Result<Option<(u64, CqUnit)>, StoreError> {
+        if end == 0 {
+            return Ok(None);
+        }
+        let file = self.file(base)?;
+        let mut found = None;
+        slots::backwards(&*file, end, |position, slot| match slot {
+            Slot::Unit(unit) => {
+                found = Some((position, unit));
+                ControlFlow::Break(())
+            }
+            Slot::Empty | Slot::Blank | Slot::Invalid => ControlFlow::Continue(()),
+        })
+        .map_err(|source| self.io(base, "reading queue entries", source))?;
+        Ok(found)
+    }
+
+    fn find_cut(&self, bases: &[u64], used_end: i64, log_end: u64) -> Result<Cut, StoreError> {
+        let mut cut = Cut { files: 0, end: 0, physical_end: 0, removed: 0 };
+        for (index, &base) in bases.iter().enumerate().rev() {
+            let file = self.file(base)?;
+            slots::backwards(&*file, self.position_in(base, used_end), |position, slot| match slot {
+                Slot::Unit(unit) if (unit.physical_offset as u64) < log_end => {
+                    cut.files = index + 1;
+                    cut.end = offset_at(base, position) + 1;
+                    cut.physical_end = physical_end(&unit).unwrap_or_default();
+                    ControlFlow::Break(())
+                }
+                Slot::Unit(_) => {
+                    cut.removed += 1;
+                    ControlFlow::Continue(())
+                }
+                Slot::Empty | Slot::Blank | Slot::Invalid => ControlFlow::Continue(()),
+            })
+            .map_err(|source| self.io(base, "reading queue entries", source))?;
+            if cut.files > 0 {
+                break;
+            }
+        }
+        Ok(cut)
+    }
+
+    /// The first offset below `max` whose record starts at or behind `log_min`; `max` for none. Remembers
+    /// where that record is.
+    fn find_min(
+        &self,
+        writing: &mut Writing,
+        bases: &[u64],
+        max: i64,
+        log_min: u64,
+    ) -> Result<i64, StoreError> {
+        writing.min_record = None;
+        for (index, &base) in bases.iter().enumerate() {
+            let end = self.position_in(base, max);
+            let passed_over = log_min > 0 && index + 1 < bases.len();
+            if passed_over && !self.reaches(base, end, log_min)? {
+                continue;
+            }
+            let file = self.file(base)?;
+            let found = search(&*file, end, log_min)
+                .map_err(|source| self.io(base, "looking for the start of a queue", source))?;
+            if let Some((position, unit)) = found {
+                let offset = offset_at(base, position);
+                writing.min_record = Some((offset, unit.physical_offset as u64));
+                return Ok(offset);
+            }
+        }
+        Ok(max)
+    }
+
+    /// Whether the last unit of the file lies at or behind `log_min` in the log.
+    pub(super) fn reaches(&self, base: u64, end: u64, log_min: u64) -> Result<bool, StoreError> {
+        let last = self.last_unit(base, end)?;
+        Ok(last.is_some_and(|(_, unit)| unit.physical_offset as u64 >= log_min))
+    }
+
+    /// Whether the first unit of the file lies before `position` in the log.
+    pub(super) fn begins_before(&self, base: u64, position: u64) -> Result<bool, StoreError> {
+        let first = first_unit(&*self.file(base)?, 0..self.layout().file_bytes(), UNIT_BYTES)
+            .map_err(|source| self.io(base, "reading queue entries", source))?;
+        Ok(first.is_some_and(|(_, unit)| (unit.physical_offset as u64) < position))
+    }
+
+    fn remove_file(&self, base: u64) -> Result<(), StoreError> {
+        self.home.remove_file(&self.path(base), "removing a queue file")?;
+        self.home.mark_folder(&self.folder());
+        Ok(())
+    }
+
+    fn zero(&self, writing: &mut Writing, base: u64, range: Range<u64>) -> Result<(), StoreError> {
+        if range.start >= range.end {
+            return Ok(());
+        }
+        let path = self.path(base);
+        let file = self.file(base)?;
+        let zeros = vec![0; CHUNK_BYTES.min(range.end - range.start) as usize];
+        self.touch(writing, base);
+        // From the end on, so that a crash leaves a shorter queue.
+        let mut end = range.end;
+        while end > range.start {
+            let start = range.start.max(end.saturating_sub(CHUNK_BYTES));
+            file.write_all_at(zeros.get(..(end - start) as usize).unwrap_or_default(), start)
+                .at(&path, "cutting a queue")?;
+            end = start;
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with `slot`, given the unit behind it.
+fn oddity(slot: Slot, next: Option<&CqUnit>) -> Option<&'static str> {
+    match (slot, next) {
+        (Slot::Empty, Some(_)) => Some("nothing was written here, but behind it"),
+        (Slot::Invalid, _) => Some("no possible entry"),
+        (Slot::Unit(unit), Some(next)) if unit.physical_offset >= next.physical_offset => {
+            Some("the next entry's record does not come later in the log")
+        }
+        _ => None,
+    }
+}
+
+/// Searches the slots below `end` for the first unit whose record starts at or behind `log_min`; answers its
+/// position, too. Slots without a unit are passed over.
+fn search(file: &dyn VfsFile, end: u64, log_min: u64) -> std::io::Result<Option<(u64, CqUnit)>> {
+    let (mut low, mut high) = (0, end / UNIT_BYTES);
+    let mut best = None;
+    // Most files begin above the log's minimum: one look then answers.
+    let mut probe = 0;
+    while low < high {
+        let from = probe * UNIT_BYTES;
+        match first_unit(file, from..high * UNIT_BYTES, UNIT_BYTES)? {
+            Some((position, unit)) if unit.physical_offset as u64 >= log_min => {
+                best = Some((position, unit));
+                high = probe;
+            }
+            Some((position, _)) => low = position / UNIT_BYTES + 1,
+            None => high = probe,
+        }
+        probe = low + high.saturating_sub(low) / 2;
+    }
+    Ok(best)
+}
+
+/// The first unit of `range`; looks at `first_bytes` before it reads more.
+fn first_unit(
+    file: &dyn VfsFile,
+    range: Range<u64>,
+    first_bytes: u64,
+) -> std::io::Result<Option<(u64, CqUnit)>> {
+    let mut found = None;
+    let split = range.end.min(range.start + first_bytes);
+    for range in [range.start..split, split..range.end] {
+        slots::forwards(file, range, |position, slot| match slot {
+            Slot::Unit(unit) => {
+                found = Some((position, unit));
+                ControlFlow::Break(())
+            }
+            Slot::Empty | Slot::Blank | Slot::Invalid => ControlFlow::Continue(()),
+        })?;
+        if found.is_some() {
+            break;
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,176 @@
+//! What all queues of a store share: files, descriptors, geometry, and what is to be synced.
+//!
+//! Source: none of RocketMQ's; it keeps a descriptor and a map for every file of every queue.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::path::{Path, PathBuf};
+
+use mqstore_format::validate_stored_topic;
+use mqstore_io::switch;
+use mqstore_io::sync::{Arc, AtomicU64, Mutex, Ordering, Weak, map_with_helpers};
+use mqstore_io::{Access, FileCache, VfsFile};
+
+use super::layout::QueueLayout;
+use super::queue::ConsumeQueue;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+
+/// How many names are tried for a staged file before giving up; each failed try is a file that an
+/// earlier process left.
+const STAGING_TRIES: u32 = 10_000;
+
+/// Threads that sync files beside the caller, where there are many.
+const SYNC_HELPERS: u32 = 7;
+
+/// The part of a [`super::QueueSet`] that its queues use.
+#[derive(Debug)]
+pub(super) struct Home {
+    pub(super) files: StoreFiles,
+    pub(super) cache: Arc<FileCache>,
+    pub(super) layout: QueueLayout,
+    pub(super) access: Access,
+    /// Threads that help with work on very many queues.
+    pub(super) helpers: u32,
+    sync_helpers: u32,
+    dirty_queues: Mutex<Vec<Weak<ConsumeQueue>>>,
+    dirty_folders: Mutex<BTreeSet<PathBuf>>,
+    staged: AtomicU64,
+    /// What a person is to be told.
+    pub(super) notes: Mutex<Vec<String>>,
+}
+
+impl Home {
+    pub(super) fn new(
+        files: &StoreFiles,
+        cache: Arc<FileCache>,
+        layout: QueueLayout,
+        access: Access,
+    ) -> Self {
+        let environment = files.vfs.environment();
+        Self {
+            files: files.clone(),
+            cache,
+            layout,
+            access,
+            helpers: environment.helpers(),
+            sync_helpers: if environment.threads { SYNC_HELPERS } else { 0 },
+            dirty_queues: Mutex::new(Vec::new()),
+            dirty_folders: Mutex::new(BTreeSet::new()),
+            staged: AtomicU64::new(0),
+            notes: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Fails unless the queues may be changed.
+    pub(super) fn writable(&self, action: &'static str) -> Result<(), StoreError> {
+        match self.access {
+            Access::ReadWrite => Ok(()),
+            Access::Read => Err(StoreError::ReadOnly { path: self.files.root.clone(), action }),
+        }
+    }
+
+    /// Fails unless a queue of that name and number may be added.
+    pub(super) fn may_add(&self, topic: &str, queue_id: i32) -> Result<(), StoreError> {
+        self.writable("add a queue")?;
+        validate_stored_topic(topic)
+            .map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?;
+        if queue_id < 0 {
+            return Err(StoreError::InvalidMessage { reason: format!("queue id {queue_id} is negative") });
+        }
+        Ok(())
+    }
+
+    /// Removes the queue file at `path`, if it is there, and gives back its descriptor.
+    pub(super) fn remove_file(&self, path: &Path, action: &'static str) -> Result<(), StoreError> {
+        self.cache.forget(path);
+        match self.files.vfs.remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(StoreError::io(path, action, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a sparse queue file without a name.
+    pub(super) fn stage(&self) -> Result<(PathBuf, Arc<dyn VfsFile>), StoreError> {
+        let folder = self.files.staging();
+        let mut failure = None;
+        for _ in 0..STAGING_TRIES {
+            let number = self.staged.fetch_add(1, Ordering::Relaxed);
+            let path = folder.join(format!("queue-{number}"));
+            let error = match self.files.vfs.create_new(&path) {
+                Ok(file) => {
+                    file.set_len(self.layout.file_bytes()).at(&path, "sizing a queue file")?;
+                    return Ok((path, file));
+                }
+                Err(error) => error,
+            };
+            match error.kind() {
+                std::io::ErrorKind::AlreadyExists => {}
+                std::io::ErrorKind::NotFound if failure.is_none() => {
+                    self.files.vfs.create_dir_all(&folder).at(&folder, "making the staging folder")?;
+                }
+                _ => return Err(StoreError::io(&path, "making a queue file", error)),
+            }
+            failure = Some(StoreError::io(&path, "making a queue file", error));
+        }
+        Err(failure
+            .unwrap_or_else(|| StoreError::Busy { reason: "no name is free for a queue file".to_owned() }))
+    }
+
+    /// Puts `queue` on the list of queues to sync; called once until it is taken off again.
+    pub(super) fn mark_dirty(&self, queue: Weak<ConsumeQueue>) {
+        self.dirty_queues.lock().push(queue);
+    }
+
+    /// Has the names in `folder` synced by the next flush.
+    pub(super) fn mark_folder(&self, folder: &Path) {
+        let mut folders = self.dirty_folders.lock();
+        if !folders.contains(folder) {
+            folders.insert(folder.to_path_buf());
+        }
+    }
+
+    /// Makes the folder of a queue, and has it and what is above it synced by the next flush.
+    pub(super) fn make_folder(&self, folder: &Path) -> Result<(), StoreError> {
+        self.files.vfs.create_dir_all(folder).at(folder, "making the folder of a queue")?;
+        for above in folder.ancestors().take_while(|above| above.starts_with(&self.files.root)) {
+            self.mark_folder(above);
+        }
+        Ok(())
+    }
+
+    /// Syncs every dirty file, then every folder with new or removed names, several at a time: a device does
+    /// more of them together than one after the other. What could not be synced stays on the list.
+    pub(super) fn flush(&self) -> Result<(), StoreError> {
+        let helpers = self.sync_helpers;
+        let queues = mem::take(&mut *self.dirty_queues.lock());
+        let synced = map_with_helpers(helpers, "mq-sync", &queues, |queue| {
+            queue.upgrade().map_or(Ok(()), |queue| queue.flush_files())
+        });
+        if let Err(error) = synced {
+            let is_dirty = |queue: &Weak<ConsumeQueue>| {
+                queue.upgrade().is_some_and(|queue| queue.dirty.load(Ordering::Acquire))
+            };
+            self.dirty_queues.lock().extend(queues.into_iter().filter(is_dirty));
+            return Err(error);
+        }
+        let folders = mem::take(&mut *self.dirty_folders.lock());
+        let deepest_first: Vec<_> = folders.iter().rev().collect();
+        let synced =
+            map_with_helpers(helpers, "mq-sync", &deepest_first, |folder| self.sync_folder(folder)).map(drop);
+        if synced.is_err() {
+            self.dirty_folders.lock().extend(folders);
+        }
+        synced
+    }
+
+    fn sync_folder(&self, folder: &Path) -> Result<(), StoreError> {
+        match switch::step("consume_queue.sync_folder", || self.files.vfs.sync_dir(folder)) {
+            // Set aside or removed by its owner: there is no name in it to keep.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            outcome => outcome.at(folder, "syncing a queue's folder"),
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! What lies in `consumequeue/`: topics, queues, files, and things that are none of these.
+//!
+//! Owns the classification of every name below the folder, and below `batchconsumequeue/`, which looks the same. Reads folders only: no file is opened
+//! here, so that a pipe cannot stop it and a link is not followed. Names, kinds and lengths decide:
+//!
+//! ```text
+//! consumequeue/<topic>/<queue id>/<20 digits>      a queue file, all of one length
+//! consumequeue/[.../]CURRENT, MANIFEST-000001      a RocksDB instance: another kind of queue
+//! ```
+//!
+//! Source: `ConsumeQueueStore#load`, `MappedFileQueue#doLoad`, `RocksDBConsumeQueueStore`.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use mqstore_format::{parse_offset_file_name, parse_queue_dir_name, validate_stored_topic};
+use mqstore_io::sync::{Arc, map_with_helpers};
+use mqstore_io::{DirEntry, FileKind, Vfs};
+
+use super::layout::QueueLayout;
+use super::seals::{self, Bounds, SealedTopic, Seals};
+use mqstore_base::error::{IoContext, StoreError, Stray};
+
+/// What the threads are called that list folders with the caller.
+const LISTING_THREAD: &str = "mq-list";
+
+/// A folder that is named like a queue.
+#[derive(Debug)]
+pub(super) struct FoundQueue {
+    /// One text for all queues of the topic.
+    pub(super) topic: Arc<str>,
+    pub(super) queue_id: i32,
+    pub(super) content: Content,
+}
+
+/// What is in the folder of a queue.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// All its names.
+    Listed(Vec<DirEntry>),
+    /// What there was at an earlier look: files that begin and end there, and nothing else.
+    AsSealed(Bounds),
+}
+
+impl FoundQueue {
+    /// What was listed.
+    pub(super) fn entries(&self) -> &[DirEntry] {
+        match &self.content {
+            Content::Listed(entries) => entries,
+            Content::AsSealed(_) => &[],
+        }
+    }
+
+    /// Whether it was not looked into.
+    pub(super) fn is_as_sealed(&self) -> bool {
+        matches!(self.content, Content::AsSealed(_))
+    }
+}
+
+/// Everything below `consumequeue/`.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) queues: Vec<FoundQueue>,
+    pub(super) strays: Vec<Stray>,
+}
+
+/// The files of one queue.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    /// Files of the right length, ascending.
+    pub(super) bases: Vec<u64>,
+    /// A last file of length 0, which a new one may replace.
+    pub(super) empty_last: Option<u64>,
+    /// Everything else.
+    pub(super) strays: Vec<Stray>,
+    /// Why units may be missing.
+    pub(super) damaged: Option<String>,
+}
+
+/// Lists all queues; a missing folder is an empty one. Folders that are as they were `sealed` are not looked into.
+pub(super) fn scan(vfs: &dyn Vfs, root: &Path, sealed: Option<&Seals>) -> Result<Found, StoreError> {
+    let mut found = Found::default();
+    let root_stat = match vfs.stat(root) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
+        Err(error) => return Err(StoreError::io(root, "looking at the queue folder", error)),
+        Ok(stat) if stat.kind != FileKind::Directory => {
+            found.strays.push(stray(root, format!("{}, not a folder of queues", kind_name(stat.kind))));
+            return Ok(found);
+        }
+        Ok(stat) => stat,
+    };
+    let folders = match sealed.and_then(|seals| seals.topics(&root_stat)) {
+        Some(topics) => topics.map(Folder::sealed).collect(),
+        None => scan_root(vfs, root, sealed, &mut found.strays)?,
+    };
+    let topics: Vec<_> = folders.iter().map(|folder| folder.sealed).collect();
+    let topics: Vec<_> = folders.iter().zip(seals::topics_hold(vfs, root, &topics)?).collect();
+    let helpers = vfs.environment().helpers();
+    let topics = map_with_helpers(helpers, LISTING_THREAD, &topics, |(folder, same)| {
+        scan_topic(vfs, root, folder, *same)
+    })?;
+    let mut queues = Vec::with_capacity(topics.iter().map(|topic| topic.queue_ids.len()).sum());
+    for (folder, topic) in folders.iter().zip(topics) {
+        queues.extend(topic.queue_ids.into_iter().map(|queue_id| (folder, queue_id)));
+        found.strays.extend(topic.strays);
+    }
+    let known = match sealed {
+        Some(_) => seals::unchanged(vfs, root, &queues, |(folder, queue_id)| (folder.sealed, *queue_id))?,
+        None => vec![None; queues.len()],
+    };
+    found.queues = scan_queues(vfs, root, &queues, known)?;
+    Ok(found)
+}
+
+/// Lists the folders of those of `queues` whose bounds are not `known`.
+fn scan_queues(
+    vfs: &dyn Vfs,
+    root: &Path,
+    queues: &[(&Folder<'_>, i32)],
+    known: Vec<Option<Bounds>>,
+) -> Result<Vec<FoundQueue>, StoreError> {
+    let unknown = queues.iter().zip(&known).filter(|(_, known)| known.is_none());
+    let unknown: Vec<_> = unknown.map(|(queue, _)| queue).collect();
+    let helpers = vfs.environment().helpers();
+    let listed = map_with_helpers(helpers, LISTING_THREAD, &unknown, |(folder, queue_id)| {
+        let mut entries = list(vfs, &root.join(&*folder.topic).join(queue_id.to_string()))?;
+        // Those of all queues are in memory together, and most are one.
+        entries.shrink_to_fit();
+        Ok::<_, StoreError>(entries)
+    })?;
+    let mut listed = listed.into_iter();
+    let found = queues.iter().zip(known).map(|((folder, queue_id), known)| {
+        let next = || Content::Listed(listed.next().unwrap_or_default());
+        let content = known.map_or_else(next, Content::AsSealed);
+        FoundQueue { topic: Arc::clone(&folder.topic), queue_id: *queue_id, content }
+    });
+    Ok(found.collect())
+}
+
+/// The folder of a topic.
+struct Folder<'a> {
+    /// One text for all queues of the topic.
+    topic: Arc<str>,
+    sealed: Option<SealedTopic<'a>>,
+}
+
+impl<'a> Folder<'a> {
+    fn sealed(sealed: SealedTopic<'a>) -> Self {
+        Self { topic: Arc::clone(sealed.topic), sealed: Some(sealed) }
+    }
+}
+
+/// The topics by the names of their folders.
+fn scan_root<'a>(
+    vfs: &dyn Vfs,
+    root: &Path,
+    seals: Option<&'a Seals>,
+    strays: &mut Vec<Stray>,
+) -> Result<Vec<Folder<'a>>, StoreError> {
+    let topics = list_kinds(vfs, root)?;
+    let rocksdb = is_rocksdb(topics.iter().map(|(name, kind)| (name.as_os_str(), *kind)));
+    if rocksdb {
+        strays.push(stray(root, ROCKSDB.to_owned()));
+    }
+    let mut folders = Vec::new();
+    for (name, kind) in &topics {
+        let path = root.join(name);
+        if *kind != FileKind::Directory {
+            if !rocksdb {
+                strays.push(stray(&path, format!("{}, not the folder of a topic", kind_name(*kind))));
+            }
+            continue;
+        }
+        match name.to_str().filter(|name| validate_stored_topic(name).is_ok()) {
+            Some(topic) => {
+                let sealed = seals.and_then(|seals| seals.topic(topic));
+                let topic = sealed.map_or_else(|| topic.into(), |sealed| Arc::clone(sealed.topic));
+                folders.push(Folder { topic, sealed });
+            }
+            None => strays.push(stray(&path, "its name cannot be a topic".to_owned())),
+        }
+    }
+    Ok(folders)
+}
+
+/// The queues of one topic by their numbers.
+#[derive(Default)]
+struct FoundTopic {
+    queue_ids: Vec<i32>,
+    strays: Vec<Stray>,
+}
+
+fn scan_topic(vfs: &dyn Vfs, root: &Path, topic: &Folder<'_>, same: bool) -> Result<FoundTopic, StoreError> {
+    let mut found = FoundTopic::default();
+    if let Some(sealed) = topic.sealed.filter(|_| same) {
+        return Ok(FoundTopic { queue_ids: sealed.ids(), ..found });
+    }
+    let folder = &root.join(&*topic.topic);
+    let entries = list_kinds(vfs, folder)?;
+    if is_rocksdb(entries.iter().map(|(name, kind)| (name.as_os_str(), *kind))) {
+        found.strays.push(stray(folder, ROCKSDB.to_owned()));
+        return Ok(found);
+    }
+    for (name, kind) in entries {
+        if kind != FileKind::Directory {
+            let reason = format!("{}, not the folder of a queue", kind_name(kind));
+            found.strays.push(stray(&folder.join(name), reason));
+            continue;
+        }
+        let Some(queue_id) = name.to_str().and_then(parse_queue_dir_name) else {
+            found.strays.push(stray(&folder.join(name), "its name is no queue id".to_owned()));
+            continue;
+        };
+        found.queue_ids.push(queue_id);
+    }
+    found.queue_ids.sort_unstable();
+    Ok(found)
+}
+
+/// Lists the folder of one queue; a missing folder is an empty one.
+pub(super) fn list_queue(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<DirEntry>, StoreError> {
+    match vfs.stat(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(StoreError::io(folder, "looking at a queue", error)),
+        // What is no folder was reported when the store was loaded.
+        Ok(stat) if stat.kind != FileKind::Directory => Ok(Vec::new()),
+        Ok(_) => list(vfs, folder),
+    }
+}
+
+fn list(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<DirEntry>, StoreError> {
+    match vfs.list(folder) {
+        // Deleted by its owner since it was seen.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        result => result.at(folder, "listing queues"),
+    }
+}
+
+/// As [`list`], with the kinds of what is there alone.
+fn list_kinds(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<(OsString, FileKind)>, StoreError> {
+    match vfs.list_kinds(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        result => result.at(folder, "listing queues"),
+    }
+}
+
+/// The length that most queue files have, and of two that are equally frequent rather `configured`; `None` when there is
+/// no file of a possible one.
+pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64) -> Option<u64> {
+    let mut counts = BTreeMap::new();
+    for entry in queues.iter().flat_map(FoundQueue::entries) {
+        let len = entry.stat.len;
+        let plain = entry.stat.kind == FileKind::File && len > 0;
+        if plain && QueueLayout::may_have(len, unit_bytes) && base_of(&entry.name).is_some() {
+            *counts.entry(len).or_insert(0_u64) += 1;
+        }
+    }
+    counts.into_iter().max_by_key(|&(len, count)| (count, len == configured, len)).map(|(len, _)| len)
+}
+
+/// Sorts the entries of the folder of one queue into files and others.
+pub(super) fn classify(folder: &Path, entries: &[DirEntry], layout: QueueLayout) -> Listing {
+    let mut listing = Listing { bases: Vec::with_capacity(entries.len()), ..Listing::default() };
+    if is_rocksdb(entries.iter().map(|entry| (entry.name.as_os_str(), entry.stat.kind))) {
+        listing.strays.push(stray(folder, ROCKSDB.to_owned()));
+        listing.damaged = Some(format!("{}: {ROCKSDB}", folder.display()));
+        return listing;
+    }
+    let last = entries.iter().filter_map(|entry| base_of(&entry.name)).max();
+    for entry in entries {
+        let base = base_of(&entry.name);
+        let Some(reason) = why_not_a_file(entry, base, layout) else {
+            listing.bases.extend(base);
+            continue;
+        };
+        let path = folder.join(&entry.name);
+        let empty_last = entry.stat.kind == FileKind::File && entry.stat.len == 0 && base == last;
+        if empty_last && base.is_some_and(|base| layout.is_base(base)) {
+            listing.empty_last = base;
+        } else if base.is_some() {
+            listing.damaged.get_or_insert_with(|| format!("{}: {reason}", path.display()));
+        }
+        listing.strays.push(stray(&path, reason));
+    }
+    listing.bases.sort_unstable();
+    let missing = listing.bases.windows(2).find_map(|pair| match *pair {
+        [left, right] if left + layout.file_bytes() != right => Some((left, right)),
+        _ => None,
+    });
+    if let Some((left, right)) = missing {
+        let text = format!("{}: no file between {left:020} and {right:020}", folder.display());
+        listing.damaged.get_or_insert(text);
+    }
+    listing
+}
+
+fn why_not_a_file(entry: &DirEntry, base: Option<u64>, layout: QueueLayout) -> Option<String> {
+    if entry.stat.kind != FileKind::File {
+        return Some(format!("{}, not a queue file", kind_name(entry.stat.kind)));
+    }
+    let Some(base) = base else {
+        return Some("its name is not the 20 digits of a queue file".to_owned());
+    };
+    if entry.stat.len != layout.file_bytes() {
+        return Some(format!("{} bytes long; queue files here have {}", entry.stat.len, layout.file_bytes()));
+    }
+    (!layout.is_base(base)).then(|| format!("its name is no multiple of {}", layout.file_bytes()))
+}
+
+fn base_of(name: &OsStr) -> Option<u64> {
+    name.to_str().and_then(parse_offset_file_name)
+}
+
+const ROCKSDB: &str = "holds a RocksDB database; queues of that kind are rebuilt from the log";
+
+fn is_rocksdb<'a>(mut entries: impl Iterator<Item = (&'a OsStr, FileKind)>) -> bool {
+    entries.any(|(name, kind)| {
+        let name = name.as_encoded_bytes();
+        kind == FileKind::File && (name == b"CURRENT" || name.starts_with(b"MANIFEST-"))
+    })
+}
+
+fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::File => "a file",
+        FileKind::Directory => "a folder",
+        FileKind::Symlink => "a symbolic link, which is not followed",
+        FileKind::Other => "a pipe, socket or device",
+    }
+}
+
+fn stray(path: &Path, reason: String) -> Stray {
+    Stray { path: path.to_path_buf(), reason }
+}

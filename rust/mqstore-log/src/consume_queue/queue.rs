@@ -1,0 +1,386 @@
+//! One queue: its bounds, its files and how units are read.
+//!
+//! Owns `consumequeue/<topic>/<queue id>/`. Readers see the units from the minimum to the commit
+//! position, which is published with release order after the units are in their files; they take no
+//! lock but for a look at the list of files, and read by position, so that a writer never waits for
+//! them.
+//!
+//! Source: `ConsumeQueue`, `ConsumeQueueInterface`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::path::PathBuf;
+
+use mqstore_format::{CQ_UNIT_BYTES, CqUnit, offset_file_name};
+use mqstore_io::sync::{Arc, AtomicBool, AtomicI64, Mutex, Ordering, RwLock, Weak};
+use mqstore_io::{Access, RecentMaps, Region, VfsFile};
+
+use super::context::Home;
+use super::discover::Listing;
+use super::layout::{Part, QueueLayout, UNIT_BYTES};
+use super::slots;
+use super::uncommitted::Covered;
+use super::waiters::Arrivals;
+use mqstore_base::error::{IoContext, StoreError};
+
+/// Bytes that one call of [`ConsumeQueue::read`] reads at once, at most.
+const READ_BYTES: u64 = 52_428 * UNIT_BYTES;
+
+/// The entries of one queue of one topic: where in the log its messages lie.
+#[derive(Debug)]
+pub struct ConsumeQueue {
+    pub(super) home: Arc<Home>,
+    pub(super) this: Weak<Self>,
+    topic: Arc<str>,
+    queue_id: i32,
+    /// Files that have their name, ascending; the last one holds the last unit.
+    pub(super) bases: RwLock<Vec<u64>>,
+    pub(super) min: AtomicI64,
+    /// The commit position: one past the last unit that readers may see.
+    pub(super) committed: AtomicI64,
+    pub(super) physical_end: AtomicI64,
+    damage: Mutex<Option<Box<Damage>>>,
+    pub(super) writing: Mutex<Writing>,
+    /// Whether the queue is on its home's list of queues to sync.
+    pub(super) dirty: AtomicBool,
+    arrivals: Arrivals,
+    /// Files that were read lately, in memory.
+    maps: RecentMaps,
+}
+
+/// A unit in memory.
+#[derive(Debug)]
+pub struct UnitPlace {
+    map: Arc<Region>,
+    position: usize,
+}
+
+impl UnitPlace {
+    /// The unit, unless it is blank.
+    pub fn unit(&self) -> Option<CqUnit> {
+        let mut bytes = [0; CQ_UNIT_BYTES];
+        self.map.read(self.position, &mut bytes).ok()?;
+        Some(CqUnit::decode(&bytes)).filter(|unit| !unit.is_blank())
+    }
+}
+
+/// What is known against a queue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Damage {
+    /// Files that are missing, or not as they should be.
+    pub(super) files: Option<String>,
+    /// Slots near the end that hold no unit, or one out of order.
+    pub(super) units: Option<String>,
+}
+
+/// What only writers touch.
+#[derive(Debug, Default)]
+pub(super) struct Writing {
+    /// Nothing, but for a queue that is being written or is to be cut.
+    busy: Option<Box<Busy>>,
+    /// No slot at or above this offset holds anything.
+    pub(super) used_end: i64,
+    /// No slot at or above this offset holds anything but what `covered` counts, and blanks.
+    pub(super) found_end: i64,
+    /// A queue offset that was the minimum, and where its record starts in the log.
+    pub(super) min_record: Option<(i64, u64)>,
+    /// What the folder held when the set was loaded, until somebody looks for the bounds.
+    pub(super) listed: Option<Box<Listing>>,
+}
+
+/// What is to be remembered of a queue that somebody writes to, until all of it is synced.
+#[derive(Debug)]
+pub(super) struct Busy {
+    /// Slots at or above the commit position that this process wrote.
+    pub(super) covered: Covered,
+    /// Files that have no name yet, and where they are meanwhile.
+    pub(super) staged: BTreeMap<u64, PathBuf>,
+    /// Files with a name and without a unit, which a new file of that name may replace.
+    pub(super) vacant: BTreeSet<u64>,
+    /// Named files with unsynced bytes.
+    pub(super) dirty_files: BTreeSet<u64>,
+    /// The file of the last write, as long as the cache of descriptors keeps it open.
+    pub(super) recent: Option<(u64, Weak<dyn VfsFile>)>,
+}
+
+impl Busy {
+    const fn new() -> Self {
+        Self {
+            covered: Covered::new(),
+            staged: BTreeMap::new(),
+            vacant: BTreeSet::new(),
+            dirty_files: BTreeSet::new(),
+            recent: None,
+        }
+    }
+}
+
+impl Writing {
+    pub(super) fn busy(&self) -> &Busy {
+        static IDLE: Busy = Busy::new();
+        self.busy.as_deref().unwrap_or(&IDLE)
+    }
+
+    pub(super) fn busy_mut(&mut self) -> &mut Busy {
+        self.busy.get_or_insert_with(|| Box::new(Busy::new()))
+    }
+
+    /// Whether nothing is to be remembered of a write.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.busy.is_none()
+    }
+
+    /// Forgets all slots that are not committed; answers the files without a name.
+    pub(super) fn forget_uncommitted(&mut self) -> BTreeMap<u64, PathBuf> {
+        let Some(busy) = &mut self.busy else { return BTreeMap::new() };
+        busy.covered = Covered::new();
+        busy.recent = None;
+        let staged = mem::take(&mut busy.staged);
+        self.rest();
+        staged
+    }
+
+    /// Gives back the room of what is no longer to be remembered: very many queues have been written once.
+    pub(super) fn rest(&mut self) {
+        let Busy { covered, staged, vacant, dirty_files, recent: _ } = self.busy();
+        if covered.is_empty() && staged.is_empty() && vacant.is_empty() && dirty_files.is_empty() {
+            self.busy = None;
+        }
+    }
+}
+
+impl ConsumeQueue {
+    pub(super) fn new(home: &Arc<Home>, topic: &Arc<str>, queue_id: i32) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            home: Arc::clone(home),
+            this: Weak::clone(this),
+            topic: Arc::clone(topic),
+            queue_id,
+            bases: RwLock::new(Vec::new()),
+            min: AtomicI64::new(0),
+            committed: AtomicI64::new(0),
+            physical_end: AtomicI64::new(0),
+            damage: Mutex::default(),
+            writing: Mutex::new(Writing::default()),
+            dirty: AtomicBool::new(false),
+            arrivals: Arrivals::default(),
+            maps: RecentMaps::default(),
+        })
+    }
+
+    /// The topic.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The topic, as a text that may be kept: all queues of the topic share it.
+    pub fn shared_topic(&self) -> &Arc<str> {
+        &self.topic
+    }
+
+    /// The number of the queue in its topic.
+    pub fn queue_id(&self) -> i32 {
+        self.queue_id
+    }
+
+    /// The smallest queue offset that can be read; equal to [`Self::max_offset`] when there is none.
+    /// Source: `ConsumeQueue#getMinOffsetInQueue`.
+    pub fn min_offset(&self) -> i64 {
+        self.min.load(Ordering::Acquire).min(self.max_offset())
+    }
+
+    /// One past the largest queue offset that can be read: the commit position. 0 for an empty queue
+    /// and before [`Self::recover_bounds`]. Source: `ConsumeQueue#getMaxOffsetInQueue`.
+    pub fn max_offset(&self) -> i64 {
+        self.committed.load(Ordering::Acquire)
+    }
+
+    /// Who waits for [`Self::max_offset`] to move. Whoever publishes to readers calls
+    /// [`Arrivals::reached`] when they may see the messages.
+    pub fn arrivals(&self) -> &Arrivals {
+        &self.arrivals
+    }
+
+    /// The log position at which the record of the last committed unit ends; 0 when there is none.
+    /// Placeholders do not count. Source: `ConsumeQueue#getMaxPhysicOffset`.
+    pub fn max_physical_end(&self) -> i64 {
+        self.physical_end.load(Ordering::Acquire)
+    }
+
+    /// Why units may be missing or wrong, in words; `None` when nothing is known against the files.
+    /// Renewed by [`Self::recover_bounds`], and by [`Self::truncate`] for what it cut away.
+    pub fn damaged(&self) -> Option<String> {
+        let damage = self.damage();
+        damage.files.or(damage.units)
+    }
+
+    pub(super) fn damage(&self) -> Damage {
+        self.damage.lock().as_deref().cloned().unwrap_or_default()
+    }
+
+    pub(super) fn change_damage(&self, change: impl FnOnce(&mut Damage)) {
+        let mut damage = self.damage.lock();
+        let mut now = damage.take().map(|damage| *damage).unwrap_or_default();
+        change(&mut now);
+        *damage = (now.files.is_some() || now.units.is_some()).then(|| Box::new(now));
+    }
+
+    /// Whether nothing is known against its units.
+    pub(super) fn has_good_units(&self) -> bool {
+        self.damage.lock().as_ref().is_none_or(|damage| damage.units.is_none())
+    }
+
+    /// Whether [`super::QueueSet::flush`] would sync something of this queue.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// Appends the committed units from `from` on to `out`, at most `max_units`, one per offset and
+    /// as they are on disk: a unit that [`CqUnit::is_blank`], or of size 0, stands for an offset
+    /// without a message. `from` at the maximum gives none; outside of the queue it is
+    /// [`StoreError::OffsetOutOfRange`]. After an error `out` may hold the units before it.
+    pub fn read(&self, from: i64, max_units: usize, out: &mut Vec<CqUnit>) -> Result<(), StoreError> {
+        self.read_each(from, max_units, |_, unit| out.push(unit))
+    }
+
+    /// As [`Self::read`], with the offset of each unit.
+    pub fn read_each(
+        &self,
+        from: i64,
+        max_units: usize,
+        mut each: impl FnMut(i64, CqUnit),
+    ) -> Result<(), StoreError> {
+        self.check_range(from)?;
+        let outcome = self.read_files(from, max_units, &mut each);
+        if outcome.is_err() {
+            // The file may have gone with the oldest part of the log since the look at the minimum.
+            self.check_range(from)?;
+        }
+        outcome
+    }
+
+    /// Where in memory the unit of `offset` is, if the queue has the offset and its file is in memory; it is
+    /// fetched from there.
+    pub fn place_in_memory(&self, offset: i64) -> Option<UnitPlace> {
+        if !(self.min_offset()..self.max_offset()).contains(&offset) {
+            return None;
+        }
+        let part = self.layout().parts(offset..offset + 1).next()?;
+        self.must_have_name(&part).ok()?;
+        let map = self.in_memory(part.base)?;
+        let position = part.position as usize;
+        map.expect_read(position, CQ_UNIT_BYTES);
+        Some(UnitPlace { map, position })
+    }
+
+    /// Asks the disk for up to `units` units from `from` on, which are going to be read.
+    pub fn expect(&self, from: i64, units: i64) {
+        let to = from.saturating_add(units).min(self.max_offset());
+        for part in self.layout().parts(from.max(self.min_offset())..to) {
+            // What is wrong here, the reads will find and say.
+            if let Ok(file) = self.file(part.base) {
+                let _ = file.expect_read(part.position, part.end_position() - part.position);
+            }
+        }
+    }
+
+    fn check_range(&self, offset: i64) -> Result<(), StoreError> {
+        let (min_offset, max_offset) = (self.min_offset(), self.max_offset());
+        if (min_offset..=max_offset).contains(&offset) {
+            return Ok(());
+        }
+        let (topic, queue_id) = (self.topic.to_string(), self.queue_id);
+        Err(StoreError::OffsetOutOfRange { topic, queue_id, offset, min_offset, max_offset })
+    }
+
+    fn read_files(
+        &self,
+        from: i64,
+        max_units: usize,
+        each: &mut impl FnMut(i64, CqUnit),
+    ) -> Result<(), StoreError> {
+        let wanted = i64::try_from(max_units).unwrap_or(i64::MAX).min(self.max_offset() - from);
+        let mut buffer = Vec::new();
+        let mut offset = from;
+        let mut take = |units: &[[u8; CQ_UNIT_BYTES]]| {
+            for unit in units {
+                each(offset, CqUnit::decode(unit));
+                offset += 1;
+            }
+        };
+        for part in self.layout().parts(from..from + wanted) {
+            self.must_have_name(&part)?;
+            if let Some(map) = self.in_memory(part.base) {
+                // What was committed never changes again.
+                let bytes = map.view(part.position as usize, (part.end_position() - part.position) as usize);
+                let bytes =
+                    bytes.map_err(|error| self.io(part.base, "reading queue entries", error.into()))?;
+                take(bytes.as_chunks().0);
+                continue;
+            }
+            let file = self.file(part.base)?;
+            let mut position = part.position;
+            while position < part.end_position() {
+                let end = part.end_position().min(position + READ_BYTES);
+                let units = slots::read_units(&*file, position..end, &mut buffer)
+                    .map_err(|source| self.io(part.base, "reading queue entries", source))?;
+                take(units);
+                position = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// The file `base` in memory, in the process that writes it; others may cut it.
+    fn in_memory(&self, base: u64) -> Option<Arc<Region>> {
+        if self.home.access == Access::Read {
+            return None;
+        }
+        let map = || self.home.cache.map(&self.path(base), Access::ReadWrite, self.layout().file_bytes());
+        self.maps.get(base, map).ok()
+    }
+
+    fn must_have_name(&self, part: &Part) -> Result<(), StoreError> {
+        if self.bases.read().binary_search(&part.base).is_err() {
+            let reason = format!(
+                "the queue file with offsets {} to {} is missing; mqstore rebuild makes it anew from the log",
+                part.offsets.start, part.offsets.end
+            );
+            return Err(StoreError::corrupt(&self.path(part.base), 0, reason));
+        }
+        Ok(())
+    }
+
+    pub(super) fn layout(&self) -> QueueLayout {
+        self.home.layout
+    }
+
+    /// The folder of the queue's files.
+    pub(super) fn folder(&self) -> PathBuf {
+        let mut folder = self.home.files.consume_queue();
+        folder.push(&*self.topic);
+        folder.push(self.queue_id.to_string());
+        folder
+    }
+
+    /// Where the file `base` lies once it has its name.
+    pub(super) fn path(&self, base: u64) -> PathBuf {
+        self.folder().join(offset_file_name(base))
+    }
+
+    /// The file `base`, which has its name.
+    pub(super) fn file(&self, base: u64) -> Result<Arc<dyn VfsFile>, StoreError> {
+        let path = self.path(base);
+        self.home.cache.get(&path, self.home.access).at(&path, "opening a queue file")
+    }
+
+    /// The file `base`, not kept open.
+    pub(super) fn open_once(&self, base: u64) -> Result<Arc<dyn VfsFile>, StoreError> {
+        let path = self.path(base);
+        self.home.files.vfs.open(&path, self.home.access).at(&path, "opening a queue file")
+    }
+
+    pub(super) fn io(&self, base: u64, action: &'static str, source: std::io::Error) -> StoreError {
+        StoreError::io(&self.path(base), action, source)
+    }
+}

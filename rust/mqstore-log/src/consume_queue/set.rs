@@ -1,0 +1,463 @@
+//! All queues of a store.
+//!
+//! Owns the tables from topic and queue id to queue, and what lay in `consumequeue/` and
+//! `batchconsumequeue/` without being a queue. Loading reads folders only. A queue is an entry in a table and a few words; descriptors come
+//! from one bounded cache, so that tens of thousands of queues need no more of them than a few.
+//!
+//! Source: `ConsumeQueueStore`, `AbstractConsumeQueueStore`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+
+use mqstore_io::sync::{Arc, Mutex, RwLock, map_with_helpers};
+use mqstore_io::{Access, FileCache};
+
+use super::batch::{BatchQueue, BatchQueues};
+use super::context::Home;
+use super::discover::{self, Content, Found, FoundQueue};
+use super::layout::{QueueLayout, UNIT_BYTES};
+use super::queue::ConsumeQueue;
+use super::seals::Seals;
+use mqstore_base::error::{IoContext, StoreError, Stray};
+use mqstore_base::files::StoreFiles;
+
+/// Descriptors that a set of queues keeps open at most: an eighth of what the process may have, within these bounds.
+/// Where appends go to more queues in turn than that, each of them opens a file.
+const OPEN_QUEUE_FILES: (u64, u64) = (512, 4096);
+
+fn open_queue_files(files: &StoreFiles) -> Arc<FileCache> {
+    let (least, most) = OPEN_QUEUE_FILES;
+    let count = (files.vfs.environment().open_files / 8).clamp(least, most);
+    Arc::new(FileCache::new(Arc::clone(&files.vfs), count as usize))
+}
+
+/// What there is, and the length that queue files have, if one of them tells.
+fn scan(
+    files: &StoreFiles,
+    configured: u64,
+    seals: Option<&Seals>,
+) -> Result<(Found, Option<u64>), StoreError> {
+    let root = files.consume_queue();
+    let found = discover::scan(&*files.vfs, &root, seals)?;
+    let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
+    let sealed = seals.filter(|_| found.queues.iter().any(FoundQueue::is_as_sealed)).map(Seals::file_bytes);
+    match (sealed, len) {
+        // The others do not go with them: all of them are to be looked at.
+        (Some(sealed), Some(len)) if sealed != len => scan(files, configured, None),
+        (sealed, len) => Ok((found, len.or(sealed))),
+    }
+}
+
+/// The queues of one topic.
+#[derive(Debug, Default)]
+struct TopicQueues {
+    /// By id, ascending. Most topics of a store with very many of them have one.
+    queues: Vec<(i32, Arc<ConsumeQueue>)>,
+}
+
+impl TopicQueues {
+    fn get(&self, queue_id: i32) -> Option<&Arc<ConsumeQueue>> {
+        let place = self.queues.binary_search_by_key(&queue_id, |(id, _)| *id).ok()?;
+        self.queues.get(place).map(|(_, queue)| queue)
+    }
+
+    fn get_or_insert_with(
+        &mut self,
+        queue_id: i32,
+        make: impl FnOnce() -> Arc<ConsumeQueue>,
+    ) -> Arc<ConsumeQueue> {
+        if let Some(queue) = self.get(queue_id) {
+            return Arc::clone(queue);
+        }
+        let queue = make();
+        let place = self.queues.partition_point(|(id, _)| *id < queue_id);
+        if self.queues.is_empty() {
+            self.queues.reserve_exact(1);
+        }
+        self.queues.insert(place, (queue_id, Arc::clone(&queue)));
+        queue
+    }
+
+    fn ids(&self) -> impl Iterator<Item = i32> {
+        self.queues.iter().map(|(id, _)| *id)
+    }
+}
+
+fn count(queues: &BTreeMap<Arc<str>, TopicQueues>) -> usize {
+    queues.values().map(|topic| topic.queues.len()).sum()
+}
+
+/// The consume queues of one store.
+#[derive(Debug)]
+pub struct QueueSet {
+    home: Arc<Home>,
+    queues: RwLock<BTreeMap<Arc<str>, TopicQueues>>,
+    batch: BatchQueues,
+    strays: Mutex<Vec<Stray>>,
+    /// Whether no file tells how long they are.
+    guessed: bool,
+    /// Queues whose folder was looked into by the load.
+    looked_into: usize,
+}
+
+impl QueueSet {
+    /// Lists the queues of a store, with an eighth of the process's descriptors at most, and no more than 4,096 (512 in
+    /// any case). Never writes.
+    ///
+    /// The length of queue files is the one that most files here have; `configured_file_bytes`
+    /// (default 6,000,000, rounded up to a multiple of 20) counts where there is none. The queues are
+    /// empty until [`ConsumeQueue::recover_bounds`].
+    pub fn load(files: &StoreFiles, configured_file_bytes: u64, access: Access) -> Result<Self, StoreError> {
+        let cache = open_queue_files(files);
+        Self::load_with(files, configured_file_bytes, access, cache, None).map(|(set, _)| set)
+    }
+
+    /// As [`Self::load`] for writing; folders that are as `seals` say are not looked into. Answers the other queues,
+    /// too: it is they that are empty until [`ConsumeQueue::recover_bounds`].
+    pub fn load_sealed(
+        files: &StoreFiles,
+        configured_file_bytes: u64,
+        seals: Option<&Seals>,
+    ) -> Result<(Self, Vec<Arc<ConsumeQueue>>), StoreError> {
+        let cache = open_queue_files(files);
+        Self::load_with(files, configured_file_bytes, Access::ReadWrite, cache, seals)
+    }
+
+    /// As [`Self::load_sealed`], in either mode (`seals` are for writers), with the descriptors of `cache`.
+    pub(super) fn load_with(
+        files: &StoreFiles,
+        configured_file_bytes: u64,
+        access: Access,
+        cache: Arc<FileCache>,
+        seals: Option<&Seals>,
+    ) -> Result<(Self, Vec<Arc<ConsumeQueue>>), StoreError> {
+        let configured = QueueLayout::new(configured_file_bytes).file_bytes();
+        let (found, len) = scan(files, configured, seals)?;
+        let layout = QueueLayout::new(len.unwrap_or(configured));
+        let home = Arc::new(Home::new(files, Arc::clone(&cache), layout, access));
+        // As in RocketMQ, batch queues have as many units a file unless their files say otherwise.
+        let (batch, strays) = BatchQueues::load(files, configured / UNIT_BYTES, access, cache)?;
+        let guessed = len.is_none();
+        let set = Self {
+            home,
+            queues: RwLock::default(),
+            batch,
+            strays: Mutex::default(),
+            guessed,
+            looked_into: 0,
+        };
+        // Beside another process, what was listed before its state was looked at says nothing.
+        let listed = set.add(found, strays, access == Access::ReadWrite);
+        Ok((Self { looked_into: listed.len(), ..set }, listed))
+    }
+
+    /// An empty set with files of the same lengths, under the root of `files`.
+    pub fn aside(&self, files: &StoreFiles) -> Result<Self, StoreError> {
+        let cache = open_queue_files(files);
+        let home = Arc::new(Home::new(files, Arc::clone(&cache), self.home.layout, Access::ReadWrite));
+        let (batch, _) = BatchQueues::load(files, self.batch.units_per_file(), Access::ReadWrite, cache)?;
+        Ok(Self {
+            home,
+            queues: RwLock::default(),
+            batch,
+            strays: Mutex::default(),
+            guessed: false,
+            looked_into: 0,
+        })
+    }
+
+    /// The lengths of new files of queues and of batch queues of which no file tells one.
+    pub fn guessed_lens(&self) -> (Option<u64>, Option<u64>) {
+        (self.guessed.then(|| self.home.layout.file_bytes()), self.batch.guessed_len())
+    }
+
+    /// Takes note that all files were replaced by others that say the same, but for damage. Nothing may be
+    /// written meanwhile; readers go on.
+    pub fn reload(&self, log_min: u64) -> Result<(), StoreError> {
+        self.release();
+        self.refresh()?;
+        self.recover_bounds()?;
+        self.correct_min_offsets(log_min)
+    }
+
+    /// Looks for queues that appeared since; for readers that follow another process. Known queues
+    /// stay as they are: [`ConsumeQueue::recover_bounds`] renews one of them.
+    pub fn refresh(&self) -> Result<(), StoreError> {
+        let found = discover::scan(&*self.home.files.vfs, &self.home.files.consume_queue(), None)?;
+        let strays = self.batch.refresh()?;
+        self.add(found, strays, false);
+        Ok(())
+    }
+
+    /// `alone`: nothing changes before the bounds of new queues are looked for. Answers the queues that were listed.
+    fn add(&self, found: Found, mut strays: Vec<Stray>, alone: bool) -> Vec<Arc<ConsumeQueue>> {
+        strays.extend(found.strays);
+        let mut queues = self.queues.write();
+        let mut listed = Vec::new();
+        for found in found.queues.chunk_by(|a, b| Arc::ptr_eq(&a.topic, &b.topic)) {
+            let Some(topic) = found.first().map(|found| &found.topic) else { continue };
+            let known = queues.entry(Arc::clone(topic)).or_default();
+            for FoundQueue { queue_id, content, .. } in found {
+                let new = || ConsumeQueue::new(&self.home, topic, *queue_id);
+                let queue = known.get_or_insert_with(*queue_id, new);
+                let entries = match content {
+                    Content::Listed(entries) => entries,
+                    Content::AsSealed(bounds) => {
+                        queue.set_bounds(bounds);
+                        continue;
+                    }
+                };
+                let mut listing = discover::classify(&queue.folder(), entries, self.home.layout);
+                queue.change_damage(|damage| damage.files.clone_from(&listing.damaged));
+                strays.append(&mut listing.strays);
+                if alone {
+                    queue.writing.lock().listed = Some(Box::new(listing));
+                }
+                listed.push(queue);
+            }
+        }
+        *self.strays.lock() = strays;
+        listed
+    }
+
+    /// Finds the bounds of all queues; see [`ConsumeQueue::recover_bounds`].
+    pub fn recover_bounds(&self) -> Result<(), StoreError> {
+        self.for_each(ConsumeQueue::recover_bounds)?;
+        self.batches().iter().try_for_each(|queue| queue.recover_bounds())
+    }
+
+    /// Does `work` on each queue but batch queues, several at a time.
+    pub fn for_each(
+        &self,
+        work: impl Fn(&ConsumeQueue) -> Result<(), StoreError> + Sync,
+    ) -> Result<(), StoreError> {
+        self.for_each_of(&self.all(), work)
+    }
+
+    /// As [`Self::for_each`], for some of the queues.
+    pub fn for_each_of(
+        &self,
+        queues: &[Arc<ConsumeQueue>],
+        work: impl Fn(&ConsumeQueue) -> Result<(), StoreError> + Sync,
+    ) -> Result<(), StoreError> {
+        map_with_helpers(self.home.helpers, "mq-queues", queues, |queue| work(queue)).map(drop)
+    }
+
+    /// What all of its queues share.
+    pub(super) fn home(&self) -> &Arc<Home> {
+        &self.home
+    }
+
+    /// How many folders of queues the load had to look into.
+    pub(super) fn looked_into(&self) -> usize {
+        self.looked_into
+    }
+
+    /// What a person is to be told of, since the last call.
+    pub fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut self.home.notes.lock())
+    }
+
+    /// Gives back the descriptors; for a set that is done.
+    pub fn release(&self) {
+        self.home.cache.forget_dir(&self.home.files.root);
+    }
+
+    /// Length of every queue file in bytes: a multiple of 20.
+    pub fn file_bytes(&self) -> u64 {
+        self.home.layout.file_bytes()
+    }
+
+    /// What lies in the queues' folders and is no queue file, as of the load or the last refresh.
+    pub fn strays(&self) -> Vec<Stray> {
+        self.strays.lock().clone()
+    }
+
+    /// The queue, if it is known.
+    pub fn get(&self, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
+        self.queues.read().get(topic)?.get(queue_id).cloned()
+    }
+
+    /// The queue; a new one has no files before its first commit. Fails on a read-only set, and on a
+    /// name that cannot be a folder's.
+    pub fn get_or_create(&self, topic: &str, queue_id: i32) -> Result<Arc<ConsumeQueue>, StoreError> {
+        if let Some(queue) = self.get(topic, queue_id) {
+            return Ok(queue);
+        }
+        self.home.may_add(topic, queue_id)?;
+        let mut queues = self.queues.write();
+        let topic = queues.get_key_value(topic).map_or_else(|| topic.into(), |(topic, _)| Arc::clone(topic));
+        let known = queues.entry(Arc::clone(&topic)).or_default();
+        Ok(known.get_or_insert_with(queue_id, || ConsumeQueue::new(&self.home, &topic, queue_id)))
+    }
+
+    /// The batch queue, if it is known.
+    pub fn batch(&self, topic: &str, queue_id: i32) -> Option<Arc<BatchQueue>> {
+        self.batch.get(topic, queue_id)
+    }
+
+    /// The batch queue; a new one has no files before its first unit. Fails as [`Self::get_or_create`].
+    pub fn batch_or_create(&self, topic: &str, queue_id: i32) -> Result<Arc<BatchQueue>, StoreError> {
+        self.batch.get_or_create(topic, queue_id)
+    }
+
+    /// All batch queues, by topic and id.
+    pub fn batches(&self) -> Vec<Arc<BatchQueue>> {
+        self.batch.all()
+    }
+
+    /// All queues but batch queues, by topic and id.
+    pub fn all(&self) -> Vec<Arc<ConsumeQueue>> {
+        let queues = self.queues.read();
+        let mut all = Vec::with_capacity(count(&queues));
+        all.extend(queues.values().flat_map(|topic| topic.queues.iter().map(|(_, queue)| Arc::clone(queue))));
+        all
+    }
+
+    /// Shows all queues but batch queues to `look`, by topic and id, until it fails. No queue is added meanwhile.
+    pub fn try_each<E>(&self, mut look: impl FnMut(&ConsumeQueue) -> Result<(), E>) -> Result<(), E> {
+        let queues = self.queues.read();
+        queues.values().flat_map(|topic| &topic.queues).try_for_each(|(_, queue)| look(queue))
+    }
+
+    /// As [`Self::try_each`], for a look that does not fail.
+    pub fn each(&self, mut look: impl FnMut(&ConsumeQueue)) {
+        let Ok(()) = self.try_each(|queue| {
+            look(queue);
+            Ok::<_, Infallible>(())
+        });
+    }
+
+    /// First and end offsets of the queues with these names, best in the order of [`Self::all`]; `None` for one that
+    /// is not known.
+    pub fn bounds_of(&self, names: &[(&str, i32)]) -> Vec<Option<(i64, i64)>> {
+        let queues = self.queues.read();
+        let has_batches = !self.batches().is_empty();
+        let chunks: Vec<_> = names.chunk_by(|(a, _), (b, _)| a == b).collect();
+        let bounds = map_with_helpers(self.home.helpers, "mq-queues", &chunks, |names| {
+            let plain = names.first().and_then(|(topic, _)| queues.get(*topic));
+            let bounds = names.iter().map(|(topic, queue_id)| {
+                let batch = if has_batches { self.batch(topic, *queue_id) } else { None };
+                let batch = batch.map(|queue| (queue.min_offset(), queue.max_offset()));
+                batch.or_else(|| plain?.get(*queue_id).map(|queue| (queue.min_offset(), queue.max_offset())))
+            });
+            Ok::<_, Infallible>(bounds.collect::<Vec<_>>())
+        });
+        let Ok(bounds) = bounds;
+        bounds.concat()
+    }
+
+    /// Lets everybody look again who waits for a queue.
+    pub fn wake_all(&self) {
+        // Whoever is woken may add a queue.
+        self.all().iter().for_each(|queue| queue.arrivals().wake_all());
+        self.batches().iter().for_each(|queue| queue.arrivals().wake_all());
+    }
+
+    /// Number of queues, batch queues included.
+    pub fn count(&self) -> usize {
+        self.plain_count() + self.batches().len()
+    }
+
+    /// As [`Self::count`], without batch queues.
+    pub(super) fn plain_count(&self) -> usize {
+        count(&self.queues.read())
+    }
+
+    /// The ids of the queues of one topic, batch queues included.
+    pub fn ids(&self, topic: &str) -> BTreeSet<i32> {
+        let mut ids = self.batch.ids(topic);
+        ids.extend(self.queues.read().get(topic).into_iter().flat_map(TopicQueues::ids));
+        ids
+    }
+
+    /// The first offsets of the queues of one topic together.
+    pub fn first_offsets(&self, topic: &str) -> u64 {
+        let first = |queue_id| match self.batch(topic, queue_id) {
+            Some(queue) => queue.min_offset(),
+            None => self.get(topic, queue_id).map_or(0, |queue| queue.min_offset()),
+        };
+        self.ids(topic).into_iter().map(|queue_id| first(queue_id).max(0) as u64).sum()
+    }
+
+    /// The ids of the queues of each topic, ascending; batch queues included.
+    pub fn topics(&self) -> BTreeMap<String, Vec<i32>> {
+        let queues = self.queues.read();
+        let plain = queues.iter().map(|(topic, queues)| (topic.to_string(), queues.ids().collect()));
+        let mut topics: BTreeMap<String, Vec<i32>> = plain.collect();
+        for queue in self.batches() {
+            let ids = topics.entry(queue.topic().to_owned()).or_default();
+            if let Err(place) = ids.binary_search(&queue.queue_id()) {
+                ids.insert(place, queue.queue_id());
+            }
+        }
+        topics
+    }
+
+    /// Has the names in `folder`, which somebody else gave, synced by the next flush.
+    pub fn mark_folder(&self, folder: &Path) {
+        self.home.mark_folder(folder);
+    }
+
+    /// Syncs what changed since the last flush: files with new units, then folders with new or
+    /// removed names. After an error the rest is still to be synced.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        self.home.flush()?;
+        self.batch.flush()
+    }
+
+    /// Moves the folder of a queue to `lost+found/`, so that the queue can be derived from the log
+    /// anew; it is empty then. One rename: a crash leaves the old queue or none. Answers where the
+    /// folder went, `None` when there was none.
+    pub fn set_aside(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
+        self.home.writable("set a queue aside")?;
+        let queue = self.get_or_create(topic, queue_id)?;
+        let moved = self.move_aside("consumequeue", topic, queue_id, &queue.folder())?;
+        queue.forget_files();
+        Ok(moved)
+    }
+
+    /// As [`Self::set_aside`], for a batch queue.
+    pub fn set_batch_aside(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
+        self.home.writable("set a queue aside")?;
+        let queue = self.batch_or_create(topic, queue_id)?;
+        let moved = self.move_aside("batchconsumequeue", topic, queue_id, &queue.folder())?;
+        queue.forget_files();
+        Ok(moved)
+    }
+
+    fn move_aside(
+        &self,
+        kind: &str,
+        topic: &str,
+        queue_id: i32,
+        from: &Path,
+    ) -> Result<Option<PathBuf>, StoreError> {
+        let vfs = &self.home.files.vfs;
+        let number = self.home.files.clock.now_ms();
+        let target = self.home.files.lost_and_found().join(format!("{kind}.{number}")).join(topic);
+        vfs.create_dir_all(&target).at(&target, "making a folder for a damaged queue")?;
+        let mut to = target.join(queue_id.to_string());
+        let mut copy = 0;
+        let moved = loop {
+            match vfs.rename_noreplace(from, &to) {
+                Ok(()) => break Some(to),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => break None,
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && copy < 1000 => {
+                    copy += 1;
+                    to = target.join(format!("{queue_id}.{copy}"));
+                }
+                Err(error) => return Err(StoreError::io(from, "setting a damaged queue aside", error)),
+            }
+        };
+        if moved.is_some() {
+            for folder in from.parent().into_iter().chain(target.ancestors()) {
+                if folder.starts_with(&self.home.files.root) {
+                    self.home.mark_folder(folder);
+                }
+            }
+        }
+        Ok(moved)
+    }
+}

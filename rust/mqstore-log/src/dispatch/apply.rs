@@ -1,0 +1,165 @@
+//! One run on its way: what any thread does with it, and what is done in order.
+//!
+//! Across a crash: units may be in their slots before their run is committed; recovery cuts them by the log
+//! position that the mark vouches for.
+
+use mqstore_io::sync::{Arc, Ordering};
+
+use super::{Dispatcher, RunOutput};
+use crate::commit_log::{Damage, LogStretch};
+use crate::consume_queue::{BatchQueue, ConsumeQueue};
+use mqstore_base::error::StoreError;
+
+/// A numbered stretch of the log and what it contributes.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) number: u64,
+    /// The commit position once this run is committed.
+    pub(super) end: u64,
+    /// What was passed over before and in it, in words.
+    pub(super) skipped: Vec<String>,
+    /// Why the log cannot be dispatched behind `end`.
+    pub(super) damage: Option<Damage>,
+    stretch: LogStretch,
+    buffer: Vec<u8>,
+    /// What `stretch` contributes, once it was decoded.
+    output: RunOutput,
+    decoded: bool,
+    /// The queues of `output`, in its order, once they are known.
+    queues: Vec<QueueWork>,
+    /// Its batch queues, once they have their units.
+    batches: Vec<Arc<BatchQueue>>,
+}
+
+/// What is to be done for one queue.
+#[derive(Debug)]
+struct QueueWork {
+    queue: Arc<ConsumeQueue>,
+    /// One past the highest offset of the run.
+    end: i64,
+    /// Rows that wait for the ordered step: their place in the queue's rows.
+    late: Vec<usize>,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self {
+            number: 0,
+            end: 0,
+            skipped: Vec::new(),
+            damage: None,
+            stretch: LogStretch::empty(0),
+            buffer: Vec::new(),
+            output: RunOutput::default(),
+            decoded: false,
+            queues: Vec::new(),
+            batches: Vec::new(),
+        }
+    }
+}
+
+impl Run {
+    /// The buffer of the last stretch, to read the next one into.
+    pub(super) fn take_buffer(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.buffer)
+    }
+
+    /// Makes it run `number`, over `stretch`.
+    pub(super) fn begin(&mut self, number: u64, stretch: LogStretch) {
+        self.number = number;
+        self.end = stretch.end();
+        self.stretch = stretch;
+        self.decoded = false;
+    }
+
+    /// Tells those who wait for messages of its queues, now that readers see them.
+    pub(super) fn tell_arrivals(&mut self) {
+        for work in self.queues.drain(..) {
+            work.queue.arrivals().reached(work.queue.max_offset());
+        }
+        for queue in self.batches.drain(..) {
+            queue.arrivals().reached(queue.max_offset());
+        }
+    }
+
+    /// Whether none of its entries waits for the ordered step.
+    #[cfg(test)]
+    pub(super) fn wrote_at_once(&self) -> bool {
+        self.queues.iter().all(|work| work.late.is_empty())
+    }
+}
+
+impl Dispatcher {
+    /// Decodes `run` and writes what any thread may write: units whose file is there.
+    pub(super) fn write_run(&self, run: &mut Run) -> Result<(), StoreError> {
+        if !run.decoded {
+            self.decode(run);
+        }
+        let mut known = run.queues.len();
+        for (index, (topic, units)) in run.output.queues().enumerate() {
+            // A second try finds the queues of the first one.
+            if index >= known {
+                let queue = self.queues.get_or_create(topic, units.queue_id())?;
+                run.queues.push(QueueWork { queue, end: 0, late: Vec::new() });
+                known += 1;
+            }
+            let Some(work) = run.queues.get_mut(index) else { continue };
+            work.late.clear();
+            for (place, (first, units)) in units.rows().enumerate() {
+                work.end = work.end.max(first.saturating_add(units.len() as i64));
+                match work.queue.write_known(first, units)? {
+                    Some(written) => {
+                        self.refused_units.fetch_add(written.refused as u64, Ordering::Relaxed);
+                    }
+                    None => work.late.push(place),
+                }
+            }
+        }
+        run.buffer = run.stretch.let_go();
+        Ok(())
+    }
+
+    fn decode(&self, run: &mut Run) {
+        let Run { stretch, output, skipped, .. } = run;
+        output.begin();
+        let skipped = self.rules.skip_damage.then_some(skipped);
+        run.damage = stretch.records(self.rules.check_crc, skipped, |record, offset| {
+            output.add(&self.rules, record, offset);
+        });
+        if let Some(damage) = &run.damage {
+            run.end = damage.offset;
+        }
+        run.decoded = true;
+    }
+
+    /// The ordered step: new files, commit positions, batch queues, the index. May be made again after an
+    /// error; only index entries may come twice then, which look-ups see through.
+    pub(super) fn commit_run(&self, run: &mut Run) -> Result<(), StoreError> {
+        for (work, (_, units)) in run.queues.iter().zip(run.output.queues()) {
+            let mut late = work.late.iter().copied().peekable();
+            for (_, (first, units)) in
+                units.rows().enumerate().filter(|(place, _)| late.next_if_eq(place).is_some())
+            {
+                let written = work.queue.write(first, units)?;
+                self.refused_units.fetch_add(written.refused as u64, Ordering::Relaxed);
+            }
+            let outcome = work.queue.commit(work.end.max(work.queue.max_offset()))?;
+            self.gap_units.fetch_add(outcome.gap_units, Ordering::Relaxed);
+        }
+        run.batches.clear();
+        for (topic, queue_id, units) in run.output.batches() {
+            let queue = self.queues.batch_or_create(topic, queue_id)?;
+            let outcome = queue.append(units)?;
+            run.batches.push(queue);
+            self.refused_units.fetch_add(outcome.refused as u64, Ordering::Relaxed);
+        }
+        self.index.put(&run.output.index)?;
+        if run.output.records > 0 {
+            *self.last_record.lock() = Some(run.output.last_record);
+        }
+        self.records.fetch_add(run.output.records, Ordering::Relaxed);
+        self.index_entries.fetch_add(run.output.index.len() as u64, Ordering::Relaxed);
+        self.skipped.lock().append(&mut run.skipped);
+        Ok(())
+    }
+}

@@ -1,0 +1,341 @@
+//! Looking at all of the index at once: its entries in order, and whether every entry can be reached.
+//!
+//! Reads only, positionally. Memory is that of one buffer, and of the slots of a file, of which so many are looked at
+//! in one turn. Several processes may share it out, by files and by [`EntryPlace`]s.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::index::{INDEX_ENTRY_BYTES, INDEX_SLOT_BYTES};
+use mqstore_format::{IndexEntry, IndexHeader};
+use mqstore_io::VfsFile;
+use serde::{Deserialize, Serialize};
+
+use super::file::{IndexFile, Source};
+use super::set::IndexSet;
+use mqstore_base::error::{IoContext, StoreError};
+
+/// Entries that are read at once: a little less than a mebibyte.
+const ENTRIES_AT_ONCE: u32 = 52_000;
+
+/// Slots that are looked at in one turn: 64 MiB.
+const SLOTS_AT_ONCE: u32 = 16 << 20;
+
+/// An entry where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PutEntry {
+    /// Its bytes.
+    pub entry: IndexEntry,
+    /// The header of its file.
+    pub header: IndexHeader,
+    /// Its number in the file; the first is 1.
+    pub number: u32,
+}
+
+impl PutEntry {
+    /// What its file says wrongly of a record that was stored at `store_timestamp`, if anything. The seconds of the
+    /// first entry count from the end of the file before. With `beside` a writer the file's end may be another one already.
+    pub fn wrong_time(&self, store_timestamp: i64, beside: bool) -> Option<String> {
+        let Self { entry, header, number } = self;
+        if *number == 1 && header.begin_timestamp != store_timestamp {
+            return Some(format!(
+                "it begins at time {}, its first entry at {store_timestamp}",
+                header.begin_timestamp
+            ));
+        }
+        let is_last = *number + 1 == header.next_entry() && !beside;
+        if is_last && header.end_timestamp != store_timestamp {
+            return Some(format!(
+                "it ends at time {}, its last entry at {store_timestamp}",
+                header.end_timestamp
+            ));
+        }
+        let seconds = header.time_diff_s(store_timestamp);
+        (*number > 1 && entry.time_diff_s != seconds)
+            .then(|| format!("entry {number} says {} seconds, not {seconds}", entry.time_diff_s))
+    }
+}
+
+/// Where an entry stands, in words that another process understands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryPlace {
+    /// The name of its file.
+    pub file: String,
+    /// Its number in the file; the first is 1.
+    pub number: u32,
+}
+
+/// What is wrong with a file of the index, in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrongFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Entries that its slots do not lead to.
+    pub chains: Option<String>,
+    /// Places in the header that are not those of its entries.
+    pub header: Option<String>,
+}
+
+/// The entries of an index in the order in which they were put.
+#[derive(Debug)]
+pub struct IndexEntries {
+    files: std::vec::IntoIter<Arc<IndexFile>>,
+    file: Option<OpenFile>,
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that were given out.
+    used: usize,
+}
+
+/// The file that is read.
+#[derive(Debug)]
+struct OpenFile {
+    file: Arc<IndexFile>,
+    bytes: Arc<dyn VfsFile>,
+    header: IndexHeader,
+    /// The next entry to read.
+    next: u32,
+    /// One past the last one.
+    end: u32,
+}
+
+impl IndexSet {
+    /// All entries that the headers count, oldest file first.
+    pub fn entries(&self) -> IndexEntries {
+        IndexEntries { files: self.files().into_iter(), file: None, buffer: Vec::new(), used: 0 }
+    }
+
+    /// The entries from `from` on; none for `None`.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] when there is no such file.
+    pub fn entries_from(&self, from: Option<&EntryPlace>) -> Result<IndexEntries, StoreError> {
+        let mut entries = self.entries();
+        let Some(EntryPlace { file, number }) = from else {
+            entries.files = Vec::new().into_iter();
+            return Ok(entries);
+        };
+        while entries.files.as_slice().first().is_some_and(|next| name_of(&next.path) != *file) {
+            entries.files.next();
+        }
+        let Some(file) = entries.files.next() else { return Err(self.lost(file)) };
+        entries.file = Some(OpenFile::new(file, *number)?);
+        Ok(entries)
+    }
+
+    fn lost(&self, file: &str) -> StoreError {
+        let path = self.store_files().index().join(file);
+        let reason = format!("{} was deleted while the index was looked at; try again", path.display());
+        StoreError::Busy { reason }
+    }
+
+    /// The names of the files that [`Self::wrong_files`] looks at: all, or with `beside` a writer all but the newest one.
+    pub fn finished_files(&self, beside: bool) -> Vec<String> {
+        let mut files = self.files();
+        if beside {
+            files.pop();
+        }
+        files.iter().map(|file| name_of(&file.path)).collect()
+    }
+
+    /// What is wrong with the files of these names, each by itself: entries that cannot be reached by their slots, how
+    /// many and which is the first, and the header's places.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] when there is no such file, and errors of the system.
+    pub fn wrong_files(&self, names: &[String]) -> Result<Vec<WrongFile>, StoreError> {
+        let files = self.files();
+        let mut found = Vec::new();
+        for name in names {
+            let file = files.iter().find(|file| name_of(&file.path) == *name);
+            let file = file.ok_or_else(|| self.lost(name))?;
+            let (chains, header) = (broken_chains(file)?, wrong_header(file)?);
+            if chains.is_some() || header.is_some() {
+                found.push(WrongFile { path: file.path.clone(), chains, header });
+            }
+        }
+        Ok(found)
+    }
+
+    /// The last entries, at most `most`, of the newest file that has any, in their order.
+    pub fn newest_entries(&self, most: u32) -> Result<Vec<IndexEntry>, StoreError> {
+        for file in self.files().iter().rev() {
+            let end = file.header()?.next_entry().min(file.geometry.entries);
+            if end > 1 {
+                return read_entries(file, end.saturating_sub(most).max(1), end);
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// The name of an index file: digits, or it would not be one.
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+impl OpenFile {
+    /// A file that is read from entry `next` on; number 0 is never used.
+    fn new(file: Arc<IndexFile>, next: u32) -> Result<Self, StoreError> {
+        let (bytes, header) = (file.open()?, file.header()?);
+        let end = header.next_entry().min(file.geometry.entries);
+        Ok(Self { file, bytes, header, next: next.max(1), end })
+    }
+}
+
+impl IndexEntries {
+    /// The name of the file that the last entry stands in.
+    pub fn file_name(&self) -> Option<String> {
+        self.file.as_ref().map(|open| name_of(&open.file.path))
+    }
+
+    /// The next entry; `None` behind the last one.
+    pub fn next_entry(&mut self) -> Result<Option<PutEntry>, StoreError> {
+        while self.used >= self.buffer.len() {
+            if !self.fill()? {
+                return Ok(None);
+            }
+        }
+        let behind = (self.buffer.len() - self.used) / INDEX_ENTRY_BYTES;
+        let bytes = self.buffer.get(self.used..).and_then(|rest| rest.first_chunk());
+        self.used += INDEX_ENTRY_BYTES;
+        Ok(bytes.zip(self.file.as_ref()).map(|(bytes, open)| PutEntry {
+            entry: IndexEntry::decode(bytes),
+            header: open.header,
+            number: open.next - behind as u32,
+        }))
+    }
+
+    fn fill(&mut self) -> Result<bool, StoreError> {
+        (self.used, self.buffer) = (0, std::mem::take(&mut self.buffer));
+        self.buffer.clear();
+        if !matches!(&self.file, Some(open) if open.next < open.end) {
+            let Some(file) = self.files.next() else { return Ok(false) };
+            self.file = Some(OpenFile::new(file, 1)?);
+        }
+        if let Some(OpenFile { file, bytes, next, end, .. }) = &mut self.file {
+            let count = ENTRIES_AT_ONCE.min(end.saturating_sub(*next));
+            self.buffer.resize(count as usize * INDEX_ENTRY_BYTES, 0);
+            bytes
+                .read_exact_at(&mut self.buffer, file.geometry.entry_position(*next))
+                .at(&file.path, "reading an index file")?;
+            *next += count;
+            // What is wrong here, the next read will find and say.
+            let ahead = u64::from(ENTRIES_AT_ONCE) * INDEX_ENTRY_BYTES as u64;
+            let _ = bytes.expect_read(file.geometry.entry_position(*next), ahead);
+        }
+        Ok(true)
+    }
+}
+
+/// The entries from number `from` up to `end`.
+fn read_entries(file: &IndexFile, from: u32, end: u32) -> Result<Vec<IndexEntry>, StoreError> {
+    let mut buffer = vec![0; end.saturating_sub(from) as usize * INDEX_ENTRY_BYTES];
+    file.open()?
+        .read_exact_at(&mut buffer, file.geometry.entry_position(from))
+        .at(&file.path, "reading an index file")?;
+    let (entries, _) = buffer.as_chunks();
+    Ok(entries.iter().map(IndexEntry::decode).collect())
+}
+
+/// Compares the places that the header names with those of the first and the last entry.
+fn wrong_header(file: &IndexFile) -> Result<Option<String>, StoreError> {
+    let header = file.header()?;
+    let end = header.next_entry().min(file.geometry.entries);
+    if end <= 1 {
+        return Ok(None);
+    }
+    let (first, last) = (read_entries(file, 1, 2)?, read_entries(file, end - 1, end)?);
+    let wrong = |what: &str, known: i64, entries: &[IndexEntry]| {
+        let entry = entries.first().filter(|entry| entry.physical_offset != known)?;
+        Some(format!("it {what} at log offset {known}, its entries at {}", entry.physical_offset))
+    };
+    let begin = wrong("begins", header.begin_physical, &first);
+    Ok(begin.or_else(|| wrong("ends", header.end_physical, &last)))
+}
+
+/// Walks the entries of a file as they were put: each has to lead to the one that its slot named before, and in the
+/// end the slot to the last one.
+fn broken_chains(file: &Arc<IndexFile>) -> Result<Option<String>, StoreError> {
+    let (mut broken, mut first) = (0_u64, String::new());
+    let mut tell = |what: String| {
+        if broken == 0 {
+            first = what;
+        }
+        broken += 1;
+    };
+    let bytes = file.open()?;
+    let mut newest: Vec<u32> = Vec::new();
+    let mut begin = 0;
+    while begin < file.geometry.slots {
+        let count = SLOTS_AT_ONCE.min(file.geometry.slots - begin);
+        newest.clear();
+        newest.resize(count as usize, 0);
+        let mut entries = IndexEntries {
+            files: vec![Arc::clone(file)].into_iter(),
+            file: None,
+            buffer: Vec::new(),
+            used: 0,
+        };
+        let mut number = 0_u32;
+        while let Some(PutEntry { entry, .. }) = entries.next_entry()? {
+            number += 1;
+            let slot = file.geometry.slot_of(entry.hash);
+            let Some(known) = slot.checked_sub(begin).and_then(|slot| newest.get_mut(slot as usize)) else {
+                continue;
+            };
+            if u32::try_from(entry.previous) != Ok(*known) && !was_put_again(file, &bytes, *known, &entry)? {
+                tell(format!("entry {number} is followed by entry {}, not by {known}", entry.previous));
+            }
+            *known = number;
+        }
+        compare_slots(file, &*bytes, begin, &newest, &mut tell)?;
+        begin += count;
+    }
+    Ok((broken > 0).then(|| match broken {
+        1 => first,
+        _ => format!("{first}; {} more", broken - 1),
+    }))
+}
+
+/// Whether entry `known` was counted and not linked when its writer was killed, and `entry`, of the same record, was put
+/// when that record was indexed again: both follow the same older one then, and nothing is missing.
+fn was_put_again(
+    file: &IndexFile,
+    bytes: &Arc<dyn VfsFile>,
+    known: u32,
+    entry: &IndexEntry,
+) -> Result<bool, StoreError> {
+    if known == 0 {
+        return Ok(false);
+    }
+    let source = Source::File(Arc::clone(bytes));
+    let left = source.entry(file.geometry, known).at(&file.path, "reading an index file")?;
+    Ok((left.previous, left.physical_offset) == (entry.previous, entry.physical_offset))
+}
+
+/// Compares the slots from `begin` on with what they should name.
+fn compare_slots(
+    file: &IndexFile,
+    bytes: &dyn VfsFile,
+    begin: u32,
+    newest: &[u32],
+    tell: &mut dyn FnMut(String),
+) -> Result<(), StoreError> {
+    let mut buffer = Vec::new();
+    let mut slot = begin;
+    for part in newest.chunks(ENTRIES_AT_ONCE as usize) {
+        buffer.resize(part.len() * INDEX_SLOT_BYTES, 0);
+        bytes
+            .read_exact_at(&mut buffer, file.geometry.slot_position(slot))
+            .at(&file.path, "reading index slots")?;
+        let (slots, _) = buffer.as_chunks::<INDEX_SLOT_BYTES>();
+        for (found, wanted) in slots.iter().zip(part) {
+            let found = u32::from_be_bytes(*found);
+            if found != *wanted {
+                tell(format!("slot {slot} names entry {}, not {wanted}", found.cast_signed()));
+            }
+            slot += 1;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! What lies in `index/`: files that are named like index files, and everything else.
+//!
+//! Owns the judgement by name, kind and length. Opens nothing, so that a pipe cannot stop it and a
+//! link is not followed.
+//!
+//! Source: `IndexService#load`. RocketMQ maps a file of any length; here the length has to be that of
+//! a geometry.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use mqstore_format::{IndexFileTime, parse_index_file_name};
+use mqstore_io::{FileKind, Vfs};
+
+use mqstore_base::error::{IoContext, StoreError, Stray};
+
+/// Bytes of the smallest index file: a header, one slot, two entries. A crash while a file is made may
+/// leave less.
+const LEAST_BYTES: u64 = 40 + 4 + 2 * 20;
+
+/// A regular file with the name of an index file.
+#[derive(Clone, Debug)]
+pub(super) struct FoundFile {
+    pub(super) path: PathBuf,
+    pub(super) len: u64,
+}
+
+/// Everything in `index/`.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// By name, which is by age.
+    pub(super) files: Vec<FoundFile>,
+    pub(super) strays: Vec<Stray>,
+    /// The largest name of all, whatever bears it.
+    pub(super) last_name: Option<IndexFileTime>,
+}
+
+/// Lists the index folder; a missing one is empty.
+pub(super) fn scan(vfs: &dyn Vfs, folder: &Path) -> Result<Found, StoreError> {
+    let mut found = Found::default();
+    match vfs.stat(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
+        Err(error) => return Err(StoreError::io(folder, "looking at the index folder", error)),
+        Ok(stat) if stat.kind != FileKind::Directory => {
+            found
+                .strays
+                .push(stray(folder, format!("{}, not a folder of index files", kind_name(stat.kind))));
+            return Ok(found);
+        }
+        Ok(_) => {}
+    }
+    for entry in vfs.list(folder).at(folder, "listing index files")? {
+        let path = folder.join(&entry.name);
+        let time = entry.name.to_str().and_then(parse_index_file_name);
+        found.last_name = found.last_name.max(time);
+        match (entry.stat.kind, time) {
+            (FileKind::File, Some(_)) if entry.stat.len < LEAST_BYTES => {
+                let reason = format!("{} bytes long, too short for an index file", entry.stat.len);
+                found.strays.push(stray(&path, reason));
+            }
+            (FileKind::File, Some(_)) => found.files.push(FoundFile { path, len: entry.stat.len }),
+            (FileKind::File, None) => {
+                found.strays.push(stray(&path, "its name is not the 17 digits of an index file".to_owned()));
+            }
+            (kind, _) => found.strays.push(stray(&path, format!("{}, not an index file", kind_name(kind)))),
+        }
+    }
+    Ok(found)
+}
+
+/// The length that most files have; of equally frequent ones the largest.
+pub(super) fn common_len(files: &[FoundFile]) -> Option<u64> {
+    let mut counts = BTreeMap::new();
+    for file in files {
+        *counts.entry(file.len).or_insert(0_u64) += 1;
+    }
+    counts.into_iter().max_by_key(|&(len, count)| (count, len)).map(|(len, _)| len)
+}
+
+fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::File => "a file",
+        FileKind::Directory => "a folder",
+        FileKind::Symlink => "a symbolic link, which is not followed",
+        FileKind::Other => "a pipe, socket or device",
+    }
+}
+
+pub(super) fn stray(path: &Path, reason: String) -> Stray {
+    Stray { path: path.to_path_buf(), reason }
+}

@@ -1,0 +1,254 @@
+//! Finding out with how many slots and entries index files were written.
+//!
+//! Owns the guess. The files do not say: a length of 40 + 4 S + 20 N bytes fits many pairs. What is
+//! known or configured is taken when its length fits and the newest entries agree; else the file is
+//! asked. Its header counts the entries and names the last one's record, so the last entry stands
+//! somewhere at a distance of 20 bytes from where it would stand for another pair: one pass over the
+//! file finds the places that can be the last entry, and the chains decide between them.
+//!
+//! ```text
+//! header: c entries, the last for a record at P
+//! slots of S ......| entry 0 | 1 | ... | c-1: hash h, offset P ...    slot (h mod S) must hold c-1
+//! ```
+//!
+//! Reads only. Time and memory are bounded: one pass, and a fixed number of places that are tried.
+
+use std::io;
+
+use mqstore_format::index::{INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES};
+use mqstore_format::{IndexEntry, IndexGeometry, IndexHeader, geometries_for_len};
+use mqstore_io::{Access, Vfs, VfsFile};
+
+use super::discover::{FoundFile, common_len};
+use super::file::read_header;
+use super::front::by_first_entries;
+use mqstore_base::error::{IoContext, StoreError};
+
+/// Entries that are followed to tell whether a geometry holds.
+const PROBED_ENTRIES: u32 = 4096;
+
+/// Places that are tried as the last entry before a file is given up.
+pub(super) const PLACES_TRIED: usize = 65_536;
+
+/// Geometries that are looked at closely before a file is given up.
+pub(super) const GEOMETRIES_TRIED: usize = 64;
+
+/// Files that are asked.
+const FILES_ASKED: usize = 4;
+
+/// Bytes read at once.
+pub(super) const CHUNK_BYTES: u64 = 1 << 20;
+
+/// What the files say about a geometry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Agrees,
+    Disagrees,
+    /// No file has an entry.
+    Silent,
+}
+
+/// The geometry of `files`, of which there is at least one; `None` when it cannot be told.
+pub(super) fn choose(
+    vfs: &dyn Vfs,
+    files: &[FoundFile],
+    known: Option<IndexGeometry>,
+    configured: IndexGeometry,
+) -> Result<Option<IndexGeometry>, StoreError> {
+    let Some(len) = common_len(files) else { return Ok(None) };
+    if let Some(known) = known.filter(|known| is_possible(*known) && known.file_len() == len) {
+        return Ok(Some(known));
+    }
+    // The newest files have the most to say.
+    let asked: Vec<&FoundFile> =
+        files.iter().rev().filter(|file| file.len == len).take(FILES_ASKED).collect();
+    let mut fallback = None;
+    for candidate in [configured, IndexGeometry::default()] {
+        if !is_possible(candidate) || candidate.file_len() != len {
+            continue;
+        }
+        if verdict(vfs, &asked, candidate)? != Verdict::Disagrees {
+            return Ok(Some(candidate));
+        }
+        fallback = fallback.or(Some(candidate));
+    }
+    if let Some(found) = only_fit(vfs, &asked)?.or(fallback) {
+        return Ok(Some(found));
+    }
+    for found in &asked {
+        let Some(file) = open(vfs, found)? else { continue };
+        if let Some(found) = by_first_entries(&*file, len).at(&found.path, "reading an index file")? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a geometry has a slot and room for an entry, in a file that can be mapped.
+pub(super) fn is_possible(geometry: IndexGeometry) -> bool {
+    let limit = i32::MAX as u32;
+    (1..=limit).contains(&geometry.slots) && (2..=limit).contains(&geometry.entries)
+}
+
+fn verdict(vfs: &dyn Vfs, files: &[&FoundFile], geometry: IndexGeometry) -> Result<Verdict, StoreError> {
+    let mut verdict = Verdict::Silent;
+    for found in files {
+        let Some(file) = open(vfs, found)? else { continue };
+        let said = judge(&*file, geometry).at(&found.path, "reading an index file")?;
+        match said {
+            Verdict::Disagrees => return Ok(said),
+            Verdict::Agrees => verdict = said,
+            Verdict::Silent => {}
+        }
+    }
+    Ok(verdict)
+}
+
+/// The one geometry that all files agree with.
+fn only_fit(vfs: &dyn Vfs, files: &[&FoundFile]) -> Result<Option<IndexGeometry>, StoreError> {
+    for found in files {
+        let Some(file) = open(vfs, found)? else { continue };
+        let header = read_header(&*file).at(&found.path, "reading an index header")?;
+        if header.next_entry() < 2 {
+            continue;
+        }
+        let mut fits = fits(&*file, found.len, &header).at(&found.path, "reading an index file")?;
+        let mut index = 0;
+        while let Some(&geometry) = fits.get(index) {
+            if verdict(vfs, files, geometry)? == Verdict::Agrees {
+                index += 1;
+            } else {
+                fits.remove(index);
+            }
+        }
+        if let [geometry] = fits[..] {
+            return Ok(Some(geometry));
+        }
+    }
+    Ok(None)
+}
+
+fn open(vfs: &dyn Vfs, found: &FoundFile) -> Result<Option<std::sync::Arc<dyn VfsFile>>, StoreError> {
+    match vfs.open(&found.path, Access::Read) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::io(&found.path, "opening an index file", error)),
+    }
+}
+
+/// Whether the newest entries of `file` are where `geometry` says.
+fn judge(file: &dyn VfsFile, geometry: IndexGeometry) -> io::Result<Verdict> {
+    let header = read_header(file)?;
+    let next = header.next_entry();
+    if next < 2 {
+        return Ok(Verdict::Silent);
+    }
+    if next > geometry.entries {
+        return Ok(Verdict::Disagrees);
+    }
+    let oldest = next.saturating_sub(PROBED_ENTRIES).max(1);
+    for number in (oldest..next).rev() {
+        if !holds(file, geometry, number, &header)? {
+            return Ok(Verdict::Disagrees);
+        }
+    }
+    Ok(Verdict::Agrees)
+}
+
+/// Whether entry `number` is where `geometry` says, and its slot and predecessor belong to it.
+fn holds(file: &dyn VfsFile, geometry: IndexGeometry, number: u32, header: &IndexHeader) -> io::Result<bool> {
+    let entry = entry_at(file, geometry, number)?;
+    let slot = geometry.slot_of(entry.hash);
+    let mut bytes = [0; 4];
+    file.read_exact_at(&mut bytes, geometry.slot_position(slot))?;
+    let newest = u32::from_be_bytes(bytes);
+    let last = number + 1 == header.next_entry();
+    // Another process may be adding entries: the slot may have moved on.
+    let linked = newest >= number && newest <= geometry.entries;
+    if entry.hash < 0 || entry.physical_offset < 0 || entry.time_diff_s < 0 || !linked {
+        return Ok(false);
+    }
+    if last && entry.physical_offset != header.end_physical {
+        return Ok(false);
+    }
+    match u32::try_from(entry.previous) {
+        Ok(0) => Ok(true),
+        Ok(previous) if previous < number => {
+            Ok(geometry.slot_of(entry_at(file, geometry, previous)?.hash) == slot)
+        }
+        _ => Ok(false),
+    }
+}
+
+fn entry_at(file: &dyn VfsFile, geometry: IndexGeometry, number: u32) -> io::Result<IndexEntry> {
+    let mut bytes = [0; INDEX_ENTRY_BYTES];
+    file.read_exact_at(&mut bytes, geometry.entry_position(number))?;
+    Ok(IndexEntry::decode(&bytes))
+}
+
+/// All geometries for which the chains of `file` agree with its hashes.
+fn fits(file: &dyn VfsFile, len: u64, header: &IndexHeader) -> io::Result<Vec<IndexGeometry>> {
+    let (last, mut fits, mut tried) = (header.next_entry() - 1, Vec::new(), 0);
+    for place in last_entry_places(file, len, header)? {
+        let Some(geometry) = geometry_of(len, place, last) else { continue };
+        if !holds(file, geometry, last, header)? {
+            continue;
+        }
+        tried += 1;
+        if tried > GEOMETRIES_TRIED {
+            return Ok(Vec::new());
+        }
+        if judge(file, geometry)? == Verdict::Agrees {
+            fits.push(geometry);
+        }
+    }
+    Ok(fits)
+}
+
+/// The geometry of a file of `len` bytes in which entry `last` stands at `place`.
+fn geometry_of(len: u64, place: u64, last: u32) -> Option<IndexGeometry> {
+    let slot_bytes = place
+        .checked_sub(INDEX_HEADER_BYTES as u64)?
+        .checked_sub(u64::from(last) * INDEX_ENTRY_BYTES as u64)?;
+    let slots = u32::try_from(slot_bytes / 4).ok()?;
+    let entries = (len - place) / INDEX_ENTRY_BYTES as u64 + u64::from(last);
+    let geometry = IndexGeometry { slots, entries: u32::try_from(entries).ok()? };
+    (is_possible(geometry) && geometry.file_len() == len && geometry.entry_position(last) == place)
+        .then_some(geometry)
+}
+
+/// The places in the file that look like the last entry, ascending; none when there are too many.
+fn last_entry_places(file: &dyn VfsFile, len: u64, header: &IndexHeader) -> io::Result<Vec<u64>> {
+    let last = header.next_entry() - 1;
+    // The most entries leave the fewest slots: there the place is lowest.
+    let Some(lowest) = geometries_for_len(len).next_back() else { return Ok(Vec::new()) };
+    let (mut position, step) = (lowest.entry_position(last), INDEX_ENTRY_BYTES as u64);
+    let (mut places, mut buffer) = (Vec::new(), Vec::new());
+    while position + step <= len {
+        // Nothing but zeros is no entry: holes are passed over.
+        let Some(data) = file.next_data(position)? else { break };
+        if data > position {
+            position += (data - position) / step * step;
+        }
+        let chunk = (len - position).min(CHUNK_BYTES) / step * step;
+        if chunk == 0 {
+            break;
+        }
+        buffer.resize(chunk as usize, 0);
+        file.read_exact_at(&mut buffer, position)?;
+        for (index, bytes) in buffer.as_chunks::<INDEX_ENTRY_BYTES>().0.iter().enumerate() {
+            let entry = IndexEntry::decode(bytes);
+            if entry.physical_offset == header.end_physical
+                && entry.hash >= 0
+                && *bytes != [0; INDEX_ENTRY_BYTES]
+            {
+                places.push(position + index as u64 * step);
+            }
+        }
+        if places.len() > PLACES_TRIED {
+            return Ok(Vec::new());
+        }
+        position += chunk;
+    }
+    Ok(places)
+}

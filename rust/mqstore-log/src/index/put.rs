@@ -1,0 +1,149 @@
+//! Adding entries, and rolling to the next file when one is full.
+//!
+//! Owns the rules of `IndexFile#putKey` and `IndexService#getAndCreateLastIndexFile`, byte for byte:
+//! entry number 1 is the first, a file takes N - 1 of them, an entry's seconds count from the begin
+//! time that the header has *before* the entry, and a rolled file begins with the end of the one
+//! before it, until its own first entry. A new file is allocated and given its header in staging, and
+//! then named; a crash before leaves nothing but a staged file.
+//!
+//! Source: `IndexService#buildIndex`, `#putKey`, `#getAndCreateLastIndexFile`, `IndexFile#putKey`.
+
+use std::path::{Path, PathBuf};
+
+use mqstore_format::{IndexFileTime, IndexHeader, index_file_name};
+use mqstore_io::LocalTime;
+use mqstore_io::sync::Arc;
+
+use super::file::{GROUP_ENTRIES, IndexFile, WriteMap};
+use super::set::{IndexSet, Writer};
+use mqstore_base::error::{IoContext, StoreError};
+
+/// How many names are tried for one file.
+const NAME_TRIES: u32 = 10_000;
+
+/// One entry to be: a key of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexPut {
+    /// [`mqstore_format::index_key_hash`] of topic and key.
+    pub hash: i32,
+    /// Where the record starts in the log.
+    pub physical_offset: i64,
+    /// The record's store time, epoch milliseconds.
+    pub store_timestamp: i64,
+    /// Whether it is the one of the record's tags, which not every writer adds.
+    pub of_tags: bool,
+}
+
+impl IndexSet {
+    /// Adds entries in the order of the log. An entry for a record before [`Self::end_physical`] is
+    /// there already and is skipped; one for the record at that offset is added again, as RocketMQ
+    /// does. After an error any first part is added.
+    pub fn put(&self, entries: &[IndexPut]) -> Result<(), StoreError> {
+        self.writable("write index entries")?;
+        let mut writer = self.writer();
+        let mut end_physical = self.end_physical();
+        let mut current: Option<(Arc<IndexFile>, WriteMap)> = None;
+        let mut rest = entries;
+        while let Some((first, later)) = rest.split_first() {
+            if first.physical_offset < end_physical {
+                rest = later;
+                continue;
+            }
+            if current.as_ref().is_none_or(|(file, _)| file.is_full()) {
+                let file = match self.last().filter(|file| !file.is_full()) {
+                    Some(file) => file,
+                    None => self.roll(&mut writer)?,
+                };
+                let map = file.map()?;
+                current = Some((file, map));
+            }
+            if let Some((file, map)) = &current {
+                // The file has room: it takes one at least.
+                let count = file.put(map, ascending(rest))?.clamp(1, rest.len());
+                let (added, later) = rest.split_at(count);
+                end_physical = added.last().map_or(end_physical, |entry| entry.physical_offset);
+                rest = later;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the file after the last one.
+    fn roll(&self, writer: &mut Writer) -> Result<Arc<IndexFile>, StoreError> {
+        let header = carried_over(self.last().map(|file| file.known_header()));
+        let geometry = self.geometry();
+        let (staged, file) = self.stage(writer)?;
+        let filled = file.allocate(geometry.file_len()).and_then(|()| file.write_all_at(&header.encode(), 0));
+        drop(file);
+        let named = filled.at(&staged, "allocating an index file").and_then(|()| self.name(writer, &staged));
+        match named {
+            Ok(path) => Ok(self.push(path, header)),
+            Err(error) => {
+                // The first error is the one to report; staging is emptied by the next open.
+                let _ = self.store_files().vfs.remove_file(&staged);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives the staged file the next free name.
+    fn name(&self, writer: &mut Writer, staged: &Path) -> Result<PathBuf, StoreError> {
+        let files = self.store_files();
+        let folder = files.index();
+        let now = file_time(files.clock.local_time(files.clock.now_ms()));
+        let mut time = writer.last_name.map_or(now, |last| now.max(last.successor()));
+        for _ in 0..NAME_TRIES {
+            let name = index_file_name(&time).map_err(|error| StoreError::format(&folder, 0, &error))?;
+            let path = folder.join(name);
+            match files.vfs.rename_noreplace(staged, &path) {
+                Ok(()) => {
+                    writer.last_name = Some(time);
+                    writer.mark_folder(&folder);
+                    return Ok(path);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => time = time.successor(),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    files.vfs.create_dir_all(&folder).at(&folder, "making the index folder")?;
+                    writer.mark_folder(&files.root);
+                }
+                Err(error) => return Err(StoreError::io(&path, "naming an index file", error)),
+            }
+        }
+        Err(StoreError::Busy { reason: format!("{}: no name is free for an index file", folder.display()) })
+    }
+}
+
+/// The first entries, up to [`GROUP_ENTRIES`], none of which is for a record before that of another.
+fn ascending(entries: &[IndexPut]) -> &[IndexPut] {
+    let group = entries.get(..GROUP_ENTRIES).unwrap_or(entries);
+    let neighbours = group.iter().zip(group.iter().skip(1));
+    let ordered = neighbours.take_while(|(left, right)| left.physical_offset <= right.physical_offset);
+    group.get(..ordered.count() + 1).unwrap_or(group)
+}
+
+/// The header of a file that follows one with `previous`.
+fn carried_over(previous: Option<IndexHeader>) -> IndexHeader {
+    let end = previous.unwrap_or_default();
+    let timestamp = end.end_timestamp.max(0);
+    let physical = end.end_physical.max(0);
+    IndexHeader {
+        begin_timestamp: timestamp,
+        end_timestamp: timestamp,
+        begin_physical: physical,
+        end_physical: physical,
+        slot_count: 0,
+        index_count: 1,
+    }
+}
+
+fn file_time(time: LocalTime) -> IndexFileTime {
+    IndexFileTime {
+        year: time.year.clamp(0, 9999) as u16,
+        month: time.month as u8,
+        day: time.day as u8,
+        hour: time.hour as u8,
+        minute: time.minute as u8,
+        second: time.second as u8,
+        millis: time.millisecond as u16,
+    }
+}

@@ -1,0 +1,397 @@
+//! All index files of a store.
+//!
+//! Owns the list of files by age, what else lay in `index/`, and the writer's lock. Loading reads
+//! names and headers, and more only where the geometry is in doubt. Files are only added at the end;
+//! removal takes whole files, from the newest on, so that a crash leaves an older index and no gap.
+//!
+//! Source: `IndexService`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use mqstore_format::index::INDEX_HEADER_BYTES;
+use mqstore_format::{IndexFileTime, IndexGeometry, IndexHeader};
+use mqstore_io::switch;
+use mqstore_io::sync::{Arc, Mutex, MutexGuard, RwLock};
+use mqstore_io::{Access, FileCache, VfsFile};
+
+use super::discover::{self, FoundFile, stray};
+use super::file::{IndexFile, header_damage, read_header};
+use super::geometry;
+use mqstore_base::durable_mark::IndexExtent;
+use mqstore_base::error::{IoContext, StoreError, Stray};
+use mqstore_base::files::{OldFile, StoreFiles};
+
+/// Index files that are open at most, mapped ones not counted.
+const OPEN_INDEX_FILES: usize = 32;
+
+/// How many names are tried for a staged file before giving up.
+const STAGING_TRIES: u32 = 10_000;
+
+/// The key index of one store.
+#[derive(Debug)]
+pub struct IndexSet {
+    files: StoreFiles,
+    access: Access,
+    cache: Arc<FileCache>,
+    geometry: IndexGeometry,
+    strays: Vec<Stray>,
+    damaged: Option<String>,
+    /// Whether there are files whose geometry could not be told.
+    guessed: bool,
+    list: RwLock<Vec<Arc<IndexFile>>>,
+    writer: Mutex<Writer>,
+}
+
+/// What only the writer touches.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    pub(super) last_name: Option<IndexFileTime>,
+    staged: u64,
+    dirty_folders: BTreeSet<PathBuf>,
+}
+
+impl Writer {
+    pub(super) fn mark_folder(&mut self, folder: &Path) {
+        self.dirty_folders.insert(folder.to_path_buf());
+    }
+}
+
+impl IndexSet {
+    /// Lists the index files of a store. Never writes.
+    ///
+    /// The geometry is `known` (what this store's own notes say), `configured` or RocketMQ's default
+    /// (5,000,000 slots, 20,000,000 entries), the first whose length is that of the files, unless the
+    /// chains of the files disagree; else the only one that they agree with. Where there is no such
+    /// one, files without an entry are left alone, others are strays, the set is empty, and new files are
+    /// made as `configured` says; so they are where there is no file. A file of another length, or with an impossible header, is a
+    /// stray.
+    pub fn load(
+        files: &StoreFiles,
+        known: Option<IndexGeometry>,
+        configured: IndexGeometry,
+        access: Access,
+    ) -> Result<Self, StoreError> {
+        if !geometry::is_possible(configured) {
+            let reason = "1 to 2,147,483,647 slots and 2 to 2,147,483,647 entries".to_owned();
+            return Err(StoreError::InvalidOption { option: "index_slots, index_entries", reason });
+        }
+        let found = discover::scan(&*files.vfs, &files.index())?;
+        let chosen = geometry::choose(&*files.vfs, &found.files, known, configured)?;
+        let fallback = known.filter(|known| geometry::is_possible(*known) && found.files.is_empty());
+        let mut set = Self {
+            files: files.clone(),
+            access,
+            cache: Arc::new(FileCache::new(Arc::clone(&files.vfs), OPEN_INDEX_FILES)),
+            geometry: chosen.or(fallback).unwrap_or(configured),
+            strays: found.strays,
+            damaged: None,
+            guessed: false,
+            list: RwLock::default(),
+            writer: Mutex::new(Writer { last_name: found.last_name, ..Writer::default() }),
+        };
+        for found in found.files {
+            set.adopt(found, chosen.is_some())?;
+        }
+        Ok(set)
+    }
+
+    /// Whether files are there, and neither they nor anybody else tells with how many slots and entries they were made.
+    pub fn is_guessed(&self) -> bool {
+        self.guessed
+    }
+
+    fn adopt(&mut self, found: FoundFile, known_geometry: bool) -> Result<(), StoreError> {
+        let path = found.path.clone();
+        let judged = if known_geometry {
+            self.judge(found)?
+        } else if self.is_empty(&found)? {
+            // RocketMQ 5.3.3 makes a file for messages without keys. Nothing in it tells its geometry, and
+            // nothing is lost with it.
+            return Ok(());
+        } else {
+            self.guessed = true;
+            Err("neither the options nor its own chains tell its number of slots and entries".to_owned())
+        };
+        match judged {
+            Ok(file) => self.list.write().push(Arc::new(file)),
+            Err(reason) => {
+                self.damaged.get_or_insert_with(|| format!("{}: {reason}", path.display()));
+                self.strays.push(stray(&path, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the header counts no entry.
+    fn is_empty(&self, found: &FoundFile) -> Result<bool, StoreError> {
+        if found.len < INDEX_HEADER_BYTES as u64 {
+            return Ok(false);
+        }
+        let header = self.header_of(found)?;
+        Ok((0..=1).contains(&header.index_count) && header.slot_count == 0)
+    }
+
+    fn header_of(&self, found: &FoundFile) -> Result<IndexHeader, StoreError> {
+        let file = self.cache.get(&found.path, Access::Read).at(&found.path, "opening an index file")?;
+        read_header(&*file).at(&found.path, "reading an index header")
+    }
+
+    /// The file, or why it is no file of this index.
+    fn judge(&self, found: FoundFile) -> Result<Result<IndexFile, String>, StoreError> {
+        let len = self.geometry.file_len();
+        if found.len != len {
+            return Ok(Err(format!("{} bytes long; index files here have {len}", found.len)));
+        }
+        let header = self.header_of(&found)?;
+        Ok(match header_damage(&header, self.geometry) {
+            Some(damage) => Err(damage),
+            None => Ok(IndexFile::new(found.path, self.geometry, &self.cache, self.access, header)),
+        })
+    }
+
+    /// Takes note that all files were replaced by others of the same geometry. Nothing may be written
+    /// meanwhile; look-ups go on.
+    pub fn reload(&self) -> Result<(), StoreError> {
+        let mut writer = self.writer();
+        self.release();
+        let found = discover::scan(&*self.files.vfs, &self.files.index())?;
+        let mut list = Vec::with_capacity(found.files.len());
+        for found in found.files {
+            let path = found.path.clone();
+            let file = self.judge(found)?.map_err(|reason| StoreError::corrupt(&path, 0, reason))?;
+            list.push(Arc::new(file));
+        }
+        writer.last_name = found.last_name;
+        *self.list.write() = list;
+        Ok(())
+    }
+
+    /// Gives back maps and descriptors; for a set that is done.
+    pub fn release(&self) {
+        for file in self.list.read().iter() {
+            file.unmap();
+        }
+        self.cache.forget_dir(&self.files.root);
+    }
+
+    /// Slots and entries of every file.
+    pub fn geometry(&self) -> IndexGeometry {
+        self.geometry
+    }
+
+    /// What lies in the index folder and is no file of this index.
+    pub fn strays(&self) -> &[Stray] {
+        &self.strays
+    }
+
+    /// Why entries may be missing: a file that looks like one of the index could not be used.
+    pub fn damaged(&self) -> Option<&str> {
+        self.damaged.as_deref()
+    }
+
+    /// Number of files.
+    pub fn file_count(&self) -> usize {
+        self.list.read().len()
+    }
+
+    /// The newest file; its name is the largest.
+    pub fn newest_path(&self) -> Option<PathBuf> {
+        self.last().map(|file| file.path.clone())
+    }
+
+    /// Where the record of the newest entry *starts* in the log; 0 when there is none. Its other keys
+    /// may be missing: index from this record on. As of the load, for a set opened for reading.
+    pub fn end_physical(&self) -> i64 {
+        self.extent().end
+    }
+
+    /// How many files there are, and of which stretch of the log the newest one is.
+    pub fn extent(&self) -> IndexExtent {
+        let list = self.list.read();
+        let newest = list.last().map(|file| file.known_header()).unwrap_or_default();
+        IndexExtent {
+            files: list.len() as u32,
+            newest_begin: newest.begin_physical,
+            end: newest.end_physical,
+        }
+    }
+
+    /// Where the records of the first and of the last entry of each file start in the log, oldest file first;
+    /// of files that have entries. As of the load, for a set opened for reading.
+    pub fn spans(&self) -> Vec<(u64, u64)> {
+        let headers = self.files().into_iter().map(|file| file.known_header());
+        let filled = headers.filter(|header| header.index_count > 1);
+        filled.map(|header| (header.begin_physical as u64, header.end_physical as u64)).collect()
+    }
+
+    /// The end time of the newest full file that is durable with all files before it, epoch
+    /// milliseconds; 0 when there is none. RocketMQ's checkpoint takes it as `indexMsgTimestamp`.
+    pub fn last_sealed_end_timestamp(&self) -> i64 {
+        let files = self.files();
+        let durable = files.iter().take_while(|file| file.is_full() && !file.is_dirty());
+        durable.last().map_or(0, |file| file.known_header().end_timestamp)
+    }
+
+    /// Whether [`Self::flush`] would sync something.
+    pub fn is_dirty(&self) -> bool {
+        self.files().iter().any(|file| file.is_dirty()) || !self.writer.lock().dirty_folders.is_empty()
+    }
+
+    /// Syncs the files that changed since the last flush (the first one after an open: all), then the
+    /// folder if names changed. After an error the rest is still to be synced.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        for file in self.files() {
+            file.flush()?;
+        }
+        let mut folders = std::mem::take(&mut self.writer.lock().dirty_folders);
+        while let Some(folder) = folders.pop_last() {
+            match switch::step("index.sync_folder", || self.files.vfs.sync_dir(&folder)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    let failed = StoreError::io(&folder, "syncing the index folder", error);
+                    folders.insert(folder);
+                    self.writer.lock().dirty_folders.append(&mut folders);
+                    return Err(failed);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes every file that is not full or has an entry for a record at or behind log position
+    /// `physical`, and all newer ones. Answers from which log position on the index wants entries:
+    /// the record at that position may have some of its keys in the files that stay.
+    pub fn drop_from(&self, physical: u64) -> Result<i64, StoreError> {
+        let stays = |file: &Arc<IndexFile>| {
+            let end = file.known_header().end_physical;
+            file.is_full() && u64::try_from(end).is_ok_and(|end| end < physical)
+        };
+        let kept = self.files().iter().take_while(|file| stays(file)).count();
+        self.remove_behind(kept)?;
+        Ok(self.end_physical())
+    }
+
+    /// The leading files whose newest entry is for a record before log position `log_min`; never the
+    /// last file. Source: `IndexService#deleteExpiredFile`.
+    pub fn files_below(&self, log_min: u64) -> Vec<OldFile> {
+        let files = self.files();
+        let Some((_, older)) = files.split_last() else { return Vec::new() };
+        let passed = |header: &IndexHeader| u64::try_from(header.end_physical).is_ok_and(|end| end < log_min);
+        let old =
+            older.iter().map(|file| (file, file.known_header())).take_while(|(_, header)| passed(header));
+        old.map(|(file, header)| OldFile {
+            path: file.path.clone(),
+            bytes: self.geometry.file_len(),
+            first_offset: header.begin_physical,
+            last_offset: header.end_physical,
+        })
+        .collect()
+    }
+
+    /// Removes [`Self::files_below`] `log_min`, the oldest first, each durably before the next, so that
+    /// a crash leaves no gap in the row. `removed` hears of each file.
+    pub fn remove_below(&self, log_min: u64, removed: &mut dyn FnMut(&OldFile)) -> Result<(), StoreError> {
+        self.writable("delete index files")?;
+        let folder = self.files.index();
+        for file in self.files_below(log_min) {
+            // Look-ups that hold the file's handle go on with it; the list is short, the lock is too.
+            self.list.write().retain(|other| other.path != file.path);
+            self.cache.forget(&file.path);
+            match self.files.vfs.remove_file(&file.path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StoreError::io(&file.path, "deleting an index file", error));
+                }
+                _ => {}
+            }
+            switch::step("retention.sync_index_removal", || self.files.vfs.sync_dir(&folder))
+                .at(&folder, "syncing the index folder")?;
+            removed(&file);
+        }
+        Ok(())
+    }
+
+    /// As [`Self::remove_below`] for a set opened for reading, beside a writer that removes them.
+    pub fn forget_below(&self, log_min: u64) {
+        for file in self.files_below(log_min) {
+            self.list.write().retain(|other| other.path != file.path);
+            self.cache.forget(&file.path);
+        }
+    }
+
+    /// Whether `file` was not removed by [`Self::remove_below`].
+    pub(super) fn still_has(&self, file: &Arc<IndexFile>) -> bool {
+        self.list.read().iter().any(|other| Arc::ptr_eq(other, file))
+    }
+
+    /// Removes all files of the index; strays stay.
+    pub fn remove_all(&self) -> Result<(), StoreError> {
+        self.remove_behind(0)
+    }
+
+    fn remove_behind(&self, kept: usize) -> Result<(), StoreError> {
+        self.writable("remove index files")?;
+        let mut writer = self.writer();
+        loop {
+            let Some(file) = self.last().filter(|_| self.file_count() > kept) else { return Ok(()) };
+            self.cache.forget(&file.path);
+            match self.files.vfs.remove_file(&file.path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StoreError::io(&file.path, "removing an index file", error));
+                }
+                _ => {}
+            }
+            writer.mark_folder(&self.files.index());
+            self.list.write().pop();
+        }
+    }
+
+    pub(super) fn writable(&self, action: &'static str) -> Result<(), StoreError> {
+        match self.access {
+            Access::ReadWrite => Ok(()),
+            Access::Read => Err(StoreError::ReadOnly { path: self.files.root.clone(), action }),
+        }
+    }
+
+    pub(super) fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock()
+    }
+
+    pub(super) fn store_files(&self) -> &StoreFiles {
+        &self.files
+    }
+
+    /// The files, oldest first.
+    pub(super) fn files(&self) -> Vec<Arc<IndexFile>> {
+        self.list.read().clone()
+    }
+
+    pub(super) fn last(&self) -> Option<Arc<IndexFile>> {
+        self.list.read().last().cloned()
+    }
+
+    /// Adds the file that was just made.
+    pub(super) fn push(&self, path: PathBuf, header: IndexHeader) -> Arc<IndexFile> {
+        let file = Arc::new(IndexFile::new(path, self.geometry, &self.cache, self.access, header));
+        self.list.write().push(Arc::clone(&file));
+        file
+    }
+
+    /// Makes an empty file without a name.
+    pub(super) fn stage(&self, writer: &mut Writer) -> Result<(PathBuf, Arc<dyn VfsFile>), StoreError> {
+        let folder = self.files.staging();
+        let mut path = folder.clone();
+        for _ in 0..STAGING_TRIES {
+            path = folder.join(format!("index-{}", writer.staged));
+            match self.files.vfs.create_new(&path) {
+                Ok(file) => return Ok((path, file)),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => writer.staged += 1,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    self.files.vfs.create_dir_all(&folder).at(&folder, "making the staging folder")?;
+                }
+                Err(error) => return Err(StoreError::io(&path, "making an index file", error)),
+            }
+        }
+        Err(StoreError::Busy { reason: format!("{}: no name is free for an index file", path.display()) })
+    }
+}

@@ -1,0 +1,69 @@
+//! Messages that the index should have and has not, because its files of that time are gone.
+//!
+//! After a crash RocketMQ deletes the index files that are newer than its checkpoint, and goes on with new
+//! ones from where its queues are dispatched again, which is later. Nothing in the files tells but the places
+//! at which they begin and end:
+//!
+//! ```text
+//! log     |k  k  k  k  k  k  k  k  k  k  k  k      k: a record with keys
+//! index    [ file 1 ]           [ file 3 ]
+//!                     ^ missed: keys behind the end of one file and before the begin of the next
+//! ```
+//!
+//! Source: `IndexService#load`, `CommitLog#recoverAbnormally`.
+
+use std::sync::Arc;
+
+use mqstore_format::{EntryFields, IndexHasher, RecordView};
+
+use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
+use crate::index::IndexSet;
+use mqstore_base::error::StoreError;
+
+/// The log offset of the first record with keys, of `list` before `end`, for which no index file has a place:
+/// before the first file, or between two.
+///
+/// Reads the log from the end of each file to the first key behind it, which is next to nothing unless most
+/// messages have no keys.
+pub fn missed_by_index(
+    list: &Arc<SegmentList>,
+    index: &IndexSet,
+    end: u64,
+) -> Result<Option<u64>, StoreError> {
+    let mut behind: Option<u64> = None;
+    for (begin, last) in index.spans() {
+        if let Some(missed) = first_keyed(list, behind, begin.min(end))? {
+            return Ok(Some(missed));
+        }
+        behind = behind.max(Some(last));
+    }
+    Ok(None)
+}
+
+/// The first record with keys that starts behind the one at `behind`, if there is such a one, and before `to`.
+fn first_keyed(list: &Arc<SegmentList>, behind: Option<u64>, to: u64) -> Result<Option<u64>, StoreError> {
+    let from = behind.unwrap_or(0).max(list.min_offset());
+    let mut scanner = LogScanner::new(Arc::clone(list), from, to, ScanChecks { crc: false });
+    loop {
+        let offset = scanner.position();
+        let damage = match scanner.next_item()? {
+            ScanItem::Record(record) if Some(offset) != behind && is_keyed(&record) => {
+                return Ok(Some(offset));
+            }
+            ScanItem::Record(_) | ScanItem::Filler { .. } => continue,
+            ScanItem::End { .. } => return Ok(None),
+            ScanItem::Damaged(damage) => damage,
+        };
+        if scanner.skip(&damage)?.is_none() {
+            return Ok(None);
+        }
+    }
+}
+
+fn is_keyed(record: &RecordView<'_>) -> bool {
+    let mut keyed = false;
+    if record.indexed() {
+        EntryFields::of(record.properties).key_hashes(IndexHasher::new(record.topic), |_| keyed = true);
+    }
+    keyed
+}

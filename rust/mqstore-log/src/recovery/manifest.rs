@@ -1,0 +1,226 @@
+//! Which queues there were when everything was last synced.
+//!
+//! Owns `mqstore/queues`, replaced in one step at each thorough flush that follows a new queue and at a
+//! clean close. A queue that is missing from the folder, ends before what is written here, or begins behind
+//! it although the log still begins where it did, was lost: nothing in RocketMQ's own files would tell.
+//!
+//! ```text
+//! "MQSQUEU2" log minimum:8 dispatched:8 count:4 { topic length:2 topic queue:4 min offset:8 max offset:8 }* CRC:4
+//! ```
+
+use std::sync::Arc;
+
+use mqstore_format::{Fields, crc31};
+
+use crate::consume_queue::QueueSet;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+
+/// The queues and how long they were.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueManifest {
+    log_min: u64,
+    /// The log position up to which the queues were complete.
+    dispatched: u64,
+    queues: Vec<Listed>,
+}
+
+/// A manifest beside the queues that are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compared<'a> {
+    /// The queues that have lost something since, by topic and id.
+    pub lost: Vec<(&'a str, i32)>,
+    /// Whether it names all that are there, and no others.
+    pub complete: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Listed {
+    /// One text for queues of a topic that follow each other.
+    topic: Arc<str>,
+    queue_id: i32,
+    min_offset: i64,
+    max_offset: i64,
+}
+
+const MANIFEST_MAGIC: &[u8; 8] = b"MQSQUEU2";
+/// Ten million queues with names as long as they get; it is ours, and its length is that of the file.
+const MANIFEST_LIMIT_BYTES: u64 = 2 << 30;
+
+impl QueueManifest {
+    /// The queues of a log that begins at `log_min`, as far as they are complete: up to log position
+    /// `dispatched`. What dispatch adds behind it meanwhile is not listed, as nobody who goes by `dispatched`
+    /// has to find it.
+    pub fn of(queues: &QueueSet, log_min: u64, dispatched: u64) -> Result<Self, StoreError> {
+        let mut listed = Vec::new();
+        let mut list = |topic: &Arc<str>, queue_id, min_offset, max_offset| {
+            listed.push(Listed { topic: Arc::clone(topic), queue_id, min_offset, max_offset });
+        };
+        // Maximum first: where the last record lies is published before it.
+        queues.try_each(|queue| {
+            let (max, min) = (queue.max_offset(), queue.min_offset());
+            let further = u64::try_from(queue.max_physical_end()).is_ok_and(|end| end > dispatched);
+            let max = if further { queue.max_offset_for(dispatched)? } else { max };
+            list(queue.shared_topic(), queue.queue_id(), min, max);
+            Ok(())
+        })?;
+        for queue in queues.batches() {
+            let (max, min) = (queue.max_offset(), queue.min_offset());
+            let further = queue.last_physical_offset().is_some_and(|last| last as u64 >= dispatched);
+            let max = if further { queue.max_offset_for(dispatched)? } else { max };
+            list(&queue.topic().into(), queue.queue_id(), min, max);
+        }
+        Ok(Self { log_min, dispatched, queues: listed })
+    }
+
+    /// How many queues it names.
+    pub fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Whether it names none.
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// What became of the queues that it names in `queues`, which are to be complete up to log position `dispatched`.
+    /// Their minimum offsets must have been corrected for a log that begins at `log_min`, and their folders listed
+    /// after this manifest was read. A manifest that is ahead, because a stop fell behind it, says nothing about
+    /// ends; but what it names was on the disk before it.
+    pub fn compare(&self, queues: &QueueSet, log_min: u64, dispatched: u64) -> Compared<'_> {
+        let ahead = self.dispatched > dispatched;
+        let whole = |listed: &Listed, bounds: Option<(i64, i64)>| {
+            bounds.map_or(listed.max_offset == 0, |(min, max)| {
+                let begins = log_min != self.log_min || min <= listed.min_offset || max == 0 && ahead;
+                begins && (ahead || max >= listed.max_offset)
+            })
+        };
+        let names = self.queues.iter().map(|listed| (&*listed.topic, listed.queue_id));
+        let bounds = queues.bounds_of(&names.collect::<Vec<_>>());
+        let there = bounds.iter().flatten().count();
+        let lost = self.queues.iter().zip(bounds).filter(|(listed, bounds)| !whole(listed, *bounds));
+        let lost = lost.map(|(listed, _)| (&*listed.topic, listed.queue_id)).collect();
+        Compared { lost, complete: there == self.len() && there == queues.count() }
+    }
+
+    /// Reads it; `None` when it is missing or its checksum does not hold.
+    pub fn load(files: &StoreFiles) -> Option<Self> {
+        let bytes = files.vfs.read_file(&files.side().join("queues"), MANIFEST_LIMIT_BYTES).ok()?;
+        Self::decode(&bytes)
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (body, crc) = bytes.split_last_chunk::<4>()?;
+        if *crc != crc31(body).to_be_bytes() {
+            return None;
+        }
+        let mut fields = Fields(body.strip_prefix(MANIFEST_MAGIC)?);
+        let (log_min, dispatched) = (fields.u64()?, fields.u64()?);
+        let count = fields.u32()?;
+        let mut queues: Vec<Listed> = Vec::new();
+        for _ in 0..count {
+            let length = u16::from_be_bytes(fields.take()?);
+            let topic = std::str::from_utf8(fields.bytes(length.into())?).ok()?;
+            let before = queues.last().map(|listed| &listed.topic).filter(|before| ***before == *topic);
+            queues.push(Listed {
+                topic: before.map_or_else(|| topic.into(), Arc::clone),
+                queue_id: i32::from_be_bytes(fields.take()?),
+                min_offset: fields.i64()?,
+                max_offset: fields.i64()?,
+            });
+        }
+        fields.0.is_empty().then_some(Self { log_min, dispatched, queues })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = MANIFEST_MAGIC.to_vec();
+        bytes.extend_from_slice(&self.log_min.to_be_bytes());
+        bytes.extend_from_slice(&self.dispatched.to_be_bytes());
+        bytes.extend_from_slice(&(self.queues.len() as u32).to_be_bytes());
+        for listed in &self.queues {
+            bytes.extend_from_slice(&(listed.topic.len() as u16).to_be_bytes());
+            bytes.extend_from_slice(listed.topic.as_bytes());
+            bytes.extend_from_slice(&listed.queue_id.to_be_bytes());
+            bytes.extend_from_slice(&listed.min_offset.to_be_bytes());
+            bytes.extend_from_slice(&listed.max_offset.to_be_bytes());
+        }
+        let crc = crc31(&bytes);
+        bytes.extend_from_slice(&crc.to_be_bytes());
+        bytes
+    }
+
+    /// Writes it atomically and durably.
+    pub fn store(&self, files: &StoreFiles) -> Result<(), StoreError> {
+        let path = files.side().join("queues");
+        let staged = files.staging().join("queues");
+        files.vfs.write_atomic(&path, &staged, &self.encode()).at(&path, "writing the queue manifest")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifest_round_trips_and_refuses_damage() {
+        let listed = |topic: &str, queue_id, max_offset| Listed {
+            topic: topic.into(),
+            queue_id,
+            min_offset: 7,
+            max_offset,
+        };
+        let queues = vec![listed("orders", 3, 99), listed("%RETRY%g", 0, i64::MAX)];
+        let manifest = QueueManifest { log_min: 1 << 40, dispatched: 1 << 41, queues };
+        let bytes = manifest.encode();
+        assert_eq!(QueueManifest::decode(&bytes), Some(manifest));
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert_eq!(QueueManifest::decode(&damaged), None, "byte {at}");
+            assert_eq!(QueueManifest::decode(&bytes[..at]), None, "cut at {at}");
+        }
+    }
+
+    fn files() -> StoreFiles {
+        let sim = mqstore_io::SimVfs::default();
+        let root = std::path::Path::new("/store");
+        mqstore_io::Vfs::create_dir_all(&sim, root).unwrap();
+        StoreFiles::new(Arc::new(sim), Arc::new(mqstore_io::ManualClock::new(1_700_000_000_000)), root)
+    }
+
+    fn loaded(files: &StoreFiles) -> QueueSet {
+        let set = QueueSet::load(files, 100, mqstore_io::Access::ReadWrite).unwrap();
+        set.recover_bounds().unwrap();
+        set
+    }
+
+    /// What dispatch adds while the manifest is made is no part of it: whoever finds less is not told of a loss,
+    /// and whoever lacks what was complete is.
+    #[test]
+    fn entries_behind_the_dispatched_position_are_not_listed() {
+        let unit = |n: i64| mqstore_format::CqUnit { physical_offset: n * 100, size: 100, tags_code: 0 };
+        let files = files();
+        let set = loaded(&files);
+        let queue = set.get_or_create("orders", 0).unwrap();
+        queue.write(0, &(0..12).map(unit).collect::<Vec<_>>()).unwrap();
+        queue.commit(12).unwrap();
+        let late = set.get_or_create("orders", 1).unwrap();
+        late.write(0, &[unit(12)]).unwrap();
+        late.commit(1).unwrap();
+
+        let manifest = QueueManifest::of(&set, 0, 700).unwrap();
+        assert_eq!(manifest.queues.iter().map(|listed| listed.max_offset).collect::<Vec<_>>(), [7, 0]);
+        late.truncate(700).unwrap();
+        for (log_end, lost) in [(1200, vec![]), (700, vec![]), (600, vec![("orders", 0)])] {
+            queue.truncate(log_end).unwrap();
+            assert_eq!(manifest.compare(&set, 0, 700).lost, lost, "queues up to {log_end}");
+        }
+        // A stop before the mark was written: of ends nothing is known, but that there were files is.
+        queue.truncate(0).unwrap();
+        assert_eq!(manifest.compare(&set, 0, 100).lost, []);
+        set.set_aside("orders", 0).unwrap();
+        for dispatched in [100, 700] {
+            assert_eq!(manifest.compare(&loaded(&files), 0, dispatched).lost, [("orders", 0)]);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The file and its frames.
+//!
+//! Owns the head of the file and the eight bytes in front of each frame; all integers are big-endian:
+//!
+//! ```text
+//! head     0  8  "MQSTMETA"         8  4  version 1        12  4  zero
+//!         16  8  generation        24  8  where the tail begins, a position in the file
+//!         32  8  the place of the tail's first byte
+//!         40  4  zero              44  4  CRC-32 of the bytes before
+//! frame    0  4  CRC-32 of the bytes behind, to the end of the frame
+//!          4  4  length of what follows, 1 to 16 MiB       8  records
+//! ```
+//!
+//! A frame is there as a whole or not at all. The first place where none is ends the log: zeros, the end of the file,
+//! or bytes of which a checksum says that they are no frame.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::crc32;
+use mqstore_io::{VfsFile, switch};
+
+use super::record::{MetaRecord, Place, SYNCED_MARK};
+use mqstore_base::error::{IoContext, StoreError};
+
+const MAGIC: &[u8; 8] = b"MQSTMETA";
+const VERSION: u32 = 1;
+/// Bytes of the head.
+pub(super) const HEAD_BYTES: u64 = 48;
+/// Bytes in front of a frame's records.
+const FRAME_HEAD_BYTES: usize = 8;
+/// Bytes of records in one frame at most.
+pub(super) const MAX_FRAME_BYTES: usize = 16 << 20;
+/// Bytes of a frame that says up to where the log was synced.
+const SYNCED_FRAME_BYTES: usize = FRAME_HEAD_BYTES + 16;
+/// How much is read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// What the first bytes of a file say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) generation: u64,
+    pub(super) tail_start: u64,
+    pub(super) place: Place,
+}
+
+impl Head {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&VERSION.to_be_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        for value in [self.generation, self.tail_start, self.place.0] {
+            bytes.extend_from_slice(&value.to_be_bytes());
+        }
+        bytes.extend_from_slice(&[0; 4]);
+        let crc = crc32(&bytes);
+        bytes.extend_from_slice(&crc.to_be_bytes());
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (body, crc) = bytes.split_last_chunk::<4>()?;
+        let (magic, body_rest) = body.split_first_chunk::<8>()?;
+        let (version, rest) = body_rest.split_first_chunk::<4>()?;
+        let holds = bytes.len() as u64 == HEAD_BYTES && crc32(body) == u32::from_be_bytes(*crc);
+        if magic != MAGIC || u32::from_be_bytes(*version) != VERSION || !holds {
+            return None;
+        }
+        let value = |at: usize| {
+            rest.get(at..).and_then(|rest| rest.first_chunk().map(|chunk| u64::from_be_bytes(*chunk)))
+        };
+        Some(Self { generation: value(4)?, tail_start: value(12)?, place: Place(value(20)?) })
+    }
+}
+
+/// A frame that is being put together; the buffer is used again for the next one.
+#[derive(Debug, Default)]
+pub(super) struct Frame(Vec<u8>);
+
+impl Frame {
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+        self.0.extend_from_slice(&[0; FRAME_HEAD_BYTES]);
+    }
+
+    pub(super) fn push(&mut self, record: &MetaRecord<'_>) {
+        record.encode(&mut self.0);
+    }
+
+    /// Bytes of the records in it.
+    pub(super) fn len(&self) -> usize {
+        self.0.len().saturating_sub(FRAME_HEAD_BYTES)
+    }
+
+    /// The bytes of the frame.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`] when it is longer than a frame may be.
+    pub(super) fn sealed(&mut self) -> Result<&[u8], StoreError> {
+        let (size, limit) = (self.len() as u64, MAX_FRAME_BYTES as u64);
+        if size > limit {
+            return Err(StoreError::TooLarge { what: "a change of metadata", size, limit });
+        }
+        if let Some((crc, rest)) = self.0.split_first_chunk_mut::<4>() {
+            if let Some(len) = rest.first_chunk_mut::<4>() {
+                *len = (size as u32).to_be_bytes();
+            }
+            *crc = crc32(rest).to_be_bytes();
+        }
+        Ok(&self.0)
+    }
+}
+
+/// The frame that says that everything before `place` was synced.
+pub(super) fn synced_frame(place: Place) -> [u8; SYNCED_FRAME_BYTES] {
+    let mut bytes = [0; SYNCED_FRAME_BYTES];
+    let [_, _, _, _, rest @ ..] = &mut bytes;
+    let parts = (16_u32.to_be_bytes(), *SYNCED_MARK, place.0.to_be_bytes());
+    for (to, from) in rest.iter_mut().zip(parts.0.into_iter().chain(parts.1).chain(parts.2)) {
+        *to = from;
+    }
+    let crc = crc32(rest);
+    if let Some(first) = bytes.first_chunk_mut() {
+        *first = crc.to_be_bytes();
+    }
+    bytes
+}
+
+/// What comes next in a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next<'a> {
+    /// The records of a frame, and where it begins.
+    Frame(u64, &'a [u8]),
+    /// No frame; why the bytes are none, where there are any.
+    End(Option<&'static str>),
+}
+
+/// Reads frames one after the other, a bounded part of the file at a time.
+pub(super) struct FrameReader {
+    path: PathBuf,
+    file: Arc<dyn VfsFile>,
+    /// Where the next frame begins.
+    at: u64,
+    /// Where the file ends.
+    len: u64,
+    buffer: Vec<u8>,
+    /// What part of the buffer lies at `at`.
+    begin: usize,
+}
+
+impl FrameReader {
+    pub(super) fn new(path: &Path, file: &Arc<dyn VfsFile>, at: u64, len: u64) -> Self {
+        Self { path: path.to_path_buf(), file: Arc::clone(file), at, len, buffer: Vec::new(), begin: 0 }
+    }
+
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The next frame, or what is there instead.
+    pub(super) fn next(&mut self) -> Result<Next<'_>, StoreError> {
+        let left = self.len.saturating_sub(self.at);
+        if !self.fill(FRAME_HEAD_BYTES)? {
+            return Ok(Next::End((left > 0).then_some("the file ends within a frame")));
+        }
+        let ahead = self.buffer.get(self.begin + 4..).and_then(|bytes| bytes.first_chunk::<4>());
+        let len = ahead.map_or(0, |bytes| u32::from_be_bytes(*bytes)) as usize;
+        if len == 0 {
+            return Ok(Next::End(None));
+        }
+        if len > MAX_FRAME_BYTES || (len + FRAME_HEAD_BYTES) as u64 > left {
+            return Ok(Next::End(Some("its length leads outside")));
+        }
+        if !self.fill(FRAME_HEAD_BYTES + len)? {
+            return Ok(Next::End(Some("the file ends within a frame")));
+        }
+        let bytes = self.buffer.get(self.begin..self.begin + FRAME_HEAD_BYTES + len).unwrap_or_default();
+        let Some(records) = records_of(bytes) else {
+            return Ok(Next::End(Some("its checksum is wrong")));
+        };
+        let at = self.at;
+        self.at += bytes.len() as u64;
+        self.begin += bytes.len();
+        Ok(Next::Frame(at, records))
+    }
+
+    /// Has at least `wanted` bytes in the buffer; whether the file has as many.
+    fn fill(&mut self, wanted: usize) -> Result<bool, StoreError> {
+        let have = self.buffer.len() - self.begin;
+        if have >= wanted {
+            return Ok(true);
+        }
+        let left = self.len.saturating_sub(self.at);
+        if left < wanted as u64 {
+            return Ok(false);
+        }
+        self.buffer.drain(..self.begin);
+        self.begin = 0;
+        let whole = (wanted.max(READ_BYTES) as u64).min(left) as usize;
+        self.buffer.resize(whole, 0);
+        let mut filled = have;
+        while let Some(rest) = self.buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            let count = self.file.read_at(rest, self.at + filled as u64);
+            match count.at(&self.path, "reading the metadata log")? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        self.buffer.truncate(filled);
+        Ok(filled >= wanted)
+    }
+}
+
+/// The records of a whole frame, if it is one.
+fn records_of(frame: &[u8]) -> Option<&[u8]> {
+    let (crc, rest) = frame.split_first_chunk::<4>()?;
+    if switch::on("meta.frame_crc") && crc32(rest) != u32::from_be_bytes(*crc) {
+        return None;
+    }
+    rest.get(4..)
+}
+
+/// What lies behind the end of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rest {
+    /// One past the last byte that is not zero; `None` when all are.
+    pub(super) used: Option<u64>,
+    /// The highest place that a frame there says was synced.
+    pub(super) synced: Option<Place>,
+}
+
+/// Looks at what lies from `from` on.
+pub(super) fn look_behind(path: &Path, file: &dyn VfsFile, from: u64, len: u64) -> Result<Rest, StoreError> {
+    let mut rest = Rest::default();
+    let mut buffer = vec![0; READ_BYTES.min(len.saturating_sub(from) as usize)];
+    let mut at = from;
+    while at < len {
+        match file.next_data(at).at(path, "looking for data in the metadata log")? {
+            Some(data) if data < len => at = at.max(data),
+            _ => break,
+        }
+        let wanted = (buffer.len() as u64).min(len - at) as usize;
+        let bytes = buffer.get_mut(..wanted).unwrap_or_default();
+        let count = file.read_at(bytes, at).at(path, "reading the metadata log")?;
+        let bytes = bytes.get(..count).unwrap_or_default();
+        if let Some(last) = bytes.iter().rposition(|byte| *byte != 0) {
+            rest.used = Some(at + last as u64 + 1);
+            let places = bytes.windows(SYNCED_FRAME_BYTES).filter_map(synced_place);
+            rest.synced = rest.synced.max(places.max());
+        }
+        if count == 0 {
+            break;
+        }
+        // A frame may lie across two parts.
+        let again = if at + count as u64 >= len { 0 } else { SYNCED_FRAME_BYTES as u64 - 1 };
+        at += (count as u64).saturating_sub(again).max(1);
+    }
+    Ok(rest)
+}
+
+/// The place that a frame says was synced, if it is such a frame.
+fn synced_place(frame: &[u8]) -> Option<Place> {
+    if frame.get(FRAME_HEAD_BYTES..)?.first_chunk() != Some(SYNCED_MARK) {
+        return None;
+    }
+    let place = Place(u64::from_be_bytes(*frame.last_chunk()?));
+    (frame == synced_frame(place)).then_some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_comes_back_and_no_other_byte_is_one() {
+        let head = Head { generation: 7, tail_start: 1 << 33, place: Place(9) };
+        let bytes = head.encode();
+        assert_eq!(bytes.len() as u64, HEAD_BYTES);
+        assert_eq!(Head::decode(&bytes), Some(head));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Head::decode(&damaged), None, "bit {bit}");
+        }
+        assert_eq!(Head::decode(&bytes[..47]), None);
+    }
+
+    #[test]
+    fn a_synced_frame_is_a_frame_and_is_found() {
+        let frame = synced_frame(Place(77));
+        let mut records = records_of(&frame).unwrap();
+        assert_eq!(MetaRecord::decode(&mut records), Some(MetaRecord::Synced { place: Place(77) }));
+        let mut same = Frame::default();
+        same.clear();
+        same.push(&MetaRecord::Synced { place: Place(77) });
+        assert_eq!(same.sealed().unwrap(), frame);
+        assert_eq!(synced_place(&frame), Some(Place(77)));
+        for at in 0..frame.len() {
+            let mut damaged = frame;
+            damaged[at] ^= 0x10;
+            assert_eq!(synced_place(&damaged), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_too_long_is_none() {
+        let text = "x".repeat(MAX_FRAME_BYTES);
+        let mut frame = Frame::default();
+        frame.clear();
+        frame.push(&MetaRecord::Name { id: super::super::record::NameId(0), name: &text });
+        assert!(matches!(frame.sealed(), Err(StoreError::TooLarge { .. })));
+    }
+}

@@ -1,0 +1,320 @@
+//! Reading the metadata log of a store.
+//!
+//! The newest file counts; older ones are what a stop left when it had its name. Whoever opens the store for writing
+//! also settles its end: what lies behind is copied to `lost+found` and cut, and what no frame says to be synced is
+//! written again and synced, because a failed sync may have left pages that only look clean.
+//!
+//! Below the end of the snapshot, and below the highest place that a later frame says was synced, a frame that does
+//! not decode is damage and not the end of the log: then the store is not opened for writing unless what follows may
+//! be given up ([`RecoveryMode::Salvage`]).
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::{offset_file_name, parse_offset_file_name};
+use mqstore_io::{Access, FileKind, VfsFile, switch};
+
+use super::frame::{FrameReader, HEAD_BYTES, Head, Next, look_behind};
+use super::record::Place;
+use super::state::State;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::RecoveryMode;
+
+/// Bytes that are copied at once.
+const COPY_BYTES: usize = 1 << 20;
+
+/// How often a reader looks again when a file that it reads is replaced or written meanwhile.
+const TRIES: u32 = 5;
+
+/// The file of a generation.
+pub(super) fn file_of(files: &StoreFiles, generation: u64) -> PathBuf {
+    files.meta().join(format!("{}.log", offset_file_name(generation)))
+}
+
+/// The generations that there are, the newest first.
+pub(super) fn generations(files: &StoreFiles) -> Result<Vec<u64>, StoreError> {
+    let folder = files.meta();
+    let entries = match files.vfs.list(&folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.at(&folder, "listing the metadata logs")?,
+    };
+    let names = entries.iter().filter(|entry| entry.stat.kind == FileKind::File);
+    let names = names.filter_map(|entry| entry.name.to_str()?.strip_suffix(".log"));
+    let mut found: Vec<u64> = names.filter_map(parse_offset_file_name).collect();
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(found)
+}
+
+/// A file that was read.
+pub(super) struct Found {
+    pub(super) head: Head,
+    pub(super) path: PathBuf,
+    pub(super) file: Arc<dyn VfsFile>,
+    pub(super) state: State,
+    /// Where the log ends: in the file, and its place.
+    pub(super) end: u64,
+    pub(super) place: Place,
+    /// Everything before was synced.
+    pub(super) synced: Place,
+    /// Behind this place nothing changes the state.
+    pub(super) changed: Place,
+    /// One past the last byte behind the end that is not zero.
+    pub(super) used: Option<u64>,
+    /// The length of the file.
+    pub(super) len: u64,
+    /// Why the log ends where it must not.
+    pub(super) damage: Option<String>,
+    /// Why it ends before the bytes do, where it may.
+    pub(super) torn: Option<&'static str>,
+}
+
+impl Found {
+    /// The place of byte `at` of the file.
+    pub(super) fn place_of(head: &Head, at: u64) -> Place {
+        Place(head.place.0.saturating_add(at.saturating_sub(head.tail_start)))
+    }
+
+    fn corrupt(&self, reason: &str) -> StoreError {
+        let advice = "read the store with mode \"r\", or open it with recovery=\"salvage\", which goes on with what \
+                      comes before; nothing was changed";
+        StoreError::corrupt(&self.path, self.end, format!("{reason}; {advice}"))
+    }
+}
+
+/// Reads the newest file; `None` when there is none.
+pub(super) fn read_newest(files: &StoreFiles, access: Access) -> Result<Option<Found>, StoreError> {
+    let Some(generation) = generations(files)?.first().copied() else { return Ok(None) };
+    let path = file_of(files, generation);
+    let file = files.vfs.open(&path, access).at(&path, "opening the metadata log")?;
+    read_file(&path, &file, generation).map(Some)
+}
+
+fn read_file(path: &Path, file: &Arc<dyn VfsFile>, generation: u64) -> Result<Found, StoreError> {
+    let len = file.len().at(path, "looking at the metadata log")?;
+    let mut bytes = vec![0; HEAD_BYTES.min(len) as usize];
+    file.read_exact_at(&mut bytes, 0).at(path, "reading the metadata log")?;
+    let head = Head::decode(&bytes).filter(|head| head.generation == generation);
+    let mut found = Found {
+        head: head.unwrap_or(Head { generation, tail_start: HEAD_BYTES, place: Place(0) }),
+        path: path.to_path_buf(),
+        file: Arc::clone(file),
+        state: State::default(),
+        end: HEAD_BYTES,
+        place: Place(0),
+        synced: Place(0),
+        changed: Place(0),
+        used: None,
+        len,
+        damage: None,
+        torn: None,
+    };
+    if head.is_none() {
+        found.damage = Some("it does not begin as a metadata log does".to_owned());
+        (found.end, found.used) = (0, Some(len).filter(|len| *len > 0));
+        return Ok(found);
+    }
+    found.replay()?;
+    Ok(found)
+}
+
+impl Found {
+    fn replay(&mut self) -> Result<(), StoreError> {
+        let head = self.head;
+        let mut reader = FrameReader::new(&self.path, &self.file, HEAD_BYTES, self.len);
+        loop {
+            self.end = reader.at();
+            match reader.next()? {
+                Next::Frame(at, records) => {
+                    let place = Self::place_of(&head, at);
+                    match self.state.apply_frame(records, place) {
+                        Ok(false) => {}
+                        Ok(true) => self.changed = Self::place_of(&head, reader.at()),
+                        Err(reason) => {
+                            self.damage = Some(reason.to_owned());
+                            break;
+                        }
+                    }
+                }
+                Next::End(reason) => {
+                    self.torn = reason;
+                    break;
+                }
+            }
+        }
+        self.place = Self::place_of(&head, self.end);
+        let behind = look_behind(&self.path, &*self.file, self.end, self.len)?;
+        self.used = behind.used;
+        // A snapshot was synced before it got its name.
+        self.synced = head.place.max(self.state.synced);
+        if self.end < head.tail_start {
+            self.damage.get_or_insert_with(|| "a frame of its snapshot does not decode".to_owned());
+        } else if behind.synced.is_some_and(|synced| switch::on("meta.synced_damage") && synced > self.place)
+        {
+            self.damage.get_or_insert_with(|| "a frame that was synced does not decode".to_owned());
+        }
+        if self.damage.is_none() {
+            self.state.settle();
+        }
+        Ok(())
+    }
+}
+
+/// What a writer will go on with; nothing is changed. Damage is an error unless it may be given up.
+pub(super) fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<Option<Found>, StoreError> {
+    let found = read_newest(files, Access::ReadWrite)?;
+    match found.as_ref().and_then(|found| Some((found, found.damage.as_ref()?))) {
+        Some((found, reason)) if mode != RecoveryMode::Salvage => Err(found.corrupt(reason)),
+        _ => Ok(found),
+    }
+}
+
+/// The log that was found as a writer goes on with it: its end is settled, older generations are gone.
+pub(super) fn recover(
+    files: &StoreFiles,
+    mut found: Found,
+    notes: &mut Vec<String>,
+) -> Result<Found, StoreError> {
+    if let Some(reason) = &found.damage {
+        notes.push(format!(
+            "{}: {reason} at byte {}; what follows is given up",
+            found.path.display(),
+            found.end
+        ));
+    }
+    if found.end < found.head.tail_start {
+        // Nothing can be appended to what has no whole snapshot: the next generation has what there is.
+        keep_rest(files, &found, 0, notes)?;
+        found.state.settle();
+        return Ok(found);
+    }
+    cut(files, &mut found, notes)?;
+    rewrite(&found)?;
+    // Whoever gave the file its name may have been killed before the name was durable.
+    switch::step("meta.sync_found_name", || files.vfs.sync_dir(&files.meta()))
+        .at(&files.meta(), "syncing a folder")?;
+    for generation in generations(files)?.into_iter().filter(|generation| *generation < found.head.generation)
+    {
+        let path = file_of(files, generation);
+        files.vfs.remove_file(&path).at(&path, "removing an old metadata log")?;
+    }
+    Ok(found)
+}
+
+/// Takes what lies behind the end away, after a copy.
+fn cut(files: &StoreFiles, found: &mut Found, notes: &mut Vec<String>) -> Result<(), StoreError> {
+    if found.used.is_some() {
+        keep_rest(files, found, found.end, notes)?;
+    }
+    if found.len > found.end {
+        let (path, file) = (&found.path, &found.file);
+        switch::step("meta.cut_tail", || file.set_len(found.end)).at(path, "cutting the metadata log")?;
+        found.len = found.end;
+        switch::step("meta.sync_cut", || file.sync_data()).at(path, "syncing the metadata log")?;
+    }
+    Ok(())
+}
+
+/// Copies what lies from `from` on to `lost+found`.
+fn keep_rest(
+    files: &StoreFiles,
+    found: &Found,
+    from: u64,
+    notes: &mut Vec<String>,
+) -> Result<(), StoreError> {
+    let Some(used) = found.used.max(Some(found.end)).filter(|used| *used > from) else { return Ok(()) };
+    let name = format!("meta_{}.log.cut-at-{from}", offset_file_name(found.head.generation));
+    let kept = files.free_lost_and_found(&name)?;
+    let copy = files.vfs.create_new(&kept).at(&kept, "keeping a copy of the cut metadata log")?;
+    copy_part(found, from..used, &*copy, &kept)?;
+    switch::step("meta.sync_copy", || copy.sync_all()).at(&kept, "syncing a copy of the metadata log")?;
+    files.sync_lost_and_found()?;
+    notes.push(format!(
+        "{}: ends at byte {from} ({}); the {} bytes behind it are kept in {}",
+        found.path.display(),
+        found.damage.as_deref().or(found.torn).unwrap_or("zeros follow"),
+        used - from,
+        kept.display()
+    ));
+    Ok(())
+}
+
+/// Writes again what no frame says to be synced, and syncs it.
+fn rewrite(found: &Found) -> Result<(), StoreError> {
+    if found.synced >= found.changed {
+        return Ok(());
+    }
+    let (path, file) = (&found.path, &found.file);
+    let from = found.head.tail_start + (found.synced.0 - found.head.place.0);
+    if switch::on("meta.rewrite_tail") {
+        let mut bytes = vec![0; (found.end - from) as usize];
+        file.read_exact_at(&mut bytes, from).at(path, "reading the metadata log")?;
+        file.write_all_at(&bytes, from).at(path, "writing the metadata log again")?;
+    }
+    switch::step("meta.sync_rewritten", || file.sync_data()).at(path, "syncing the metadata log")
+}
+
+/// The newest file as it is, or was a moment ago, beside whoever may be writing it.
+fn read_beside(files: &StoreFiles) -> Result<Option<Found>, StoreError> {
+    for rest in (0..TRIES).rev() {
+        match read_newest(files, Access::Read) {
+            // Replaced by the next generation meanwhile.
+            Err(error) if error.is_gone() && rest > 0 => {}
+            // A frame that was being written when it was read, and others behind it that were there a moment later.
+            Ok(Some(found)) if found.damage.is_some() && rest > 0 => {}
+            outcome => return outcome,
+        }
+    }
+    Ok(None)
+}
+
+/// What a reader sees of the log: everything up to its end, or up to damage, of which a note tells; and whether there
+/// is any.
+pub(super) fn look(files: &StoreFiles, notes: &mut Vec<String>) -> Result<Option<(State, bool)>, StoreError> {
+    let Some(mut found) = read_beside(files)? else { return Ok(None) };
+    if let Some(reason) = &found.damage {
+        let place = (found.path.display(), found.end);
+        notes.push(format!("{}: {reason} at byte {}; what follows is not used", place.0, place.1));
+        found.state.settle();
+    }
+    Ok(Some((found.state, found.damage.is_some())))
+}
+
+/// Damage of the log: the file, the byte, and what is wrong there.
+pub fn find_damage(files: &StoreFiles) -> Result<Option<(PathBuf, u64, String)>, StoreError> {
+    let found = read_beside(files)?;
+    Ok(found.and_then(|found| Some((found.path, found.end, found.damage?))))
+}
+
+/// The newest file, if there is one.
+pub fn newest_file(files: &StoreFiles) -> Option<PathBuf> {
+    generations(files).ok()?.first().map(|generation| file_of(files, *generation))
+}
+
+/// Copies the log of a store, which may be in use, to another one that has none. What is in the file is durable when
+/// this returns; its name and that of its folder are the caller's to sync.
+pub fn copy_log(files: &StoreFiles, to: &StoreFiles) -> Result<(), StoreError> {
+    let Some(found) = read_beside(files)? else { return Ok(()) };
+    to.ensure_folder(&to.meta())?;
+    let path = file_of(to, found.head.generation);
+    let copy = to.vfs.create_new(&path).at(&path, "copying the metadata log")?;
+    // What is behind the end may be half of something that is being written; damage is copied as it is.
+    let len = if found.damage.is_some() { found.len } else { found.end };
+    copy_part(&found, 0..len, &*copy, &path)?;
+    switch::step("meta.sync_log_copy", || copy.sync_all()).at(&path, "syncing a copy of the metadata log")
+}
+
+/// Copies bytes of the file to the beginning of `copy`.
+fn copy_part(found: &Found, part: Range<u64>, copy: &dyn VfsFile, to: &Path) -> Result<(), StoreError> {
+    let mut buffer = vec![0; COPY_BYTES.min((part.end - part.start) as usize)];
+    let mut at = part.start;
+    while at < part.end {
+        let piece = buffer.len().min((part.end - at) as usize);
+        let piece = buffer.get_mut(..piece).unwrap_or_default();
+        found.file.read_exact_at(piece, at).at(&found.path, "reading the metadata log")?;
+        copy.write_all_at(piece, at - part.start).at(to, "copying the metadata log")?;
+        at += piece.len() as u64;
+    }
+    Ok(())
+}

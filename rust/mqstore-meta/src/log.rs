@@ -1,0 +1,561 @@
+//! The log and its state: what the rest of the store and the broker call.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use mqstore_format::json::{Dialect, SubscriptionGroup, TopicConfig};
+use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
+
+use super::frame::Frame;
+use super::json::import;
+use super::load::{Found, find, look, recover};
+use super::progress::{Progress, ProgressRecord};
+use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place, QueueKey, Saved};
+use super::state::{ByQueue, Entry, Names, QueueProgress, State, Tables};
+use super::tail::{Front, Tail, Via};
+use super::tick::Tick;
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::RecoveryMode;
+
+/// The metadata of one store that is open for writing. See the module's text.
+#[derive(Debug)]
+pub struct MetaLog {
+    pub(super) files: StoreFiles,
+    pub(super) names: RwLock<Names>,
+    pub(super) tables: Mutex<Tables>,
+    pub(super) offsets: Mutex<ByQueue<i64>>,
+    pub(super) progress: RwLock<ByQueue<Arc<QueueProgress>>>,
+    pub(super) tail: Tail,
+    /// Held while a generation or a JSON file is made.
+    pub(super) chores: Mutex<()>,
+    /// Whether offsets changed since their JSON file was begun.
+    pub(super) offsets_changed: AtomicBool,
+    pub(super) dialect: Dialect,
+    /// The generation that is appended to, and until when the next one waits, in milliseconds of the interval clock.
+    generation: AtomicU64,
+    rest_until_ms: AtomicU64,
+    pub(super) tick: Tick,
+}
+
+/// What an open has found of a metadata log, before it changes anything.
+pub struct FoundLog(Option<Found>);
+
+thread_local! {
+    static FRAME: RefCell<Frame> = RefCell::default();
+}
+
+/// What the log alone says; what of it cannot be read is told in `notes`.
+pub fn read_log(files: &StoreFiles, notes: &mut Vec<String>) -> Result<State, StoreError> {
+    Ok(look(files, notes)?.unwrap_or_default().0)
+}
+
+/// What is known of a store whose metadata nobody changes here. What of it cannot be read is told in `notes` and counts
+/// as missing.
+pub fn read_state(files: &StoreFiles, notes: &mut Vec<String>) -> Result<State, StoreError> {
+    let (mut state, lost) = look(files, notes)?.unwrap_or_default();
+    import(files, &mut state, lost, &mut |error| noted(notes, &error))?;
+    Ok(state)
+}
+
+/// As [`read_state`], for who must not take something for missing: a file that the system does not hand out is an error.
+pub fn read_state_strictly(files: &StoreFiles) -> Result<State, StoreError> {
+    let (mut state, lost) = look(files, &mut Vec::new())?.unwrap_or_default();
+    let fails = |error| if matches!(error, StoreError::Corrupt { .. }) { Ok(()) } else { Err(error) };
+    import(files, &mut state, lost, &mut { fails })?;
+    Ok(state)
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "others answer with an error here")]
+fn noted(notes: &mut Vec<String>, error: &StoreError) -> Result<(), StoreError> {
+    notes.push(error.to_string());
+    Ok(())
+}
+
+impl MetaLog {
+    /// What there is of the metadata of the store at `files`, which nobody else writes. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] where the log is damaged, unless `mode` gives up what follows.
+    pub fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<FoundLog, StoreError> {
+        find(files, mode).map(FoundLog)
+    }
+
+    /// The metadata of the store at `files`: recovers the log that was found, and takes over what brokers wrote. What a
+    /// person should know of that is added to `notes`.
+    pub fn open(files: &StoreFiles, found: FoundLog, notes: &mut Vec<String>) -> Result<Self, StoreError> {
+        let found = found.0.map(|found| recover(files, found, notes)).transpose()?;
+        let lost = found.as_ref().is_some_and(|found| found.damage.is_some());
+        let (mut state, generation, tail) = match found {
+            None => (State::default(), 0, Tail::new(files, Place(0))),
+            Some(found) if found.end < found.head.tail_start => {
+                (found.state, found.head.generation, Tail::new(files, found.place))
+            }
+            Some(found) => {
+                // What no frame says to be synced, though it is now, the next one says.
+                let said = if found.synced < found.changed { found.synced } else { found.place };
+                let front = Front {
+                    path: found.path,
+                    file: found.file,
+                    tail_start: found.head.tail_start,
+                    at: found.end,
+                    place: found.place.0,
+                    marked: said.0,
+                    settled: said.0,
+                    room: None,
+                };
+                (found.state, found.head.generation, Tail::going_on(files, front))
+            }
+        };
+        let imported = import(files, &mut state, lost, &mut |error| noted(notes, &error))?;
+        let log = Self::of(files, state, generation, tail);
+        if lost || (imported && log.tail.is_ready()) {
+            // In one step, whatever it is.
+            log.next_generation()?;
+        }
+        Ok(log)
+    }
+
+    fn of(files: &StoreFiles, mut state: State, generation: u64, tail: Tail) -> Self {
+        let offsets_changed = state.tables.json(JsonFile::Offsets).changed;
+        let mut progress = ByQueue::default();
+        for (queue, state) in state.progress.iter() {
+            progress.insert(*queue, QueueProgress::new(*queue, state.clone()));
+        }
+        Self {
+            files: files.clone(),
+            names: state.names.into(),
+            tables: state.tables.into(),
+            offsets: state.offsets.into(),
+            progress: progress.into(),
+            tail,
+            chores: Mutex::default(),
+            offsets_changed: offsets_changed.into(),
+            dialect: state.dialect,
+            generation: generation.into(),
+            rest_until_ms: 0.into(),
+            tick: Tick::new(files),
+        }
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(super) fn rested_ms(&self) -> u64 {
+        self.rest_until_ms.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn rest_until(&self, ms: u64, generation: u64) {
+        self.generation.store(generation, Ordering::Release);
+        self.rest_until_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// The number of a topic's name; gives it one when it has none. The topic need not exist.
+    pub fn topic_id(&self, name: &str) -> Result<NameId, StoreError> {
+        self.name_id(name)
+    }
+
+    /// The number of a group's name; gives it one when it has none. The group need not exist.
+    pub fn group_id(&self, name: &str) -> Result<NameId, StoreError> {
+        self.name_id(name)
+    }
+
+    /// The name that `id` stands for.
+    pub fn name(&self, id: NameId) -> Option<Arc<str>> {
+        self.names.read().name(id)
+    }
+
+    /// The key of queue `queue_id` of `topic` for `group`, by their names.
+    pub fn queue_key(&self, group: &str, topic: &str, queue_id: i32) -> Result<QueueKey, StoreError> {
+        Ok(QueueKey { group: self.group_id(group)?, topic: self.topic_id(topic)?, queue_id })
+    }
+
+    fn known_id(&self, name: &str) -> Option<NameId> {
+        self.names.read().id(name)
+    }
+
+    fn name_id(&self, name: &str) -> Result<NameId, StoreError> {
+        if let Some(id) = self.known_id(name) {
+            return Ok(id);
+        }
+        self.ready()?;
+        let mut names = self.names.write();
+        if let Some(id) = names.id(name) {
+            return Ok(id);
+        }
+        let full = || StoreError::Busy { reason: "the metadata log has no number left for a name".into() };
+        let id = names.free().ok_or_else(full)?;
+        self.write(Via::Map, |frame| frame.push(&MetaRecord::Name { id, name }))?;
+        names.insert(id, name.into());
+        Ok(id)
+    }
+
+    /// Appends a frame of what `fill` pushes.
+    pub(super) fn write(&self, via: Via, fill: impl FnOnce(&mut Frame)) -> Result<Place, StoreError> {
+        FRAME.with_borrow_mut(|frame| {
+            frame.clear();
+            fill(frame);
+            self.tail.append(frame.sealed()?, via)
+        })
+    }
+
+    /// Makes the topics, or gives them other configurations, all of them or none. Durable after [`Self::sync`].
+    pub fn put_topics(&self, configs: &[TopicConfig]) -> Result<Place, StoreError> {
+        self.ready()?;
+        let ids = configs.iter().map(|config| self.topic_id(&config.name)).collect::<Result<Vec<_>, _>>()?;
+        let texts: Vec<String> = configs.iter().map(|config| config.to_text(&config.name)).collect();
+        let saved = Saved::Changed;
+        let mut tables = self.tables.lock();
+        let place = self.write(Via::File, |frame| {
+            for (topic, config) in ids.iter().zip(&texts) {
+                frame.push(&MetaRecord::Topic { topic: *topic, saved, config });
+            }
+        })?;
+        for (id, config) in ids.into_iter().zip(configs) {
+            let entry = Entry { id, config: Arc::new(config.clone()), saved };
+            tables.put_topic(config.name.as_str().into(), entry);
+        }
+        Ok(place)
+    }
+
+    /// The configuration of a topic.
+    pub fn topic(&self, name: &str) -> Option<Arc<TopicConfig>> {
+        self.tables.lock().topics.get(name).map(|entry| Arc::clone(&entry.config))
+    }
+
+    /// All topics, by name.
+    pub fn topics(&self) -> Vec<Arc<TopicConfig>> {
+        self.tables.lock().topics.values().map(|entry| Arc::clone(&entry.config)).collect()
+    }
+
+    /// Makes the group, or gives it another configuration. Durable after [`Self::sync`].
+    pub fn put_group(&self, config: &SubscriptionGroup) -> Result<Place, StoreError> {
+        self.ready()?;
+        let group = self.group_id(&config.name)?;
+        let (text, saved) = (config.to_text(&config.name), Saved::Changed);
+        let mut tables = self.tables.lock();
+        let place = self.write(Via::File, |frame| {
+            frame.push(&MetaRecord::Group { group, saved, config: &text });
+        })?;
+        let entry = Entry { id: group, config: Arc::new(config.clone()), saved };
+        tables.put_group(config.name.as_str().into(), entry);
+        Ok(place)
+    }
+
+    /// The configuration of a group.
+    pub fn group(&self, name: &str) -> Option<Arc<SubscriptionGroup>> {
+        self.tables.lock().groups.get(name).map(|entry| Arc::clone(&entry.config))
+    }
+
+    /// The names of all groups, sorted: those that have a configuration, an offset or a progress.
+    pub fn groups(&self) -> Vec<String> {
+        let mut names: BTreeSet<Arc<str>> = self.tables.lock().groups.keys().cloned().collect();
+        let (mut ids, progress) = {
+            let (offsets, progress) = (self.offsets.lock(), self.progress.read());
+            (offsets.groups(), progress.iter().map(|(_, progress)| Arc::clone(progress)).collect::<Vec<_>>())
+        };
+        ids.extend(progress.iter().filter(|known| known.offset().is_some()).map(|known| known.key.group));
+        names.extend(ids.into_iter().filter_map(|id| self.name(id)));
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    /// Removes topics and groups, all of them or none, with the offsets and the progress that groups have in the one and
+    /// that the others have. Durable after [`Self::sync`].
+    pub fn remove(&self, topics: &[&str], groups: &[&str]) -> Result<Place, StoreError> {
+        self.ready()?;
+        let ids = |names: &[&str]| names.iter().map(|name| self.name_id(name)).collect::<Result<Vec<_>, _>>();
+        let (topic_ids, group_ids) = (ids(topics)?, ids(groups)?);
+        let mut tables = self.tables.lock();
+        let mut offsets = self.offsets.lock();
+        let mut progress = self.progress.write();
+        let of_topics = topic_ids.iter().flat_map(|topic| progress.remove_topic(*topic)).collect::<Vec<_>>();
+        let of_groups = group_ids.iter().flat_map(|group| progress.remove_group(*group)).collect::<Vec<_>>();
+        let held: Vec<_> = of_topics.into_iter().chain(of_groups).map(|(_, progress)| progress).collect();
+        // Nobody changes what is removed from here on.
+        let mut kept: Vec<_> = held.iter().map(|progress| progress.state.lock()).collect();
+        let written = self.write(Via::File, |frame| {
+            for topic in &topic_ids {
+                frame.push(&MetaRecord::TopicRemoved { topic: *topic });
+            }
+            for group in &group_ids {
+                frame.push(&MetaRecord::GroupRemoved { group: *group });
+            }
+        });
+        if written.is_err() {
+            for held in &held {
+                progress.insert(held.key, Arc::clone(held));
+            }
+            return written;
+        }
+        for kept in &mut kept {
+            kept.removed = true;
+        }
+        for (name, id) in topics.iter().zip(topic_ids) {
+            tables.remove_topic((*name).into(), id);
+            offsets.remove_topic(id);
+        }
+        for (name, id) in groups.iter().zip(group_ids) {
+            tables.remove_group(name);
+            offsets.remove_group(id);
+        }
+        self.offsets_changed.store(true, Ordering::Release);
+        written
+    }
+
+    /// Removes a group, with its offsets and its progress; `None` when nothing is known of it. Durable after
+    /// [`Self::sync`].
+    pub fn remove_group(&self, name: &str) -> Result<Option<Place>, StoreError> {
+        let Some(id) = self.known_id(name) else { return Ok(None) };
+        let is_known = self.group(name).is_some()
+            || self.offsets.lock().of_group(id).next().is_some()
+            || self.progress.read().of_group(id).next().is_some();
+        if is_known { self.remove(&[], &[name]).map(Some) } else { Ok(None) }
+    }
+
+    /// Topics that were removed and not made again, of those that `is_there` knows, because their queues are: others
+    /// need not be remembered.
+    pub fn removed_topics(&self, is_there: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
+        let mut tables = self.tables.lock();
+        tables.removed.retain(|name, _| is_there(name));
+        tables.removed.keys().cloned().collect()
+    }
+
+    /// The next offset that `queue.group` consumes from the queue; `None` when it never committed one. Where it
+    /// consumes the queue message by message: [`Progress::committed`].
+    pub fn offset(&self, queue: QueueKey) -> Option<i64> {
+        let progress = {
+            let (offsets, progress) = (self.offsets.lock(), self.progress.read());
+            match progress.get(queue) {
+                None => return offsets.get(queue).copied(),
+                Some(progress) => Arc::clone(progress),
+            }
+        };
+        progress.offset()
+    }
+
+    /// The offsets of a group, as [`Self::offset`] has them, by topic and queue.
+    pub fn offsets(&self, group: NameId) -> Vec<OffsetChange> {
+        let change = |queue: QueueKey, offset| OffsetChange { queue, offset };
+        let (mut found, progress): (Vec<_>, Vec<_>) = {
+            let (offsets, progress) = (self.offsets.lock(), self.progress.read());
+            (
+                offsets.of_group(group).map(|(queue, offset)| change(*queue, *offset)).collect(),
+                progress.of_group(group).map(|(_, progress)| Arc::clone(progress)).collect(),
+            )
+        };
+        found.extend(progress.iter().filter_map(|progress| Some(change(progress.key, progress.offset()?))));
+        found.sort_unstable_by_key(|change| change.queue);
+        found
+    }
+
+    /// Stores offsets, all of them or none. In the page cache when this returns; durable with the next tick, or
+    /// after [`Self::sync`] of the answer. Of a queue that the group consumes message by message, this is
+    /// [`ProgressRecord::Moved`].
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] for an offset below 0; nothing is changed then.
+    pub fn commit(&self, changes: &[OffsetChange]) -> Result<Place, StoreError> {
+        self.commit_by(changes, Via::Map)
+    }
+
+    /// As [`Self::commit`], and durable when it returns.
+    pub fn commit_durable(&self, changes: &[OffsetChange]) -> Result<(), StoreError> {
+        let place = self.commit_by(changes, Via::File)?;
+        self.sync(place)
+    }
+
+    fn commit_by(&self, changes: &[OffsetChange], via: Via) -> Result<Place, StoreError> {
+        if let Some(change) = changes.iter().find(|change| change.offset < 0) {
+            return Err(StoreError::Refused { reason: format!("offset {} is below 0", change.offset) });
+        }
+        if changes.is_empty() {
+            return Ok(self.place());
+        }
+        self.ready()?;
+        let mut offsets = self.offsets.lock();
+        // Those of which there is a progress are its; several of them are locked by who holds the offsets alone.
+        let held: BTreeMap<QueueKey, Arc<QueueProgress>> = {
+            let all = self.progress.read();
+            let known = |change: &OffsetChange| Some((change.queue, Arc::clone(all.get(change.queue)?)));
+            changes.iter().filter_map(known).collect()
+        };
+        let mut kept: BTreeMap<QueueKey, _> =
+            held.iter().map(|(queue, progress)| (*queue, progress.state.lock())).collect();
+        let place = self.write(via, |frame| {
+            for OffsetChange { queue, offset } in changes.iter().copied() {
+                if kept.contains_key(&queue) {
+                    frame.push(&MetaRecord::Progress { queue, record: ProgressRecord::Moved { to: offset } });
+                } else {
+                    frame.push(&MetaRecord::Offset(OffsetChange { queue, offset }));
+                }
+            }
+        })?;
+        for OffsetChange { queue, offset } in changes.iter().copied() {
+            match kept.get_mut(&queue) {
+                Some(kept) => kept.progress.apply(&ProgressRecord::Moved { to: offset }),
+                None => offsets.insert(queue, offset),
+            }
+        }
+        self.offsets_changed.store(true, Ordering::Release);
+        Ok(place)
+    }
+
+    /// What a group knows of a queue, made when it is missing, with everything never leased and the first message
+    /// at the offset that the group has, or at 0: a new group that begins elsewhere appends [`ProgressRecord::Moved`].
+    /// The same object for everybody, until its topic or group is removed.
+    pub fn progress(&self, queue: QueueKey) -> Arc<QueueProgress> {
+        if let Some(progress) = self.known_progress(queue) {
+            return progress;
+        }
+        let mut offsets = self.offsets.lock();
+        let mut all = self.progress.write();
+        let make = || QueueProgress::new(queue, Progress::of(offsets.remove_queue(queue)));
+        Arc::clone(all.get_or_insert_with(queue, make))
+    }
+
+    /// What a group knows of a queue, if it ever leased from it.
+    pub fn known_progress(&self, queue: QueueKey) -> Option<Arc<QueueProgress>> {
+        self.progress.read().get(queue).cloned()
+    }
+
+    /// What a group knows of all queues, by topic and queue.
+    pub fn progress_of(&self, group: NameId) -> Vec<Arc<QueueProgress>> {
+        self.progress.read().of_group(group).map(|(_, progress)| Arc::clone(progress)).collect()
+    }
+
+    /// Logs `records` as one frame and applies them. In the page cache when this returns; durable with the next tick,
+    /// or after [`Self::sync`] of the answer.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] when one does not fit the state, or the topic or the group was removed; nothing is
+    /// changed then.
+    pub fn append_progress(
+        &self,
+        progress: &QueueProgress,
+        records: &[ProgressRecord],
+    ) -> Result<Place, StoreError> {
+        let ((), place) = self.change_progress(progress, |_, wanted| wanted.extend_from_slice(records))?;
+        Ok(place)
+    }
+
+    /// Has `decide` look at the state and push what is to change, then logs that as one frame and applies it; nobody
+    /// else changes the state in between. `decide` must not call into the log. Where it pushes nothing, nothing is
+    /// logged.
+    ///
+    /// # Errors
+    /// As [`Self::append_progress`].
+    pub fn change_progress<T>(
+        &self,
+        progress: &QueueProgress,
+        decide: impl FnOnce(&Progress, &mut Vec<ProgressRecord>) -> T,
+    ) -> Result<(T, Place), StoreError> {
+        self.ready()?;
+        let mut kept = progress.state.lock();
+        let kept = &mut *kept;
+        if kept.removed {
+            let reason = "the topic or the group was removed meanwhile".to_owned();
+            return Err(StoreError::Refused { reason });
+        }
+        kept.records.clear();
+        let answer = decide(&kept.progress, &mut kept.records);
+        if kept.records.is_empty() {
+            return Ok((answer, self.place()));
+        }
+        let refused = |refused: super::Refused| StoreError::Refused { reason: refused.to_string() };
+        kept.progress.check(&kept.records).map_err(refused)?;
+        let queue = progress.key;
+        let place = self.write(Via::Map, |frame| {
+            kept.records
+                .iter()
+                .for_each(|record| frame.push(&MetaRecord::Progress { queue, record: *record }));
+        })?;
+        let before = kept.progress.offset();
+        kept.records.iter().for_each(|record| kept.progress.apply(record));
+        if kept.progress.offset() != before && !self.offsets_changed.load(Ordering::Acquire) {
+            self.offsets_changed.store(true, Ordering::Release);
+        }
+        Ok((answer, place))
+    }
+
+    /// Forgets what a group knows of a queue from `max` on and below `min`, the bounds that the queue has, and durably
+    /// so: new messages take the offsets from `max` on. An open did so for the ends of all queues.
+    pub fn clamp_progress(&self, progress: &QueueProgress, min: i64, max: i64) -> Result<(), StoreError> {
+        let (changed, place) = self.change_progress(progress, |state, records| {
+            let exceeds = state.exceeds(min, max);
+            if exceeds {
+                records.push(ProgressRecord::Clamped { min, max });
+            }
+            exceeds
+        })?;
+        if changed { self.sync(place) } else { Ok(()) }
+    }
+
+    /// Sets back offsets and progress that are beyond the ends of their queues, as `end` knows them: the log lost its
+    /// end, and new messages will take these offsets. Durable when this returns; says how many there were.
+    pub fn clamp_to(&self, end: impl Fn(&str, i32) -> i64) -> Result<u64, StoreError> {
+        let end_of = |queue: &QueueKey| self.name(queue.topic).map_or(0, |topic| end(&topic, queue.queue_id));
+        let beyond = |(queue, offset): (&QueueKey, &i64)| {
+            let end = end_of(queue);
+            (*offset > end).then_some(OffsetChange { queue: *queue, offset: end })
+        };
+        let changes: Vec<OffsetChange> = self.offsets.lock().iter().filter_map(beyond).collect();
+        let mut count = changes.len() as u64;
+        let all: Vec<Arc<QueueProgress>> =
+            self.progress.read().iter().map(|(_, progress)| Arc::clone(progress)).collect();
+        if !self.tail.is_ready() {
+            // Nothing is on the disk that could be wrong.
+            let mut offsets = self.offsets.lock();
+            for change in &changes {
+                offsets.insert(change.queue, change.offset);
+            }
+            return Ok(count);
+        }
+        for changes in changes.chunks(1 << 16) {
+            self.commit(changes)?;
+        }
+        for progress in all {
+            let max = end_of(&progress.key);
+            let ((), _) = self.change_progress(&progress, |state, records| {
+                if state.exceeds(0, max) {
+                    count += 1;
+                    records.push(ProgressRecord::Clamped { min: 0, max });
+                }
+            })?;
+        }
+        if count > 0 {
+            self.sync(self.place())?;
+        }
+        Ok(count)
+    }
+
+    /// The place behind everything that was appended.
+    pub fn place(&self) -> Place {
+        self.tail.place()
+    }
+
+    /// Returns once everything before `place` is durable; one sync serves all who wait.
+    pub fn sync(&self, place: Place) -> Result<(), StoreError> {
+        self.tail.sync(place)
+    }
+
+    /// Has `tell` called with the stage and the cause when the log stops for good: the store stops with it. It must
+    /// not call into the log.
+    pub fn on_stop(&self, tell: impl Fn(&'static str, &str) + Send + Sync + 'static) {
+        self.tail.on_stop(Box::new(tell));
+    }
+
+    /// Whether something was appended that no sync covers yet.
+    pub fn is_dirty(&self) -> bool {
+        self.tail.durable() < self.place()
+    }
+
+    /// The last step of a close: the JSON files as everything is, everything durable. Nothing can be appended
+    /// afterwards.
+    pub fn close(&self) -> Result<(), StoreError> {
+        let exported = self.export_json();
+        let closed = self.tail.close();
+        exported.and(closed)
+    }
+}

@@ -1,0 +1,57 @@
+//! Where a group stands in a queue, asked by names that may stand for nothing: numbers are not given out for it.
+
+use super::log::MetaLog;
+use super::progress::Progress;
+use super::record::{NameId, QueueKey};
+use super::state::State;
+
+/// Where a group stands in a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Its offset, which everything below it is finished or was handed out by a broker; `None` where it has none.
+    pub offset: Option<i64>,
+    /// See [`ProgressRecord::TookOver`](super::ProgressRecord::TookOver).
+    pub taken_over: i64,
+}
+
+impl State {
+    /// Where `group` stands in a queue.
+    pub fn standing(&self, group: &str, topic: &str, queue_id: i32) -> Standing {
+        let id = |name| self.names.id(name);
+        let Some(queue) = key(id(group), id(topic), queue_id) else { return Standing::default() };
+        let taken_over = self.progress.get(queue).map_or(0, Progress::taken_over);
+        Standing { offset: self.offset(queue), taken_over }
+    }
+}
+
+impl State {
+    /// What `group` knows of a queue; `None` where it was never there.
+    pub fn known_of(&self, group: &str, topic: &str, queue_id: i32) -> Option<Progress> {
+        let id = |name| self.names.id(name);
+        let queue = key(id(group), id(topic), queue_id)?;
+        let known = self.progress.get(queue).cloned();
+        known.or_else(|| self.offset(queue).map(Progress::starting_at))
+    }
+}
+
+impl MetaLog {
+    /// What `group` knows of a queue; `None` where it was never there.
+    pub fn known_of(&self, group: &str, topic: &str, queue_id: i32) -> Option<Progress> {
+        let id = |name| self.names.read().id(name);
+        let queue = key(id(group), id(topic), queue_id)?;
+        let known = self.known_progress(queue).map(|progress| Progress::clone(&progress.lock()));
+        known.or_else(|| self.offset(queue).map(Progress::starting_at))
+    }
+
+    /// Where `group` stands in a queue.
+    pub fn standing(&self, group: &str, topic: &str, queue_id: i32) -> Standing {
+        let id = |name| self.names.read().id(name);
+        let Some(queue) = key(id(group), id(topic), queue_id) else { return Standing::default() };
+        let taken_over = self.known_progress(queue).map_or(0, |progress| progress.lock().taken_over());
+        Standing { offset: self.offset(queue), taken_over }
+    }
+}
+
+fn key(group: Option<NameId>, topic: Option<NameId>, queue_id: i32) -> Option<QueueKey> {
+    Some(QueueKey { group: group?, topic: topic?, queue_id })
+}

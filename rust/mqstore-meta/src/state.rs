@@ -1,0 +1,518 @@
+//! The state that the records of the metadata log lead to.
+//!
+//! While an open replays the log, one [`State`] has everything; afterwards each part of it has its own lock.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use mqstore_format::json::{
+    ConsumerOffsets, Dialect, QueueOffsets, SubscriptionGroup, TopicConfig, TopicTable,
+};
+use mqstore_io::sync::{Mutex, MutexGuard};
+
+use super::progress::{Progress, ProgressRecord};
+use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place, QueueKey, Saved, Stamp};
+
+/// Names and their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    ids: HashMap<Arc<str>, NameId, RandomState>,
+    texts: HashMap<NameId, Arc<str>, RandomState>,
+    next: u32,
+}
+
+impl Names {
+    pub(super) fn id(&self, name: &str) -> Option<NameId> {
+        self.ids.get(name).copied()
+    }
+
+    pub(super) fn name(&self, id: NameId) -> Option<Arc<str>> {
+        self.texts.get(&id).cloned()
+    }
+
+    /// The number that the next new name gets; `None` when there are no more.
+    pub(super) fn free(&self) -> Option<NameId> {
+        (self.next < u32::MAX).then_some(NameId(self.next))
+    }
+
+    pub(super) fn insert(&mut self, id: NameId, name: Arc<str>) {
+        self.next = self.next.max(id.0.saturating_add(1));
+        self.ids.insert(Arc::clone(&name), id);
+        self.texts.insert(id, name);
+    }
+
+    /// All of them, and the number that no name has had yet.
+    pub(super) fn all(&self) -> (Vec<(NameId, Arc<str>)>, NameId) {
+        let mut all: Vec<_> = self.texts.iter().map(|(id, name)| (*id, Arc::clone(name))).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        (all, NameId(self.next))
+    }
+
+    fn keep(&mut self, used: &HashSet<NameId, RandomState>) {
+        self.texts.retain(|id, _| used.contains(id));
+        self.ids.retain(|_, id| used.contains(id));
+    }
+}
+
+/// One entry of a table.
+#[derive(Debug)]
+pub(super) struct Entry<T> {
+    pub(super) id: NameId,
+    pub(super) config: Arc<T>,
+    pub(super) saved: Saved,
+}
+
+impl<T> Clone for Entry<T> {
+    fn clone(&self) -> Self {
+        Self { config: Arc::clone(&self.config), ..*self }
+    }
+}
+
+/// What is known of one JSON file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct JsonState {
+    /// The file that is there, as it was written or read last.
+    pub(super) known: Option<Stamp>,
+    /// The one that was to replace it.
+    pub(super) intended: Option<Stamp>,
+    /// Whether something changed that is in neither.
+    pub(super) changed: bool,
+    /// Whether one was begun and is not known to be there.
+    pub(super) begun: bool,
+}
+
+/// Topics and groups by name, and what is known of the JSON files.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    pub(super) topics: BTreeMap<Arc<str>, Entry<TopicConfig>>,
+    pub(super) groups: BTreeMap<Arc<str>, Entry<SubscriptionGroup>>,
+    /// Topics that were removed and not made again: their queues are still there.
+    pub(super) removed: BTreeMap<Arc<str>, NameId>,
+    json: [JsonState; 3],
+}
+
+impl Tables {
+    pub(super) fn put_topic(&mut self, name: Arc<str>, entry: Entry<TopicConfig>) {
+        self.json(JsonFile::Topics).changed |= entry.saved == Saved::Changed;
+        self.removed.remove(&name);
+        self.topics.insert(name, entry);
+    }
+
+    pub(super) fn remove_topic(&mut self, name: Arc<str>, id: NameId) {
+        self.json(JsonFile::Topics).changed = true;
+        self.topics.remove(&name);
+        self.removed.insert(name, id);
+    }
+
+    pub(super) fn put_group(&mut self, name: Arc<str>, entry: Entry<SubscriptionGroup>) {
+        self.json(JsonFile::Groups).changed |= entry.saved == Saved::Changed;
+        self.groups.insert(name, entry);
+    }
+
+    pub(super) fn remove_group(&mut self, name: &str) {
+        self.json(JsonFile::Groups).changed = true;
+        self.groups.remove(name);
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "as many places as there are files")]
+    pub(super) fn json(&mut self, file: JsonFile) -> &mut JsonState {
+        &mut self.json[file as usize]
+    }
+
+    /// What was changed so far goes into the file that is made now.
+    pub(super) fn begin_json(&mut self, file: JsonFile) {
+        *self.json(file) = JsonState { changed: false, begun: true, ..*self.json(file) };
+        self.pass(file, Saved::Changed, Saved::BeingWritten);
+    }
+
+    /// The file is there as `stamp` says.
+    pub(super) fn know_json(&mut self, file: JsonFile, stamp: Stamp) {
+        *self.json(file) = JsonState { known: Some(stamp), intended: None, begun: false, ..*self.json(file) };
+        self.pass(file, Saved::BeingWritten, Saved::Written);
+    }
+
+    fn pass(&mut self, file: JsonFile, from: Saved, to: Saved) {
+        let pass = |saved: &mut Saved| {
+            if *saved == from {
+                *saved = to;
+            }
+        };
+        match file {
+            JsonFile::Topics => self.topics.values_mut().for_each(|entry| pass(&mut entry.saved)),
+            JsonFile::Groups => self.groups.values_mut().for_each(|entry| pass(&mut entry.saved)),
+            JsonFile::Offsets => {}
+        }
+    }
+}
+
+/// Something for each queue of each group, found by either.
+#[derive(Debug)]
+pub(super) struct ByQueue<T> {
+    all: BTreeMap<QueueKey, T>,
+    /// Which groups have something of a topic.
+    of_topics: BTreeSet<(NameId, NameId)>,
+}
+
+impl<T> Default for ByQueue<T> {
+    fn default() -> Self {
+        Self { all: BTreeMap::new(), of_topics: BTreeSet::new() }
+    }
+}
+
+impl<T> ByQueue<T> {
+    pub(super) fn get(&self, queue: QueueKey) -> Option<&T> {
+        self.all.get(&queue)
+    }
+
+    pub(super) fn insert(&mut self, queue: QueueKey, value: T) {
+        if self.all.insert(queue, value).is_none() {
+            self.of_topics.insert((queue.topic, queue.group));
+        }
+    }
+
+    pub(super) fn get_or_insert_with(&mut self, queue: QueueKey, make: impl FnOnce() -> T) -> &mut T {
+        self.all.entry(queue).or_insert_with(|| {
+            self.of_topics.insert((queue.topic, queue.group));
+            make()
+        })
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&QueueKey, &T)> {
+        self.all.iter()
+    }
+
+    pub(super) fn contains(&self, queue: QueueKey) -> bool {
+        self.all.contains_key(&queue)
+    }
+
+    /// The groups that have something.
+    pub(super) fn groups(&self) -> Vec<NameId> {
+        let mut groups = Vec::new();
+        let mut from = NameId(0);
+        while let Some((queue, _)) = self.all.range(first_of(from, NameId(0))..).next() {
+            groups.push(queue.group);
+            let Some(next) = queue.group.0.checked_add(1) else { break };
+            from = NameId(next);
+        }
+        groups
+    }
+
+    pub(super) fn of_group(&self, group: NameId) -> impl Iterator<Item = (&QueueKey, &T)> {
+        self.all.range(first_of(group, NameId(0))..=last_of(group, NameId(u32::MAX)))
+    }
+
+    /// Up to `most` entries behind `last`, in their order.
+    pub(super) fn behind(&self, last: Option<QueueKey>, most: usize) -> Vec<(QueueKey, T)>
+    where
+        T: Clone,
+    {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = last.map_or(Unbounded, Excluded);
+        self.all.range((from, Unbounded)).take(most).map(|(queue, value)| (*queue, value.clone())).collect()
+    }
+
+    /// Takes out what all groups have of a topic.
+    pub(super) fn remove_topic(&mut self, topic: NameId) -> Vec<(QueueKey, T)> {
+        let range = (topic, NameId(0))..=(topic, NameId(u32::MAX));
+        let groups: Vec<NameId> = self.of_topics.range(range).map(|(_, group)| *group).collect();
+        groups.into_iter().flat_map(|group| self.remove(group, topic, topic)).collect()
+    }
+
+    /// Takes out what a group has of all topics.
+    pub(super) fn remove_group(&mut self, group: NameId) -> Vec<(QueueKey, T)> {
+        self.remove(group, NameId(0), NameId(u32::MAX))
+    }
+
+    pub(super) fn remove_queue(&mut self, queue: QueueKey) -> Option<T> {
+        let taken = self.all.remove(&queue)?;
+        let QueueKey { group, topic, .. } = queue;
+        if self.all.range(first_of(group, topic)..=last_of(group, topic)).next().is_none() {
+            self.of_topics.remove(&(topic, group));
+        }
+        Some(taken)
+    }
+
+    fn remove(&mut self, group: NameId, first: NameId, last: NameId) -> Vec<(QueueKey, T)> {
+        let range = first_of(group, first)..=last_of(group, last);
+        let queues: Vec<QueueKey> = self.all.range(range).map(|(queue, _)| *queue).collect();
+        let taken = queues.into_iter().filter_map(|queue| {
+            self.of_topics.remove(&(queue.topic, queue.group));
+            self.all.remove_entry(&queue)
+        });
+        taken.collect()
+    }
+}
+
+fn first_of(group: NameId, topic: NameId) -> QueueKey {
+    QueueKey { group, topic, queue_id: i32::MIN }
+}
+
+fn last_of(group: NameId, topic: NameId) -> QueueKey {
+    QueueKey { group, topic, queue_id: i32::MAX }
+}
+
+/// The [`Progress`] of one group in one queue, which several threads may hold.
+///
+/// It changes by [`MetaLog::append_progress`](super::MetaLog::append_progress) and
+/// [`MetaLog::change_progress`](super::MetaLog::change_progress) alone.
+#[derive(Debug)]
+pub struct QueueProgress {
+    pub(super) key: QueueKey,
+    pub(super) state: Mutex<Kept>,
+}
+
+/// What is behind the lock of a [`QueueProgress`].
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) progress: Progress,
+    /// Its topic or its group was removed: nothing may be appended any more.
+    pub(super) removed: bool,
+    /// The records of the change that is being made, so that making one allocates nothing.
+    pub(super) records: Vec<ProgressRecord>,
+}
+
+impl QueueProgress {
+    pub(super) fn new(key: QueueKey, progress: Progress) -> Arc<Self> {
+        Arc::new(Self { key, state: Mutex::new(Kept { progress, ..Kept::default() }) })
+    }
+
+    /// Whose progress, in which queue.
+    pub fn queue(&self) -> QueueKey {
+        self.key
+    }
+
+    /// The offset that the group has here; `None` where it has none, or its topic or itself was removed.
+    pub(super) fn offset(&self) -> Option<i64> {
+        let kept = self.state.lock();
+        kept.progress.offset().filter(|_| !kept.removed)
+    }
+
+    /// The state, to look at; changes wait as long as the answer is held, and who holds it must not call into the log.
+    pub fn lock(&self) -> ProgressView<'_> {
+        ProgressView(self.state.lock())
+    }
+}
+
+/// A look at a [`Progress`], which does not change meanwhile.
+#[derive(Debug)]
+pub struct ProgressView<'a>(MutexGuard<'a, Kept>);
+
+impl std::ops::Deref for ProgressView<'_> {
+    type Target = Progress;
+
+    fn deref(&self) -> &Progress {
+        &self.0.progress
+    }
+}
+
+/// Everything, while the log is replayed.
+#[derive(Debug, Default)]
+pub struct State {
+    pub(super) names: Names,
+    pub(super) tables: Tables,
+    /// The offsets of groups in queues of which they have no progress: where they have, it is what counts.
+    pub(super) offsets: ByQueue<i64>,
+    pub(super) progress: ByQueue<Progress>,
+    /// Everything before this place was synced.
+    pub(super) synced: Place,
+    /// How the JSON files of the directory are laid out.
+    pub(super) dialect: Dialect,
+    /// Where each progress was kept: what was appended before that is in it.
+    kept_at: HashMap<QueueKey, Place, RandomState>,
+    kept_last: Option<QueueKey>,
+}
+
+/// Topics and groups by name.
+#[derive(Debug, Default)]
+pub struct Listed {
+    /// The topics, as their JSON file has them.
+    pub table: TopicTable,
+    /// Topics that were removed; their queues may still be there.
+    pub removed: BTreeSet<String>,
+    /// The groups, sorted.
+    pub groups: Vec<String>,
+}
+
+/// Why a record cannot follow those before it.
+const NO_NAME: &str = "a record uses a number that stands for no name";
+const NO_CONFIG: &str = "a topic or group has a configuration that does not parse";
+const NO_PROGRESS: &str = "a kept progress does not hold together";
+
+impl State {
+    /// Makes the changes of a frame that was appended at `place`; whether there are any.
+    pub(super) fn apply_frame(&mut self, mut records: &[u8], place: Place) -> Result<bool, &'static str> {
+        let mut decoded = Vec::new();
+        while !records.is_empty() {
+            decoded.push(MetaRecord::decode(&mut records).ok_or("a record does not decode")?);
+        }
+        decoded.iter().try_for_each(|record| self.apply(record, place))?;
+        Ok(decoded.iter().any(|record| !matches!(record, MetaRecord::Synced { .. })))
+    }
+
+    fn apply(&mut self, record: &MetaRecord<'_>, place: Place) -> Result<(), &'static str> {
+        match *record {
+            MetaRecord::Name { id, name } => self.names.insert(id, name.into()),
+            MetaRecord::NextId { id } => self.names.next = self.names.next.max(id),
+            MetaRecord::Topic { topic, saved, config } => {
+                let name = self.name(topic)?;
+                let config = TopicConfig::parse(&name, config.as_bytes()).map_err(|_| NO_CONFIG)?;
+                self.tables.put_topic(name, Entry { id: topic, config: Arc::new(config), saved });
+            }
+            MetaRecord::TopicRemoved { topic } => {
+                let name = self.name(topic)?;
+                self.tables.remove_topic(name, topic);
+                self.offsets.remove_topic(topic);
+                let gone = self.progress.remove_topic(topic);
+                self.keep_later(gone, place);
+                self.tables.json(JsonFile::Offsets).changed = true;
+            }
+            MetaRecord::Group { group, saved, config } => {
+                let name = self.name(group)?;
+                let config = SubscriptionGroup::parse(&name, config.as_bytes()).map_err(|_| NO_CONFIG)?;
+                self.tables.put_group(name, Entry { id: group, config: Arc::new(config), saved });
+            }
+            MetaRecord::GroupRemoved { group } => {
+                let name = self.name(group)?;
+                self.tables.remove_group(&name);
+                self.offsets.remove_group(group);
+                let gone = self.progress.remove_group(group);
+                self.keep_later(gone, place);
+                self.tables.json(JsonFile::Offsets).changed = true;
+            }
+            MetaRecord::Offset(OffsetChange { queue, offset }) => {
+                self.check_queue(queue)?;
+                if !self.progress.contains(queue) {
+                    self.offsets.insert(queue, offset);
+                }
+                self.tables.json(JsonFile::Offsets).changed = true;
+            }
+            MetaRecord::JsonBegun { file } => self.tables.begin_json(file),
+            MetaRecord::JsonIntended { file, stamp } => self.tables.json(file).intended = Some(stamp),
+            MetaRecord::JsonKnown { file, stamp } => self.tables.know_json(file, stamp),
+            MetaRecord::JsonChanged { file, changed } => self.tables.json(file).changed = changed,
+            MetaRecord::Synced { place } => self.synced = self.synced.max(place),
+            MetaRecord::Progress { queue, record } => {
+                self.check_queue(queue)?;
+                if self.kept_at.get(&queue).is_none_or(|kept| place >= *kept) {
+                    self.apply_progress(queue, &record);
+                }
+            }
+            MetaRecord::Kept { queue, place, committed, next } => {
+                self.check_queue(queue)?;
+                let progress = Progress::between(committed, next).ok_or(NO_PROGRESS)?;
+                self.progress.insert(queue, progress);
+                self.offsets.remove_queue(queue);
+                self.kept_at.insert(queue, place);
+                self.kept_last = Some(queue);
+            }
+            MetaRecord::KeptPart(part) => {
+                let kept = self.kept_last.and_then(|queue| self.progress.all.get_mut(&queue));
+                if !kept.ok_or(NO_PROGRESS)?.restore(&part) {
+                    return Err(NO_PROGRESS);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_progress(&mut self, queue: QueueKey, record: &ProgressRecord) {
+        let offset = self.offsets.remove_queue(queue);
+        let progress = self.progress.get_or_insert_with(queue, || Progress::of(offset));
+        let before = progress.offset();
+        progress.apply(record);
+        self.tables.json(JsonFile::Offsets).changed |= progress.offset() != before;
+    }
+
+    /// Puts back what was kept after it had been removed at `place` and made again.
+    fn keep_later(&mut self, removed: Vec<(QueueKey, Progress)>, place: Place) {
+        for (queue, progress) in removed {
+            if self.kept_at.get(&queue).is_some_and(|kept| place < *kept) {
+                self.progress.insert(queue, progress);
+            }
+        }
+    }
+
+    /// The offset that a group has in a queue.
+    pub(super) fn offset(&self, queue: QueueKey) -> Option<i64> {
+        let progress = self.progress.get(queue).and_then(Progress::offset);
+        progress.or_else(|| self.offsets.get(queue).copied())
+    }
+
+    /// Makes `offset` that of the group, as a broker's file has it.
+    pub(super) fn take_offset(&mut self, queue: QueueKey, offset: i64) {
+        match self.progress.get(queue).map(|progress| progress.brought_to(offset)) {
+            None => self.offsets.insert(queue, offset),
+            Some(record) => record.into_iter().for_each(|record| self.apply_progress(queue, &record)),
+        }
+    }
+
+    fn name(&self, id: NameId) -> Result<Arc<str>, &'static str> {
+        self.names.name(id).ok_or(NO_NAME)
+    }
+
+    fn check_queue(&self, queue: QueueKey) -> Result<(), &'static str> {
+        let known = |id| self.names.texts.contains_key(&id);
+        if known(queue.group) && known(queue.topic) { Ok(()) } else { Err(NO_NAME) }
+    }
+
+    /// Forgets what replaying alone needed, and names that nothing uses any more.
+    pub(super) fn settle(&mut self) {
+        self.kept_at = HashMap::default();
+        self.kept_last = None;
+        let tables = self.tables.topics.values().map(|entry| entry.id);
+        let mut used: HashSet<NameId, RandomState> = tables.collect();
+        used.extend(self.tables.groups.values().map(|entry| entry.id));
+        used.extend(self.tables.removed.values());
+        for (queue, _) in self.offsets.iter() {
+            used.extend([queue.group, queue.topic]);
+        }
+        for (queue, _) in self.progress.iter() {
+            used.extend([queue.group, queue.topic]);
+        }
+        self.names.keep(&used);
+    }
+
+    /// The names of all groups, sorted: those that have a configuration, an offset or a progress.
+    fn groups(&self) -> Vec<String> {
+        let ids = self.offsets.groups().into_iter().chain(self.progress.groups());
+        let names = ids.filter_map(|id| self.names.name(id)).chain(self.tables.groups.keys().cloned());
+        names.collect::<BTreeSet<_>>().iter().map(ToString::to_string).collect()
+    }
+
+    /// What there is, by name.
+    pub fn into_listed(self) -> Listed {
+        let groups = self.groups();
+        let topics = self.tables.topics.into_iter();
+        let topics =
+            topics.map(|(name, entry)| (name.to_string(), Arc::unwrap_or_clone(entry.config))).collect();
+        Listed {
+            table: TopicTable { topics, ..TopicTable::default() },
+            removed: self.tables.removed.into_keys().map(|name| name.to_string()).collect(),
+            groups,
+        }
+    }
+
+    /// The offsets that groups have, by `topic@group`.
+    pub fn into_offsets(self) -> BTreeMap<String, QueueOffsets> {
+        let mut table = ConsumerOffsets::default();
+        let plain = self.offsets.iter().map(|(queue, offset)| (*queue, *offset));
+        let of_progress = self.progress.iter().filter_map(|(queue, state)| Some((*queue, state.offset()?)));
+        for (queue, offset) in plain.chain(of_progress) {
+            if let (Some(topic), Some(group)) = (self.names.name(queue.topic), self.names.name(queue.group)) {
+                table.set(&topic, &group, queue.queue_id, offset);
+            }
+        }
+        table.table
+    }
+
+    /// The number of `name`, given now where it has none; `None` when there are no more.
+    pub(super) fn name_id(&mut self, name: &str) -> Option<NameId> {
+        if let Some(id) = self.names.id(name) {
+            return Some(id);
+        }
+        let id = self.names.free()?;
+        self.names.insert(id, name.into());
+        Some(id)
+    }
+}

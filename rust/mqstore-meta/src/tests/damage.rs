@@ -1,0 +1,181 @@
+//! Files that were cut off or changed: an error or a shorter state, never a panic and never another state.
+
+use mqstore_format::json::SubscriptionGroup;
+use mqstore_io::{SimVfs, Vfs};
+
+use super::{commit, dump, files_on, key, open, open_by, put_topic};
+use crate::log::read_log;
+use crate::{MetaLog, ProgressRecord, find_damage, newest_file};
+use mqstore_base::error::StoreError;
+use mqstore_base::options::RecoveryMode;
+
+/// The bytes of a log with a snapshot and a tail that says what was synced, and the states after each of its frames.
+fn written() -> (Vec<u8>, Vec<String>) {
+    let vfs = SimVfs::default();
+    let files = files_on(&vfs);
+    let log = open(&files);
+    put_topic(&log, "orders", 2);
+    commit(&log, "billing", "orders", 0, 3);
+    let progress = log.progress(key(&log, "workers", "orders", 1));
+    let lease = |offset| ProgressRecord::Leased { offset, until_ms: 30_000, attempt: 1 };
+    log.append_progress(&progress, &[lease(0), lease(1)]).unwrap();
+    let next = || {
+        let _chores = log.chores.lock();
+        log.next_generation().unwrap();
+    };
+    next();
+    let mut states = vec![dump(&log)];
+    let mut step = |change: &dyn Fn(&MetaLog)| {
+        change(&log);
+        states.push(dump(&log));
+    };
+    step(&|log| commit(log, "billing", "orders", 0, 4));
+    step(&|log| {
+        log.append_progress(&progress, &[ProgressRecord::Finished { from: 0, to: 1 }]).unwrap();
+    });
+    log.sync(log.place()).unwrap();
+    step(&|log| put_topic(log, "late", 1));
+    step(&|log| assert!(log.put_group(&SubscriptionGroup::new("billing")).is_ok()));
+    step(&|log| assert!(log.remove(&["orders"], &[]).is_ok()));
+    let bytes = vfs.read_file(&newest_file(&files).unwrap(), 1 << 20).unwrap();
+    let end = log.tail.look(|front| front.at).unwrap() as usize;
+    (bytes[..end].to_vec(), states)
+}
+
+/// A store with `bytes` as its log.
+fn store_with(bytes: &[u8]) -> SimVfs {
+    let vfs = SimVfs::default();
+    let files = files_on(&vfs);
+    vfs.create_dir_all(&files.meta()).unwrap();
+    let file = vfs.create_new(&crate::load::file_of(&files, 2)).unwrap();
+    file.write_all_at(bytes, 0).unwrap();
+    vfs
+}
+
+/// Opens the store in every way; the states that were found.
+fn look(bytes: &[u8], states: &[String], what: &str) -> Option<usize> {
+    let vfs = store_with(bytes);
+    let files = files_on(&vfs);
+    let damaged = find_damage(&files).unwrap().is_some();
+    let mut notes = Vec::new();
+    let read = read_log(&files, &mut notes).unwrap();
+    assert_eq!(damaged, !notes.is_empty(), "{what}");
+    drop(read);
+    let mut found = None;
+    match open_by(&files, RecoveryMode::Strict) {
+        Ok(log) => {
+            assert!(!damaged, "{what}");
+            let state = dump(&log);
+            let at = states.iter().position(|known| *known == state);
+            assert!(at.is_some(), "{what}: a state that there never was\n{state}");
+            found = at;
+            commit(&log, "more", "more", 0, 1);
+            let more = dump(&log);
+            drop(log);
+            assert_eq!(dump(&open(&files)), more, "{what}: it goes on from there");
+        }
+        Err(StoreError::Corrupt { path, .. }) => {
+            assert!(damaged, "{what}");
+            assert_eq!(path, newest_file(&files).unwrap());
+        }
+        Err(error) => panic!("{what}: {error}"),
+    }
+    let vfs = store_with(bytes);
+    let files = files_on(&vfs);
+    let log = open_by(&files, RecoveryMode::Salvage).unwrap();
+    let state = dump(&log);
+    log.close().unwrap();
+    assert_eq!(dump(&open(&files)), state, "{what}: what was saved is whole");
+    assert!(find_damage(&files).unwrap().is_none(), "{what}");
+    if damaged && !bytes.is_empty() {
+        assert_eq!(vfs.list(&files.lost_and_found()).unwrap().len(), 1, "{what}: a copy is kept");
+    }
+    assert_eq!(vfs.violations(), Vec::<String>::new());
+    found
+}
+
+#[test]
+fn every_prefix_is_a_shorter_state_or_an_error() {
+    let (bytes, states) = written();
+    let mut seen = vec![0; states.len()];
+    let mut errors = 0;
+    for len in 0..=bytes.len() {
+        match look(&bytes[..len], &states, &format!("{len} bytes")) {
+            Some(state) => seen[state] += 1,
+            None => errors += 1,
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+    // What lies below the end of the snapshot was synced before the file had its name.
+    assert!(errors > 48, "{errors}");
+}
+
+#[test]
+fn every_changed_byte_is_a_shorter_state_or_an_error() {
+    let (bytes, states) = written();
+    let mut seen = vec![0; states.len()];
+    let mut errors = 0;
+    for at in 0..bytes.len() {
+        for change in [0x01, 0x80, 0xff] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= change;
+            match look(&damaged, &states, &format!("byte {at} changed by {change:#x}")) {
+                Some(state) => seen[state] += 1,
+                None => errors += 1,
+            }
+        }
+    }
+    // Everything below the place that the last frames say was synced is missed.
+    assert_eq!((seen[0], seen[1]), (0, 0), "{seen:?}");
+    assert!(seen[2] > 0 && seen[3] > 0 && errors > 0, "{seen:?}");
+}
+
+#[test]
+fn frames_behind_the_end_do_not_come_back() {
+    let (bytes, states) = written();
+    // The first frame of the tail is lost, those behind it are not.
+    let vfs = store_with(&bytes);
+    let files = files_on(&vfs);
+    let path = newest_file(&files).unwrap();
+    let tail = u64::from_be_bytes(bytes[24..32].try_into().unwrap());
+    let file = vfs.open(&path, mqstore_io::Access::ReadWrite).unwrap();
+    let len = u32::from_be_bytes(bytes[tail as usize + 4..tail as usize + 8].try_into().unwrap());
+    file.write_all_at(&vec![0; len as usize + 8], tail).unwrap();
+    assert!(open_by(&files, RecoveryMode::Strict).is_err(), "it was synced");
+    let log = open_by(&files, RecoveryMode::Salvage).unwrap();
+    assert_eq!(dump(&log), states[0]);
+    commit(&log, "billing", "orders", 0, 9);
+    let now = dump(&log);
+    drop(log);
+    assert_eq!(dump(&open(&files)), now);
+}
+
+#[test]
+fn zeros_and_an_empty_file_are_an_error() {
+    for bytes in [vec![], vec![0; 100], vec![0; 5000]] {
+        let files = files_on(&store_with(&bytes));
+        assert!(matches!(open_by(&files, RecoveryMode::Strict), Err(StoreError::Corrupt { offset: 0, .. })));
+        let log = open_by(&files, RecoveryMode::Salvage).unwrap();
+        put_topic(&log, "new", 1);
+    }
+}
+
+#[test]
+fn what_a_kill_left_counts_as_synced_once_it_was_found_and_closed() {
+    let vfs = SimVfs::default();
+    let files = files_on(&vfs);
+    let log = open(&files);
+    put_topic(&log, "orders", 2);
+    commit(&log, "billing", "orders", 0, 7);
+    let state = dump(&log);
+    // Nobody has synced it.
+    drop(log);
+    let log = open(&files);
+    assert_eq!(dump(&log), state);
+    log.close().unwrap();
+    let path = newest_file(&files).unwrap();
+    let bytes = vfs.read_file(&path, 1 << 20).unwrap();
+    let tail = u64::from_be_bytes(bytes[24..32].try_into().unwrap());
+    vfs.flip(&path, tail + 9, 1).unwrap();
+    assert!(matches!(open_by(&files, RecoveryMode::Strict), Err(StoreError::Corrupt { .. })));
+}

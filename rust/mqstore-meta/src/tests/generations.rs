@@ -1,0 +1,148 @@
+//! New generations while the old one is written, and what a stop leaves of them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_io::sync::{AtomicBool, Ordering};
+use mqstore_io::{ManualClock, OsVfs, SimVfs, SystemClock, Vfs};
+
+use super::{commit, dump, files_on, key, open, put_topic};
+use crate::load::generations;
+use crate::{MetaLog, OffsetChange, ProgressRecord};
+use mqstore_base::files::StoreFiles;
+
+fn next(log: &MetaLog) {
+    let _chores = log.chores.lock();
+    log.next_generation().unwrap();
+}
+
+fn lease(offset: i64) -> ProgressRecord {
+    ProgressRecord::Leased { offset, until_ms: 1_000 + offset, attempt: 1 }
+}
+
+#[test]
+fn a_generation_has_what_the_one_before_had() {
+    let vfs = SimVfs::default();
+    let files = files_on(&vfs);
+    let log = open(&files);
+    for number in 0..3_000 {
+        commit(&log, &format!("g{}", number % 50), &format!("t{}", number % 7), number % 3, number.into());
+    }
+    put_topic(&log, "t1", 3);
+    let progress = log.progress(key(&log, "workers", "t1", 0));
+    let many: Vec<_> = (0..5_000).map(lease).collect();
+    log.append_progress(&progress, &many).unwrap();
+    log.remove(&["t2"], &[]).unwrap();
+    for generation in 2..5 {
+        commit(&log, "g1", "t1", 0, generation);
+        next(&log);
+        assert_eq!(generations(&files).unwrap(), [generation as u64]);
+        let lost = vfs.crash_with(&mut |_| false).unwrap();
+        assert_eq!(dump(&open(&files_on(&lost))), dump(&log));
+    }
+    commit(&log, "g1", "t1", 0, 9);
+    let killed = vfs.kill().unwrap();
+    let again = open(&files_on(&killed));
+    assert_eq!(dump(&again), dump(&log));
+    assert_eq!(again.removed_topics(|_| true), [Arc::from("t2")]);
+    assert_eq!(vfs.violations(), Vec::<String>::new());
+}
+
+#[test]
+fn a_long_tail_makes_one_due() {
+    let vfs = SimVfs::default();
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+    let mut files = files_on(&vfs);
+    files.clock = Arc::clone(&clock) as _;
+    let log = open(&files);
+    let progress = log.progress(key(&log, "g", "t", 0));
+    let mut offset = 0;
+    while log.tail.look(|front| front.at - front.tail_start).unwrap_or(0) <= 1 << 20 {
+        assert!(!log.generation_is_due());
+        let records: Vec<_> = (offset..offset + 1_000).map(lease).collect();
+        log.append_progress(&progress, &records).unwrap();
+        log.append_progress(&progress, &[ProgressRecord::Finished { from: offset, to: offset + 1_000 }])
+            .unwrap();
+        offset += 1_000;
+    }
+    commit(&log, "g", "t", 0, offset);
+    assert!(!log.generation_is_due(), "the last one is not a second old");
+    clock.advance(Duration::from_secs(1));
+    assert!(log.generation_is_due());
+    log.step(0).unwrap();
+    assert!(!log.generation_is_due());
+    assert_eq!(generations(&files).unwrap(), [2]);
+    let len = log.tail.look(|front| front.at).unwrap();
+    assert!(len < 1_000, "{len} bytes");
+    assert_eq!(progress.lock().committed(), offset);
+    assert_eq!(dump(&open(&files_on(&vfs.kill().unwrap()))), dump(&log));
+}
+
+#[test]
+fn an_older_generation_that_a_stop_left_is_removed() {
+    let vfs = SimVfs::default();
+    let files = files_on(&vfs);
+    let log = open(&files);
+    commit(&log, "g", "t", 0, 1);
+    let old = crate::newest_file(&files).unwrap();
+    let bytes = vfs.read_file(&old, 1 << 20).unwrap();
+    next(&log);
+    commit(&log, "g", "t", 0, 2);
+    let now = dump(&log);
+    drop(log);
+    vfs.create_new(&old).unwrap().write_all_at(&bytes, 0).unwrap();
+    assert_eq!(generations(&files).unwrap(), [2, 1]);
+    assert_eq!(dump(&open(&files)), now);
+    assert_eq!(generations(&files).unwrap(), [2]);
+}
+
+/// Threads change everything while generations are made; what an open finds is what was there at the end.
+#[test]
+fn appends_go_on_while_a_generation_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("s");
+    let vfs = Arc::new(OsVfs::new());
+    vfs.create_dir_all(&root.join("mqstore")).unwrap();
+    let files = StoreFiles::new(vfs, Arc::new(SystemClock::new()), Path::new(&root));
+    let log = open(&files);
+    let stop = AtomicBool::new(false);
+    let (log_of_all, stop_of_all) = (&log, &stop);
+    std::thread::scope(|scope| {
+        for thread in 0..3_i64 {
+            scope.spawn(move || {
+                let log = log_of_all;
+                let progress = log.progress(key(log, &format!("w{thread}"), "jobs", 0));
+                let mut round = 0_i64;
+                while !stop_of_all.load(Ordering::Acquire) {
+                    log.append_progress(&progress, &[lease(2 * round), lease(2 * round + 1)]).unwrap();
+                    let done = ProgressRecord::Finished { from: 2 * round, to: 2 * round + 1 };
+                    log.append_progress(&progress, &[done]).unwrap();
+                    if round > 20 {
+                        let old = 2 * (round - 20) + 1;
+                        let done = ProgressRecord::Finished { from: old, to: old + 1 };
+                        log.append_progress(&progress, &[done]).unwrap();
+                    }
+                    let queue = key(log, &format!("c{}", round % 100), "jobs", thread as i32);
+                    log.commit(&[OffsetChange { queue, offset: round }]).unwrap();
+                    if round % 64 == 0 {
+                        put_topic(log, &format!("t{thread}-{}", round % 256), 1 + (round % 9) as i32);
+                        log.remove(&[&format!("t{thread}-{}", (round + 128) % 256)], &[]).unwrap();
+                        log.sync(log.place()).unwrap();
+                    }
+                    round += 1;
+                }
+            });
+        }
+        for _ in 0..20 {
+            next(log_of_all);
+        }
+        stop_of_all.store(true, Ordering::Release);
+    });
+    let before = dump(&log);
+    drop(log);
+    let log = open(&files);
+    assert_eq!(dump(&log), before);
+    log.close().unwrap();
+    assert_eq!(dump(&open(&files)), before);
+}

@@ -1,0 +1,254 @@
+//! A progress against one that keeps every offset by itself.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+
+use crate::{Lease, Progress, ProgressRecord, Waiting};
+
+/// Offsets that the tests use.
+const END: i64 = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offset {
+    Never,
+    Leased(i64, u32),
+    Waiting(i64, u32),
+    DeadLetter(i64),
+    Finished,
+}
+
+#[derive(Clone, Debug)]
+struct Naive {
+    next: i64,
+    offsets: [Offset; END as usize],
+}
+
+impl Naive {
+    fn new() -> Self {
+        Self { next: 0, offsets: [Offset::Never; END as usize] }
+    }
+
+    fn at(&mut self, offset: i64) -> &mut Offset {
+        &mut self.offsets[offset as usize]
+    }
+
+    fn committed(&self) -> i64 {
+        self.offsets.iter().take_while(|offset| **offset == Offset::Finished).count() as i64
+    }
+
+    /// Makes the change, if it fits; whether it did.
+    fn apply(&mut self, record: &ProgressRecord) -> bool {
+        let open = |offset: i64, naive: &mut Self| {
+            (0..naive.next).contains(&offset) && *naive.at(offset) != Offset::Finished
+        };
+        match *record {
+            ProgressRecord::Leased { offset, until_ms, attempt } => {
+                let fits = offset <= self.next
+                    && !matches!(*self.at(offset), Offset::Finished | Offset::DeadLetter(_));
+                if fits {
+                    self.next = self.next.max(offset + 1);
+                    *self.at(offset) = Offset::Leased(until_ms, attempt);
+                }
+                fits
+            }
+            ProgressRecord::Finished { from, to } => {
+                let fits = from < to && from <= self.next;
+                if fits {
+                    (from..to).for_each(|offset| *self.at(offset) = Offset::Finished);
+                    self.next = self.next.max(to);
+                }
+                fits
+            }
+            ProgressRecord::Returned { offset, visible_ms, attempt } => {
+                let fits = open(offset, self);
+                if fits {
+                    *self.at(offset) = Offset::Waiting(visible_ms, attempt);
+                }
+                fits
+            }
+            ProgressRecord::DeadLetter { offset, dlq_offset } => {
+                let fits = open(offset, self);
+                if fits {
+                    *self.at(offset) = Offset::DeadLetter(dlq_offset);
+                }
+                fits
+            }
+            ProgressRecord::Extended { offset, until_ms } => match *self.at(offset) {
+                Offset::Leased(_, attempt) => {
+                    *self.at(offset) = Offset::Leased(until_ms, attempt);
+                    true
+                }
+                _ => false,
+            },
+            ProgressRecord::Moved { to } => {
+                (0..to).for_each(|offset| *self.at(offset) = Offset::Finished);
+                (to..END).for_each(|offset| *self.at(offset) = Offset::Never);
+                self.next = to;
+                true
+            }
+            ProgressRecord::Clamped { min, max } => {
+                if min > max {
+                    return false;
+                }
+                (0..min).for_each(|offset| *self.at(offset) = Offset::Finished);
+                (max..END).for_each(|offset| *self.at(offset) = Offset::Never);
+                self.next = self.next.clamp(min, max);
+                true
+            }
+            ProgressRecord::TookOver { .. } => true,
+        }
+    }
+
+    fn compare(&self, progress: &Progress) {
+        assert_eq!((progress.committed(), progress.next()), (self.committed(), self.next));
+        let mut events = Vec::new();
+        for (offset, state) in (0..).zip(self.offsets) {
+            assert_eq!(progress.is_finished(offset), state == Offset::Finished, "offset {offset}");
+            let lease = progress.lease(offset).map(|Lease { until_ms, attempt, .. }| (until_ms, attempt));
+            let waiting =
+                progress.waiting(offset).map(|Waiting { visible_ms, attempt }| (visible_ms, attempt));
+            let dead = progress.dead_letters().find(|(dead, _)| *dead == offset).map(|(_, dlq)| dlq);
+            let is = match state {
+                Offset::Leased(ms, attempt) => (Some((ms, attempt)), None, None),
+                Offset::Waiting(ms, attempt) => (None, Some((ms, attempt)), None),
+                Offset::DeadLetter(dlq) => (None, None, Some(dlq)),
+                Offset::Never | Offset::Finished => (None, None, None),
+            };
+            assert_eq!((lease, waiting, dead), is, "offset {offset}");
+            if let Offset::Leased(ms, _) | Offset::Waiting(ms, _) = state {
+                events.push((ms, offset, matches!(state, Offset::Leased(..))));
+            }
+        }
+        let first =
+            |leased| events.iter().filter(|event| event.2 == leased).map(|event| (event.0, event.1)).min();
+        let ending = progress.first_ending().map(|(offset, lease)| (lease.until_ms, offset));
+        let due = progress.first_due().map(|(offset, waiting)| (waiting.visible_ms, offset));
+        assert_eq!((ending, due), (first(true), first(false)));
+        assert_eq!(progress.next_event_ms(), events.iter().map(|event| event.0).min());
+        let mut before = progress.committed();
+        for (from, to) in progress.finished() {
+            assert!(before < from && from < to && to <= progress.next(), "ranges are apart, and in order");
+            before = to;
+        }
+    }
+}
+
+fn any_record() -> impl Strategy<Value = ProgressRecord> {
+    let offsets = (0..END, 0..END, 0..4_i64, 1..4_u32, 0..25_u8);
+    offsets.prop_map(|(offset, other, ms, attempt, kind)| match kind {
+        0..=7 => ProgressRecord::Leased { offset, until_ms: ms, attempt },
+        8..=13 => ProgressRecord::Finished { from: offset, to: offset + 1 },
+        14 => ProgressRecord::Finished { from: offset, to: other },
+        15..=17 => ProgressRecord::Returned { offset, visible_ms: ms, attempt },
+        18 => ProgressRecord::DeadLetter { offset, dlq_offset: other },
+        19 | 20 => ProgressRecord::Extended { offset, until_ms: ms },
+        21 => ProgressRecord::Moved { to: offset },
+        22 => ProgressRecord::TookOver { log_offset: offset },
+        _ => ProgressRecord::Clamped { min: offset.min(other) / 2, max: offset.max(other) },
+    })
+}
+
+/// The state that its parts make again.
+fn restored(progress: &Progress) -> Progress {
+    let mut made = Progress::between(progress.committed(), progress.next()).unwrap();
+    for part in progress.parts() {
+        assert!(made.restore(&part), "{part:?}");
+    }
+    made
+}
+
+proptest! {
+    #[test]
+    fn a_progress_is_as_one_that_keeps_every_offset(records in vec(any_record(), 0..60)) {
+        let (mut naive, mut progress) = (Naive::new(), Progress::default());
+        for record in records {
+            let allowed = progress.check(&[record]).is_ok();
+            let tokens = |progress: &Progress| progress.leases().map(|(_, lease)| lease.token).max();
+            let before = tokens(&progress);
+            progress.apply(&record);
+            prop_assert_eq!(naive.apply(&record), allowed, "{:?}", record);
+            naive.compare(&progress);
+            if let ProgressRecord::Leased { offset, .. } = record && allowed {
+                prop_assert!(progress.lease(offset).map(|lease| lease.token) > before, "tokens grow");
+            }
+        }
+        naive.compare(&restored(&progress));
+        prop_assert_eq!(restored(&progress).taken_over(), progress.taken_over());
+    }
+
+    #[test]
+    fn what_a_broker_popped_is_leased_again(
+        records in vec(any_record(), 0..40), popped in btree_map(0..END, (0..9_i64, 1..4_u32), 0..6), place in 1..99_i64,
+    ) {
+        let (mut naive, mut progress) = (Naive::new(), Progress::default());
+        for record in records {
+            progress.apply(&record);
+            naive.apply(&record);
+        }
+        let changes = progress.taking_over(&popped, place);
+        prop_assert!(progress.check(&changes).is_ok(), "{changes:?}");
+        for (offset, (until_ms, attempt)) in popped.range(0..progress.committed()) {
+            *naive.at(*offset) = Offset::Leased(*until_ms, *attempt);
+        }
+        for change in &changes {
+            progress.apply(change);
+        }
+        naive.compare(&progress);
+        naive.compare(&restored(&progress));
+        prop_assert!(progress.taken_over() >= place);
+        // Nothing of it is there a second time.
+        prop_assert_eq!(progress.taking_over(&BTreeMap::new(), place).len(), 1);
+    }
+
+    #[test]
+    fn any_numbers_leave_a_state_that_holds_together(
+        records in vec((0..8_u8, any::<i64>(), any::<i64>()), 0..20), committed: i64, next: i64,
+    ) {
+        let mut progress = Progress::between(committed, next).unwrap_or_default();
+        for (kind, first, other) in records {
+            let record = match kind {
+                0 => ProgressRecord::Leased { offset: first, until_ms: other, attempt: 1 },
+                1 => ProgressRecord::Finished { from: first, to: other },
+                2 => ProgressRecord::Returned { offset: first, visible_ms: other, attempt: 1 },
+                3 => ProgressRecord::DeadLetter { offset: first, dlq_offset: other },
+                4 => ProgressRecord::Extended { offset: first, until_ms: other },
+                5 => ProgressRecord::Moved { to: first },
+                6 => ProgressRecord::TookOver { log_offset: first },
+                _ => ProgressRecord::Clamped { min: first, max: other },
+            };
+            let fits = progress.check(&[record]).is_ok();
+            let before = (progress.committed(), progress.next());
+            progress.apply(&record);
+            prop_assert!(fits || before == (progress.committed(), progress.next()));
+            prop_assert!((0..=progress.next()).contains(&progress.committed()));
+        }
+    }
+}
+
+#[test]
+fn records_of_one_call_build_on_each_other() {
+    let progress = Progress::default();
+    let lease = |offset| ProgressRecord::Leased { offset, until_ms: 5, attempt: 1 };
+    assert!(progress.check(&[lease(0), lease(1), lease(2)]).is_ok());
+    assert!(progress.check(&[lease(0), lease(2)]).is_err());
+    assert!(progress.check(&[lease(0), ProgressRecord::Extended { offset: 0, until_ms: 9 }]).is_ok());
+    assert!(progress.check(&[ProgressRecord::Finished { from: 0, to: 7 }, lease(7)]).is_ok());
+}
+
+#[test]
+fn a_long_row_of_finished_offsets_takes_no_memory() {
+    let mut progress = Progress::default();
+    for offset in 0..10_000 {
+        progress.apply(&ProgressRecord::Leased { offset, until_ms: 5, attempt: 1 });
+        if offset > 0 {
+            progress.apply(&ProgressRecord::Finished { from: offset, to: offset + 1 });
+        }
+    }
+    assert_eq!((progress.committed(), progress.next()), (0, 10_000));
+    assert_eq!(progress.finished().collect::<Vec<_>>(), [(1, 10_000)]);
+    assert_eq!(progress.leases().len(), 1);
+    progress.apply(&ProgressRecord::Finished { from: 0, to: 1 });
+    assert_eq!((progress.committed(), progress.finished().len()), (10_000, 0));
+}

@@ -1,0 +1,171 @@
+//! One place where the core's errors become Python's.
+//!
+//! Each variant of [`StoreError`] has its class in `mqstore.errors`; a variant that this file does not
+//! know arrives as the base class with its text, so that nothing the core adds later is lost.
+
+use std::path::Path;
+
+use mqstore_base::error::StoreError;
+use mqstore_delivery::BrokerError;
+use mqstore_format::FormatError;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+mod classes {
+    use pyo3::import_exception;
+
+    import_exception!(mqstore.errors, MQStoreError);
+    import_exception!(mqstore.errors, StoreLockedError);
+    import_exception!(mqstore.errors, StoreClosedError);
+    import_exception!(mqstore.errors, ForkedProcessError);
+    import_exception!(mqstore.errors, StoreReadOnlyError);
+    import_exception!(mqstore.errors, StorePoisonedError);
+    import_exception!(mqstore.errors, StoreIOError);
+    import_exception!(mqstore.errors, StorePermissionError);
+    import_exception!(mqstore.errors, DiskFullError);
+    import_exception!(mqstore.errors, NotAStoreError);
+    import_exception!(mqstore.errors, CorruptionError);
+    import_exception!(mqstore.errors, UnsupportedFormatError);
+    import_exception!(mqstore.errors, MessageTooLargeError);
+    import_exception!(mqstore.errors, InvalidMessageError);
+    import_exception!(mqstore.errors, InvalidFilterError);
+    import_exception!(mqstore.errors, InvalidOptionError);
+    import_exception!(mqstore.errors, TopicNotFoundError);
+    import_exception!(mqstore.errors, OffsetOutOfRangeError);
+    import_exception!(mqstore.errors, RefusedError);
+    import_exception!(mqstore.errors, StoreTimeoutError);
+    import_exception!(mqstore.errors, StoreBusyError);
+    import_exception!(mqstore.errors, ConsumerClosedError);
+    import_exception!(mqstore.errors, QueueNotAssignedError);
+    import_exception!(mqstore.errors, LeaseLostError);
+    import_exception!(mqstore.errors, Empty);
+    import_exception!(mqstore.errors, Full);
+    import_exception!(mqstore.errors, QuotaFull);
+    import_exception!(mqstore.errors, ShutDown);
+    import_exception!(mqstore.errors, StoreWarning);
+}
+
+pub(crate) use classes::*;
+
+/// The Python exception for a core error.
+pub(crate) fn to_py(error: StoreError) -> PyErr {
+    match error {
+        StoreError::NotAStore { path, reason } => NotAStoreError::new_err((text(&path), reason)),
+        StoreError::Locked { path, pid } => StoreLockedError::new_err((text(&path), pid)),
+        StoreError::Closed { path } => StoreClosedError::new_err((text(&path),)),
+        StoreError::ReadOnly { path, action } => StoreReadOnlyError::new_err((text(&path), action)),
+        StoreError::Poisoned { path, stage, cause } => {
+            StorePoisonedError::new_err((text(&path), stage, cause))
+        }
+        StoreError::Corrupt { path, offset, reason } => {
+            CorruptionError::new_err((text(&path), offset, reason))
+        }
+        StoreError::Unsupported { path, reason } => UnsupportedFormatError::new_err((text(&path), reason)),
+        StoreError::DiskFull { path, action } => DiskFullError::new_err((text(&path), action)),
+        StoreError::DiskNearlyFull { path, used_percent, ratio } => {
+            let reason = format!("{used_percent} % of the disk are used, disk_refuse_ratio is {ratio}");
+            DiskFullError::new_err((text(&path), "appending", reason))
+        }
+        StoreError::TooLarge { what, size, limit } => MessageTooLargeError::new_err((what, size, limit)),
+        StoreError::InvalidMessage { reason } => InvalidMessageError::new_err((reason,)),
+        StoreError::InvalidFilter { expression, position, reason } => {
+            InvalidFilterError::new_err((expression, position, reason))
+        }
+        StoreError::InvalidOption { option, reason } => InvalidOptionError::new_err((option, reason)),
+        StoreError::TopicNotFound { topic, queue_id } => TopicNotFoundError::new_err((topic, queue_id)),
+        StoreError::OffsetOutOfRange { topic, queue_id, offset, min_offset, max_offset } => {
+            OffsetOutOfRangeError::new_err((topic, queue_id, offset, min_offset, max_offset))
+        }
+        StoreError::Timeout { what, waited_ms } => {
+            StoreTimeoutError::new_err((what, std::time::Duration::from_millis(waited_ms).as_secs_f64()))
+        }
+        StoreError::Refused { reason } => RefusedError::new_err((reason,)),
+        StoreError::Full { path, topic, quota, limit, used } => {
+            QuotaFull::new_err((text(&path), topic, quota, limit, used))
+        }
+        StoreError::Busy { reason } => StoreBusyError::new_err((reason,)),
+        StoreError::Io { path, action, source } => io(&path, action, &source),
+        other => MQStoreError::new_err((other.to_string(),)),
+    }
+}
+
+/// The Python exception for an error of a consumer or a work queue.
+pub(crate) fn broker_to_py(error: BrokerError) -> PyErr {
+    match error {
+        BrokerError::Store(error) => to_py(error),
+        BrokerError::Empty { queue } => Empty::new_err((queue,)),
+        BrokerError::Full { queue, maxsize } => Full::new_err((queue, maxsize)),
+        BrokerError::ShutDown { queue } => ShutDown::new_err((queue,)),
+        BrokerError::ConsumerClosed { group } => ConsumerClosedError::new_err((group,)),
+        BrokerError::NotAssigned { group, topic, queue_id } => {
+            QueueNotAssignedError::new_err((group, topic, queue_id))
+        }
+        BrokerError::LeaseLost { topic, queue_id, queue_offset, attempt } => {
+            LeaseLostError::new_err((topic, queue_id, queue_offset, attempt))
+        }
+        error @ BrokerError::TransactionEnded { .. } => RefusedError::new_err((error.to_string(),)),
+        // The class and the words of `queue.Queue`.
+        error @ BrokerError::NothingToDo => PyValueError::new_err(error.to_string()),
+        other => MQStoreError::new_err((other.to_string(),)),
+    }
+}
+
+/// A format error in a record that was read from the log at `offset`.
+pub(crate) fn bad_record(offset: u64, error: &FormatError) -> PyErr {
+    CorruptionError::new_err(("commitlog", offset, error.to_string()))
+}
+
+/// An argument that the format cannot hold.
+pub(crate) fn invalid(reason: impl Into<String>) -> PyErr {
+    InvalidMessageError::new_err((reason.into(),))
+}
+
+fn io(path: &Path, action: &'static str, source: &std::io::Error) -> PyErr {
+    // The number of an error that no system call gave: "input/output error".
+    const EIO: i32 = 5;
+    let number = source.raw_os_error().unwrap_or(EIO);
+    let reason = strip_number(&source.to_string());
+    let arguments = (text(path), action, number, reason);
+    if source.kind() == std::io::ErrorKind::PermissionDenied {
+        return StorePermissionError::new_err(arguments);
+    }
+    StoreIOError::new_err(arguments)
+}
+
+/// Rust appends "(os error 13)" to the system's words; Python shows the number on its own.
+fn strip_number(text: &str) -> String {
+    text.split(" (os error ").next().unwrap_or(text).to_owned()
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// The error's constructor arguments with "message `index`: " before the reason, for one of many messages.
+pub(crate) fn of_message(py: Python<'_>, index: usize, error: PyErr) -> PyErr {
+    if !error.is_instance_of::<InvalidMessageError>(py) {
+        return error;
+    }
+    let reason = error.value(py).to_string();
+    InvalidMessageError::new_err((format!("message {index}: {reason}"),))
+}
+
+/// Raises `StoreWarning(text)` as a warning on the line of the caller's `level`th Python frame.
+pub(crate) fn warn(py: Python<'_>, text: &str, level: u32) -> PyResult<()> {
+    py.import("warnings")?.call_method1("warn", (text, py.get_type::<StoreWarning>(), level))?;
+    Ok(())
+}
+
+/// Tells the logger `mqstore` what a person should know of a group or a work queue.
+pub(crate) fn log_notes(py: Python<'_>, notes: Vec<String>) -> PyResult<()> {
+    static GET_LOGGER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if notes.is_empty() {
+        return Ok(());
+    }
+    let logger = GET_LOGGER.import(py, "logging", "getLogger")?.call1(("mqstore",))?;
+    for note in notes {
+        logger.call_method1("warning", ("%s", note))?;
+    }
+    Ok(())
+}

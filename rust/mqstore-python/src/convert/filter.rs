@@ -1,0 +1,175 @@
+//! `SqlFilter`, and what `filter=` takes.
+//!
+//! Compiled once, when the Python object is made; reads and scans share it.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use mqstore_base::message::MessageFilter;
+use mqstore_format::SqlFilter as Sql;
+use mqstore_format::properties::{KEYS, TAGS};
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyMapping, PyString, PyTuple, PyType};
+
+use crate::convert::error::{InvalidFilterError, to_py};
+use crate::convert::input::{message_class, text};
+use crate::convert::message::StoredMessage;
+
+/// A condition on the properties of messages, in RocketMQ's SQL92; made by `mqstore.sql`.
+///
+/// Frozen, equal by its text, picklable.
+#[pyclass(frozen, module = "mqstore")]
+pub(crate) struct SqlFilter {
+    sql: Arc<Sql>,
+}
+
+#[pymethods]
+impl SqlFilter {
+    #[new]
+    #[pyo3(signature = (expression, /))]
+    fn new(expression: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let expression = text("expression", expression)?;
+        let expression = expression.to_str()?;
+        let sql = Sql::parse(expression).map_err(|error| {
+            InvalidFilterError::new_err((expression.to_owned(), error.position, error.reason))
+        })?;
+        Ok(Self { sql: Arc::new(sql) })
+    }
+
+    /// The text.
+    #[getter]
+    fn expression(&self) -> &str {
+        self.sql.expression()
+    }
+
+    /// The names of the properties that it reads, sorted.
+    #[getter]
+    fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.sql.properties())
+    }
+
+    /// What follows the condition and is ignored, as RocketMQ ignores it; None where nothing does.
+    #[getter]
+    fn ignored(&self) -> Option<&str> {
+        self.sql.ignored().map(|(_, rest)| rest)
+    }
+
+    /// What it means in plain words: a line for each condition, with what the properties in it are read as.
+    fn explain(&self) -> String {
+        self.sql.explain()
+    }
+
+    /// Whether a message matches.
+    ///
+    /// Args:
+    ///     properties: a mapping of str to str, or a `StoredMessage` or `Message`, whose keys and tags count as
+    ///         the properties `KEYS` and `TAGS`.
+    fn matches(&self, properties: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if let Ok(message) = properties.cast::<StoredMessage>() {
+            return Ok(self.sql.matches(message.get().view()?.properties));
+        }
+        let values = self.values(properties)?;
+        Ok(matches!(self.sql.evaluate_with(taker(values)), Ok(Some(true))))
+    }
+
+    /// What a message comes to: True, False, or None where that is unknown. Only True matches.
+    ///
+    /// Args:
+    ///     properties: as for `matches`.
+    ///
+    /// Raises:
+    ///     ValueError: a property cannot be read as what it is compared with; such a message does not match.
+    fn evaluate(&self, properties: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
+        let result = if let Ok(message) = properties.cast::<StoredMessage>() {
+            self.sql.evaluate(message.get().view()?.properties)
+        } else {
+            let values = self.values(properties)?;
+            self.sql.evaluate_with(taker(values))
+        };
+        result.map_err(|unreadable| PyValueError::new_err(unreadable.to_string()))
+    }
+
+    fn __eq__(&self, other: &Self) -> bool {
+        self.sql == other.sql
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        ("mqstore.SqlFilter", self.sql.expression()).into_pyobject(py)?.hash()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("mqstore.sql({})", PyString::new(py, self.sql.expression()).repr()?))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (&str,)) {
+        (py.get_type::<Self>(), (self.sql.expression(),))
+    }
+}
+
+impl SqlFilter {
+    /// The values of the properties that are read, in their order.
+    fn values(&self, given: &Bound<'_, PyAny>) -> PyResult<Vec<Option<String>>> {
+        let names = self.sql.properties();
+        if given.is_instance(message_class(given.py())?)? {
+            return names.map(|name| of_message(given, name)).collect();
+        }
+        if let Ok(dict) = given.cast::<PyDict>() {
+            return names
+                .map(|name| dict.get_item(name)?.map(|value| owned(name, &value)).transpose())
+                .collect();
+        }
+        let Ok(mapping) = given.cast::<PyMapping>() else {
+            let kind = given.get_type().name()?;
+            let wanted = "a mapping of str to str, a StoredMessage or a Message";
+            return Err(PyTypeError::new_err(format!("properties must be {wanted}, not {kind}")));
+        };
+        names.map(|name| of_mapping(mapping, name)).collect()
+    }
+}
+
+/// A property of a `Message` as it would be stored.
+fn of_message(message: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<String>> {
+    let py = message.py();
+    match name {
+        TAGS => message.getattr(intern!(py, "tags"))?.extract(),
+        KEYS => {
+            let keys: Vec<String> = message.getattr(intern!(py, "keys"))?.extract()?;
+            Ok((!keys.is_empty()).then(|| keys.join(" ")))
+        }
+        _ => of_mapping(message.getattr(intern!(py, "properties"))?.cast::<PyMapping>()?, name),
+    }
+}
+
+fn of_mapping(mapping: &Bound<'_, PyMapping>, name: &str) -> PyResult<Option<String>> {
+    match mapping.get_item(name) {
+        Ok(value) => owned(name, &value).map(Some),
+        Err(error) if error.is_instance_of::<PyKeyError>(mapping.py()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn owned(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(text(&format!("property {name}"), value)?.to_str()?.to_owned())
+}
+
+/// Hands out values in the order in which they are asked for.
+fn taker(values: Vec<Option<String>>) -> impl FnMut(&str) -> Option<Cow<'static, str>> {
+    let mut values = values.into_iter();
+    move |_| values.next().flatten().map(Cow::Owned)
+}
+
+/// What `filter=` asks for: tags or a condition; None where it asks for everything.
+pub(crate) fn message_filter(filter: Option<&Bound<'_, PyAny>>) -> PyResult<Option<MessageFilter>> {
+    let Some(filter) = filter else { return Ok(None) };
+    if let Ok(filter) = filter.cast::<SqlFilter>() {
+        return Ok(Some(MessageFilter::Sql(Arc::clone(&filter.get().sql))));
+    }
+    let Ok(tags) = filter.cast::<PyString>() else {
+        let kind = filter.get_type().name()?;
+        let wanted = "a str of tags as \"a || b\", or mqstore.sql(\"price > 5\")";
+        return Err(PyTypeError::new_err(format!("filter must be {wanted}, not {kind}")));
+    };
+    MessageFilter::tags(tags.to_str()?).map_err(to_py)
+}

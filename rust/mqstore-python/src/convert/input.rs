@@ -1,0 +1,206 @@
+//! Arguments on their way in: bodies, keys, properties, numbers, times.
+//!
+//! Checks shapes ("is it a str?"); what a message may hold is the core's business. Nothing is copied
+//! that can be borrowed: a `bytes` body goes to the core as it is.
+
+use std::time::Duration;
+
+use mqstore_base::message::encode_properties;
+use mqstore_format::properties::UNIQ_KEY;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyMapping, PyMemoryView, PyString};
+
+use crate::convert::error::{InvalidOptionError, invalid, to_py};
+
+/// A body as `bytes`: the caller's own object, or a copy of another bytes-like one.
+pub(crate) fn body<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    if let Ok(bytes) = value.cast::<PyBytes>() {
+        return Ok(bytes.clone());
+    }
+    if value.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(
+            "body must be bytes-like, not str: encode it, for example body.encode()",
+        ));
+    }
+    let Ok(view) = PyMemoryView::from(value) else {
+        let kind = value.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("body must be bytes-like, not {kind}")));
+    };
+    // Copied with the interpreter held: nobody changes a bytearray meanwhile.
+    Ok(view.call_method0(intern!(value.py(), "tobytes"))?.cast_into::<PyBytes>()?)
+}
+
+/// What keys, tags and properties come to: the text form, and the unique key when one was given.
+#[derive(Default)]
+pub(crate) struct Encoded {
+    pub(crate) properties: Vec<u8>,
+    pub(crate) unique_key: Option<String>,
+}
+
+/// Encodes keys, tags and properties; the common case of none allocates nothing.
+pub(crate) fn encode(
+    keys: Option<&Bound<'_, PyAny>>,
+    tags: Option<&Bound<'_, PyAny>>,
+    properties: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Encoded> {
+    let keys = keys.map(key_list).transpose()?.unwrap_or_default();
+    let tags = tags.filter(|tags| !tags.is_none()).map(|tags| text("tags", tags)).transpose()?;
+    let mut pairs = properties.map(pairs).transpose()?.unwrap_or_default();
+    if keys.is_empty() && tags.is_none() && pairs.is_empty() {
+        return Ok(Encoded::default());
+    }
+    // The one reserved name that a caller may give: it stands in for the id that would be made.
+    let unique_key = pairs.iter().position(|(name, _)| name == UNIQ_KEY).map(|at| pairs.swap_remove(at).1);
+    let keys = keys.iter().map(|key| key.to_str()).collect::<PyResult<Vec<_>>>()?;
+    let tags = tags.as_ref().map(|tags| tags.to_str()).transpose()?;
+    let own = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let properties = encode_properties(keys, tags, unique_key.as_deref(), own).map_err(to_py)?;
+    Ok(Encoded { properties, unique_key })
+}
+
+fn key_list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyString>>> {
+    if keys.is_none() {
+        return Ok(Vec::new());
+    }
+    if let Ok(key) = keys.cast::<PyString>() {
+        return Ok(vec![key.clone()]);
+    }
+    let refuse = |what: &Bound<'py, PyAny>| -> PyErr {
+        let kind = what.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!("keys must be a str or an iterable of str, not {kind}"))
+    };
+    if keys.is_instance_of::<PyBytes>() {
+        return Err(refuse(keys));
+    }
+    let mut found = Vec::new();
+    for key in keys.try_iter().map_err(|_| refuse(keys))? {
+        let key = key?;
+        found.push(key.cast_into::<PyString>().map_err(|error| refuse(&error.into_inner()))?);
+    }
+    Ok(found)
+}
+
+fn pairs(properties: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+    if properties.is_none() {
+        return Ok(Vec::new());
+    }
+    let pair = |(name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| -> PyResult<(String, String)> {
+        let name = text("a property name", &name)?;
+        let value = text("a property value", &value)?;
+        Ok((name.to_str()?.to_owned(), value.to_str()?.to_owned()))
+    };
+    if let Ok(dict) = properties.cast::<PyDict>() {
+        return dict.iter().map(pair).collect();
+    }
+    let Ok(mapping) = properties.cast::<PyMapping>() else {
+        let kind = properties.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("properties must be a mapping of str to str, not {kind}")));
+    };
+    mapping.items()?.iter().map(|item| pair(item.extract()?)).collect()
+}
+
+/// A `str` argument.
+pub(crate) fn text<'py>(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
+    if let Ok(text) = value.cast::<PyString>() {
+        return Ok(text.clone());
+    }
+    let kind = value.get_type().name()?;
+    Err(PyTypeError::new_err(format!("{name} must be a str, not {kind}")))
+}
+
+/// A whole number that fits an `i64`; a `bool` is not one.
+pub(crate) fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    if !value.is_instance_of::<PyInt>() || value.is_instance_of::<PyBool>() {
+        let kind = value.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("{name} must be an int, not {kind}")));
+    }
+    value.extract().map_err(|_| PyValueError::new_err(format!("{name} {value} does not fit 64 bits")))
+}
+
+/// An option that counts something; what does not fit, a negative number included, is out of bounds.
+pub(crate) fn count<T: TryFrom<i64>>(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<T> {
+    let fits = match number(name, value) {
+        Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => return Err(error),
+        number => number.ok().and_then(|number| T::try_from(number).ok()),
+    };
+    fits.ok_or_else(|| InvalidOptionError::new_err((name, format!("{value} is out of bounds"))))
+}
+
+/// A message's flag: 32 bits, signed as in Java.
+pub(crate) fn flag(value: &Bound<'_, PyAny>) -> PyResult<i32> {
+    let value = number("flag", value)?;
+    i32::try_from(value).map_err(|_| invalid(format!("flag {value} does not fit 32 bits")))
+}
+
+/// The queue of an append: not negative.
+pub(crate) fn queue_id(value: &Bound<'_, PyAny>) -> PyResult<i32> {
+    let value = number("queue_id", value)?;
+    match i32::try_from(value) {
+        Ok(id) if id >= 0 => Ok(id),
+        _ => Err(invalid(format!("queue_id {value} is not between 0 and {}", i32::MAX))),
+    }
+}
+
+/// The queue of a read; that it exists is checked by the core.
+pub(crate) fn queue(value: &Bound<'_, PyAny>) -> PyResult<i32> {
+    let value = number("queue_id", value)?;
+    i32::try_from(value).map_err(|_| PyValueError::new_err(format!("queue_id {value} does not fit 32 bits")))
+}
+
+/// A queue offset; that it lies in the queue is checked by the core.
+pub(crate) fn offset(value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    number("offset", value)
+}
+
+/// Queue offsets, in any iterable.
+pub(crate) fn offsets(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    value.try_iter()?.map(|each| offset(&each?)).collect()
+}
+
+/// A queue offset or None.
+pub(crate) fn optional_offset(value: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+    if value.is_none() { Ok(None) } else { offset(value).map(Some) }
+}
+
+/// Epoch milliseconds of an int or an aware datetime; the rules stand in `mqstore._times`.
+pub(crate) fn time(name: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    static CONVERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if value.is_exact_instance_of::<PyInt>() {
+        return number(name, value);
+    }
+    let py = value.py();
+    let convert = CONVERT.import(py, "mqstore._times", "milliseconds_of")?;
+    number(name, &convert.call1((name, value))?)
+}
+
+/// A span of time: seconds or a `timedelta`; less than nothing is nothing.
+pub(crate) fn duration(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    let seconds = if value.is_instance_of::<PyFloat>()
+        || (value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>())
+    {
+        value.extract::<f64>()?
+    } else if let Ok(method) = value.getattr(intern!(value.py(), "total_seconds")) {
+        method.call0()?.extract::<f64>()?
+    } else {
+        let kind = value.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("{name} must be seconds or a timedelta, not {kind}")));
+    };
+    if seconds.is_nan() {
+        return Err(PyValueError::new_err(format!("{name} is not a number")));
+    }
+    Ok(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
+}
+
+/// A topic's attributes: a mapping of str to str.
+pub(crate) fn attributes(value: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(String, String)>> {
+    value.map(pairs).transpose().map(Option::unwrap_or_default)
+}
+
+/// The class `mqstore.Message`.
+pub(crate) fn message_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    CLASS.import(py, "mqstore._message", "Message")
+}

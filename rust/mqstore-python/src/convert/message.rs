@@ -1,0 +1,334 @@
+//! `StoredMessage`: a record as Python sees it.
+//!
+//! Holds the stored bytes and decodes a field when it is asked for, so that reading a million messages
+//! for their offsets costs no strings. The bytes cannot change and stay alive with the object.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use mqstore_base::message::{RecordBytes, StoredRecord};
+use mqstore_format::properties::{KEYS, TAGS};
+use mqstore_format::{BatchItem, Properties, RecordView, decode_batch};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString, PyTuple};
+
+use crate::convert::buffer::RecordBuffer;
+use crate::convert::error::bad_record;
+
+/// Bytes of a body that `repr` shows.
+const SHOWN_BYTES: usize = 40;
+
+/// One message of an inner batch, as a `Message`.
+fn batch_item<'py>(py: Python<'py>, item: &BatchItem<'_>) -> PyResult<Bound<'py, PyAny>> {
+    static MESSAGE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let class = MESSAGE.import(py, "mqstore._message", "Message")?;
+    let all = Properties::new(item.properties);
+    let own = PyDict::new(py);
+    for (name, value) in all.iter().filter(|(name, _)| ![KEYS, TAGS].contains(name)) {
+        own.set_item(name, value)?;
+    }
+    let keys = all.get(KEYS).unwrap_or_default().split(' ').filter(|key| !key.is_empty());
+    let named = PyDict::new(py);
+    named.set_item(intern!(py, "keys"), PyTuple::new(py, keys.collect::<Vec<_>>())?)?;
+    named.set_item(intern!(py, "tags"), all.get(TAGS))?;
+    named.set_item(intern!(py, "properties"), own)?;
+    named.set_item(intern!(py, "flag"), item.flag)?;
+    class.call((PyBytes::new(py, item.body),), Some(&named))
+}
+
+/// A message as it is stored.
+///
+/// Frozen, equal by value, picklable. Integers are signed as in Java, timestamps are epoch milliseconds.
+#[pyclass(frozen, subclass, module = "mqstore")]
+pub(crate) struct StoredMessage {
+    record: StoredRecord,
+    /// Kept for compressed bodies only, so that they are unpacked once.
+    unpacked: PyOnceLock<Py<PyBytes>>,
+}
+
+impl From<StoredRecord> for StoredMessage {
+    fn from(record: StoredRecord) -> Self {
+        Self { record, unpacked: PyOnceLock::new() }
+    }
+}
+
+impl StoredMessage {
+    pub(crate) fn record(&self) -> &StoredRecord {
+        &self.record
+    }
+
+    pub(crate) fn view(&self) -> PyResult<RecordView<'_>> {
+        self.record.view().map_err(|error| bad_record(self.record.commit_log_offset, &error))
+    }
+
+    fn unpack<'py>(&self, py: Python<'py>, view: &RecordView<'_>) -> PyResult<Bound<'py, PyBytes>> {
+        let body = py
+            .detach(|| view.unpacked_body().map(Cow::into_owned))
+            .map_err(|error| bad_record(self.record.commit_log_offset, &error))?;
+        Ok(PyBytes::new(py, &body))
+    }
+
+    /// What `repr` shows behind `kind`.
+    pub(crate) fn shown(&self, py: Python<'_>, kind: &str) -> PyResult<String> {
+        let view = self.view()?;
+        let shown = view.body.get(..SHOWN_BYTES).unwrap_or(view.body);
+        let mut body = PyBytes::new(py, shown).repr()?.to_string();
+        if shown.len() < view.body.len() {
+            body = format!("{body}... ({} bytes)", view.body.len());
+        }
+        let tags = view.tags().map_or_else(|| Ok("None".to_owned()), |tags| repr(py, tags))?;
+        Ok(format!(
+            "{kind}topic={}, queue_id={}, queue_offset={}, commit_log_offset={}, size={}, keys={}, tags={tags}, \
+             body={body})",
+            repr(py, view.topic)?,
+            view.queue_id,
+            self.record.queue_offset,
+            self.record.commit_log_offset,
+            view.bytes.len(),
+            Self::key_tuple(py, &view)?.repr()?,
+        ))
+    }
+
+    fn key_tuple<'py>(py: Python<'py>, view: &RecordView<'_>) -> PyResult<Bound<'py, PyTuple>> {
+        let keys = view.keys().unwrap_or_default().split(' ').filter(|key| !key.is_empty());
+        PyTuple::new(py, keys.collect::<Vec<_>>())
+    }
+}
+
+#[pymethods]
+impl StoredMessage {
+    /// The record's topic.
+    #[getter]
+    fn topic(&self) -> PyResult<&str> {
+        Ok(self.view()?.topic)
+    }
+
+    /// The record's queue.
+    #[getter]
+    fn queue_id(&self) -> PyResult<i32> {
+        Ok(self.view()?.queue_id)
+    }
+
+    /// The offset in the queue that was read, else the record's own.
+    #[getter]
+    fn queue_offset(&self) -> i64 {
+        self.record.queue_offset
+    }
+
+    /// The record's position in the commit log, in bytes.
+    #[getter]
+    fn commit_log_offset(&self) -> u64 {
+        self.record.commit_log_offset
+    }
+
+    /// Bytes of the record.
+    #[getter]
+    fn size(&self) -> usize {
+        self.record.bytes().len()
+    }
+
+    /// The offset id: store host and log position, in upper-case hex.
+    #[getter]
+    fn message_id(&self) -> PyResult<String> {
+        Ok(self.view()?.offset_message_id())
+    }
+
+    /// The `UNIQ_KEY` property, or None.
+    #[getter]
+    fn unique_id(&self) -> PyResult<Option<&str>> {
+        Ok(self.view()?.unique_key())
+    }
+
+    /// The body, decompressed when the sender compressed it.
+    ///
+    /// Raises `CorruptionError` when it does not unpack; `body_view` has the stored bytes.
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let view = self.view()?;
+        if !view.sys_flag.compressed() {
+            return Ok(PyBytes::new(py, view.body));
+        }
+        if let Some(body) = self.unpacked.get(py) {
+            return Ok(body.bind(py).clone());
+        }
+        let body = self.unpack(py, &view)?;
+        Ok(self.unpacked.get_or_init(py, || body.unbind()).bind(py).clone())
+    }
+
+    /// The stored bytes of the body, as they are on disk: a read-only memoryview, without a copy.
+    #[getter]
+    fn body_view<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
+        let view = self.view()?;
+        let start = (view.body.as_ptr() as usize).saturating_sub(view.bytes.as_ptr() as usize);
+        let buffer = RecordBuffer::new(self.record.clone(), start..start + view.body.len());
+        PyMemoryView::from(Bound::new(py, buffer)?.as_any())
+    }
+
+    /// The keys, in the order in which they were given.
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        Self::key_tuple(py, &self.view()?)
+    }
+
+    /// The tag, or None.
+    #[getter]
+    fn tags(&self) -> PyResult<Option<&str>> {
+        Ok(self.view()?.tags())
+    }
+
+    /// The complete stored map, reserved names included; a new dict each time.
+    #[getter]
+    fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let found = PyDict::new(py);
+        for (name, value) in self.view()?.properties.iter() {
+            found.set_item(name, value)?;
+        }
+        Ok(found)
+    }
+
+    /// The application's own number.
+    #[getter]
+    fn flag(&self) -> PyResult<i32> {
+        Ok(self.view()?.flag)
+    }
+
+    /// RocketMQ's bits: compression, transaction state, address families.
+    #[getter]
+    fn sys_flag(&self) -> PyResult<i32> {
+        Ok(self.view()?.sys_flag.0)
+    }
+
+    /// When the message was made, in epoch milliseconds.
+    #[getter]
+    fn born_timestamp(&self) -> PyResult<i64> {
+        Ok(self.view()?.born_timestamp)
+    }
+
+    /// Where the message was made: `ip:port` or `[v6]:port`.
+    #[getter]
+    fn born_host(&self) -> PyResult<String> {
+        Ok(self.view()?.born_host.to_string())
+    }
+
+    /// When the record was stored, in epoch milliseconds.
+    #[getter]
+    fn store_timestamp(&self) -> PyResult<i64> {
+        Ok(self.view()?.store_timestamp)
+    }
+
+    /// Where the record was stored: `ip:port` or `[v6]:port`.
+    #[getter]
+    fn store_host(&self) -> PyResult<String> {
+        Ok(self.view()?.store_host.to_string())
+    }
+
+    /// How often a consumer group has sent the message back.
+    #[getter]
+    fn reconsume_times(&self) -> PyResult<i32> {
+        Ok(self.view()?.reconsume_times)
+    }
+
+    /// Where the transaction's half message lies in the log; 0 outside transactions.
+    #[getter]
+    fn prepared_transaction_offset(&self) -> PyResult<i64> {
+        Ok(self.view()?.prepared_transaction_offset)
+    }
+
+    /// The CRC of the stored body.
+    #[getter]
+    fn body_crc(&self) -> PyResult<i32> {
+        Ok(self.view()?.body_crc.cast_signed())
+    }
+
+    /// `born_timestamp` as an aware UTC datetime.
+    #[getter]
+    fn born_time<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        datetime(py, self.view()?.born_timestamp)
+    }
+
+    /// `store_timestamp` as an aware UTC datetime.
+    #[getter]
+    fn store_time<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        datetime(py, self.view()?.store_timestamp)
+    }
+
+    /// The messages of an inner batch, in order, as they were given to `append_many`.
+    ///
+    /// Empty for any other record. A batch is one record of a topic with batch queues; its n-th message has the
+    /// queue offset `queue_offset + n`.
+    ///
+    /// Raises `CorruptionError` when the body is no batch.
+    fn batch<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        if !self.view()?.sys_flag.inner_batch() {
+            return Ok(Vec::new());
+        }
+        let body = self.body(py)?;
+        let items = decode_batch(body.as_bytes()).map(|item| {
+            let item = item.map_err(|error| bad_record(self.record.commit_log_offset, &error))?;
+            batch_item(py, &item)
+        });
+        items.collect()
+    }
+
+    /// The body as text.
+    #[pyo3(signature = (encoding = "utf-8", errors = "strict"))]
+    fn text<'py>(&self, py: Python<'py>, encoding: &str, errors: &str) -> PyResult<Bound<'py, PyAny>> {
+        self.body(py)?.call_method1(intern!(py, "decode"), (encoding, errors))
+    }
+
+    /// The body parsed as JSON.
+    fn json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        LOADS.import(py, "json", "loads")?.call1((self.body(py)?,))
+    }
+
+    fn __eq__(&self, other: &Self) -> bool {
+        self.record.queue_offset == other.record.queue_offset
+            && self.record.commit_log_offset == other.record.commit_log_offset
+            && self.record.bytes() == other.record.bytes()
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        let view = self.view()?;
+        (self.record.commit_log_offset, self.record.queue_offset, view.body_crc, view.topic)
+            .into_pyobject(py)?
+            .hash()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        self.shown(py, "StoredMessage(")
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        static RESTORE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let restore = RESTORE.import(py, "mqstore._mqstore", "_restore_message")?.clone();
+        let bytes = PyBytes::new(py, self.record.bytes());
+        let state = (bytes, self.record.commit_log_offset, self.record.queue_offset).into_pyobject(py)?;
+        Ok((restore, state))
+    }
+}
+
+/// Makes a message from a record's bytes; what pickling stores.
+#[pyfunction]
+#[pyo3(name = "_restore_message")]
+pub(crate) fn restore_message(
+    record: &[u8],
+    commit_log_offset: u64,
+    queue_offset: i64,
+) -> PyResult<StoredMessage> {
+    let bytes = RecordBytes::Read(Arc::new(record.to_vec()), 0..record.len());
+    StoredRecord::new(bytes, commit_log_offset, Some(queue_offset))
+        .map(StoredMessage::from)
+        .map_err(|error| bad_record(commit_log_offset, &error))
+}
+
+fn repr(py: Python<'_>, text: &str) -> PyResult<String> {
+    Ok(PyString::new(py, text).repr()?.to_string())
+}
+
+fn datetime(py: Python<'_>, milliseconds: i64) -> PyResult<Bound<'_, PyAny>> {
+    static CONVERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    CONVERT.import(py, "mqstore._times", "time_of")?.call1((milliseconds,))
+}

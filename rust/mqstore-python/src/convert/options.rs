@@ -1,0 +1,145 @@
+//! Options on their way in: the dict that `mqstore._options.native_form` makes.
+
+use std::str::FromStr;
+
+use mqstore_base::options::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions, Visibility};
+use mqstore_format::{DelayLevels, Host};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+use crate::convert::error::{InvalidOptionError, to_py};
+
+/// The core's options from a dict of plain values: sizes in bytes, durations in milliseconds.
+pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
+    let mut options = StoreOptions::default();
+    for (name, value) in values.iter() {
+        let name = name.cast_into::<PyString>()?;
+        let name = name.to_str()?;
+        match name {
+            "recovery" => options.recovery = recovery(&value.extract::<String>()?)?,
+            "segment_size" => options.segment_bytes = whole(name, &value)?,
+            "queue_file_entries" => options.queue_file_entries = whole(name, &value)?,
+            "index_slots" => options.index_slots = whole(name, &value)?,
+            "index_entries" => options.index_entries = whole(name, &value)?,
+            "durability" => options.durability = durability(&value.extract::<String>()?)?,
+            "flush_interval" => options.flush_interval_ms = whole(name, &value)?,
+            "flush_least_pages" => options.flush_least_pages = whole(name, &value)?,
+            "flush_thorough_interval" => options.flush_thorough_interval_ms = whole(name, &value)?,
+            "visibility" => options.visibility = visibility(&value.extract::<String>()?)?,
+            "flush_timed" => options.flush_timed = value.extract()?,
+            "meta_interval" => options.meta_interval_ms = whole(name, &value)?,
+            "commit_interval" => options.commit_interval_ms = whole(name, &value)?,
+            "pool_size" => options.pool_bytes = whole(name, &value)?,
+            "put_lock" => options.put_lock = put_lock(&value.extract::<String>()?)?,
+            "busy_after" => options.busy_after_ms = whole(name, &value)?,
+            "queue_wait_limit" => options.queue_wait_limit_ms = whole(name, &value)?,
+            "prewarm" => options.prewarm = value.extract()?,
+            "lock_memory" => options.lock_memory = value.extract()?,
+            "record_crc" => options.record_crc = value.extract()?,
+            "index_tags" => options.index_tags = value.extract()?,
+            "max_message_size" => options.max_message_bytes = whole(name, &value)?,
+            "default_queues" => options.default_queues = whole(name, &value)?,
+            "auto_create_topics" => options.auto_create_topics = value.extract()?,
+            "store_host" => options.store_host = host(&value.extract::<String>()?)?,
+            "dispatch_threads" => options.dispatch_threads = optional(name, &value)?,
+            "retention" => options.retention_ms = optional(name, &value)?,
+            "retention_bytes" => options.retention_bytes = optional(name, &value)?,
+            "max_bytes" => options.max_bytes = optional(name, &value)?,
+            "delete_when" => options.delete_when = value.extract()?,
+            "delete_interval" => options.delete_interval_ms = whole(name, &value)?,
+            "held_limit" => options.held_limit_ms = whole(name, &value)?,
+            "disk_clean_ratio" => options.disk_clean_ratio = value.extract()?,
+            "disk_force_ratio" => options.disk_force_ratio = value.extract()?,
+            "disk_refuse_ratio" => options.disk_refuse_ratio = value.extract()?,
+            "secure_wipe" => options.secure_wipe = value.extract()?,
+            "expire_uncompacted" => options.expire_uncompacted = value.extract()?,
+            "compaction_interval" => options.compaction_interval_ms = optional(name, &value)?,
+            "compaction_dirty_ratio" => options.compaction_dirty_ratio = value.extract()?,
+            "compaction_memory_size" => options.compaction_memory_bytes = whole(name, &value)?,
+            "compaction_feed" => options.compaction_feed = value.extract()?,
+            "compaction_log_file_size" => options.compaction_log_file_bytes = whole(name, &value)?,
+            "compaction_queue_file_size" => options.compaction_queue_file_bytes = whole(name, &value)?,
+            "delay_levels" => options.delay_levels = delay_levels(value.extract()?)?,
+            "commit_log_paths" => options.commit_log_paths = value.extract()?,
+            "read_only_commit_log_paths" => options.read_only_commit_log_paths = value.extract()?,
+            "on_event" | "before_delete" => crate::convert::events::set(&mut options.hooks, name, &value)?,
+            _ => return Err(bad(name, "no such option")),
+        }
+    }
+    options.validate().map_err(to_py)?;
+    Ok(options)
+}
+
+/// The open mode of its letter.
+pub(crate) fn mode(text: &str) -> PyResult<(OpenMode, &'static str)> {
+    match text {
+        "r" => Ok((OpenMode::Read, "r")),
+        "rw" => Ok((OpenMode::ReadWrite, "rw")),
+        "create" => Ok((OpenMode::Create, "create")),
+        _ => Err(PyValueError::new_err(format!("mode must be \"r\", \"rw\" or \"create\", not {text:?}"))),
+    }
+}
+
+fn delay_levels(text: Option<String>) -> PyResult<Option<DelayLevels>> {
+    let parsed = text.map(|text| DelayLevels::parse(&text)).transpose();
+    parsed.map_err(|error| bad("delay_levels", &error.to_string()))
+}
+
+fn durability(text: &str) -> PyResult<Durability> {
+    match text {
+        "sync" => Ok(Durability::Sync),
+        "async" => Ok(Durability::Async),
+        "manual" => Ok(Durability::Manual),
+        "pooled" => Ok(Durability::Pooled),
+        _ => Err(bad(
+            "durability",
+            &format!("{text:?} is not one of \"sync\", \"async\", \"manual\", \"pooled\""),
+        )),
+    }
+}
+
+fn recovery(text: &str) -> PyResult<RecoveryMode> {
+    match text {
+        "strict" => Ok(RecoveryMode::Strict),
+        "salvage" => Ok(RecoveryMode::Salvage),
+        "read-only" => Ok(RecoveryMode::ReadOnly),
+        _ => Err(bad("recovery", &format!("{text:?} is not one of \"strict\", \"salvage\", \"read-only\""))),
+    }
+}
+
+fn visibility(text: &str) -> PyResult<Visibility> {
+    match text {
+        "appended" => Ok(Visibility::Appended),
+        "durable" => Ok(Visibility::Durable),
+        _ => Err(bad("visibility", &format!("{text:?} is not one of \"appended\", \"durable\""))),
+    }
+}
+
+fn put_lock(text: &str) -> PyResult<PutLockKind> {
+    match text {
+        "adaptive" => Ok(PutLockKind::Adaptive),
+        "spin" => Ok(PutLockKind::Spin),
+        "mutex" => Ok(PutLockKind::Mutex),
+        _ => Err(bad("put_lock", &format!("{text:?} is not one of \"adaptive\", \"spin\", \"mutex\""))),
+    }
+}
+
+fn host(text: &str) -> PyResult<Host> {
+    Host::from_str(text).map_err(|_| bad("store_host", &format!("{text:?} is not ip:port or [v6]:port")))
+}
+
+fn whole<T: for<'a, 'py> FromPyObject<'a, 'py>>(name: &str, value: &Bound<'_, PyAny>) -> PyResult<T> {
+    value.extract::<T>().map_err(|_| bad(name, &format!("{value} is out of bounds")))
+}
+
+fn optional<T: for<'a, 'py> FromPyObject<'a, 'py>>(
+    name: &str,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<Option<T>> {
+    if value.is_none() { Ok(None) } else { whole(name, value).map(Some) }
+}
+
+fn bad(option: &str, reason: &str) -> PyErr {
+    InvalidOptionError::new_err((option.to_owned(), reason.to_owned()))
+}

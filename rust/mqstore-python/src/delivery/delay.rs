@@ -1,0 +1,144 @@
+//! Delayed messages: the arguments of `append` that say when, and what is done to messages that wait.
+
+use mqstore_base::message::NewMessage;
+use mqstore_base::options::OpenMode;
+use mqstore_delivery::{Accepted, DelayCounts, Due};
+use mqstore_engine::Store;
+use mqstore_io::Clock;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+use crate::convert::error::log_notes;
+use crate::convert::input::{duration, number, time};
+use crate::convert::results::AppendResult;
+use crate::delivery::transactions;
+use crate::runtime::{Shared, delivered, detached};
+use crate::store::NativeStore;
+
+/// The arguments that say when.
+pub(crate) struct When<'a, 'py> {
+    pub(crate) delay: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) deliver_at: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) level: Option<&'a Bound<'py, PyAny>>,
+}
+
+impl When<'_, '_> {
+    /// When a message is due; `None` for at once.
+    pub(crate) fn due(&self, clock: &dyn Clock) -> PyResult<Option<Due>> {
+        match (self.delay, self.deliver_at, self.level) {
+            (None, None, None) => Ok(None),
+            (Some(delay), None, None) => {
+                // Not early by what is less than a millisecond.
+                let delay = duration("delay", delay)?.as_micros().div_ceil(1000);
+                let delay_ms = i64::try_from(delay).unwrap_or(i64::MAX);
+                Ok(Some(Due::At(clock.now_ms().saturating_add(delay_ms))))
+            }
+            (None, Some(when), None) => Ok(Some(Due::At(time("deliver_at", when)?))),
+            (None, None, Some(level)) => {
+                let level = number("delay_level", level)?;
+                Ok(Some(Due::Level(i32::try_from(level).unwrap_or(if level < 0 { 0 } else { i32::MAX }))))
+            }
+            _ => Err(PyTypeError::new_err("give only one of delay, deliver_at and delay_level")),
+        }
+    }
+}
+
+/// Appends a message that is delivered later.
+pub(crate) fn append(
+    topic: &Bound<'_, PyString>,
+    shared: &Shared,
+    store: &NativeStore,
+    message: NewMessage<'_>,
+    due: Due,
+) -> PyResult<AppendResult> {
+    let (py, core) = (topic.py(), store.core()?);
+    let mut accepted = delivered(py, || shared.broker(core)?.append_later(&[(message, due)]))?;
+    let accepted = accepted.pop().ok_or_else(|| PyTypeError::new_err("an append came to nothing"))?;
+    Ok(result(topic, store, accepted))
+}
+
+fn result(topic: &Bound<'_, PyString>, store: &NativeStore, accepted: Accepted) -> AppendResult {
+    let Accepted { appended, waits_in } = accepted;
+    match waits_in {
+        Some(waits_in) => {
+            AppendResult::from_core(&PyString::intern(topic.py(), waits_in), store.host(), appended)
+        }
+        None => AppendResult::from_core(topic, store.host(), appended),
+    }
+}
+
+/// Begins to deliver what waits in a store that was opened for writing, whose broker has completed its transactions.
+pub(crate) fn begin(py: Python<'_>, shared: &Shared, store: &Store) -> PyResult<()> {
+    if store.mode() == OpenMode::Read {
+        return Ok(());
+    }
+    delivered(py, || shared.broker(store)?.deliver_what_waits())?;
+    transactions::say_notes(py, shared, store)
+}
+
+/// Cancels a message that waits; `Store.cancel`.
+#[pyfunction]
+pub(crate) fn cancel_delayed(store: &Bound<'_, NativeStore>, id: &str) -> PyResult<bool> {
+    let (core, shared) = (store.get().core()?, store.get().shared());
+    delivered(store.py(), || shared.broker(core)?.cancel(id))
+}
+
+/// Moves a message that waits to another time; `Store.reschedule`.
+#[pyfunction]
+#[pyo3(signature = (store, id, delay, deliver_at))]
+pub(crate) fn reschedule_delayed(
+    store: &Bound<'_, NativeStore>,
+    id: &str,
+    delay: Option<&Bound<'_, PyAny>>,
+    deliver_at: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<AppendResult>> {
+    let (py, core, shared) = (store.py(), store.get().core()?, store.get().shared());
+    let when = When { delay, deliver_at, level: None };
+    let Some(Due::At(due_ms)) = when.due(&**core.clock())? else {
+        return Err(PyTypeError::new_err("give delay or deliver_at"));
+    };
+    let moved = delivered(py, || shared.broker(core)?.reschedule(id, due_ms))?;
+    // What is due already went to its own topic.
+    let Some(accepted) = moved else { return Ok(None) };
+    let topic = if let Some(topic) = accepted.waits_in {
+        topic.to_owned()
+    } else {
+        let offset = accepted.appended.commit_log_offset;
+        let record = detached(py, || core.get_at(offset))?;
+        record.view().map_or_else(|_| String::new(), |view| view.topic.to_owned())
+    };
+    Ok(Some(result(&PyString::new(py, &topic), store.get(), accepted)))
+}
+
+/// Where the delayed messages stand; `Store.delays`.
+#[pyfunction]
+pub(crate) fn delay_counts<'py>(store: &Bound<'py, NativeStore>) -> PyResult<Bound<'py, PyDict>> {
+    let (py, core, shared) = (store.py(), store.get().core()?, store.get().shared());
+    let counts = if core.mode() == OpenMode::Read {
+        detached(py, || DelayCounts::of_reader(core))?
+    } else {
+        let (counts, notes) = delivered(py, || {
+            let broker = shared.broker(core)?;
+            Ok((broker.delay_counts()?, broker.take_delay_notes()))
+        })?;
+        log_notes(py, notes)?;
+        counts
+    };
+    let dict = PyDict::new(py);
+    dict.set_item("pending", counts.pending)?;
+    dict.set_item("next_due", counts.next_due_ms)?;
+    dict.set_item("delivered", counts.delivered)?;
+    dict.set_item("cancelled", counts.cancelled)?;
+    dict.set_item("dropped", counts.dropped)?;
+    dict.set_item("late_p99", counts.late_p99_ms as f64 / 1000.0)?;
+    dict.set_item("late_max", counts.late_max_ms as f64 / 1000.0)?;
+    Ok(dict)
+}
+
+/// Adds the functions to the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(cancel_delayed, module)?)?;
+    module.add_function(wrap_pyfunction!(reschedule_delayed, module)?)?;
+    module.add_function(wrap_pyfunction!(delay_counts, module)?)
+}

@@ -1,0 +1,323 @@
+//! `NativeTransaction` and `NativeChecks`: messages that appear together, and who is asked about them.
+//!
+//! `mqstore.Transaction` is a subclass of the first. The second one is for the thread of `mqstore._transactions` that asks:
+//! it waits here, with the interpreter released, and runs callbacks there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_delivery::{Answer, CheckOptions, NewHalf, PendingTransaction, Transaction, Transactions};
+use mqstore_engine::Store;
+use mqstore_format::Host;
+use mqstore_format::topic::HALF_TOPIC;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString};
+
+use crate::convert::batch::Part;
+use crate::convert::error::log_notes;
+use crate::convert::input::{count, duration, text};
+use crate::convert::results::AppendResult;
+use crate::runtime::{Kept, Shared, delivered};
+use crate::store::NativeStore;
+
+/// How long the thread that asks leaves a store alone that failed.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A pending transaction as Python's `PendingTransaction` takes it: id, group, topics, messages, begun, checks, when it is
+/// checked next, whether somebody has it open, queue offsets of its half messages.
+type PendingRow = (String, String, Vec<String>, usize, i64, u32, Option<i64>, bool, Vec<i64>);
+
+/// The native part of `mqstore.Transaction`.
+#[pyclass(frozen, subclass, module = "mqstore._mqstore")]
+pub(crate) struct NativeTransaction {
+    transaction: Kept<Transaction>,
+    /// Keeps the store from being forgotten.
+    _owner: Py<NativeStore>,
+    host: Host,
+    durable: bool,
+}
+
+impl NativeTransaction {
+    fn transaction(&self) -> PyResult<&Transaction> {
+        self.transaction.get()
+    }
+
+    fn decide(&self, py: Python<'_>, commit: bool) -> PyResult<()> {
+        let (transaction, durable) = (self.transaction()?, self.durable);
+        delivered(py, || if commit { transaction.commit(durable) } else { transaction.rollback(durable) })
+    }
+}
+
+#[pymethods]
+impl NativeTransaction {
+    #[new]
+    #[pyo3(signature = (store, group, durable))]
+    fn new(store: &Bound<'_, NativeStore>, group: &str, durable: bool) -> PyResult<Self> {
+        let (core, shared) = (store.get().core()?, store.get().shared());
+        let begun = delivered(store.py(), || shared.broker(core)?.transactions()?.begin(group))?;
+        Ok(Self {
+            transaction: Kept::new(shared, begun),
+            _owner: store.clone().unbind(),
+            host: store.get().host(),
+            durable,
+        })
+    }
+
+    /// Its id, by which a check knows it: the unique id of its first message, unless that was given another one.
+    #[getter]
+    fn id(&self) -> PyResult<&str> {
+        Ok(self.transaction()?.id())
+    }
+
+    /// Its producer group.
+    #[getter]
+    fn group(&self) -> PyResult<&str> {
+        Ok(self.transaction()?.group())
+    }
+
+    /// How it ended: `"committed"` or `"rolled back"`; None while it is open.
+    #[getter]
+    fn outcome(&self) -> PyResult<Option<&'static str>> {
+        Ok(self.transaction()?.outcome().map(mqstore_delivery::Outcome::name))
+    }
+
+    /// Where its messages went, in the order in which they were appended; empty until it is committed.
+    #[getter]
+    fn results<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, AppendResult>>> {
+        let went = self.transaction()?.went().into_iter();
+        let result = |topic: Arc<str>, appended| {
+            let topic = PyString::intern(py, &topic);
+            Bound::new(py, AppendResult::from_core(&topic, self.host, appended))
+        };
+        went.map(|(topic, appended)| result(topic, appended)).collect()
+    }
+
+    /// Stores a message that is in its topic once the transaction is committed; its unique id.
+    ///
+    /// It survives the process as any append to the store does. Topic and queue are checked and settled now.
+    ///
+    /// Args:
+    ///     topic: made with `default_queues` queues if it does not exist.
+    ///     body: any bytes-like object.
+    ///     keys: one key or several, as for `Store.append`.
+    ///     tags: the tag that filters go by.
+    ///     properties: the message's own, as for `Store.append`.
+    ///     queue_id: the queue; None takes the topic's queues in turn.
+    ///     flag: a number of the application's own, 32 bits.
+    ///     born_timestamp: when the message was made; None is now.
+    ///
+    /// Raises:
+    ///     RefusedError: the transaction has ended.
+    ///     InvalidMessageError: as for `Store.append`; and for topics with batch queues.
+    ///     MessageTooLargeError: as for `Store.append`; and where a segment could not hold what the commit stores.
+    #[pyo3(
+        signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
+                     born_timestamp = None, **others),
+        text_signature = "($self, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
+                          born_timestamp=None)"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
+    fn append(
+        &self,
+        py: Python<'_>,
+        topic: &Bound<'_, PyAny>,
+        body: &Bound<'_, PyAny>,
+        keys: Option<&Bound<'_, PyAny>>,
+        tags: Option<&Bound<'_, PyAny>>,
+        properties: Option<&Bound<'_, PyAny>>,
+        queue_id: Option<&Bound<'_, PyAny>>,
+        flag: Option<&Bound<'_, PyAny>>,
+        born_timestamp: Option<&Bound<'_, PyAny>>,
+        others: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<String> {
+        if let Some(others) = others {
+            return Err(refused(others));
+        }
+        let transaction = self.transaction()?;
+        let topic = text("topic", topic)?;
+        let part = Part::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let half = NewHalf {
+            topic: topic.to_str()?,
+            body: part.body.as_bytes(),
+            properties: &part.encoded.properties,
+            unique_key: part.encoded.unique_key.as_deref(),
+            queue_id: queue_id.map(crate::convert::input::queue_id).transpose()?,
+            flag: part.flag,
+            born_timestamp_ms: part.born_timestamp_ms,
+        };
+        let key = delivered(py, || transaction.append(&half))?;
+        Ok(key.as_str().to_owned())
+    }
+
+    /// Has its messages appear, all in one step; where they went. To commit again changes nothing.
+    ///
+    /// Raises:
+    ///     RefusedError: it was rolled back.
+    fn commit<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.decide(py, true)?;
+        PyList::new(py, self.results(py)?)
+    }
+
+    /// Hides its messages for ever. To roll back again changes nothing.
+    ///
+    /// Raises:
+    ///     RefusedError: it was committed.
+    fn rollback(&self, py: Python<'_>) -> PyResult<()> {
+        self.decide(py, false)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        if self.transaction()?.outcome().is_none() {
+            self.decide(py, kind.is_none())?;
+        }
+        Ok(())
+    }
+}
+
+/// The error for arguments that `Transaction.append` does not take.
+fn refused(others: &Bound<'_, PyDict>) -> PyErr {
+    let names: Vec<_> = others.keys().iter().map(|name| name.to_string()).collect();
+    let name = names.first().map_or("", String::as_str);
+    if ["delay", "deliver_at", "delay_level"].contains(&name) {
+        return PyTypeError::new_err(format!(
+            "a message of a transaction cannot wait: {name} is for Store.append, after the commit"
+        ));
+    }
+    if name == "durable" {
+        return PyTypeError::new_err(
+            "durable is said of the whole transaction: Store.transaction(durable=True)",
+        );
+    }
+    PyTypeError::new_err(format!("append() got an unexpected keyword argument '{name}'"))
+}
+
+/// What the thread that asks has of a store; it does not keep that from being forgotten.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct NativeChecks {
+    transactions: Kept<Transactions>,
+    shared: Arc<Shared>,
+}
+
+#[pymethods]
+impl NativeChecks {
+    #[new]
+    fn new(store: &Bound<'_, NativeStore>) -> PyResult<Self> {
+        let (core, shared) = (store.get().core()?, store.get().shared());
+        let transactions = delivered(store.py(), || shared.broker(core)?.transactions())?;
+        Ok(Self { transactions: Kept::new(Arc::clone(&shared), transactions), shared })
+    }
+
+    /// Has `group` asked from now on.
+    fn set(
+        &self,
+        py: Python<'_>,
+        group: &str,
+        check_after: &Bound<'_, PyAny>,
+        check_interval: &Bound<'_, PyAny>,
+        check_max: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let transactions = self.transactions.get()?;
+        let options = CheckOptions {
+            after: duration("check_after", check_after)?,
+            interval: duration("check_interval", check_interval)?,
+            max: count("check_max", check_max)?,
+        };
+        delivered(py, || transactions.check_group(group, options))
+    }
+
+    /// Waits until somebody is to be asked, and says about what; None once that is over.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Vec<PendingRow>>> {
+        let transactions = self.transactions.get()?;
+        let due = delivered(py, || transactions.wait_due());
+        log_notes(py, transactions.take_notes())?;
+        Ok(due?.map(|due| due.into_iter().map(|pending| row(transactions, pending)).collect()))
+    }
+
+    /// Does what somebody answered.
+    fn answer(&self, py: Python<'_>, id: &str, commit: bool) -> PyResult<()> {
+        let transactions = self.transactions.get()?;
+        let answer = if commit { Answer::Commit } else { Answer::Rollback };
+        delivered(py, || transactions.answer(id, answer))
+    }
+
+    /// Sleeps after an error of `next`.
+    fn rest(&self, py: Python<'_>) -> PyResult<()> {
+        let transactions = self.transactions.get()?;
+        delivered(py, || {
+            transactions.rest_after_error(AGAIN);
+            Ok(())
+        })
+    }
+
+    /// Has `next` return None, now and later.
+    fn end(&self) {
+        if let Ok(transactions) = self.transactions.get() {
+            transactions.end_checks();
+        }
+    }
+
+    /// Whether the store was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.shared.is_closed()
+    }
+}
+
+fn row(transactions: &Transactions, pending: PendingTransaction) -> PendingRow {
+    let next_check = transactions.next_check_of(&pending);
+    (
+        pending.id,
+        pending.group,
+        pending.topics,
+        pending.messages,
+        pending.born_timestamp_ms,
+        pending.checks,
+        next_check,
+        pending.open,
+        pending.half_offsets,
+    )
+}
+
+/// The transactions that nobody decided, the oldest first; `Store.pending_transactions`.
+#[pyfunction]
+pub(crate) fn pending_transactions(store: &Bound<'_, NativeStore>) -> PyResult<Vec<PendingRow>> {
+    let (py, core, shared) = (store.py(), store.get().core()?, store.get().shared());
+    let rows = delivered(py, || {
+        // For one who only reads this is an error.
+        core.meta()?;
+        if core.queue_ids(HALF_TOPIC)?.is_empty() {
+            return Ok(Vec::new());
+        }
+        let transactions = shared.broker(core)?.transactions()?;
+        Ok(transactions.pending().into_iter().map(|pending| row(&transactions, pending)).collect())
+    })?;
+    say_notes(py, &shared, core)?;
+    Ok(rows)
+}
+
+/// Tells the logger what a person should know of the transactions, those included that an open completed.
+pub(crate) fn say_notes(py: Python<'_>, shared: &Shared, core: &Store) -> PyResult<()> {
+    let notes = delivered(py, || {
+        let transactions = shared.broker(core)?.transactions_if_open();
+        Ok(transactions.map(|transactions| transactions.take_notes()).unwrap_or_default())
+    })?;
+    log_notes(py, notes)
+}
+
+/// Adds the classes and the function to the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<NativeTransaction>()?;
+    module.add_class::<NativeChecks>()?;
+    module.add_function(wrap_pyfunction!(pending_transactions, module)?)
+}

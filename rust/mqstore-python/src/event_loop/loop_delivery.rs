@@ -1,0 +1,320 @@
+//! What the event loop of a thread has of consumers and work queues.
+//!
+//! A look answers at once, with what it found, with the wait for another look, or with None: then a thread has to
+//! prepare. See `mqstore_delivery::AtOnce`; how tasks wait and take turns is `mqstore.aio`'s.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use mqstore_delivery::{AtOnce, BrokerError, Call, NewWork, Put};
+use mqstore_engine::{AppendRequest, OwnedMessage};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::convert::batch::{Part, parts};
+use crate::convert::error::{broker_to_py, log_notes};
+use crate::convert::input::duration;
+use crate::convert::message::StoredMessage;
+use crate::delivery::consumer::{NativeConsumer, places};
+use crate::delivery::leased::LeasedMessage;
+use crate::delivery::work_queue::NativeWorkQueue;
+use crate::event_loop::link::{Letters, LoopLink, LoopWait, QueuedAppend, locked};
+use crate::runtime::delivered;
+use crate::store::NativeStore;
+
+/// The look's answer for Python: what `found` makes of what was found, a `LoopWait`, or None.
+fn answer<'py, T>(
+    py: Python<'py>,
+    look: AtOnce<T>,
+    found: impl FnOnce(T) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match look {
+        AtOnce::Found(value) => found(value),
+        AtOnce::Prepare => Ok(py.None().into_bound(py)),
+        AtOnce::Wait { listening, longest } => {
+            Ok(Bound::new(py, LoopWait::new(Box::new(listening), longest))?.into_any())
+        }
+    }
+}
+
+/// The call to the loop under `number`, for who waits.
+fn call(letters: &Arc<Letters>, number: Option<u64>) -> Option<Call> {
+    let number = number?;
+    let letters = Arc::clone(letters);
+    Some(Box::new(move || letters.call(number)))
+}
+
+/// A work queue for one event loop; made by `mqstore.aio`.
+///
+/// A look answers with what it found, with the wait for another look, or with None: then a thread has to prepare.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct LoopWorkQueue {
+    queue: Py<NativeWorkQueue>,
+    letters: Arc<Letters>,
+}
+
+#[pymethods]
+impl LoopWorkQueue {
+    #[new]
+    fn new(queue: Py<NativeWorkQueue>, link: &LoopLink) -> Self {
+        Self { queue, letters: link.letters() }
+    }
+
+    /// Gets up to `count` messages; where there are none, a call under `number` says when to look again.
+    ///
+    /// With `patience` it waits for another thread that is at this queue; without a number nothing is found.
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        count: usize,
+        patience: bool,
+        number: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let native = self.queue.get();
+        let (queue, call) = (native.queue()?, call(&self.letters, number));
+        let look = delivered(py, || queue.get_at_once(count, patience, call))?;
+        answer(py, look, |found| Ok(PyList::new(py, native.leased(py, found)?)?.into_any()))
+    }
+
+    /// Reads ahead what up to `count` messages may come from, and moves dead letters; may take long.
+    fn prepare(&self, py: Python<'_>, count: usize) -> PyResult<()> {
+        let queue = self.queue.get().queue()?;
+        let done = delivered(py, || queue.prepare(count));
+        log_notes(py, queue.take_notes())?;
+        done
+    }
+
+    /// Puts messages if `at_once` and that waits for nobody, else makes the append of them that is to be queued.
+    ///
+    /// Where there is no room, a call under `number` says when to look again; without a number it is an error.
+    fn put<'py>(
+        &self,
+        py: Python<'py>,
+        put: &LoopPut,
+        at_once: bool,
+        patience: bool,
+        number: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let native = self.queue.get();
+        let (queue, call) = (native.queue()?, call(&self.letters, number));
+        let mut messages = locked(&put.messages);
+        let Some(own) = messages.as_ref() else {
+            return Err(PyRuntimeError::new_err("the messages were put before"));
+        };
+        let work: Vec<_> = own.iter().map(|message| put.work(message)).collect();
+        let look = delivered(py, || queue.put_at_once(&work, at_once, patience, call))?;
+        drop(work);
+        answer(py, look, |done| match done {
+            Put::Done(appended) => Ok(PyList::new(py, native.appended(py, appended)?)?.into_any()),
+            Put::Reserved(reservation, delayed) => {
+                let mut own = messages.take().unwrap_or_default();
+                for (message, delayed) in own.iter_mut().zip(delayed) {
+                    if let Some(properties) = delayed {
+                        message.properties = properties;
+                    }
+                }
+                let topic = native.name(py);
+                let request = AppendRequest {
+                    topic: topic.to_str()?.to_owned(),
+                    queue_id: None,
+                    durable: put.durable,
+                    many: put.many,
+                    messages: own,
+                };
+                QueuedAppend::of(topic, request, Some(Box::new(reservation)))
+            }
+        })
+    }
+
+    /// Whether all is finished; where it is not, a call under `number` says when to look again.
+    fn join<'py>(&self, py: Python<'py>, patience: bool, number: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
+        let native = self.queue.get();
+        let (queue, call) = (native.queue()?, call(&self.letters, number));
+        let look = delivered(py, || queue.join_at_once(patience, call))?;
+        log_notes(py, queue.take_notes())?;
+        answer(py, look, |done| Ok(done.into_pyobject(py)?.to_owned().into_any()))
+    }
+
+    /// Gives a message back; False, and nothing was done, where that may take long.
+    fn nack(
+        &self,
+        py: Python<'_>,
+        message: &Bound<'_, LeasedMessage>,
+        delay: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let native = self.queue.get();
+        let (queue, lease) = (native.queue()?, message.get().lease()?);
+        if lease.is_last() {
+            return Ok(false);
+        }
+        let delay = native.delay(py, delay, lease.attempt())?;
+        delivered(py, || queue.nack(lease, delay))?;
+        log_notes(py, queue.take_notes())?;
+        Ok(true)
+    }
+
+    /// Has those look again who wait and whom nobody calls.
+    fn look_around(&self, py: Python<'_>) -> PyResult<()> {
+        let queue = self.queue.get().queue()?;
+        delivered(py, || {
+            queue.look_around();
+            Ok(())
+        })
+    }
+
+    /// Raises the error for nothing to get.
+    fn empty(&self) -> PyResult<()> {
+        Err(broker_to_py(self.queue.get().queue()?.empty()))
+    }
+}
+
+/// Messages to be put into a work queue, with their arguments checked.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct LoopPut {
+    messages: Mutex<Option<Vec<OwnedMessage>>>,
+    many: bool,
+    delay: Option<Duration>,
+    durable: bool,
+}
+
+impl LoopPut {
+    fn of(
+        parts: Vec<Part<'_>>,
+        many: bool,
+        delay: Option<&Bound<'_, PyAny>>,
+        durable: bool,
+    ) -> PyResult<Self> {
+        let delay = delay.map(|delay| duration("delay", delay)).transpose()?;
+        let messages = parts.into_iter().map(Part::into_owned).collect();
+        Ok(Self { messages: Mutex::new(Some(messages)), many, delay, durable })
+    }
+
+    fn work<'a>(&self, message: &'a OwnedMessage) -> NewWork<'a> {
+        NewWork {
+            body: (*message.body).as_ref(),
+            properties: &message.properties,
+            unique_key: message.unique_key.as_deref(),
+            flag: message.flag,
+            born_timestamp_ms: message.born_timestamp_ms,
+            delay: self.delay,
+            durable: self.durable,
+        }
+    }
+}
+
+#[pymethods]
+impl LoopPut {
+    /// The message of the arguments of `WorkQueue.put`.
+    #[staticmethod]
+    fn one(
+        body: &Bound<'_, PyAny>,
+        keys: &Bound<'_, PyAny>,
+        tags: &Bound<'_, PyAny>,
+        properties: &Bound<'_, PyAny>,
+        delay: Option<&Bound<'_, PyAny>>,
+        durable: bool,
+    ) -> PyResult<Self> {
+        let part = Part::of(body, Some(keys), Some(tags), Some(properties), None, None)?;
+        Self::of(vec![part], false, delay, durable)
+    }
+
+    /// Those of the arguments of `WorkQueue.put_many`.
+    #[staticmethod]
+    fn many(messages: &Bound<'_, PyAny>, delay: Option<&Bound<'_, PyAny>>, durable: bool) -> PyResult<Self> {
+        Self::of(parts(messages)?, true, delay, durable)
+    }
+}
+
+/// A consumer for one event loop; made by `mqstore.aio`. Looks answer as those of `LoopWorkQueue`.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct LoopConsumer {
+    consumer: Py<NativeConsumer>,
+    letters: Arc<Letters>,
+}
+
+#[pymethods]
+impl LoopConsumer {
+    #[new]
+    fn new(consumer: Py<NativeConsumer>, link: &LoopLink) -> Self {
+        Self { consumer, letters: link.letters() }
+    }
+
+    /// Up to `most` messages, or the next one where that is None.
+    fn poll<'py>(
+        &self,
+        py: Python<'py>,
+        most: Option<usize>,
+        patience: bool,
+        number: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (consumer, call) = (self.consumer.get().consumer()?, call(&self.letters, number));
+        let look = delivered(py, || match most {
+            Some(most) => consumer.poll_at_once(most, patience, call),
+            None => consumer.next_at_once(patience, call),
+        });
+        log_notes(py, consumer.take_notes())?;
+        answer(py, look?, |found| {
+            let messages = found.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
+            Ok(PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)?.into_any())
+        })
+    }
+
+    /// Takes up what changed, and reads up to `most` messages ahead; may take long.
+    fn prepare(&self, py: Python<'_>, most: usize) -> PyResult<()> {
+        let consumer = self.consumer.get().consumer()?;
+        let done = delivered(py, || consumer.prepare(most));
+        log_notes(py, consumer.take_notes())?;
+        done
+    }
+
+    /// Commits, and says whether a sync is to follow; None, and nothing was stored, where that may take long.
+    fn commit(
+        &self,
+        py: Python<'_>,
+        offsets: Option<&Bound<'_, PyDict>>,
+        sync: bool,
+    ) -> PyResult<Option<bool>> {
+        let consumer = self.consumer.get().consumer()?;
+        let offsets = offsets.map(places).transpose()?;
+        let done = delivered(py, || consumer.commit_at_once(offsets.as_deref(), sync));
+        log_notes(py, consumer.take_notes())?;
+        done
+    }
+
+    /// Has those look again who wait and whom nobody calls.
+    fn look_around(&self, py: Python<'_>) -> PyResult<()> {
+        let consumer = self.consumer.get().consumer()?;
+        delivered(py, || {
+            consumer.look_around();
+            Ok(())
+        })
+    }
+}
+
+/// Whether a message that was got is still the caller's.
+#[pyfunction]
+fn is_held(message: &Bound<'_, LeasedMessage>) -> PyResult<bool> {
+    Ok(message.get().lease()?.is_held())
+}
+
+/// Returns once all that is known of groups by now is on the disk.
+#[pyfunction]
+fn sync_groups(store: &Bound<'_, NativeStore>) -> PyResult<()> {
+    let (core, shared) = (store.get().core()?, store.get().shared());
+    delivered(store.py(), || {
+        let broker = shared.broker(core)?;
+        let meta = broker.meta();
+        Ok::<_, BrokerError>(meta.sync(meta.place())?)
+    })
+}
+
+/// Adds them to the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<LoopWorkQueue>()?;
+    module.add_class::<LoopPut>()?;
+    module.add_class::<LoopConsumer>()?;
+    module.add_function(wrap_pyfunction!(is_held, module)?)?;
+    module.add_function(wrap_pyfunction!(sync_groups, module)?)?;
+    Ok(())
+}

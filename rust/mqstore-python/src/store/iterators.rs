@@ -1,0 +1,291 @@
+//! `MessageIterator`: messages one by one, fetched in batches with the interpreter released.
+//!
+//! Serves one thread at a time: threads that share an iterator take turns, and each message goes to
+//! exactly one of them. A thread that waits (for its turn or for new messages) comes back to the
+//! interpreter every [`SLICE`], so that Ctrl-C is answered.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{MessageFilter, StoredRecord};
+use mqstore_engine::{Batch, LogCursor, LookupCursor, QueueCursor, Store};
+use mqstore_io::Clock;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::convert::error::StoreClosedError;
+use crate::convert::message::StoredMessage;
+use crate::runtime::{SLICE, Shared, clock, detached};
+use crate::store::NativeStore;
+
+/// Messages of the first fetch; a reader who wants one should not wait for hundreds.
+const FIRST_BATCH: usize = 16;
+
+/// Messages of a fetch once the reader has shown that it goes on.
+const FULL_BATCH: usize = 512;
+
+/// What lies within so many bytes of the end of the log is read without another thread.
+const NEAR_BYTES: u64 = 256 << 10;
+
+/// Messages that a fetch looks at for those that match, before it looks for signals.
+const LOOKS: usize = 1024;
+
+/// How long a thread sleeps between two tries for its turn.
+const TURN: Duration = Duration::from_millis(5);
+
+/// Where the messages come from.
+pub(crate) enum Source {
+    Queue(Box<QueueCursor>),
+    Log(Box<LogCursor>),
+    Lookup(Box<LookupCursor>),
+    Follow(Box<Follow>),
+    Done,
+}
+
+/// A read of one queue that waits at its end.
+pub(crate) struct Follow {
+    pub(crate) topic: String,
+    pub(crate) queue_id: i32,
+    pub(crate) filter: Option<MessageFilter>,
+    /// Where the iterator stops even so.
+    pub(crate) end: Option<i64>,
+    /// How long one `next` waits; `None` is for ever.
+    pub(crate) timeout: Option<Duration>,
+    /// The offset after the last entry that was read or filtered out.
+    pub(crate) next: i64,
+    pub(crate) cursor: Option<QueueCursor>,
+    /// Whether the cursor was opened because a wait said that there is more.
+    pub(crate) waited: bool,
+}
+
+struct State {
+    source: Source,
+    ready: VecDeque<StoredRecord>,
+    batch: usize,
+}
+
+/// Messages in order; made by `read` and `lookup`. Threads that share one take turns.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct MessageIterator {
+    shared: Arc<Shared>,
+    /// Keeps the store from being forgotten while somebody iterates: `for m in mqstore.open(p).read(t)`.
+    _owner: Py<NativeStore>,
+    state: Mutex<State>,
+}
+
+/// What one step of an iterator came to.
+enum Step {
+    Got(StoredRecord),
+    End,
+    /// Nothing yet; ask again after looking for signals.
+    Later,
+}
+
+/// What one step for an event loop came to.
+enum Ahead {
+    Got(VecDeque<StoredRecord>),
+    End,
+    /// Nothing there: wait for the message at this queue offset.
+    WaitFor(i64),
+    /// Ask again, in a thread that may wait.
+    Later,
+}
+
+impl MessageIterator {
+    /// An iterator over `source`.
+    pub(crate) fn new(owner: Py<NativeStore>, shared: Arc<Shared>, source: Source) -> Self {
+        Self {
+            shared,
+            _owner: owner,
+            state: Mutex::new(State { source, ready: VecDeque::new(), batch: FIRST_BATCH }),
+        }
+    }
+
+    /// The state, if no other thread is using it.
+    fn turn(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(PoisonError::into_inner(poisoned)),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The store, unless it is closed.
+    fn open_store(&self) -> PyResult<&Store> {
+        let store = self.shared.store()?;
+        if store.is_closed() {
+            return Err(StoreClosedError::new_err((self.shared.path().to_owned(),)));
+        }
+        Ok(store)
+    }
+}
+
+#[pymethods]
+impl MessageIterator {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// For asyncio: the next messages; the queue offset to wait for; or None at the end. An empty list is to be asked
+    /// again in a thread, without `at_once`: with it nothing is done that may take long.
+    fn _step<'py>(&self, py: Python<'py>, at_once: bool) -> PyResult<Bound<'py, PyAny>> {
+        let store = self.open_store()?;
+        let ahead = detached(py, || {
+            let Some(mut state) = self.turn() else { return Ok(Ahead::Later) };
+            state.or_done(|state| state.ahead(store, at_once))
+        })?;
+        self.shared.say_notes(py, 1)?;
+        let records = match ahead {
+            Ahead::Got(records) => records,
+            Ahead::Later => VecDeque::new(),
+            Ahead::WaitFor(offset) => return Ok(offset.into_pyobject(py)?.into_any()),
+            Ahead::End => return Ok(py.None().into_bound(py)),
+        };
+        let messages = records.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
+        Ok(PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)?.into_any())
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<StoredMessage>> {
+        let store = self.open_store()?;
+        // The common case: a fetched message is at hand and nobody else is here.
+        if let Some(record) = self.turn().and_then(|mut state| state.ready.pop_front()) {
+            return Ok(Some(record.into()));
+        }
+        let started = clock().monotonic();
+        loop {
+            let step = detached(py, || {
+                let Some(mut state) = self.turn() else {
+                    clock().sleep(TURN);
+                    return Ok(Step::Later);
+                };
+                state.or_done(|state| state.step(store, started))
+            })?;
+            self.shared.say_notes(py, 1)?;
+            match step {
+                Step::Got(record) => return Ok(Some(record.into())),
+                Step::End => return Ok(None),
+                Step::Later => py.check_signals()?,
+            }
+        }
+    }
+}
+
+impl State {
+    /// What `look` finds; an error is the last thing that an iterator tells.
+    fn or_done<T>(&mut self, look: impl FnOnce(&mut Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let found = look(self);
+        if found.is_err() {
+            self.source = Source::Done;
+        }
+        found
+    }
+
+    fn step(&mut self, store: &Store, started: Duration) -> Result<Step, StoreError> {
+        if let Some(record) = self.ready.pop_front() {
+            return Ok(Step::Got(record));
+        }
+        let goes_on = match (self.ahead(store, false)?, &self.source) {
+            (Ahead::Got(records), _) => {
+                self.ready = records;
+                return Ok(self.ready.pop_front().map_or(Step::Later, Step::Got));
+            }
+            (Ahead::WaitFor(_), Source::Follow(follow)) => follow.wait(store, started)?,
+            (Ahead::Later | Ahead::WaitFor(_), _) => true,
+            (Ahead::End, _) => false,
+        };
+        if goes_on {
+            return Ok(Step::Later);
+        }
+        self.source = Source::Done;
+        Ok(Step::End)
+    }
+
+    /// A step that does not wait for messages; with `at_once` for nothing else either.
+    fn ahead(&mut self, store: &Store, at_once: bool) -> Result<Ahead, StoreError> {
+        if !self.ready.is_empty() {
+            return Ok(Ahead::Got(std::mem::take(&mut self.ready)));
+        }
+        let ahead = match &mut self.source {
+            Source::Done => Ahead::End,
+            Source::Follow(follow) => follow.ahead(store, self.batch, at_once)?,
+            Source::Queue(cursor) => {
+                if at_once && !cursor.is_near_end(NEAR_BYTES)? {
+                    return Ok(Ahead::Later);
+                }
+                cursor.next_of(self.batch, LOOKS)?.into()
+            }
+            // An index and a log lie on a disk.
+            Source::Log(_) | Source::Lookup(_) if at_once => Ahead::Later,
+            Source::Log(cursor) => cursor.next_of(self.batch, LOOKS)?.into(),
+            Source::Lookup(cursor) => {
+                let records = cursor.next_batch(self.batch)?;
+                Batch { ended: records.is_empty(), records }.into()
+            }
+        };
+        if matches!(ahead, Ahead::Got(_)) {
+            self.batch = (self.batch * 4).min(FULL_BATCH);
+        }
+        Ok(ahead)
+    }
+}
+
+impl From<Batch> for Ahead {
+    fn from(Batch { records, ended }: Batch) -> Self {
+        match (records.is_empty(), ended) {
+            (false, _) => Self::Got(records.into()),
+            (true, true) => Self::End,
+            (true, false) => Self::Later,
+        }
+    }
+}
+
+impl Follow {
+    /// As [`State::ahead`]; `most` messages at once.
+    fn ahead(&mut self, store: &Store, most: usize, at_once: bool) -> Result<Ahead, StoreError> {
+        loop {
+            if let Some(cursor) = &mut self.cursor {
+                if at_once && !cursor.is_near_end(NEAR_BYTES)? {
+                    return Ok(Ahead::Later);
+                }
+                let batch = cursor.next_of(most, LOOKS)?;
+                let position = cursor.position();
+                if !batch.records.is_empty() || !batch.ended {
+                    return Ok(batch.into());
+                }
+                self.cursor = None;
+                let stuck = position == self.next && self.waited;
+                self.next = position;
+                if stuck {
+                    // Something is there and yields nothing, which should not be; at least do not spin.
+                    if !at_once {
+                        clock().sleep(TURN);
+                    }
+                    self.waited = false;
+                    return Ok(Ahead::Later);
+                }
+            }
+            if self.end.is_some_and(|end| self.next >= end) {
+                return Ok(Ahead::End);
+            }
+            if at_once && !store.looks_at_once() {
+                return Ok(Ahead::Later);
+            }
+            if !store.wait(&self.topic, self.queue_id, self.next, Duration::ZERO)? {
+                return Ok(Ahead::WaitFor(self.next));
+            }
+            let cursor =
+                store.read(&self.topic, self.queue_id, Some(self.next), self.end, self.filter.as_ref())?;
+            (self.cursor, self.waited) = (Some(cursor), true);
+        }
+    }
+
+    /// Waits for a message, so long as signals may be left alone; whether the iterator goes on.
+    fn wait(&self, store: &Store, started: Duration) -> Result<bool, StoreError> {
+        let waited = clock().monotonic().saturating_sub(started);
+        let left = self.timeout.map_or(SLICE, |timeout| timeout.saturating_sub(waited));
+        Ok(store.wait(&self.topic, self.queue_id, self.next, left.min(SLICE))? || !left.is_zero())
+    }
+}

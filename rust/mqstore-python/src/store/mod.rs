@@ -1,0 +1,612 @@
+//! `NativeStore`: the store's verbs, one Python call to one core call.
+//!
+//! `mqstore.Store` is its subclass and adds what needs no speed. Signatures are those that users see.
+
+pub(crate) mod admin;
+pub(crate) mod compaction;
+pub(crate) mod iterators;
+pub(crate) mod pop;
+pub(crate) mod table;
+pub(crate) mod topics;
+pub(crate) mod verify;
+pub(crate) mod waiting;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::options::OpenMode;
+use mqstore_engine::{Boundary, Store};
+use mqstore_format::Host;
+use mqstore_io::Clock;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString};
+
+use crate::convert::batch::{Part, parts};
+use crate::convert::error::StoreClosedError;
+use crate::convert::events::report_dict;
+use crate::convert::filter::message_filter;
+use crate::convert::input::{duration, number, offset, offsets, optional_offset, queue, text, time};
+use crate::convert::message::StoredMessage;
+use crate::convert::options;
+use crate::convert::results::AppendResult;
+use crate::delivery::delay;
+use crate::delivery::delay::When;
+use crate::runtime::{SLICE, Shared, clock, detached, tell_recovery};
+use crate::store::admin::{rebuild_store, snapshot_store, stats_dict};
+use crate::store::compaction::{StoreRequest, compact_store};
+use crate::store::iterators::{Follow, MessageIterator, Source};
+use crate::testing::{Machine, TestClock, TestFaults};
+
+/// One queue as Python's `QueueInfo` takes it.
+type QueueRow = (i32, i64, i64, Option<i64>, Option<i64>);
+
+/// The native part of `mqstore.Store`.
+#[pyclass(frozen, subclass, module = "mqstore._mqstore")]
+pub(crate) struct NativeStore {
+    shared: Arc<Shared>,
+    /// As it was given: a name that is not UTF-8 goes back to Python unharmed.
+    path: Py<PyString>,
+    mode: &'static str,
+    host: Host,
+    default_queues: u32,
+}
+
+impl NativeStore {
+    pub(crate) fn core(&self) -> PyResult<&Store> {
+        self.shared.store()
+    }
+
+    /// What iterators and scans of this store share with it.
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    /// The host that its message ids name.
+    pub(crate) fn host(&self) -> Host {
+        self.host
+    }
+
+    fn iterator(slf: &Bound<'_, Self>, source: Source) -> PyResult<MessageIterator> {
+        let shared = &slf.get().shared;
+        shared.say_notes(slf.py(), 1)?;
+        Ok(MessageIterator::new(slf.clone().unbind(), Arc::clone(shared), source))
+    }
+}
+
+#[pymethods]
+impl NativeStore {
+    #[new]
+    #[pyo3(signature = (path, mode, options, progress = None, clock = None, faults = None))]
+    fn new(
+        py: Python<'_>,
+        path: Bound<'_, PyString>,
+        mode: &str,
+        options: &Bound<'_, PyDict>,
+        progress: Option<Py<PyAny>>,
+        clock: Option<PyRef<'_, TestClock>>,
+        faults: Option<PyRef<'_, TestFaults>>,
+    ) -> PyResult<Self> {
+        let (name, path) = (path.clone().unbind(), path.extract::<PathBuf>()?);
+        let (open_mode, mut mode) = options::mode(mode)?;
+        let options = options::from_dict(options)?;
+        let (host, default_queues) = (options.store_host, options.default_queues);
+        let text = path.to_string_lossy().into_owned();
+        let Machine { vfs, clock, faulty } = Machine::new(clock.as_deref(), faults.as_deref());
+        let mut raised = None;
+        let opened = detached(py, || {
+            Store::open_watched(vfs, clock, &path, open_mode, &options, &mut |step| {
+                tell_recovery(progress.as_ref(), step).map_err(|error| {
+                    // The open ends on any error; the one that Python raised is kept for the caller.
+                    raised = Some(error);
+                    StoreError::Closed { path: path.clone() }
+                })
+            })
+        });
+        if let Some(error) = raised {
+            return Err(error);
+        }
+        let store = opened?;
+        if store.mode() == OpenMode::Read {
+            mode = "r";
+        }
+        let store = Self { shared: Shared::new(store, text, faulty), path: name, mode, host, default_queues };
+        // `open`, `opened`, `Store._open`, this.
+        store.shared.say_notes(py, 4)?;
+        delay::begin(py, &store.shared, store.core()?)?;
+        Ok(store)
+    }
+
+    /// The directory, as it was given to `open`.
+    #[getter]
+    fn path(&self, py: Python<'_>) -> Py<PyString> {
+        self.path.clone_ref(py)
+    }
+
+    /// `"r"`, `"rw"` or `"create"`; `"r"` also where `recovery="read-only"` met damage.
+    #[getter]
+    fn mode(&self) -> &'static str {
+        self.mode
+    }
+
+    /// Whether `close()` was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.shared.is_closed()
+    }
+
+    #[getter]
+    fn _forked(&self) -> bool {
+        self.shared.is_forked()
+    }
+
+    /// Makes a topic, or gives it more queues when it has fewer than `queues`.
+    ///
+    /// Args:
+    ///     topic: 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
+    ///     queues: 1 to 65,536; None takes the option `default_queues`.
+    ///     attributes: RocketMQ's topic attributes by name, for a new topic only.
+    ///     max_messages: the topic's quota, for a new topic only: see `update_topic`.
+    ///
+    /// Raises:
+    ///     InvalidMessageError: the name cannot be a topic's.
+    ///     StoreReadOnlyError: the store is open for reading.
+    #[pyo3(signature = (topic, queues = None, *, attributes = None, max_messages = None))]
+    fn create_topic(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queues: Option<&Bound<'_, PyAny>>,
+        attributes: Option<&Bound<'_, PyAny>>,
+        max_messages: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let store = self.core()?;
+        let queues = queues.map(|queues| number("queues", queues)).transpose()?;
+        let queues = match queues {
+            None => self.default_queues,
+            Some(queues) => u32::try_from(queues).map_err(|_| {
+                PyValueError::new_err(format!("queues must be between 1 and 65536, not {queues}"))
+            })?,
+        };
+        let attributes = crate::store::topics::attributes(attributes, max_messages)?;
+        detached(py, || store.create_topic(topic, queues, &attributes))
+    }
+
+    /// Appends one message and says where it went.
+    ///
+    /// Args:
+    ///     topic: made with `default_queues` queues if it does not exist.
+    ///     body: any bytes-like object.
+    ///     keys: one key or several, by which `lookup` finds the message; a key holds no space.
+    ///     tags: the tag that filters go by.
+    ///     properties: the message's own; reserved names are refused, except `UNIQ_KEY`, which
+    ///         replaces the unique id that would be made.
+    ///     queue_id: the queue; None takes the topic's queues in turn.
+    ///     flag: a number of the application's own, 32 bits.
+    ///     born_timestamp: when the message was made; None is now.
+    ///     durable: whether to wait for a sync whatever the store's durability.
+    ///     delay: how long it waits before it is in the topic, in seconds or as a `timedelta`.
+    ///     deliver_at: until when it waits instead; at once where that has passed.
+    ///     delay_level: RocketMQ's number for a delay instead, by the store's `delay_levels`; 18 of 1 s to 2 h.
+    ///
+    /// Returns:
+    ///     Where it went. Of a message that waits: the record that waits, by whose ids it can be cancelled.
+    ///
+    /// Raises:
+    ///     InvalidMessageError: text or a number that the format cannot hold; nothing was written.
+    ///     MessageTooLargeError: more than `max_message_size`, or than a segment holds.
+    ///     StoreReadOnlyError: the store is open for reading.
+    ///     StorePoisonedError: an earlier write or sync failed.
+    ///     TopicNotFoundError: no such queue, or no such topic and `auto_create_topics` is off.
+    ///     Full: a quota is used up, `max_messages` of the topic or `max_bytes` of the log.
+    #[pyo3(
+        signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
+                     born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None),
+        text_signature = "($self, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
+                          born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None)"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
+    fn append(
+        &self,
+        py: Python<'_>,
+        topic: &Bound<'_, PyAny>,
+        body: &Bound<'_, PyAny>,
+        keys: Option<&Bound<'_, PyAny>>,
+        tags: Option<&Bound<'_, PyAny>>,
+        properties: Option<&Bound<'_, PyAny>>,
+        queue_id: Option<&Bound<'_, PyAny>>,
+        flag: Option<&Bound<'_, PyAny>>,
+        born_timestamp: Option<&Bound<'_, PyAny>>,
+        durable: bool,
+        delay: Option<&Bound<'_, PyAny>>,
+        deliver_at: Option<&Bound<'_, PyAny>>,
+        delay_level: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<AppendResult> {
+        let store = self.core()?;
+        let topic = text("topic", topic)?;
+        let part = Part::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let queue_id = queue_id.map(crate::convert::input::queue_id).transpose()?;
+        let message = part.message(topic.to_str()?, queue_id, durable);
+        let when = When { delay, deliver_at, level: delay_level };
+        if let Some(due) = when.due(&**store.clock())? {
+            return delay::append(&topic, &self.shared, self, message, due);
+        }
+        let appended = detached(py, || store.append(&message))?;
+        Ok(AppendResult::from_core(&topic, self.host, appended))
+    }
+
+    /// Appends messages under one lock, with one sync where one is due; results in the order given.
+    ///
+    /// Everything is checked before anything is written. After a crash a prefix of them may be there. For a
+    /// topic with batch queues (attribute `queue.type` is `BatchCQ`) they become one record, which is there
+    /// whole or not at all, in one queue: see `StoredMessage.batch`.
+    ///
+    /// Args:
+    ///     topic: as for `append`.
+    ///     messages: bodies or `Message`s.
+    ///     queue_id: the queue of all; None takes the topic's queues in turn.
+    ///     durable: as for `append`.
+    ///
+    /// Raises:
+    ///     InvalidMessageError: a message is not possible; more than 32,767 for a batch queue.
+    ///     Full: a quota has no room for all of them; none was appended.
+    #[pyo3(signature = (topic, messages, *, queue_id = None, durable = false))]
+    fn append_many<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &Bound<'py, PyAny>,
+        messages: &Bound<'py, PyAny>,
+        queue_id: Option<&Bound<'py, PyAny>>,
+        durable: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let store = self.core()?;
+        let topic = text("topic", topic)?;
+        let queue_id = queue_id.map(crate::convert::input::queue_id).transpose()?;
+        let parts = parts(messages)?;
+        let name = topic.to_str()?;
+        let batch: Vec<_> = parts.iter().map(|part| part.message(name, queue_id, durable)).collect();
+        let appended = detached(py, || store.append_many(&batch))?;
+        let results =
+            appended.into_iter().map(|one| Bound::new(py, AppendResult::from_core(&topic, self.host, one)));
+        PyList::new(py, results.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Makes everything appended before the call durable.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        let store = self.core()?;
+        detached(py, || store.flush())
+    }
+
+    /// Makes everything durable and lets go of the directory; a second call does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        match self.core() {
+            Ok(store) => match detached(py, || self.shared.closing(|| store.close())) {
+                // A process that a test ended says nothing any more.
+                Err(_) if self.shared.is_dead() => Ok(()),
+                outcome => outcome,
+            },
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The names of all topics, sorted.
+    fn topics(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let store = self.core()?;
+        let found = detached(py, || store.topics())?;
+        self.shared.say_notes(py, 1)?;
+        Ok(found)
+    }
+
+    fn _check(&self) -> PyResult<()> {
+        if self.core()?.is_closed() {
+            return Err(StoreClosedError::new_err((self.shared.path().to_owned(),)));
+        }
+        Ok(())
+    }
+
+    fn _stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let store = self.core()?;
+        stats_dict(py, &detached(py, || store.stats())?)
+    }
+
+    /// Queues and index made anew; `progress` is called with the bytes done and the bytes in all.
+    fn _rebuild<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
+        rebuild_store(py, self.core()?, progress.as_ref())
+    }
+
+    /// The newest message of every key kept; see `StoreRequest`.
+    fn _compact(
+        &self,
+        py: Python<'_>,
+        request: StoreRequest,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<String> {
+        compact_store(py, self.shared(), request, progress.as_ref())
+    }
+
+    /// A consistent copy in the new folder `output`; `progress` as for `_rebuild`.
+    fn _snapshot<'py>(
+        &self,
+        py: Python<'py>,
+        output: PathBuf,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        snapshot_store(py, self.core()?, &output, progress.as_ref())
+    }
+
+    /// What is due, deleted or only told; Ctrl-C ends it between two files.
+    fn _expire<'py>(&self, py: Python<'py>, dry_run: bool) -> PyResult<Bound<'py, PyDict>> {
+        let store = self.core()?;
+        let mut raised = None;
+        let done = detached(py, || {
+            store.expire(dry_run, &mut || {
+                let signalled = Python::attach(|py| {
+                    // A signal that came is raised here, in the middle of the work.
+                    py.check_signals()
+                });
+                signalled.map_err(|error| {
+                    // The work ends on any error; the one that Python raised is kept for the caller.
+                    raised = Some(error);
+                    StoreError::Closed { path: store.path().to_path_buf() }
+                })
+            })
+        });
+        match raised {
+            Some(error) => Err(error),
+            None => report_dict(py, &done?),
+        }
+    }
+
+    /// The log offset at which reads and dispatch stop, or None; see `set_confirm_offset`.
+    #[getter]
+    fn confirm_offset(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let store = self.core()?;
+        detached(py, || store.confirm_offset())
+    }
+
+    /// Shows readers nothing at or behind this offset of the commit log from now on.
+    ///
+    /// For replication, where a message counts once others have it too. The limit is not stored: the
+    /// next writer sees all of the log.
+    ///
+    /// Args:
+    ///     offset: where a record starts, or the end of the log; None lifts the limit.
+    ///
+    /// Raises:
+    ///     InvalidOptionError: no record starts there, or readers may have seen what lies behind it.
+    ///     StoreReadOnlyError: the store is open for reading.
+    #[pyo3(signature = (offset))]
+    fn set_confirm_offset(&self, py: Python<'_>, offset: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let store = self.core()?;
+        let offset = offset.map(|offset| number("offset", offset)).transpose()?;
+        let offset = offset
+            .map(u64::try_from)
+            .transpose()
+            .map_err(|_| PyValueError::new_err("offset must not be negative"))?;
+        detached(py, || store.set_confirm_offset(offset))
+    }
+
+    /// The ids of a topic's queues, those included that came with what was appended before.
+    fn _queue_ids(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<i32>> {
+        let store = self.core()?;
+        detached(py, || store.catch_up().and_then(|()| store.queue_ids(topic)))
+    }
+
+    fn _queues(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<QueueRow>> {
+        let store = self.core()?;
+        let found = detached(py, || store.queues(topic))?;
+        self.shared.say_notes(py, 2)?;
+        Ok(found
+            .into_iter()
+            .map(|queue| {
+                (
+                    queue.queue_id,
+                    queue.min_offset,
+                    queue.max_offset,
+                    queue.min_store_timestamp_ms,
+                    queue.max_store_timestamp_ms,
+                )
+            })
+            .collect())
+    }
+
+    /// Messages of one queue in ascending offset.
+    ///
+    /// Args:
+    ///     topic: the topic.
+    ///     queue_id: the queue.
+    ///     start: the first offset; None is the smallest that can be read.
+    ///     end: the offset to stop before; None is the largest at the time of the call.
+    ///     filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
+    ///     follow: whether to wait at the end for more instead of stopping.
+    ///     timeout: how long `follow` waits for one message before the iterator ends; None is for ever.
+    ///
+    /// Raises:
+    ///     TopicNotFoundError: no such topic or queue.
+    ///     OffsetOutOfRangeError: `start` is below the smallest or above the largest offset.
+    #[pyo3(signature = (topic, queue_id = 0, start = None, end = None, *, filter = None, follow = false, timeout = None))]
+    #[expect(clippy::too_many_arguments, reason = "each is an argument of its own in Python")]
+    fn read(
+        slf: &Bound<'_, Self>,
+        topic: &str,
+        #[pyo3(from_py_with = queue)] queue_id: i32,
+        #[pyo3(from_py_with = optional_offset)] start: Option<i64>,
+        #[pyo3(from_py_with = optional_offset)] end: Option<i64>,
+        filter: Option<&Bound<'_, PyAny>>,
+        follow: bool,
+        timeout: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<MessageIterator> {
+        let (py, store) = (slf.py(), slf.get().core()?);
+        let filter = message_filter(filter)?;
+        let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
+        let cursor = detached(py, || store.read(topic, queue_id, start, end, filter.as_ref()))?;
+        if !follow {
+            return Self::iterator(slf, Source::Queue(Box::new(cursor)));
+        }
+        let next = cursor.position();
+        let topic = topic.to_owned();
+        let follow =
+            Follow { topic, queue_id, filter, end, timeout, next, cursor: Some(cursor), waited: false };
+        Self::iterator(slf, Source::Follow(Box::new(follow)))
+    }
+
+    /// All messages in commit-log order from log offset `start` on, whatever the state of the queues.
+    #[pyo3(signature = (start = None, filter = None))]
+    fn _scan_log(
+        slf: &Bound<'_, Self>,
+        start: Option<u64>,
+        filter: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<MessageIterator> {
+        let (py, store) = (slf.py(), slf.get().core()?);
+        let cursor = detached(py, || store.scan_log(start))?;
+        Self::iterator(slf, Source::Log(Box::new(cursor.filtered(message_filter(filter)?))))
+    }
+
+    /// The message with this `message_id` or `unique_id`, or None.
+    fn get(&self, py: Python<'_>, id: &str) -> PyResult<Option<StoredMessage>> {
+        let store = self.core()?;
+        let found = detached(py, || store.get(id))?;
+        self.shared.say_notes(py, 1)?;
+        Ok(found.map(StoredMessage::from))
+    }
+
+    /// The message whose record starts at this offset of the commit log.
+    ///
+    /// Raises:
+    ///     CorruptionError: no record starts there.
+    fn get_at(&self, py: Python<'_>, commit_log_offset: &Bound<'_, PyAny>) -> PyResult<StoredMessage> {
+        let store = self.core()?;
+        let offset = number("commit_log_offset", commit_log_offset)?;
+        let offset = u64::try_from(offset)
+            .map_err(|_| PyValueError::new_err(format!("commit_log_offset {offset} is negative")))?;
+        detached(py, || store.get_at(offset)).map(StoredMessage::from)
+    }
+
+    /// The message at an offset of a queue; None where the queue has none, because a compaction dropped it.
+    ///
+    /// Raises:
+    ///     TopicNotFoundError: there is no such topic or queue.
+    ///     OffsetOutOfRangeError: the queue does not hold this offset.
+    fn message_at(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        #[pyo3(from_py_with = queue)] queue_id: i32,
+        #[pyo3(from_py_with = offset)] queue_offset: i64,
+    ) -> PyResult<Option<StoredMessage>> {
+        let store = self.core()?;
+        let found = detached(py, || store.message_at(topic, queue_id, queue_offset))?;
+        Ok(found.map(StoredMessage::from))
+    }
+
+    /// The messages at these offsets of a queue, in the order asked for.
+    ///
+    /// As `message_at` finds them; many in one call cost a fraction of many calls.
+    fn messages_at(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        #[pyo3(from_py_with = queue)] queue_id: i32,
+        #[pyo3(from_py_with = offsets)] queue_offsets: Vec<i64>,
+    ) -> PyResult<Vec<Option<StoredMessage>>> {
+        let store = self.core()?;
+        let found = detached(py, || store.messages_at(topic, queue_id, &queue_offsets))?;
+        Ok(found.into_iter().map(|found| found.map(StoredMessage::from)).collect())
+    }
+
+    /// Messages of `topic` that carry `key`, or have it as unique id, oldest first.
+    ///
+    /// Args:
+    ///     topic: the topic; an unknown one has no messages.
+    ///     key: the key.
+    ///     start_time: only messages stored at or after it.
+    ///     end_time: only messages stored at or before it.
+    ///     limit: at most so many.
+    ///     newest_first: whether the newest one comes first.
+    #[pyo3(signature = (topic, key, *, start_time = None, end_time = None, limit = None, newest_first = false))]
+    fn lookup(
+        slf: &Bound<'_, Self>,
+        topic: &str,
+        key: &str,
+        start_time: Option<&Bound<'_, PyAny>>,
+        end_time: Option<&Bound<'_, PyAny>>,
+        limit: Option<&Bound<'_, PyAny>>,
+        newest_first: bool,
+    ) -> PyResult<MessageIterator> {
+        let (py, store) = (slf.py(), slf.get().core()?);
+        let start = start_time.map(|when| time("start_time", when)).transpose()?;
+        let end = end_time.map(|when| time("end_time", when)).transpose()?;
+        let limit = limit.map(|limit| number("limit", limit)).transpose()?;
+        let limit = limit
+            .map(usize::try_from)
+            .transpose()
+            .map_err(|_| PyValueError::new_err("limit must not be negative"))?;
+        let cursor = detached(py, || store.lookup(topic, key, start, end, limit))?;
+        let cursor = if newest_first { cursor.newest_first() } else { cursor };
+        Self::iterator(slf, Source::Lookup(Box::new(cursor)))
+    }
+
+    /// The offset for a store time.
+    ///
+    /// Args:
+    ///     topic: the topic.
+    ///     queue_id: the queue.
+    ///     time: the time.
+    ///     boundary: `"lower"`: the first message stored at or after `time`, else the largest offset;
+    ///         `"upper"`: the last one stored at or before it, else the smallest offset.
+    #[pyo3(signature = (topic, queue_id, time, *, boundary = "lower"))]
+    fn offset_for_time(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        #[pyo3(from_py_with = queue)] queue_id: i32,
+        time: &Bound<'_, PyAny>,
+        boundary: &str,
+    ) -> PyResult<i64> {
+        let store = self.core()?;
+        let when = crate::convert::input::time("time", time)?;
+        let boundary = match boundary {
+            "lower" => Boundary::Lower,
+            "upper" => Boundary::Upper,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "boundary must be \"lower\" or \"upper\", not {boundary:?}"
+                )));
+            }
+        };
+        let found = detached(py, || store.offset_for_time(topic, queue_id, when, boundary))?;
+        self.shared.say_notes(py, 1)?;
+        Ok(found)
+    }
+
+    /// Waits until `offset` of a queue can be read; False when `timeout` passes first.
+    ///
+    /// Raises:
+    ///     StoreClosedError: the store was closed meanwhile.
+    #[pyo3(signature = (topic, queue_id, offset, timeout = None))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        #[pyo3(from_py_with = queue)] queue_id: i32,
+        #[pyo3(from_py_with = offset)] offset: i64,
+        timeout: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let store = self.core()?;
+        let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
+        let started = clock().monotonic();
+        loop {
+            let waited = clock().monotonic().saturating_sub(started);
+            let left = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_sub(waited));
+            if detached(py, || store.wait(topic, queue_id, offset, left.min(SLICE)))? {
+                return Ok(true);
+            }
+            py.check_signals()?;
+            if left <= SLICE {
+                return Ok(false);
+            }
+        }
+    }
+}

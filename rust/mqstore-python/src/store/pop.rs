@@ -1,0 +1,49 @@
+//! What a broker remembers of messages that it popped, for who looks at its records.
+
+use mqstore_engine::PoppedQueue;
+use mqstore_format::json::{PopCheckpoint, PopRecord};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::convert::message::StoredMessage;
+
+/// What a broker remembers by this message, if it is a record of the revive topic or one that waits to be delivered there.
+#[pyfunction]
+pub(crate) fn pop_record<'py>(
+    py: Python<'py>,
+    message: &StoredMessage,
+) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let Some(record) = PopRecord::of(&message.view()?) else { return Ok(None) };
+    let handle = record.handle();
+    let (kind, offsets, checkpoint) = match &record {
+        PopRecord::Checkpoint(checkpoint) => ("checkpoint", &checkpoint.offsets, Some(checkpoint)),
+        PopRecord::Ack(ack) => ("ack", &ack.offsets, None),
+    };
+    let acked = checkpoint.map(|checkpoint| {
+        let unacked: Vec<i64> = checkpoint.unacked().collect();
+        offsets.iter().copied().filter(|offset| !unacked.contains(offset)).collect::<Vec<_>>()
+    });
+    let found = PyDict::new(py);
+    found.set_item("kind", kind)?;
+    found.set_item("group", &handle.group)?;
+    found.set_item("topic", &handle.topic)?;
+    found.set_item("queue_id", handle.queue_id)?;
+    found.set_item("start_offset", handle.start_offset)?;
+    found.set_item("offsets", offsets)?;
+    found.set_item("acked_offsets", acked)?;
+    found.set_item("pop_timestamp", handle.pop_time_ms)?;
+    found.set_item("revive_timestamp", checkpoint.map(PopCheckpoint::revive_time_ms))?;
+    found.set_item("broker_name", &handle.broker_name)?;
+    Ok(Some(found))
+}
+
+/// Group, topic, queue, how many messages are out, and when the first and the last of them come again.
+pub(crate) type PoppedRow = (String, String, i32, usize, i64, i64);
+
+/// A queue of which a broker popped, as Python has it.
+pub(crate) fn popped_row(queue: PoppedQueue) -> PoppedRow {
+    let times = || queue.messages.iter().map(|message| message.until_ms);
+    let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+    let count = queue.messages.len();
+    (queue.group, queue.topic, queue.queue_id, count, first, last)
+}

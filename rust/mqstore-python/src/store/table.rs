@@ -1,0 +1,150 @@
+//! `TableLoad` and `TableRows`: what a table knows, and a queue on its way there.
+//!
+//! The core reads, keeps one row a key and decides which message counts, with the interpreter released. Objects
+//! are made of what is asked for alone.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mqstore_engine::{TableLoad as Load, TableRow, TableRows as Rows};
+use mqstore_io::Clock;
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::convert::message::StoredMessage;
+use crate::runtime::{SLICE, Shared, clock, detached};
+use crate::store::NativeStore;
+
+/// Messages that are read between two looks at the clock.
+const AT_ONCE: usize = 512;
+
+/// The load of one queue into a table; made by `Table`.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct TableLoad {
+    shared: Arc<Shared>,
+    /// Keeps the store from being forgotten meanwhile.
+    _owner: Py<NativeStore>,
+    /// `None` once it was taken, or failed.
+    load: Mutex<Option<Load>>,
+}
+
+#[pymethods]
+impl TableLoad {
+    #[new]
+    fn new(
+        store: &Bound<'_, NativeStore>,
+        topic: &str,
+        queue_id: i32,
+        keeps_messages: bool,
+    ) -> PyResult<Self> {
+        let core = store.get().core()?;
+        let load = detached(store.py(), || core.load_table(topic, queue_id, keeps_messages))?;
+        let (shared, load) = (store.get().shared(), Mutex::new(Some(load)));
+        Ok(Self { shared, _owner: store.clone().unbind(), load })
+    }
+
+    /// Reads on for a while; False when all is read.
+    fn step(&self, py: Python<'_>) -> PyResult<bool> {
+        let goes_on = detached(py, || {
+            let mut guard = locked(&self.load);
+            let Some(load) = guard.as_mut() else { return Ok(false) };
+            let until = clock().monotonic().saturating_add(SLICE);
+            loop {
+                match load.step(AT_ONCE) {
+                    Ok(true) if clock().monotonic() < until => {}
+                    Ok(goes_on) => return Ok(goes_on),
+                    Err(error) => {
+                        *guard = None;
+                        return Err(error);
+                    }
+                }
+            }
+        })?;
+        self.shared.say_notes(py, 1)?;
+        Ok(goes_on)
+    }
+}
+
+/// What a table knows of its keys.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct TableRows(Mutex<Rows>);
+
+impl TableRows {
+    /// The rows; the interpreter is released where another thread has them.
+    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Rows) -> T + Send) -> T {
+        match self.0.try_lock() {
+            Ok(mut rows) => work(&mut rows),
+            Err(_) => py.detach(|| work(&mut locked(&self.0))),
+        }
+    }
+}
+
+#[pymethods]
+impl TableRows {
+    #[new]
+    fn new() -> Self {
+        Self(Mutex::new(Rows::default()))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        self.with(py, |rows| rows.len())
+    }
+
+    fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> bool {
+        let Ok(key) = key.cast::<PyString>().map(|key| key.to_str()) else { return false };
+        // A text that is no UTF-8 is the key of no message.
+        key.is_ok_and(|key| self.with(py, |rows| rows.contains(key)))
+    }
+
+    /// Queue, offset and, where it is kept, message of a key.
+    fn __getitem__(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<(i32, i64, Option<StoredMessage>)> {
+        let text = key.cast::<PyString>().ok().and_then(|key| key.to_str().ok());
+        let found = text.and_then(|text| self.with(py, |rows| rows.get(text)));
+        let (queue_id, row) = found.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))?;
+        Ok((queue_id, row.queue_offset, row.record.map(StoredMessage::from)))
+    }
+
+    /// The keys in the order of their newest messages.
+    fn keys(&self, py: Python<'_>) -> Vec<String> {
+        py.detach(|| locked(&self.0).keys())
+    }
+
+    /// Takes up a message of a queue, which it keeps if it is to.
+    fn put(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        queue_id: i32,
+        message: &StoredMessage,
+        keeps: bool,
+    ) -> PyResult<()> {
+        let view = message.view()?;
+        let (queue_offset, store_timestamp) = (message.record().queue_offset, view.store_timestamp);
+        if view.body.is_empty() {
+            self.with(py, |rows| rows.delete(key, queue_id, store_timestamp));
+        } else {
+            let record = keeps.then(|| message.record().clone());
+            let row = TableRow { queue_offset, store_timestamp, record };
+            self.with(py, |rows| rows.put(key, queue_id, row));
+        }
+        Ok(())
+    }
+
+    /// Takes up a queue that was read to its end; one past the last offset that was read.
+    fn absorb(&self, py: Python<'_>, load: &TableLoad) -> i64 {
+        py.detach(|| {
+            let Some(read) = locked(&load.load).take() else { return 0 };
+            let reached = read.reached();
+            locked(&self.0).absorb(read);
+            reached
+        })
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,92 @@
+//! Topics that change or go, and namespaces.
+
+use mqstore_engine::TopicChange;
+use mqstore_format::json::TopicConfig;
+use pyo3::prelude::*;
+
+use crate::convert::input::number;
+use crate::runtime::detached;
+use crate::store::NativeStore;
+
+fn given(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
+    value.map(|value| number(name, value)).transpose()
+}
+
+/// As many queues as Python asked for; what does not fit is out of the core's bounds in any case.
+fn queues(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
+    Ok(given(name, value)?.map(|queues| u32::try_from(queues).unwrap_or(0)))
+}
+
+/// Makes a topic different; `Store.update_topic`.
+#[pyfunction]
+pub(crate) fn update_topic(
+    store: &Bound<'_, NativeStore>,
+    topic: &str,
+    read_queues: Option<&Bound<'_, PyAny>>,
+    write_queues: Option<&Bound<'_, PyAny>>,
+    perm: Option<&Bound<'_, PyAny>>,
+    max_messages: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let change = TopicChange {
+        read_queues: queues("read_queues", read_queues)?,
+        write_queues: queues("write_queues", write_queues)?,
+        perm: given("perm", perm)?.map(|perm| i32::try_from(perm).unwrap_or(-1)),
+        // What does not fit is out of the core's bounds in any case.
+        max_messages: given("max_messages", max_messages)?
+            .map(|most| u64::try_from(most).unwrap_or(u64::MAX)),
+    };
+    let core = store.get().core()?;
+    detached(store.py(), || core.change_topic(topic, change))
+}
+
+/// The attributes of a new topic, its quota among them.
+pub(crate) fn attributes(
+    attributes: Option<&Bound<'_, PyAny>>,
+    max_messages: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Vec<(String, String)>> {
+    let mut attributes = crate::convert::input::attributes(attributes)?;
+    if let Some(most) = given("max_messages", max_messages)?.filter(|most| *most != 0) {
+        attributes.push((TopicConfig::MAX_MESSAGES.to_owned(), most.to_string()));
+    }
+    Ok(attributes)
+}
+
+/// The topics with a quota, what it is and how much there is; `Store.quotas`.
+#[pyfunction]
+pub(crate) fn quotas(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u64, u64)>> {
+    let core = store.get().core()?;
+    let found = detached(store.py(), || core.quotas())?;
+    Ok(found.into_iter().map(|quota| (quota.topic, quota.max_messages, quota.messages)).collect())
+}
+
+/// Removes a topic; `Store.delete_topic`.
+#[pyfunction]
+pub(crate) fn delete_topic(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<()> {
+    let core = store.get().core()?;
+    detached(store.py(), || core.remove_topic(topic))
+}
+
+/// The namespaces, with how many topics and groups each has; `Store.namespaces`.
+#[pyfunction]
+pub(crate) fn namespaces(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u64, u64)>> {
+    let core = store.get().core()?;
+    let found = detached(store.py(), || core.namespaces())?;
+    Ok(found.into_iter().map(|(name, info)| (name, info.topics, info.groups)).collect())
+}
+
+/// Removes the topics and groups of a namespace; how many there were of each; `Store.delete_namespace`.
+#[pyfunction]
+pub(crate) fn delete_namespace(store: &Bound<'_, NativeStore>, namespace: &str) -> PyResult<(u64, u64)> {
+    let core = store.get().core()?;
+    let removed = detached(store.py(), || core.remove_namespace(namespace))?;
+    Ok((removed.topics, removed.groups))
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(update_topic, module)?)?;
+    module.add_function(wrap_pyfunction!(quotas, module)?)?;
+    module.add_function(wrap_pyfunction!(delete_topic, module)?)?;
+    module.add_function(wrap_pyfunction!(namespaces, module)?)?;
+    module.add_function(wrap_pyfunction!(delete_namespace, module)?)?;
+    Ok(())
+}

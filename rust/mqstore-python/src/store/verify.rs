@@ -1,0 +1,123 @@
+//! The check of a store, in this process or shared out among several.
+//!
+//! Plans, steps and answers travel as JSON texts, because they go through other processes on their way.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_base::files::StoreFiles;
+use mqstore_base::options::StoreOptions;
+use mqstore_inspect::VerifyReport;
+use mqstore_inspect::distributed::{Answer, Cut, Plan, Step, assemble, log_bytes, plan, run_step};
+use mqstore_io::{OsVfs, SystemClock};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::runtime::detached;
+use crate::store::admin::{problem, watched};
+
+/// Adds the functions of this file to the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(verify, module)?)?;
+    module.add_function(wrap_pyfunction!(verify_log_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(verify_plan, module)?)?;
+    module.add_function(wrap_pyfunction!(verify_steps, module)?)?;
+    module.add_function(wrap_pyfunction!(verify_run_step, module)?)?;
+    module.add_function(wrap_pyfunction!(verify_assemble, module)?)?;
+    Ok(())
+}
+
+fn files_at(path: &Path) -> StoreFiles {
+    StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), path)
+}
+
+/// One worker of several does with one thread.
+fn of_a_worker() -> StoreOptions {
+    StoreOptions { dispatch_threads: Some(1), ..StoreOptions::default() }
+}
+
+/// Checks the store at `path`; `progress` is called with the bytes done and the bytes in all.
+#[pyfunction]
+fn verify(py: Python<'_>, path: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<Bound<'_, PyDict>> {
+    let files = files_at(&path);
+    let report = watched(py, progress.as_ref(), |watch| {
+        mqstore_inspect::verify(&files, &StoreOptions::default(), watch)
+    })?;
+    report_dict(py, &report)
+}
+
+/// Bytes of the log at `path` that hold data, and whether a store is around it.
+#[pyfunction]
+fn verify_log_bytes(py: Python<'_>, path: PathBuf) -> PyResult<(u64, bool)> {
+    detached(py, || log_bytes(&files_at(&path)))
+}
+
+/// How the check of the store at `path` is shared out, as JSON; `None` for one that one process should look at.
+/// `cut` says how many workers there are, the bytes of a stretch, and the bytes above which a log is cut; `job` is the
+/// folder of the job, `attempt` the one that this call makes in it.
+#[pyfunction]
+fn verify_plan(
+    py: Python<'_>,
+    path: PathBuf,
+    cut: (u32, u64, u64),
+    job: PathBuf,
+    attempt: PathBuf,
+) -> PyResult<Option<String>> {
+    let (parts, stretch_bytes, from_bytes) = cut;
+    let cut = Cut { parts, stretch_bytes, from_bytes };
+    detached(py, || {
+        let planned = plan(&files_at(&path), &of_a_worker(), cut, &job, &attempt)?;
+        planned.map(|plan| plan.to_json()).transpose()
+    })
+}
+
+/// The steps of a plan, as JSON, and the bytes that each reads, about.
+#[pyfunction]
+fn verify_steps(py: Python<'_>, plan: &str) -> PyResult<Vec<(String, u64)>> {
+    detached(py, || {
+        let steps = Plan::from_json(plan)?.steps();
+        steps.iter().map(|step| Ok((step.to_json()?, step.bytes()))).collect()
+    })
+}
+
+/// Does one step in the folder `attempt`, which it makes; the answer as JSON.
+#[pyfunction]
+fn verify_run_step(
+    py: Python<'_>,
+    step: &str,
+    attempt: PathBuf,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let step = detached(py, || Step::from_json(step))?;
+    watched(py, progress.as_ref(), |watch| {
+        run_step(&files_at(step.root()), &of_a_worker(), &step, &attempt, watch)?.to_json()
+    })
+}
+
+/// The report of a check that was shared out: a plan, and the answers of its steps in their order.
+#[pyfunction]
+fn verify_assemble<'py>(
+    py: Python<'py>,
+    plan: &str,
+    answers: Vec<String>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let plan = detached(py, || Plan::from_json(plan))?;
+    let report = watched(py, progress.as_ref(), |watch| {
+        let answers =
+            answers.iter().map(|answer| Answer::from_json(answer)).collect::<Result<Vec<_>, _>>()?;
+        assemble(&files_at(plan.root()), &of_a_worker(), &plan, &answers, watch)
+    })?;
+    report_dict(py, &report)
+}
+
+fn report_dict<'py>(py: Python<'py>, report: &VerifyReport) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("ok", report.ok)?;
+    found.set_item("messages", report.messages)?;
+    found.set_item("bytes", report.bytes)?;
+    let problems = report.problems.iter().map(|one| problem(py, one)).collect::<PyResult<Vec<_>>>()?;
+    found.set_item("problems", problems)?;
+    found.set_item("more", report.more)?;
+    Ok(found)
+}

@@ -15,7 +15,7 @@ Importing starts no thread and opens nothing; what is heavy is imported where it
 import typing as _typing
 
 from mqstore import errors, types
-from mqstore._directories import compact, info, rebuild, repair, verify
+from mqstore._admin.directories import compact, info, rebuild, repair, verify
 from mqstore._native import AppendResult, LeasedMessage, SqlFilter, StoredMessage, __version__
 from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
 from mqstore.errors import (
@@ -51,12 +51,9 @@ from mqstore.errors import (
 )
 
 if _typing.TYPE_CHECKING:
-    from mqstore._consumer import Consumer, OffsetCommit
-    from mqstore._delays import DelayStats
-    from mqstore._export import export
-    from mqstore._filter import sql
-    from mqstore._import import import_
-    from mqstore._info import (
+    from mqstore._admin.export import export
+    from mqstore._admin.import_ import import_
+    from mqstore._admin.info import (
         DelayedInfo,
         GroupInfo,
         GroupOffset,
@@ -68,8 +65,16 @@ if _typing.TYPE_CHECKING:
         TopicInfo,
         UndecidedInfo,
     )
+    from mqstore._admin.restore import RestoredQueue, RestoreReport, restore_compaction
+    from mqstore._delivery.consumer import Consumer, OffsetCommit
+    from mqstore._delivery.delays import DelayStats
+    from mqstore._delivery.transactions import PendingTransaction, Transaction
+    from mqstore._delivery.work_queue import WorkQueue, WorkQueueCounts
     from mqstore._message import Message
     from mqstore._options import StoreOptions
+    from mqstore._read.filter import sql
+    from mqstore._read.scan import Scan, scan
+    from mqstore._read.table import Change, Table
     from mqstore._reports import (
         CompactionReport,
         ExpiredFile,
@@ -90,11 +95,6 @@ if _typing.TYPE_CHECKING:
         TopicQuota,
         VerifyReport,
     )
-    from mqstore._restore import RestoredQueue, RestoreReport, restore_compaction
-    from mqstore._scan import Scan, scan
-    from mqstore._table import Change, Table
-    from mqstore._transactions import PendingTransaction, Transaction
-    from mqstore._work_queue import WorkQueue, WorkQueueCounts
 
 __all__ = [
     "AppendResult",
@@ -191,25 +191,25 @@ __all__ = [
 
 
 _HOMES = {
-    "Change": "_table",
-    "Consumer": "_consumer",
-    "DelayStats": "_delays",
-    "OffsetCommit": "_consumer",
+    "Change": "_read.table",
+    "Consumer": "_delivery.consumer",
+    "DelayStats": "_delivery.delays",
+    "OffsetCommit": "_delivery.consumer",
     "Message": "_message",
-    "Scan": "_scan",
+    "Scan": "_read.scan",
     "StoreOptions": "_options",
-    "PendingTransaction": "_transactions",
-    "Table": "_table",
-    "Transaction": "_transactions",
-    "WorkQueue": "_work_queue",
-    "WorkQueueCounts": "_work_queue",
-    "export": "_export",
-    "import_": "_import",
-    "RestoreReport": "_restore",
-    "RestoredQueue": "_restore",
-    "restore_compaction": "_restore",
-    "scan": "_scan",
-    "sql": "_filter",
+    "PendingTransaction": "_delivery.transactions",
+    "Table": "_read.table",
+    "Transaction": "_delivery.transactions",
+    "WorkQueue": "_delivery.work_queue",
+    "WorkQueueCounts": "_delivery.work_queue",
+    "export": "_admin.export",
+    "import_": "_admin.import_",
+    "RestoreReport": "_admin.restore",
+    "RestoredQueue": "_admin.restore",
+    "restore_compaction": "_admin.restore",
+    "scan": "_read.scan",
+    "sql": "_read.filter",
     **dict.fromkeys(
         (
             "DelayedInfo",
@@ -223,7 +223,7 @@ _HOMES = {
             "TopicInfo",
             "UndecidedInfo",
         ),
-        "_info",
+        "_admin.info",
     ),
 }
 

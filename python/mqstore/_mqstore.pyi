@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Self, final
 from typing_extensions import disjoint_base
 
 from mqstore._message import Message
-from mqstore._mqstore_delivery import (
+from mqstore._stubs.delivery import (
     LeasedMessage,
     NativeConsumer,
     NativeWorkQueue,
@@ -17,8 +17,8 @@ from mqstore._mqstore_delivery import (
     offset_history,
     reschedule_delayed,
 )
-from mqstore._mqstore_filter import SqlFilter
-from mqstore._mqstore_jobs import (
+from mqstore._stubs.filter import SqlFilter
+from mqstore._stubs.jobs import (
     compaction_abandon,
     compaction_end,
     compaction_next,
@@ -44,7 +44,7 @@ from mqstore._mqstore_jobs import (
     verify_steps,
     waiting_record,
 )
-from mqstore._mqstore_loop import (
+from mqstore._stubs.loop import (
     LoopConsumer,
     LoopLink,
     LoopPut,
@@ -54,8 +54,8 @@ from mqstore._mqstore_loop import (
     is_held,
     sync_groups,
 )
-from mqstore._mqstore_testing import TestClock, TestFaults, is_reserved
-from mqstore._mqstore_transactions import NativeChecks, NativeTransaction, pending_transactions
+from mqstore._stubs.testing import TestClock, TestFaults, is_reserved
+from mqstore._stubs.transactions import NativeChecks, NativeTransaction, pending_transactions
 from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Time
 
 __all__ = [

@@ -12,15 +12,18 @@ import warnings
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mqstore import _native
-from mqstore._delivery import DeliveringStore
+from mqstore._delivery.store import DeliveringStore
 from mqstore._paths import home_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from mqstore._compaction import Keyless
+    from mqstore._admin.compaction import Keyless
+    from mqstore._admin.restore import RestoreReport
     from mqstore._options import StoreOptions
+    from mqstore._read.scan import BodyForm, Scan
+    from mqstore._read.table import Bodies, Table
     from mqstore._reports import (
         CompactionReport,
         ExpireReport,
@@ -33,9 +36,6 @@ if TYPE_CHECKING:
         TopicQuota,
         VerifyReport,
     )
-    from mqstore._restore import RestoreReport
-    from mqstore._scan import BodyForm, Scan
-    from mqstore._table import Bodies, Table
     from mqstore.types import Duration, Filter, Keys, Mode, StorePath, Time
 
 # A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
@@ -244,7 +244,7 @@ class Store(DeliveringStore):
 
     def verify(self, *, progress: Callable[[Progress], object] | None = None) -> VerifyReport:
         """Checks the directory, as `mqstore.verify` does; nothing is changed."""
-        from mqstore._directories import verify
+        from mqstore._admin.directories import verify
 
         self._check()
         return verify(self.path, progress=progress)
@@ -419,7 +419,7 @@ class Store(DeliveringStore):
         Raises:
             TopicNotFoundError: there is no such topic.
         """
-        from mqstore._table import Table
+        from mqstore._read.table import Table
 
         self._check()
         return Table(self, topic, bodies)
@@ -444,7 +444,7 @@ class Store(DeliveringStore):
             UnsupportedFormatError: the queues are kept in RocksDB.
             DiskFullError: no room for the copy.
         """
-        from mqstore._directories import _must_be_new
+        from mqstore._admin.directories import _must_be_new
         from mqstore._reports import Progress, SnapshotReport
 
         self._check()
@@ -473,7 +473,7 @@ class Store(DeliveringStore):
 
         Each use sees every append before it. It ends with a `StoreClosedError` when the store is closed.
         """
-        from mqstore._scan import Scan, _request
+        from mqstore._read.scan import Scan, _request
 
         self._check()
         request = _request(

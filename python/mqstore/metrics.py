@@ -312,7 +312,7 @@ class StoreCollector(_Watch):
     _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
     def __init__(self, store: Store, *, labels: Mapping[str, str] | None = None, queues: bool = False) -> None:
-        from mqstore._scan import _module
+        from mqstore._read.scan import _module
 
         _module("prometheus_client", "prometheus")
         super().__init__(queues)
@@ -388,7 +388,7 @@ def observe(
         ImportError: opentelemetry-api is missing.
         ValueError: a label's name is taken.
     """
-    from mqstore._scan import _module
+    from mqstore._read.scan import _module
 
     api = _module("opentelemetry.metrics", "opentelemetry")
     if not isinstance(meter, api.Meter):

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     else:
         from typing_extensions import Buffer
 
+    from mqstore._delivery.transactions import PendingTransaction
     from mqstore._native import SqlFilter
-    from mqstore._transactions import PendingTransaction
 
 __all__ = [
     "Boundary",

@@ -26,7 +26,7 @@ def job(spark: Any, verb: str, *arguments: Any, **named: Any) -> Any:
 def job_with_tasks(spark: Any, around: Callable[..., Iterator[Any]], path: Path, **named: Any) -> Any:
     """A compaction whose tasks are run by `around(run, batches, folder of the job)`."""
     import mqstore.spark
-    from mqstore.spark import _rounds
+    from mqstore.spark._jobs import rounds as _rounds
 
     real = _rounds.tasks
 
@@ -44,7 +44,7 @@ def job_with_tasks(spark: Any, around: Callable[..., Iterator[Any]], path: Path,
 def held_job(spark: Any, gate: Path, name: str, path: Path, **named: Any) -> Any:
     """A compaction that waits, with all tasks done and nothing published, for the gate to be opened."""
     import mqstore.spark
-    from mqstore.spark import _compact
+    from mqstore.spark._jobs import compact as _compact
 
     real = _compact._run
 

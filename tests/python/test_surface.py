@@ -299,7 +299,8 @@ def test_import_is_light_and_starts_no_thread() -> None:
 
 def test_native_docs_are_those_of_the_stub() -> None:
     """``help()`` reads the native module, editors read the stub and its parts: one text."""
-    stubs = sorted(Path(mqstore.__file__).parent.glob("_mqstore*.pyi"))
+    package = Path(mqstore.__file__).parent
+    stubs = [package / "_mqstore.pyi", *sorted(package.glob("_stubs/*.pyi"))]
     native = vars(sys.modules["mqstore._mqstore"])
     classes = [node for stub in stubs for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ClassDef)]
     assert len(classes) > 10

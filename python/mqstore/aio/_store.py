@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from mqstore._message import Message
     from mqstore._options import StoreOptions
-    from mqstore._table import Bodies
+    from mqstore._read.table import Bodies
     from mqstore.types import BytesLike, Check, Duration, Filter, Keys, Mode, Properties, StorePath, Time
 
 # How many appends, and how many bytes of them, may be under way before others wait.

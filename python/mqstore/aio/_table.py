@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
-from mqstore._table import Change, key_of
+from mqstore._read.table import Change, key_of
 from mqstore._times import seconds_of
 from mqstore.aio._reads import Messages
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import mqstore
-from mqstore._export import ExportFormat
+from mqstore._admin.export import ExportFormat
 from mqstore.cli import CLEAN, USAGE, render
 from mqstore.cli.app import Directory, Moment, ReportForm, _moment, _verb, app
 from mqstore.cli.filters import Sql, Tags, chosen

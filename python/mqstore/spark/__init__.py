@@ -16,13 +16,13 @@ or not at all.
 
 from __future__ import annotations
 
-from mqstore.spark._append import resume
-from mqstore.spark._compact import Strategy, compact, job_details
-from mqstore.spark._jobs import export, rebuild
-from mqstore.spark._reports import as_dataframe
+from mqstore.spark._jobs.compact import Strategy, compact, job_details
+from mqstore.spark._jobs.jobs import export, rebuild
+from mqstore.spark._jobs.reports import as_dataframe
+from mqstore.spark._jobs.verify import verify
 from mqstore.spark._session import register
 from mqstore.spark._ship import ship
-from mqstore.spark._verify import verify
+from mqstore.spark._write.append import resume
 
 __all__ = [
     "Strategy",

@@ -11,8 +11,8 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from mqstore._filter import sql
 from mqstore._native import scan_schema
+from mqstore._read.filter import sql
 from mqstore.errors import InvalidFilterError, InvalidOptionError
 
 if TYPE_CHECKING:

@@ -83,7 +83,7 @@ class Reader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of a part."""
         _enter(self.home)
-        from mqstore.spark._rows import rows
+        from mqstore.spark._read.rows import rows
 
         return rows(self.options, None if partition is None else partition.value)
 
@@ -93,7 +93,7 @@ class PushingReader(Reader):
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
         """Takes over what it can; yields what Spark still has to do."""
-        from mqstore.spark import _filters
+        from mqstore.spark._read import filters as _filters
 
         return _filters.push(self.options, self.ranges, filters)
 
@@ -108,27 +108,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the query begins, in words: numbers would be others each time Spark asks."""
-        from mqstore.spark import _stream
+        from mqstore.spark._read import stream as _stream
 
         return _stream.initial(self.options)
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends."""
-        from mqstore.spark import _stream
+        from mqstore.spark._read import stream as _stream
 
         free = limit is None or isinstance(limit, ReadAllAvailable)
         return _stream.latest(self.options, start, self.target, not free)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """What each task of a batch reads."""
-        from mqstore.spark import _stream
+        from mqstore.spark._read import stream as _stream
 
         return [InputPartition(part.plain()) for part in _stream.plan(self.options, start, end)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of a part."""
         _enter(self.home)
-        from mqstore.spark._rows import rows
+        from mqstore.spark._read.rows import rows
 
         return rows(self.options, None if partition is None else partition.value)
 
@@ -142,13 +142,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Has the query end at what is there now."""
-        from mqstore.spark import _stream
+        from mqstore.spark._read import stream as _stream
 
         self.target = _stream.ends(self.options)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """How far a query could be."""
-        from mqstore.spark import _stream
+        from mqstore.spark._read import stream as _stream
 
         return _stream.ends(self.options)
 
@@ -185,7 +185,7 @@ class _Staging:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the rows of a task."""
         _enter(self.home)
-        from mqstore.spark._stage import stage
+        from mqstore.spark._write.stage import stage
 
         return Staged(self.job, *stage(self.options, self.job, iterator))
 
@@ -195,13 +195,13 @@ class Writer(_Staging, DataSourceArrowWriter):
 
     def commit(self, messages: list[Any]) -> None:
         """Appends what was staged."""
-        from mqstore.spark import _append
+        from mqstore.spark._write import append as _append
 
         _append.commit(self.options, self.job, self.options["job_id"] or self.job, None, _told(messages))
 
     def abort(self, messages: list[Any]) -> None:  # noqa: ARG002
         """Throws away what was staged and is not being appended."""
-        from mqstore.spark import _append
+        from mqstore.spark._write import append as _append
 
         _append.abandon(self.options, self.job)
 
@@ -211,7 +211,7 @@ class StreamWriter(_Staging, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """Appends what was staged, unless this batch of this query was appended before."""
-        from mqstore.spark import _append
+        from mqstore.spark._write import append as _append
 
         told = _told(messages)
         query = next((each["query"] for each in told if each["query"]), None)
@@ -221,7 +221,7 @@ class StreamWriter(_Staging, DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803
         """Throws away what was staged and is not being appended."""
-        from mqstore.spark import _append
+        from mqstore.spark._write import append as _append
 
         for job in {each["job"] for each in _told(messages)}:
             _append.abandon(self.options, job)

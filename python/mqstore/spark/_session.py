@@ -9,7 +9,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import MQStoreError
-from mqstore.spark._tasks import FAILED
+from mqstore.spark._jobs.tasks import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

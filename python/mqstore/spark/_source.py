@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore._native import __version__
 from mqstore.errors import MQStoreError
-from mqstore.spark import _plan, _remote
+from mqstore.spark import _remote
 from mqstore.spark._options import COLUMNS, read_options, refuse, write_options
+from mqstore.spark._read import plan as _plan
 from mqstore.spark._ship import archive_name
 
 if TYPE_CHECKING:
@@ -141,8 +142,8 @@ def _new_job() -> str:
 
 
 def _write_options(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> dict[str, Any]:
-    from mqstore.spark import _append
-    from mqstore.spark._stage import check_schema
+    from mqstore.spark._write import append as _append
+    from mqstore.spark._write.stage import check_schema
 
     _by_value()
     options = write_options(given)

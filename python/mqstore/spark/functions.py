@@ -49,7 +49,7 @@ def decode_record(record: Column | str, columns: Iterable[str] | None = None) ->
 
     def decode(records: Any) -> Any:
         enter(home)
-        from mqstore.spark._expressions import decode
+        from mqstore.spark._read.expressions import decode
 
         return decode(records, wanted)
 
@@ -69,7 +69,7 @@ def tags_code(tags: Column | str) -> Column:
 
     def codes(given: Any) -> Any:
         enter(home)
-        from mqstore.spark._expressions import tags_code
+        from mqstore.spark._read.expressions import tags_code
 
         return tags_code(given)
 
@@ -90,7 +90,7 @@ def key_hash(topic: Column | str, key: Column | str) -> Column:
 
     def hashes(topics: Any, keys: Any) -> Any:
         enter(home)
-        from mqstore.spark._expressions import key_hash
+        from mqstore.spark._read.expressions import key_hash
 
         return key_hash(topics, keys)
 
@@ -111,7 +111,7 @@ def message_id(store_host: Column | str, commit_log_offset: Column | str) -> Col
 
     def ids(hosts: Any, offsets: Any) -> Any:
         enter(home)
-        from mqstore.spark._expressions import message_id
+        from mqstore.spark._read.expressions import message_id
 
         return message_id(hosts, offsets)
 

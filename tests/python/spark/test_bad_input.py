@@ -14,7 +14,7 @@ import mqstore
 import mqstore.spark
 from compaction_rows import QUEUES, SIZES, TOPIC, hashes, left_in_jobs, make, same_files
 from loop_device import Disk, obstacle
-from mqstore.spark import _compact
+from mqstore.spark._jobs import compact as _compact
 
 
 @pytest.fixture

@@ -29,7 +29,10 @@ from compaction_rows import (
     same_files,
 )
 from mqstore import _native
-from mqstore.spark import _compact, _rounds, _session, _ship, _tasks
+from mqstore.spark import _session, _ship
+from mqstore.spark._jobs import compact as _compact
+from mqstore.spark._jobs import rounds as _rounds
+from mqstore.spark._jobs import tasks as _tasks
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def test_compacts_the_last_generation_and_what_came_after(spark: Any, made: tupl
 
 @pytest.mark.parametrize("strategy", ["partition", "ranged"])
 def test_gives_the_files_that_the_local_way_gives(
-    spark: Any, made: tuple[Path, Contents], tmp_path: Path, strategy: mqstore.spark._compact.Strategy
+    spark: Any, made: tuple[Path, Contents], tmp_path: Path, strategy: mqstore.spark._jobs.compact.Strategy
 ) -> None:
     path, _ = made
     copy = tmp_path / "copy"
@@ -129,7 +132,7 @@ def test_lost_attempts_leave_no_trace(
     made: tuple[Path, Contents],
     monkeypatch: pytest.MonkeyPatch,
     how: str,
-    strategy: mqstore.spark._compact.Strategy,
+    strategy: mqstore.spark._jobs.compact.Strategy,
 ) -> None:
     path, contents = made
     monkeypatch.setattr(_rounds, "tasks", failing(how))

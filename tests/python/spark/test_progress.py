@@ -11,8 +11,9 @@ import pytest
 
 import mqstore
 import mqstore.spark
-from mqstore.spark import _progress, _rounds
-from mqstore.spark._progress import Meter, Teller
+from mqstore.spark._jobs import progress as _progress
+from mqstore.spark._jobs import rounds as _rounds
+from mqstore.spark._jobs.progress import Meter, Teller
 
 Told = list[tuple[int, int]]
 
@@ -154,7 +155,7 @@ def test_what_is_told_while_tasks_are_at_work(spark: Any, tmp_path: Path, monkey
         (gate / str(shares[-1])).touch()
 
     # Numbers that are multiples of a hundredth.
-    monkeypatch.setattr("mqstore.spark._verify.log_of", lambda _: (1 << 20, True))
+    monkeypatch.setattr("mqstore.spark._jobs.verify.log_of", lambda _: (1 << 20, True))
     found = mqstore.spark.verify(spark, [path], progress=progress)
     assert found == {str(path): mqstore.verify(path)}
     assert shares == [0, 25, 50, 100]

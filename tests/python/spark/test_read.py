@@ -14,7 +14,9 @@ import compaction_rows
 import mqstore
 import mqstore.spark
 from compaction_rows import QUEUES, SIZES, TOPIC, make
-from mqstore.spark import _options, _plan, _rows, _source
+from mqstore.spark import _options, _source
+from mqstore.spark._read import plan as _plan
+from mqstore.spark._read import rows as _rows
 
 MESSAGES = 600
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import mqstore
-from mqstore.spark import _rows, _source, _stream
+from mqstore.spark import _source
+from mqstore.spark._read import rows as _rows
+from mqstore.spark._read import stream as _stream
 
 
 def fill(path: Path, count: int, first: int = 0, queues: int = 2) -> Path:

@@ -15,7 +15,8 @@ import damaged_stores
 import mqstore
 import mqstore.spark
 from mqstore import _native
-from mqstore.spark import _rounds, _verify
+from mqstore.spark._jobs import rounds as _rounds
+from mqstore.spark._jobs import verify as _verify
 
 
 @pytest.fixture

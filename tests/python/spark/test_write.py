@@ -13,7 +13,8 @@ import pytest
 import mqstore
 import mqstore.spark
 from mqstore import _native
-from mqstore.spark import _append, _stage
+from mqstore.spark._write import append as _append
+from mqstore.spark._write import stage as _stage
 
 
 def bodies(path: Path, topic: str = "t") -> Counter[bytes]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mqstore.spark import _plan
+from mqstore.spark._read import plan as _plan
 
 if TYPE_CHECKING:
     import mqstore

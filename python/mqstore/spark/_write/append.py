@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 import mqstore
 from mqstore import _native
-from mqstore._export import replace_state, sync_folder
+from mqstore._admin.export import replace_state, sync_folder
 from mqstore._paths import home_of
 from mqstore.errors import CorruptionError, InvalidMessageError
-from mqstore.spark._folders import sweep
+from mqstore.spark._jobs.folders import sweep
 from mqstore.spark._locks import once_unlocked
-from mqstore.spark._stage import stage_folder
+from mqstore.spark._write.stage import stage_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

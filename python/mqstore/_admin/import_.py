@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._export import _ENDINGS, _MOST_BODY, format_of
+from mqstore._admin.export import _ENDINGS, _MOST_BODY, format_of
 from mqstore._paths import home_of
-from mqstore._scan import _module
+from mqstore._read.scan import _module
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidMessageError, MessageTooLargeError, MQStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mqstore._export import ExportFormat
+    from mqstore._admin.export import ExportFormat
     from mqstore._reports import ImportReport, Progress
     from mqstore.types import StorePath
 

@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqstore import _native
-from mqstore.spark._progress import Meter
+from mqstore.spark._jobs.progress import Meter
+from mqstore.spark._jobs.tasks import Home, tasks
 from mqstore.spark._session import run
 from mqstore.spark._ship import archive_name
-from mqstore.spark._tasks import Home, tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
-    from mqstore._compaction import Keyless
+    from mqstore._admin.compaction import Keyless
     from mqstore._reports import Progress
     from mqstore._store import Store
     from mqstore.types import Duration, StorePath

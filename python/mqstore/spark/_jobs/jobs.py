@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqstore._export import sync_folder
+from mqstore._admin.export import sync_folder
 from mqstore._paths import home_of
 from mqstore._reports import ExportReport, RebuildReport
-from mqstore.spark._folders import absolute, homes, job_folders, log_of
-from mqstore.spark._rounds import Call, Rounds
+from mqstore.spark._jobs.folders import absolute, homes, job_folders, log_of
+from mqstore.spark._jobs.rounds import Call, Rounds
 from mqstore.spark._session import require
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mqstore._reports import Progress
-    from mqstore.spark import _plan
+    from mqstore.spark._read import plan as _plan
     from mqstore.types import StorePath
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._export import sync_folder
+from mqstore._admin.export import sync_folder
 from mqstore.errors import InvalidMessageError, MQStoreError
 from mqstore.spark import _buffers
 from mqstore.spark._locks import SAME_PATH

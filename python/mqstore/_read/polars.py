@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from mqstore._scan import Scan
+    from mqstore._read.scan import Scan
 
 
 _INTS = {"Int8", "Int16", "Int32", "Int64"}
@@ -18,7 +18,7 @@ _INTS = {"Int8", "Int16", "Int32", "Int64"}
 
 def lazy_frame(scan: Scan) -> pl.LazyFrame:
     """What `Scan.to_polars_lazy` answers."""
-    from mqstore._scan import _module, _pyarrow
+    from mqstore._read.scan import _module, _pyarrow
 
     polars, pyarrow = _module("polars"), _pyarrow()
     from polars.io.plugins import register_io_source

@@ -12,8 +12,8 @@ from mqstore._paths import home_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mqstore._compaction import Keyless
-    from mqstore._info import StoreInfo
+    from mqstore._admin.compaction import Keyless
+    from mqstore._admin.info import StoreInfo
     from mqstore._options import StoreOptions
     from mqstore._reports import CompactionReport, Progress, RebuildReport, RepairReport, VerifyReport
     from mqstore.types import Duration, StorePath
@@ -27,7 +27,7 @@ def info(path: StorePath) -> StoreInfo:
     Raises:
         NotAStoreError: there is no store.
     """
-    from mqstore._info import StoreInfo
+    from mqstore._admin.info import StoreInfo
 
     return StoreInfo._from_dict(_native.info(home_of(path)))
 

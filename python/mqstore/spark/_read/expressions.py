@@ -12,7 +12,7 @@ def decode(records: Any, columns: list[str]) -> Any:
     """Records into a struct of columns; null where there is none."""
     import pyarrow as pa
 
-    from mqstore.spark._rows import empty
+    from mqstore.spark._read.rows import empty
 
     request = {"columns": columns, "body": "binary"}
     rows, found = _native.decode_records(request, _buffers.texts(records, pa.binary()), len(records))

@@ -156,7 +156,7 @@ class Scan:
         Columns that a query does not need are not made. Comparisons of `topic`, `queue_id`, `queue_offset` and
         `store_timestamp` with constants narrow what is read.
         """
-        from mqstore._polars import lazy_frame
+        from mqstore._read.polars import lazy_frame
 
         return lazy_frame(self)
 

@@ -8,11 +8,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overload
 
 from mqstore import _native
-from mqstore._compaction import options_json, topic_list
+from mqstore._admin.compaction import options_json, topic_list
 from mqstore._reports import CompactionReport, Progress
 from mqstore.errors import InvalidOptionError, MQStoreError
-from mqstore.spark._folders import absolute
-from mqstore.spark._rounds import Call, Rounds, parallelism
+from mqstore.spark._jobs.folders import absolute
+from mqstore.spark._jobs.rounds import Call, Rounds, parallelism
 from mqstore.spark._session import require
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from mqstore._compaction import Keyless
+    from mqstore._admin.compaction import Keyless
     from mqstore.types import Duration, StorePath
 
 

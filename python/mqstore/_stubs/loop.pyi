@@ -5,7 +5,7 @@ from typing import NoReturn, Self, final
 
 from mqstore._message import Message
 from mqstore._mqstore import AppendResult, NativeStore, StoredMessage
-from mqstore._mqstore_delivery import LeasedMessage, NativeConsumer, NativeWorkQueue
+from mqstore._stubs.delivery import LeasedMessage, NativeConsumer, NativeWorkQueue
 from mqstore.types import BytesLike, Duration, Keys, Properties, Time
 
 __all__ = [

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import mqstore
 from mqstore import _native
-from mqstore._export import column_file, sync_folder
+from mqstore._admin.export import column_file, sync_folder
 from mqstore.errors import NotAStoreError
+from mqstore.spark._jobs.progress import Tell, Teller
 from mqstore.spark._locks import SAME_PATH, once_unlocked
-from mqstore.spark._progress import Tell, Teller
-from mqstore.spark._rows import rows
+from mqstore.spark._read.rows import rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mqstore import _native
 from mqstore._paths import home_of
-from mqstore._scan import _BATCH_ROWS, Scan, _mind_forks, _module, _pyarrow, _request
+from mqstore._read.scan import _BATCH_ROWS, Scan, _mind_forks, _module, _pyarrow, _request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

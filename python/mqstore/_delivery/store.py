@@ -1,6 +1,6 @@
 """What a store has for delivery that remembers: consumers of groups, work queues, delayed messages, transactions.
 
-`Store` is a subclass; the verbs of the consumers and queues themselves are in `_consumer` and `_work_queue`.
+`Store` is a subclass; the verbs of the consumers and queues themselves are in `consumer` and `work_queue`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from mqstore import _native
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mqstore._consumer import Consumer, OffsetCommit
-    from mqstore._delays import DelayStats
-    from mqstore._transactions import Checks, PendingTransaction, Transaction
-    from mqstore._work_queue import WorkQueue
+    from mqstore._delivery.consumer import Consumer, OffsetCommit
+    from mqstore._delivery.delays import DelayStats
+    from mqstore._delivery.transactions import Checks, PendingTransaction, Transaction
+    from mqstore._delivery.work_queue import WorkQueue
     from mqstore.types import Check, Duration, Filter, OnLost, Start, Time
 
 
@@ -68,8 +68,8 @@ class DeliveringStore(_native.NativeStore):
             InvalidOptionError: a group that cannot be one or that has a work queue of a topic open, no topic, or a
                 broadcast name that is taken.
         """
-        from mqstore._compaction import topic_list
-        from mqstore._consumer import Consumer
+        from mqstore._admin.compaction import topic_list
+        from mqstore._delivery.consumer import Consumer
 
         chosen = topic_list(topics, one=True) or []
         return Consumer._make(
@@ -86,7 +86,7 @@ class DeliveringStore(_native.NativeStore):
         It is kept in the topic `rmq_sys_OFFSET_HISTORY`: of a queue all commits until that topic is compacted, the
         newest one from then on.
         """
-        from mqstore._consumer import OffsetCommit
+        from mqstore._delivery.consumer import OffsetCommit
 
         return [OffsetCommit(*row) for row in _native.offset_history(self, group)]
 
@@ -119,7 +119,7 @@ class DeliveringStore(_native.NativeStore):
             InvalidOptionError: a group that cannot be one or that has consumers of the topic open, or an option that is
                 out of bounds or differs from another handle's.
         """
-        from mqstore._work_queue import WorkQueue
+        from mqstore._delivery.work_queue import WorkQueue
 
         return WorkQueue._make(self, topic, group, invisible_duration, max_attempts, backoff, maxsize)
 
@@ -164,7 +164,7 @@ class DeliveringStore(_native.NativeStore):
         Of a store that is open for reading only what waits, as its writer's files have it: up to a second old, and
         what was delivered within that second may still count.
         """
-        from mqstore._delays import DelayStats
+        from mqstore._delivery.delays import DelayStats
 
         return DelayStats(**_native.delay_counts(self))
 
@@ -188,7 +188,7 @@ class DeliveringStore(_native.NativeStore):
             StoreReadOnlyError: the store is open for reading.
             InvalidOptionError: a group that cannot be one.
         """
-        from mqstore._transactions import Transaction, checks_of
+        from mqstore._delivery.transactions import Transaction, checks_of
 
         if check is not None:
             checks_of(self).set(group, check)
@@ -220,7 +220,7 @@ class DeliveringStore(_native.NativeStore):
             StoreReadOnlyError: the store is open for reading.
             InvalidOptionError: a group that cannot be one, or a number that is out of bounds.
         """
-        from mqstore._transactions import checks_of
+        from mqstore._delivery.transactions import checks_of
 
         checks_of(self).set(group, check, (check_after, check_interval, check_max))
 
@@ -230,6 +230,6 @@ class DeliveringStore(_native.NativeStore):
         Raises:
             StoreReadOnlyError: the store is open for reading.
         """
-        from mqstore._transactions import PendingTransaction
+        from mqstore._delivery.transactions import PendingTransaction
 
         return [PendingTransaction._of(row) for row in _native.pending_transactions(self)]

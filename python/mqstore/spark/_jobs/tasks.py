@@ -31,8 +31,8 @@ def tasks(
     """The function for ``mapInArrow`` over ``spark.range(0, width, 1, width)``.
 
     Args:
-        calls: what to do, each as :func:`mqstore.spark._work.call` takes it, and before it the folder of its job, in
-            which each attempt has one of its own: ``task-<round>-<number>-...``.
+        calls: what to do, each as :func:`mqstore.spark._jobs.work.call` takes it, and before it the folder of its job,
+            in which each attempt has one of its own: ``task-<round>-<number>-...``.
         width: how many partitions there are; partition n makes the calls n, n + width, ...
         round_number: the round of the job.
         tells: whether attempts tell how far they are.
@@ -67,7 +67,7 @@ def tasks(
         if context is None:
             msg = f"{mark}it was started outside of a Spark task"
             raise RuntimeError(msg)
-        from mqstore.spark import _work
+        from mqstore.spark._jobs import work as _work
 
         numbers, answers = [], []
         for batch in batches:

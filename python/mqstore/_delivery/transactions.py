@@ -20,7 +20,7 @@ from mqstore._reports import _Report
 from mqstore.errors import MQStoreError, StoreClosedError, StorePoisonedError
 
 if TYPE_CHECKING:
-    from mqstore._delivery import DeliveringStore
+    from mqstore._delivery.store import DeliveringStore
     from mqstore.types import Check, Duration
 
 _log = logging.getLogger("mqstore")

@@ -1,0 +1,1 @@
+"""Work on whole directories of stores: check, repair, rebuild, describe, compact, restore, export and import."""

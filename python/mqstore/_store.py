@@ -321,10 +321,10 @@ class Store(DeliveringStore):
             TopicNotFoundError: there is no such topic.
             InvalidOptionError: a topic is no compaction topic, or an option is out of bounds.
         """
-        from mqstore import _compaction
+        from mqstore._admin import compaction
 
-        chosen = _compaction.topic_list(topic, one=True)
-        options = _compaction.options_json(
+        chosen = compaction.topic_list(topic, one=True)
+        options = compaction.options_json(
             tombstone_retention=tombstone_retention,
             memory_size=memory_size,
             dry_run=dry_run,
@@ -334,7 +334,7 @@ class Store(DeliveringStore):
             log_file_bytes=log_file_size,
             queue_file_bytes=queue_file_size,
         )
-        return _compaction.run(
+        return compaction.run(
             lambda threads, pace, tell: self._compact((chosen, options, threads, pace, None), tell),
             threads=threads,
             max_bytes_per_second=max_bytes_per_second,
@@ -388,9 +388,9 @@ class Store(DeliveringStore):
             InvalidOptionError: `source` is the store itself, or an option is out of bounds.
             CorruptionError: a message of the source that is needed is damaged.
         """
-        from mqstore import _restore
+        from mqstore._admin import restore
 
-        return _restore.restored(
+        return restore.restored(
             lambda request, other, tell: self._compact((*request, other), tell),
             source,
             topics,

@@ -14,7 +14,8 @@ import typing
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from mqstore import _info, _reports
+from mqstore import _reports
+from mqstore._admin import info as _info
 from mqstore.cli import bench, settings
 
 REPORTS: dict[str, type] = {

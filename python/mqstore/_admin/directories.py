@@ -217,14 +217,14 @@ def compact(
         StoreLockedError: somebody has the store open for writing.
         InvalidOptionError: an option is out of bounds.
     """
-    from mqstore import _compaction
+    from mqstore._admin import compaction
 
     if (output is None) == (not in_place) and not (dry_run and output is None):
         msg = "compact() needs either output=, a folder for a compacted copy, or in_place=True"
         raise ValueError(msg)
-    chosen = _compaction.topic_list(topics)
+    chosen = compaction.topic_list(topics)
     home = home_of(path)
-    options = _compaction.options_json(
+    options = compaction.options_json(
         tombstone_retention=tombstone_retention,
         memory_size=memory_size,
         dry_run=dry_run,
@@ -240,7 +240,7 @@ def compact(
         _must_be_new(copy)
         _native.copy_store(home, copy, None)
         home = copy
-    return _compaction.run(
+    return compaction.run(
         lambda threads, pace, tell: _native.compaction_run(home, chosen, options, threads, pace, tell),
         threads=threads,
         max_bytes_per_second=max_bytes_per_second,

@@ -6,7 +6,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from mqstore import _compaction, _native
+from mqstore import _native
+from mqstore._admin import compaction
 from mqstore._reports import CompactionReport, _Report
 
 if TYPE_CHECKING:
@@ -146,9 +147,9 @@ def restored(
     **options: Any,
 ) -> RestoreReport:
     """Calls the native function with what was asked for and the other store; its report."""
-    chosen, text = _compaction.topic_list(topics, one=True), _compaction.options_json(**options)
+    chosen, text = compaction.topic_list(topics, one=True), compaction.options_json(**options)
     with _opened(source) as other:
-        found = _compaction.call_native(
+        found = compaction.call_native(
             lambda threads, pace, tell: call((chosen, text, threads, pace), other, tell),
             threads=threads,
             max_bytes_per_second=max_bytes_per_second,

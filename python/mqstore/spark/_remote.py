@@ -93,9 +93,9 @@ class PushingReader(Reader):
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
         """Takes over what it can; yields what Spark still has to do."""
-        from mqstore.spark._read import filters as _filters
+        from mqstore.spark._read.filters import push
 
-        return _filters.push(self.options, self.ranges, filters)
+        return push(self.options, self.ranges, filters)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -108,22 +108,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the query begins, in words: numbers would be others each time Spark asks."""
-        from mqstore.spark._read import stream as _stream
+        from mqstore.spark._read import stream
 
-        return _stream.initial(self.options)
+        return stream.initial(self.options)
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends."""
-        from mqstore.spark._read import stream as _stream
+        from mqstore.spark._read import stream
 
         free = limit is None or isinstance(limit, ReadAllAvailable)
-        return _stream.latest(self.options, start, self.target, not free)
+        return stream.latest(self.options, start, self.target, not free)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """What each task of a batch reads."""
-        from mqstore.spark._read import stream as _stream
+        from mqstore.spark._read import stream
 
-        return [InputPartition(part.plain()) for part in _stream.plan(self.options, start, end)]
+        return [InputPartition(part.plain()) for part in stream.plan(self.options, start, end)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of a part."""
@@ -142,15 +142,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Has the query end at what is there now."""
-        from mqstore.spark._read import stream as _stream
+        from mqstore.spark._read import stream
 
-        self.target = _stream.ends(self.options)
+        self.target = stream.ends(self.options)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """How far a query could be."""
-        from mqstore.spark._read import stream as _stream
+        from mqstore.spark._read import stream
 
-        return _stream.ends(self.options)
+        return stream.ends(self.options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: what was read stays in the store."""
@@ -195,15 +195,15 @@ class Writer(_Staging, DataSourceArrowWriter):
 
     def commit(self, messages: list[Any]) -> None:
         """Appends what was staged."""
-        from mqstore.spark._write import append as _append
+        from mqstore.spark._write import append
 
-        _append.commit(self.options, self.job, self.options["job_id"] or self.job, None, _told(messages))
+        append.commit(self.options, self.job, self.options["job_id"] or self.job, None, _told(messages))
 
     def abort(self, messages: list[Any]) -> None:  # noqa: ARG002
         """Throws away what was staged and is not being appended."""
-        from mqstore.spark._write import append as _append
+        from mqstore.spark._write import append
 
-        _append.abandon(self.options, self.job)
+        append.abandon(self.options, self.job)
 
 
 class StreamWriter(_Staging, DataSourceStreamArrowWriter):
@@ -211,20 +211,20 @@ class StreamWriter(_Staging, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """Appends what was staged, unless this batch of this query was appended before."""
-        from mqstore.spark._write import append as _append
+        from mqstore.spark._write import append
 
         told = _told(messages)
         query = next((each["query"] for each in told if each["query"]), None)
         if query is not None:
             # This object was made for the commit alone; the tasks had another one.
-            _append.commit(self.options, told[0]["job"], query, batchId, told)
+            append.commit(self.options, told[0]["job"], query, batchId, told)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803
         """Throws away what was staged and is not being appended."""
-        from mqstore.spark._write import append as _append
+        from mqstore.spark._write import append
 
         for job in {each["job"] for each in _told(messages)}:
-            _append.abandon(self.options, job)
+            append.abandon(self.options, job)
 
 
 def _told(messages: list[Any]) -> list[dict[str, Any]]:

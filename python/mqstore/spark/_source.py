@@ -9,7 +9,7 @@ from mqstore._native import __version__
 from mqstore.errors import MQStoreError
 from mqstore.spark import _remote
 from mqstore.spark._options import COLUMNS, read_options, refuse, write_options
-from mqstore.spark._read import plan as _plan
+from mqstore.spark._read import planning
 from mqstore.spark._ship import archive_name
 
 if TYPE_CHECKING:
@@ -90,20 +90,20 @@ def reader(given: Mapping[str, str], wanted: StructType) -> _remote.Reader:
     if len(options["paths"]) > 1 and "offsets" in str(options["start"]) + str(options["end"]):
         raise refuse("paths", "offsets of single queues belong to one store; read the stores one by one")
     ranges = {}
-    lost = _plan.lost(options, "the read begins")
+    lost = planning.lost(options, "the read begins")
     for path in options["paths"]:
-        with _plan.open_store(path) as store:
-            ranges[path] = [tuple(part) for part in _plan.batch_ranges(store, options, lost)]
+        with planning.open_store(path) as store:
+            ranges[path] = [tuple(part) for part in planning.batch_ranges(store, options, lost)]
     kind = _remote.PushingReader if options["pushdown"] else _remote.Reader
     return kind(options, home(), ranges)
 
 
-def plan(options: dict[str, Any], ranges: dict[str, Any]) -> list[_plan.Part]:
+def plan(options: dict[str, Any], ranges: dict[str, Any]) -> list[planning.Part]:
     """What each task of a batch read does."""
-    found: list[_plan.Part] = []
+    found: list[planning.Part] = []
     for path, wanted in ranges.items():
-        with _plan.open_store(path) as store:
-            found += _plan.parts(store, [_plan.Range(*part) for part in wanted], options)
+        with planning.open_store(path) as store:
+            found += planning.parts(store, [planning.Range(*part) for part in wanted], options)
     return found
 
 
@@ -142,7 +142,7 @@ def _new_job() -> str:
 
 
 def _write_options(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> dict[str, Any]:
-    from mqstore.spark._write import append as _append
+    from mqstore.spark._write import append
     from mqstore.spark._write.stage import check_schema
 
     _by_value()
@@ -151,5 +151,5 @@ def _write_options(given: Mapping[str, str], wanted: StructType, overwrite: bool
         msg = 'a store is a log and only grows: write with mode("append")'
         raise MQStoreError(msg)
     check_schema(wanted, options)
-    _append.prepare(options)
+    append.prepare(options)
     return options

@@ -15,7 +15,7 @@ import mqstore
 import mqstore.spark
 from compaction_rows import QUEUES, SIZES, TOPIC, make
 from mqstore.spark import _options, _source
-from mqstore.spark._read import plan as _plan
+from mqstore.spark._read import planning as _plan
 from mqstore.spark._read import rows as _rows
 
 MESSAGES = 600

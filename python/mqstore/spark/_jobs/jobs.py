@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mqstore._reports import Progress
-    from mqstore.spark._read import plan as _plan
+    from mqstore.spark._read import planning
     from mqstore.types import StorePath
 
 
@@ -147,7 +147,7 @@ def export(
     )
 
 
-def _size(part: _plan.Part) -> int:
+def _size(part: planning.Part) -> int:
     """The bytes of the log that a part walks."""
     return part.to - part.begin
 

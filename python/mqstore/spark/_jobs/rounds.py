@@ -29,7 +29,7 @@ def parallelism(spark: SparkSession) -> int:
 
 
 class Call(NamedTuple):
-    """A call of `_work`."""
+    """A call of `work`."""
 
     name: str
     arguments: list[Any]

@@ -67,7 +67,7 @@ def tasks(
         if context is None:
             msg = f"{mark}it was started outside of a Spark task"
             raise RuntimeError(msg)
-        from mqstore.spark._jobs import work as _work
+        from mqstore.spark._jobs import work
 
         numbers, answers = [], []
         for batch in batches:
@@ -79,9 +79,9 @@ def tasks(
                     name = f"task-{round_number}-{at}-{own}-{secrets.token_hex(8)}"
                     attempt = None if job is None else os.path.join(job, name)  # noqa: PTH118
                     try:
-                        answers.append(_work.call(call, attempt, tells))
+                        answers.append(work.call(call, attempt, tells))
                     except (MQStoreError, OSError) as error:
-                        msg = f"{mark}{type(error).__name__}: {error}{_work.hint(error)}"
+                        msg = f"{mark}{type(error).__name__}: {error}{work.hint(error)}"
                         raise RuntimeError(msg) from None
                     numbers.append(at)
         yield pa.RecordBatch.from_pydict(

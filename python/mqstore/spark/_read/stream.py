@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mqstore.spark._read import plan as _plan
+from mqstore.spark._read import planning
 
 if TYPE_CHECKING:
     import mqstore
@@ -39,25 +39,25 @@ def _positions(shown: dict[str, Any]) -> _Positions:
 
 def ends(options: dict[str, Any]) -> dict[str, Any]:
     """Where the queues end now."""
-    with _plan.open_store(options["paths"][0]) as store:
-        return _shown({queue: limits[1] for queue, limits in _plan.bounds(store, options["topics"]).items()})
+    with planning.open_store(options["paths"][0]) as store:
+        return _shown({queue: limits[1] for queue, limits in planning.bounds(store, options["topics"]).items()})
 
 
-def _starts(store: mqstore.Store, limits: _plan.Bounds, start: dict[str, Any]) -> _Positions:
+def _starts(store: mqstore.Store, limits: planning.Bounds, start: dict[str, Any]) -> _Positions:
     """The numbers that an offset stands for. A queue that it does not name is new: it begins with its first message."""
     if "starting" not in start:
         known = _positions(start)
         return {queue: known.get(queue, bounds[0]) for queue, bounds in limits.items()}
     asked = start["starting"]
-    return {queue: _plan.position(store, queue, bounds, asked) for queue, bounds in limits.items()}
+    return {queue: planning.position(store, queue, bounds, asked) for queue, bounds in limits.items()}
 
 
 def latest(
     options: dict[str, Any], start: dict[str, Any] | None, target: dict[str, Any] | None, capped: bool
 ) -> dict[str, Any]:
     """Where the next batch ends: what is there, within the caps and not beyond the target."""
-    with _plan.open_store(options["paths"][0]) as store:
-        limits = _plan.bounds(store, options["topics"])
+    with planning.open_store(options["paths"][0]) as store:
+        limits = planning.bounds(store, options["topics"])
         most = {queue: bounds[1] for queue, bounds in limits.items()}
         if target is not None:
             aims = _positions(target)
@@ -107,13 +107,13 @@ def _mean_size(store: mqstore.Store, wanted: dict[tuple[str, int], tuple[int, in
     return sum(sizes) // len(sizes) if sizes else 1
 
 
-def plan(options: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) -> list[_plan.Part]:
+def plan(options: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) -> list[planning.Part]:
     """What each task of a batch reads."""
     if start == {"starting": _LATEST}:
         return []
-    lost = _plan.lost(options, "the query goes on")
-    with _plan.open_store(options["paths"][0]) as store:
-        limits = _plan.bounds(store, options["topics"])
+    lost = planning.lost(options, "the query goes on")
+    with planning.open_store(options["paths"][0]) as store:
+        limits = planning.bounds(store, options["topics"])
         begins = _starts(store, limits, start)
         found = []
         for queue, to in _positions(end).items():
@@ -123,10 +123,10 @@ def plan(options: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) ->
                 continue
             begin, bounds = begins[queue], limits[queue]
             if begin < to and begin < bounds[0]:
-                lost(_plan.gone(queue, begin, bounds))
+                lost(planning.gone(queue, begin, bounds))
                 begin = bounds[0]
             if to > bounds[1]:
-                lost(_plan.gone(queue, to - 1, bounds))
+                lost(planning.gone(queue, to - 1, bounds))
             if begin < min(to, bounds[1]):
-                found.append(_plan.Range(*queue, begin, min(to, bounds[1])))
-        return _plan.parts(store, sorted(found), options)
+                found.append(planning.Range(*queue, begin, min(to, bounds[1])))
+        return planning.parts(store, sorted(found), options)

@@ -1,7 +1,7 @@
 //! `NativeTransaction` and `NativeChecks`: messages that appear together, and who is asked about them.
 //!
-//! `mqstore.Transaction` is a subclass of the first. The second one is for the thread of `mqstore._delivery.transactions` that asks:
-//! it waits here, with the interpreter released, and runs callbacks there.
+//! `mqstore.Transaction` is a subclass of the first. The second one is for the thread of
+//! `mqstore._delivery.transactions` that asks: it waits here, with the interpreter released, and runs callbacks there.
 
 use std::sync::Arc;
 use std::time::Duration;

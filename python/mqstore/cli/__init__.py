@@ -16,11 +16,10 @@ module imports nothing heavy, so that `mqstore --version` answers at once.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import NoReturn
 
-CLEAN, PROBLEMS, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+from mqstore.cli.status import CLEAN, FAILED, INTERRUPTED, abandon_stdout
 
 
 def main() -> NoReturn:
@@ -64,7 +63,7 @@ def _guard(work: object) -> int:
         status = INTERRUPTED
     except BrokenPipeError:
         # The reader has seen enough, as in `mqstore cat | head`.
-        _abandon_stdout()
+        abandon_stdout()
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an exit status
         status = _failure(error)
     return status
@@ -81,10 +80,3 @@ def _failure(error: Exception) -> int:
         traceback.print_exception(error)
         print("mqstore: internal error, please report it", file=sys.stderr)
     return FAILED
-
-
-def _abandon_stdout() -> None:
-    # Otherwise the interpreter's own flush at exit would complain.
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
-    os.close(devnull)

@@ -22,10 +22,11 @@ import typer
 import mqstore
 from mqstore import StoredMessage
 from mqstore._times import milliseconds_of
-from mqstore.cli import CLEAN, PROBLEMS, USAGE, _abandon_stdout, render, settings, waiting
+from mqstore.cli import render, settings, waiting
 from mqstore.cli.filters import Sql, Tags, chosen
 from mqstore.cli.follow import Tail
 from mqstore.cli.render import Body, Format
+from mqstore.cli.status import CLEAN, PROBLEMS, USAGE, abandon_stdout
 
 if TYPE_CHECKING:
     from mqstore.types import Filter
@@ -73,7 +74,7 @@ def _verb(work: Callable[P, int]) -> Callable[P, None]:
             status = work(*args, **kwargs)
             sys.stdout.flush()
         except BrokenPipeError:
-            _abandon_stdout()
+            abandon_stdout()
             status = CLEAN
         raise typer.Exit(status)
 

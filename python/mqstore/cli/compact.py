@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 import mqstore
-from mqstore.cli import CLEAN, PROBLEMS, render
+from mqstore.cli import render
 from mqstore.cli.app import Directory, ReportForm, _age, _fact, _verb, app
 from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN, PROBLEMS
 
 
 class Keyless(StrEnum):

@@ -11,10 +11,11 @@ import typer
 
 import mqstore
 from mqstore._admin.export import ExportFormat
-from mqstore.cli import CLEAN, USAGE, render
+from mqstore.cli import render
 from mqstore.cli.app import Directory, Moment, ReportForm, _moment, _verb, app
 from mqstore.cli.filters import Sql, Tags, chosen
 from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN, USAGE
 
 
 class To(StrEnum):

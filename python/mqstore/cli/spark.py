@@ -9,9 +9,10 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from mqstore.cli import CLEAN, PROBLEMS, render
+from mqstore.cli import render
 from mqstore.cli.app import Directory, ReportForm, _verb, app
 from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN, PROBLEMS
 
 spark_app = typer.Typer(help="Work on stores by Spark.", no_args_is_help=True)
 app.add_typer(spark_app, name="spark")

@@ -20,7 +20,7 @@ from mqstore.spark._jobs.compact import Strategy, compact, job_details
 from mqstore.spark._jobs.jobs import export, rebuild
 from mqstore.spark._jobs.reports import as_dataframe
 from mqstore.spark._jobs.verify import verify
-from mqstore.spark._session import register
+from mqstore.spark._register import register
 from mqstore.spark._ship import ship
 from mqstore.spark._write.append import resume
 

@@ -76,9 +76,9 @@ class Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """What each task reads; at least one, since Spark takes none for one without a value."""
-        from mqstore.spark import _source
+        from mqstore.spark._read import planning
 
-        return [InputPartition(part.plain()) for part in _source.plan(self.options, self.ranges)]
+        return [InputPartition(part.plain()) for part in planning.plan(self.options, self.ranges)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of a part."""

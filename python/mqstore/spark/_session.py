@@ -170,20 +170,3 @@ def _last_line(error: BaseException) -> str | None:
     """The reason in the text of an error that came back from an executor: what follows the mark, to the line's end."""
     lines = [line.partition(FAILED)[2].strip() for line in str(error).splitlines() if FAILED in line]
     return lines[-1] if lines else None
-
-
-def register(spark: SparkSession) -> None:
-    """Makes the format ``mqstore`` known to a session.
-
-    Only needed where Spark does not find it by itself: it looks for modules called ``pyspark_*`` on the driver's path.
-
-    Args:
-        spark: the session.
-    """
-    from pyspark_mqstore import DefaultSource
-
-    require(spark)
-    spark.dataSource.register(DefaultSource)
-
-
-register.__module__ = "mqstore.spark"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from typing import TYPE_CHECKING, Any
 
 from mqstore._native import __version__
@@ -22,10 +23,10 @@ def _by_value() -> None:
     """Has the classes for the executors pickled by value; Spark sends the source itself along for its name."""
     from pyspark import cloudpickle
 
-    import pyspark_mqstore
-
-    for module in (_remote, pyspark_mqstore):
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    # That of the source imports this one; only if somebody has imported it there is something of it to pickle.
+    for module in (_remote, sys.modules.get("pyspark_mqstore")):
+        if module is not None:
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def home() -> tuple[str, str]:
@@ -96,15 +97,6 @@ def reader(given: Mapping[str, str], wanted: StructType) -> _remote.Reader:
             ranges[path] = [tuple(part) for part in planning.batch_ranges(store, options, lost)]
     kind = _remote.PushingReader if options["pushdown"] else _remote.Reader
     return kind(options, home(), ranges)
-
-
-def plan(options: dict[str, Any], ranges: dict[str, Any]) -> list[planning.Part]:
-    """What each task of a batch read does."""
-    found: list[planning.Part] = []
-    for path, wanted in ranges.items():
-        with planning.open_store(path) as store:
-            found += planning.parts(store, [planning.Range(*part) for part in wanted], options)
-    return found
 
 
 def stream_reader(given: Mapping[str, str], wanted: StructType) -> _remote.StreamReader:

@@ -15,7 +15,7 @@ import mqstore
 import mqstore.spark
 from compaction_rows import QUEUES, SIZES, TOPIC, make
 from mqstore.spark import _options, _source
-from mqstore.spark._read import planning as _plan
+from mqstore.spark._read import planning
 from mqstore.spark._read import rows as _rows
 
 MESSAGES = 600
@@ -57,7 +57,7 @@ def direct(path: Path, **options: Any) -> list[dict[str, Any]]:
     given = {"path": str(path), **{name: str(value) for name, value in options.items()}}
     reader = pickle.loads(pickle.dumps(_source.reader(given, _source.schema(given))))
     found: list[dict[str, Any]] = []
-    for part in _source.plan(reader.options, reader.ranges):
+    for part in planning.plan(reader.options, reader.ranges):
         value = pickle.loads(pickle.dumps(part.plain()))
         for batch in _rows.rows(reader.options, value):
             found += batch.to_pylist()
@@ -132,12 +132,12 @@ def test_every_row_is_in_one_part(made: Path, options: dict[str, Any]) -> None:
 def test_parts_are_as_asked(made: Path) -> None:
     given = {"path": str(made), "maxRecordsPerPartition": "50"}
     reader = _source.reader(given, _source.schema(given))
-    parts = _source.plan(reader.options, reader.ranges)
+    parts = planning.plan(reader.options, reader.ranges)
     assert all(sum(part.end - part.start for part in each.ranges) <= 50 for each in parts)
     assert len(parts) >= 12
     given = {"path": str(made), "minPartitions": "5"}
     reader = _source.reader(given, _source.schema(given))
-    assert len(_source.plan(reader.options, reader.ranges)) >= 5
+    assert len(planning.plan(reader.options, reader.ranges)) >= 5
 
 
 def test_offsets_and_times(made: Path) -> None:
@@ -163,7 +163,7 @@ def test_what_came_later_is_not_in_it(made: Path) -> None:
     given = {"path": str(made), "topic": "orders"}
     reader = _source.reader(given, _source.schema(given))
     fill(made)
-    parts = _source.plan(reader.options, reader.ranges)
+    parts = planning.plan(reader.options, reader.ranges)
     rows = [row for part in parts for batch in _rows.rows(reader.options, tuple(part)) for row in batch.to_pylist()]
     assert len(rows) == 480
 
@@ -230,7 +230,7 @@ def test_messages_that_expired(made: Path) -> None:
         first = next(store.read("orders", 0)).queue_offset
     given = {"path": str(made), "topic": "orders", "splitBytes": "1000000"}
     reader = _source.reader(given, _source.schema(given))
-    parts = _source.plan(reader.options, reader.ranges)
+    parts = planning.plan(reader.options, reader.ranges)
     min((made / "commitlog").iterdir()).unlink()
     with pytest.raises(mqstore.MQStoreError, match="failOnDataLoss"):
         [list(_rows.rows(reader.options, tuple(part))) for part in parts]
@@ -294,8 +294,8 @@ def test_plans_on_an_empty_part(made: Path) -> None:
     given = {"path": str(made)}
     options = _source.reader(given, _source.schema(given)).options
     assert [batch.num_rows for batch in _rows.rows(options, None)] == [0]
-    with _plan.open_store(str(made)) as store:
-        assert _plan.parts(store, [], options) == []
+    with planning.open_store(str(made)) as store:
+        assert planning.parts(store, [], options) == []
 
 
 def test_a_queue_is_read_from_its_compaction_as_far_as_that_goes(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_queue_is_read_from_its_compaction_as_far_as_that_goes(tmp_path: Path)
     def ways() -> set[str]:
         given = {"path": str(path), "topic": TOPIC}
         reader = _source.reader(given, _source.schema(given))
-        return {part.way for part in _source.plan(reader.options, reader.ranges)}
+        return {part.way for part in planning.plan(reader.options, reader.ranges)}
 
     def rows() -> list[tuple[int, int, bytes]]:
         with mqstore.open(path) as store:

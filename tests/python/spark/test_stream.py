@@ -11,6 +11,7 @@ import pytest
 
 import mqstore
 from mqstore.spark import _source
+from mqstore.spark._read import planning
 from mqstore.spark._read import rows as _rows
 from mqstore.spark._read import stream as _stream
 
@@ -209,7 +210,7 @@ def test_gaps_of_compacted_topics_are_no_loss(tmp_path: Path) -> None:
     assert found == [*range(1000, 1005), *range(295, 350)]
     given = {"path": str(path), "tags": "a", "keys": "k3,k4", "bodyFormat": "text", "mode": "PERMISSIVE"}
     batch = _source.reader(given, _source.schema(given))
-    parts = _source.plan(batch.options, batch.ranges)
+    parts = planning.plan(batch.options, batch.ranges)
     # What was compacted, and what came behind it.
     assert [part.way for part in parts] == ["messages", "log"]
     some = [row for part in parts for each in _rows.rows(batch.options, tuple(part)) for row in each.to_pylist()]

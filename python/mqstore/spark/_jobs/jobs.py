@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mqstore._reports import Progress
-    from mqstore.spark._read import planning
+    from mqstore.spark._read.planning import Part
     from mqstore.types import StorePath
 
 
@@ -98,6 +98,7 @@ def export(
         MQStoreError: a task failed for good; the text says where and why.
     """
     from mqstore.spark import _source
+    from mqstore.spark._read import planning
 
     require(spark)
     if format not in ("parquet", "arrow"):
@@ -108,7 +109,7 @@ def export(
     _must_be_free(target, overwrite)
     given = {name: _spelled(value) for name, value in {**options, "path": home_of(path)}.items()}
     reader = _source.reader(given, _source.schema(given))
-    parts = _source.plan(reader.options, reader.ranges)
+    parts = planning.plan(reader.options, reader.ranges)
     staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     staging.mkdir(parents=True)
     # What attempts that were lost do there meets nobody.
@@ -147,7 +148,7 @@ def export(
     )
 
 
-def _size(part: planning.Part) -> int:
+def _size(part: Part) -> int:
     """The bytes of the log that a part walks."""
     return part.to - part.begin
 

@@ -247,3 +247,12 @@ def open_store(path: str) -> mqstore.Store:
     except MQStoreError as error:
         error.add_note(f"{path}: {SAME_PATH}")
         raise
+
+
+def plan(options: dict[str, Any], ranges: dict[str, Any]) -> list[Part]:
+    """What each task of a batch read does."""
+    found: list[Part] = []
+    for path, wanted in ranges.items():
+        with open_store(path) as store:
+            found += parts(store, [Range(*part) for part in wanted], options)
+    return found

@@ -14,6 +14,7 @@ from mqstore import _native
 from mqstore._times import seconds_of
 from mqstore.aio._delivery import Handle, in_thread
 from mqstore.aio._lines import Line
+from mqstore.aio._twins import like
 from mqstore.errors import ConsumerClosedError
 
 if TYPE_CHECKING:
@@ -59,20 +60,9 @@ class Consumer(Handle):
         """The queues that it has now, each a topic and a queue id, sorted; none once it is closed."""
         return self._own.assignment
 
+    @like(mqstore.Consumer.poll)
     async def poll(self, max_messages: int = 1000, timeout: Duration | None = None) -> list[StoredMessage]:
-        """The next messages, in the order of their queue, from one queue after the other.
-
-        Args:
-            max_messages: the most to return.
-            timeout: how long to wait for the first, in seconds or as a `timedelta`; None is for ever, 0 does not wait.
-
-        Returns:
-            At least one message unless `timeout` passes first.
-
-        Raises:
-            ConsumerClosedError: it was closed, before the call or during it.
-            OffsetOutOfRangeError: messages were deleted before the group read them, and `on_lost` is `"raise"`.
-        """
+        """The next messages, in the order of their queue, from one queue after the other."""
         native = self._native
         return await self._look(
             self._line,
@@ -97,20 +87,12 @@ class Consumer(Handle):
             raise StopAsyncIteration from None
         return found[0]
 
+    @like(mqstore.Consumer.commit)
     async def commit(self, offsets: dict[tuple[str, int], int] | None = None, *, sync: bool = False) -> None:
         """Stores how far the group has come: for each queue the offset behind the last message that was returned here.
 
-        It survives a kill of the process when this returns, and a loss of power within `commit_interval`. With
-        `history=True` a thread does it.
-
-        Args:
-            offsets: the next offset to be read of single queues instead, by topic and queue id: `{("orders", 0): 17}`.
-            sync: whether to wait until it is on the disk, together with all who wait for that. Who is cancelled while
-                it waits has committed.
-
-        Raises:
-            QueueNotAssignedError: a queue in `offsets` is not this consumer's; nothing was stored.
-            OffsetOutOfRangeError: an offset lies behind the queue's end.
+        With `history=True` a thread does it. All who wait for a `sync` share one; who is cancelled while it waits has
+        committed.
         """
         bridge = self._bridge
         bridge.check()
@@ -122,37 +104,22 @@ class Consumer(Handle):
         elif stored:
             await bridge.syncs.synced()
 
+    @like(mqstore.Consumer.seek)
     async def seek(self, topic: str, queue_id: int, offset: int) -> None:
         """Goes on at `offset` of a queue.
 
         The next commit stores where it came to from there, also if that is further back than before.
-
-        Args:
-            topic: the topic.
-            queue_id: the queue.
-            offset: where to go on: an offset that the queue holds, or its end.
-
-        Raises:
-            QueueNotAssignedError: the queue is not this consumer's.
-            OffsetOutOfRangeError: the queue does not hold the offset, and it is not its end.
         """
         await self._move(partial(self._own.seek, topic, queue_id, offset))
 
+    @like(mqstore.Consumer.seek_to_time)
     async def seek_to_time(self, time: Time) -> None:
-        """Goes on, in each queue that it has, at the first message stored at or after `time`.
-
-        Args:
-            time: an aware `datetime`, or epoch milliseconds.
-        """
+        """Goes on, in each queue that it has, at the first message stored at or after `time`."""
         await self._move(partial(self._own.seek_to_time, time))
 
+    @like(mqstore.Consumer.reset)
     async def reset(self, to: Start, *, sync: bool = False) -> None:
-        """Moves the group, in each queue that this consumer has, and stores that.
-
-        Args:
-            to: `"earliest"`, `"latest"`, or a time: the first message stored at or after it.
-            sync: whether to wait until it is on the disk.
-        """
+        """Moves the group, in each queue that this consumer has, and stores that."""
         await self._move(partial(self._own.reset, to, sync=sync))
 
     async def _move(self, call: Callable[[], None]) -> None:

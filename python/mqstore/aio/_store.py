@@ -31,7 +31,7 @@ from mqstore.aio._reads import Messages
 from mqstore.aio._scan import of_store
 from mqstore.aio._table import Table
 from mqstore.aio._transaction import Transaction
-from mqstore.aio._twins import at_length, in_thread
+from mqstore.aio._twins import at_length, in_thread, like
 from mqstore.aio._work_queue import WorkQueue
 from mqstore.errors import InvalidOptionError
 
@@ -199,6 +199,7 @@ class Store:
         """Whether `close()` was called."""
         return self._bridge.closing or self._bridge.store.closed
 
+    @like(mqstore.Store.append)
     async def append(
         self,
         topic: str,
@@ -219,26 +220,8 @@ class Store:
 
         In the loop's thread where that waits for nobody: the store does not sync each append, the topic is there, the
         segment has room, the body has less than 256 KiB. In the append thread otherwise, where all that wait share one
-        sync. Appends that do not ask for a sync go to the log in the order in which they were begun, and so do those
-        that do.
-
-        Args:
-            topic: made with `default_queues` queues if it does not exist.
-            body: any bytes-like object; not to be changed before the answer.
-            keys: one key or several, by which `lookup` finds the message; a key holds no space.
-            tags: the tag that filters go by.
-            properties: the message's own; reserved names are refused, except `UNIQ_KEY`, which
-                replaces the unique id that would be made.
-            queue_id: the queue; None takes the topic's queues in turn.
-            flag: a number of the application's own, 32 bits.
-            born_timestamp: when the message was made; None is now.
-            durable: whether to wait for a sync whatever the store's durability.
-            delay: how long it waits before it is in the topic; with it, or one of the next two, in a thread of its own.
-            deliver_at: until when it waits instead; at once where that has passed.
-            delay_level: RocketMQ's number for a delay instead.
-
-        Raises:
-            As `mqstore.Store.append`.
+        sync; with a delay in a thread of its own. Appends that do not ask for a sync go to the log in the order in
+        which they were begun, and so do those that do. The body is not to be changed before the answer.
         """
         bridge = self._bridge
         bridge.check()
@@ -277,6 +260,7 @@ class Store:
         result: AppendResult = await bridge.appends.queued(done)
         return result
 
+    @like(mqstore.Store.append_many)
     async def append_many(
         self,
         topic: str,
@@ -287,17 +271,7 @@ class Store:
     ) -> list[AppendResult]:
         """Appends messages under one lock, with one sync where one is due; results in the order given.
 
-        Where it runs is said at `append`. Everything is checked before anything is written. After a crash a prefix of
-        them may be there.
-
-        Args:
-            topic: as for `append`.
-            messages: bodies or `mqstore.Message`s.
-            queue_id: the queue of all; None takes the topic's queues in turn.
-            durable: as for `append`.
-
-        Raises:
-            As `mqstore.Store.append_many`.
+        Where it runs is said at `append`.
         """
         bridge = self._bridge
         bridge.check()
@@ -308,6 +282,7 @@ class Store:
         results: list[AppendResult] = await bridge.appends.queued(done)
         return results
 
+    @like(mqstore.Store.read)
     def read(
         self,
         topic: str,
@@ -321,20 +296,8 @@ class Store:
     ) -> Messages:
         """Messages of one queue in ascending offset: `async for message in store.read(...)`.
 
-        Nothing is read, and no error of the queue raised, before the first message is asked for.
-
-        Args:
-            topic: the topic.
-            queue_id: the queue.
-            start: the first offset; None is the smallest that can be read.
-            end: the offset to stop before; None is the largest when the first message is asked for.
-            filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
-            follow: whether to wait at the end for more instead of stopping. That costs no thread.
-            timeout: how long `follow` waits for one message before the iterator ends; None is for ever.
-
-        Raises:
-            TopicNotFoundError: no such topic or queue; by the first message.
-            OffsetOutOfRangeError: `start` is below the smallest or above the largest offset; by the first message.
+        Nothing is read, and no error of the queue raised, before the first message is asked for; the largest offset is
+        that of then. To follow costs no thread.
         """
         seconds = None if timeout is None else seconds_of("timeout", timeout)
         opening = partial(
@@ -348,6 +311,7 @@ class Store:
         )
         return Messages(self, self._bridge, opening, (topic, queue_id), seconds)
 
+    @like(mqstore.Store.lookup)
     def lookup(
         self,
         topic: str,
@@ -358,16 +322,7 @@ class Store:
         limit: int | None = None,
         newest_first: bool = False,
     ) -> Messages:
-        """Messages of `topic` that carry `key`, or have it as unique id, oldest first: `async for message in ...`.
-
-        Args:
-            topic: the topic; an unknown one has no messages.
-            key: the key.
-            start_time: only messages stored at or after it.
-            end_time: only messages stored at or before it.
-            limit: at most so many.
-            newest_first: whether the newest one comes first.
-        """
+        """Messages of `topic` that carry `key`, or have it as unique id, oldest first: `async for message in ...`."""
         opening = partial(
             self._bridge.store.lookup,
             topic,
@@ -379,14 +334,12 @@ class Store:
         )
         return Messages(self, self._bridge, opening)
 
+    @like(mqstore.Store.wait)
     async def wait(self, topic: str, queue_id: int, offset: int, timeout: Duration | None = None) -> bool:
         """Waits until `offset` of a queue can be read; False when `timeout` passes first.
 
         Costs no thread, however many wait. In a store that is open for reading all waits are looked at together, 20
         milliseconds apart at most.
-
-        Raises:
-            StoreClosedError: the store was closed meanwhile.
         """
         seconds = None if timeout is None else seconds_of("timeout", timeout)
         return await self._bridge.wait(topic, queue_id, offset, seconds)
@@ -429,30 +382,19 @@ class Store:
         """The log offset at which reads and dispatch stop, or None; see `set_confirm_offset`."""
         return self._bridge.store.confirm_offset
 
+    @like(mqstore.Store.table)
     async def table(self, topic: str, *, bodies: Bodies = "memory") -> Table:
-        """The topic as a live, read-only mapping from key to newest message, loaded when this returns.
-
-        Args:
-            topic: the topic, best one with the attribute `cleanup.policy=COMPACTION`, so that all messages of a key are
-                in one queue and old ones can go.
-            bodies: `"memory"` keeps the newest message of each key in memory; `"disk"` its place only, which takes
-                some 200 bytes a key, and reads it when it is asked for.
-
-        Raises:
-            TopicNotFoundError: there is no such topic.
-        """
+        """The topic as a live, read-only mapping from key to newest message, loaded when this returns."""
         bridge = self._bridge
         return Table(self, bridge, await bridge.run_at_length(bridge.store.table, topic, bodies=bodies))
 
+    @like(mqstore.Store.transaction)
     def transaction(
         self, group: str = "DEFAULT_PRODUCER", *, check: Check | None = None, durable: bool = False
     ) -> Transaction:
-        """A transaction, begun by `async with` or `await`; see `mqstore.Store.transaction`.
+        """A transaction, begun by `async with` or `await`.
 
-        Args:
-            group: the producer group.
-            check: who is asked should it stay undecided: called by the thread of the store's checks, not by the loop.
-            durable: whether its end waits for a sync whatever the store's durability.
+        The check is called by the thread of the store's checks, not by the loop.
         """
         return Transaction(self, self._bridge, group, check, durable)
 

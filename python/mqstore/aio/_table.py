@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
+import mqstore
 from mqstore._read.table import Change, key_of
 from mqstore._times import seconds_of
 from mqstore.aio._reads import Messages
+from mqstore.aio._twins import like
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    import mqstore
     from mqstore._native import StoredMessage
     from mqstore.aio._bridge import Bridge
     from mqstore.types import Duration
@@ -80,37 +81,20 @@ class Table:
         """Each key with its newest message."""
         return await self._bridge.run(lambda: list(self._table.items()))
 
+    @like(mqstore.Table.wait_until)
     async def wait_until(self, offset: int, *, queue_id: int = 0, timeout: Duration | None = None) -> bool:
-        """Waits until the table has the message at `offset` of a queue, an append's `queue_offset` for one.
-
-        Args:
-            offset: the offset.
-            queue_id: the queue.
-            timeout: how long at most; None is for ever.
-
-        Returns:
-            False when `timeout` passed first.
-
-        Raises:
-            StoreClosedError: the store was closed meanwhile.
-        """
+        """Waits until the table has the message at `offset` of a queue, an append's `queue_offset` for one."""
         seconds = None if timeout is None else seconds_of("timeout", timeout)
         if not await self._bridge.wait(self.topic, queue_id, offset, seconds):
             return False
         await self.refresh()
         return True
 
+    @like(mqstore.Table.changes)
     async def changes(self, *, timeout: Duration | None = None) -> AsyncIterator[Change]:
         """What happens to the table from now on, as it happens; each iterator by itself, in the order of each queue.
 
-        `Now` is when the first change is asked for. An iterator that is left alone for longer than the
-        `tombstone_retention` of compactions may miss a deletion.
-
-        Args:
-            timeout: how long to wait for one change before the iterator ends; None is for ever.
-
-        Raises:
-            StoreClosedError: the store was closed meanwhile.
+        `Now` is when the first change is asked for.
         """
         table, bridge = self._table, self._bridge
         limit = None if timeout is None else seconds_of("timeout", timeout)

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
-from typing import TYPE_CHECKING, Literal, NoReturn, Self
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, Self, TypeVar
+
+import mqstore
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Coroutine, Generator
     from types import TracebackType
 
-    import mqstore
     from mqstore.aio._bridge import Bridge
     from mqstore.aio._store import Store
-    from mqstore.types import BytesLike, Check, Keys, Properties, Time
+    from mqstore.types import Check
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _in_thread(
+    method: Callable[Concatenate[mqstore.Transaction, P], T],
+) -> Callable[Concatenate[Transaction, P], Coroutine[Any, Any, T]]:
+    """The twin of a verb. A body is not to be changed before the answer."""
+
+    @wraps(method)
+    async def twin(self: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._bridge.run(partial(method, self._begun, *args, **kwargs))
+
+    twin.__module__ = "mqstore.aio"
+    twin.__qualname__ = f"Transaction.{method.__name__}"
+    return twin
 
 
 class Transaction:
@@ -84,61 +102,9 @@ class Transaction:
         """Where its messages went, in the order in which they were appended; empty until it is committed."""
         return self._begun.results
 
-    async def append(
-        self,
-        topic: str,
-        body: BytesLike,
-        *,
-        keys: Keys = (),
-        tags: str | None = None,
-        properties: Properties | None = None,
-        queue_id: int | None = None,
-        flag: int = 0,
-        born_timestamp: Time | None = None,
-    ) -> str:
-        """Stores a message that is in its topic once the transaction is committed; its unique id.
-
-        Args:
-            topic: made with `default_queues` queues if it does not exist.
-            body: any bytes-like object; not to be changed before the answer.
-            keys: one key or several, as for `Store.append`.
-            tags: the tag that filters go by.
-            properties: the message's own, as for `Store.append`.
-            queue_id: the queue; None takes the topic's queues in turn.
-            flag: a number of the application's own, 32 bits.
-            born_timestamp: when the message was made; None is now.
-
-        Raises:
-            As `mqstore.Transaction.append`.
-        """
-        call = partial(
-            self._begun.append,
-            topic,
-            body,
-            keys=keys,
-            tags=tags,
-            properties=properties,
-            queue_id=queue_id,
-            flag=flag,
-            born_timestamp=born_timestamp,
-        )
-        return await self._bridge.run(call)
-
-    async def commit(self) -> list[mqstore.AppendResult]:
-        """Has its messages appear, all in one step; where they went. To commit again changes nothing.
-
-        Raises:
-            RefusedError: it was rolled back.
-        """
-        return await self._bridge.run(self._begun.commit)
-
-    async def rollback(self) -> None:
-        """Hides its messages for ever. To roll back again changes nothing.
-
-        Raises:
-            RefusedError: it was committed.
-        """
-        await self._bridge.run(self._begun.rollback)
+    append = _in_thread(mqstore.Transaction.append)
+    commit = _in_thread(mqstore.Transaction.commit)
+    rollback = _in_thread(mqstore.Transaction.rollback)
 
     def __repr__(self) -> str:
         begun = self._transaction

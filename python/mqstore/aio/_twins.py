@@ -6,6 +6,7 @@ A verb that `mqstore.Store` gets later has its twin in one line: `verb = in_thre
 from __future__ import annotations
 
 from functools import partial, wraps
+from inspect import getdoc
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from mqstore.aio._ending import Ending
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound="Callable[..., object]")
 
 
 class Bridged(Protocol):
@@ -68,3 +70,14 @@ def named(twin: Callable[P, T], name: str) -> Callable[P, T]:
     twin.__module__ = "mqstore.aio"
     twin.__qualname__ = f"Store.{name}"
     return twin
+
+
+def like(method: Callable[..., object]) -> Callable[[F], F]:
+    """Has a twin that is written by hand say, behind its own documentation, all but the summary of `method`'s."""
+
+    def documented(twin: F) -> F:
+        own, rest = getdoc(twin), (getdoc(method) or "").partition("\n\n")[2]
+        twin.__doc__ = f"{own}\n\n{rest}" if own and rest else own
+        return twin
+
+    return documented

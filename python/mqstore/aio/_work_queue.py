@@ -17,6 +17,7 @@ from mqstore import _native
 from mqstore._times import seconds_of
 from mqstore.aio._delivery import Handle, in_thread
 from mqstore.aio._lines import Line
+from mqstore.aio._twins import like
 from mqstore.errors import QuotaFull
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class WorkQueue(Handle):
         """How many messages that nobody has the queue may hold before a put waits; 0 is no limit."""
         return self._own.maxsize
 
+    @like(mqstore.WorkQueue.put)
     async def put(
         self,
         body: BytesLike,
@@ -102,20 +104,7 @@ class WorkQueue(Handle):
     ) -> AppendResult:
         """Puts a message in, in the loop's thread or in the append thread: see `mqstore.aio.Store.append`.
 
-        Args:
-            body: any bytes-like object; not to be changed before the answer.
-            keys: one key or several, as for `Store.append`.
-            tags: the tag.
-            properties: the message's own, as for `Store.append`.
-            delay: how long it is held back, in seconds or as a `timedelta`, at most 30 days.
-            durable: whether to wait for a sync whatever the store's durability.
-            block: whether to wait for room where there is a `maxsize`.
-            timeout: how long to wait for room; None is for ever.
-
-        Raises:
-            Full: no room, or none in time; `QuotaFull` where it is a quota that is used up.
-            ShutDown: the queue was shut down, or this handle closed.
-            InvalidMessageError: text or a number that the format cannot hold; nothing was written.
+        The body is not to be changed before the answer. `QuotaFull` says that it is a quota that is used up.
         """
         put = partial(_native.LoopPut.one, body, keys, tags, properties, delay, durable)
         done = await self._put(put, _patience(block, timeout))
@@ -136,6 +125,7 @@ class WorkQueue(Handle):
             body, keys=keys, tags=tags, properties=properties, delay=delay, durable=durable, block=False
         )
 
+    @like(mqstore.WorkQueue.put_many)
     async def put_many(
         self,
         messages: Iterable[BytesLike | Message],
@@ -148,17 +138,6 @@ class WorkQueue(Handle):
         """Puts messages in together, under one lock and with one sync; results in the order given.
 
         Waits until there is room for all of them. After a crash a prefix of them may be there.
-
-        Args:
-            messages: bodies or `Message`s.
-            delay: how long all of them are held back.
-            durable: as for `put`.
-            block: as for `put`.
-            timeout: as for `put`.
-
-        Raises:
-            Full: no room, or none in time; none was put in.
-            ShutDown: the queue was shut down, or this handle closed.
         """
         put = partial(_native.LoopPut.many, list(messages), delay, durable)
         done = await self._put(put, _patience(block, timeout))
@@ -209,17 +188,9 @@ class WorkQueue(Handle):
             raise
         return results
 
+    @like(mqstore.WorkQueue.get)
     async def get(self, block: bool = True, timeout: Duration | None = None) -> LeasedMessage:
-        """Gets a message and has it alone for `invisible_duration`; a message that is due again and a new one in turn.
-
-        Args:
-            block: whether to wait for one.
-            timeout: how long to wait; None is for ever.
-
-        Raises:
-            Empty: there is none, or none in time.
-            ShutDown: the queue was shut down and holds nothing more, or this handle was closed.
-        """
+        """Gets a message and has it alone for `invisible_duration`; one that is due again and a new one in turn."""
         found = await self._take(1, _patience(block, timeout))
         if not found:
             self._native.empty()
@@ -235,16 +206,9 @@ class WorkQueue(Handle):
         """As `get` with `block=False`."""
         return await self.get(block=False)
 
+    @like(mqstore.WorkQueue.get_many)
     async def get_many(self, count: int, timeout: Duration | None = None) -> list[LeasedMessage]:
-        """Gets up to `count` messages, at least one unless `timeout` passes first; none is an empty list.
-
-        Args:
-            count: the most to get.
-            timeout: how long to wait for the first; None is for ever, 0 does not wait.
-
-        Raises:
-            ShutDown: the queue was shut down and holds nothing more, or this handle was closed.
-        """
+        """Gets up to `count` messages, at least one unless `timeout` passes first; none is an empty list."""
         return await self._take(count, _patience(True, timeout))
 
     async def _take(self, count: int, seconds: float | None) -> list[LeasedMessage]:
@@ -256,16 +220,11 @@ class WorkQueue(Handle):
             seconds,
         )
 
+    @like(mqstore.WorkQueue.ack)
     async def ack(self, message: LeasedMessage, *, durable: bool = False) -> None:
         """Finishes a message: it is not delivered again. To finish one again changes nothing.
 
-        Args:
-            message: what `get` returned.
-            durable: whether to wait until that is on the disk, together with all who wait for that; else it is within
-                `meta_interval`. Who is cancelled while it waits has finished the message.
-
-        Raises:
-            LeaseLostError: its time was over and somebody else got it, or it was given back.
+        With `durable` all who wait for that share one sync. Who is cancelled while it waits has finished the message.
         """
         bridge = self._bridge
         bridge.check()
@@ -274,16 +233,9 @@ class WorkQueue(Handle):
         if durable:
             await bridge.syncs.synced()
 
+    @like(mqstore.WorkQueue.ack_many)
     async def ack_many(self, messages: Iterable[LeasedMessage], *, durable: bool = False) -> None:
-        """Finishes messages; with `durable` one sync serves all of them.
-
-        Args:
-            messages: what `get` and `get_many` returned.
-            durable: as for `ack`.
-
-        Raises:
-            LeaseLostError: one of them is somebody else's now; those before it are finished.
-        """
+        """Finishes messages; with `durable` one sync serves all of them."""
         bridge = self._bridge
         bridge.check()
         await bridge.breathe()
@@ -295,18 +247,11 @@ class WorkQueue(Handle):
         if durable:
             await bridge.syncs.synced()
 
+    @like(mqstore.WorkQueue.nack)
     async def nack(self, message: LeasedMessage, delay: Duration | None = None) -> None:
         """Gives a message back, to be delivered again later.
 
         One that was delivered `max_attempts` times goes to the dead letters, in a thread that syncs.
-
-        Args:
-            message: what `get` returned.
-            delay: how long it waits, in seconds or as a `timedelta`, at most 30 days; None is what the queue's
-                `backoff` says.
-
-        Raises:
-            LeaseLostError: its time was over and somebody else got it, or it was given back before.
         """
         bridge = self._bridge
         bridge.check()
@@ -314,17 +259,9 @@ class WorkQueue(Handle):
         if not self._native.nack(message, delay):
             await bridge.run(partial(self._own.nack, message, delay))
 
+    @like(mqstore.WorkQueue.extend)
     async def extend(self, message: LeasedMessage, duration: Duration) -> None:
-        """Keeps a message for `duration` from now, whatever was left of its time.
-
-        Args:
-            message: what `get` returned.
-            duration: seconds or a `timedelta`, 1 ms to 30 days.
-
-        Raises:
-            LeaseLostError: its time was over and somebody else got it, or it was given back.
-            InvalidOptionError: `duration` is out of bounds.
-        """
+        """Keeps a message for `duration` from now, whatever was left of its time."""
         self._bridge.check()
         await self._bridge.breathe()
         self._own.extend(message, duration)
@@ -348,31 +285,20 @@ class WorkQueue(Handle):
                 raise ValueError(msg)
         await self.ack(message)
 
+    @like(mqstore.WorkQueue.join)
     async def join(self, timeout: Duration | None = None) -> bool:
         """Waits until every message that was put in is finished, or a dead letter.
 
         After a shutdown at once it waits for what somebody has only.
-
-        Args:
-            timeout: how long to wait; None is for ever.
-
-        Returns:
-            False when `timeout` passed first.
         """
         native = self._native
         return await self._look(self._done, native.join, partial(native.prepare, 0), _patience(True, timeout))
 
+    @like(mqstore.WorkQueue.redrive)
     async def redrive(self, limit: int | None = None) -> int:
         """Puts dead letters of the group back into the topics that they came from, the oldest first.
 
-        They are new messages there, that nobody got yet. A kill in the middle may put up to 64 of them back once more.
         It goes on when it is cancelled.
-
-        Args:
-            limit: at most so many; None is all.
-
-        Returns:
-            How many.
         """
         return await self._bridge.run_at_length(lambda: self._own.redrive(limit))
 

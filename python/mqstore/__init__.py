@@ -65,7 +65,7 @@ if _typing.TYPE_CHECKING:
         TopicInfo,
         UndecidedInfo,
     )
-    from mqstore._admin.restore import RestoredQueue, RestoreReport, restore_compaction
+    from mqstore._admin.restore import restore_compaction
     from mqstore._delivery.consumer import Consumer, OffsetCommit
     from mqstore._delivery.delays import DelayStats
     from mqstore._delivery.transactions import PendingTransaction, Transaction
@@ -89,6 +89,8 @@ if _typing.TYPE_CHECKING:
         QueueInfo,
         RebuildReport,
         RepairReport,
+        RestoredQueue,
+        RestoreReport,
         SnapshotReport,
         StoreEvent,
         StoreStats,
@@ -205,8 +207,6 @@ _HOMES = {
     "WorkQueueCounts": "_delivery.work_queue",
     "export": "_admin.export",
     "import_": "_admin.import_",
-    "RestoreReport": "_admin.restore",
-    "RestoredQueue": "_admin.restore",
     "restore_compaction": "_admin.restore",
     "scan": "_read.scan",
     "sql": "_read.filter",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +15,10 @@ class _Report:
     """Conversion to and from the JSON form, whose names are the fields' names."""
 
     __slots__ = ()
+
+    @classmethod
+    def _from_json(cls, text: str) -> Self:
+        return cls._from_dict(json.loads(text))
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON would have it: plain dicts, lists, strings and numbers."""
@@ -388,6 +393,45 @@ class CompactionReport(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class RestoredQueue(_Report):
+    """A queue whose lost compaction files were made anew."""
+
+    topic: str
+    queue_id: int
+    until: int
+    """One past the last offset that was lost: the first one that the commit log here has."""
+    messages: int
+    """Messages that were pulled from the other store."""
+    bytes: int
+    """Bytes of their records."""
+    resumed: int
+    """Messages that a call before, which was stopped, had pulled."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport(_Report):
+    """What `restore_compaction` did, or would do."""
+
+    source: str
+    """The other store's directory."""
+    dry_run: bool
+    """Whether nothing was changed."""
+    queues: tuple[RestoredQueue, ...]
+    """The queues that were restored."""
+    skipped: tuple[str, ...]
+    """What was left out, each as `topic/queue: reason`; the reason is `nothing is missing` for whole queues."""
+    compaction: CompactionReport | None
+    """What the compaction of the restored queues did; None when there was none."""
+
+    @classmethod
+    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
+        queues = tuple(RestoredQueue(**queue) for queue in values["queues"])
+        done = values["compaction"]
+        compaction = None if done is None else CompactionReport._from_dict(done)
+        return cls(**{**values, "queues": queues, "skipped": tuple(values["skipped"]), "compaction": compaction})
+
+
+@dataclass(frozen=True, slots=True)
 class ExportReport(_Report):
     """What `mqstore.export` wrote."""
 
@@ -443,6 +487,8 @@ for _class in (
     ExpireReport,
     StoreEvent,
     CompactionReport,
+    RestoredQueue,
+    RestoreReport,
     RebuildReport,
     LostRange,
     LostOffsets,

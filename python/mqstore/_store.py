@@ -7,8 +7,8 @@ pickling; and the verbs that answer with dataclasses.
 
 from __future__ import annotations
 
-import os
 import warnings
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mqstore import _native
@@ -17,10 +17,10 @@ from mqstore._paths import home_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from types import TracebackType
+    from typing import Unpack
 
-    from mqstore._admin.compaction import Keyless
-    from mqstore._admin.restore import RestoreReport
     from mqstore._options import StoreOptions
     from mqstore._read.scan import BodyForm, Scan
     from mqstore._read.table import Bodies, Table
@@ -31,15 +31,13 @@ if TYPE_CHECKING:
         Progress,
         QueueInfo,
         RebuildReport,
+        RestoreReport,
         SnapshotReport,
         StoreStats,
         TopicQuota,
         VerifyReport,
     )
-    from mqstore.types import Duration, Filter, Keys, Mode, StorePath, Time
-
-# A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
-_fork_hook: list[bool] = []
+    from mqstore.types import Filter, Keys, LocalCompactionOptions, Mode, StorePath, Time
 
 
 def open(  # noqa: A001 - the name that gzip, dbm and shelve use
@@ -89,15 +87,14 @@ def opened(
     if not isinstance(mode, str):
         msg = f"mode must be a str, not {type(mode).__name__}"
         raise TypeError(msg)
-    _watch_forks()
+    _native.watch_forks()
     progress = overrides.pop("progress", None)
     return Store._open(home, mode, normalise(options, overrides), progress, clock, faults)
 
 
-def _watch_forks() -> None:
-    if not _fork_hook and hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_native._after_fork_in_child)
-        _fork_hook.append(True)
+def opened_or_open(source: Store | StorePath) -> AbstractContextManager[Store]:
+    """An open store as it is, or the one in a directory, opened to read and closed at the end."""
+    return nullcontext(source) if isinstance(source, Store) else open(source)
 
 
 class Store(DeliveringStore):
@@ -272,20 +269,7 @@ class Store(DeliveringStore):
         return RebuildReport._timed(lambda: self._rebuild(tell))
 
     def compact(
-        self,
-        topic: str | Iterable[str] | None = None,
-        *,
-        tombstone_retention: Duration = 86_400.0,
-        dry_run: bool = False,
-        force: bool = False,
-        keyless: Keyless = "drop",
-        confirm_keys: bool = True,
-        threads: int | None = None,
-        memory_size: int = 100 << 20,
-        max_bytes_per_second: int | None = None,
-        log_file_size: int | None = None,
-        queue_file_size: int | None = None,
-        progress: Callable[[Progress], object] | None = None,
+        self, topic: str | Iterable[str] | None = None, **options: Unpack[LocalCompactionOptions]
     ) -> CompactionReport:
         """Keeps of every key of a compaction topic the newest message, while the store is in use.
 
@@ -294,22 +278,7 @@ class Store(DeliveringStore):
 
         Args:
             topic: the topic, or several; None stands for all compaction topics.
-            tombstone_retention: how long a message without a body, which deletes its key, is kept after the
-                compaction that removed the last older value, so that a slow reader sees it; seconds, or a
-                `timedelta`. 0 does as RocketMQ, which does not keep it at all.
-            dry_run: compacts aside, tells what came out, and throws it away.
-            force: also compacts queues that have not changed since the last time, and topics that are no compaction
-                topics.
-            keyless: what becomes of messages without a key: `"drop"`, as in RocketMQ; `"keep"`; or `"refuse"`, which
-                leaves their queue as it is and names it in `skipped`.
-            confirm_keys: whether keys are compared in full; otherwise by their MD5, as in RocketMQ.
-            threads: at most so many queues at once; None is the number of processors.
-            memory_size: bytes that the keys of one queue may take in memory; with less of it a queue takes more rounds.
-            max_bytes_per_second: what all queues together may read and write; None is no limit.
-            log_file_size: wished bytes of a log file in a store that has none yet; None is 104,857,600.
-            queue_file_size: wished bytes of a queue file, likewise; None is 10,485,760.
-            progress: called with the bytes that were read and have to be read, each message twice; an exception that
-                it raises ends the compaction, and every queue is as it was.
+            options: see `mqstore.types.LocalCompactionOptions`.
 
         Returns:
             What was done. `skipped` says which queues were left out, and why: `unchanged`, for one.
@@ -322,64 +291,19 @@ class Store(DeliveringStore):
             InvalidOptionError: a topic is no compaction topic, or an option is out of bounds.
         """
         from mqstore._admin import compaction
+        from mqstore._reports import CompactionReport
 
         chosen = compaction.topic_list(topic, one=True)
-        options = compaction.options_json(
-            tombstone_retention=tombstone_retention,
-            memory_size=memory_size,
-            dry_run=dry_run,
-            force=force,
-            keyless=keyless,
-            confirm_keys=confirm_keys,
-            log_file_bytes=log_file_size,
-            queue_file_bytes=queue_file_size,
-        )
-        return compaction.run(
-            lambda threads, pace, tell: self._compact((chosen, options, threads, pace, None), tell),
-            threads=threads,
-            max_bytes_per_second=max_bytes_per_second,
-            progress=progress,
-        )
+        *request, tell = compaction.request(**options)
+        return CompactionReport._from_json(self._compact((chosen, *request, None), tell))
 
     def restore_compaction(
         self,
         source: Store | StorePath,
         topics: str | Iterable[str] | None = None,
-        *,
-        tombstone_retention: Duration = 86_400.0,
-        dry_run: bool = False,
-        force: bool = False,
-        keyless: Keyless = "drop",
-        confirm_keys: bool = True,
-        threads: int | None = None,
-        memory_size: int = 100 << 20,
-        max_bytes_per_second: int | None = None,
-        log_file_size: int | None = None,
-        queue_file_size: int | None = None,
-        progress: Callable[[Progress], object] | None = None,
+        **options: Unpack[LocalCompactionOptions],
     ) -> RestoreReport:
-        """Makes compaction files that are lost, or end before the commit log begins, anew from another store.
-
-        As `mqstore.restore_compaction`, while the store is in use. The arguments are the same but for the path.
-
-        Args:
-            source: a store of the same messages: an open `Store`, or a directory. It is only read.
-            topics: the topic, or several; None stands for all compaction topics.
-            tombstone_retention: how long a message without a body is kept from now on.
-            dry_run: only tells which queues would be restored, and up to which offset.
-            force: also restores queues whose compaction files reach the commit log.
-            keyless: what becomes of messages without a key, as for `compact`.
-            confirm_keys: whether keys are compared in full; otherwise by their MD5, as in RocketMQ.
-            threads: at most so many queues are compacted at once; None is the number of processors.
-            memory_size: bytes that the keys of one queue may take in memory.
-            max_bytes_per_second: what may be read and written; None is no limit.
-            log_file_size: wished bytes of a log file in a store that has none; None is 104,857,600.
-            queue_file_size: wished bytes of a queue file, likewise; None is 10,485,760.
-            progress: called with the bytes that were read and have to be read, as far as that is known; an
-                exception that it raises ends the call, and the next one goes on.
-
-        Returns:
-            What was done. `skipped` says which queues were left out, and why.
+        """As `mqstore.restore_compaction`, while the store is in use. The arguments are the same but for the path.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
@@ -388,24 +312,13 @@ class Store(DeliveringStore):
             InvalidOptionError: `source` is the store itself, or an option is out of bounds.
             CorruptionError: a message of the source that is needed is damaged.
         """
-        from mqstore._admin import restore
+        from mqstore._admin import compaction
+        from mqstore._reports import RestoreReport
 
-        return restore.restored(
-            lambda request, other, tell: self._compact((*request, other), tell),
-            source,
-            topics,
-            tombstone_retention=tombstone_retention,
-            memory_size=memory_size,
-            dry_run=dry_run,
-            force=force,
-            keyless=keyless,
-            confirm_keys=confirm_keys,
-            log_file_bytes=log_file_size,
-            queue_file_bytes=queue_file_size,
-            threads=threads,
-            max_bytes_per_second=max_bytes_per_second,
-            progress=progress,
-        )
+        chosen = compaction.topic_list(topics, one=True)
+        *request, tell = compaction.request(**options)
+        with opened_or_open(source) as other:
+            return RestoreReport._from_json(self._compact((chosen, *request, other), tell))
 
     def table(self, topic: str, *, bodies: Bodies = "memory") -> Table:
         """The topic as a live, read-only mapping from key to newest message, loaded when this returns.
@@ -444,12 +357,12 @@ class Store(DeliveringStore):
             UnsupportedFormatError: the queues are kept in RocksDB.
             DiskFullError: no room for the copy.
         """
-        from mqstore._admin.directories import _must_be_new
+        from mqstore._admin.directories import must_be_new
         from mqstore._reports import Progress, SnapshotReport
 
         self._check()
         target = home_of(dest)
-        _must_be_new(target)
+        must_be_new(target)
         tell = None if progress is None else lambda done, total: progress(Progress(done, total))
         return SnapshotReport(path=target, **self._snapshot(target, tell))
 
@@ -473,10 +386,10 @@ class Store(DeliveringStore):
 
         Each use sees every append before it. It ends with a `StoreClosedError` when the store is closed.
         """
-        from mqstore._read.scan import Scan, _request
+        from mqstore._read.scan import Scan, request_of
 
         self._check()
-        request = _request(
+        request = request_of(
             topics=topics,
             queue_id=queue_id,
             start=start,

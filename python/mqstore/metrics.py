@@ -312,9 +312,9 @@ class StoreCollector(_Watch):
     _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
     def __init__(self, store: Store, *, labels: Mapping[str, str] | None = None, queues: bool = False) -> None:
-        from mqstore._read.scan import _module
+        from mqstore import _extras
 
-        _module("prometheus_client", "prometheus")
+        _extras.module("prometheus_client", "prometheus")
         super().__init__(queues)
         self.add(store, labels=labels)
 
@@ -388,9 +388,9 @@ def observe(
         ImportError: opentelemetry-api is missing.
         ValueError: a label's name is taken.
     """
-    from mqstore._read.scan import _module
+    from mqstore import _extras
 
-    api = _module("opentelemetry.metrics", "opentelemetry")
+    api = _extras.module("opentelemetry.metrics", "opentelemetry")
     if not isinstance(meter, api.Meter):
         msg = f"meter must be an opentelemetry.metrics.Meter, not {type(meter).__name__}"
         raise TypeError(msg)

@@ -1,21 +1,20 @@
-"""What `mqstore.compact`, `Store.compact` and the jobs on Spark share: options going in, reports coming out."""
+"""What the verbs that compact share, here and on Spark: options going in, reports coming out."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mqstore._reports import CompactionReport, Progress
-    from mqstore.types import Duration
+    from mqstore._reports import Progress
+    from mqstore.types import Duration, Keyless
 
-Keyless: TypeAlias = Literal["drop", "keep", "refuse"]
-"""What becomes of messages without a key in compacted files."""
+    Tell: TypeAlias = Callable[[int, int], object]
 
 
 def topic_list(topics: str | Iterable[str] | None, *, one: bool = False) -> list[str] | None:
@@ -30,46 +29,59 @@ def topic_list(topics: str | Iterable[str] | None, *, one: bool = False) -> list
     return list(topics)
 
 
-def options_json(*, tombstone_retention: Duration, memory_size: int, **others: Any) -> str:
-    """The options of a job as the core reads them."""
-    return json.dumps(
-        {"tombstone_retention_ms": _milliseconds(tombstone_retention), "memory_bytes": memory_size} | others
-    )
-
-
-def run(
-    call: Callable[[int, int, Callable[[int, int], object] | None], str],
+def request(
     *,
-    threads: int | None,
-    max_bytes_per_second: int | None,
-    progress: Callable[[Progress], object] | None,
-) -> CompactionReport:
-    """Calls the native function with threads, pace and progress; its report."""
-    from mqstore._reports import CompactionReport
+    threads: int | None = None,
+    max_bytes_per_second: int | None = None,
+    progress: Callable[[Progress], object] | None = None,
+    **options: Any,
+) -> tuple[str, int, int, Tell | None]:
+    """What the native functions take: options, threads, bytes a second (0 is no limit), and whom to tell of progress.
 
-    found = call_native(call, threads=threads, max_bytes_per_second=max_bytes_per_second, progress=progress)
-    return CompactionReport._from_dict(found)
-
-
-def call_native(
-    call: Callable[[int, int, Callable[[int, int], object] | None], str],
-    *,
-    threads: int | None,
-    max_bytes_per_second: int | None,
-    progress: Callable[[Progress], object] | None,
-) -> dict[str, Any]:
-    """As `run`, for any report."""
-    from mqstore._reports import Progress
-
+    The names are those of `mqstore.types.LocalCompactionOptions`.
+    """
     if threads is not None and threads < 1:
         msg = f"threads must be at least 1, not {threads}"
         raise ValueError(msg)
     if max_bytes_per_second is not None and max_bytes_per_second < 1:
         msg = f"max_bytes_per_second must be at least 1, not {max_bytes_per_second}"
         raise ValueError(msg)
-    tell = None if progress is None else lambda done, total: progress(Progress(done, total))
-    report: dict[str, Any] = json.loads(call(threads or os.cpu_count() or 1, max_bytes_per_second or 0, tell))
-    return report
+    tell = None
+    if progress is not None:
+        from mqstore._reports import Progress
+
+        def tell(done: int, total: int) -> None:
+            progress(Progress(done, total))
+
+    return options_json(**options), threads or os.cpu_count() or 1, max_bytes_per_second or 0, tell
+
+
+def options_json(
+    *,
+    tombstone_retention: Duration = 86_400.0,
+    dry_run: bool = False,
+    force: bool = False,
+    keyless: Keyless = "drop",
+    confirm_keys: bool = True,
+    memory_size: int = 100 << 20,
+    log_file_size: int | None = None,
+    queue_file_size: int | None = None,
+    job_id: str | None = None,
+) -> str:
+    """The options of a job as the core reads them."""
+    return json.dumps(
+        {
+            "tombstone_retention_ms": _milliseconds(tombstone_retention),
+            "dry_run": dry_run,
+            "force": force,
+            "keyless": keyless,
+            "confirm_keys": confirm_keys,
+            "memory_bytes": memory_size,
+            "log_file_bytes": log_file_size,
+            "queue_file_bytes": queue_file_size,
+            "job_id": job_id,
+        }
+    )
 
 
 def _milliseconds(retention: Duration) -> int:

@@ -11,12 +11,12 @@ from mqstore._paths import home_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Unpack
 
-    from mqstore._admin.compaction import Keyless
     from mqstore._admin.info import StoreInfo
     from mqstore._options import StoreOptions
     from mqstore._reports import CompactionReport, Progress, RebuildReport, RepairReport, VerifyReport
-    from mqstore.types import Duration, StorePath
+    from mqstore.types import LocalCompactionOptions, StorePath
 
 
 def info(path: StorePath) -> StoreInfo:
@@ -152,7 +152,7 @@ def repair(
     home = home_of(path)
     target = None if output is None else home_of(output)
     if target is not None:
-        _must_be_new(target)
+        must_be_new(target)
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
     found = _native.repair(home, native_form(options or StoreOptions()), target, dry_run, tell)
     return RepairReport._of(home, target, dry_run, found)
@@ -164,18 +164,8 @@ def compact(
     topics: Iterable[str] | None = None,
     output: StorePath | None = None,
     in_place: bool = False,
-    tombstone_retention: Duration = 86_400.0,
-    dry_run: bool = False,
-    force: bool = False,
-    keyless: Keyless = "drop",
-    confirm_keys: bool = True,
-    threads: int | None = None,
-    memory_size: int = 100 << 20,
-    max_bytes_per_second: int | None = None,
-    log_file_size: int | None = None,
-    queue_file_size: int | None = None,
     job_id: str | None = None,
-    progress: Callable[[Progress], object] | None = None,
+    **options: Unpack[LocalCompactionOptions],
 ) -> CompactionReport:
     """Keeps of every key of compaction topics the newest message, in RocketMQ's own compaction folders.
 
@@ -188,28 +178,9 @@ def compact(
         topics: the topics; None stands for all compaction topics.
         output: leaves `path` as it is and compacts a copy in this folder, which must not exist.
         in_place: compacts `path` itself.
-        tombstone_retention: how long a message without a body, which deletes its key, is kept after the
-            compaction that removed the last older value, so that a slow reader sees it; seconds, or a
-            `timedelta`. 0 does as RocketMQ, which does not keep it at all.
-        dry_run: compacts aside, in `mqstore/jobs` of the directory, tells what came out, and throws it away;
-            neither `output` nor `in_place` is needed then.
-        force: also compacts queues that have not changed since the last time, and lets `topics` name topics
-            that are no compaction topics.
-        keyless: what becomes of messages without a key: `"drop"`, as in RocketMQ; `"keep"`; or `"refuse"`,
-            which leaves their queue as it is and names it in `skipped`.
-        confirm_keys: whether keys are compared in full; otherwise by their MD5, as in RocketMQ.
-        threads: at most so many queues at once; None is the number of processors.
-        memory_size: bytes that the keys of one queue may take in memory; with less of it a queue takes
-            more rounds. RocketMQ: `maxOffsetMapSize` / `compactionThreadNum`.
-        max_bytes_per_second: what all queues together may read and write; None is no limit.
-        log_file_size: wished bytes of a log file in a store that has none yet; None is 104,857,600.
-            RocketMQ: `compactionMappedFileSize`.
-        queue_file_size: wished bytes of a queue file, likewise; None is 10,485,760.
-            RocketMQ: `compactionCqMappedFileSize`.
         job_id: names the job; one that was published under this name does nothing, and one that was stopped is gone
             on with: queues that it had finished are not read again. None makes a name.
-        progress: called with the bytes that were read and have to be read, each message twice; an exception
-            that it raises ends the compaction, and every queue is as it was.
+        options: see `mqstore.types.LocalCompactionOptions`; with `dry_run`, neither `output` nor `in_place` is needed.
 
     Raises:
         ValueError: neither or both of `output` and `in_place` are given.
@@ -218,37 +189,24 @@ def compact(
         InvalidOptionError: an option is out of bounds.
     """
     from mqstore._admin import compaction
+    from mqstore._reports import CompactionReport
 
-    if (output is None) == (not in_place) and not (dry_run and output is None):
+    if (output is None) == (not in_place) and not (options.get("dry_run") and output is None):
         msg = "compact() needs either output=, a folder for a compacted copy, or in_place=True"
         raise ValueError(msg)
     chosen = compaction.topic_list(topics)
+    request = compaction.request(job_id=job_id, **options)
     home = home_of(path)
-    options = compaction.options_json(
-        tombstone_retention=tombstone_retention,
-        memory_size=memory_size,
-        dry_run=dry_run,
-        force=force,
-        keyless=keyless,
-        confirm_keys=confirm_keys,
-        log_file_bytes=log_file_size,
-        queue_file_bytes=queue_file_size,
-        job_id=job_id,
-    )
     if output is not None:
         copy = home_of(output)
-        _must_be_new(copy)
+        must_be_new(copy)
         _native.copy_store(home, copy, None)
         home = copy
-    return compaction.run(
-        lambda threads, pace, tell: _native.compaction_run(home, chosen, options, threads, pace, tell),
-        threads=threads,
-        max_bytes_per_second=max_bytes_per_second,
-        progress=progress,
-    )
+    return CompactionReport._from_json(_native.compaction_run(home, chosen, *request))
 
 
-def _must_be_new(target: str) -> None:
+def must_be_new(target: str) -> None:
+    """Makes sure that nothing is in the place of a new folder."""
     if os.path.lexists(target):
         msg = f"{target}: exists already; output needs a new folder"
         raise FileExistsError(msg)

@@ -29,9 +29,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
-from mqstore import _native
+from mqstore import _extras, _native
 from mqstore._paths import home_of
-from mqstore._read.scan import _BATCH_ROWS, Scan, _mind_forks, _module, _pyarrow, _request
+from mqstore._read.scan import BATCH_ROWS, Scan, request_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -126,7 +126,7 @@ def export(
     if body_matches is not None and not isinstance(body_matches, str):
         msg = f"body_matches must be a str, not {type(body_matches).__name__}"
         raise TypeError(msg)
-    request = _request(
+    request = request_of(
         topics=topics,
         queue_id=None,
         start=None,
@@ -136,13 +136,13 @@ def export(
         keys=keys,
         filter=filter,
         columns=columns,
-        batch_size=_BATCH_ROWS,
+        batch_size=BATCH_ROWS,
         body="binary",
         threads=None,
     )
     request["body_matches"] = body_matches
     _native.scan_schema(request)
-    _mind_forks()
+    _native.watch_forks()
     work = _Export(home_of(path), Path(home_of(dest)), request, overwrite, progress)
     kind = format_of(work.dest, format)
     if parts and kind not in ("parquet", "arrow"):
@@ -316,7 +316,7 @@ class _Parts:
 
     def add(self, schema: Any, batches: list[Any], position: int | None, counts: _Counts) -> None:
         """Makes a part durable, and says so."""
-        table = _pyarrow().Table.from_batches(batches, schema)
+        table = _extras.pyarrow().Table.from_batches(batches, schema)
         path = self._folder / self._name(self.count)
         with _writer(self._kind, path, schema) as write:
             rows = max(1, _GROUP_BYTES * table.num_rows // max(table.nbytes, 1))
@@ -385,7 +385,7 @@ class _Export:
         self._must_be_free(self.dest)
         counts = _Counts()
         scan = Scan(self.source, self._request)
-        pyarrow = _pyarrow()
+        pyarrow = _extras.pyarrow()
         path = Path(f"{self.dest}.partial")
         try:
             with column_file(kind, path, scan.schema) as write, _closing(scan._open()) as stream:
@@ -404,7 +404,7 @@ class _Export:
     def to_parts(self, kind: str) -> _Counts:
         self._must_be_free(self.dest, folder=True)
         counts = _Counts()
-        pyarrow = _pyarrow()
+        pyarrow = _extras.pyarrow()
         parts = _Parts(self.dest, kind, self._digest(f"{kind} parts"))
         with parts:
             start = parts.resume(counts)
@@ -428,7 +428,7 @@ class _Export:
         return counts
 
     def to_store(self, mapping: Path) -> _Counts:
-        import mqstore
+        from mqstore import _store
 
         if self._request["columns"] is not None:
             msg = "columns are for files; a store takes whole messages"
@@ -440,7 +440,7 @@ class _Export:
         counts = _Counts()
         # That there is something to copy is known before a store is made for it.
         _native.scan_lines(self.source, self._request).close()
-        with mqstore.open(self.dest, "create", max_message_size=_MOST_BODY) as target:
+        with _store.open(self.dest, "create", max_message_size=_MOST_BODY) as target:
             partial = _Partial(mapping, self._digest("store"))
             with partial.file:
                 start = self._resume(partial, counts)
@@ -511,11 +511,11 @@ def _closing(stream: Any) -> Iterator[Any]:
 def _writer(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
     """What writes tables to a Parquet or Arrow file."""
     if kind == "parquet":
-        parquet = _module("pyarrow.parquet", "arrow")
+        parquet = _extras.module("pyarrow.parquet", "arrow")
         with parquet.ParquetWriter(str(path), schema, compression="zstd", use_dictionary=_REPEATED) as writer:
             yield writer.write_table
     else:
-        ipc = _module("pyarrow.ipc", "arrow")
+        ipc = _extras.module("pyarrow.ipc", "arrow")
         options = ipc.IpcWriteOptions(compression="zstd")
         with ipc.new_file(str(path), schema, options=options) as writer:
             yield writer.write_table
@@ -530,7 +530,7 @@ def column_file(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], 
 
         def flush() -> None:
             nonlocal held
-            write(_pyarrow().Table.from_batches(group))
+            write(_extras.pyarrow().Table.from_batches(group))
             group.clear()
             held = 0
 

@@ -12,10 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore import _native
+from mqstore import _extras, _native
 from mqstore._admin.export import _ENDINGS, _MOST_BODY, format_of
 from mqstore._paths import home_of
-from mqstore._read.scan import _module
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidMessageError, MessageTooLargeError, MQStoreError
 
@@ -76,7 +75,7 @@ def import_(
         ImportError: Parquet and Arrow need pyarrow.
         StoreLockedError: somebody has the store open for writing.
     """
-    import mqstore
+    from mqstore import _store
     from mqstore._reports import ImportReport
 
     file = Path(home_of(source))
@@ -110,7 +109,7 @@ def import_(
             size = 0
     _check(places, messages)
     if not dry_run:
-        with mqstore.open(path, "create", max_message_size=_MOST_BODY) as store:
+        with _store.open(path, "create", max_message_size=_MOST_BODY) as store:
             _append(store, files, kind, topic, progress)
             store.flush()
     return ImportReport(
@@ -224,16 +223,16 @@ def _lines(file: Path) -> Iterator[Place]:
 
 
 def _tables(file: Path, kind: str) -> Iterator[Place]:
-    pyarrow = _module("pyarrow", "arrow")
+    pyarrow = _extras.module("pyarrow", "arrow")
     total = file.stat().st_size
     try:
         if kind == "parquet":
-            table = _module("pyarrow.parquet", "arrow").ParquetFile(str(file))
+            table = _extras.module("pyarrow.parquet", "arrow").ParquetFile(str(file))
             names = [name for name in _NAMES if name in table.schema_arrow.names]
             count = table.metadata.num_rows
             batches = table.iter_batches(batch_size=_ROWS, columns=names)
         else:
-            reader = _module("pyarrow.ipc", "arrow").open_file(pyarrow.memory_map(str(file)))
+            reader = _extras.module("pyarrow.ipc", "arrow").open_file(pyarrow.memory_map(str(file)))
             names = [name for name in _NAMES if name in reader.schema.names]
             each = (reader.get_batch(number).select(names) for number in range(reader.num_record_batches))
             batches = (batch.slice(at, _ROWS) for batch in each for at in range(0, batch.num_rows, _ROWS))

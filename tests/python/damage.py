@@ -189,6 +189,22 @@ def cases(writer: str = "mqstore") -> list[Case]:
     return [case for case in found if not _is_same(case, writer)]
 
 
+def sample(writer: str = "mqstore") -> list[Case]:
+    """Returns one case of each (structure, kind) and at least one of each (structure, field).
+
+    The choice is the same in every run. `make soak` tries all cases.
+    """
+    by_kind: dict[tuple[str, str], list[Case]] = {}
+    by_field: dict[tuple[str, str], Case] = {}
+    for case in cases(writer):
+        by_kind.setdefault((case.structure, case.kind), []).append(case)
+        by_field.setdefault((case.structure, case.field), case)
+    # Steps of seven spread the kinds over fields and places, because few groups have a multiple of seven cases.
+    found = [group[number * 7 % len(group)] for number, group in enumerate(by_kind.values())]
+    seen = {(case.structure, case.field) for case in found}
+    return found + [case for place, case in by_field.items() if place not in seen]
+
+
 UNDETECTABLE: list[tuple[str, str, str | None, str]] = [
     *[
         ("record", "CRC32", kind, "a record whose checksum has lost its name is a record without one")
@@ -456,8 +472,8 @@ def page() -> str:
         "times that go back where a segment is from another store), and a second repair changes nothing. Its report",
         "names the stretch of each message that is gone and of no other, but where a segment is from another store",
         "or the oldest is missing, which looks as if it had expired. Each changes bytes, and no two change them to",
-        "the same. RocketMQ, of both versions, opens the results of a part of them in the default run, of all of",
-        "them in `make soak`, and delivers what is left.",
+        "the same. RocketMQ, of both versions, opens the repaired stores and delivers what is left.",
+        "`make test` tries one case of each kind for each structure, `make soak` tries all cases.",
         "This page is made by `tests/python/damage.py`; a test sees that it is current.",
         "",
         "Kinds: `flip` a bit in the middle, the `first bit`, the `last bit`, `zero`, `ones`, three `more` or `less`,",

@@ -109,6 +109,8 @@ def test_a_disk_that_fills_up_later(home: Path) -> None:
     faults = Faults()
     with mqstore.testing.open(home, faults=faults) as store:
         store.append("orders", b"")
+        # The disk fills after the queue file is there: a dispatch that is late would be refused its file.
+        assert len(messages(store, "orders")) == 1
         faults.fill_disk(after_bytes=3 * 64 << 10)
         with pytest.raises(mqstore.DiskFullError):
             for _ in range(100):

@@ -11,20 +11,23 @@ PY := .venv/bin/python
 ARGS ?=
 # Where `make demo` puts its store; a temporary folder unless given.
 STORE ?=
-# The parts of `make test`, in this order.
-PARTS ?= lint types rust python spark interop
+# The parts of `make test` in this order. `make check` has shorter ones; `make soak` has one more.
+PARTS ?= lint types rust sim loom python spark interop
+check: PARTS = lint types unit sample
+soak: PARTS = lint types rust sim loom threads python spark interop
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-rust test-python test-spark test-interop lint types bench bench-python bench-compare bench-curves bench-flames bench-check fuzz soak docs clean
+.PHONY: help setup build demo check test test-rust test-sim test-python test-spark test-interop lint types bench bench-python bench-compare bench-curves bench-flames bench-check fuzz soak docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo '  PYTHON=python3.12  another interpreter      ARGS="-k lookup"   arguments for the test runner'
-	@echo '  STORE=folder       where the demo writes    PARTS="lint rust"  parts of make test'
+	@echo '  STORE=folder       where the demo writes    PARTS="lint rust"  some parts only'
 
+# The tests install a wheel that builds faster; what a person uses or measures is the release build.
 setup: ## Check the machine, make .venv, build and install mqstore with all extras
-	@bash tools/setup.sh $(if $(filter setup,$(MAKECMDGOALS)),--report)
+	@bash tools/setup.sh $(if $(filter setup demo bench%,$(MAKECMDGOALS)),--release) $(if $(filter setup,$(MAKECMDGOALS)),--report)
 
 build: setup ## Build the wheel and the source archive into dist/
 	@rm -rf dist
@@ -35,11 +38,17 @@ build: setup ## Build the wheel and the source archive into dist/
 demo: setup ## A tour of a small store, from the first append to a compaction on Spark (STORE=folder keeps it)
 	@JAVA_HOME="$$(tools/java_home)" $(PY) examples/demo.py $(STORE)
 
-test: setup ## All parts below, each timed; fails if one fails
+check: setup ## For each commit, in minutes: format, lints, types, unit tests, the fast Python tests
 	@bash tools/run_tests.sh $(PARTS)
 
-test-rust: setup ## Rust unit tests and the suites in tests/rust
+test: setup ## For each change: all parts below, each timed; fails if one fails or takes too long
+	@bash tools/run_tests.sh $(PARTS)
+
+test-rust: setup ## Rust unit tests and the suites in tests/rust, except the simulator
 	@bash tools/run_tests.sh rust
+
+test-sim: setup ## The crash simulator, and the lock-free parts under the model checker
+	@bash tools/run_tests.sh sim loom
 
 test-python: setup ## The Python tests that need neither Spark nor Maven
 	@bash tools/run_tests.sh python
@@ -78,15 +87,12 @@ bench-check: setup ## Instructions of the hot paths beside the committed ones (n
 fuzz: setup ## The fuzz targets, a minute each (ARGS="SECONDS [TARGET]")
 	@sh tests/fuzz/run.sh $(if $(ARGS),$(ARGS),60)
 
-soak: setup ## The Rust and Python suites with many more seeds, changed bytes and rounds, every damage before RocketMQ, and threads under ThreadSanitizer and valgrind where they are installed
-	@bash tools/thread_checks.sh
-	@MQSTORE_SOAK=1 bash tools/run_tests.sh rust python
-	@MQSTORE_SOAK=1 ARGS="$(ARGS) tests/interop/test_corpus.py" bash tools/run_tests.sh interop
+soak: setup ## For each night, in hours: all tests with more seeds and rounds, ThreadSanitizer and valgrind
+	@MQSTORE_SOAK=1 bash tools/run_tests.sh $(PARTS)
 
-docs: setup ## The documentation site into site/, and the Rust documentation; any broken link fails
+docs: setup ## The documentation site into site/; any broken link fails (`make lint` checks the Rust documentation)
 	@bash tools/setup.sh --docs
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
-	@RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --workspace --no-deps --exclude mqstore-python
 	@echo "site/index.html"
 
 clean: ## Remove everything that was built; .venv stays

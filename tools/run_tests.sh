@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # Runs parts of the tests one after the other, all of them even if one fails, and prints a table at the end.
 #
-#   tools/run_tests.sh PART...     parts: lint types rust python spark interop
+#   tools/run_tests.sh PART...     parts: lint types unit sample rust sim loom threads python spark interop
 #
-# Status 1 if a part failed. A part that this machine cannot run is skipped with what to install, but with CI set it
-# counts as failed. ARGS goes to the runner of each part (cargo test or pytest).
+# Status 1 if a part failed or took longer than its limit. A part that this machine cannot run is skipped with what to
+# install, but with CI set it counts as failed. ARGS goes to the runner of each part (cargo test or pytest).
+#
+#   MQSTORE_SOAK=1            everything, with more seeds and rounds (`make soak`)
+#   MQSTORE_TIME_FACTOR=2     twice the time limits, for a slow machine
+#   MQSTORE_WORKERS=4         processes of the Python tests; 2 by default
 
 # The parts are called by name, at the end.
 # shellcheck disable=SC2329
@@ -19,10 +23,34 @@ mkdir -p "$logs"
 # The binding is checked against the interpreter it is built for.
 export PYO3_PYTHON=$bin/python
 export SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON=$bin/python PYSPARK_DRIVER_PYTHON=$bin/python
+# A build from scratch is faster without the files that only a second build reads.
+[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 ARGS=${ARGS:-}
+SOAK=${MQSTORE_SOAK:-}
+WORKERS=${MQSTORE_WORKERS:-2}
 
 cannot_run=77 # a part's status, with the reason as the last line of its output
 no_tests=5    # pytest's status
+
+# limit PART: the seconds that a part may take, with its build. Each limit is about two and a half times what an idle
+# machine with two cores needs, so that a run passes next to other work and a suite that doubles does not.
+limit() {
+    case ${SOAK:+soak-}$1 in
+        lint) echo 300 ;;
+        types) echo 120 ;;
+        unit) echo 300 ;;
+        sample) echo 240 ;;
+        rust) echo 900 ;;
+        sim) echo 900 ;;
+        loom) echo 300 ;;
+        python) echo 480 ;;
+        spark) echo 600 ;;
+        interop) echo 900 ;;
+        threads) echo 3600 ;;
+        soak-sim) echo 18000 ;;
+        soak-*) echo 7200 ;;
+    esac
+}
 
 # each COMMAND...: runs it, remembers a failure in $worst.
 each() {
@@ -51,19 +79,59 @@ part_types() {
     return "$worst"
 }
 
+# cargo_test ARGUMENTS...: the tests of the product's crates and of tests/rust, each with the time it took. The binding
+# has no Rust tests; the benchmarks and their two tests are built in the soak only. All parts select the same packages,
+# because cargo compiles a crate again when another selection changes its features.
+cargo_test() {
+    local packages="--workspace --exclude mqstore-python"
+    [ -n "$SOAK" ] || packages="$packages --exclude mqstore-bench"
+    # shellcheck disable=SC2086
+    cargo test --config "target.'cfg(all())'.runner = '$PWD/tools/timed_test.sh'" $packages --locked --no-fail-fast "$@"
+}
+
+part_unit() {
+    # shellcheck disable=SC2086
+    cargo_test --lib --test floors $ARGS
+}
+
 part_rust() {
     # shellcheck disable=SC2086
-    cargo test --workspace --locked --no-fail-fast $ARGS
-    status=$?
-    # The lock-free parts under the model checker, which replaces the atomics and so wants a build of its own.
-    [ -n "$ARGS" ] ||
-        RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom -p mqstore-log -p mqstore-base --lib models || status=1
-    return "$status"
+    cargo_test $ARGS
+}
+
+# Apart from the rest (`test = false` in tests/rust/Cargo.toml), because it takes as long as all other Rust tests.
+part_sim() {
+    # shellcheck disable=SC2086
+    cargo_test --test sim $ARGS
+}
+
+# The lock-free parts under the model checker, which replaces the atomics and so needs a build of its own.
+part_loom() {
+    RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom -p mqstore-log -p mqstore-base --lib models
+}
+
+# ThreadSanitizer and valgrind, of which those are skipped that are not installed.
+part_threads() {
+    tools/thread_checks.sh
+}
+
+# pytest_run WORKERS ARGUMENTS...: tests of one xdist_group run one after the other in one process.
+pytest_run() {
+    local workers=$1
+    shift
+    "$bin/python" -m pytest -n "$workers" --dist loadgroup --durations=10 --durations-min=0.5 "$@"
+}
+
+part_sample() {
+    # shellcheck disable=SC2086
+    pytest_run "$WORKERS" -m "not spark and not interop and not soak and not slow" $ARGS
 }
 
 part_python() {
+    local without="not spark and not interop"
+    [ -n "$SOAK" ] || without="$without and not soak"
     # shellcheck disable=SC2086
-    "$bin/python" -m pytest -m "not spark and not interop" $ARGS
+    pytest_run "$WORKERS" -m "$without" $ARGS
 }
 
 part_spark() {
@@ -72,11 +140,13 @@ part_spark() {
         return "$cannot_run"
     }
     export JAVA_HOME
+    # One process, because all tests share one Spark session.
     # shellcheck disable=SC2086
-    "$bin/python" -m pytest -m spark $ARGS
+    pytest_run 0 -m spark $ARGS
 }
 
 part_interop() {
+    local folder=tests/interop
     if ! command -v mvn >/dev/null 2>&1; then
         echo "install maven"
         return "$cannot_run"
@@ -90,20 +160,29 @@ part_interop() {
 -Daether.connector.connectTimeout=30000 -Daether.connector.requestTimeout=30000 ${MAVEN_OPTS:-}"
     # Ahead of the tests: Maven may have to wait for the network longer than a test may take.
     (cd tests && "$bin/python" -m interop.java_build) || return 1
+    case $ARGS in *tests/*) folder="" ;; esac
+    # Twice as many processes as cores, because most of the time is waiting.
     # shellcheck disable=SC2086
-    "$bin/python" -m pytest -m interop $ARGS
+    pytest_run "$((2 * WORKERS))" -m interop $folder $ARGS
 }
 
 # closing_line PART LOG: what the runner itself said at the end.
 closing_line() {
     case $1 in
-        rust)
+        unit | rust | sim | loom)
             awk '/^test result:/ { passed += $4; failed += $6; ignored += $8; suites++ }
                  END { printf "%d passed, %d failed, %d ignored in %d suites", passed, failed, ignored, suites }' "$2"
             ;;
-        python | spark | interop) grep -E '^=+ .* in [0-9.]+s' "$2" | tail -n 1 | sed 's/^=* *//; s/ *=*$//' ;;
+        sample | python | spark | interop)
+            grep -E '^=+ .* in [0-9.]+s' "$2" | tail -n 1 | sed 's/^=* *//; s/ *=*$//'
+            ;;
         types) grep -E '^(Found|Success)' "$2" | paste -s -d '; ' - ;;
     esac
+}
+
+# slowest LOG: the ten slowest tests that cargo ran; pytest prints its own.
+slowest() {
+    sed -n 's/^test \(.*\) \.\.\. .* <\([0-9.]*\)s>$/\2 s  \1/p' "$1" | sort -rn | head -n 10
 }
 
 table=""
@@ -115,7 +194,14 @@ for part in "$@"; do
     (part_"$part") 2>&1 | tee "$log"
     status=$?
     seconds=$(($(date +%s) - started))
+    most=$(awk "BEGIN { printf \"%d\", $(limit "$part") * ${MQSTORE_TIME_FACTOR:-1} }")
     line=$(closing_line "$part" "$log")
+    case $part in
+        unit | rust | sim)
+            printf 'slowest tests:\n'
+            slowest "$log"
+            ;;
+    esac
     case $status in
         0) result=passed ;;
         "$cannot_run") result=skipped line=$(tail -n 1 "$log") ;;
@@ -124,8 +210,11 @@ for part in "$@"; do
     esac
     # A skip is fine for a person who sees it, not for a machine that reports on others' behalf.
     [ $result = skipped ] && [ -n "${CI:-}" ] && result=FAILED
+    if [ $result = passed ] && [ "$seconds" -gt "$most" ]; then
+        result=FAILED line="took more than $most s: make it faster, or see MQSTORE_TIME_FACTOR in CONTRIBUTING.md; $line"
+    fi
     [ $result = FAILED ] && failed=1
-    table="$table$(printf '%-8s %-8s %5d s   %s' "$part" "$result" "$seconds" "$line")
+    table="$table$(printf '%-8s %-8s %5d s of %5d   %s' "$part" "$result" "$seconds" "$most" "$line")
 "
 done
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,8 +20,24 @@ if TYPE_CHECKING:
 
     from .market import Market
 
+HERE = Path(__file__).resolve().parent
 PASSED = pytest.StashKey[bool]()
-TALLIES: pytest.StashKey[list[tuple[str, Tally]]] = pytest.StashKey()
+TALLIES: pytest.StashKey[Tallies] = pytest.StashKey()
+
+
+class Tallies:
+    """Collects the counts from the reports of the tests, which may run in other processes."""
+
+    def __init__(self) -> None:
+        """Start with no test."""
+        self.by_test: dict[str, Tally] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the count of a test after its end."""
+        if report.when == "teardown":
+            for name, value in report.user_properties:
+                if name == "tally":
+                    self.by_test[report.nodeid] = Tally(**value)  # type: ignore[arg-type]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,7 +47,36 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "trade(name): the directory mqstore writes and RocketMQ appends to for this test"
     )
-    config.stash[TALLIES] = []
+    config.addinivalue_line(
+        "markers", "waits: a scenario that mostly waits for brokers; `make test` runs it for the newest RocketMQ only"
+    )
+    config.stash[TALLIES] = Tallies()
+    config.pluginmanager.register(config.stash[TALLIES])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the versions of the scenarios that wait, and which tests share a process.
+
+    Tests that use the shop share one process for each version, because it has one JVM for all of them. A scenario with
+    brokers of its own is a group of its own, so that scenarios wait side by side.
+    """
+    kept, dropped = [], []
+    for item in items:
+        if HERE not in item.path.parents:
+            kept.append(item)
+            continue
+        call = getattr(item, "callspec", None)
+        version = call.params.get("version", VERSIONS[-1]) if call else VERSIONS[-1]
+        if item.get_closest_marker("waits") and version != VERSIONS[-1] and not os.environ.get("MQSTORE_SOAK"):
+            dropped.append(item)
+            continue
+        shared = "shop" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group(f"{'shop' if shared else item.path.stem}-{version}"))
+        kept.append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
 
 
 @pytest.hookimpl(wrapper=True)
@@ -45,12 +92,12 @@ def pytest_runtest_makereport(
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the sum of what the tests compared; with -v, what each compared."""
-    tallies = terminalreporter.config.stash[TALLIES]
+    tallies = terminalreporter.config.stash[TALLIES].by_test
     if not tallies:
         return
     terminalreporter.section("compared with RocketMQ")
     total = Tally()
-    for name, tally in sorted(tallies, key=lambda each: each[0]):
+    for name, tally in sorted(tallies.items()):
         if terminalreporter.config.get_verbosity() > 0:
             terminalreporter.line(f"{name}: {tally.text()}")
         total.add(tally)
@@ -126,6 +173,6 @@ def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
     """Return the test's counter; a test that compared no message fails."""
     counted = Tally()
     yield counted
-    request.config.stash[TALLIES].append((f"{request.path.stem}::{request.node.name}", counted))
+    request.node.user_properties.append(("tally", asdict(counted)))
     if request.node.stash.get(PASSED, False):
         assert counted.messages > 0, "the test compared no message"

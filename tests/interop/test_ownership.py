@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .tally import Tally
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.waits]
 
 TOPICS = {"orders": 3, "payments": 2}
 ROUNDS = 5

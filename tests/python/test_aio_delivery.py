@@ -141,6 +141,7 @@ async def test_errors_are_those_of_the_blocking_one(home: Path) -> None:
                 await reader.work_queue("jobs")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_ten_thousand_that_wait_cost_no_thread(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:

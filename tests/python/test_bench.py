@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 import mqstore
 from conftest import tree_hash
 
@@ -29,6 +31,7 @@ def test_bench(tmp_path: Path, cli: Cli) -> None:
     assert "store / bare loop" in table
 
 
+@pytest.mark.slow
 def test_a_store_is_left_alone(home: Path, cli: Cli) -> None:
     with mqstore.open(home, "create") as store:
         store.append("orders", b"x")

@@ -464,6 +464,7 @@ print(json.dumps([own, most - before]))
 """
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")

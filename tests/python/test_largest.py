@@ -15,7 +15,10 @@ import pytest
 import mqstore
 from rocketmq_bytes import properties, record
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+]
 
 GIB = 1 << 30
 SEGMENTS = 1024

@@ -103,6 +103,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_very_many_queues(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", MANY, str(tmp_path / "s"), str(VERY_MANY), str(EACH)]

@@ -29,6 +29,7 @@ def bodies(table: mqstore.Table) -> dict[str, bytes]:
     return {key: message.body for key, message in table.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["memory", "disk"])
 @pytest.mark.parametrize("retention", [0, 1000.0])
 def test_it_equals_a_dictionary(store: mqstore.Store, kept: str, retention: float) -> None:

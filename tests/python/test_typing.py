@@ -11,6 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
+@pytest.mark.slow
 def test_types(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
     config = tmp_path / "mypy.ini"

@@ -1,0 +1,9 @@
+#!/bin/sh
+# Runs a test binary for cargo, which prints the time of each test. The option is not stable yet, and the variable allows
+# it for this process only: the compiler never sees the variable.
+#
+#   tools/timed_test.sh BINARY ARGUMENT...
+
+binary=$1
+shift
+RUSTC_BOOTSTRAP=1 exec "$binary" -Zunstable-options --report-time "$@"

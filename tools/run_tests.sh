@@ -115,11 +115,11 @@ part_threads() {
     tools/thread_checks.sh
 }
 
-# pytest_run WORKERS ARGUMENTS...: tests of one xdist_group run one after the other in one process.
+# pytest_run WORKERS ARGUMENTS...: without `-n 0` several processes run the tests.
 pytest_run() {
     local workers=$1
     shift
-    "$bin/python" -m pytest -n "$workers" --dist loadgroup --durations=10 --durations-min=0.5 "$@"
+    "$bin/python" -m pytest -n "$workers" --durations=10 --durations-min=0.5 "$@"
 }
 
 part_sample() {
@@ -161,9 +161,9 @@ part_interop() {
     # Ahead of the tests: Maven may have to wait for the network longer than a test may take.
     (cd tests && "$bin/python" -m interop.java_build) || return 1
     case $ARGS in *tests/*) folder="" ;; esac
-    # Twice as many processes as cores, because most of the time is waiting.
+    # Twice as many processes as cores, because most of the time is waiting. tests/interop/conftest.py groups the tests.
     # shellcheck disable=SC2086
-    pytest_run "$((2 * WORKERS))" -m interop $folder $ARGS
+    pytest_run "$((2 * WORKERS))" --dist loadscope -m interop $folder $ARGS
 }
 
 # closing_line PART LOG: what the runner itself said at the end.

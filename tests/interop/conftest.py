@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
     from .market import Market
 
-HERE = Path(__file__).resolve().parent
+WAITING = {"test_broker", "test_groups", "test_ownership", "test_pop", "test_time", "test_transactions"}
+"""The files whose scenarios mostly wait for brokers."""
+ALONE = WAITING | {"test_beside"}
+"""The files whose tests start their own JVMs."""
+
 PASSED = pytest.StashKey[bool]()
 TALLIES: pytest.StashKey[Tallies] = pytest.StashKey()
 
@@ -47,36 +51,45 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "trade(name): the directory mqstore writes and RocketMQ appends to for this test"
     )
-    config.addinivalue_line(
-        "markers", "waits: a scenario that mostly waits for brokers; `make test` runs it for the newest RocketMQ only"
-    )
     config.stash[TALLIES] = Tallies()
     config.pluginmanager.register(config.stash[TALLIES])
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the versions of the scenarios that wait, and which tests share a process.
-
-    Tests that use the shop share one process for each version, because it has one JVM for all of them. A scenario with
-    brokers of its own is a group of its own, so that scenarios wait side by side.
-    """
-    kept, dropped = [], []
-    for item in items:
-        if HERE not in item.path.parents:
-            kept.append(item)
-            continue
-        call = getattr(item, "callspec", None)
-        version = call.params.get("version", VERSIONS[-1]) if call else VERSIONS[-1]
-        if item.get_closest_marker("waits") and version != VERSIONS[-1] and not os.environ.get("MQSTORE_SOAK"):
-            dropped.append(item)
-            continue
-        shared = "shop" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group(f"{'shop' if shared else item.path.stem}-{version}"))
-        kept.append(item)
+    """Leave the scenarios that wait to the soak, except for the newest version."""
+    if os.environ.get("MQSTORE_SOAK"):
+        return
+    dropped = [item for item in items if _stem(item.nodeid) in WAITING and _version(item.nodeid) != VERSIONS[-1]]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
-        items[:] = kept
+        items[:] = [item for item in items if item not in dropped]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Choose which tests share a process, for `--dist loadscope`.
+
+    Tests of one version share a process, because it has one JVM for all of them. Tests with JVMs of their own are
+    groups of their own, so that they wait side by side.
+    """
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByVersion(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if _stem(nodeid) in ALONE else _version(nodeid)
+
+    return ByVersion(config, log)
+
+
+def _stem(nodeid: str) -> str:
+    return Path(nodeid.partition("::")[0]).stem
+
+
+def _version(nodeid: str) -> str:
+    """Return the version that a test is for; of a test for none, the newest."""
+    return next((version for version in VERSIONS if version in nodeid.partition("[")[2]), VERSIONS[-1])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .tally import Tally
 
-pytestmark = [pytest.mark.interop, pytest.mark.waits]
+pytestmark = pytest.mark.interop
 
 COUNT = 8000
 CLIENT_ADDS = {"MIN_OFFSET", "MAX_OFFSET", "__CRC32#"}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .tally import Tally
 
-pytestmark = [pytest.mark.interop, pytest.mark.waits]
+pytestmark = pytest.mark.interop
 
 TOPICS = {"orders": 3, "payments": 2}
 ROUNDS = 5

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .tally import Tally
 
-pytestmark = [pytest.mark.interop, pytest.mark.waits]
+pytestmark = pytest.mark.interop
 
 INVISIBLE = 300.0
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .tally import Tally
 
-pytestmark = [pytest.mark.interop, pytest.mark.waits]
+pytestmark = pytest.mark.interop
 
 HOUR = 3_600_000
 BEFORE_A_BROKER_IS_UP = 15_000

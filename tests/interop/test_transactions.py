@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .tally import Tally
 
-pytestmark = [pytest.mark.interop, pytest.mark.waits]
+pytestmark = pytest.mark.interop
 
 GROUP = "mqstore_interop"
 """The producer group of the client, which a broker asks."""

@@ -193,12 +193,29 @@ def test_the_runner_runs_every_part_and_says_how_each_ended(machine: Machine) ->
         ["interop", "skipped"],
     ]
     for ending in (
-        "6 passed, 2 failed, 4 ignored in 2 suites",
+        "3 passed, 1 failed, 2 ignored in 1 suites",
         "7 passed, 1 skipped in 0.10s",
         "install Java 17 or newer",
         "install maven",
     ):
         assert ending in summary
+
+
+def test_a_part_that_takes_longer_than_its_limit_fails(machine: Machine) -> None:
+    machine.program("cargo", "/bin/sleep 2; echo 'test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured'")
+    command = ("bash", "tools/run_tests.sh", "sim")
+    assert machine.run(*command).returncode == 0
+    found = machine.run(*command, MQSTORE_TIME_FACTOR="0.001")
+    assert found.returncode == 1
+    assert re.search(r"sim +FAILED .* of +0 +took more than 0 s", found.stdout)
+
+
+def test_the_runner_lists_the_ten_slowest_rust_tests(machine: Machine) -> None:
+    times = "".join(f"echo 'test a::t{number} ... ok <{number}.250s>';" for number in range(12))
+    machine.program("cargo", f"{times} echo 'test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured'")
+    found = machine.run("bash", "tools/run_tests.sh", "rust")
+    slowest = found.stdout.partition("slowest tests:\n")[2].splitlines()[:11]
+    assert slowest == [f"{number}.250 s  a::t{number}" for number in range(11, 1, -1)] + [""]
 
 
 def test_what_cannot_run_is_skipped_by_hand_and_fails_on_a_build_machine(machine: Machine) -> None:

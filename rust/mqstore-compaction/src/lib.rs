@@ -55,7 +55,7 @@ pub use job::documents::{
 pub use job::job::Unswept;
 pub use job::job::check_job_id;
 pub use job::job::{Job, published_report};
-pub use job::json::{VERSION, malformed, parse};
+pub use job::json::Document;
 pub use job::local::compact;
 pub use job::local::run_all;
 pub use job::options::{CompactionOptions, Keyless};

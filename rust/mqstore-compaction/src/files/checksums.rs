@@ -12,7 +12,7 @@ use mqstore_format::offset_file_name;
 use super::folder::{DataFile, QueueFolder, open_listed};
 use super::manifest::Manifest;
 use super::state::GenerationState;
-use crate::job::documents::{OutputFile, OutputPair, pair_from};
+use crate::job::documents::OutputFile;
 use crate::job::publish::crc_of;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::files::StoreFiles;
@@ -30,13 +30,10 @@ pub fn changed_files(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<V
     let manifest = Manifest::load(files)?;
     let known = state.known(files, &manifest, topic, queue_id)?;
     let Some(known) = known.generation else { return Ok(Vec::new()) };
-    let Ok(pairs) = known.files.iter().map(pair_from).collect::<Result<Vec<OutputPair>, _>>() else {
-        return Ok(Vec::new());
-    };
     let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
     let mut found = Vec::new();
     for pair in &folder.pairs {
-        let Some(said) = pairs.iter().find(|said| said.base == pair.log.base) else { continue };
+        let Some(said) = known.files.iter().find(|said| said.base == pair.log.base) else { continue };
         let both = [(Some(&pair.log), &said.log), (pair.queue.as_ref(), &said.queue)];
         for (file, said) in both.into_iter().filter_map(|(file, said)| Some((file?, said))) {
             match compare(files, file, said)? {

@@ -8,6 +8,7 @@
 //! `CompactionAppendMessageCallback#doAppend`.
 
 use mqstore_format::{BATCH_CQ_UNIT_BYTES, BLANK_HEADER_BYTES};
+use serde::{Deserialize, Serialize};
 
 use mqstore_base::error::StoreError;
 
@@ -24,12 +25,31 @@ pub const DEFAULT_QUEUE_FILE_BYTES: u64 = 10_485_760;
 const LARGEST_FILE_BYTES: u64 = i32::MAX as u64;
 
 /// The lengths of the two files that belong together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "FileLengths")]
 pub struct CompactionGeometry {
     /// Bytes of a compaction log file.
     pub log_file_bytes: u64,
     /// Bytes of a sparse queue file; a multiple of 46.
     pub queue_file_bytes: u64,
+}
+
+/// A geometry as a document has it, before it is checked.
+#[derive(Deserialize)]
+struct FileLengths {
+    log_file_bytes: u64,
+    queue_file_bytes: u64,
+}
+
+impl TryFrom<FileLengths> for CompactionGeometry {
+    type Error = String;
+
+    fn try_from(lengths: FileLengths) -> Result<Self, String> {
+        let FileLengths { log_file_bytes, queue_file_bytes } = lengths;
+        Self::of_existing(log_file_bytes, queue_file_bytes).ok_or_else(|| {
+            format!("log_file_bytes {log_file_bytes} and queue_file_bytes {queue_file_bytes} cannot be file lengths")
+        })
+    }
 }
 
 impl CompactionGeometry {

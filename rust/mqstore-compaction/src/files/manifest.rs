@@ -9,7 +9,7 @@
 //!    "first_tombstone": 310, "keyless": 0,              what a later run may still drop
 //!    "removed": [[700, 1700000000000], [1200, …]],      since when no value is older than the
 //!                                                       tombstones below the offset
-//!    "files": [{"name": …, "log": {"used_bytes", "crc"}, "queue": …}]}, …]},
+//!    "files": [{"base": …, "units": …, "log": {"used_bytes", "crc"}, "queue": …}]}, …]},
 //!  "fed": {"prices/0": 1200}}                          from this offset on the files hold nothing that the
 //!                                                      commit log had not
 //! ```
@@ -29,9 +29,10 @@ use std::sync::Arc;
 
 use mqstore_io::FileStat;
 use mqstore_io::sync::Mutex;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
-use crate::job::json::{Fields, VERSION, malformed, parse};
+use crate::job::documents::OutputPair;
+use crate::job::json::Document;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::files::StoreFiles;
 
@@ -39,7 +40,7 @@ use mqstore_base::files::StoreFiles;
 const LIMIT_BYTES: u64 = 256 << 20;
 
 /// Facts about one generation of a queue's files.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Generation {
     /// The token of the files.
     pub(crate) token: String,
@@ -57,7 +58,7 @@ pub(crate) struct Generation {
     /// tombstone below the offset and has its key.
     pub(crate) removed: Vec<(i64, i64)>,
     /// Names, lengths and checksums.
-    pub(crate) files: Vec<Value>,
+    pub(crate) files: Vec<OutputPair>,
 }
 
 impl Generation {
@@ -70,7 +71,7 @@ impl Generation {
 
     /// How many records are in the files.
     pub(crate) fn records(&self) -> u64 {
-        self.files.iter().filter_map(|pair| pair.get("units")?.as_u64()).fold(0, u64::saturating_add)
+        self.files.iter().map(|pair| pair.units).fold(0, u64::saturating_add)
     }
 
     /// Continues `before`, the facts about the generation that this one replaces: its tombstones have
@@ -87,41 +88,6 @@ impl Generation {
             all.push((self.end, now_ms));
         }
         self.removed = thinned(&all, now_ms);
-    }
-
-    fn to_value(&self) -> Value {
-        json!({
-            "token": self.token,
-            "replaces": self.replaces,
-            "job_id": self.job_id,
-            "end": self.end,
-            "first_tombstone": self.first_tombstone,
-            "keyless": self.keyless,
-            "removed": self.removed,
-            "files": self.files,
-        })
-    }
-
-    fn from_value(value: &Value) -> Result<Self, StoreError> {
-        let fields = Fields::of("compaction manifest", value)?;
-        let first_tombstone =
-            fields.optional("first_tombstone").map(|_| fields.i64("first_tombstone")).transpose()?;
-        let removed = fields.array("removed")?.iter().map(|pair| match pair.as_array().map(Vec::as_slice) {
-            Some([offset, since]) => offset.as_i64().zip(since.as_i64()),
-            _ => None,
-        });
-        Ok(Self {
-            token: fields.text("token")?.to_owned(),
-            replaces: fields.text("replaces")?.to_owned(),
-            job_id: fields.text("job_id")?.to_owned(),
-            end: fields.i64("end")?,
-            first_tombstone,
-            keyless: fields.u64("keyless")?,
-            removed: removed
-                .collect::<Option<_>>()
-                .ok_or_else(|| malformed("compaction manifest", "has a time that is none"))?,
-            files: fields.array("files")?.to_vec(),
-        })
     }
 }
 
@@ -142,10 +108,15 @@ fn thinned(all: &[(i64, i64)], now_ms: i64) -> Vec<(i64, i64)> {
 }
 
 /// The facts about every queue.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     queues: BTreeMap<String, Vec<Generation>>,
+    #[serde(default)]
     fed: BTreeMap<String, i64>,
+}
+
+impl Document for Manifest {
+    const WHAT: &'static str = "compaction manifest";
 }
 
 /// The manifest as it was read last, for who asks often.
@@ -180,31 +151,10 @@ impl Manifest {
     pub(crate) fn load(files: &StoreFiles) -> Result<Self, StoreError> {
         let path = files.compaction_manifest();
         match files.vfs.read_file(&path, LIMIT_BYTES) {
-            Ok(bytes) => Ok(Self::parse(&String::from_utf8_lossy(&bytes)).unwrap_or_default()),
+            Ok(bytes) => Ok(Self::from_json(bytes).unwrap_or_default()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(StoreError::io(&path, "reading the compaction manifest", error)),
         }
-    }
-
-    fn parse(text: &str) -> Result<Self, StoreError> {
-        let value = parse("compaction manifest", text)?;
-        let fields = Fields::versioned("compaction manifest", &value)?;
-        let queues = Fields::of(
-            "queues of the compaction manifest",
-            fields.optional("queues").unwrap_or(&Value::Null),
-        )?;
-        let mut manifest = Self::default();
-        for name in queues.names() {
-            let generations = queues.array(name)?.iter().map(Generation::from_value);
-            manifest.queues.insert(name.to_owned(), generations.collect::<Result<_, _>>()?);
-        }
-        if let Some(value) = fields.optional("fed") {
-            let fed = Fields::of("what the compaction manifest says is fed", value)?;
-            for name in fed.names() {
-                manifest.fed.insert(name.to_owned(), fed.i64(name)?);
-            }
-        }
-        Ok(manifest)
     }
 
     /// The facts about generations of a queue, of which the files may be one.
@@ -234,14 +184,7 @@ impl Manifest {
 
     /// Replaces the file.
     pub(crate) fn write(&self, files: &StoreFiles) -> Result<(), StoreError> {
-        let queues: serde_json::Map<String, Value> = self
-            .queues
-            .iter()
-            .map(|(name, generations)| {
-                (name.clone(), generations.iter().map(Generation::to_value).collect::<Vec<_>>().into())
-            })
-            .collect();
-        let text = json!({"version": VERSION, "queues": queues, "fed": self.fed}).to_string();
+        let text = self.to_json()?;
         let path = files.compaction_manifest();
         files
             .vfs
@@ -253,6 +196,7 @@ impl Manifest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::documents::OutputFile;
     use crate::testing::sim_files;
 
     fn generation(token: &str, replaces: &str, end: i64) -> Generation {
@@ -261,7 +205,12 @@ mod tests {
             replaces: replaces.to_owned(),
             end,
             first_tombstone: Some(0),
-            files: vec![json!({"name": "0"})],
+            files: vec![OutputPair {
+                base: 0,
+                units: 2,
+                log: OutputFile { used_bytes: 9, crc: 7 },
+                queue: OutputFile { used_bytes: 92, crc: 8 },
+            }],
             ..Generation::default()
         }
     }

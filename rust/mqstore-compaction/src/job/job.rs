@@ -23,10 +23,10 @@ use std::path::{Path, PathBuf};
 
 use mqstore_io::switch;
 use mqstore_io::{FileKind, LockError, StoreLock};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::documents::CompactionReport;
-use super::json::{Fields, VERSION, parse};
+use super::json::{Document, malformed};
 use super::swap::finish;
 use crate::files::folder::{hex, list_or_none};
 use mqstore_base::error::{IoContext, StoreError};
@@ -87,16 +87,34 @@ pub(crate) enum Begun {
     Published(CompactionReport),
 }
 
+/// The file `record.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    job_id: String,
+    created_ms: i64,
+    #[serde(flatten)]
+    state: State,
+}
+
+impl Document for Record {
+    const WHAT: &'static str = "job record";
+}
+
 /// Where a job stands.
-#[derive(Clone, Debug)]
-pub(crate) enum State {
-    Running,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+enum State {
     /// The folders are about to be exchanged; or they are.
     Publishing {
         tree_inode: u64,
         report: CompactionReport,
     },
-    Published(CompactionReport),
+    Published {
+        report: CompactionReport,
+    },
+    /// Also a state of a later version: such a job is not published.
+    #[serde(other)]
+    Running,
 }
 
 /// Refuses a job id that is no plain file name.
@@ -170,7 +188,7 @@ impl Job {
         let dir = job_dir(files, id);
         make_dir(files, &dir, &files.jobs())?;
         let lock = take_lock(files, id)?;
-        if let Some((State::Published(report), _)) = read_record(files, id)? {
+        if let Some((State::Published { report }, _)) = read_record(files, id)? {
             return Ok(Begun::Published(report));
         }
         clear_but(files, &dir, |name| name == LOCK_FILE || name.starts_with(LOCAL_PREFIX))?;
@@ -196,7 +214,7 @@ impl Job {
         let lock = take_lock(files, id)?;
         let nonce_path = dir.join(NONCE_FILE);
         match read_record(files, id)? {
-            Some((State::Published(report), _)) => Ok(Begun::Published(report)),
+            Some((State::Published { report }, _)) => Ok(Begun::Published(report)),
             Some((_, created_ms)) => {
                 let nonce =
                     files.vfs.read_file(&nonce_path, 4096).at(&nonce_path, "reading a job's token")?;
@@ -266,7 +284,7 @@ impl Job {
         files: &StoreFiles,
         report: &CompactionReport,
     ) -> Result<Unswept, StoreError> {
-        self.write(files, &State::Published(report.clone()))?;
+        self.write(files, &State::Published { report: report.clone() })?;
         Ok(Unswept { dir: self.dir })
     }
 
@@ -287,7 +305,7 @@ impl Job {
 pub fn published_report(files: &StoreFiles, id: &str) -> Result<Option<CompactionReport>, StoreError> {
     check_job_id(id)?;
     Ok(match read_record(files, id)? {
-        Some((State::Published(report), _)) => Some(report),
+        Some((State::Published { report }, _)) => Some(report),
         _ => None,
     })
 }
@@ -377,11 +395,11 @@ pub(crate) fn settle(files: &StoreFiles, current: &str) -> Result<(), StoreError
             Some((State::Publishing { tree_inode, report }, created_ms))
                 if compaction_inode(files)? == Some(tree_inode) =>
             {
-                write_record(files, &dir, id, created_ms, &State::Published(report))?;
+                write_record(files, &dir, id, created_ms, &State::Published { report })?;
                 clear(files, &dir, &[LOCK_FILE, RECORD_FILE])?;
                 published.push((created_ms, dir));
             }
-            Some((State::Published(_), created_ms)) => {
+            Some((State::Published { .. }, created_ms)) => {
                 clear(files, &dir, &[LOCK_FILE, RECORD_FILE])?;
                 published.push((created_ms, dir));
             }
@@ -438,25 +456,11 @@ fn write_record(
     created_ms: i64,
     state: &State,
 ) -> Result<(), StoreError> {
-    let (name, tree_inode, report) = match state {
-        State::Running => ("running", None, None),
-        State::Publishing { tree_inode, report } => {
-            ("publishing", Some(*tree_inode), Some(report.to_value()))
-        }
-        State::Published(report) => ("published", None, Some(report.to_value())),
-    };
-    let record = json!({
-        "version": VERSION,
-        "job_id": id,
-        "state": name,
-        "created_ms": created_ms,
-        "tree_inode": tree_inode,
-        "report": report,
-    });
+    let record = Record { job_id: id.to_owned(), created_ms, state: state.clone() }.to_json()?;
     let path = dir.join(RECORD_FILE);
     files
         .vfs
-        .write_atomic(&path, &dir.join(RECORD_STAGING), record.to_string().as_bytes())
+        .write_atomic(&path, &dir.join(RECORD_STAGING), record.as_bytes())
         .at(&path, "writing a job's record")
 }
 
@@ -467,13 +471,7 @@ fn read_record(files: &StoreFiles, id: &str) -> Result<Option<(State, i64)>, Sto
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::io(&path, "reading a job's record", error)),
     };
-    let value = parse("job record", &String::from_utf8_lossy(&bytes))?;
-    let fields = Fields::versioned("job record", &value)?;
-    let report = || CompactionReport::from_value(fields.optional("report").unwrap_or(&Value::Null));
-    let state = match fields.text("state")? {
-        "publishing" => State::Publishing { tree_inode: fields.u64("tree_inode")?, report: report()? },
-        "published" => State::Published(report()?),
-        _ => State::Running,
-    };
-    Ok(Some((state, fields.i64("created_ms")?)))
+    let record = Record::from_json(bytes)
+        .map_err(|error| malformed(Record::WHAT, &format!("{}: {error}", path.display())))?;
+    Ok(Some((record.state, record.created_ms)))
 }

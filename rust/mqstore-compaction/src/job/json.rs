@@ -1,104 +1,76 @@
-//! Reading the JSON of plans, tasks, results and job records.
+//! The documents of jobs as JSON: steps and answers that pass between processes, and records on disk.
 //!
-//! Owns one helper, [`Fields`], that takes the fields of an object by name and type and says which
-//! one is missing or wrong. Plans travel through other processes and job records lie on disk, so
-//! that both are untrusted: a field of the wrong type is an error, never a panic, and no length read
-//! here is allocated.
+//! Owns [`Document`]: a type with serde's derives becomes a JSON object with a `"version"`. What arrives is untrusted:
+//! [`Document::from_json`] refuses another version, a field that is missing or of the wrong type, and whatever
+//! [`Document::validate`] does not accept. Bad input is an error that names the document, never a panic, and no length
+//! read here is allocated.
 
-use serde_json::{Map, Value};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use mqstore_base::error::StoreError;
 
 /// The version of every document written here; another one is refused.
-pub const VERSION: u64 = 1;
+const VERSION: u64 = 1;
 
-/// The fields of one JSON object.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fields<'a> {
-    what: &'static str,
-    map: &'a Map<String, Value>,
-}
+/// A value that is kept or sent as a JSON object with a version.
+pub trait Document: Serialize + DeserializeOwned {
+    /// Names the document in errors.
+    const WHAT: &'static str;
 
-impl<'a> Fields<'a> {
-    /// The fields of `value`, which has to be an object; `what` names the document in errors.
-    pub(crate) fn of(what: &'static str, value: &'a Value) -> Result<Self, StoreError> {
-        match value {
-            Value::Object(map) => Ok(Self { what, map }),
-            _ => Err(malformed(what, "is not a JSON object")),
+    /// Checks what the types of the fields do not say.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidOption`] and others that say which value cannot be.
+    fn validate(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Encodes the document and its version.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidOption`] for a path that is not UTF-8.
+    fn to_json(&self) -> Result<String, StoreError> {
+        #[derive(Serialize)]
+        struct Versioned<'a, T> {
+            version: u64,
+            #[serde(flatten)]
+            document: &'a T,
         }
+        encode(Self::WHAT, &Versioned { version: VERSION, document: self })
     }
 
-    /// As [`Fields::of`], and requires this version's `"version"`.
-    pub(crate) fn versioned(what: &'static str, value: &'a Value) -> Result<Self, StoreError> {
-        let fields = Self::of(what, value)?;
-        match fields.u64("version")? {
-            VERSION => Ok(fields),
-            other => Err(malformed(
-                what,
-                &format!(
-                    "has version {other}; this is version {VERSION} of mqstore's jobs, use one version on all machines"
-                ),
-            )),
+    /// Decodes and validates a document.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidOption`] that says what is missing or wrong, and the errors of [`Document::validate`].
+    fn from_json(text: impl AsRef<[u8]>) -> Result<Self, StoreError> {
+        #[derive(Deserialize)]
+        struct Head {
+            version: u64,
         }
-    }
-
-    fn wrong(&self, name: &str, expected: &str) -> StoreError {
-        malformed(self.what, &format!("has no field {name:?} that is {expected}"))
-    }
-
-    /// A field that may be missing or null.
-    pub(crate) fn optional(&self, name: &str) -> Option<&'a Value> {
-        self.map.get(name).filter(|value| !value.is_null())
-    }
-
-    pub(crate) fn u64(&self, name: &str) -> Result<u64, StoreError> {
-        self.map.get(name).and_then(Value::as_u64).ok_or_else(|| self.wrong(name, "a whole number from 0"))
-    }
-
-    pub(crate) fn i64(&self, name: &str) -> Result<i64, StoreError> {
-        self.map.get(name).and_then(Value::as_i64).ok_or_else(|| self.wrong(name, "a whole number"))
-    }
-
-    pub(crate) fn i32(&self, name: &str) -> Result<i32, StoreError> {
-        i32::try_from(self.i64(name)?).map_err(|_| self.wrong(name, "a 32-bit number"))
-    }
-
-    pub(crate) fn u32(&self, name: &str) -> Result<u32, StoreError> {
-        u32::try_from(self.u64(name)?).map_err(|_| self.wrong(name, "a 32-bit number"))
-    }
-
-    pub(crate) fn flag(&self, name: &str) -> Result<bool, StoreError> {
-        self.map.get(name).and_then(Value::as_bool).ok_or_else(|| self.wrong(name, "true or false"))
-    }
-
-    pub(crate) fn text(&self, name: &str) -> Result<&'a str, StoreError> {
-        self.map.get(name).and_then(Value::as_str).ok_or_else(|| self.wrong(name, "a text"))
-    }
-
-    pub(crate) fn array(&self, name: &str) -> Result<&'a [Value], StoreError> {
-        self.map
-            .get(name)
-            .and_then(Value::as_array)
-            .map(Vec::as_slice)
-            .ok_or_else(|| self.wrong(name, "a list"))
-    }
-
-    pub(crate) fn texts(&self, name: &str) -> Result<Vec<String>, StoreError> {
-        self.array(name)?
-            .iter()
-            .map(|value| value.as_str().map(str::to_owned).ok_or_else(|| self.wrong(name, "a list of texts")))
-            .collect()
-    }
-
-    /// Every name in the object.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> {
-        self.map.keys().map(String::as_str)
+        let text = text.as_ref();
+        let wrong = |error: serde_json::Error| {
+            let kind = if error.is_data() { "cannot be read" } else { "is not JSON" };
+            malformed(Self::WHAT, &format!("{kind}: {error}"))
+        };
+        // The version comes first: the fields of another version say nothing.
+        let Head { version } = serde_json::from_slice(text).map_err(wrong)?;
+        if version != VERSION {
+            let reason = format!(
+                "has version {version}, not version {VERSION}; use one version of mqstore on all machines"
+            );
+            return Err(malformed(Self::WHAT, &reason));
+        }
+        let document: Self = serde_json::from_slice(text).map_err(wrong)?;
+        document.validate()?;
+        Ok(document)
     }
 }
 
-/// Parses `text` as JSON; `what` names the document in errors.
-pub fn parse(what: &'static str, text: &str) -> Result<Value, StoreError> {
-    serde_json::from_str(text).map_err(|error| malformed(what, &format!("is not JSON: {error}")))
+/// Encodes a value without a version; `what` names it in errors.
+pub(crate) fn encode(what: &'static str, value: &impl Serialize) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(|error| malformed(what, &format!("cannot be written: {error}")))
 }
 
 /// A document that cannot be used.
@@ -109,28 +81,62 @@ pub fn malformed(what: &'static str, reason: &str) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+
+    #[derive(Debug, Deserialize, PartialEq, Serialize)]
+    struct Sample {
+        n: u64,
+        small: i32,
+        text: String,
+        list: Vec<String>,
+        #[serde(default)]
+        flag: bool,
+    }
+
+    impl Document for Sample {
+        const WHAT: &'static str = "sample";
+
+        fn validate(&self) -> Result<(), StoreError> {
+            if self.n == 0 { Err(malformed(Self::WHAT, "has no n")) } else { Ok(()) }
+        }
+    }
+
+    fn error_of(text: &str) -> String {
+        Sample::from_json(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_document_survives_json() {
+        let sample = Sample { n: u64::MAX, small: -1, text: "\"".to_owned(), list: Vec::new(), flag: true };
+        let text = sample.to_json().unwrap();
+        assert!(text.starts_with(r#"{"version":1,"n":"#), "{text}");
+        assert_eq!(Sample::from_json(text).unwrap(), sample);
+    }
 
     #[test]
     fn wrong_fields_are_named() {
-        let value = json!({"version": 1, "n": -1, "big": 1_i64 << 40, "t": 7, "list": [1]});
-        let fields = Fields::versioned("task", &value).unwrap();
-        for error in [
-            fields.u64("n").unwrap_err(),
-            fields.i32("big").unwrap_err(),
-            fields.text("t").unwrap_err(),
-            fields.texts("list").unwrap_err(),
-            fields.flag("missing").unwrap_err(),
+        let good = r#"{"version":1,"n":1,"small":-1,"text":"t","list":["x"],"later":[]}"#;
+        assert!(!Sample::from_json(good).unwrap().flag);
+        for (from, to, says) in [
+            ("\"n\":1", "\"n\":-1", "-1"),
+            ("\"n\":1", "\"n\":0", "has no n"),
+            ("\"n\":1,", "", "`n`"),
+            ("-1", "1099511627776", "1099511627776"),
+            ("\"t\"", "7", "7"),
+            ("[\"x\"]", "[1]", "1"),
+            ("[]", "[],\"flag\":1", "1"),
         ] {
-            assert!(error.to_string().contains("has no field"), "{error}");
+            let error = error_of(&good.replace(from, to));
+            assert!(error.contains("sample") && error.contains(says), "{error}");
         }
     }
 
     #[test]
     fn other_versions_are_refused() {
-        let error = Fields::versioned("task", &json!({"version": 2})).unwrap_err();
-        assert!(error.to_string().contains("version 2"), "{error}");
-        assert!(Fields::of("task", &json!([])).is_err());
-        assert!(parse("task", "{").is_err());
+        assert!(error_of(r#"{"version":2}"#).contains("version 2"));
+        for text in ["", "{", "{}", "[]", "1", "\u{0}", r#"{"version":null}"#] {
+            let error = error_of(text);
+            assert!(error.contains("cannot be read") || error.contains("is not JSON"), "{error}");
+        }
+        assert!(Sample::from_json([0xff]).is_err());
     }
 }

@@ -1,6 +1,9 @@
 //! What a compaction may be told.
 
-use super::json::{Fields, malformed, parse};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::json::malformed;
 use crate::files::geometry::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
 use mqstore_base::error::StoreError;
 
@@ -11,7 +14,8 @@ const DEFAULT_MEMORY_BYTES: u64 = 100 << 20;
 const DEFAULT_TOMBSTONE_RETENTION_MS: u64 = 86_400_000;
 
 /// What becomes of records without a key in compacted files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Keyless {
     /// They are dropped and counted, as in RocketMQ.
     #[default]
@@ -22,24 +26,9 @@ pub enum Keyless {
     Refuse,
 }
 
-impl Keyless {
-    const NAMES: [(&'static str, Self); 3] =
-        [("drop", Self::Drop), ("keep", Self::Keep), ("refuse", Self::Refuse)];
-
-    /// Its name in options and tasks.
-    pub(crate) fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, value)| *value == self).map_or("drop", |(name, _)| name)
-    }
-
-    /// From its name.
-    pub(crate) fn from_name(what: &'static str, name: &str) -> Result<Self, StoreError> {
-        let found = Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-        found.ok_or_else(|| malformed(what, &format!("has keyless {name:?}; there are drop, keep, refuse")))
-    }
-}
-
 /// Options of one compaction job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct CompactionOptions {
     /// Names the job; a job that was published before does nothing. Default: a fresh id.
     pub job_id: Option<String>,
@@ -89,33 +78,10 @@ impl CompactionOptions {
     /// # Errors
     /// [`StoreError::InvalidOption`] for an unknown field, a wrong type or a value out of bounds.
     pub fn from_json(text: &str) -> Result<Self, StoreError> {
-        let value = parse("compaction options", text)?;
-        let fields = Fields::of("compaction options", &value)?;
-        let mut options = Self::default();
-        for name in fields.names() {
-            if fields.optional(name).is_none() {
-                continue;
-            }
-            match name {
-                "job_id" => options.job_id = Some(fields.text(name)?.to_owned()),
-                "log_file_bytes" => options.log_file_bytes = fields.u64(name)?,
-                "queue_file_bytes" => options.queue_file_bytes = fields.u64(name)?,
-                "memory_bytes" => options.memory_bytes = fields.u64(name)?,
-                "tombstone_retention_ms" => options.tombstone_retention_ms = fields.u64(name)?,
-                "confirm_keys" => options.confirm_keys = fields.flag(name)?,
-                "keyless" => options.keyless = Keyless::from_name("compaction options", fields.text(name)?)?,
-                "force" => options.force = fields.flag(name)?,
-                "dry_run" => options.dry_run = fields.flag(name)?,
-                _ => {
-                    let known = "job_id, log_file_bytes, queue_file_bytes, memory_bytes, tombstone_retention_ms, \
-                                 confirm_keys, keyless, force, dry_run";
-                    return Err(malformed(
-                        "compaction options",
-                        &format!("has no field {name:?}; there are {known}"),
-                    ));
-                }
-            }
-        }
+        let wrong = |error: serde_json::Error| malformed("compaction options", &error.to_string());
+        let mut fields: Map<String, Value> = serde_json::from_str(text).map_err(wrong)?;
+        fields.retain(|_, value| !value.is_null());
+        let options: Self = serde_json::from_value(fields.into()).map_err(wrong)?;
         options.geometry()?;
         Ok(options)
     }

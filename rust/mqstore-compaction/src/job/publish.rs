@@ -28,9 +28,7 @@ use mqstore_io::switch;
 use mqstore_io::{Access, FileKind, LockError, StoreLock, VfsFile};
 use serde_json::json;
 
-use super::documents::{
-    CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult, pair_value,
-};
+use super::documents::{CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult};
 use super::job::{Begun, Job, Unswept, check_nonce, check_staging_name, job_dir, settle};
 use super::options::Keyless;
 use super::swap::exchange;
@@ -213,8 +211,8 @@ fn accept<'a>(
                 report.queues.push(json!({
                     "topic": task.topic,
                     "queue_id": task.queue_id,
-                    "counts": result.counts.to_value(),
-                    "worker": result.worker.to_value(),
+                    "counts": result.counts,
+                    "worker": result.worker,
                     "staging": result.staging,
                 }));
                 accepted.push(Accepted { task, result });
@@ -425,7 +423,7 @@ fn note(files: &StoreFiles, job: &Job, accepted: &[Accepted<'_>]) -> Result<(), 
             first_tombstone: result.first_tombstone,
             keyless: if task.keyless == Keyless::Keep { result.counts.keyless } else { 0 },
             removed: Vec::new(),
-            files: result.pairs.iter().map(pair_value).collect(),
+            files: result.pairs.clone(),
         };
         // What is known of lost files says nothing about those that another store had.
         next.follow(before.filter(|_| !task.restored), now_ms);

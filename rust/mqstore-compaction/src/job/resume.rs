@@ -13,15 +13,22 @@
 use std::io;
 use std::path::Path;
 
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 
 use super::documents::{QueueTask, TaskResult};
-use super::json::{Fields, parse};
+use super::json::{Document, encode};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::files::StoreFiles;
 
 const RESULT_FILE: &str = "result.json";
 const LIMIT_BYTES: u64 = 64 << 20;
+
+/// The file: two documents, each as a text.
+#[derive(Serialize, Deserialize)]
+struct Finished {
+    task: String,
+    result: String,
+}
 
 /// Notes that the task is finished.
 pub(crate) fn note(
@@ -31,7 +38,7 @@ pub(crate) fn note(
     result: &TaskResult,
 ) -> Result<(), StoreError> {
     let path = staging.join(RESULT_FILE);
-    let text = json!({ "task": task.to_json()?, "result": result.to_json() }).to_string();
+    let text = encode("finished queue", &Finished { task: task.to_json()?, result: result.to_json()? })?;
     files
         .vfs
         .write_atomic(&path, &path.with_extension("tmp"), text.as_bytes())
@@ -48,7 +55,7 @@ pub(crate) fn take_up(
     match files.vfs.read_file(&path, LIMIT_BYTES) {
         // One that does not parse was never finished, or is of another version.
         Ok(bytes) => {
-            if let Some(result) = known(&String::from_utf8_lossy(&bytes), task) {
+            if let Some(result) = known(&bytes, task) {
                 return Ok(Some(result));
             }
         }
@@ -63,11 +70,10 @@ pub(crate) fn take_up(
     }
 }
 
-fn known(text: &str, task: &QueueTask) -> Option<TaskResult> {
-    let value = parse("finished queue", text).ok()?;
-    let fields = Fields::of("finished queue", &value).ok()?;
-    let of = QueueTask::from_json(fields.text("task").ok()?).ok()?;
-    let result = TaskResult::from_json(fields.text("result").ok()?).ok()?;
+fn known(text: &[u8], task: &QueueTask) -> Option<TaskResult> {
+    let finished: Finished = serde_json::from_slice(text).ok()?;
+    let of = QueueTask::from_json(finished.task).ok()?;
+    let result = TaskResult::from_json(finished.result).ok()?;
     // Of a run only its token is new, and the count of records is a guess.
     let same = QueueTask { nonce: task.nonce.clone(), records: task.records, ..of } == *task;
     (same && result.failed.is_none()).then_some(result)

@@ -1,14 +1,16 @@
 //! The steps, as plain values and as JSON.
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::super::job::documents::{QueueTask, TaskResult};
-use super::super::job::json::{Fields, VERSION, malformed, parse};
+use super::super::job::json::{Document, malformed};
 use super::super::read::source::Stretch;
+use super::split::MOST_SHARES;
 use mqstore_base::error::StoreError;
 
 /// What one worker does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "lowercase")]
 pub enum Step {
     /// The whole queue; see [`crate::run_task`].
     Whole(QueueTask),
@@ -30,7 +32,7 @@ pub enum Next {
 }
 
 /// What all steps of a queue share.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
     pub(super) task: QueueTask,
     /// How many workers there are to be.
@@ -41,14 +43,14 @@ pub(super) struct Plan {
 }
 
 /// See [`Step::Scan`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scan {
     pub(super) plan: Plan,
     pub(super) stretch: Stretch,
 }
 
 /// A stretch that was scanned.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Piece {
     /// The folder with its files.
     pub(super) staging: String,
@@ -58,7 +60,7 @@ pub(super) struct Piece {
 }
 
 /// See [`Step::Decide`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decide {
     pub(super) plan: Plan,
     pub(super) share: u32,
@@ -66,7 +68,7 @@ pub struct Decide {
 }
 
 /// See [`Step::Copy`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copy {
     pub(super) plan: Plan,
     pub(super) stretch: Stretch,
@@ -82,34 +84,16 @@ pub struct Copy {
     pub(super) verdicts: Vec<String>,
 }
 
-const WHAT: &str = "compaction step";
-
 impl Plan {
     pub(super) fn total(&self) -> Result<&TaskResult, StoreError> {
-        self.total.as_ref().ok_or_else(|| malformed(WHAT, "has no total"))
+        self.total.as_ref().ok_or_else(|| malformed(Step::WHAT, "has no total"))
     }
 
-    fn to_value(&self) -> Result<Value, StoreError> {
-        Ok(json!({
-            "task": self.task.to_value()?,
-            "parts": self.parts,
-            "shares": self.shares,
-            "total": self.total.as_ref().map(TaskResult::to_value),
-        }))
-    }
-
-    fn from_value(value: &Value) -> Result<Self, StoreError> {
-        let fields = Fields::of(WHAT, value)?;
-        let shares = fields.u32("shares")?;
-        if shares == 0 || shares > super::split::MOST_SHARES {
-            return Err(malformed(WHAT, "has a number of shares that cannot be"));
+    fn validate(&self) -> Result<(), StoreError> {
+        if !(1..=MOST_SHARES).contains(&self.shares) {
+            return Err(malformed(Step::WHAT, "has a number of shares that cannot be"));
         }
-        Ok(Self {
-            task: QueueTask::from_value(fields.optional("task").unwrap_or(&Value::Null))?,
-            parts: fields.u32("parts")?,
-            shares,
-            total: fields.optional("total").map(TaskResult::from_value).transpose()?,
-        })
+        self.total.as_ref().map_or(Ok(()), TaskResult::validate)
     }
 }
 
@@ -123,97 +107,30 @@ impl Step {
             | Self::Copy(Copy { plan, .. }) => &plan.task,
         }
     }
-
-    /// As JSON.
-    ///
-    /// # Errors
-    /// [`StoreError::InvalidOption`] for a path that JSON cannot say.
-    pub fn to_json(&self) -> Result<String, StoreError> {
-        let stretch = |stretch: Stretch| json!([stretch.from, stretch.to]);
-        let value = match self {
-            Self::Whole(task) => task.to_value()?,
-            Self::Scan(scan) => json!({
-                "version": VERSION,
-                "step": "scan",
-                "plan": scan.plan.to_value()?,
-                "stretch": stretch(scan.stretch),
-            }),
-            Self::Decide(decide) => json!({
-                "version": VERSION,
-                "step": "decide",
-                "plan": decide.plan.to_value()?,
-                "share": decide.share,
-                "pieces": decide.pieces.iter().map(Piece::to_value).collect::<Vec<_>>(),
-            }),
-            Self::Copy(copy) => json!({
-                "version": VERSION,
-                "step": "copy",
-                "plan": copy.plan.to_value()?,
-                "stretch": stretch(copy.stretch),
-                "records": copy.records,
-                "keyed": copy.keyed,
-                "first_ordinal": copy.first_ordinal,
-                "first_pair": copy.first_pair,
-                "pairs": copy.pairs,
-                "another_follows": copy.another_follows,
-                "verdicts": copy.verdicts,
-            }),
-        };
-        Ok(value.to_string())
-    }
-
-    /// From JSON; a task as in a plan is a step, too.
-    ///
-    /// # Errors
-    /// [`StoreError::InvalidOption`] that names the field that is missing or wrong.
-    pub fn from_json(text: &str) -> Result<Self, StoreError> {
-        let value = parse(WHAT, text)?;
-        let fields = Fields::versioned(WHAT, &value)?;
-        if fields.optional("step").is_none() {
-            return QueueTask::from_value(&value).map(Self::Whole);
-        }
-        let plan = Plan::from_value(fields.optional("plan").unwrap_or(&Value::Null))?;
-        Ok(match fields.text("step")? {
-            "scan" => Self::Scan(Scan { plan, stretch: stretch_from(&fields)? }),
-            "decide" => Self::Decide(Decide {
-                plan,
-                share: fields.u32("share")?,
-                pieces: fields.array("pieces")?.iter().map(Piece::from_value).collect::<Result<_, _>>()?,
-            }),
-            "copy" => Self::Copy(Copy {
-                plan,
-                stretch: stretch_from(&fields)?,
-                records: fields.u64("records")?,
-                keyed: fields.u64("keyed")?,
-                first_ordinal: fields.u64("first_ordinal")?,
-                first_pair: fields.u64("first_pair")?,
-                pairs: fields.u64("pairs")?,
-                another_follows: fields.flag("another_follows")?,
-                verdicts: fields.texts("verdicts")?,
-            }),
-            other => return Err(malformed(WHAT, &format!("is of an unknown kind, {other:?}"))),
-        })
-    }
 }
 
-fn stretch_from(fields: &Fields<'_>) -> Result<Stretch, StoreError> {
-    match fields.array("stretch")?.iter().map(Value::as_i64).collect::<Vec<_>>().as_slice() {
-        [Some(from), Some(to)] if (0..=*to).contains(from) => Ok(Stretch { from: *from, to: *to }),
-        _ => Err(malformed(WHAT, "has no stretch of two offsets")),
-    }
-}
+impl Document for Step {
+    const WHAT: &'static str = "compaction step";
 
-impl Piece {
-    fn to_value(&self) -> Value {
-        json!({"staging": self.staging, "records": self.records, "keyed": self.keyed})
-    }
-
-    fn from_value(value: &Value) -> Result<Self, StoreError> {
-        let fields = Fields::of(WHAT, value)?;
-        let (records, keyed) = (fields.u64("records")?, fields.u64("keyed")?);
-        if keyed > records {
-            return Err(malformed(WHAT, &format!("has a stretch with {keyed} keys in {records} records")));
+    fn validate(&self) -> Result<(), StoreError> {
+        self.task().validate()?;
+        match self {
+            Self::Whole(_) => Ok(()),
+            Self::Scan(Scan { plan, stretch }) | Self::Copy(Copy { plan, stretch, .. }) => {
+                plan.validate()?;
+                if (0..=stretch.to).contains(&stretch.from) {
+                    return Ok(());
+                }
+                Err(malformed(Self::WHAT, &format!("has the stretch {} to {}", stretch.from, stretch.to)))
+            }
+            Self::Decide(Decide { plan, pieces, .. }) => {
+                plan.validate()?;
+                let Some(wrong) = pieces.iter().find(|piece| piece.keyed > piece.records) else {
+                    return Ok(());
+                };
+                let reason = format!("has a stretch with {} keys in {} records", wrong.keyed, wrong.records);
+                Err(malformed(Self::WHAT, &reason))
+            }
         }
-        Ok(Self { staging: fields.text("staging")?.to_owned(), records, keyed })
     }
 }

@@ -8,8 +8,7 @@ use proptest::strategy::Strategy as Values;
 use super::*;
 use crate::job::job::job_dir;
 use crate::testing::{Sent, TestStore, compact_now, compacted, small};
-use crate::{CompactionOptions, Keyless, Planned};
-use crate::{plan, publish};
+use crate::{CompactionOptions, Document, Keyless, Planned};
 
 const TOPIC: &str = "ctopic";
 
@@ -26,13 +25,13 @@ fn run_all(
         let result = loop {
             let mut answers = Vec::new();
             for step in &steps {
-                let same = Step::from_json(&step.to_json().unwrap()).unwrap();
+                let same = Step::from_json(step.to_json().unwrap()).unwrap();
                 assert_eq!(&same, step);
                 let staging = job_dir(files, &task.job_id).join(format!("step-{}-{ran}", task.queue_id));
                 ran += 1;
                 let answer =
                     run_step(files, &same, &staging, Worker::default(), &Control::default()).unwrap();
-                answers.push(TaskResult::from_json(&answer.to_json()).unwrap());
+                answers.push(TaskResult::from_json(answer.to_json().unwrap()).unwrap());
             }
             match next(files, &steps, &answers).unwrap() {
                 Next::Steps(following) => steps = following,

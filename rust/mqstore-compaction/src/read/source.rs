@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use mqstore_format::{CQ_UNIT_BYTES, CqUnit, CrcCheck, RecordView, offset_file_name};
 use mqstore_io::Access;
+use serde::{Deserialize, Serialize};
 
 use super::cursor::{Listed, PairCursor, first_offset};
 use super::fetch::{Fetch, Place, Verify};
@@ -40,7 +41,7 @@ const CHUNK_UNITS: i64 = 16_384;
 const UNIT_BYTES: u64 = CQ_UNIT_BYTES as u64;
 
 /// Which part of a queue a walk goes along, by queue offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stretch {
     pub(crate) from: i64,
     /// One past its last queue offset; [`i64::MAX`] for what no entry points at yet, too.

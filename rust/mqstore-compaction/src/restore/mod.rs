@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore_format::RecordView;
-use serde_json::json;
+use serde::{Serialize, Serializer};
 
 use super::append::uncompacted::Taken;
 use super::files::folder::{QueueFolder, list_or_none};
@@ -38,6 +38,7 @@ use super::files::geometry::CompactionGeometry;
 use super::files::state::GenerationState;
 use super::job::control::Control;
 use super::job::documents::CompactionReport;
+use super::job::json::encode;
 use super::job::local::run_all;
 use super::job::options::CompactionOptions;
 use super::job::plan::{Chosen, OpenStore, Planned, Planner, begin_chosen, require_store};
@@ -79,7 +80,7 @@ pub trait RestoreSource {
 }
 
 /// A queue that was restored, or would be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RestoredQueue {
     /// The topic.
     pub topic: String,
@@ -96,9 +97,10 @@ pub struct RestoredQueue {
 }
 
 /// What a restore did, or would do.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RestoreReport {
     /// The other store's directory.
+    #[serde(serialize_with = "as_shown")]
     pub source: PathBuf,
     /// Whether nothing was changed.
     pub dry_run: bool,
@@ -110,27 +112,18 @@ pub struct RestoreReport {
     pub compaction: Option<CompactionReport>,
 }
 
+/// A report also names a path that is not UTF-8.
+fn as_shown<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}
+
 impl RestoreReport {
-    /// As JSON.
-    pub fn to_json(&self) -> String {
-        let queue = |queue: &RestoredQueue| {
-            json!({
-                "topic": queue.topic,
-                "queue_id": queue.queue_id,
-                "until": queue.until,
-                "messages": queue.messages,
-                "bytes": queue.bytes,
-                "resumed": queue.resumed,
-            })
-        };
-        json!({
-            "source": self.source.display().to_string(),
-            "dry_run": self.dry_run,
-            "queues": self.queues.iter().map(queue).collect::<Vec<_>>(),
-            "skipped": self.skipped,
-            "compaction": self.compaction.as_ref().map(CompactionReport::to_value),
-        })
-        .to_string()
+    /// Encodes the report.
+    ///
+    /// # Errors
+    /// None is known: a report holds nothing that JSON cannot say.
+    pub fn to_json(&self) -> Result<String, StoreError> {
+        encode("restore report", self)
     }
 }
 

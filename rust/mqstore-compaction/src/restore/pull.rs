@@ -8,14 +8,14 @@ use std::io;
 use std::path::Path;
 
 use mqstore_format::RecordView;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::{Lack, RestoreSource, RestoredQueue, queue_dir, remove, restored_folder};
 use crate::files::folder::list_or_none;
 use crate::files::geometry::CompactionGeometry;
 use crate::job::control::{Control, Meter};
 use crate::job::job::make_dir;
-use crate::job::json::{Fields, VERSION, parse};
+use crate::job::json::Document;
 use crate::job::writer::{GenerationWriter, STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::files::StoreFiles;
@@ -27,10 +27,11 @@ const PROGRESS_LIMIT_BYTES: u64 = 1 << 20;
 const MOST_PULLS: u32 = 5;
 
 /// How far a queue has been pulled.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Progress {
     source: String,
     generation: String,
+    #[serde(flatten)]
     geometry: CompactionGeometry,
     /// Complete files of each kind.
     pairs: u64,
@@ -40,12 +41,16 @@ struct Progress {
     next: i64,
 }
 
+impl Document for Progress {
+    const WHAT: &'static str = "restore progress";
+}
+
 impl Progress {
     /// What an earlier call left; `None` when there is nothing that can be used.
     fn load(files: &StoreFiles, dir: &Path) -> Result<Option<Self>, StoreError> {
         let path = dir.join(PROGRESS_FILE);
         match files.vfs.read_file(&path, PROGRESS_LIMIT_BYTES) {
-            Ok(bytes) => Ok(Self::parse(&String::from_utf8_lossy(&bytes)).ok().flatten()),
+            Ok(bytes) => Ok(Self::from_json(bytes).ok()),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 Ok(None)
             }
@@ -53,33 +58,8 @@ impl Progress {
         }
     }
 
-    fn parse(text: &str) -> Result<Option<Self>, StoreError> {
-        let value: Value = parse("restore progress", text)?;
-        let fields = Fields::versioned("restore progress", &value)?;
-        let lengths = (fields.u64("log_file_bytes")?, fields.u64("queue_file_bytes")?);
-        let Some(geometry) = CompactionGeometry::of_existing(lengths.0, lengths.1) else { return Ok(None) };
-        Ok(Some(Self {
-            source: fields.text("source")?.to_owned(),
-            generation: fields.text("generation")?.to_owned(),
-            geometry,
-            pairs: fields.u64("pairs")?,
-            messages: fields.u64("messages")?,
-            next: fields.i64("next")?,
-        }))
-    }
-
     fn write(&self, files: &StoreFiles, dir: &Path) -> Result<(), StoreError> {
-        let text = json!({
-            "version": VERSION,
-            "source": self.source,
-            "generation": self.generation,
-            "log_file_bytes": self.geometry.log_file_bytes,
-            "queue_file_bytes": self.geometry.queue_file_bytes,
-            "pairs": self.pairs,
-            "messages": self.messages,
-            "next": self.next,
-        })
-        .to_string();
+        let text = self.to_json()?;
         let path = dir.join(PROGRESS_FILE);
         files
             .vfs

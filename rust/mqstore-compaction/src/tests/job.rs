@@ -9,8 +9,8 @@ use crate::job::job::job_dir;
 use crate::job::publish::lock_store;
 use crate::testing::{Sent, TestStore, compact_now, compacted, files_on, small};
 use crate::{
-    CompactionOptions, CompactionPlan, CompactionReport, Control, Planned, QueueTask, TaskResult, Worker,
-    compact, run_all, run_task,
+    CompactionOptions, CompactionPlan, CompactionReport, Control, Document, Planned, QueueTask, TaskResult,
+    Worker, compact, run_all, run_task,
 };
 use crate::{plan, publish};
 use mqstore_base::error::StoreError;
@@ -59,14 +59,14 @@ fn inode(files: &StoreFiles) -> Option<u64> {
 fn documents_survive_json() {
     let store = store();
     let Planned { plan, job } = planned(&store.files, "j");
-    assert_eq!(CompactionPlan::from_json(&plan.to_json().unwrap()).unwrap(), plan);
-    assert_eq!(QueueTask::from_json(&plan.tasks[0].to_json().unwrap()).unwrap(), plan.tasks[0]);
+    assert_eq!(CompactionPlan::from_json(plan.to_json().unwrap()).unwrap(), plan);
+    assert_eq!(QueueTask::from_json(plan.tasks[0].to_json().unwrap()).unwrap(), plan.tasks[0]);
     let results = attempts(&store.files, &plan);
     for result in &results {
-        assert_eq!(&TaskResult::from_json(&result.to_json()).unwrap(), result);
+        assert_eq!(&TaskResult::from_json(result.to_json().unwrap()).unwrap(), result);
     }
     let report = publish(&store.files, job, &plan, &results).unwrap();
-    assert_eq!(CompactionReport::from_value(&report.to_value()).unwrap(), report);
+    assert_eq!(serde_json::from_str::<CompactionReport>(&report.to_json().unwrap()).unwrap(), report);
     assert_eq!(report.queues[0]["worker"]["module"], "/lib/_mqstore.so");
 }
 

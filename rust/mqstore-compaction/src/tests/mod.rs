@@ -2,6 +2,7 @@
 
 mod broker;
 mod crash;
+mod documents;
 mod job;
 mod model;
 mod tombstones;

@@ -4,20 +4,15 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::verify::checks::Bounds;
-use mqstore_base::error::StoreError;
-use mqstore_compaction::{VERSION, malformed, parse};
+use super::super::verify::verify::Bounds;
+use mqstore_compaction::Document;
 use mqstore_log::index::EntryPlace;
-
-const WHAT: &str = "verification step";
 
 /// What all steps of a job go by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Settled {
-    version: u64,
     pub(super) root: PathBuf,
     /// The folder that the attempts have theirs in.
     pub(super) job: PathBuf,
@@ -26,7 +21,7 @@ pub(super) struct Settled {
 
 impl Settled {
     pub(super) fn new(root: &Path, job: &Path, bounds: Bounds) -> Self {
-        Self { version: VERSION, root: root.to_path_buf(), job: job.to_path_buf(), bounds }
+        Self { root: root.to_path_buf(), job: job.to_path_buf(), bounds }
     }
 }
 
@@ -99,60 +94,13 @@ impl Plan {
         stretches.chain(index.map(|(files, bytes)| step(Work::Index { files, bytes }))).collect()
     }
 
-    /// As JSON.
-    ///
-    /// # Errors
-    /// [`StoreError::InvalidOption`] for a path that JSON cannot say.
-    pub fn to_json(&self) -> Result<String, StoreError> {
-        to_json(self)
-    }
-
-    /// From JSON.
-    ///
-    /// # Errors
-    /// [`StoreError::InvalidOption`] that says what is missing or wrong.
-    pub fn from_json(text: &str) -> Result<Self, StoreError> {
-        let plan: Self = from_json(text)?;
-        plan.settled.check()?;
-        Ok(plan)
-    }
-
     /// The store.
     pub fn root(&self) -> &Path {
         &self.settled.root
     }
 }
 
-impl Settled {
-    fn check(&self) -> Result<(), StoreError> {
-        if self.version == VERSION {
-            return Ok(());
-        }
-        let reason =
-            format!("has version {}; this is version {VERSION}, use one on all machines", self.version);
-        Err(malformed(WHAT, &reason))
-    }
-}
-
 impl Step {
-    /// As JSON.
-    ///
-    /// # Errors
-    /// As [`Plan::to_json`].
-    pub fn to_json(&self) -> Result<String, StoreError> {
-        to_json(self)
-    }
-
-    /// From JSON.
-    ///
-    /// # Errors
-    /// As [`Plan::from_json`].
-    pub fn from_json(text: &str) -> Result<Self, StoreError> {
-        let step: Self = from_json(text)?;
-        step.settled.check()?;
-        Ok(step)
-    }
-
     /// The store.
     pub fn root(&self) -> &Path {
         &self.settled.root
@@ -167,28 +115,14 @@ impl Step {
     }
 }
 
-impl Answer {
-    /// As JSON.
-    ///
-    /// # Errors
-    /// As [`Plan::to_json`].
-    pub fn to_json(&self) -> Result<String, StoreError> {
-        to_json(self)
-    }
-
-    /// From JSON.
-    ///
-    /// # Errors
-    /// As [`Plan::from_json`].
-    pub fn from_json(text: &str) -> Result<Self, StoreError> {
-        from_json(text)
-    }
+impl Document for Plan {
+    const WHAT: &'static str = "verification plan";
 }
 
-fn to_json(value: &impl Serialize) -> Result<String, StoreError> {
-    serde_json::to_string(value).map_err(|error| malformed(WHAT, &error.to_string()))
+impl Document for Step {
+    const WHAT: &'static str = "verification step";
 }
 
-fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, StoreError> {
-    serde_json::from_value(parse(WHAT, text)?).map_err(|error| malformed(WHAT, &error.to_string()))
+impl Document for Answer {
+    const WHAT: &'static str = "verification answer";
 }

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use crate::distributed::{Answer, Cut, Plan, Step, assemble, plan, plan_at, run_step};
 use crate::verify::VerifyReport;
 use mqstore_base::files::StoreFiles;
+use mqstore_compaction::Document;
 use mqstore_engine::testing::*;
 
 /// A job's folder beside the store.
@@ -23,7 +24,7 @@ fn job(world: &World) -> PathBuf {
 fn answers(files: &StoreFiles, options: &StoreOptions, plan: &Plan, job: &Path) -> Vec<Answer> {
     let steps = plan.steps();
     let run = |(number, step): (usize, &Step)| {
-        let step = Step::from_json(&step.to_json().unwrap()).unwrap();
+        let step = Step::from_json(step.to_json().unwrap()).unwrap();
         let attempt = |time: usize| {
             let folder = job.join(format!("task-{number}-{time}"));
             let mut told = 0;
@@ -36,7 +37,7 @@ fn answers(files: &StoreFiles, options: &StoreOptions, plan: &Plan, job: &Path) 
         };
         let answer = attempt(number % 2);
         attempt(1 - number % 2);
-        Answer::from_json(&answer.to_json().unwrap()).unwrap()
+        Answer::from_json(answer.to_json().unwrap()).unwrap()
     };
     steps.iter().enumerate().map(run).collect()
 }
@@ -47,7 +48,7 @@ fn put_together(
     plan: &Plan,
     job: &Path,
 ) -> Result<VerifyReport, StoreError> {
-    let plan = Plan::from_json(&plan.to_json().unwrap()).unwrap();
+    let plan = Plan::from_json(plan.to_json().unwrap()).unwrap();
     assemble(files, options, &plan, &answers(files, options, &plan, job), &mut |_| Ok(()))
 }
 

@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use mqstore_base::error::StoreError;
 use mqstore_base::files::StoreFiles;
 use mqstore_compaction::{
-    CompactedQueue, CompactionOptions, CompactionPlan, Control, Job, Next, QueueTask, Step, Strategy,
-    TaskResult, Worker, compact, expected_bytes, next, preview, published_report, rehearse, run_step, split,
+    CompactedQueue, CompactionOptions, CompactionPlan, Control, Document, Job, Next, QueueTask, Step,
+    Strategy, TaskResult, Worker, compact, expected_bytes, next, preview, published_report, rehearse,
+    run_step, split,
 };
 use mqstore_compaction::{plan, publish};
 use mqstore_engine::{Store, restore_compaction};
@@ -137,7 +138,7 @@ fn compaction_run_step(
     let work = move |control: &Control| {
         let environment = files.vfs.environment();
         let worker = Worker { pid: environment.pid, host: environment.hostname, module };
-        Ok(run_step(&files, &step, &staging, worker, control)?.to_json())
+        run_step(&files, &step, &staging, worker, control)?.to_json()
     };
     match progress {
         None => detached(py, || work(&Control::default())),
@@ -160,7 +161,7 @@ fn compaction_next(
         let root = steps.first().map(|step| step.task().root.clone()).unwrap_or_default();
         Ok(match next(&files_at(&root), &steps, &answers)? {
             Next::Steps(steps) => (None, texts(&steps)?),
-            Next::Done(result) => (Some(result.to_json()), Vec::new()),
+            Next::Done(result) => (Some(result.to_json()?), Vec::new()),
         })
     })
 }
@@ -181,7 +182,7 @@ fn compaction_publish(
         let results = TaskResult::list_from_json(results)?;
         let (files, job) = (files_at(&path), take_job(&path, &plan.job_id));
         let publish = if dry_run { rehearse } else { publish };
-        Ok(publish(&files, job, &plan, &results)?.to_json())
+        publish(&files, job, &plan, &results)?.to_json()
     })
 }
 
@@ -196,7 +197,7 @@ fn compaction_abandon(py: Python<'_>, path: PathBuf, job_id: &str) -> PyResult<(
 #[pyfunction]
 #[pyo3(signature = (path, job_id))]
 fn compaction_report(py: Python<'_>, path: PathBuf, job_id: &str) -> PyResult<Option<String>> {
-    detached(py, || Ok(published_report(&files_at(&path), job_id)?.map(|report| report.to_json())))
+    detached(py, || published_report(&files_at(&path), job_id)?.map(|report| report.to_json()).transpose())
 }
 
 /// A whole job in this process, on at most `threads` threads that read and write at most
@@ -216,7 +217,7 @@ fn compaction_run(
     let options = detached(py, || CompactionOptions::from_json(options))?;
     let files = files_at(&path);
     let work = move |control: &Arc<Control>| {
-        compact(&files, topics.as_deref(), &options, threads, control).map(|report| report.to_json())
+        compact(&files, topics.as_deref(), &options, threads, control)?.to_json()
     };
     drive(py, &path, bytes_per_second, progress.as_ref(), work)
 }
@@ -237,7 +238,7 @@ fn compaction_restore(
     let work = move |control: &Arc<Control>| {
         let report =
             restore_compaction(&files, open(&source)?, topics.as_deref(), &options, threads, control)?;
-        Ok(report.to_json())
+        report.to_json()
     };
     drive(py, &path, bytes_per_second, progress.as_ref(), work)
 }
@@ -260,12 +261,12 @@ pub(crate) fn compact_store(
     let path = PathBuf::from(shared.path());
     let work = move |control: &Arc<Control>| {
         let (store, topics) = (open(&shared)?, topics.as_deref());
-        Ok(match &source {
+        match &source {
             None => store.compact(topics, &options, threads, control)?.to_json(),
             Some(source) => {
                 store.restore_compaction(open(source)?, topics, &options, threads, control)?.to_json()
             }
-        })
+        }
     };
     drive(py, &path, bytes_per_second, progress, work)
 }

@@ -17,20 +17,15 @@ from mqstore._stubs.delivery import (
     offset_history,
     reschedule_delayed,
 )
-from mqstore._stubs.filter import SqlFilter
-from mqstore._stubs.jobs import (
-    compaction_abandon,
+from mqstore._mqstore_filter import SqlFilter
+from mqstore._mqstore_jobs import (
+    CompactionJob,
     compaction_end,
-    compaction_next,
-    compaction_plan,
-    compaction_preview,
-    compaction_publish,
     compaction_read,
     compaction_report,
     compaction_restore,
     compaction_run,
     compaction_run_step,
-    compaction_split,
     copy_store,
     info,
     pop_record,
@@ -59,14 +54,14 @@ from mqstore._stubs.transactions import NativeChecks, NativeTransaction, pending
 from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Time
 
 __all__ = [
-    "AppendResult", "CopyStream", "LeasedMessage", "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait",
+    "AppendResult", "CompactionJob", "CopyStream", "LeasedMessage", "LineStream", "LoopConsumer", "LoopLink",
+    "LoopPut", "LoopWait",
     "LoopWorkQueue", "MessageIterator", "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction",
     "NativeWorkQueue", "QueuedAppend", "ScanRows", "ScanStream", "SqlFilter", "Stager", "StoredMessage", "TableLoad",
     "TableRows", "TestClock", "TestFaults", "__version__", "_after_fork_in_child", "_restore_message", "append_rows",
     "append_staged",
-    "cancel_delayed", "check_rows", "check_staged", "compaction_abandon", "compaction_end", "compaction_next",
-    "compaction_plan", "compaction_preview", "compaction_publish", "compaction_read", "compaction_report",
-    "compaction_restore", "compaction_run", "compaction_run_step", "compaction_split", "copy_store",
+    "cancel_delayed", "check_rows", "check_staged", "compaction_end", "compaction_read", "compaction_report",
+    "compaction_restore", "compaction_run", "compaction_run_step", "copy_store",
     "decode_records", "delay_counts", "delete_namespace", "delete_topic", "groups", "info", "is_held",
     "is_reserved", "key_hashes", "message_ids", "namespaces", "offset_history", "pending_transactions",
     "pop_record", "quotas", "rebuild", "repair", "reschedule_delayed", "scan_copy", "scan_cuts", "scan_lines",

@@ -17,6 +17,7 @@
 //! | `job`, `tree`, `state`, `manifest` | a job's folder and record, the next folder, "has it moved?", what is known |
 //! | `source`, `fetch`, `digests`, `key_map`, `writer`, `control` | a task's input, its memory, its output, its reins |
 //! | `ranges` | the compaction of one huge queue by several workers |
+//! | `distributed` | a job whose steps run in other processes: its driver, and the bytes that pass between them |
 //! | `folder`, `cursor`, `reader`, `positions`, `geometry` | RocketMQ's files |
 //! | `restore` | lost files made anew from another store |
 //! | `checksums` | files against what is known of them, for `verify` |
@@ -29,9 +30,7 @@
 //! Source: `CompactionStore`, `CompactionLog`, `SparseConsumeQueue`; what is done better, and why, is
 //! in each module's text.
 
-pub(crate) mod append;
-pub(crate) mod files;
-pub mod job;
+mod distributed;
 mod ranges;
 pub(crate) mod read;
 pub mod restore;
@@ -41,10 +40,11 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use append::appender::{Feed, FeedInput};
-pub use append::uncompacted::{Lost, Untaken, UntakenSearch, beyond_the_log, dirty_topics, taken_up};
-pub use files::checksums::changed_files;
-pub use files::folder::{DataFile, FilePair, QueueFolder, open_listed};
+pub(crate) use append::appender::{Feed, FeedInput};
+pub(crate) use append::uncompacted::{Lost, Untaken, UntakenSearch, beyond_the_log, dirty_topics, taken_up};
+pub use distributed::{DistributedJob, EncodedStep, WeightedStep};
+pub(crate) use files::checksums::changed_files;
+pub(crate) use files::folder::{DataFile, FilePair, QueueFolder, open_listed};
 pub use files::geometry::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
 pub use files::manifest::ManifestCache;
 pub use job::control::Control;
@@ -65,8 +65,8 @@ pub use job::publish::publish_unswept;
 pub use job::publish::{publish, publish_locked, rehearse};
 pub use job::swap::finish as finish_exchange;
 pub use job::task::run_task;
-pub use job::writer::SparseTags;
-pub use ranges::{Next, Step, Strategy, expected_bytes, next, run_step, split};
+pub(crate) use job::writer::SparseTags;
+pub use ranges::Strategy;
 pub use read::reader::{CompactedQueue, CompactedRecords};
 pub use restore::{RestoreReport, RestoredQueue};
 pub use restore::{RestoreSource, Run, restore, restore_open};

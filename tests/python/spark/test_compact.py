@@ -149,7 +149,7 @@ def test_a_job_that_always_fails_changes_nothing(
     fed = hashes(path / "compaction")
     real = _compact._run
 
-    def without_token(session: Any, jobs: list[_compact._Job], *others: Any) -> None:
+    def without_token(session: Any, jobs: list[_native.CompactionJob], *others: Any) -> None:
         Path(jobs[0].dir, "nonce").unlink()
         real(session, jobs, *others)
 
@@ -286,16 +286,15 @@ def test_results_that_were_tampered_with_are_refused(
 ) -> None:
     path, _ = made
     fed = hashes(path / "compaction")
-    real = _compact._run
+    real = _rounds.Rounds.run
 
-    def lying(session: Any, jobs: list[_compact._Job], *others: Any) -> None:
-        real(session, jobs, *others)
-        results = [json.loads(result) for result in jobs[0].results]
+    def lying(self: _rounds.Rounds, calls: list[_rounds.Call]) -> list[bytes]:
+        results = [json.loads(answer) for answer in real(self, calls)]
         results[0]["pairs"][0]["log"]["crc"] ^= 1
         results[1]["staging"] = "../../../elsewhere"
-        jobs[0].results = [json.dumps(result) for result in results]
+        return [json.dumps(result).encode() for result in results]
 
-    monkeypatch.setattr(_compact, "_run", lying)
+    monkeypatch.setattr(_rounds.Rounds, "run", lying)
     report = mqstore.spark.compact(spark, path, **SIZES)
     assert len(report.skipped) == 2
     now = hashes(path / "compaction")
@@ -324,7 +323,7 @@ def test_what_cannot_be_compacted_is_said(spark: Any, made: tuple[Path, Contents
 def test_an_executor_without_the_package_says_what_to_do(spark: Any, tmp_path: Path) -> None:
     from pyspark import cloudpickle
 
-    function = _tasks.tasks([("/nowhere", "[]")], 1, 0, False, _tasks.Home("1", "none"))
+    function = _tasks.tasks([("/nowhere", "compact", ())], 1, 0, False, _tasks.Home("1", "none"))
     pickled = tmp_path / "function"
     pickled.write_bytes(cloudpickle.dumps(function))
     code = (

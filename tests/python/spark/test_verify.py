@@ -34,7 +34,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     seen: list[list[str]] = []
     real = _rounds.Rounds.run
 
-    def run(self: _rounds.Rounds, calls: list[_rounds.Call]) -> list[Any]:
+    def run(self: _rounds.Rounds, calls: list[_rounds.Call]) -> list[bytes]:
         if calls:
             seen.append([call.name for call in calls])
         return real(self, calls)

@@ -16,8 +16,7 @@ from mqstore.spark._jobs.rounds import Call, Rounds, parallelism
 from mqstore.spark._session import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Unpack
+    from collections.abc import Callable, Iterable
 
     from pyspark.sql import SparkSession
 
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 
 Strategy: TypeAlias = Literal["auto", "partition", "ranged"]
 """How many tasks work on one queue."""
-
-_SHARES = {"scan": 0.45, "decide": 0.1, "copy": 0.45}
-"""What each round of a queue that several tasks work on is worth of the whole."""
 
 
 @overload
@@ -113,37 +109,31 @@ def compact(
         raise ValueError(msg)
     if strategy not in get_args(Strategy):
         raise InvalidOptionError("strategy", f"must be one of {', '.join(get_args(Strategy))}, not {strategy!r}")
-    dry_run, progress = options.pop("dry_run", False), options.pop("progress", None)
-    request = options_json(job_id=job_id, **options)
-    jobs: list[_Job] = []
+    options = options_json(
+        tombstone_retention=tombstone_retention,
+        memory_size=memory_size,
+        job_id=job_id,
+        force=force,
+        keyless=keyless,
+        confirm_keys=confirm_keys,
+        log_file_bytes=log_file_size,
+        queue_file_bytes=queue_file_size,
+    )
+    jobs: list[_native.CompactionJob] = []
     try:
         for home in homes:
-            jobs.append(_Job(home, _native.compaction_plan(home, chosen, request)))  # noqa: PERF401 - so far it got
+            jobs.append(_native.CompactionJob(home, chosen, options))  # noqa: PERF401 - so far it got
         _run(spark, jobs, strategy, max_tasks, progress)
-        reports = {job.home: _published(job, dry_run) for job in jobs}
+        reports = {home: _published(job, dry_run) for home, job in zip(homes, jobs, strict=True)}
     except BaseException:
         for job in jobs:
-            _native.compaction_abandon(job.home, job.id)
+            job.abandon()
         raise
     return reports[homes[0]] if one else reports
 
 
-class _Job:
-    """The job of one store."""
-
-    def __init__(self, home: str, plan: str) -> None:
-        values = json.loads(plan)
-        self.home = home
-        self.plan = plan
-        self.id: str = values["job_id"]
-        self.tasks = [json.dumps(task) for task in values["tasks"]]
-        self.dir = os.path.join(home, "mqstore", "jobs", self.id)  # noqa: PTH118
-        self.results: list[str] = []
-
-
-def _published(job: _Job, dry_run: bool) -> CompactionReport:
-    report = _native.compaction_publish(job.home, job.plan, f"[{','.join(job.results)}]", dry_run)
-    return CompactionReport._from_dict(json.loads(report))
+def _published(job: _native.CompactionJob, dry_run: bool) -> CompactionReport:
+    return CompactionReport._from_dict(json.loads(job.publish(dry_run)))
 
 
 def job_details(path: StorePath, job_id: str) -> dict[str, Any] | None:
@@ -158,42 +148,25 @@ def job_details(path: StorePath, job_id: str) -> dict[str, Any] | None:
 
 def _run(
     spark: SparkSession,
-    jobs: list[_Job],
+    jobs: list[_native.CompactionJob],
     strategy: Strategy,
     max_tasks: int | None,
     progress: Callable[[Progress], object] | None,
 ) -> None:
-    """Runs the tasks of all jobs on the executors, in as many rounds as they take; their results go to their jobs."""
+    """Runs the steps of all jobs on the executors, in as many rounds as they take."""
     parts = max_tasks or parallelism(spark)
-    queues = []
-    for job in jobs:
-        for task in job.tasks:
-            steps, size = _native.compaction_split(task, strategy, parts)
-            # Each record is read twice.
-            queues.append((job, steps, 2 * size))
-    rounds = Rounds(spark, progress, sum(size for _, _, size in queues), max_tasks)
-    while queues:
-        calls = [call for job, steps, size in queues for call in _calls(job, steps, size)]
+    steps = [job.start(strategy, parts) for job in jobs]
+    rounds = Rounds(spark, progress, sum(job.total_bytes for job in jobs), max_tasks)
+    while any(steps):
+        calls = [
+            Call("compact", (step,), job.dir, weight)
+            for job, own in zip(jobs, steps, strict=True)
+            for weight, step in own
+        ]
         try:
             answers = iter(rounds.run(calls))
         except MQStoreError as error:
             msg = f"compaction job {', '.join(dict.fromkeys(job.id for job in jobs))} was not published: {error}"
             raise MQStoreError(msg) from error
-        following = []
-        for job, own, size in queues:
-            result, further = _native.compaction_next(own, list(islice(answers, len(own))))
-            if result is None:
-                following.append((job, further, size))
-            else:
-                job.results.append(result)
-        queues = following
+        steps = [job.next(list(islice(answers, len(own)))) for job, own in zip(jobs, steps, strict=True)]
     rounds.finish()
-
-
-def _calls(job: _Job, steps: list[str], size: int) -> Iterator[Call]:
-    """The steps of a round for a queue, for which so many bytes are read in all."""
-    for step in steps:
-        share = _SHARES.get(json.loads(step).get("step"), 1.0)
-        weight = int(size * share / len(steps))
-        # A task for the whole queue reads all, the round of a scan or a copy each record once.
-        yield Call("compact", [step, weight if share == 1.0 else size // 2 // len(steps)], job.dir, weight)

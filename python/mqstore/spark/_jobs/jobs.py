@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from mqstore._admin.export import sync_folder
 from mqstore._paths import home_of
 from mqstore._reports import ExportReport, RebuildReport
-from mqstore.spark._jobs.folders import absolute, homes, job_folders, log_of
-from mqstore.spark._jobs.rounds import Call, Rounds
+from mqstore.spark._folders import absolute, homes, job_folders, log_of
+from mqstore.spark._rounds import Call, Rounds, plain
 from mqstore.spark._session import require
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def rebuild(
     with job_folders([None if progress is None else home for home in stores]) as folders:
         rounds = Rounds(spark, progress, None if None in folders else sum(logs))
         calls = zip(stores, folders, logs, strict=True)
-        found = rounds.run([Call("rebuild", [home, dry_run], folder, size) for home, folder, size in calls])
+        found = rounds.run([Call("rebuild", (home, dry_run), folder, size) for home, folder, size in calls])
         rounds.finish()
-    reports = ({**each, "skipped": tuple(each["skipped"])} for each in found)
+    reports = ({**each, "skipped": tuple(each["skipped"])} for each in map(plain, found))
     return {home: RebuildReport(**each) for home, each in zip(stores, reports, strict=True)}
 
 
@@ -117,12 +117,12 @@ def export(
     attempts.mkdir()
     try:
         calls = [
-            Call("export", [reader.options, part.plain(), str(staging), number, format], str(attempts), _size(part))
+            Call("export", (reader.options, part.plain(), str(staging), number, format), str(attempts), _size(part))
             for number, part in enumerate(parts)
         ]
         walked = all(part.way == "log" for part in parts)
         rounds = Rounds(spark, progress, sum(call.weight for call in calls) if walked else None)
-        found = rounds.run(calls)
+        found = [plain(answer) for answer in rounds.run(calls)]
         rounds.finish()
         shutil.rmtree(attempts)
         kept = {each["file"] for each in found}

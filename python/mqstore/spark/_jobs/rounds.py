@@ -28,11 +28,17 @@ def parallelism(spark: SparkSession) -> int:
     return _CONNECT_PARALLELISM if context is None else context.defaultParallelism
 
 
+def plain(answer: bytes) -> Any:
+    """The report in an answer."""
+    return json.loads(answer)
+
+
 class Call(NamedTuple):
     """A call of `work`."""
 
     name: str
-    arguments: list[Any]
+    arguments: tuple[Any, ...]
+    """Plain values and bytes: an executor may not know the classes of this package."""
     job: str | None = None
     """The folder of its job."""
     weight: int = 0
@@ -55,8 +61,8 @@ class Rounds:
         self._max_tasks = max_tasks
         self._number = 0
 
-    def run(self, calls: Sequence[Call]) -> list[Any]:
-        """Makes these calls, each in a task of its own or a few in one; what they answer, in order.
+    def run(self, calls: Sequence[Call]) -> list[bytes]:
+        """Makes these calls, each in a task of its own or a few in one; returns their answers, in order.
 
         Raises:
             MQStoreError: one failed for good, and said why.
@@ -64,17 +70,17 @@ class Rounds:
         if not calls:
             return []
         width = min(len(calls), self._max_tasks or len(calls))
-        texts = [(call.job, json.dumps([call.name, call.arguments])) for call in calls]
+        plain = [(call.job, call.name, call.arguments) for call in calls]
         home = Home(_native.__version__, archive_name())
-        function = tasks(texts, width, self._number, self._meter is not None, home)
+        function = tasks(plain, width, self._number, self._meter is not None, home)
         if self._meter is not None:
             self._meter.begin(self._number, width, [call.weight for call in calls], [call.job for call in calls])
         look = None if self._meter is None else self._meter.look
-        rows = run(self._spark, function, width, "number bigint, answer string", look)
+        rows = run(self._spark, function, width, "number bigint, answer binary", look)
         if self._meter is not None:
             self._meter.end()
         self._number += 1
-        by_number = {row.number: json.loads(row.answer) for row in rows}
+        by_number = {row.number: bytes(row.answer) for row in rows}
         return [by_number[number] for number in range(len(calls))]
 
     def finish(self) -> None:

@@ -26,13 +26,13 @@ class Home(NamedTuple):
 
 
 def tasks(
-    calls: Sequence[tuple[str | None, str]], width: int, round_number: int, tells: bool, home: Home
+    calls: Sequence[tuple[str | None, str, tuple[Any, ...]]], width: int, round_number: int, tells: bool, home: Home
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """The function for ``mapInArrow`` over ``spark.range(0, width, 1, width)``.
 
     Args:
-        calls: what to do, each as :func:`mqstore.spark._jobs.work.call` takes it, and before it the folder of its job,
-            in which each attempt has one of its own: ``task-<round>-<number>-...``.
+        calls: for each call the folder of its job, in which each attempt has one of its own
+            (``task-<round>-<number>-...``), and the verb and arguments for :func:`mqstore.spark._work.call`.
         width: how many partitions there are; partition n makes the calls n, n + width, ...
         round_number: the round of the job.
         tells: whether attempts tell how far they are.
@@ -73,19 +73,19 @@ def tasks(
         for batch in batches:
             for partition in batch.column(0).to_pylist():
                 for at in range(partition, len(calls), width):
-                    job, call = calls[at]
+                    job, verb, arguments = calls[at]
                     # No two attempts ever share a name, whoever starts them.
                     own = f"{context.stageId()}-{context.attemptNumber()}-{context.taskAttemptId()}"
                     name = f"task-{round_number}-{at}-{own}-{secrets.token_hex(8)}"
                     attempt = None if job is None else os.path.join(job, name)  # noqa: PTH118
                     try:
-                        answers.append(work.call(call, attempt, tells))
+                        answers.append(_work.call(verb, arguments, attempt, tells))
                     except (MQStoreError, OSError) as error:
                         msg = f"{mark}{type(error).__name__}: {error}{work.hint(error)}"
                         raise RuntimeError(msg) from None
                     numbers.append(at)
         yield pa.RecordBatch.from_pydict(
-            {"number": pa.array(numbers, pa.int64()), "answer": pa.array(answers, pa.string())}
+            {"number": pa.array(numbers, pa.int64()), "answer": pa.array(answers, pa.binary())}
         )
 
     return run

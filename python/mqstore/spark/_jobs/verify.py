@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args
 
+from mqstore import _native
 from mqstore._reports import VerifyReport
 from mqstore.errors import InvalidOptionError
-from mqstore.spark._jobs.compact import Strategy
-from mqstore.spark._jobs.folders import absolute, homes, job_folders, log_of
-from mqstore.spark._jobs.rounds import Call, Rounds, parallelism
+from mqstore.spark._compact import Strategy
+from mqstore.spark._folders import absolute, homes, job_folders, log_of
+from mqstore.spark._rounds import Call, Rounds, parallelism, plain
 from mqstore.spark._session import require
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def verify(
             _Store(home, size, folder, shares and folder is not None)
             for home, (size, _), folder, shares in zip(stores, logs, folders, shared, strict=True)
         ]
-        _plan(rounds, found, [max_tasks or parallelism(spark), _STRETCH_BYTES, least])
+        _plan(rounds, found, (max_tasks or parallelism(spark), _STRETCH_BYTES, least))
         _walk(rounds, found)
         _assemble(rounds, found)
         rounds.finish()
@@ -97,20 +98,20 @@ class _Store:
         self.size = size
         self.folder = folder
         self.shared = shared
-        self.plan = ""
-        self.steps: list[tuple[str, int]] = []
-        self.answers: list[str] = []
+        self.plan = b""
+        self.steps: list[tuple[int, bytes]] = []
+        self.answers: list[bytes] = []
         self.report: dict[str, Any] = {}
 
 
-def _plan(rounds: Rounds, stores: list[_Store], cut: list[int | None]) -> None:
+def _plan(rounds: Rounds, stores: list[_Store], cut: tuple[int, int, int | None]) -> None:
     """Shares out the stores that are to be, where that can be done."""
     shared = [store for store in stores if store.shared]
-    calls = [Call("verify_plan", [store.home, cut, store.folder], store.folder) for store in shared]
+    calls = [Call("verify_plan", (store.home, cut, store.folder), store.folder) for store in shared]
     for store, planned in zip(shared, rounds.run(calls), strict=True):
-        store.shared = planned is not None
-        if planned is not None:
-            store.plan, store.steps = planned["plan"], planned["steps"]
+        store.shared = bool(planned)
+        if planned:
+            store.plan, store.steps = planned, _native.verify_steps(planned)
 
 
 def _walk(rounds: Rounds, stores: list[_Store]) -> None:
@@ -118,25 +119,25 @@ def _walk(rounds: Rounds, stores: list[_Store]) -> None:
     calls = []
     for store in stores:
         if not store.shared:
-            calls.append(Call("verify", [store.home], store.folder, store.size))
+            calls.append(Call("verify", (store.home,), store.folder, store.size))
             continue
-        total = sum(size for _, size in store.steps)
-        for step, size in store.steps:
-            calls.append(Call("verify_step", [step], store.folder, store.size * size // max(1, total)))
+        total = sum(weight for weight, _ in store.steps)
+        for weight, step in store.steps:
+            calls.append(Call("verify_step", (step,), store.folder, store.size * weight // max(1, total)))
     answers = iter(rounds.run(calls))
     for store in stores:
         if store.shared:
             store.answers = list(islice(answers, len(store.steps)))
         else:
-            store.report = next(answers)
+            store.report = plain(next(answers))
 
 
 def _assemble(rounds: Rounds, stores: list[_Store]) -> None:
     """Puts together what was found of the stores that are shared."""
     shared = [store for store in stores if store.shared]
-    calls = [Call("verify_assemble", [store.plan, store.answers], store.folder) for store in shared]
+    calls = [Call("verify_assemble", (store.plan, store.answers), store.folder) for store in shared]
     for store, report in zip(shared, rounds.run(calls), strict=True):
-        store.report = report
+        store.report = plain(report)
 
 
 verify.__module__ = "mqstore.spark"

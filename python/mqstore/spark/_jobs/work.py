@@ -1,7 +1,7 @@
 """What the tasks of the jobs do; runs on the executors.
 
-Each verb takes the folder of its attempt, if the job has a folder, whom to tell how far it is, and plain values; it
-answers with plain values.
+Each verb takes the folder of its attempt, if the job has a folder, the function to tell its progress to, and its own
+arguments; it answers with bytes: those of the native code, which nothing here reads, or a report as JSON.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _LOCK_WAIT_SECONDS = 60.0
 _MAKES_ITS_FOLDER = ("compact", "verify_plan", "verify_step")
 
 
-def call(text: str, attempt: str | None, tells: bool) -> str:
-    """What a verb answers, as JSON.
+def call(name: str, arguments: tuple[Any, ...], attempt: str | None, tells: bool) -> bytes:
+    """Returns the answer of a verb.
 
     Args:
-        text: the verb and its arguments, as JSON.
+        name: the verb.
+        arguments: its arguments.
         attempt: the folder of this attempt.
         tells: whether it tells how far it is.
     """
-    name, arguments = json.loads(text)
     teller = None
     if tells and attempt is not None:
         teller = Teller(attempt)
         if name not in _MAKES_ITS_FOLDER:
             with suppress(OSError):
                 Path(attempt).mkdir()
-    answer = _VERBS[name](attempt, teller, *arguments)
+    answer: bytes = _VERBS[name](attempt, teller, *arguments)
     if teller is not None:
         teller.finish()
-    return json.dumps(answer)
+    return answer
 
 
 def hint(error: Exception) -> str:
@@ -56,56 +56,56 @@ def hint(error: Exception) -> str:
     return f"; {SAME_PATH}" if is_place else ""
 
 
-def compact(attempt: str, tell: Tell | None, step: str, total: int) -> str:
-    """Does a step of a compaction, which reads so many bytes."""
-    progress = None if tell is None else lambda done, _: tell(done, total)
-    return _native.compaction_run_step(step, attempt, progress)
+def compact(attempt: str, tell: Tell | None, step: bytes) -> bytes:
+    """Runs a step of a compaction."""
+    return _native.compaction_run_step(step, attempt, tell)
 
 
-def verify(_attempt: str | None, tell: Tell | None, path: str) -> dict[str, Any]:
+def verify(_attempt: str | None, tell: Tell | None, path: str) -> bytes:
     """Checks a store."""
-    return _native.verify(path, tell)
+    return _plain(_native.verify(path, tell))
 
 
-def verify_plan(
-    attempt: str, _tell: Tell | None, path: str, cut: tuple[int, int, int], job: str
-) -> dict[str, Any] | None:
-    """Shares the check of a store out; None where its log cannot be cut."""
-    parts, stretch, least = cut
-    plan = _native.verify_plan(path, (parts, stretch, least), job, attempt)
-    return None if plan is None else {"plan": plan, "steps": _native.verify_steps(plan)}
+def verify_plan(attempt: str, _tell: Tell | None, path: str, cut: tuple[int, int, int], job: str) -> bytes:
+    """Plans the check of a store by several tasks; empty if its log cannot be cut."""
+    return _native.verify_plan(path, cut, job, attempt) or b""
 
 
-def verify_step(attempt: str, tell: Tell | None, step: str) -> str:
-    """Does a step of a check."""
+def verify_step(attempt: str, tell: Tell | None, step: bytes) -> bytes:
+    """Runs a step of a check."""
     return _native.verify_run_step(step, attempt, tell)
 
 
-def verify_assemble(_attempt: str, tell: Tell | None, plan: str, answers: list[str]) -> dict[str, Any]:
+def verify_assemble(_attempt: str, tell: Tell | None, plan: bytes, answers: list[bytes]) -> bytes:
     """Puts a check together."""
-    return _native.verify_assemble(plan, answers, tell)
+    return _plain(_native.verify_assemble(plan, answers, tell))
 
 
-def rebuild(_attempt: str | None, tell: Tell | None, path: str, dry_run: bool) -> dict[str, Any]:
+def rebuild(_attempt: str | None, tell: Tell | None, path: str, dry_run: bool) -> bytes:
     """Rebuilds a store's derived files; a second attempt waits for the first, and makes the same files again."""
 
     def progress(now: Progress) -> None:
         if tell is not None:
             tell(now.done, now.total)
 
-    return once_unlocked(
-        lambda: mqstore.rebuild(path, dry_run=dry_run, progress=progress).to_dict(), _LOCK_WAIT_SECONDS
+    return _plain(
+        once_unlocked(lambda: mqstore.rebuild(path, dry_run=dry_run, progress=progress).to_dict(), _LOCK_WAIT_SECONDS)
     )
 
 
 def export(
-    _attempt: str, tell: Tell | None, options: dict[str, Any], part: list[Any], folder: str, number: int, kind: str
-) -> dict[str, Any]:
+    _attempt: str,
+    tell: Tell | None,
+    options: dict[str, Any],
+    part: tuple[Any, ...],
+    folder: str,
+    number: int,
+    kind: str,
+) -> bytes:
     """Writes a part of a read to a file of its own; its name, rows and bytes."""
     home = Path(folder)
     path = home / f"{number:05d}-{secrets.token_hex(8)}.{kind}"
-    part[1] = [tuple(each) for each in part[1]]
-    batches = rows(options, tuple(part), tell)
+    batches = rows(options, part, tell)
     first = next(batches)
     count = 0
     with column_file(kind, path, first.schema) as write:
@@ -113,7 +113,12 @@ def export(
             write(batch)
             count += batch.num_rows
     sync_folder(home)
-    return {"file": path.name, "rows": count, "bytes": path.stat().st_size}
+    return _plain({"file": path.name, "rows": count, "bytes": path.stat().st_size})
+
+
+def _plain(report: dict[str, Any]) -> bytes:
+    """A report for `mqstore.spark._rounds.plain`."""
+    return json.dumps(report).encode()
 
 
 _VERBS: dict[str, Callable[..., Any]] = {

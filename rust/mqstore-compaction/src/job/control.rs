@@ -29,12 +29,19 @@ pub struct Control {
     read_bytes: AtomicU64,
     records: AtomicU64,
     total_records: AtomicU64,
+    /// Bytes to read, where the caller has said so; otherwise 0.
+    total_bytes: u64,
 }
 
 impl Control {
     /// Lets all tasks together read and write at most so many bytes a second; 0 is no limit.
     pub fn with_bytes_per_second(bytes_per_second: u64) -> Self {
         Self { bytes_per_second: AtomicU64::new(bytes_per_second), ..Self::default() }
+    }
+
+    /// Lets [`Control::progress`] tell this total, and not an estimate of its own.
+    pub fn with_total_bytes(total_bytes: u64) -> Self {
+        Self { total_bytes, ..Self::default() }
     }
 
     /// From now on tasks end with [`StoreError::Closed`] within a few hundred records.
@@ -50,7 +57,7 @@ impl Control {
         let total = u128::from(done_bytes) * u128::from(self.total_records.load(Ordering::Relaxed));
         let total_bytes =
             u64::try_from(total.checked_div(u128::from(records)).unwrap_or(0)).unwrap_or(u64::MAX);
-        Progress { done_bytes, total_bytes: total_bytes.max(done_bytes) }
+        Progress { done_bytes, total_bytes: total_bytes.max(self.total_bytes).max(done_bytes) }
     }
 
     /// How many times tasks are going to look at a record.

@@ -1,4 +1,4 @@
-//! What the steps of a compaction hand to each other, as plain values and as JSON.
+//! What the steps of a compaction hand to each other, as plain values; tasks and results also as JSON.
 //!
 //! ```text
 //! plan()     -> CompactionPlan { QueueTask, QueueTask, ... }     driver
@@ -14,14 +14,14 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::json::{Document, encode, malformed};
+use super::json::{Document, encode};
 use super::options::Keyless;
 use crate::files::folder::check_names;
 use crate::files::geometry::CompactionGeometry;
 use mqstore_base::error::StoreError;
 
 /// What a driver has decided to do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompactionPlan {
     /// Names the job; publishing the same job twice does nothing the second time.
     pub job_id: String,
@@ -215,14 +215,6 @@ pub struct CompactionReport {
     pub queues: Vec<Value>,
 }
 
-impl Document for CompactionPlan {
-    const WHAT: &'static str = "compaction plan";
-
-    fn validate(&self) -> Result<(), StoreError> {
-        self.tasks.iter().try_for_each(QueueTask::validate)
-    }
-}
-
 impl Document for QueueTask {
     const WHAT: &'static str = "compaction task";
 
@@ -240,16 +232,6 @@ impl Document for TaskResult {
 }
 
 impl TaskResult {
-    /// Decodes a JSON list of results.
-    ///
-    /// # Errors
-    /// As [`Document::from_json`].
-    pub fn list_from_json(text: &str) -> Result<Vec<Self>, StoreError> {
-        let results: Vec<Value> =
-            serde_json::from_str(text).map_err(|error| malformed(Self::WHAT, &error.to_string()))?;
-        results.iter().map(|result| Self::from_json(result.to_string())).collect()
-    }
-
     /// The result of an attempt that has not done anything yet.
     pub(crate) fn begun(task: &QueueTask, staging: &str, worker: Worker) -> Self {
         Self {

@@ -11,7 +11,7 @@ use mqstore_base::error::StoreError;
 /// What one worker does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "lowercase")]
-pub enum Step {
+pub(crate) enum Step {
     /// The whole queue; see [`crate::run_task`].
     Whole(QueueTask),
     /// A stretch of it is read, and its keys shared out.
@@ -24,7 +24,7 @@ pub enum Step {
 
 /// What follows a round of steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// Another round.
     Steps(Vec<Step>),
     /// The result of the queue.
@@ -44,7 +44,7 @@ pub(super) struct Plan {
 
 /// See [`Step::Scan`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Scan {
+pub(crate) struct Scan {
     pub(super) plan: Plan,
     pub(super) stretch: Stretch,
 }
@@ -61,7 +61,7 @@ pub(super) struct Piece {
 
 /// See [`Step::Decide`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decide {
+pub(crate) struct Decide {
     pub(super) plan: Plan,
     pub(super) share: u32,
     pub(super) pieces: Vec<Piece>,
@@ -69,7 +69,7 @@ pub struct Decide {
 
 /// See [`Step::Copy`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Copy {
+pub(crate) struct Copy {
     pub(super) plan: Plan,
     pub(super) stretch: Stretch,
     /// The records of the stretch, those of them that have a key, and the keyed records before it.
@@ -99,7 +99,7 @@ impl Plan {
 
 impl Step {
     /// The compaction of the queue that it is a part of.
-    pub fn task(&self) -> &QueueTask {
+    pub(crate) fn task(&self) -> &QueueTask {
         match self {
             Self::Whole(task) => task,
             Self::Scan(Scan { plan, .. })

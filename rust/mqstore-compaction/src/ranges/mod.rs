@@ -27,8 +27,9 @@ mod split;
 
 use std::path::Path;
 
-pub use documents::{Next, Step};
-pub use split::{Strategy, expected_bytes, split};
+pub(crate) use documents::{Next, Step};
+pub use split::Strategy;
+pub(crate) use split::{expected_bytes, split};
 
 use super::job::control::Control;
 use super::job::documents::{QueueTask, TaskResult, Worker};
@@ -44,7 +45,7 @@ use mqstore_format::offset_file_name;
 ///
 /// # Errors
 /// As [`super::run_task`].
-pub fn run_step(
+pub(crate) fn run_step(
     files: &StoreFiles,
     step: &Step,
     staging: &Path,
@@ -72,7 +73,7 @@ pub fn run_step(
 ///
 /// # Errors
 /// [`StoreError::InvalidOption`] for answers that are not those of the steps, and I/O errors.
-pub fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -> Result<Next, StoreError> {
+pub(crate) fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -> Result<Next, StoreError> {
     let matches = steps.len() == answers.len()
         && steps.iter().zip(answers).all(|(step, answer)| step.task().is_of(answer));
     let done = |result| Next::Done(Box::new(result));

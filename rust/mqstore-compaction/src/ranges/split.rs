@@ -59,7 +59,7 @@ impl Strategy {
 ///
 /// # Errors
 /// I/O errors.
-pub fn split(
+pub(crate) fn split(
     files: &StoreFiles,
     task: &QueueTask,
     strategy: Strategy,
@@ -93,7 +93,7 @@ pub fn split(
 ///
 /// # Errors
 /// I/O errors.
-pub fn expected_bytes(files: &StoreFiles, task: &QueueTask) -> Result<u64, StoreError> {
+pub(crate) fn expected_bytes(files: &StoreFiles, task: &QueueTask) -> Result<u64, StoreError> {
     let sum = |parts: &[Block]| parts.iter().map(|block| block.bytes).fold(0, u64::saturating_add);
     if let Some(blocks) = blocks(files, task, 2)? {
         return Ok(sum(&blocks));

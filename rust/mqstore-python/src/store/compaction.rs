@@ -1,19 +1,16 @@
-//! Compaction jobs: the three steps, and a whole job in this process.
+//! Compaction jobs: in this process, and driven for workers in other processes.
 //!
-//! Plans, tasks, results and reports travel as JSON texts, because they go through other processes on
-//! their way. A job that was planned here and is not yet over keeps its lock in [`RUNNING`], so that
-//! no other driver sweeps its folder; `compaction_publish` and `compaction_abandon` end it.
+//! Steps and answers are bytes of the core, which Python carries between processes and does not read; reports are JSON.
 
-use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mqstore_base::error::StoreError;
 use mqstore_base::files::StoreFiles;
 use mqstore_compaction::{
-    CompactedQueue, CompactionOptions, CompactionPlan, Control, Document, Job, Next, QueueTask, Step,
-    Strategy, TaskResult, Worker, compact, expected_bytes, next, preview, published_report, rehearse,
-    run_step, split,
+    CompactedQueue, CompactionOptions, Control, DistributedJob, EncodedStep, Strategy, WeightedStep, Worker,
+    compact, published_report,
 };
 use mqstore_compaction::{plan, publish};
 use mqstore_engine::{Store, restore_compaction};
@@ -23,9 +20,6 @@ use pyo3::types::PyBytes;
 
 use crate::runtime::{SLICE, Shared, clock, detached};
 use crate::store::NativeStore;
-
-/// Jobs that this process drives, by store and id.
-static RUNNING: Mutex<Option<HashMap<(PathBuf, String), Job>>> = Mutex::new(None);
 
 /// A compacted record: queue offset, KEYS, body as stored, the whole record.
 type Record<'py> = (i64, Option<String>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
@@ -38,13 +32,8 @@ pub(crate) type StoreRequest = (Option<Vec<String>>, String, usize, u64, Option<
 
 /// Adds the functions of this file to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(compaction_plan, module)?)?;
-    module.add_function(wrap_pyfunction!(compaction_preview, module)?)?;
-    module.add_function(wrap_pyfunction!(compaction_split, module)?)?;
+    module.add_class::<CompactionJob>()?;
     module.add_function(wrap_pyfunction!(compaction_run_step, module)?)?;
-    module.add_function(wrap_pyfunction!(compaction_next, module)?)?;
-    module.add_function(wrap_pyfunction!(compaction_publish, module)?)?;
-    module.add_function(wrap_pyfunction!(compaction_abandon, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_report, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_run, module)?)?;
     module.add_function(wrap_pyfunction!(compaction_restore, module)?)?;
@@ -57,140 +46,104 @@ fn files_at(path: &Path) -> StoreFiles {
     StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), path)
 }
 
-fn take_job(path: &Path, job_id: &str) -> Option<Job> {
-    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-    running.as_mut()?.remove(&(path.to_path_buf(), job_id.to_owned()))
+/// A job whose steps run in other processes; see [`DistributedJob`].
+#[pyclass(frozen, module = "mqstore._mqstore")]
+struct CompactionJob(Mutex<DistributedJob>);
+
+/// A step and its weight.
+type Steps<'py> = Vec<(u64, Bound<'py, PyBytes>)>;
+
+#[pymethods]
+impl CompactionJob {
+    /// Plans a job for the store at `path` and starts it; `topics` of `None` stands for all compaction topics, `options`
+    /// is a JSON object.
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, topics: Option<Vec<String>>, options: &str) -> PyResult<Self> {
+        detached(py, || {
+            let options = CompactionOptions::from_json(options)?;
+            Ok(Self(Mutex::new(DistributedJob::begin(files_at(&path), topics.as_deref(), &options)?)))
+        })
+    }
+
+    #[getter]
+    fn id(&self) -> String {
+        self.job().id().to_owned()
+    }
+
+    #[getter]
+    fn dir(&self) -> OsString {
+        self.job().dir().into_os_string()
+    }
+
+    #[getter]
+    fn total_bytes(&self) -> u64 {
+        self.job().total_bytes()
+    }
+
+    /// Returns the first round of steps for about `parts` workers; `strategy` is `auto`, `partition` or `ranged`.
+    fn start<'py>(&self, py: Python<'py>, strategy: &str, parts: u32) -> PyResult<Steps<'py>> {
+        let steps = detached(py, || self.job().start(Strategy::from_name(strategy)?, parts))?;
+        Ok(steps_to_py(py, &steps))
+    }
+
+    /// Takes the answers of a round in the order of its steps; returns the next round, empty after the last one.
+    fn next<'py>(&self, py: Python<'py>, answers: Vec<Vec<u8>>) -> PyResult<Steps<'py>> {
+        let steps = detached(py, || self.job().next(&answers))?;
+        Ok(steps_to_py(py, &steps))
+    }
+
+    /// Publishes the job, or only checks it with `dry_run`; returns the report as JSON.
+    fn publish(&self, py: Python<'_>, dry_run: bool) -> PyResult<String> {
+        detached(py, || {
+            let mut job = self.job();
+            let report = if dry_run { job.rehearse() } else { job.publish() };
+            report?.to_json()
+        })
+    }
+
+    /// Ends a job that will not be published; does nothing to one that is over.
+    fn abandon(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || self.job().abandon())
+    }
 }
 
-fn keep_job(path: &Path, job: Job) {
-    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-    running.get_or_insert_default().insert((path.to_path_buf(), job.id().to_owned()), job);
+impl CompactionJob {
+    fn job(&self) -> MutexGuard<'_, DistributedJob> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Plans a job for the store at `path` and starts it; the plan as JSON.
-///
-/// `topics` of `None` stands for all compaction topics; `options` is a JSON object.
-#[pyfunction]
-#[pyo3(signature = (path, topics, options))]
-fn compaction_plan(
-    py: Python<'_>,
-    path: PathBuf,
-    topics: Option<Vec<String>>,
-    options: &str,
-) -> PyResult<String> {
-    detached(py, || {
-        let options = CompactionOptions::from_json(options)?;
-        let planned = plan(&files_at(&path), topics.as_deref(), &options)?;
-        let text = planned.plan.to_json()?;
-        if let Some(job) = planned.job {
-            keep_job(&path, job);
-        }
-        Ok(text)
-    })
+fn steps_to_py<'py>(py: Python<'py>, steps: &[WeightedStep]) -> Steps<'py> {
+    steps.iter().map(|step| (step.weight, PyBytes::new(py, &step.bytes))).collect()
 }
 
-/// What `compaction_plan` would plan; changes nothing.
-#[pyfunction]
-#[pyo3(signature = (path, topics, options))]
-fn compaction_preview(
-    py: Python<'_>,
-    path: PathBuf,
-    topics: Option<Vec<String>>,
-    options: &str,
-) -> PyResult<String> {
-    detached(py, || {
-        let options = CompactionOptions::from_json(options)?;
-        preview(&files_at(&path), topics.as_deref(), &options)?.to_json()
-    })
-}
-
-/// The first round of steps, as JSON, that do a task of a plan, with about `parts` workers; `strategy` is `auto`,
-/// `partition` or `ranged`. And the bytes of the queue's records, about.
-#[pyfunction]
-#[pyo3(signature = (task, strategy, parts))]
-fn compaction_split(py: Python<'_>, task: &str, strategy: &str, parts: u32) -> PyResult<(Vec<String>, u64)> {
-    detached(py, || {
-        let task = QueueTask::from_json(task)?;
-        let files = files_at(&task.root);
-        let steps = texts(&split(&files, &task, Strategy::from_name(strategy)?, parts)?)?;
-        Ok((steps, expected_bytes(&files, &task)?))
-    })
-}
-
-fn texts(steps: &[Step]) -> Result<Vec<String>, StoreError> {
-    steps.iter().map(Step::to_json).collect()
-}
-
-/// Runs one step in the folder `staging`; the answer as JSON. `progress` is called with the bytes that were read, and
-/// with the same again; an error that it raises ends the step.
+/// Runs one step in the folder `staging`; returns the answer. `progress` is called with the bytes that were read, and
+/// the bytes to read; an error that it raises ends the step.
 #[pyfunction]
 #[pyo3(signature = (step, staging, progress))]
-fn compaction_run_step(
-    py: Python<'_>,
-    step: &str,
+fn compaction_run_step<'py>(
+    py: Python<'py>,
+    step: &[u8],
     staging: PathBuf,
     progress: Option<Py<PyAny>>,
-) -> PyResult<String> {
+) -> PyResult<Bound<'py, PyBytes>> {
     let module: String = py.import("mqstore._mqstore")?.getattr("__file__")?.extract()?;
-    let step = detached(py, || Step::from_json(step))?;
-    let root = step.task().root.clone();
+    let step = detached(py, || EncodedStep::decode(step))?;
+    let (root, total_bytes) = (step.root().to_path_buf(), step.reads_bytes());
     let files = files_at(&root);
     let work = move |control: &Control| {
         let environment = files.vfs.environment();
         let worker = Worker { pid: environment.pid, host: environment.hostname, module };
-        run_step(&files, &step, &staging, worker, control)?.to_json()
+        step.run(&files, &staging, worker, control)
     };
-    match progress {
-        None => detached(py, || work(&Control::default())),
-        Some(progress) => drive(py, &root, 0, Some(&progress), move |control| work(control)),
-    }
-}
-
-/// What follows a round of steps and their answers: the result of the task as JSON, or the steps of the next round.
-#[pyfunction]
-#[pyo3(signature = (steps, answers))]
-fn compaction_next(
-    py: Python<'_>,
-    steps: Vec<String>,
-    answers: Vec<String>,
-) -> PyResult<(Option<String>, Vec<String>)> {
-    detached(py, || {
-        let steps = steps.iter().map(|step| Step::from_json(step)).collect::<Result<Vec<_>, _>>()?;
-        let answers =
-            answers.iter().map(|answer| TaskResult::from_json(answer)).collect::<Result<Vec<_>, _>>()?;
-        let root = steps.first().map(|step| step.task().root.clone()).unwrap_or_default();
-        Ok(match next(&files_at(&root), &steps, &answers)? {
-            Next::Steps(steps) => (None, texts(&steps)?),
-            Next::Done(result) => (Some(result.to_json()?), Vec::new()),
-        })
-    })
-}
-
-/// Publishes a job: `plan` as planned, `results` a JSON list of what its tasks returned; the report as
-/// JSON. `dry_run`: it is checked and thrown away.
-#[pyfunction]
-#[pyo3(signature = (path, plan, results, dry_run))]
-fn compaction_publish(
-    py: Python<'_>,
-    path: PathBuf,
-    plan: &str,
-    results: &str,
-    dry_run: bool,
-) -> PyResult<String> {
-    detached(py, || {
-        let plan = CompactionPlan::from_json(plan)?;
-        let results = TaskResult::list_from_json(results)?;
-        let (files, job) = (files_at(&path), take_job(&path, &plan.job_id));
-        let publish = if dry_run { rehearse } else { publish };
-        publish(&files, job, &plan, &results)?.to_json()
-    })
-}
-
-/// Ends a job that this process planned and will not publish; an unknown one is none of its business.
-#[pyfunction]
-#[pyo3(signature = (path, job_id))]
-fn compaction_abandon(py: Python<'_>, path: PathBuf, job_id: &str) -> PyResult<()> {
-    detached(py, || take_job(&path, job_id).map_or(Ok(()), |job| job.abandon(&files_at(&path))))
+    let answer = match progress {
+        None => detached(py, || work(&Control::default()))?,
+        Some(progress) => {
+            let control = Control::with_total_bytes(total_bytes);
+            drive(py, &root, control, Some(&progress), move |control| work(control))?
+        }
+    };
+    Ok(PyBytes::new(py, &answer))
 }
 
 /// The report of a published job as JSON; `None` when it was not published.
@@ -219,7 +172,7 @@ fn compaction_run(
     let work = move |control: &Arc<Control>| {
         compact(&files, topics.as_deref(), &options, threads, control)?.to_json()
     };
-    drive(py, &path, bytes_per_second, progress.as_ref(), work)
+    drive(py, &path, Control::with_bytes_per_second(bytes_per_second), progress.as_ref(), work)
 }
 
 /// Lost compaction files made anew from the open store `source`; the report as JSON.
@@ -240,7 +193,7 @@ fn compaction_restore(
             restore_compaction(&files, open(&source)?, topics.as_deref(), &options, threads, control)?;
         report.to_json()
     };
-    drive(py, &path, bytes_per_second, progress.as_ref(), work)
+    drive(py, &path, Control::with_bytes_per_second(bytes_per_second), progress.as_ref(), work)
 }
 
 /// The store, unless it was closed.
@@ -268,18 +221,18 @@ pub(crate) fn compact_store(
             }
         }
     };
-    drive(py, &path, bytes_per_second, progress, work)
+    drive(py, &path, Control::with_bytes_per_second(bytes_per_second), progress, work)
 }
 
 /// Runs `work` in a thread of its own; a signal, or an error of `progress`, ends it.
-fn drive(
+fn drive<T: Send + 'static>(
     py: Python<'_>,
     path: &Path,
-    bytes_per_second: u64,
+    control: Control,
     progress: Option<&Py<PyAny>>,
-    work: impl FnOnce(&Arc<Control>) -> Result<String, StoreError> + Send + 'static,
-) -> PyResult<String> {
-    let control = Arc::new(Control::with_bytes_per_second(bytes_per_second));
+    work: impl FnOnce(&Arc<Control>) -> Result<T, StoreError> + Send + 'static,
+) -> PyResult<T> {
+    let control = Arc::new(control);
     let shared = Arc::clone(&control);
     let run = move || work(&shared);
     let thread = detached(py, || {

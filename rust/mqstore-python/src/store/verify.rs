@@ -1,17 +1,18 @@
 //! The check of a store, in this process or shared out among several.
 //!
-//! Plans, steps and answers travel as JSON texts, because they go through other processes on their way.
+//! Plans, steps and answers are bytes of the core, which Python carries between processes and does not read.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mqstore_base::error::StoreError;
 use mqstore_base::files::StoreFiles;
 use mqstore_base::options::StoreOptions;
 use mqstore_compaction::Document;
 use mqstore_inspect::distributed::{Answer, Cut, Plan, Step, assemble, log_bytes, plan, run_step};
 use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::runtime::detached;
 use crate::store::admin::{problem, watched};
@@ -52,7 +53,7 @@ fn verify_log_bytes(py: Python<'_>, path: PathBuf) -> PyResult<(u64, bool)> {
     detached(py, || log_bytes(&files_at(&path)))
 }
 
-/// How the check of the store at `path` is shared out, as JSON; `None` for one that one process should look at.
+/// Plans the check of the store at `path` by several workers; `None` for one that one process should check.
 /// `cut` says how many workers there are, the bytes of a stretch, and the bytes above which a log is cut; `job` is the
 /// folder of the job, `attempt` the one that this call makes in it.
 #[pyfunction]
@@ -62,50 +63,52 @@ fn verify_plan(
     cut: (u32, u64, u64),
     job: PathBuf,
     attempt: PathBuf,
-) -> PyResult<Option<String>> {
+) -> PyResult<Option<Bound<'_, PyBytes>>> {
     let (parts, stretch_bytes, from_bytes) = cut;
     let cut = Cut { parts, stretch_bytes, from_bytes };
-    detached(py, || {
+    let planned = detached(py, || {
         let planned = plan(&files_at(&path), &of_a_worker(), cut, &job, &attempt)?;
         planned.map(|plan| plan.to_json()).transpose()
-    })
+    })?;
+    Ok(planned.map(|plan| PyBytes::new(py, plan.as_bytes())))
 }
 
-/// The steps of a plan, as JSON, and the bytes that each reads, about.
+/// Returns the steps of a plan, each after the bytes that it reads, estimated.
 #[pyfunction]
-fn verify_steps(py: Python<'_>, plan: &str) -> PyResult<Vec<(String, u64)>> {
-    detached(py, || {
+fn verify_steps<'py>(py: Python<'py>, plan: &[u8]) -> PyResult<Vec<(u64, Bound<'py, PyBytes>)>> {
+    let steps = detached(py, || {
         let steps = Plan::from_json(plan)?.steps();
-        steps.iter().map(|step| Ok((step.to_json()?, step.bytes()))).collect()
-    })
+        steps.iter().map(|step| Ok((step.bytes(), step.to_json()?))).collect::<Result<Vec<_>, StoreError>>()
+    })?;
+    Ok(steps.iter().map(|(bytes, step)| (*bytes, PyBytes::new(py, step.as_bytes()))).collect())
 }
 
-/// Does one step in the folder `attempt`, which it makes; the answer as JSON.
+/// Runs one step in the folder `attempt`, which it makes; returns the answer.
 #[pyfunction]
-fn verify_run_step(
-    py: Python<'_>,
-    step: &str,
+fn verify_run_step<'py>(
+    py: Python<'py>,
+    step: &[u8],
     attempt: PathBuf,
     progress: Option<Py<PyAny>>,
-) -> PyResult<String> {
+) -> PyResult<Bound<'py, PyBytes>> {
     let step = detached(py, || Step::from_json(step))?;
-    watched(py, progress.as_ref(), |watch| {
+    let answer = watched(py, progress.as_ref(), |watch| {
         run_step(&files_at(step.root()), &of_a_worker(), &step, &attempt, watch)?.to_json()
-    })
+    })?;
+    Ok(PyBytes::new(py, answer.as_bytes()))
 }
 
 /// The report of a check that was shared out: a plan, and the answers of its steps in their order.
 #[pyfunction]
 fn verify_assemble<'py>(
     py: Python<'py>,
-    plan: &str,
-    answers: Vec<String>,
+    plan: &[u8],
+    answers: Vec<Vec<u8>>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let plan = detached(py, || Plan::from_json(plan))?;
     let report = watched(py, progress.as_ref(), |watch| {
-        let answers =
-            answers.iter().map(|answer| Answer::from_json(answer)).collect::<Result<Vec<_>, _>>()?;
+        let answers = answers.iter().map(Answer::from_json).collect::<Result<Vec<_>, _>>()?;
         assemble(&files_at(plan.root()), &of_a_worker(), &plan, &answers, watch)
     })?;
     report_dict(py, &report)

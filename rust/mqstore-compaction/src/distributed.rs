@@ -1,0 +1,360 @@
+//! A compaction whose steps run in other processes.
+//!
+//! Owns [`DistributedJob`], the driver's side of such a job, and the encoding of the steps and answers that pass between
+//! the driver and its workers. Steps and answers are opaque bytes to whatever carries them:
+//!
+//! ```text
+//! DistributedJob::begin   plans and locks the job               driver
+//!   start, next           answers -> the steps of the next round
+//! EncodedStep::run        a step -> its answer                  worker
+//!   publish, rehearse     checks all results, exchanges folders driver
+//! ```
+//!
+//! Across a crash of the driver: the job's lock goes with its process, and another driver may begin a job of the same
+//! name; see `job`. Workers may run a step any number of times: every attempt has a folder of its own, and the job takes
+//! one answer for each step.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::job::control::Control;
+use super::job::documents::{CompactionPlan, CompactionReport, TaskResult, Worker};
+use super::job::job::{Job, job_dir};
+use super::job::json::{Document, malformed};
+use super::job::options::CompactionOptions;
+use super::job::plan::{Planned, plan};
+use super::job::publish::{publish, rehearse};
+use super::ranges::{Next, Step, Strategy, expected_bytes, next, run_step, split};
+use mqstore_base::error::StoreError;
+use mqstore_base::files::StoreFiles;
+
+/// A step for a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightedStep {
+    /// What the step is worth of [`DistributedJob::total_bytes`], in bytes.
+    pub weight: u64,
+    /// The step for [`EncodedStep::decode`].
+    pub bytes: Vec<u8>,
+}
+
+/// A step as a worker gets it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct EncodedStep {
+    /// Bytes of records that the step reads, estimated.
+    reads_bytes: u64,
+    step: Step,
+}
+
+impl Document for EncodedStep {
+    const WHAT: &'static str = "compaction step";
+
+    fn validate(&self) -> Result<(), StoreError> {
+        self.step.validate()
+    }
+}
+
+impl EncodedStep {
+    /// Decodes a step of [`DistributedJob`].
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidOption`] that says what is missing or wrong.
+    pub fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
+        Self::from_json(bytes)
+    }
+
+    /// The store's root.
+    pub fn root(&self) -> &Path {
+        &self.step.task().root
+    }
+
+    /// Bytes of records that the step reads, estimated.
+    pub fn reads_bytes(&self) -> u64 {
+        self.reads_bytes
+    }
+
+    /// Runs the step in the folder `staging`, which must be in the job's folder and must not exist yet; returns the
+    /// answer for [`DistributedJob::next`].
+    ///
+    /// # Errors
+    /// As [`super::run_task`].
+    pub fn run(
+        &self,
+        files: &StoreFiles,
+        staging: &Path,
+        worker: Worker,
+        control: &Control,
+    ) -> Result<Vec<u8>, StoreError> {
+        Ok(run_step(files, &self.step, staging, worker, control)?.to_json()?.into_bytes())
+    }
+}
+
+/// A queue of which a round of steps is out.
+#[derive(Debug)]
+struct QueueRound {
+    steps: Vec<Step>,
+    /// Bytes of the queue's records, estimated.
+    bytes: u64,
+}
+
+/// The driver's side of a job whose steps run elsewhere.
+#[derive(Debug)]
+pub struct DistributedJob {
+    files: StoreFiles,
+    plan: CompactionPlan,
+    /// The locked job, until it is published or abandoned.
+    job: Option<Job>,
+    /// The queues of the present round.
+    rounds: Vec<QueueRound>,
+    results: Vec<TaskResult>,
+    total_bytes: u64,
+}
+
+impl DistributedJob {
+    /// Plans the compaction of `topics` (`None`: all compaction topics) and starts the job.
+    ///
+    /// # Errors
+    /// As [`super::job::plan`].
+    pub fn begin(
+        files: StoreFiles,
+        topics: Option<&[String]>,
+        options: &CompactionOptions,
+    ) -> Result<Self, StoreError> {
+        let Planned { plan, job } = plan(&files, topics, options)?;
+        Ok(Self { files, plan, job, rounds: Vec::new(), results: Vec::new(), total_bytes: 0 })
+    }
+
+    /// The job's id.
+    pub fn id(&self) -> &str {
+        &self.plan.job_id
+    }
+
+    /// The job's folder, in which each attempt of a step makes its own.
+    pub fn dir(&self) -> PathBuf {
+        job_dir(&self.files, self.id())
+    }
+
+    /// Bytes that the steps of all rounds read, estimated; known after [`DistributedJob::start`].
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// Returns the steps of the first round, for about `parts` workers; none when the job was published before.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn start(&mut self, strategy: Strategy, parts: u32) -> Result<Vec<WeightedStep>, StoreError> {
+        self.results.clear();
+        self.rounds.clear();
+        for task in &self.plan.tasks {
+            let steps = split(&self.files, task, strategy, parts)?;
+            self.rounds.push(QueueRound { steps, bytes: expected_bytes(&self.files, task)? });
+        }
+        let bytes = self.rounds.iter().map(|round| round.bytes.saturating_mul(2));
+        self.total_bytes = bytes.fold(0, u64::saturating_add);
+        self.steps()
+    }
+
+    /// Takes the answers of a round in the order of its steps; returns the steps of the next round, none after the last.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidOption`] for answers that are not those of the steps, and I/O errors.
+    pub fn next(&mut self, answers: &[impl AsRef<[u8]>]) -> Result<Vec<WeightedStep>, StoreError> {
+        let expected: usize = self.rounds.iter().map(|round| round.steps.len()).sum();
+        if answers.len() != expected {
+            let reason = format!("{} answers are not those of {expected} steps", answers.len());
+            return Err(malformed("answers", &reason));
+        }
+        let mut answers = answers.iter();
+        let mut following = Vec::new();
+        for round in std::mem::take(&mut self.rounds) {
+            let own: Vec<TaskResult> = answers
+                .by_ref()
+                .take(round.steps.len())
+                .map(TaskResult::from_json)
+                .collect::<Result<_, _>>()?;
+            match next(&self.files, &round.steps, &own)? {
+                Next::Steps(steps) => following.push(QueueRound { steps, ..round }),
+                Next::Done(result) => self.results.push(*result),
+            }
+        }
+        self.rounds = following;
+        self.steps()
+    }
+
+    /// Publishes the results of all queues; the job is over, also after an error.
+    ///
+    /// # Errors
+    /// As [`super::job::publish`].
+    pub fn publish(&mut self) -> Result<CompactionReport, StoreError> {
+        let job = self.take()?;
+        publish(&self.files, job, &self.plan, &self.results)
+    }
+
+    /// Returns what [`DistributedJob::publish`] would report, after all its checks; nothing is published, and the job is
+    /// over.
+    ///
+    /// # Errors
+    /// As [`super::rehearse`].
+    pub fn rehearse(&mut self) -> Result<CompactionReport, StoreError> {
+        let job = self.take()?;
+        rehearse(&self.files, job, &self.plan, &self.results)
+    }
+
+    /// Ends a job that will not be published; does nothing to one that is over.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn abandon(&mut self) -> Result<(), StoreError> {
+        self.job.take().map_or(Ok(()), |job| job.abandon(&self.files))
+    }
+
+    /// The locked job; `None` for one that was published before this driver planned it.
+    fn take(&mut self) -> Result<Option<Job>, StoreError> {
+        let job = self.job.take();
+        if job.is_some() || self.plan.published.is_some() {
+            return Ok(job);
+        }
+        Err(StoreError::Busy { reason: format!("job {} is over; begin another one", self.id()) })
+    }
+
+    fn steps(&self) -> Result<Vec<WeightedStep>, StoreError> {
+        let mut steps = Vec::new();
+        for round in &self.rounds {
+            let count = round.steps.len() as u64;
+            for step in &round.steps {
+                let (weight, reads_bytes) = weigh(step, round.bytes, count);
+                let encoded = EncodedStep { reads_bytes, step: step.clone() };
+                steps.push(WeightedStep { weight, bytes: encoded.to_json()?.into_bytes() });
+            }
+        }
+        Ok(steps)
+    }
+}
+
+/// The weight of one of `count` steps of a queue with so many bytes, and the bytes that the step reads.
+fn weigh(step: &Step, queue_bytes: u64, count: u64) -> (u64, u64) {
+    let count = count.max(1);
+    // A compaction reads each record twice; the rounds of a queue that several workers compact share that.
+    let percent = match step {
+        Step::Whole(_) => 100,
+        Step::Scan(_) | Step::Copy(_) => 45,
+        Step::Decide(_) => 10,
+    };
+    let both = u128::from(queue_bytes) * 2;
+    let weight = u64::try_from(both * percent / 100 / u128::from(count)).unwrap_or(u64::MAX);
+    let reads = if matches!(step, Step::Whole(_)) { weight } else { queue_bytes / count };
+    (weight, reads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Sent, TestStore, compacted, small};
+
+    const TOPIC: &str = "ctopic";
+
+    fn store() -> TestStore {
+        let mut store = TestStore::new(&[TOPIC]);
+        for queue in 0..2 {
+            for at in 0..60 {
+                let key = format!("k{}", at % 20);
+                store.append(TOPIC, queue, Sent::new(&key, "value"));
+            }
+        }
+        store
+    }
+
+    fn begin(store: &TestStore, id: &str) -> DistributedJob {
+        let options = CompactionOptions { job_id: Some(id.to_owned()), ..small() };
+        DistributedJob::begin(store.files.clone(), None, &options).unwrap()
+    }
+
+    /// The answers of a round, each step run twice.
+    fn answers(
+        store: &TestStore,
+        job: &DistributedJob,
+        steps: &[WeightedStep],
+        round: usize,
+    ) -> Vec<Vec<u8>> {
+        let run = |(number, step): (usize, &WeightedStep)| {
+            let step = EncodedStep::decode(&step.bytes).unwrap();
+            assert_eq!(step.root(), store.files.root);
+            let attempt = |time: usize| {
+                let staging = job.dir().join(format!("task-{round}-{number}-{time}"));
+                step.run(&store.files, &staging, Worker::default(), &Control::default()).unwrap()
+            };
+            let answer = attempt(0);
+            attempt(1);
+            answer
+        };
+        steps.iter().enumerate().map(run).collect()
+    }
+
+    #[test]
+    fn a_job_is_driven_by_opaque_steps() {
+        for (strategy, rounds) in [(Strategy::Partition, 1), (Strategy::Ranged, 3)] {
+            let store = store();
+            let mut job = begin(&store, "j");
+            let (mut steps, mut round, mut weights) = (job.start(strategy, 3).unwrap(), 0, 0);
+            while !steps.is_empty() {
+                weights += steps.iter().map(|step| step.weight).sum::<u64>();
+                let answers = answers(&store, &job, &steps, round);
+                steps = job.next(&answers).unwrap();
+                round += 1;
+            }
+            assert_eq!(round, rounds);
+            assert!(weights > job.total_bytes() * 9 / 10 && weights <= job.total_bytes());
+            let report = job.publish().unwrap();
+            assert_eq!((report.queues.len(), report.skipped.len()), (2, 0));
+            for queue in 0..2 {
+                assert_eq!(compacted(&store.files, TOPIC, queue), store.dictionary(TOPIC, queue));
+            }
+            // The job is over; another one of its name has nothing to do.
+            assert!(matches!(job.publish(), Err(StoreError::Busy { .. })));
+            job.abandon().unwrap();
+            let mut again = begin(&store, "j");
+            assert!(again.start(strategy, 3).unwrap().is_empty());
+            assert_eq!(again.publish().unwrap(), report);
+        }
+    }
+
+    #[test]
+    fn answers_that_cannot_be_are_refused() {
+        let store = store();
+        let mut job = begin(&store, "j");
+        let steps = job.start(Strategy::Partition, 2).unwrap();
+        let mut answers = answers(&store, &job, &steps, 0);
+        assert!(matches!(job.next(&answers[..1]), Err(StoreError::InvalidOption { option: "answers", .. })));
+        answers.swap(0, 1);
+        assert!(matches!(job.next(&answers), Err(StoreError::InvalidOption { option: "answers", .. })));
+        job.start(Strategy::Partition, 2).unwrap();
+        assert!(matches!(job.next(&[b"{}", b"{}"]), Err(StoreError::InvalidOption { .. })));
+        let dir = job.dir();
+        job.abandon().unwrap();
+        assert!(store.files.vfs.stat(&dir).is_err());
+        for step in [&b""[..], b"{", b"[]", &[0xff], br#"{"version":2}"#] {
+            assert!(matches!(EncodedStep::decode(step), Err(StoreError::InvalidOption { .. })));
+        }
+    }
+
+    #[test]
+    fn a_driver_that_is_gone_leaves_its_name_to_another_one() {
+        let store = store();
+        let mut job = begin(&store, "j");
+        let steps = job.start(Strategy::Partition, 2).unwrap();
+        let options = CompactionOptions { job_id: Some("j".to_owned()), ..small() };
+        let rival = DistributedJob::begin(store.files.clone(), None, &options);
+        assert!(matches!(rival, Err(StoreError::Busy { .. })));
+        drop(job);
+        let mut job = begin(&store, "j");
+        // A late step of the first driver's job finds another token.
+        let late = EncodedStep::decode(&steps[0].bytes).unwrap();
+        let staging = job.dir().join("task-0-0-late");
+        assert!(late.run(&store.files, &staging, Worker::default(), &Control::default()).is_err());
+        let steps = job.start(Strategy::Partition, 2).unwrap();
+        let answers = answers(&store, &job, &steps, 0);
+        assert!(job.next(&answers).unwrap().is_empty());
+        assert_eq!(job.rehearse().unwrap().queues.len(), 2);
+    }
+}

@@ -30,7 +30,10 @@
 //! Source: `CompactionStore`, `CompactionLog`, `SparseConsumeQueue`; what is done better, and why, is
 //! in each module's text.
 
+pub(crate) mod append;
 mod distributed;
+pub(crate) mod files;
+pub mod job;
 mod ranges;
 pub(crate) mod read;
 pub mod restore;
@@ -40,11 +43,11 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use append::appender::{Feed, FeedInput};
-pub(crate) use append::uncompacted::{Lost, Untaken, UntakenSearch, beyond_the_log, dirty_topics, taken_up};
+pub use append::appender::{Feed, FeedInput};
+pub use append::uncompacted::{Lost, Untaken, UntakenSearch, beyond_the_log, dirty_topics, taken_up};
 pub use distributed::{DistributedJob, EncodedStep, WeightedStep};
-pub(crate) use files::checksums::changed_files;
-pub(crate) use files::folder::{DataFile, FilePair, QueueFolder, open_listed};
+pub use files::checksums::changed_files;
+pub use files::folder::{DataFile, FilePair, QueueFolder, open_listed};
 pub use files::geometry::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
 pub use files::manifest::ManifestCache;
 pub use job::control::Control;
@@ -65,7 +68,7 @@ pub use job::publish::publish_unswept;
 pub use job::publish::{publish, publish_locked, rehearse};
 pub use job::swap::finish as finish_exchange;
 pub use job::task::run_task;
-pub(crate) use job::writer::SparseTags;
+pub use job::writer::SparseTags;
 pub use ranges::Strategy;
 pub use read::reader::{CompactedQueue, CompactedRecords};
 pub use restore::{RestoreReport, RestoredQueue};

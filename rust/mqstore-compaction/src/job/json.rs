@@ -74,7 +74,7 @@ pub(crate) fn encode(what: &'static str, value: &impl Serialize) -> Result<Strin
 }
 
 /// A document that cannot be used.
-pub fn malformed(what: &'static str, reason: &str) -> StoreError {
+pub(crate) fn malformed(what: &'static str, reason: &str) -> StoreError {
     StoreError::InvalidOption { option: what, reason: reason.to_owned() }
 }
 

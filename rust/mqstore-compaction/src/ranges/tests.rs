@@ -9,6 +9,7 @@ use super::*;
 use crate::job::job::job_dir;
 use crate::testing::{Sent, TestStore, compact_now, compacted, small};
 use crate::{CompactionOptions, Document, Keyless, Planned};
+use crate::{plan, publish};
 
 const TOPIC: &str = "ctopic";
 

@@ -24,6 +24,8 @@ WAITING = {"test_broker", "test_groups", "test_ownership", "test_pop", "test_tim
 """The files whose scenarios mostly wait for brokers."""
 ALONE = WAITING | {"test_beside"}
 """The files whose tests start their own JVMs."""
+NEWEST_ONLY = WAITING | {"test_damage", "test_spark_compacts_what_rocketmq_wrote"}
+"""The files and tests that take long and hardly depend on the version: outside the soak the newest is enough."""
 
 PASSED = pytest.StashKey[bool]()
 TALLIES: pytest.StashKey[Tallies] = pytest.StashKey()
@@ -56,10 +58,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the scenarios that wait to the soak, except for the newest version."""
+    """Leave what takes long to the soak, except for the newest version."""
     if os.environ.get("MQSTORE_SOAK"):
         return
-    dropped = [item for item in items if _stem(item.nodeid) in WAITING and _version(item.nodeid) != VERSIONS[-1]]
+    dropped = [
+        item
+        for item in items
+        if {_stem(item.nodeid), item.name.partition("[")[0]} & NEWEST_ONLY and _version(item.nodeid) != VERSIONS[-1]
+    ]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::verify::verify::Bounds;
+use crate::verify::checks::Bounds;
 use mqstore_compaction::Document;
 use mqstore_log::index::EntryPlace;
 

@@ -12,7 +12,6 @@ use mqstore_compaction::{
     CompactedQueue, CompactionOptions, Control, DistributedJob, EncodedStep, Strategy, WeightedStep, Worker,
     compact, published_report,
 };
-use mqstore_compaction::{plan, publish};
 use mqstore_engine::{Store, restore_compaction};
 use mqstore_io::{Clock, OsVfs, SystemClock};
 use pyo3::prelude::*;

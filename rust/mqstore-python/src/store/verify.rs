@@ -9,6 +9,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::files::StoreFiles;
 use mqstore_base::options::StoreOptions;
 use mqstore_compaction::Document;
+use mqstore_inspect::VerifyReport;
 use mqstore_inspect::distributed::{Answer, Cut, Plan, Step, assemble, log_bytes, plan, run_step};
 use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;

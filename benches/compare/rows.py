@@ -173,21 +173,6 @@ def _threads(name: str, body_bytes: int, messages: int, two: float) -> Row:
     )
 
 
-def _put_lock() -> Row:
-    """Kinds of put lock with as many threads as the machine has cores, and with more."""
-    return Row(
-        "put-lock",
-        "append 1 KiB, async, kinds of put lock, bursts of 24,000",
-        {"messages": 480_000, "burst": 24_000, "pause_ms": 250, "warm_up": 20_000, "settle_ms": 3_000, "queues": 8},
-        tuple(
-            ours(f"{kind}, {threads} thread{'s' * (threads > 1)}", threads=threads, options={"put_lock": kind})
-            for threads in (1, 2, 8)
-            for kind in ("adaptive", "spin", "mutex")
-        ),
-        (),
-    )
-
-
 def _rolling() -> Row:
     """Each call timed, in segments so small that one is begun every 100 ms or so."""
     small = {"segment_bytes": 128 << 20}
@@ -553,7 +538,6 @@ ROWS: tuple[Row, ...] = (
     _sustained("100b", 100, 2_500_000, 7),
     _threads("1k", 1024, 1_000_000, 1.2),
     _threads("4k", 4096, 400_000, 1.5),
-    _put_lock(),
     _rolling(),
     _sync("sync-1", "append 1 KiB, sync, one thread", 1, 4_000, (Ratio(OURS, LIMIT, 0.9),)),
     _sync(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mqstore._reports import ExpiredFile, StoreEvent
-    from mqstore.types import Durability, Duration, PutLock, Recovery, StorePath, Visibility
+    from mqstore.types import Durability, Duration, Recovery, StorePath, Visibility
 
 _INTEGERS = (
     "segment_size",
@@ -129,10 +129,6 @@ class StoreOptions:
     pool_size: int = 16 << 20
     """Bytes of memory that records pass through with `durability="sync"` and `"pooled"`: 64 KiB to
     16 GiB. RocketMQ: `transientStorePoolSize` times the size of a segment."""
-
-    put_lock: PutLock = "adaptive"
-    """How a thread waits for its turn to append: `"adaptive"` spins briefly and then sleeps, `"mutex"`
-    sleeps, `"spin"` tries until it succeeds. RocketMQ: `useReentrantLockWhenPutMessage`."""
 
     busy_after: Duration = 1.0
     """Time that one append may hold the lock before others fail with `StoreBusyError`: 1 ms to 1 h.
@@ -278,7 +274,7 @@ class StoreOptions:
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidOptionError(name, f"must be a bool, not {type(getattr(self, name)).__name__}")
-        for name in ("durability", "visibility", "put_lock", "recovery", "store_host"):
+        for name in ("durability", "visibility", "recovery", "store_host"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidOptionError(name, f"must be a str, not {type(getattr(self, name)).__name__}")
         for name in _DURATIONS:

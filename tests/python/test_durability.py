@@ -11,7 +11,7 @@ import pytest
 
 import mqstore
 from conftest import SMALL
-from mqstore.types import Durability, PutLock
+from mqstore.types import Durability
 
 MODES: tuple[Durability, ...] = ("sync", "async", "manual", "pooled")
 SLOW = 3600.0
@@ -125,12 +125,9 @@ def test_syncs_without_a_tick(tmp_path: Path) -> None:
         assert store.wait("t", 0, 0, timeout=10)
 
 
-@pytest.mark.parametrize("lock", ["adaptive", "mutex", "spin"])
 @pytest.mark.parametrize("mode", MODES)
-def test_threads(tmp_path: Path, mode: Durability, lock: PutLock) -> None:
-    with mqstore.open(
-        tmp_path / "s", mode="create", options=SMALL, durability=mode, put_lock=lock, queue_wait_limit=60
-    ) as store:
+def test_threads(tmp_path: Path, mode: Durability) -> None:
+    with mqstore.open(tmp_path / "s", mode="create", options=SMALL, durability=mode, queue_wait_limit=60) as store:
 
         def write(thread: int) -> None:
             for number in range(50):
@@ -148,7 +145,7 @@ def test_threads(tmp_path: Path, mode: Durability, lock: PutLock) -> None:
 
 
 def test_options_that_do_not_fit(tmp_path: Path) -> None:
-    for name, value in (("visibility", "all"), ("put_lock", "none"), ("pool_size", 1), ("busy_after", 0)):
+    for name, value in (("visibility", "all"), ("pool_size", 1), ("busy_after", 0)):
         with pytest.raises(mqstore.InvalidOptionError, match=name):
             mqstore.open(tmp_path / "s", mode="create", options=SMALL, **{name: value})
     with pytest.raises(mqstore.InvalidOptionError, match="lock_memory"):

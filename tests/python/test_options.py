@@ -27,7 +27,6 @@ DEFAULTS = {
     "meta_interval": 0.1,
     "commit_interval": 0.2,
     "pool_size": 16 << 20,
-    "put_lock": "adaptive",
     "busy_after": 1.0,
     "queue_wait_limit": 0.2,
     "prewarm": True,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use mqstore_base::message::NewMessage;
-use mqstore_base::options::{Durability, PutLockKind, StoreOptions};
+use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_bench::group::Group;
 use mqstore_bench::machine::{mapped_file, place};
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, limit_step, message, properties, record, time_threads};
@@ -85,21 +85,17 @@ fn by_threads(criterion: &mut Criterion) {
                 })
             });
         });
-        for put_lock in [PutLockKind::Spin, PutLockKind::Mutex, PutLockKind::Adaptive] {
-            let name = format!("{put_lock:?}").to_lowercase();
-            group.bench_function(BenchmarkId::new(name, threads), |bencher| {
-                let options = StoreOptions { put_lock, durability: Durability::Async, ..alone() };
-                let bench = Bench::new(&options);
-                bench.store.create_topic("bench", threads as u32, &[]).unwrap();
-                bencher.iter_custom(|rounds| {
-                    time_threads(threads, rounds, |number| {
-                        let message =
-                            NewMessage { queue_id: Some(number as i32), ..message(&body, &properties) };
-                        bench.store.append(&message).unwrap();
-                    })
-                });
+        group.bench_function(BenchmarkId::new("async", threads), |bencher| {
+            let options = StoreOptions { durability: Durability::Async, ..alone() };
+            let bench = Bench::new(&options);
+            bench.store.create_topic("bench", threads as u32, &[]).unwrap();
+            bencher.iter_custom(|rounds| {
+                time_threads(threads, rounds, |number| {
+                    let message = NewMessage { queue_id: Some(number as i32), ..message(&body, &properties) };
+                    bench.store.append(&message).unwrap();
+                })
             });
-        }
+        });
     }
     group.finish();
 }

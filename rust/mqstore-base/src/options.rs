@@ -49,18 +49,6 @@ pub enum Durability {
     Pooled,
 }
 
-/// How a thread waits for the put lock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PutLockKind {
-    /// Tries until it succeeds; gives up its core now and then.
-    Spin,
-    /// Sleeps in the kernel.
-    Mutex,
-    /// Spins briefly, then sleeps.
-    #[default]
-    Adaptive,
-}
-
 /// What readers may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visibility {
@@ -117,9 +105,6 @@ pub struct StoreOptions {
     pub commit_interval_ms: u64,
     /// Bytes of the pool. Default 16 MiB, 64 KiB to 16 GiB. `transientStorePoolSize` × segment size.
     pub pool_bytes: u64,
-    /// How a thread waits for the put lock. Default [`PutLockKind::Adaptive`].
-    /// `useReentrantLockWhenPutMessage`.
-    pub put_lock: PutLockKind,
     /// Milliseconds that one append may hold the put lock before others fail. Default 1,000, 1 to
     /// 3,600,000. `osPageCacheBusyTimeOutMills`.
     pub busy_after_ms: u64,
@@ -231,7 +216,6 @@ impl Default for StoreOptions {
             meta_interval_ms: 100,
             commit_interval_ms: 200,
             pool_bytes: 16 << 20,
-            put_lock: PutLockKind::Adaptive,
             busy_after_ms: 1_000,
             queue_wait_limit_ms: 200,
             prewarm: true,

@@ -8,12 +8,11 @@
 use std::io;
 
 pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-pub use std::hint::spin_loop;
 pub use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 pub use std::sync::{Arc, OnceLock, Weak};
-pub use std::thread::{JoinHandle, yield_now};
+pub use std::thread::JoinHandle;
 
 /// A number that is only ever raised.
 pub trait Raise<T> {
@@ -136,9 +135,7 @@ pub fn map_with_helpers<T: Sync, R: Send, E: Send>(
 pub mod model {
     use std::time::Duration;
 
-    pub use loom::hint::spin_loop;
     pub use loom::sync::MutexGuard;
-    pub use loom::thread::yield_now;
 
     /// As `parking_lot::Mutex`.
     #[derive(Debug, Default)]
@@ -164,11 +161,6 @@ pub mod model {
         /// Waits for the lock, for as long as it takes.
         pub fn try_lock_for(&self, _limit: Duration) -> Option<MutexGuard<'_, T>> {
             Some(self.lock())
-        }
-
-        /// Whether somebody has the lock.
-        pub fn is_locked(&self) -> bool {
-            self.try_lock().is_none()
         }
     }
 

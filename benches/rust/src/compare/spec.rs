@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mqstore_base::options::PutLockKind;
 use mqstore_base::options::Visibility;
 use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_bench::PATIENCE_MS;
@@ -161,14 +160,6 @@ fn set(options: &mut StoreOptions, name: &str, value: &Value) -> Result<(), Fail
         "prewarm" => options.prewarm = flag()?,
         "compaction_feed" => options.compaction_feed = flag()?,
         "lock_memory" => options.lock_memory = flag()?,
-        "put_lock" => {
-            options.put_lock = match value.as_str() {
-                Some("adaptive") => PutLockKind::Adaptive,
-                Some("spin") => PutLockKind::Spin,
-                Some("mutex") => PutLockKind::Mutex,
-                _ => return Err(format!("put_lock is adaptive, spin or mutex, not {value}").into()),
-            }
-        }
         "visibility" => {
             options.visibility = match value.as_str() {
                 Some("appended") => Visibility::Appended,

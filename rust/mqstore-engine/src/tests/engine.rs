@@ -9,7 +9,7 @@ use mqstore_io::{Fault, MapAccess};
 use crate::testing::*;
 use mqstore_base::live_page::LivePage;
 use mqstore_base::options::Durability;
-use mqstore_base::options::{PutLockKind, Visibility};
+use mqstore_base::options::Visibility;
 use mqstore_log::commit_log::{AheadOptions, CommitLog, LogOptions, PutLimits, SegmentList};
 
 const MODES: [Durability; 4] = [Durability::Async, Durability::Sync, Durability::Manual, Durability::Pooled];
@@ -38,40 +38,32 @@ fn check_numbered(store: &Store, threads: u64, each: u64) {
 }
 
 #[test]
-fn many_threads_append_in_every_mode_with_every_lock() {
+fn many_threads_append_in_every_mode() {
     for durability in MODES {
-        for put_lock in [PutLockKind::Spin, PutLockKind::Mutex, PutLockKind::Adaptive] {
-            let world = World::real();
-            let options = StoreOptions {
-                durability,
-                put_lock,
-                pool_bytes: 64 << 10,
-                queue_wait_limit_ms: 60_000,
-                ..small()
-            };
-            let store = world.open(OpenMode::Create, &options).unwrap();
-            std::thread::scope(|scope| {
-                for thread in 0..4 {
-                    let store = &store;
-                    scope.spawn(move || {
-                        for number in 0..100 {
-                            let done = put(store, "orders", 0, &numbered(thread, number), "k");
-                            assert!(
-                                !done.durable
-                                    || store.stats().unwrap().durable_offset > done.commit_log_offset
-                            );
-                            assert!(done.durable || durability != Durability::Sync);
-                        }
-                    });
-                }
-            });
-            check_numbered(&store, 4, 100);
-            store.close().unwrap();
-            let store = world.open(OpenMode::ReadWrite, &options).unwrap();
-            check_numbered(&store, 4, 100);
-            store.close().unwrap();
-            verify_clean(&world, &options);
-        }
+        let world = World::real();
+        let options =
+            StoreOptions { durability, pool_bytes: 64 << 10, queue_wait_limit_ms: 60_000, ..small() };
+        let store = world.open(OpenMode::Create, &options).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let store = &store;
+                scope.spawn(move || {
+                    for number in 0..100 {
+                        let done = put(store, "orders", 0, &numbered(thread, number), "k");
+                        assert!(
+                            !done.durable || store.stats().unwrap().durable_offset > done.commit_log_offset
+                        );
+                        assert!(done.durable || durability != Durability::Sync);
+                    }
+                });
+            }
+        });
+        check_numbered(&store, 4, 100);
+        store.close().unwrap();
+        let store = world.open(OpenMode::ReadWrite, &options).unwrap();
+        check_numbered(&store, 4, 100);
+        store.close().unwrap();
+        verify_clean(&world, &options);
     }
 }
 
@@ -187,7 +179,7 @@ fn log(world: &World, pool_bytes: Option<u64>, ahead: AheadOptions) -> CommitLog
     let live = Arc::new(LivePage::create(&files, 1, false).unwrap());
     let (row, _) = SegmentList::load_row(&files, 1 << 20, MapAccess::ReadWrite).unwrap();
     let limits = PutLimits { busy_after_ms: 1_000, queue_wait_ms: 200 };
-    let options = LogOptions { pool_bytes, put_lock: PutLockKind::Adaptive, limits, ahead, max_bytes: None };
+    let options = LogOptions { pool_bytes, limits, ahead, max_bytes: None };
     CommitLog::open(&files, &options, row, mqstore_log::commit_log::SyncPoint::default(), live).unwrap()
 }
 

@@ -41,7 +41,7 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::files::StoreFiles;
 use mqstore_base::group_commit::GroupCommit;
 use mqstore_base::live_page::LivePage;
-use mqstore_base::options::{Durability, PutLockKind, StoreOptions};
+use mqstore_base::options::{Durability, StoreOptions};
 
 /// One encoded record on its way into the log.
 #[derive(Debug)]
@@ -87,9 +87,7 @@ pub struct SyncPoint {
 pub struct LogOptions {
     /// Bytes of the pool that records go through; `None` copies them to the mapped segment.
     pub pool_bytes: Option<u64>,
-    /// Who waits for the put lock, and how.
-    pub put_lock: PutLockKind,
-    /// How long.
+    /// How long appends wait for the put lock.
     pub limits: PutLimits,
     /// What is prepared ahead of the writer.
     pub ahead: AheadOptions,
@@ -112,7 +110,6 @@ impl LogOptions {
         let through_file = matches!(options.durability, Durability::Sync | Durability::Pooled);
         Self {
             pool_bytes: through_file.then_some(options.pool_bytes),
-            put_lock: options.put_lock,
             limits: PutLimits {
                 busy_after_ms: options.busy_after_ms,
                 queue_wait_ms: options.queue_wait_limit_ms,
@@ -236,7 +233,6 @@ impl CommitLog {
             row,
             front: Front {
                 put: PutLock::new(
-                    options.put_lock,
                     options.limits,
                     PutState {
                         shares: Shares::of(active.as_ref()),

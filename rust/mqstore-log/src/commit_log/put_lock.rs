@@ -1,13 +1,11 @@
-//! The lock that appends take in turn, in three kinds.
+//! The put lock: appends hold it in turn.
 //!
-//! It is held for the three things that need an order (queue offset, position, store time), which takes
+//! An append holds it for the three things that need an order (queue offset, position, store time), which takes
 //! some ten nanoseconds, and now and then for the change to the next segment.
 //!
-//! | kind | a waiter | good for |
-//! |---|---|---|
-//! | spin | tries again, gives up its core between tries | a core for each appender |
-//! | mutex | sleeps after a few tries | more threads than cores |
-//! | adaptive | spins a little, then sleeps; who waits long is served first | anything |
+//! A waiter spins briefly, then sleeps, and is served first after it has waited for long. This covers both cases
+//! for which RocketMQ offers a lock of its own: the spin lock for few threads, the reentrant lock for more threads
+//! than cores (`useReentrantLockWhenPutMessage`).
 //!
 //! Across threads: the holder's start is noted, so that others can tell a lock that is held for long (a
 //! page that waits for the disk) without waiting for it, and fail fast.
@@ -20,20 +18,12 @@ use std::time::Duration;
 
 use mqstore_io::Clock;
 #[cfg(not(loom))]
-use mqstore_io::sync::{AtomicI64, Mutex, MutexGuard, Ordering, spin_loop, yield_now};
+use mqstore_io::sync::{AtomicI64, Mutex, MutexGuard, Ordering};
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicI64, Ordering};
 #[cfg(loom)]
-use mqstore_io::sync::model::{Mutex, MutexGuard, spin_loop, yield_now};
-
-use mqstore_base::options::PutLockKind;
-
-/// Tries of the spinning kind before it yields its core.
-#[cfg(not(loom))]
-const SPINS: u32 = 64;
-#[cfg(loom)]
-const SPINS: u32 = 1;
+use mqstore_io::sync::model::{Mutex, MutexGuard};
 
 /// How long appends are ready to wait.
 #[derive(Clone, Copy, Debug)]
@@ -56,40 +46,23 @@ pub(super) enum PutBusy {
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct PutLock<T> {
-    kind: PutLockKind,
     limits: PutLimits,
     /// Epoch milliseconds at which the holder took it; 0 while it is free.
     held_since_ms: AtomicI64,
-    data: Lock<T>,
-}
-
-#[derive(Debug)]
-enum Lock<T> {
-    Std(std::sync::Mutex<T>),
-    Lot(Mutex<T>),
+    data: Mutex<T>,
 }
 
 /// The lock, held.
 #[derive(Debug)]
 pub(super) struct PutGuard<'a, T> {
     held_since_ms: &'a AtomicI64,
-    data: Guard<'a, T>,
-}
-
-#[derive(Debug)]
-enum Guard<'a, T> {
-    Std(std::sync::MutexGuard<'a, T>),
-    Lot(MutexGuard<'a, T>),
+    data: MutexGuard<'a, T>,
 }
 
 impl<T> PutLock<T> {
     /// A free lock around `data`.
-    pub(super) fn new(kind: PutLockKind, limits: PutLimits, data: T) -> Self {
-        let data = match kind {
-            PutLockKind::Mutex => Lock::Std(std::sync::Mutex::new(data)),
-            PutLockKind::Spin | PutLockKind::Adaptive => Lock::Lot(Mutex::new(data)),
-        };
-        Self { kind, limits, held_since_ms: AtomicI64::new(0), data }
+    pub(super) fn new(limits: PutLimits, data: T) -> Self {
+        Self { limits, held_since_ms: AtomicI64::new(0), data: Mutex::new(data) }
     }
 
     /// How long appends are ready to wait.
@@ -100,7 +73,7 @@ impl<T> PutLock<T> {
     /// Takes the lock for an append that came at `now_ms`, unless the store is too busy.
     #[inline]
     pub(super) fn lock(&self, now_ms: i64, clock: &dyn Clock) -> Result<PutGuard<'_, T>, PutBusy> {
-        let data = match self.try_lock() {
+        let data = match self.data.try_lock() {
             Some(data) => data,
             None => self.wait(now_ms, clock)?,
         };
@@ -110,11 +83,7 @@ impl<T> PutLock<T> {
 
     /// Takes the lock however long that lasts; for those who are not appends.
     pub(super) fn lock_patiently(&self) -> PutGuard<'_, T> {
-        let data = match &self.data {
-            Lock::Std(lock) => Guard::Std(lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner)),
-            Lock::Lot(lock) => Guard::Lot(lock.lock()),
-        };
-        PutGuard { held_since_ms: &self.held_since_ms, data }
+        PutGuard { held_since_ms: &self.held_since_ms, data: self.data.lock() }
     }
 
     /// For how many milliseconds the present holder has had it at `now_ms`; 0 when it is free.
@@ -125,57 +94,17 @@ impl<T> PutLock<T> {
         }
     }
 
-    fn try_lock(&self) -> Option<Guard<'_, T>> {
-        match &self.data {
-            Lock::Std(lock) => match lock.try_lock() {
-                Ok(guard) => Some(Guard::Std(guard)),
-                Err(std::sync::TryLockError::Poisoned(guard)) => Some(Guard::Std(guard.into_inner())),
-                Err(std::sync::TryLockError::WouldBlock) => None,
-            },
-            Lock::Lot(lock) => lock.try_lock().map(Guard::Lot),
-        }
-    }
-
     #[cold]
-    fn wait(&self, now_ms: i64, clock: &dyn Clock) -> Result<Guard<'_, T>, PutBusy> {
+    fn wait(&self, now_ms: i64, clock: &dyn Clock) -> Result<MutexGuard<'_, T>, PutBusy> {
         let held_ms = self.held_ms(now_ms);
         if held_ms > self.limits.busy_after_ms {
             return Err(PutBusy::HeldFor(held_ms));
         }
         let limit = Duration::from_millis(self.limits.queue_wait_ms);
         let begun = clock.monotonic();
-        let waited = || clock.monotonic().saturating_sub(begun);
-        let guard = match (&self.data, self.kind) {
-            // The system's mutex knows no time limit: who got it too late gives it back.
-            (Lock::Std(lock), _) => {
-                let guard = lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                (waited() <= limit).then_some(Guard::Std(guard))
-            }
-            (Lock::Lot(lock), PutLockKind::Spin) => loop {
-                if let Some(guard) = self.spin(lock) {
-                    break Some(guard);
-                }
-                if waited() > limit {
-                    break None;
-                }
-            },
-            (Lock::Lot(lock), _) => lock.try_lock_for(limit).map(Guard::Lot),
-        };
-        guard.ok_or_else(|| PutBusy::WaitedFor(waited().as_millis() as u64))
-    }
-
-    #[expect(clippy::unused_self, reason = "gives the guard the lock's lifetime")]
-    fn spin<'a>(&'a self, lock: &'a Mutex<T>) -> Option<Guard<'a, T>> {
-        for _ in 0..SPINS {
-            if !lock.is_locked()
-                && let Some(guard) = lock.try_lock()
-            {
-                return Some(Guard::Lot(guard));
-            }
-            spin_loop();
-        }
-        yield_now();
-        None
+        self.data
+            .try_lock_for(limit)
+            .ok_or_else(|| PutBusy::WaitedFor(clock.monotonic().saturating_sub(begun).as_millis() as u64))
     }
 }
 
@@ -184,20 +113,14 @@ impl<T> Deref for PutGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        match &self.data {
-            Guard::Std(guard) => guard,
-            Guard::Lot(guard) => guard,
-        }
+        &self.data
     }
 }
 
 impl<T> DerefMut for PutGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        match &mut self.data {
-            Guard::Std(guard) => guard,
-            Guard::Lot(guard) => guard,
-        }
+        &mut self.data
     }
 }
 
@@ -216,52 +139,44 @@ mod tests {
 
     use super::*;
 
-    const KINDS: [PutLockKind; 3] = [PutLockKind::Spin, PutLockKind::Mutex, PutLockKind::Adaptive];
     const LIMITS: PutLimits = PutLimits { busy_after_ms: 1000, queue_wait_ms: 10_000 };
 
     #[test]
-    fn one_at_a_time_whatever_the_kind() {
+    fn one_holder_at_a_time() {
         let clock = mqstore_io::SystemClock::new();
-        for kind in KINDS {
-            let lock = PutLock::new(kind, LIMITS, (0_u64, 0_u64));
-            thread::scope(|scope| {
-                for _ in 0..4 {
-                    scope.spawn(|| {
-                        for _ in 0..2_000 {
-                            let mut data = lock.lock(clock.now_ms(), &clock).unwrap();
-                            data.0 += 1;
-                            data.1 = data.0;
-                        }
-                    });
-                }
-            });
-            assert_eq!(*lock.lock_patiently(), (8_000, 8_000), "{kind:?}");
-        }
+        let lock = PutLock::new(LIMITS, (0_u64, 0_u64));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2_000 {
+                        let mut data = lock.lock(clock.now_ms(), &clock).unwrap();
+                        data.0 += 1;
+                        data.1 = data.0;
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock.lock_patiently(), (8_000, 8_000));
     }
 
     #[test]
     fn a_lock_that_is_held_for_long_is_refused_at_once() {
         let clock = ManualClock::new(5_000);
-        for kind in KINDS {
-            let lock = PutLock::new(kind, LIMITS, ());
-            let held = lock.lock(5_000, &clock).unwrap();
-            assert_eq!(lock.lock(6_500, &clock).unwrap_err(), PutBusy::HeldFor(1_500), "{kind:?}");
-            drop(held);
-            assert_eq!(lock.held_ms(9_000), 0);
-            assert!(lock.lock(6_500, &clock).is_ok());
-        }
+        let lock = PutLock::new(LIMITS, ());
+        let held = lock.lock(5_000, &clock).unwrap();
+        assert_eq!(lock.lock(6_500, &clock).unwrap_err(), PutBusy::HeldFor(1_500));
+        drop(held);
+        assert_eq!(lock.held_ms(9_000), 0);
+        assert!(lock.lock(6_500, &clock).is_ok());
     }
 
     #[test]
     fn who_waits_too_long_is_told() {
         let clock = mqstore_io::SystemClock::new();
-        let limits = PutLimits { busy_after_ms: 1_000_000, queue_wait_ms: 20 };
-        for kind in [PutLockKind::Spin, PutLockKind::Adaptive] {
-            let lock = PutLock::new(kind, limits, ());
-            let _held = lock.lock(clock.now_ms(), &clock).unwrap();
-            let refused = lock.lock(clock.now_ms(), &clock).unwrap_err();
-            assert!(matches!(refused, PutBusy::WaitedFor(ms) if ms >= 20), "{kind:?}: {refused:?}");
-        }
+        let lock = PutLock::new(PutLimits { busy_after_ms: 1_000_000, queue_wait_ms: 20 }, ());
+        let _held = lock.lock(clock.now_ms(), &clock).unwrap();
+        let refused = lock.lock(clock.now_ms(), &clock).unwrap_err();
+        assert!(matches!(refused, PutBusy::WaitedFor(ms) if ms >= 20), "{refused:?}");
     }
 }
 
@@ -277,13 +192,12 @@ mod models {
     const LIMITS: PutLimits = PutLimits { busy_after_ms: 1000, queue_wait_ms: 10_000 };
     const NOW: i64 = 5_000;
 
-    /// What is ours around the lock: the tries, the note of the holder's start, the way back. The
-    /// waiting itself is the model checker's in place of `parking_lot`'s, and the kind `mutex` is left
-    /// out, which is the system's.
-    fn check(kind: PutLockKind, model: impl Fn(Arc<PutLock<Cell<u64>>>) + Sync + Send + 'static) {
+    /// Models the notes around the lock and the tries. The model checker's own mutex waits in place of
+    /// `parking_lot`'s.
+    fn check(model: impl Fn(Arc<PutLock<Cell<u64>>>) + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(2);
-        builder.check(move || model(Arc::new(PutLock::new(kind, LIMITS, Cell::new(0)))));
+        builder.check(move || model(Arc::new(PutLock::new(LIMITS, Cell::new(0)))));
     }
 
     /// Adds one, under the lock; loom fails if anybody else is at it.
@@ -293,9 +207,11 @@ mod models {
 
     /// Some threads take turns: one at a time, nobody waits for ever, nobody is refused, and a free
     /// lock is held since never.
-    fn everybody_has_a_turn(kind: PutLockKind, threads: i64) {
-        check(kind, move |lock| {
-            let others: Vec<_> = (1..threads)
+    #[test]
+    fn everybody_has_a_turn() {
+        const THREADS: i64 = 3;
+        check(|lock| {
+            let others: Vec<_> = (1..THREADS)
                 .map(|late| {
                     let lock = Arc::clone(&lock);
                     thread::spawn(move || {
@@ -311,25 +227,15 @@ mod models {
             }
             assert_eq!(lock.held_ms(NOW + 10_000), 0);
             let put = lock.lock_patiently();
-            assert_eq!(put.get(), threads as u64);
+            assert_eq!(put.get(), THREADS as u64);
         });
-    }
-
-    #[test]
-    fn everybody_has_a_turn_adaptive() {
-        everybody_has_a_turn(PutLockKind::Adaptive, 3);
-    }
-
-    #[test]
-    fn everybody_has_a_turn_spin() {
-        // Each try is a step of its own, so that a third thread is more than there is time for.
-        everybody_has_a_turn(PutLockKind::Spin, 2);
     }
 
     /// A late one finds the lock taken for long, or free: it is refused with the time of the holder, or
     /// has its turn; and who comes after that is served.
-    fn a_refusal_leaves_no_trace(kind: PutLockKind) {
-        check(kind, |lock| {
+    #[test]
+    fn a_refusal_leaves_no_trace() {
+        check(|lock| {
             let holder = {
                 let lock = Arc::clone(&lock);
                 thread::spawn(move || count(&lock.lock(NOW, &ManualClock::new(NOW)).unwrap()))
@@ -345,15 +251,5 @@ mod models {
             let put = lock.lock(NOW + 9_000, &ManualClock::new(NOW)).unwrap();
             assert_eq!(put.get(), counted);
         });
-    }
-
-    #[test]
-    fn a_refusal_leaves_no_trace_adaptive() {
-        a_refusal_leaves_no_trace(PutLockKind::Adaptive);
-    }
-
-    #[test]
-    fn a_refusal_leaves_no_trace_spin() {
-        a_refusal_leaves_no_trace(PutLockKind::Spin);
     }
 }

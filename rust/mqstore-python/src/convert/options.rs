@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use mqstore_base::options::{Durability, OpenMode, PutLockKind, RecoveryMode, StoreOptions, Visibility};
+use mqstore_base::options::{Durability, OpenMode, RecoveryMode, StoreOptions, Visibility};
 use mqstore_format::{DelayLevels, Host};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -31,7 +31,6 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "meta_interval" => options.meta_interval_ms = whole(name, &value)?,
             "commit_interval" => options.commit_interval_ms = whole(name, &value)?,
             "pool_size" => options.pool_bytes = whole(name, &value)?,
-            "put_lock" => options.put_lock = put_lock(&value.extract::<String>()?)?,
             "busy_after" => options.busy_after_ms = whole(name, &value)?,
             "queue_wait_limit" => options.queue_wait_limit_ms = whole(name, &value)?,
             "prewarm" => options.prewarm = value.extract()?,
@@ -113,15 +112,6 @@ fn visibility(text: &str) -> PyResult<Visibility> {
         "appended" => Ok(Visibility::Appended),
         "durable" => Ok(Visibility::Durable),
         _ => Err(bad("visibility", &format!("{text:?} is not one of \"appended\", \"durable\""))),
-    }
-}
-
-fn put_lock(text: &str) -> PyResult<PutLockKind> {
-    match text {
-        "adaptive" => Ok(PutLockKind::Adaptive),
-        "spin" => Ok(PutLockKind::Spin),
-        "mutex" => Ok(PutLockKind::Mutex),
-        _ => Err(bad("put_lock", &format!("{text:?} is not one of \"adaptive\", \"spin\", \"mutex\""))),
     }
 }
 

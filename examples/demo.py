@@ -89,7 +89,7 @@ def fill(path: Path) -> dict[str, int]:
     out.rule(f"1  append {sum(sent.values()):,} messages to {path}")
     columns = TextColumn("{task.description:9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     begun = time.perf_counter()
-    with mqstore.open(path, "create", dispatch_threads=2) as store, Progress(*columns, console=out) as progress:
+    with mqstore.open(path, "create") as store, Progress(*columns, console=out) as progress:
         for topic, (queues, messages, size) in TOPICS.items():
             store.create_topic(topic, queues=queues)
             shown = progress.add_task(topic, total=messages)

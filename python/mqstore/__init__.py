@@ -71,10 +71,7 @@ if _typing.TYPE_CHECKING:
     from mqstore._delivery.transactions import PendingTransaction, Transaction
     from mqstore._delivery.work_queue import WorkQueue, WorkQueueCounts
     from mqstore._message import Message
-    from mqstore._options import StoreOptions
-    from mqstore._read.filter import sql
-    from mqstore._read.scan import Scan, scan
-    from mqstore._read.table import Change, Table
+    from mqstore._options import BrokerOptions, StoreOptions
     from mqstore._reports import (
         CompactionReport,
         ExpiredFile,
@@ -100,6 +97,7 @@ if _typing.TYPE_CHECKING:
 
 __all__ = [
     "AppendResult",
+    "BrokerOptions",
     "Change",
     "CompactionReport",
     "Consumer",
@@ -198,7 +196,8 @@ _HOMES = {
     "DelayStats": "_delivery.delays",
     "OffsetCommit": "_delivery.consumer",
     "Message": "_message",
-    "Scan": "_read.scan",
+    "Scan": "_scan",
+    "BrokerOptions": "_options",
     "StoreOptions": "_options",
     "PendingTransaction": "_delivery.transactions",
     "Table": "_read.table",

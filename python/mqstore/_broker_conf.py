@@ -159,8 +159,6 @@ SETTINGS = (
     _milliseconds("flush_interval", "flushIntervalCommitLog"),
     _number("flush_least_pages", "flushCommitLogLeastPages"),
     _milliseconds("flush_thorough_interval", "flushCommitLogThoroughInterval"),
-    _switch("flush_timed", "flushCommitLogTimed"),
-    _milliseconds("meta_interval", "flushConsumerOffsetInterval"),
     _milliseconds("commit_interval", "commitIntervalCommitLog"),
     _milliseconds("busy_after", "osPageCacheBusyTimeOutMills"),
     _milliseconds("queue_wait_limit", "waitTimeMillsInSendQueue"),
@@ -193,7 +191,15 @@ SETTINGS = (
     Setting("read_only_commit_log_paths", ("readOnlyCommitLogStorePaths",), _read_only_paths),
     Setting("store_host", ("brokerIP1", "listenPort"), _store_host),
 )
-"""Every setting of a broker that means something to a store, in the order of our options."""
+"""Every setting of a broker that means something to a store."""
+
+UNUSED = (
+    "flushCommitLogTimed",
+    "flushConsumerOffsetInterval",
+    "useABSLock",
+    "useReentrantLockWhenPutMessage",
+)
+"""Settings of a broker that are accepted and not used, because mqstore has one way where RocketMQ offers several."""
 
 
 def _is_true(text: str) -> bool:

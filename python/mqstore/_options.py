@@ -1,16 +1,16 @@
 """How a store behaves: every option with its default, its bounds and RocketMQ's name of it.
 
-The bounds themselves are checked in one place, the core; here durations and sizes get their types.
-`from_broker_conf` reads the file a RocketMQ broker is started with, whose silence on an option means
-RocketMQ's default and not ours.
+`StoreOptions` has what programs set, `BrokerOptions` a broker's tuning values. The core checks the bounds; here
+each field is checked and converted by its annotation. `from_broker_conf` reads the file that a RocketMQ broker is
+started with. A setting that the file omits has RocketMQ's default there, not ours.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,50 +18,90 @@ from mqstore._times import seconds_from
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
+    from mqstore._broker_conf import Found
     from mqstore._reports import ExpiredFile, StoreEvent
     from mqstore.types import Durability, Duration, Recovery, StorePath, Visibility
 
-_INTEGERS = (
-    "segment_size",
-    "queue_file_entries",
-    "index_slots",
-    "index_entries",
-    "flush_least_pages",
-    "max_message_size",
-    "default_queues",
-    "pool_size",
-    "compaction_memory_size",
-    "compaction_log_file_size",
-    "compaction_queue_file_size",
-)
-_DURATIONS = (
-    "flush_interval",
-    "flush_thorough_interval",
-    "meta_interval",
-    "commit_interval",
-    "busy_after",
-    "queue_wait_limit",
-    "delete_interval",
-    "held_limit",
-)
-_OPTIONAL_INTEGERS = ("dispatch_threads", "retention_bytes", "max_bytes")
-_OPTIONAL_DURATIONS = ("retention", "compaction_interval")
-_RATIOS = ("disk_clean_ratio", "disk_force_ratio", "disk_refuse_ratio", "compaction_dirty_ratio")
-_PATHS = ("commit_log_paths", "read_only_commit_log_paths")
-_CALLS = ("on_event", "before_delete")
-_SWITCHES = (
-    "record_crc",
-    "index_tags",
-    "auto_create_topics",
-    "flush_timed",
-    "prewarm",
-    "lock_memory",
-    "secure_wipe",
-    "expire_uncompacted",
-    "compaction_feed",
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOptions:
+    """Tuning values, most of them a RocketMQ broker's; the defaults suit almost every store.
+
+    `StoreOptions.from_broker_conf` fills them. `mqstore.open` takes them as `advanced=`.
+    """
+
+    flush_least_pages: int = 4
+    """Number of dirty pages of 4 KiB from which the background syncs: 0 to 1,048,576.
+    RocketMQ: `flushCommitLogLeastPages`."""
+
+    flush_thorough_interval: Duration = 10.0
+    """Time after which everything dirty is synced: 1 ms to 24 h.
+    RocketMQ: `flushCommitLogThoroughInterval` (ms)."""
+
+    commit_interval: Duration = 0.2
+    """With `durability="pooled"`: time after which pooled records are written to the file, 1 ms to 1 h;
+    sooner when an eighth of the pool is full. RocketMQ: `commitIntervalCommitLog` (ms)."""
+
+    pool_size: int = 16 << 20
+    """Bytes of the memory pool for records with `durability="sync"` and `"pooled"`: 64 KiB to 16 GiB.
+    RocketMQ: `transientStorePoolSize` times the size of a segment."""
+
+    busy_after: Duration = 1.0
+    """Time that one append may hold the put lock before others fail with `StoreBusyError`: 1 ms to 1 h.
+    RocketMQ: `osPageCacheBusyTimeOutMills`."""
+
+    queue_wait_limit: Duration = 0.2
+    """Time that an append waits for the put lock before it fails with `StoreBusyError`: 1 ms to 1 h.
+    RocketMQ: `waitTimeMillsInSendQueue`."""
+
+    prewarm: bool = True
+    """Whether the background prepares the next segment and the pages after the tail, so that appends wait
+    for neither. RocketMQ: `warmMapedFileEnable`."""
+
+    lock_memory: bool = False
+    """Whether the pages after the tail are locked in memory (needs `prewarm`). The open fails if the
+    system's limit on locked memory forbids it. RocketMQ locks what it warms."""
+
+    dispatch_threads: int | None = None
+    """Threads that build queues and index: 0 to 8; 0 builds them in the appending thread. `None`, the
+    default: as many as there are processors, at most 8. All but one of them sleep while less than a
+    mebibyte of the log waits."""
+
+    index_tags: bool = False
+    """Whether tags get entries in the key index, as RocketMQ 5.5.0 writes them. Tags always get entries in a
+    directory whose last writer added them."""
+
+    delete_interval: Duration = 0.1
+    """Pause between two deletions: 0 to 1 h. RocketMQ: `deleteCommitLogFilesInterval` (ms)."""
+
+    held_limit: Duration = 120.0
+    """Time after which a segment is deleted although readers of this process use it: 0 to 24 h. The readers
+    keep its bytes. RocketMQ: `destroyMapedFileIntervalForcibly` (ms)."""
+
+    compaction_dirty_ratio: float = 0.5
+    """Share of a queue's messages that must be newer than its last compaction before the background compacts
+    its topic: 0 to 1; with 0 one message is enough. RocketMQ counts closed files instead."""
+
+    compaction_memory_size: int = 100 << 20
+    """Bytes of memory for the keys of a queue while the background compacts it.
+    RocketMQ: `maxOffsetMapSize` / `compactionThreadNum`."""
+
+    compaction_log_file_size: int = 104_857_600
+    """Bytes of a compaction log file in a store that has none yet, rounded to a multiple of a queue file's length.
+    A broker needs the same setting. RocketMQ: `compactionMappedFileSize`."""
+
+    compaction_queue_file_size: int = 10_485_760
+    """Bytes of a compaction queue file in a store that has none yet, rounded down to entries of 46 bytes; 92 or more.
+    RocketMQ: `compactionCqMappedFileSize`."""
+
+    read_only_commit_log_paths: StorePath | Iterable[StorePath] = ()
+    """Folders with older segments, which get no new segment; needs `commit_log_paths`.
+    RocketMQ: `readOnlyCommitLogStorePaths`."""
+
+    def __post_init__(self) -> None:
+        _convert_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +136,7 @@ class StoreOptions:
     `"async"`: once copied into the mapping, which a kill of the process survives; synced every
     `flush_interval`. `"manual"`: as async, but synced by `flush()` and `close()` only. `"pooled"`: once
     copied into a pool of memory, which is written to the file in the background and then synced; a kill
-    of the process loses what was not written yet, at most `commit_interval` of it.
+    of the process loses what was not written yet, at most `BrokerOptions.commit_interval` of it.
     RocketMQ: `flushDiskType`, `transientStorePoolEnable`."""
 
     visibility: Visibility = "appended"
@@ -106,58 +146,9 @@ class StoreOptions:
     flush_interval: Duration = 0.5
     """Time between background syncs: 1 ms to 1 h. RocketMQ: `flushIntervalCommitLog` (ms)."""
 
-    flush_least_pages: int = 4
-    """Dirty pages of 4 KiB that make a background sync worth while: 0 to 1,048,576.
-    RocketMQ: `flushCommitLogLeastPages`."""
-
-    flush_thorough_interval: Duration = 10.0
-    """Time after which everything dirty is synced: 1 ms to 24 h.
-    RocketMQ: `flushCommitLogThoroughInterval` (ms)."""
-
-    flush_timed: bool = True
-    """Whether the background syncs at fixed times only. False: also as soon as `flush_least_pages` are
-    dirty. RocketMQ: `flushCommitLogTimed`."""
-
-    meta_interval: Duration = 0.1
-    """Time between background syncs of what is known of topics, groups and their offsets: 1 ms to 1 h. RocketMQ
-    writes offsets every `flushConsumerOffsetInterval` (5 s)."""
-
-    commit_interval: Duration = 0.2
-    """With `durability="pooled"`: time after which pooled records are written to the file, 1 ms to 1 h;
-    sooner when an eighth of the pool is full. RocketMQ: `commitIntervalCommitLog` (ms)."""
-
-    pool_size: int = 16 << 20
-    """Bytes of memory that records pass through with `durability="sync"` and `"pooled"`: 64 KiB to
-    16 GiB. RocketMQ: `transientStorePoolSize` times the size of a segment."""
-
-    busy_after: Duration = 1.0
-    """Time that one append may hold the lock before others fail with `StoreBusyError`: 1 ms to 1 h.
-    RocketMQ: `osPageCacheBusyTimeOutMills`."""
-
-    queue_wait_limit: Duration = 0.2
-    """Time that an append waits for its turn before it fails with `StoreBusyError`: 1 ms to 1 h.
-    RocketMQ: `waitTimeMillsInSendQueue`."""
-
-    prewarm: bool = True
-    """Whether the next segment and the pages ahead of the writer are made ready in the background, so
-    that appends wait for neither. RocketMQ: `warmMapedFileEnable`."""
-
-    lock_memory: bool = False
-    """Whether the pages ahead of the writer are locked in memory (needs `prewarm`). Where the system's
-    limit on locked memory forbids it, the open fails and says so. RocketMQ locks what it warms."""
-
-    dispatch_threads: int | None = None
-    """Threads that build queues and index: 0 to 8; 0 builds them in the appending thread. `None`, the
-    default: as many as there are processors, at most 8. All but one of them sleep while less than a
-    mebibyte of the log waits."""
-
     record_crc: bool = True
     """Whether new records carry RocketMQ's checksum of the whole record.
     RocketMQ: `enabledAppendPropCRC` (there off by default)."""
-
-    index_tags: bool = False
-    """Whether tags get entries in the key index, as RocketMQ 5.5.0 writes them. They do anyway in a directory whose
-    last writer added them."""
 
     max_message_size: int = 4 << 20
     """Largest body in bytes: 10 to 1 GiB. RocketMQ: `maxMessageSize`."""
@@ -185,13 +176,6 @@ class StoreOptions:
     """Hours of the local day in which segments are deleted by age: `"04"`, `"04;16"`, `"*"` for all.
     RocketMQ: `deleteWhen`."""
 
-    delete_interval: Duration = 0.1
-    """Pause between two deletions: 0 to 1 h. RocketMQ: `deleteCommitLogFilesInterval` (ms)."""
-
-    held_limit: Duration = 120.0
-    """Time after which a segment is deleted although readers of this process use it, who keep its bytes:
-    0 to 24 h. RocketMQ: `destroyMapedFileIntervalForcibly` (ms)."""
-
     disk_clean_ratio: float = 0.75
     """Used part of a disk above which segments are deleted by age at any hour: 0 to 1. Only where a
     retention is set. RocketMQ: `diskMaxUsedSpaceRatio` (percent)."""
@@ -217,26 +201,10 @@ class StoreOptions:
     changed enough is compacted then, as by `Store.compact` with its defaults. 0.001 to 31,536,000 (a year); None
     leaves it to whoever calls `compact`. RocketMQ: `compactionScheduleInternal`."""
 
-    compaction_dirty_ratio: float = 0.5
-    """The part of a queue's messages that has to be newer than its last compaction before the background
-    compacts its topic: 0 to 1; with 0 one message is enough. RocketMQ goes by closed files instead."""
-
-    compaction_memory_size: int = 100 << 20
-    """Bytes that the keys of a queue may take in memory when the background compacts it.
-    RocketMQ: `maxOffsetMapSize` / `compactionThreadNum`."""
-
     compaction_feed: bool = True
     """Whether what is appended to compaction topics is copied to their compaction files too, in the background and at
     the close: a broker looks for it there, and segments of the commit log may go once it is there. Without it only a
     compaction puts it there. RocketMQ: `enableCompaction`."""
-
-    compaction_log_file_size: int = 104_857_600
-    """Wished bytes of a compaction log file, in a store that has none yet; the length is a multiple of a queue file's.
-    A broker has to have the same setting. RocketMQ: `compactionMappedFileSize`."""
-
-    compaction_queue_file_size: int = 10_485_760
-    """Wished bytes of a compaction queue file, in a store that has none yet; cut to entries of 46 bytes, 92 or more.
-    RocketMQ: `compactionCqMappedFileSize`."""
 
     delay_levels: str | Iterable[Duration] | None = None
     """What the delay levels mean from this open on: a text such as `"1s 5s 1m 2h"`, or whole seconds and `timedelta`s,
@@ -248,10 +216,6 @@ class StoreOptions:
     """Folders that new segments go to in turn, one path or several; a relative one counts from the
     store's directory. A store remembers them: empty, the default, stands for what it remembers, else for
     its `commitlog`. RocketMQ: `storePathCommitLog` (separated by commas)."""
-
-    read_only_commit_log_paths: StorePath | Iterable[StorePath] = ()
-    """Folders with older segments, to which none is added; needs `commit_log_paths`.
-    RocketMQ: `readOnlyCommitLogStorePaths`."""
 
     on_event: Callable[[StoreEvent], object] | None = None
     """Called with each `StoreEvent`: files deleted, appends refused and taken again. From a thread of the
@@ -266,42 +230,11 @@ class StoreOptions:
     """The address written into records as store and born host: `ip:port` or `[v6]:port`.
     RocketMQ: `brokerIP1` and `listenPort`."""
 
-    def __post_init__(self) -> None:
-        for name in _INTEGERS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InvalidOptionError(name, f"must be an int, not {type(value).__name__}")
-        for name in _SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidOptionError(name, f"must be a bool, not {type(getattr(self, name)).__name__}")
-        for name in ("durability", "visibility", "recovery", "store_host"):
-            if not isinstance(getattr(self, name), str):
-                raise InvalidOptionError(name, f"must be a str, not {type(getattr(self, name)).__name__}")
-        for name in _DURATIONS:
-            object.__setattr__(self, name, _duration(name, getattr(self, name)))
-        self._settle_retention()
+    advanced: BrokerOptions = field(default_factory=BrokerOptions)
+    """Tuning values. `mqstore.open(..., advanced=...)` replaces all of them."""
 
-    def _settle_retention(self) -> None:
-        for name in _OPTIONAL_INTEGERS:
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise InvalidOptionError(name, f"must be an int or None, not {type(value).__name__}")
-        for name in _OPTIONAL_DURATIONS:
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _duration(name, getattr(self, name)))
-        for name in _RATIOS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InvalidOptionError(name, f"must be a number from 0 to 1, not {type(value).__name__}")
-            object.__setattr__(self, name, float(value))
-        for name in _PATHS:
-            object.__setattr__(self, name, _paths(name, getattr(self, name)))
-        object.__setattr__(self, "delay_levels", _delay_levels(self.delay_levels))
-        for name in _CALLS:
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise InvalidOptionError(name, f"must be callable or None, not {type(getattr(self, name)).__name__}")
-        if not isinstance(self.delete_when, str):
-            raise InvalidOptionError("delete_when", f"must be a str, not {type(self.delete_when).__name__}")
+    def __post_init__(self) -> None:
+        _convert_fields(self)
 
     @classmethod
     def from_broker_conf(cls, path: StorePath) -> StoreOptions:
@@ -311,9 +244,11 @@ class StoreOptions:
             path: the file, in Java's properties syntax.
 
         Returns:
-            Options under which this store writes as that broker would. An option that the file does not
-            name has RocketMQ's default (8 queues, no record checksum); settings without a meaning for a
-            store are passed over.
+            Options under which this store writes as that broker would; `advanced` has the broker's tuning
+            values. An option that the file does not name has RocketMQ's default (8 queues, no record
+            checksum). Settings without a meaning for a store are passed over. So are four that mqstore
+            accepts and does not use: `useReentrantLockWhenPutMessage` and `useABSLock` (one put lock covers
+            both cases: it spins briefly, then sleeps), `flushCommitLogTimed` and `flushConsumerOffsetInterval`.
 
         Raises:
             OSError: the file cannot be read.
@@ -321,7 +256,13 @@ class StoreOptions:
         """
         from mqstore import _broker_conf
 
-        return cls(**{one.option: one.value for one in _broker_conf.read(_broker_conf.parse_file(path))})
+        return cls._from_settings(_broker_conf.read(_broker_conf.parse_file(path)))
+
+    @classmethod
+    def _from_settings(cls, settings: Iterable[Found]) -> StoreOptions:
+        values = {one.option: one.value for one in settings}
+        tuning = {name: values.pop(name) for name in _names(BrokerOptions) if name in values}
+        return cls(**values, advanced=BrokerOptions(**tuning))
 
 
 def normalise(options: StoreOptions | None, overrides: Mapping[str, Any]) -> StoreOptions:
@@ -333,30 +274,84 @@ def normalise(options: StoreOptions | None, overrides: Mapping[str, Any]) -> Sto
         raise TypeError(msg)
     if not overrides:
         return options
-    known = {field.name for field in fields(StoreOptions)}
+    known = _names(StoreOptions)
     for name in overrides:
         if name not in known:
             raise InvalidOptionError(name, _unknown(name, known))
     return replace(options, **overrides)
 
 
-def native_form(options: StoreOptions) -> dict[str, Any]:
-    """The options as the core takes them: sizes in bytes, durations in milliseconds."""
+def native_form(options: StoreOptions | BrokerOptions) -> dict[str, Any]:
+    """The options as the core takes them, in one dict: sizes in bytes, durations in milliseconds."""
     form: dict[str, Any] = {}
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if value is not None and field.name in (*_DURATIONS, *_OPTIONAL_DURATIONS):
-            form[field.name] = _milliseconds(field.name, value)
+    for one in fields(options):
+        value = getattr(options, one.name)
+        if isinstance(value, BrokerOptions):
+            form |= native_form(value)
+        elif value is not None and str(one.type).startswith("Duration"):
+            form[one.name] = _milliseconds(one.name, value)
         else:
-            form[field.name] = value
+            form[one.name] = value
     return form
 
 
-def _unknown(name: str, known: set[str]) -> str:
+def _names(kind: type[StoreOptions | BrokerOptions]) -> list[str]:
+    return [one.name for one in fields(kind)]
+
+
+def _unknown(name: str, known: list[str]) -> str:
     import difflib
 
+    if name in _names(BrokerOptions):
+        return f"a field of BrokerOptions; pass advanced=mqstore.BrokerOptions({name}=...)"
     close = difflib.get_close_matches(name, sorted(known), n=1)
     return f"no such option; did you mean {close[0]}?" if close else "no such option"
+
+
+def _convert_fields(options: StoreOptions | BrokerOptions) -> None:
+    for one in fields(options):
+        convert = _CONVERSIONS[str(one.type)]
+        object.__setattr__(options, one.name, convert(one.name, getattr(options, one.name)))
+
+
+def _mismatch(name: str, wanted: str, value: object) -> InvalidOptionError:
+    return InvalidOptionError(name, f"must be {wanted}, not {type(value).__name__}")
+
+
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _mismatch(name, "an int", value)
+    return value
+
+
+def _switch(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _mismatch(name, "a bool", value)
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _mismatch(name, "a str", value)
+    return value
+
+
+def _ratio(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _mismatch(name, "a number from 0 to 1", value)
+    return float(value)
+
+
+def _call(name: str, value: object) -> object:
+    if not callable(value):
+        raise _mismatch(name, "callable or None", value)
+    return value
+
+
+def _broker_options(name: str, value: object) -> BrokerOptions:
+    if not isinstance(value, BrokerOptions):
+        raise _mismatch(name, "a BrokerOptions", value)
+    return value
 
 
 def _duration(name: str, value: object) -> float:
@@ -368,12 +363,9 @@ def _duration(name: str, value: object) -> float:
     return seconds
 
 
-def _delay_levels(value: object) -> str | None:
-    if value is None:
-        return None
+def _delay_levels(name: str, value: object) -> str:
     if isinstance(value, str):
         return " ".join(value.split())
-    name = "delay_levels"
     if isinstance(value, bytes) or not isinstance(value, Iterable):
         raise InvalidOptionError(name, f"must be a str or an iterable of spans of time, not {type(value).__name__}")
     delays = [_duration(name, delay) for delay in value]
@@ -402,4 +394,28 @@ def _milliseconds(name: str, seconds: float) -> int:
     return milliseconds
 
 
+def _or_none(convert: Callable[[str, object], object]) -> Callable[[str, object], object]:
+    return lambda name, value: None if value is None else convert(name, value)
+
+
+_CONVERSIONS: dict[str, Callable[[str, object], object]] = {
+    "int": _integer,
+    "int | None": _or_none(_integer),
+    "float": _ratio,
+    "bool": _switch,
+    "str": _text,
+    "Recovery": _text,
+    "Durability": _text,
+    "Visibility": _text,
+    "Duration": _duration,
+    "Duration | None": _or_none(_duration),
+    "str | Iterable[Duration] | None": _or_none(_delay_levels),
+    "StorePath | Iterable[StorePath]": _paths,
+    "Callable[[StoreEvent], object] | None": _or_none(_call),
+    "Callable[[ExpiredFile], bool | Duration | None] | None": _or_none(_call),
+    "BrokerOptions": _broker_options,
+}
+"""How a field of each annotation is checked and converted."""
+
+BrokerOptions.__module__ = "mqstore"
 StoreOptions.__module__ = "mqstore"

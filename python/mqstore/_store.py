@@ -8,8 +8,7 @@ pickling; and the verbs that answer with dataclasses.
 from __future__ import annotations
 
 import warnings
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack
 
 from mqstore import _native
 from mqstore._delivery.store import DeliveringStore
@@ -37,7 +36,13 @@ if TYPE_CHECKING:
         TopicQuota,
         VerifyReport,
     )
-    from mqstore.types import Filter, Keys, LocalCompactionOptions, Mode, StorePath, Time
+    from mqstore._restore import RestoreReport
+    from mqstore._scan import BodyForm, Scan
+    from mqstore._table import Bodies, Table
+    from mqstore.types import Duration, Filter, Keys, Mode, StoreOptionsDict, StorePath, Time
+
+# A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
+_fork_hook: list[bool] = []
 
 
 def open(  # noqa: A001 - the name that gzip, dbm and shelve use
@@ -45,7 +50,8 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     mode: Mode = "r",
     *,
     options: StoreOptions | None = None,
-    **overrides: Any,
+    progress: Callable[[Progress], object] | None = None,
+    **overrides: Unpack[StoreOptionsDict],
 ) -> Store:
     """Opens the store in the directory `path`.
 
@@ -54,9 +60,10 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
         mode: `"r"` reads, takes no lock and changes no byte; `"rw"` writes a store that exists;
             `"create"` makes it when it is missing.
         options: how the store behaves; see `StoreOptions`.
-        overrides: single options by name, laid over `options`; and `progress`, called about once a mebibyte
-            when an open for writing has much to recover (64 MiB, or one second of it): an exception
-            that it raises ends the open, and the next one recovers.
+        progress: called about once a mebibyte when an open for writing has much to recover (64 MiB, or
+            one second of it). An exception that it raises ends the open, and the next open recovers.
+        overrides: single options by name, which replace those in `options`. `advanced` replaces all of
+            `BrokerOptions`.
 
     Returns:
         The store, to be closed, best by `with`.
@@ -68,15 +75,16 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
             the option `recovery`.
         InvalidOptionError: an option is unknown or out of bounds.
     """
-    return opened(path, mode, options, overrides)
+    return opened(path, mode, options, overrides, progress=progress)
 
 
 def opened(
     path: StorePath,
     mode: Mode,
     options: StoreOptions | None,
-    overrides: dict[str, Any],
+    overrides: StoreOptionsDict,
     *,
+    progress: Callable[[Progress], object] | None = None,
     clock: _native.TestClock | None = None,
     faults: _native.TestFaults | None = None,
 ) -> Store:
@@ -87,8 +95,7 @@ def opened(
     if not isinstance(mode, str):
         msg = f"mode must be a str, not {type(mode).__name__}"
         raise TypeError(msg)
-    _native.watch_forks()
-    progress = overrides.pop("progress", None)
+    _watch_forks()
     return Store._open(home, mode, normalise(options, overrides), progress, clock, faults)
 
 

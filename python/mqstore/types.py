@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from mqstore._delivery.transactions import PendingTransaction
     from mqstore._native import SqlFilter
-    from mqstore._reports import Progress
+    from mqstore._options import BrokerOptions
+    from mqstore._reports import ExpiredFile, StoreEvent
+    from mqstore._transactions import PendingTransaction
 
 __all__ = [
     "Boundary",
@@ -34,6 +36,7 @@ __all__ = [
     "Properties",
     "Recovery",
     "Start",
+    "StoreOptionsDict",
     "StorePath",
     "Time",
     "Visibility",
@@ -83,3 +86,40 @@ Recovery: TypeAlias = Literal["strict", "salvage", "read-only"]
 
 Visibility: TypeAlias = Literal["appended", "durable"]
 """What readers may see: see `StoreOptions.visibility`."""
+
+
+class StoreOptionsDict(TypedDict, total=False):
+    """The fields of `StoreOptions` as keywords of `mqstore.open`.
+
+    A function of your own that passes them on declares `**options: Unpack[StoreOptionsDict]`.
+    """
+
+    recovery: Recovery
+    segment_size: int
+    queue_file_entries: int
+    index_slots: int
+    index_entries: int
+    durability: Durability
+    visibility: Visibility
+    flush_interval: Duration
+    record_crc: bool
+    max_message_size: int
+    default_queues: int
+    auto_create_topics: bool
+    retention: Duration | None
+    retention_bytes: int | None
+    max_bytes: int | None
+    delete_when: str
+    disk_clean_ratio: float
+    disk_force_ratio: float
+    disk_refuse_ratio: float
+    secure_wipe: bool
+    expire_uncompacted: bool
+    compaction_interval: Duration | None
+    compaction_feed: bool
+    delay_levels: str | Iterable[Duration] | None
+    commit_log_paths: StorePath | Iterable[StorePath]
+    on_event: Callable[[StoreEvent], object] | None
+    before_delete: Callable[[ExpiredFile], bool | Duration | None] | None
+    store_host: str
+    advanced: BrokerOptions

@@ -117,6 +117,8 @@ def _text() -> list[Spec]:
 
 BULK = {"orders": 4, "payments": 2, "audit": 1, "events-of_the|day": 8}
 FEW = {"few": 2}
+INDEX_TAGS = mqstore.BrokerOptions(index_tags=True)
+SMALL_POOL = mqstore.BrokerOptions(pool_size=64 << 10)
 
 TRADES = {
     trade.name: trade
@@ -137,9 +139,9 @@ TRADES = {
         ),
         Trade("ipv6", FEW, lambda: mixed(FEW, 500, "v6"), {"store_host": "[2001:db8::5]:10911"}),
         Trade("sync", FEW, lambda: mixed(FEW, 400, "sync"), {"durability": "sync"}, {"flushDiskType": "SYNC_FLUSH"}),
-        Trade("pooled", FEW, lambda: mixed(FEW, 1500, "pooled"), {"durability": "pooled", "pool_size": 64 << 10}),
+        Trade("pooled", FEW, lambda: mixed(FEW, 1500, "pooled"), {"durability": "pooled", "advanced": SMALL_POOL}),
         Trade("manual", FEW, lambda: mixed(FEW, 1500, "manual"), {"durability": "manual"}),
-        Trade("index_tags", FEW, lambda: mixed(FEW, 1500, "tags"), {"index_tags": True}),
+        Trade("index_tags", FEW, lambda: mixed(FEW, 1500, "tags"), {"advanced": INDEX_TAGS}),
         Trade("killed", FEW, lambda: mixed(FEW, 2500, "kill"), {}, kill=True),
     )
 }
@@ -184,7 +186,7 @@ class Market:
         extra = mixed(trade.topics, 400, "java")
         java.put(extra)
         after = ask(java, seed="after")
-        if trade.options.get("index_tags") and version >= "5.5":
+        if trade.options.get("advanced") == INDEX_TAGS and version >= "5.5":
             queries = [KeyQuery(name, tag, kind="T") for name in trade.topics for tag in TAGS if tag]
             after.keys += list(zip(queries, java.look_up(queries), strict=True))
         return Traded(trade, path, specs, results, java.report, before, after, len(extra))

@@ -271,9 +271,9 @@ def test_rocketmq_serves_what_mqstore_wrote_and_compacted(
 def test_rocketmq_serves_what_mqstore_fed(shop: Shop, version: str, tmp_path: Path, tally: Tally) -> None:
     """A directory of mqstore's that was never compacted: written, handed over, written again, handed over again."""
     path = tmp_path / "store"
-    sizes = {"compaction_log_file_size": 16 * KIB, "compaction_queue_file_size": 46 * 40}
+    sizes = mqstore.BrokerOptions(compaction_log_file_size=16 * KIB, compaction_queue_file_size=46 * 40)
     options = GEOMETRY | {"segment_size": 128 * KIB}
-    with mqstore.open(path, "create", **options, **sizes) as store:
+    with mqstore.open(path, "create", **options, advanced=sizes) as store:
         store.create_topic("table", QUEUES, attributes=COMPACTED)
         store.create_topic("plain", 1)
         for spec in specs():
@@ -293,7 +293,7 @@ def test_rocketmq_serves_what_mqstore_fed(shop: Shop, version: str, tmp_path: Pa
     java.close()
     both = by_mqstore(path)
     assert len(both) == len(original) + 200
-    with mqstore.open(path, "rw", **options, **sizes) as store:
+    with mqstore.open(path, "rw", **options, advanced=sizes) as store:
         for n in range(300):
             store.append("table", f"again {n}".encode(), queue_id=n % QUEUES, keys=[f"again{n}"])
     both = by_mqstore(path)

@@ -256,7 +256,8 @@ def expired(path: Path, folders: tuple[Path, ...] = ()) -> int:
         "index_slots": 30,
         "index_entries": 90,
     }
-    rule: dict[str, Any] = {"retention_bytes": 5 * 16 * 1024, "delete_interval": 0, "commit_log_paths": folders}
+    rule: dict[str, Any] = {"retention_bytes": 5 * 16 * 1024, "commit_log_paths": folders}
+    rule["advanced"] = mqstore.BrokerOptions(delete_interval=0)
     # What goes must not depend on how full the disk is that the test happens to run on.
     rule |= {"disk_clean_ratio": 1.0, "disk_force_ratio": 1.0}
     with mqstore.open(path, "create", **small, **rule) as store:

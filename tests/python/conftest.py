@@ -23,8 +23,7 @@ SMALL = mqstore.StoreOptions(
     index_slots=64,
     index_entries=256,
     flush_interval=0.05,
-    compaction_log_file_size=64 << 10,
-    compaction_queue_file_size=46 * 200,
+    advanced=mqstore.BrokerOptions(compaction_log_file_size=64 << 10, compaction_queue_file_size=46 * 200),
 )
 
 # What a store deletes must not depend on how full the disk is that the tests happen to run on.

@@ -127,7 +127,9 @@ def expire_until_stopped(store: mqstore.Store, board: Board, failures: list[str]
 def write(home: str, board: Board, role: dict[str, Any]) -> dict[str, int]:
     failures: list[str] = []
     threads = role["threads"]
-    with mqstore.open(home, "create", **role["options"]) as store:
+    options = role["options"]
+    options["advanced"] = mqstore.BrokerOptions(**options.get("advanced", {}))
+    with mqstore.open(home, "create", **options) as store:
         store.create_topic(TOPIC, queues=QUEUES)
         board.say("ready")
         limit = role["bytes"] // threads

@@ -16,6 +16,8 @@ import mqstore.aio
 from conftest import SMALL, python
 from loops import LONG, in_loop, threads_named, until
 
+POOL = mqstore.BrokerOptions(pool_size=1 << 20)
+
 # Appends.
 
 
@@ -41,7 +43,7 @@ async def test_durable_appends_of_many_tasks_share_one_thread(home: Path) -> Non
 def test_every_durability(home: Path, durability: str) -> None:
     @in_loop
     async def check() -> None:
-        async with mqstore.aio.open(home, "create", options=SMALL, durability=durability, pool_size=1 << 20) as store:
+        async with mqstore.aio.open(home, "create", options=SMALL, durability=durability, advanced=POOL) as store:
             plain = [await store.append("orders", b"%d" % n) for n in range(200)]
             asked = await store.append("orders", b"", durable=True)
             many = await store.append_many("orders", [b""] * 50, durable=True)

@@ -32,9 +32,11 @@ def shown(cli: Cli, *arguments: object) -> dict[str, dict[str, Any]]:
 
 def test_defaults(cli: Cli) -> None:
     found = shown(cli)
-    assert set(found) == {field.name for field in fields(mqstore.StoreOptions)} - {"on_event", "before_delete"}
+    own = {field.name for field in fields(mqstore.StoreOptions)} - {"on_event", "before_delete", "advanced"}
+    tuning = {field.name for field in fields(mqstore.BrokerOptions)}
+    assert set(found) == own | tuning
     for name, one in found.items():
-        default = getattr(mqstore.StoreOptions(), name)
+        default = getattr(mqstore.StoreOptions() if name in own else mqstore.BrokerOptions(), name)
         assert one["value"] == (list(default) if isinstance(default, tuple) else default)
         assert (one["source"], one["setting"]) == ("default", None)
     assert found["durability"]["rocketmq"] == ["flushDiskType", "transientStorePoolEnable"]
@@ -54,6 +56,9 @@ def test_a_brokers_file(tmp_path: Path, cli: Cli) -> None:
     assert found["flush_interval"]["source"] == "default"
     note = cli("config", "show", "--conf", conf).stderr
     assert note.endswith("means nothing to a store: brokerName, namesrvAddr\n")
+    conf.write_text("useABSLock=true\nuseReentrantLockWhenPutMessage=false\nflushCommitLogTimed=true\n")
+    note = cli("config", "show", "--conf", conf).stderr
+    assert note.endswith("accepted and not used: flushCommitLogTimed, useABSLock, useReentrantLockWhenPutMessage\n")
 
 
 def test_a_directory_wins(home: Path, tmp_path: Path, cli: Cli) -> None:

@@ -25,7 +25,8 @@ with mqstore.open(sys.argv[1]) as store:
 
 WRITE_AND_DIE = """
 import os, sys, mqstore
-options = {"durability": sys.argv[2], "flush_interval": 3600, "commit_interval": 3600, "segment_size": 1 << 20}
+options = {"durability": sys.argv[2], "flush_interval": 3600, "segment_size": 1 << 20}
+options["advanced"] = mqstore.BrokerOptions(commit_interval=3600)
 store = mqstore.open(sys.argv[1], mode="create", **options)
 for number in range(100):
     store.append("t", b"%d" % number)
@@ -72,8 +73,10 @@ def test_what_a_kill_leaves(tmp_path: Path, mode: Durability) -> None:
 
 
 def test_pooled_messages_are_there_for_readers(tmp_path: Path) -> None:
-    options = {"durability": "pooled", "flush_interval": SLOW, "commit_interval": SLOW}
-    with mqstore.open(tmp_path / "s", mode="create", options=SMALL, **options) as store:
+    slow = mqstore.BrokerOptions(commit_interval=SLOW)
+    with mqstore.open(
+        tmp_path / "s", mode="create", options=SMALL, durability="pooled", flush_interval=SLOW, advanced=slow
+    ) as store:
         result = store.append("t", b"1", keys="k")
         assert counted_elsewhere(tmp_path / "s") == 0
         assert bodies(store) == [b"1"]
@@ -85,8 +88,9 @@ def test_pooled_messages_are_there_for_readers(tmp_path: Path) -> None:
 def test_a_pool_smaller_than_the_messages(tmp_path: Path) -> None:
     sizes = [10, 200_000, 0, 70_000, 3, 1_000_000, 64 << 10]
     for mode in ("sync", "pooled"):
+        pool = mqstore.BrokerOptions(pool_size=64 << 10)
         with mqstore.open(
-            tmp_path / mode, mode="create", segment_size=4 << 20, durability=mode, pool_size=64 << 10
+            tmp_path / mode, mode="create", segment_size=4 << 20, durability=mode, advanced=pool
         ) as store:
             for size in sizes:
                 store.append("t", b"x" * size)
@@ -117,17 +121,12 @@ def test_durable_visibility_in_time(tmp_path: Path) -> None:
         assert store.wait("t", 0, 0, timeout=10)
 
 
-def test_syncs_without_a_tick(tmp_path: Path) -> None:
-    """With `flush_timed=False` enough new pages are a reason to sync."""
-    options = {"flush_timed": False, "flush_interval": SLOW, "flush_thorough_interval": SLOW, "visibility": "durable"}
-    with mqstore.open(tmp_path / "s", mode="create", options=SMALL, **options) as store:
-        store.append("t", b"x" * 20_000)
-        assert store.wait("t", 0, 0, timeout=10)
+PATIENT = mqstore.BrokerOptions(queue_wait_limit=60)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_threads(tmp_path: Path, mode: Durability) -> None:
-    with mqstore.open(tmp_path / "s", mode="create", options=SMALL, durability=mode, queue_wait_limit=60) as store:
+    with mqstore.open(tmp_path / "s", mode="create", options=SMALL, durability=mode, advanced=PATIENT) as store:
 
         def write(thread: int) -> None:
             for number in range(50):
@@ -145,8 +144,12 @@ def test_threads(tmp_path: Path, mode: Durability) -> None:
 
 
 def test_options_that_do_not_fit(tmp_path: Path) -> None:
-    for name, value in (("visibility", "all"), ("pool_size", 1), ("busy_after", 0)):
+    with pytest.raises(mqstore.InvalidOptionError, match="visibility"):
+        mqstore.open(tmp_path / "s", mode="create", options=SMALL, visibility="all")  # type: ignore[arg-type]
+    for name, value in (("pool_size", 1), ("busy_after", 0)):
         with pytest.raises(mqstore.InvalidOptionError, match=name):
-            mqstore.open(tmp_path / "s", mode="create", options=SMALL, **{name: value})
+            tuned = mqstore.BrokerOptions(**{name: value})  # type: ignore[arg-type]
+            mqstore.open(tmp_path / "s", mode="create", options=SMALL, advanced=tuned)
     with pytest.raises(mqstore.InvalidOptionError, match="lock_memory"):
-        mqstore.open(tmp_path / "s", mode="create", options=SMALL, lock_memory=True, prewarm=False)
+        tuned = mqstore.BrokerOptions(lock_memory=True, prewarm=False)
+        mqstore.open(tmp_path / "s", mode="create", options=SMALL, advanced=tuned)

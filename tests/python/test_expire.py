@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,7 @@ TINY: dict[str, Any] = {
     "queue_file_entries": 5,
     "index_slots": 7,
     "index_entries": 12,
-    "delete_interval": 0,
-    "dispatch_threads": 0,
+    "advanced": mqstore.BrokerOptions(delete_interval=0, dispatch_threads=0),
     # What is copied in the background, a slow machine copies before a test looks at what was not.
     "compaction_feed": False,
     **ANY_DISK,
@@ -181,7 +181,8 @@ def test_an_iterator_in_use_keeps_its_segment(home: Path) -> None:
         assert report.kept[0].endswith("a reader is using it")
         del messages
         assert store.expire(dry_run=False).segments == 3
-    with mqstore.open(home, "rw", held_limit=0, **{**KEEP_TWO, "retention_bytes": 1}) as store:
+    hasty = replace(KEEP_TWO["advanced"], held_limit=0)
+    with mqstore.open(home, "rw", **{**KEEP_TWO, "retention_bytes": 1, "advanced": hasty}) as store:
         messages = store.read("t")
         kept = next(messages)
         assert store.expire(dry_run=False).segments == 1, "held for longer than the limit"
@@ -256,12 +257,14 @@ def test_several_log_folders(home: Path, tmp_path: Path) -> None:
 
 
 def test_options_of_paths_and_calls() -> None:
-    options = mqstore.StoreOptions(commit_log_paths="a", read_only_commit_log_paths=[Path("b"), "c"])
-    assert (options.commit_log_paths, options.read_only_commit_log_paths) == (("a",), ("b", "c"))
-    for name in ("commit_log_paths", "read_only_commit_log_paths"):
-        for wrong in (1, b"a", [1], [""], None):
-            with pytest.raises(mqstore.InvalidOptionError, match=name):
-                mqstore.StoreOptions(**{name: wrong})  # type: ignore[arg-type]
+    assert mqstore.StoreOptions(commit_log_paths="a").commit_log_paths == ("a",)
+    tuned = mqstore.BrokerOptions(read_only_commit_log_paths=[Path("b"), "c"])
+    assert tuned.read_only_commit_log_paths == ("b", "c")
+    for wrong in (1, b"a", [1], [""], None):
+        with pytest.raises(mqstore.InvalidOptionError, match="commit_log_paths"):
+            mqstore.StoreOptions(commit_log_paths=wrong)  # type: ignore[arg-type]
+        with pytest.raises(mqstore.InvalidOptionError, match="read_only_commit_log_paths"):
+            mqstore.BrokerOptions(read_only_commit_log_paths=wrong)  # type: ignore[arg-type]
     for name in ("on_event", "before_delete"):
         with pytest.raises(mqstore.InvalidOptionError, match="callable"):
             mqstore.StoreOptions(**{name: 1})  # type: ignore[arg-type]

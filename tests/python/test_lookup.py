@@ -115,7 +115,7 @@ def test_tags_are_not_indexed_in_a_store_of_ours(tmp_path: Path) -> None:
         with mqstore.open(home, "create", index_slots=64, index_entries=200) as store:
             store.append("orders", b"more", keys="more", tags="paid")
         assert index_entries(home) == 2 * (number + 1)
-    with mqstore.open(home, "rw", index_tags=True) as store:
+    with mqstore.open(home, "rw", advanced=mqstore.BrokerOptions(index_tags=True)) as store:
         store.append("orders", b"more", keys="more", tags="paid")
     # Records without entries of their tags before those that have them are no problem.
     assert mqstore.verify(home).problems == ()

@@ -10,7 +10,29 @@ from pathlib import Path
 import pytest
 
 import mqstore
-from mqstore import StoreOptions
+from mqstore import BrokerOptions, StoreOptions
+from mqstore._options import native_form, normalise
+from mqstore.types import StoreOptionsDict
+
+TUNING = {
+    "flush_least_pages": 4,
+    "flush_thorough_interval": 10.0,
+    "commit_interval": 0.2,
+    "pool_size": 16 << 20,
+    "busy_after": 1.0,
+    "queue_wait_limit": 0.2,
+    "prewarm": True,
+    "lock_memory": False,
+    "dispatch_threads": None,
+    "index_tags": False,
+    "delete_interval": 0.1,
+    "held_limit": 120.0,
+    "compaction_dirty_ratio": 0.5,
+    "compaction_memory_size": 100 << 20,
+    "compaction_log_file_size": 104_857_600,
+    "compaction_queue_file_size": 10_485_760,
+    "read_only_commit_log_paths": (),
+}
 
 DEFAULTS = {
     "recovery": "strict",
@@ -20,20 +42,8 @@ DEFAULTS = {
     "index_entries": 20_000_000,
     "durability": "async",
     "flush_interval": 0.5,
-    "flush_least_pages": 4,
-    "flush_thorough_interval": 10.0,
     "visibility": "appended",
-    "flush_timed": True,
-    "meta_interval": 0.1,
-    "commit_interval": 0.2,
-    "pool_size": 16 << 20,
-    "busy_after": 1.0,
-    "queue_wait_limit": 0.2,
-    "prewarm": True,
-    "lock_memory": False,
-    "dispatch_threads": None,
     "record_crc": True,
-    "index_tags": False,
     "max_message_size": 4 << 20,
     "default_queues": 1,
     "auto_create_topics": True,
@@ -42,24 +52,18 @@ DEFAULTS = {
     "retention_bytes": None,
     "max_bytes": None,
     "delete_when": "04",
-    "delete_interval": 0.1,
-    "held_limit": 120.0,
     "disk_clean_ratio": 0.75,
     "disk_force_ratio": 0.85,
     "disk_refuse_ratio": 0.9,
     "secure_wipe": False,
     "expire_uncompacted": False,
     "compaction_interval": None,
-    "compaction_dirty_ratio": 0.5,
-    "compaction_memory_size": 100 << 20,
     "compaction_feed": True,
-    "compaction_log_file_size": 104_857_600,
-    "compaction_queue_file_size": 10_485_760,
     "delay_levels": None,
     "commit_log_paths": (),
-    "read_only_commit_log_paths": (),
     "on_event": None,
     "before_delete": None,
+    "advanced": TUNING,
 }
 
 TINY = {"segment_size": 4096, "queue_file_entries": 1, "index_slots": 1, "index_entries": 2}
@@ -67,6 +71,11 @@ TINY = {"segment_size": 4096, "queue_file_entries": 1, "index_slots": 1, "index_
 
 def test_defaults() -> None:
     assert dataclasses.asdict(StoreOptions()) == DEFAULTS
+
+
+def test_keywords_of_open_are_the_fields() -> None:
+    keywords = {name: kind.__forward_arg__ for name, kind in StoreOptionsDict.__annotations__.items()}
+    assert keywords == {field.name: field.type for field in dataclasses.fields(StoreOptions)}
 
 
 def test_frozen_equal_picklable() -> None:
@@ -104,14 +113,11 @@ def test_durations_are_seconds_or_timedelta() -> None:
         ("recovery", 1),
         ("durability", 1),
         ("flush_interval", 0),
-        ("flush_thorough_interval", 1e9),
-        ("flush_least_pages", -1),
         ("record_crc", 1),
         ("max_message_size", 9),
         ("default_queues", 0),
         ("store_host", "here"),
         ("store_host", "127.0.0.1:99999"),
-        ("dispatch_threads", 9),
         ("retention", 0),
         ("retention_bytes", 0),
         ("retention_bytes", 1.5),
@@ -120,8 +126,6 @@ def test_durations_are_seconds_or_timedelta() -> None:
         ("delete_when", "24"),
         ("delete_when", ""),
         ("delete_when", 4),
-        ("delete_interval", 3601),
-        ("held_limit", 86401),
         ("disk_clean_ratio", 75),
         ("disk_force_ratio", -0.1),
         ("disk_refuse_ratio", "90"),
@@ -129,12 +133,7 @@ def test_durations_are_seconds_or_timedelta() -> None:
         ("expire_uncompacted", 1),
         ("compaction_interval", 0),
         ("compaction_interval", 4e7),
-        ("compaction_dirty_ratio", 1.1),
-        ("compaction_memory_size", -1),
         ("compaction_feed", 1),
-        ("compaction_log_file_size", 1 << 31),
-        ("compaction_queue_file_size", 91),
-        ("read_only_commit_log_paths", ("/old",)),
         ("delay_levels", ""),
         ("delay_levels", "1s 5"),
         ("delay_levels", "1s 5w"),
@@ -147,11 +146,35 @@ def test_durations_are_seconds_or_timedelta() -> None:
         ("delay_levels", ("1s",)),
         ("delay_levels", b"1s"),
         ("delay_levels", 3),
+        ("advanced", None),
+        ("advanced", {"prewarm": False}),
     ],
 )
 def test_out_of_bounds(home: Path, name: str, value: object) -> None:
     with pytest.raises(mqstore.InvalidOptionError) as caught:
-        mqstore.open(home, "create", **{name: value})
+        mqstore.open(home, "create", **{name: value})  # type: ignore[arg-type]
+    assert caught.value.option == name
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("flush_thorough_interval", 1e9),
+        ("flush_least_pages", -1),
+        ("dispatch_threads", 9),
+        ("delete_interval", 3601),
+        ("held_limit", 86401),
+        ("compaction_dirty_ratio", 1.1),
+        ("compaction_memory_size", -1),
+        ("compaction_log_file_size", 1 << 31),
+        ("compaction_queue_file_size", 91),
+        ("read_only_commit_log_paths", ("/old",)),
+    ],
+)
+def test_tuning_out_of_bounds(home: Path, name: str, value: object) -> None:
+    with pytest.raises(mqstore.InvalidOptionError) as caught:
+        mqstore.open(home, "create", advanced=BrokerOptions(**{name: value}))  # type: ignore[arg-type]
     assert caught.value.option == name
     assert not home.exists()
 
@@ -168,7 +191,9 @@ def test_smallest_geometry_works(home: Path) -> None:
 
 def test_unknown_option_suggests(home: Path) -> None:
     with pytest.raises(mqstore.InvalidOptionError, match="did you mean segment_size"):
-        mqstore.open(home, "create", segmentsize=4096)
+        mqstore.open(home, "create", segmentsize=4096)  # type: ignore[call-arg]
+    with pytest.raises(mqstore.InvalidOptionError, match=r"pass advanced=mqstore.BrokerOptions\(prewarm=...\)"):
+        mqstore.open(home, "create", prewarm=False)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="StoreOptions"):
         mqstore.open(home, "create", options={"segment_size": 4096})  # type: ignore[arg-type]
 
@@ -177,6 +202,14 @@ def test_overrides_win_over_options(home: Path) -> None:
     with mqstore.open(home, "create", options=StoreOptions(segment_size=8192), segment_size=4096) as store:
         store.append("t", b"x")
     assert (home / "commitlog" / f"{0:020d}").stat().st_size == 4096
+
+
+def test_advanced_replaces_the_tuning_of_the_options() -> None:
+    conf = StoreOptions(segment_size=8192, advanced=BrokerOptions(prewarm=False, held_limit=1))
+    chosen = normalise(conf, {"advanced": BrokerOptions(prewarm=False), "segment_size": 4096})
+    assert chosen == StoreOptions(segment_size=4096, advanced=BrokerOptions(prewarm=False))
+    assert native_form(chosen)["held_limit"] == 120_000
+    assert normalise(conf, {}) is conf
 
 
 def test_geometry_of_the_directory_wins(home: Path) -> None:
@@ -234,8 +267,6 @@ def test_broker_conf(tmp_path: Path) -> None:
         index_entries=2000,
         durability="sync",
         flush_interval=1.0,
-        flush_thorough_interval=20.0,
-        flush_least_pages=8,
         record_crc=True,
         max_message_size=65536,
         default_queues=4,
@@ -243,14 +274,18 @@ def test_broker_conf(tmp_path: Path) -> None:
         store_host="10.0.0.7:20911",
         retention=48 * 3600.0,
         delete_when="04;16",
-        delete_interval=0.05,
-        held_limit=60.0,
         disk_clean_ratio=0.10,
         disk_force_ratio=0.80,
         disk_refuse_ratio=0.90,
         delay_levels="2s 9m",
         commit_log_paths=("/disk1/log", "/disk2/log"),
-        read_only_commit_log_paths=("/data/store/commitlog",),
+        advanced=BrokerOptions(
+            flush_thorough_interval=20.0,
+            flush_least_pages=8,
+            delete_interval=0.05,
+            held_limit=60.0,
+            read_only_commit_log_paths=("/data/store/commitlog",),
+        ),
     )
 
 
@@ -261,9 +296,10 @@ def test_broker_conf_of_compaction(tmp_path: Path) -> None:
         "compactionMappedFileSize=65536\ncompactionCqMappedFileSize=4600\n"
     )
     options = StoreOptions.from_broker_conf(path)
-    assert (options.compaction_interval, options.compaction_memory_size) == (60.0, 300)
+    assert (options.compaction_interval, options.advanced.compaction_memory_size) == (60.0, 300)
     assert not options.compaction_feed
-    assert (options.compaction_log_file_size, options.compaction_queue_file_size) == (65_536, 4600)
+    tuning = options.advanced
+    assert (tuning.compaction_log_file_size, tuning.compaction_queue_file_size) == (65_536, 4600)
 
 
 def test_broker_conf_with_its_log_where_it_always_is(tmp_path: Path) -> None:
@@ -274,7 +310,7 @@ def test_broker_conf_with_its_log_where_it_always_is(tmp_path: Path) -> None:
     path.write_text("storePathRootDir=/a/store\nstorePathCommitLog=/b/log\nreadOnlyCommitLogStorePaths=/c\n")
     options = StoreOptions.from_broker_conf(path)
     assert options.commit_log_paths == ("/b/log",)
-    assert options.read_only_commit_log_paths == (), "RocketMQ reads it for several paths only"
+    assert options.advanced.read_only_commit_log_paths == (), "RocketMQ reads it for several paths only"
 
 
 def test_broker_conf_is_silent_means_rocketmq(tmp_path: Path) -> None:
@@ -286,6 +322,14 @@ def test_broker_conf_is_silent_means_rocketmq(tmp_path: Path) -> None:
         retention=timedelta(hours=72),
         delay_levels="1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
     )
+
+
+def test_broker_conf_with_settings_that_are_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("useReentrantLockWhenPutMessage=false\nflushCommitLogTimed=false\nflushConsumerOffsetInterval=1\n")
+    silent = tmp_path / "silent.conf"
+    silent.write_text("")
+    assert StoreOptions.from_broker_conf(path) == StoreOptions.from_broker_conf(silent)
 
 
 @pytest.mark.parametrize("line", ["maxIndexNum=many", "flushDiskType=NEVER", "x=\\u12"])

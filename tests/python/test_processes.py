@@ -108,7 +108,7 @@ MODES: list[dict[str, Any]] = [
     {"threads": 4, "durability": "async", "flush_interval": 0.01},
     {"threads": 3, "durability": "sync"},
     {"threads": 2, "durability": "async", "visibility": "durable", "flush_interval": 0.02},
-    {"threads": 3, "durability": "pooled", "commit_interval": 0.01},
+    {"threads": 3, "durability": "pooled", "advanced": {"commit_interval": 0.01}},
 ]
 
 
@@ -130,7 +130,9 @@ def test_hammer(tmp_path: Path, mode: dict[str, Any]) -> None:
 @pytest.mark.skipif(not knows("retention_bytes"), reason="no retention")
 @pytest.mark.timeout(60 if not SOAK else 600)
 def test_hammer_with_retention(tmp_path: Path) -> None:
-    counts = hammer(tmp_path, threads=2, retention=True, retention_bytes=2 << 20, delete_interval=0.0, **ANY_DISK)
+    counts = hammer(
+        tmp_path, threads=2, retention=True, retention_bytes=2 << 20, advanced={"delete_interval": 0.0}, **ANY_DISK
+    )
     print(counts)
     assert counts["verify"]["messages"] < counts["write"]["appended"], "nothing was deleted"
     assert counts["follow"]["checked"] >= 200
@@ -233,7 +235,8 @@ def test_a_segment_that_is_replaced_is_noticed_before_the_next_acknowledgement(
 
 
 def test_the_background_notices_a_replaced_segment_too(home: Path) -> None:
-    store = mqstore.open(home, "create", options=SMALL, flush_interval=0.01, flush_least_pages=0)
+    eager = mqstore.BrokerOptions(flush_least_pages=0)
+    store = mqstore.open(home, "create", options=SMALL, flush_interval=0.01, advanced=eager)
     store.append("t", b"before")
     newest_segment(home).unlink()
     deadline = time.monotonic() + 30

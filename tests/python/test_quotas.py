@@ -24,6 +24,7 @@ TINY: dict[str, Any] = {
     "disk_refuse_ratio": 1.0,
     **ANY_DISK,
 }
+FAST = mqstore.BrokerOptions(delete_interval=0)
 BODY = b"x" * 500
 
 
@@ -129,7 +130,7 @@ def test_a_kill_changes_nothing(home: Path) -> None:
 
 
 def test_the_background_makes_room_when_appends_meet_a_quota(home: Path) -> None:
-    with mqstore.open(home, "create", **TINY, retention_bytes=4096, max_bytes=4 * 4096, delete_interval=0) as store:
+    with mqstore.open(home, "create", **TINY, retention_bytes=4096, max_bytes=4 * 4096, advanced=FAST) as store:
         store.create_topic("orders", max_messages=20)
         assert fill(store, "orders").quota == "max_messages"
         work = store.work_queue("orders")

@@ -18,6 +18,7 @@ from conftest import python
 # A name that appears here is public from now on; one that leaks out by accident fails the test.
 PUBLIC = {
     "AppendResult",
+    "BrokerOptions",
     "Change",
     "CompactionReport",
     "Consumer",
@@ -114,7 +115,7 @@ SIGNATURES = {
     "Store.snapshot": "(self, dest, *, progress=None)",
     "rebuild": "(path, *, dry_run=False, threads=None, options=None, progress=None)",
     "Store.rebuild": "(self, *, progress=None)",
-    "open": "(path, mode='r', *, options=None, **overrides)",
+    "open": "(path, mode='r', *, options=None, progress=None, **overrides)",
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
     "born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None)",
     "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False)",

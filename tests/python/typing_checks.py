@@ -6,10 +6,23 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import assert_type
+from typing import Unpack, assert_type
 
 import mqstore
 import mqstore.aio
+from mqstore.types import StoreOptionsDict
+
+
+def options(path: str, **given: Unpack[StoreOptionsDict]) -> None:
+    tuned = mqstore.BrokerOptions(prewarm=False)
+    mqstore.open(path, "rw", segment_size=4096, retention=timedelta(days=3), advanced=tuned)
+    mqstore.open(path, options=mqstore.StoreOptions(advanced=tuned), progress=lambda step: print(step.done))
+    mqstore.open(path, **given)
+    mqstore.aio.open(path, "rw", durability="sync", max_appends=10)
+    mqstore.open(path, segment_size="4096")  # type: ignore[arg-type]
+    mqstore.open(path, durability="maybe")  # type: ignore[arg-type]
+    mqstore.open(path, prewarm=False)  # type: ignore[call-arg]
+    mqstore.aio.open(path, segmentsize=1)  # type: ignore[call-arg]
 
 
 def api(path: str | os.PathLike[str]) -> None:

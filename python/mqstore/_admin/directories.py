@@ -97,7 +97,8 @@ def rebuild(
         raise ValueError(msg)
     home = home_of(path)
     chosen = options or StoreOptions()
-    form = native_form(chosen if threads is None else replace(chosen, dispatch_threads=threads))
+    tuned = replace(chosen.advanced, dispatch_threads=threads)
+    form = native_form(chosen if threads is None else replace(chosen, advanced=tuned))
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
     return RebuildReport._timed(lambda: _native.rebuild(home, form, dry_run, tell), dry_run=dry_run)
 

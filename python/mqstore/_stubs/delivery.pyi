@@ -252,7 +252,7 @@ class NativeWorkQueue:
 
         Args:
             message: what `get` returned.
-            durable: whether to wait until that is on the disk; else it is within `meta_interval`.
+            durable: whether to wait until that is on the disk; else it is within 0.1 s.
 
         Raises:
             LeaseLostError: its time was over and somebody else got it, or it was given back.

@@ -18,7 +18,7 @@ import asyncio
 import contextvars
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 
 import mqstore
 from mqstore._native import AppendResult
@@ -36,14 +36,26 @@ from mqstore.aio._work_queue import WorkQueue
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from concurrent.futures import Future, ThreadPoolExecutor
     from types import TracebackType
 
     from mqstore._message import Message
     from mqstore._options import StoreOptions
-    from mqstore._read.table import Bodies
-    from mqstore.types import BytesLike, Check, Duration, Filter, Keys, Mode, Properties, StorePath, Time
+    from mqstore._reports import Progress
+    from mqstore._table import Bodies
+    from mqstore.types import (
+        BytesLike,
+        Check,
+        Duration,
+        Filter,
+        Keys,
+        Mode,
+        Properties,
+        StoreOptionsDict,
+        StorePath,
+        Time,
+    )
 
 # How many appends, and how many bytes of them, may be under way before others wait.
 _MOST_APPENDS = 1024
@@ -55,7 +67,10 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     mode: Mode = "r",
     *,
     options: StoreOptions | None = None,
-    **overrides: Any,
+    progress: Callable[[Progress], object] | None = None,
+    max_appends: int = _MOST_APPENDS,
+    max_append_bytes: int = _MOST_APPEND_BYTES,
+    **overrides: Unpack[StoreOptionsDict],
 ) -> Opening:
     """The store in the directory `path`, opened for the running event loop by `async with` or `await`.
 
@@ -64,9 +79,10 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
         mode: `"r"` reads, takes no lock and changes no byte; `"rw"` writes a store that exists;
             `"create"` makes it when it is missing.
         options: how the store behaves; see `mqstore.StoreOptions`.
-        overrides: single options by name, laid over `options`; `progress`, as for `mqstore.open`, called in the thread
-            that opens; and `max_appends` (1,024) and `max_append_bytes` (67,108,864): how many appends, and how many
-            bytes of them, may be under way before others wait for room.
+        progress: as for `mqstore.open`; called in the thread that opens.
+        max_appends: number of appends that may be under way before others wait.
+        max_append_bytes: bytes of appends that may be under way before others wait.
+        overrides: single options by name, which replace those in `options`.
 
     Returns:
         What `async with` and `await` make the store of. One that is cancelled leaves no store open.
@@ -74,7 +90,7 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     Raises:
         As `mqstore.open`, when it is awaited.
     """
-    return Opening(path, mode, options, overrides)
+    return Opening(path, mode, options, overrides, progress, (max_appends, max_append_bytes))
 
 
 def wrap(
@@ -99,12 +115,22 @@ def wrap(
 class Opening:
     """A store that is being opened; `await` it, or use it by `async with`."""
 
-    def __init__(self, path: StorePath, mode: Mode, options: StoreOptions | None, overrides: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        path: StorePath,
+        mode: Mode,
+        options: StoreOptions | None,
+        overrides: StoreOptionsDict,
+        progress: Callable[[Progress], object] | None,
+        limits: tuple[int, int],
+    ) -> None:
         """Keeps the arguments of `open` until it is awaited."""
         self._path = path
         self._mode = mode
         self._options = options
-        self._overrides = dict(overrides)
+        self._overrides = overrides
+        self._progress = progress
+        self._limits = limits
         self._store: Store | None = None
 
     def __await__(self) -> Generator[Any, None, Store]:
@@ -121,17 +147,21 @@ class Opening:
             await self._store.close()
 
     async def _open(self) -> Store:
-        overrides = dict(self._overrides)
-        most = [
-            _bound(overrides, "max_appends", _MOST_APPENDS),
-            _bound(overrides, "max_append_bytes", _MOST_APPEND_BYTES),
-        ]
+        appends, append_bytes = self._limits
+        most = [_bound("max_appends", appends), _bound("max_append_bytes", append_bytes)]
         ending = Ending()
-        overrides["progress"] = ending.watching(overrides.get("progress"))
         pool = _bridge.pool()
         context = contextvars.copy_context()
         opening: Future[mqstore.Store] = pool.submit(
-            context.run, partial(mqstore.open, self._path, self._mode, options=self._options, **overrides)
+            context.run,
+            partial(
+                mqstore.open,
+                self._path,
+                self._mode,
+                options=self._options,
+                progress=ending.watching(self._progress),
+                **self._overrides,
+            ),
         )
         try:
             store = await asyncio.wrap_future(opening)
@@ -435,8 +465,7 @@ class Store:
                 warnings.warn(msg, ResourceWarning, source=self, stacklevel=2)
 
 
-def _bound(overrides: dict[str, Any], name: str, default: int) -> int:
-    value = overrides.pop(name, default)
+def _bound(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"{name} must be an int, not {type(value).__name__}"
         raise TypeError(msg)

@@ -402,6 +402,8 @@ def config_show(
     shown = settings.options(directory, conf)
     if conf is not None and (rest := settings.passed_over(conf)):
         render.note(f"{conf}: means nothing to a store: {', '.join(rest)}")
+    if conf is not None and (rest := settings.unused(conf)):
+        render.note(f"{conf}: accepted and not used: {', '.join(rest)}")
     if not render.machine([one.to_dict() for one in shown], form):
         rows = [(one.option, _fact(one.value), one.setting or one.source, ", ".join(one.rocketmq)) for one in shown]
         render.table(("option", "value", "from", "RocketMQ"), rows)

@@ -11,8 +11,8 @@ from mqstore import _broker_conf
 if TYPE_CHECKING:
     from pathlib import Path
 
-# What Python alone can give.
-_NO_SETTINGS = ("on_event", "before_delete")
+# Functions have no text form; the fields of `advanced` are shown one by one.
+_NO_SETTINGS = ("on_event", "before_delete", "advanced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,10 @@ def options(directory: Path | None, conf: Path | None) -> list[Shown]:
     """Every option as an open of `directory` with the broker's file `conf` would have it."""
     said = {} if conf is None else {one.option: one for one in _broker_conf.read(_broker_conf.parse_file(conf))}
     there = {} if directory is None else _geometry(directory)
-    chosen = mqstore.StoreOptions(**{name: one.value for name, one in said.items()})
+    chosen = mqstore.StoreOptions._from_settings(said.values())
     shown = []
-    for field in fields(mqstore.StoreOptions):
-        name = field.name
-        if name in _NO_SETTINGS:
-            continue
-        value, source, setting = getattr(chosen, name), "default", None
+    for name, in_force in _named_values(chosen):
+        value, source, setting = in_force, "default", None
         # A directory's own geometry always wins.
         if name in there:
             value, source = there[name], "directory"
@@ -66,7 +63,18 @@ def options(directory: Path | None, conf: Path | None) -> list[Shown]:
 def passed_over(conf: Path) -> list[str]:
     """Settings of the file that mean nothing to a store."""
     known = {name for setting in _broker_conf.SETTINGS for name in setting.names}
-    return sorted(set(_broker_conf.parse_file(conf)) - known)
+    return sorted(set(_broker_conf.parse_file(conf)) - known - set(_broker_conf.UNUSED))
+
+
+def unused(conf: Path) -> list[str]:
+    """Settings of the file that are accepted and not used."""
+    return sorted(set(_broker_conf.parse_file(conf)) & set(_broker_conf.UNUSED))
+
+
+def _named_values(chosen: mqstore.StoreOptions) -> list[tuple[str, Any]]:
+    """The options by name, those of `BrokerOptions` last."""
+    own = [(one.name, getattr(chosen, one.name)) for one in fields(chosen) if one.name not in _NO_SETTINGS]
+    return own + [(one.name, getattr(chosen.advanced, one.name)) for one in fields(chosen.advanced)]
 
 
 def _geometry(directory: Path) -> dict[str, int]:

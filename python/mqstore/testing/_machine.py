@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import mqstore
 from mqstore import _native
 from mqstore._times import milliseconds_of, time_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mqstore._options import StoreOptions
-    from mqstore.types import Duration, Mode, StorePath, Time
+    from mqstore._reports import Progress
+    from mqstore.types import Duration, Mode, StoreOptionsDict, StorePath, Time
 
 SMALL = mqstore.StoreOptions(segment_size=64 << 10, queue_file_entries=64, index_slots=64, index_entries=256)
 """Options of a store whose files are small: it is made in milliseconds, and a few hundred messages fill its files."""
@@ -140,7 +143,8 @@ def open(  # noqa: A001 - the name of `mqstore.open`
     clock: ManualClock | None = None,
     faults: Faults | None = None,
     options: StoreOptions | None = None,
-    **overrides: Any,
+    progress: Callable[[Progress], object] | None = None,
+    **overrides: Unpack[StoreOptionsDict],
 ) -> mqstore.Store:
     """Opens a store as `mqstore.open` does, on a clock and a disk of the test's own.
 
@@ -152,7 +156,8 @@ def open(  # noqa: A001 - the name of `mqstore.open`
         clock: the time that it goes by; None is the machine's.
         faults: what may go wrong with its disk; None is nothing.
         options: how it behaves; None is `SMALL`.
-        overrides: single options by name, laid over `options`; and `progress`.
+        progress: as for `mqstore.open`.
+        overrides: single options by name, which replace those in `options`.
 
     Raises:
         As `mqstore.open`.
@@ -164,6 +169,7 @@ def open(  # noqa: A001 - the name of `mqstore.open`
         mode,
         SMALL if options is None else options,
         overrides,
+        progress=progress,
         clock=None if clock is None else clock._native,
         faults=None if faults is None else faults._native,
     )

@@ -94,12 +94,6 @@ pub struct StoreOptions {
     pub flush_least_pages: u32,
     /// Milliseconds after which everything dirty is synced. Default 10,000. `flushCommitLogThoroughInterval`.
     pub flush_thorough_interval_ms: u64,
-    /// Whether the background looks at fixed times only (`true`, the default), or also as soon as
-    /// `flush_least_pages` are dirty. `flushCommitLogTimed`.
-    pub flush_timed: bool,
-    /// Milliseconds between background syncs of topics, groups and offsets. Default 100, 1 to 3,600,000. RocketMQ
-    /// writes offsets every `flushConsumerOffsetInterval` (5,000).
-    pub meta_interval_ms: u64,
     /// With [`Durability::Pooled`]: milliseconds after which pooled records are written to the file.
     /// Default 200, 1 to 3,600,000. `commitIntervalCommitLog`.
     pub commit_interval_ms: u64,
@@ -212,8 +206,6 @@ impl Default for StoreOptions {
             flush_interval_ms: 500,
             flush_least_pages: 4,
             flush_thorough_interval_ms: 10_000,
-            flush_timed: true,
-            meta_interval_ms: 100,
             commit_interval_ms: 200,
             pool_bytes: 16 << 20,
             busy_after_ms: 1_000,
@@ -265,7 +257,6 @@ impl StoreOptions {
         within("flush_interval", self.flush_interval_ms, 1, 3_600_000)?;
         within("flush_least_pages", self.flush_least_pages.into(), 0, 1 << 20)?;
         within("flush_thorough_interval", self.flush_thorough_interval_ms, 1, 86_400_000)?;
-        within("meta_interval", self.meta_interval_ms, 1, 3_600_000)?;
         within("commit_interval", self.commit_interval_ms, 1, 3_600_000)?;
         within("pool_size", self.pool_bytes, 64 << 10, 16 << 30)?;
         within("busy_after", self.busy_after_ms, 1, 3_600_000)?;

@@ -45,3 +45,4 @@ pub use record::{NameId, OffsetChange, Place, QueueKey};
 pub use standing::Standing;
 pub use state::{Listed, State};
 pub use state::{ProgressView, QueueProgress};
+pub(crate) use tick::SYNC_INTERVAL_MS;

@@ -1,6 +1,6 @@
 //! What is done from time to time: a sync of what nobody waits for, a new generation, the JSON files.
 //!
-//! A thread of the store calls [`MetaLog::step`] every `meta_interval_ms`, and sooner where somebody asked for a sync
+//! A thread of the store calls [`MetaLog::step`] every [`SYNC_INTERVAL_MS`], and sooner where somebody asked for a sync
 //! by then. It changes nothing that a crash shows, but how much the loss of power takes: at most what came since the
 //! last step.
 
@@ -14,6 +14,8 @@ use super::record::Place;
 use mqstore_base::error::StoreError;
 use mqstore_base::files::StoreFiles;
 
+/// Milliseconds between background syncs of topics, groups and offsets.
+pub(crate) const SYNC_INTERVAL_MS: u64 = 100;
 /// JSON files are written so often at most, in milliseconds.
 const JSON_INTERVAL_MS: i64 = 60_000;
 /// No sync was asked for.

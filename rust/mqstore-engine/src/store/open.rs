@@ -169,7 +169,6 @@ fn flush_policy(options: &StoreOptions) -> FlushPolicy {
         least_pages: options.flush_least_pages,
         thorough_interval_ms: options.flush_thorough_interval_ms,
         background: options.durability != Durability::Manual,
-        timed: options.flush_timed,
     }
 }
 

@@ -16,6 +16,7 @@ use mqstore_base::files::StoreFiles;
 use mqstore_base::options::Durability;
 use mqstore_compaction::Unswept;
 use mqstore_log::dispatch::RUN_BYTES;
+use mqstore_meta::SYNC_INTERVAL_MS;
 
 /// How long a service sleeps at most before it looks whether it should end.
 const LOOK: Duration = Duration::from_millis(200);
@@ -230,7 +231,7 @@ fn flush_round(writer: &Writer, stop: &AtomicBool) {
 }
 
 fn meta_round(writer: &Writer, stop: &AtomicBool) {
-    writer.meta.rest(writer.options.meta_interval_ms, || stop.load(Ordering::Acquire));
+    writer.meta.rest(SYNC_INTERVAL_MS, || stop.load(Ordering::Acquire));
     if stop.load(Ordering::Acquire) {
         return;
     }

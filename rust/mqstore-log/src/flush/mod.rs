@@ -44,8 +44,6 @@ pub struct FlushPolicy {
     pub thorough_interval_ms: u64,
     /// Whether the background syncs at all.
     pub background: bool,
-    /// Whether it looks at fixed times only, and not when enough is dirty.
-    pub timed: bool,
 }
 
 /// What one step did.
@@ -120,11 +118,7 @@ impl Flusher {
         }
         // Where dispatch is held back, a step would not help.
         let behind = self.dispatched() + self.far_behind();
-        let behind = if behind < self.dispatcher.limit() { behind } else { u64::MAX };
-        if self.policy.timed {
-            return behind;
-        }
-        behind.min(self.log.durable() + u64::from(self.policy.least_pages.max(1)) * PAGE_BYTES)
+        if behind < self.dispatcher.limit() { behind } else { u64::MAX }
     }
 
     /// So far queues and index may be behind until the background makes them durable at once: appends

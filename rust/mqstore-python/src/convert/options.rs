@@ -27,8 +27,6 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "flush_least_pages" => options.flush_least_pages = whole(name, &value)?,
             "flush_thorough_interval" => options.flush_thorough_interval_ms = whole(name, &value)?,
             "visibility" => options.visibility = visibility(&value.extract::<String>()?)?,
-            "flush_timed" => options.flush_timed = value.extract()?,
-            "meta_interval" => options.meta_interval_ms = whole(name, &value)?,
             "commit_interval" => options.commit_interval_ms = whole(name, &value)?,
             "pool_size" => options.pool_bytes = whole(name, &value)?,
             "busy_after" => options.busy_after_ms = whole(name, &value)?,

@@ -301,7 +301,7 @@ class Store(DeliveringStore):
         from mqstore._reports import CompactionReport
 
         chosen = compaction.topic_list(topic, one=True)
-        *request, tell = compaction.request(**options)
+        request, tell = compaction.request(**options)
         return CompactionReport._from_json(self._compact((chosen, *request, None), tell))
 
     def restore_compaction(
@@ -323,7 +323,7 @@ class Store(DeliveringStore):
         from mqstore._reports import RestoreReport
 
         chosen = compaction.topic_list(topics, one=True)
-        *request, tell = compaction.request(**options)
+        request, tell = compaction.request(**options)
         with opened_or_open(source) as other:
             return RestoreReport._from_json(self._compact((chosen, *request, other), tell))
 

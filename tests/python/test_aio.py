@@ -44,6 +44,12 @@ def test_every_verb_of_a_store_has_its_twin(name: str) -> None:
     assert getattr(twin, "__module__", None) == "mqstore.aio._store" or twin.__module__ == "mqstore.aio"
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_arguments_and_errors_are_those_of_the_verb(name: str) -> None:
+    own, twin = (inspect.getdoc(getattr(kind, name)) or "" for kind in (mqstore.Store, mqstore.aio.Store))
+    assert twin.partition("\n\nArgs:")[2] == own.partition("\n\nArgs:")[2]
+
+
 CLASSES = ["Consumer", "Messages", "Scan", "Store", "Table", "Transaction", "WorkQueue"]
 VERBS = ["open", "info", "verify", "repair", "rebuild", "compact", "export", "import_", "restore_compaction", "scan"]
 

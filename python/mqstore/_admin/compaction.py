@@ -35,7 +35,7 @@ def request(
     max_bytes_per_second: int | None = None,
     progress: Callable[[Progress], object] | None = None,
     **options: Any,
-) -> tuple[str, int, int, Tell | None]:
+) -> tuple[tuple[str, int, int], Tell | None]:
     """What the native functions take: options, threads, bytes a second (0 is no limit), and whom to tell of progress.
 
     The names are those of `mqstore.types.LocalCompactionOptions`.
@@ -53,7 +53,7 @@ def request(
         def tell(done: int, total: int) -> None:
             progress(Progress(done, total))
 
-    return options_json(**options), threads or os.cpu_count() or 1, max_bytes_per_second or 0, tell
+    return (options_json(**options), threads or os.cpu_count() or 1, max_bytes_per_second or 0), tell
 
 
 def options_json(

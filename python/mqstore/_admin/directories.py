@@ -196,14 +196,14 @@ def compact(
         msg = "compact() needs either output=, a folder for a compacted copy, or in_place=True"
         raise ValueError(msg)
     chosen = compaction.topic_list(topics)
-    request = compaction.request(job_id=job_id, **options)
+    request, tell = compaction.request(job_id=job_id, **options)
     home = home_of(path)
     if output is not None:
         copy = home_of(output)
         must_be_new(copy)
         _native.copy_store(home, copy, None)
         home = copy
-    return CompactionReport._from_json(_native.compaction_run(home, chosen, *request))
+    return CompactionReport._from_json(_native.compaction_run(home, chosen, *request, tell))
 
 
 def must_be_new(target: str) -> None:

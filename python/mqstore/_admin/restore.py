@@ -50,7 +50,7 @@ def restore_compaction(
     """
     home = home_of(path)
     chosen = compaction.topic_list(topics, one=True)
-    *request, tell = compaction.request(**options)
+    request, tell = compaction.request(**options)
     with opened_or_open(source) as other:
         return RestoreReport._from_json(_native.compaction_restore(home, other, (chosen, *request), tell))
 

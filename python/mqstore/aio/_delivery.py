@@ -36,7 +36,7 @@ C = TypeVar("C", bound=Closable)
 
 
 class Making(Generic[C]):
-    """A consumer or work queue that is being made: `await` it, or use it by `async with`."""
+    """A store, consumer or work queue that is being made: `await` it, or use it by `async with`."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, C]]) -> None:
         """Keeps what makes it until it is awaited."""

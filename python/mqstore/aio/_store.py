@@ -25,7 +25,7 @@ from mqstore._native import AppendResult
 from mqstore._times import seconds_of
 from mqstore.aio import _bridge
 from mqstore.aio._consumer import Consumer
-from mqstore.aio._delivery import making
+from mqstore.aio._delivery import Making, making
 from mqstore.aio._ending import Ending
 from mqstore.aio._reads import Messages
 from mqstore.aio._scan import of_store
@@ -36,7 +36,7 @@ from mqstore.aio._work_queue import WorkQueue
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Future, ThreadPoolExecutor
     from types import TracebackType
 
@@ -71,7 +71,7 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     max_appends: int = _MOST_APPENDS,
     max_append_bytes: int = _MOST_APPEND_BYTES,
     **overrides: Unpack[StoreOptionsDict],
-) -> Opening:
+) -> Making[Store]:
     """The store in the directory `path`, opened for the running event loop by `async with` or `await`.
 
     Args:
@@ -90,7 +90,7 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     Raises:
         As `mqstore.open`, when it is awaited.
     """
-    return Opening(path, mode, options, overrides, progress, (max_appends, max_append_bytes))
+    return Making(partial(_opened, path, mode, options, overrides, progress, (max_appends, max_append_bytes)))
 
 
 def wrap(
@@ -112,66 +112,32 @@ def wrap(
     return Store._of(store, _bridge.pool(), max_appends, max_append_bytes, owns=False)
 
 
-class Opening:
-    """A store that is being opened; `await` it, or use it by `async with`."""
-
-    def __init__(
-        self,
-        path: StorePath,
-        mode: Mode,
-        options: StoreOptions | None,
-        overrides: StoreOptionsDict,
-        progress: Callable[[Progress], object] | None,
-        limits: tuple[int, int],
-    ) -> None:
-        """Keeps the arguments of `open` until it is awaited."""
-        self._path = path
-        self._mode = mode
-        self._options = options
-        self._overrides = overrides
-        self._progress = progress
-        self._limits = limits
-        self._store: Store | None = None
-
-    def __await__(self) -> Generator[Any, None, Store]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> Store:
-        self._store = await self._open()
-        return self._store
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._store is not None:
-            await self._store.close()
-
-    async def _open(self) -> Store:
-        appends, append_bytes = self._limits
-        most = [_bound("max_appends", appends), _bound("max_append_bytes", append_bytes)]
-        ending = Ending()
-        pool = _bridge.pool()
-        context = contextvars.copy_context()
-        opening: Future[mqstore.Store] = pool.submit(
-            context.run,
-            partial(
-                mqstore.open,
-                self._path,
-                self._mode,
-                options=self._options,
-                progress=ending.watching(self._progress),
-                **self._overrides,
-            ),
-        )
-        try:
-            store = await asyncio.wrap_future(opening)
-        except BaseException:
-            ending.end()
-            # In the thread that opens, or here when it is open by now.
-            opening.add_done_callback(_close_late)
-            pool.shutdown(wait=False)
-            raise
-        return Store._of(store, pool, *most)
+async def _opened(
+    path: StorePath,
+    mode: Mode,
+    options: StoreOptions | None,
+    overrides: StoreOptionsDict,
+    progress: Callable[[Progress], object] | None,
+    limits: tuple[int, int],
+) -> Store:
+    appends, append_bytes = limits
+    most = [_bound("max_appends", appends), _bound("max_append_bytes", append_bytes)]
+    ending = Ending()
+    pool = _bridge.pool()
+    context = contextvars.copy_context()
+    opening: Future[mqstore.Store] = pool.submit(
+        context.run,
+        partial(mqstore.open, path, mode, options=options, progress=ending.watching(progress), **overrides),
+    )
+    try:
+        store = await asyncio.wrap_future(opening)
+    except BaseException:
+        ending.end()
+        # In the thread that opens, or here when it is open by now.
+        opening.add_done_callback(_close_late)
+        pool.shutdown(wait=False)
+        raise
+    return Store._of(store, pool, *most)
 
 
 class Store:
@@ -480,6 +446,6 @@ def _close_late(opening: Future[mqstore.Store]) -> None:
         opening.result().close()
 
 
-for _thing in (open, wrap, Opening, Store):
+for _thing in (open, wrap, Store):
     _thing.__module__ = "mqstore.aio"
 del _thing

@@ -109,20 +109,13 @@ def compact(
         raise ValueError(msg)
     if strategy not in get_args(Strategy):
         raise InvalidOptionError("strategy", f"must be one of {', '.join(get_args(Strategy))}, not {strategy!r}")
-    options = options_json(
-        tombstone_retention=tombstone_retention,
-        memory_size=memory_size,
-        job_id=job_id,
-        force=force,
-        keyless=keyless,
-        confirm_keys=confirm_keys,
-        log_file_bytes=log_file_size,
-        queue_file_bytes=queue_file_size,
-    )
+    given: dict[str, Any] = dict(options)
+    dry_run, progress = given.pop("dry_run", False), given.pop("progress", None)
+    request = options_json(job_id=job_id, **given)
     jobs: list[_native.CompactionJob] = []
     try:
         for home in homes:
-            jobs.append(_native.CompactionJob(home, chosen, options))  # noqa: PERF401 - so far it got
+            jobs.append(_native.CompactionJob(home, chosen, request))  # noqa: PERF401 - so far it got
         _run(spark, jobs, strategy, max_tasks, progress)
         reports = {home: _published(job, dry_run) for home, job in zip(homes, jobs, strict=True)}
     except BaseException:

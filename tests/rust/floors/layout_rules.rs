@@ -264,7 +264,7 @@ pub(crate) fn python_imports_stay_on_their_floor(tree: &Tree) -> Vec<Finding> {
 }
 
 /// The absolute name of what is imported: `from ._mqstore import x` in `mqstore/store.py` is `mqstore._mqstore.x`.
-fn full_name(path: &str, module: &str, name: Option<&str>) -> String {
+pub(crate) fn full_name(path: &str, module: &str, name: Option<&str>) -> String {
     let dots = module.len() - module.trim_start_matches('.').len();
     let mut parts: Vec<&str> = Vec::new();
     if dots > 0 {

@@ -10,6 +10,7 @@
 
 mod layout_rules;
 mod planted;
+mod python_cycles;
 mod python_source;
 mod rules;
 mod rust_source;

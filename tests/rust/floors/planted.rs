@@ -74,6 +74,15 @@ const VIOLATIONS: &[(&str, &str, &str)] = &[
         "python/mqstore/planted.py",
         "x = import_module(\"pyspark.sql\")\n",
     ),
+    // circles
+    (CIRCLE, "python/mqstore/planted.py", "import mqstore.planted\n"),
+    (CIRCLE, "python/mqstore/planted.py", "def f():\n    from . import planted\n"),
+    (CIRCLE, "python/mqstore/planted.py", "if x:\n    from mqstore.planted import (\n        y,\n    )\n"),
+    (
+        CIRCLE,
+        "python/mqstore/planted.py",
+        "if TYPE_CHECKING:\n    import os\n\nfrom mqstore.planted import x\n",
+    ),
     // raw calls
     (RAW, LOG_INDEX, "use std::fs::File;\n"),
     (RAW, LOG_INDEX, "use std::{io, env};\n"),
@@ -150,6 +159,17 @@ const LOOK_ALIKES: &[(&str, &str, &str)] = &[
         "import richness\nfrom . import spark_names\n",
     ),
     (
+        CIRCLE,
+        "python/mqstore/planted.py",
+        "if TYPE_CHECKING:\n    from mqstore.planted import x\n\n    import mqstore.planted\n",
+    ),
+    (
+        CIRCLE,
+        "python/mqstore/planted.py",
+        "\"\"\"import mqstore.planted\"\"\"\nfrom mqstore import x\nimport mqstore.planted_too\n",
+    ),
+    (CIRCLE, "python/mqstore/planted.pyi", "from mqstore.planted import x\n"),
+    (
         RAW,
         LOG_INDEX,
         "const HELP: &str = \"std::fs::read\"; // std::fs::read\nconst V: &str = env!(\"CARGO_PKG_VERSION\");\n",
@@ -185,6 +205,9 @@ const LOOK_ALIKES: &[(&str, &str, &str)] = &[
 const LOG_INDEX: &str = "rust/mqstore-log/src/index/planted.rs";
 const RAW: &str = "files, clocks and the environment only in mqstore-io";
 const FAMILIES: &str = "families of files do not know each other";
+const CIRCLE: &str = "no circle of Python imports";
+const LENGTH: &str = "files of at most 1,000 lines";
+const SIZE: &str = "folders of at most 15 source files";
 const THREADS: &str = "threads only in one place";
 
 #[test]
@@ -194,8 +217,9 @@ fn every_rule_finds_what_is_planted() {
         assert!(!found.is_empty(), "the rule \"{name}\" did not find this in {path}:\n{text}");
     }
     for rule in rules::ALL {
-        let planted = rule.name == "files of at most 1,000 lines"
-            || VIOLATIONS.iter().any(|(name, ..)| *name == rule.name);
+        // Those two are about numbers, and have tests of their own.
+        let planted =
+            [LENGTH, SIZE].contains(&rule.name) || VIOLATIONS.iter().any(|(name, ..)| *name == rule.name);
         assert!(planted, "no violation is planted for the rule \"{}\"", rule.name);
     }
 }
@@ -210,13 +234,49 @@ fn no_rule_finds_what_only_looks_like_a_violation() {
 
 #[test]
 fn a_file_of_1000_lines_passes_and_one_of_1001_does_not() {
-    let rule = rule("files of at most 1,000 lines");
+    let rule = rule(LENGTH);
     for (lines, findings) in [(1000, 0), (1001, 1)] {
         for path in [LOG_INDEX, "python/mqstore/planted.py", "tools/planted.sh"] {
             let found = found_in(rule, &Tree::default().with(path, &"x\n".repeat(lines)), path);
             assert_eq!(found.len(), findings, "{path} with {lines} lines");
         }
     }
+}
+
+#[test]
+fn a_folder_of_15_files_passes_and_one_of_16_does_not() {
+    for (folder, ending) in [
+        ("python/mqstore/planted", "py"),
+        ("python/mqstore/planted", "pyi"),
+        ("rust/mqstore-io/src/planted", "rs"),
+    ] {
+        let mut tree = Tree::default()
+            .with(&format!("{folder}/notes.txt"), "")
+            .with(&format!("{folder}/more/x.{ending}"), "");
+        for number in 0..15 {
+            tree = tree.with(&format!("{folder}/file_{number}.{ending}"), "");
+        }
+        assert!(found_in(rule(SIZE), &tree, folder).is_empty(), "15 files of {folder}");
+        let tree = tree.with(&format!("{folder}/file_15.{ending}"), "");
+        assert_eq!(found_in(rule(SIZE), &tree, folder).len(), 1, "16 files of {folder}");
+    }
+}
+
+#[test]
+fn a_circle_goes_through_any_number_of_files() {
+    let (first, second, third) =
+        ("python/mqstore/first.py", "python/mqstore/second/__init__.py", "python/mqstore/second/third.py");
+    let open = Tree::default()
+        .with(first, "from mqstore import second\n")
+        .with(second, "def f():\n    from .third import g\n");
+    assert!(found_in(rule(CIRCLE), &open, first).is_empty());
+    let closed = open.with(third, "import mqstore.first\n");
+    let way = format!("{first}:1: imports itself, by way of {second}, {third}, {first}");
+    assert_eq!(found_in(rule(CIRCLE), &closed, first), [way]);
+    assert_eq!(found_in(rule(CIRCLE), &closed, second).len(), 1);
+    assert_eq!(found_in(rule(CIRCLE), &closed, third).len(), 1);
+    let typed = open.with(third, "if TYPE_CHECKING:\n    import mqstore.first\n");
+    assert!(found_in(rule(CIRCLE), &typed, first).is_empty());
 }
 
 #[test]

@@ -6,6 +6,8 @@ pub(crate) struct Import {
     pub(crate) line: usize,
     pub(crate) module: String,
     pub(crate) name: Option<String>,
+    /// Below `if TYPE_CHECKING:`: no program runs it.
+    pub(crate) typing_only: bool,
 }
 
 /// Every import of a file, at the top or inside functions.
@@ -13,13 +15,23 @@ pub(crate) fn imports(source: &str) -> Vec<Import> {
     let code = without_strings(source);
     let mut found = Vec::new();
     let mut lines = code.lines().enumerate();
-    while let Some((at, text)) = lines.next() {
+    // How far the `if TYPE_CHECKING:` is indented that the line may be below.
+    let mut block: Option<usize> = None;
+    while let Some((at, whole)) = lines.next() {
         let line = at + 1;
-        let text = text.trim();
+        let text = whole.trim();
+        let indent = whole.len() - whole.trim_start().len();
+        if !text.is_empty() && block.is_some_and(|outer| indent <= outer) {
+            block = None;
+        }
+        if text.starts_with("if ") && text.ends_with("TYPE_CHECKING:") && block.is_none() {
+            block = Some(indent);
+        }
+        let typing_only = block.is_some();
         if let Some(list) = text.strip_prefix("import ") {
             for item in list.split([',', ';']) {
                 let module = item.split_whitespace().next().unwrap_or_default().to_owned();
-                found.push(Import { line, module, name: None });
+                found.push(Import { line, module, name: None, typing_only });
             }
         } else if let Some((module, first)) =
             text.strip_prefix("from ").and_then(|rest| rest.split_once(" import"))
@@ -35,6 +47,7 @@ pub(crate) fn imports(source: &str) -> Vec<Import> {
                         line,
                         module: module.trim().to_owned(),
                         name: Some(name.to_owned()),
+                        typing_only,
                     });
                 }
             }

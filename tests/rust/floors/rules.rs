@@ -1,7 +1,7 @@
 //! The list of rules.
 
 use crate::tree::{Finding, Tree};
-use crate::{layout_rules, source_rules};
+use crate::{layout_rules, python_cycles, source_rules};
 
 /// A rule: its name, and the function that finds where it is broken.
 pub(crate) struct Rule {
@@ -19,6 +19,7 @@ pub(crate) const ALL: &[Rule] = &[
         name: "Python imports stay on their floor",
         check: layout_rules::python_imports_stay_on_their_floor,
     },
+    Rule { name: "no circle of Python imports", check: python_cycles::python_files_import_in_no_circle },
     Rule {
         name: "files, clocks and the environment only in mqstore-io",
         check: source_rules::raw_calls_only_in_io,
@@ -27,5 +28,6 @@ pub(crate) const ALL: &[Rule] = &[
     Rule { name: "PyO3 only in the binding", check: source_rules::pyo3_only_in_the_binding },
     Rule { name: "threads only in one place", check: source_rules::threads_only_in_one_place },
     Rule { name: "files of at most 1,000 lines", check: source_rules::files_stay_short },
+    Rule { name: "folders of at most 15 source files", check: source_rules::folders_stay_small },
     Rule { name: "words that do not belong here", check: source_rules::no_unwanted_words },
 ];

@@ -1,5 +1,7 @@
 //! What a file may contain: calls to the system, `unsafe`, threads, length, words.
 
+use std::collections::BTreeMap;
+
 use crate::layout_rules::{dependencies, product_files};
 use crate::rust_source::{self, PathRef, Token};
 use crate::tree::{Finding, Tree};
@@ -47,6 +49,7 @@ const THREADS_ALLOWED: [&str; 6] = [
 const THREAD_WORDS: [&str; 4] = ["spawn", "spawn_scoped", "ThreadPoolBuilder", "build_global"];
 
 const LONGEST_FILE: usize = 1000;
+const LARGEST_FOLDER: usize = 15;
 const SOURCE_ENDINGS: [&str; 6] = [".rs", ".py", ".pyi", ".sh", ".java", ".scala"];
 
 /// The product reaches files, clocks, sleep and the environment only through `mqstore-io`.
@@ -154,6 +157,28 @@ pub(crate) fn files_stay_short(tree: &Tree) -> Vec<Finding> {
         .filter(|(_, lines)| *lines > LONGEST_FILE)
         .map(|(path, lines)| {
             Finding::new(path, lines, format!("{lines} lines; {LONGEST_FILE} are the limit"))
+        })
+        .collect()
+}
+
+/// A folder of the product has at most 15 source files, without those of the folders in it.
+pub(crate) fn folders_stay_small(tree: &Tree) -> Vec<Finding> {
+    let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
+    for (path, _) in tree.files() {
+        let ours = match path.rsplit_once('.') {
+            Some((_, "py" | "pyi")) => path.starts_with("python/"),
+            Some((_, "rs")) => path.starts_with("rust/") && path.contains("/src/"),
+            _ => false,
+        };
+        if let Some((folder, _)) = path.rsplit_once('/').filter(|_| ours) {
+            *sizes.entry(folder).or_default() += 1;
+        }
+    }
+    sizes
+        .into_iter()
+        .filter(|(_, size)| *size > LARGEST_FOLDER)
+        .map(|(folder, size)| {
+            Finding::new(folder, 1, format!("{size} source files; {LARGEST_FOLDER} are the limit"))
         })
         .collect()
 }

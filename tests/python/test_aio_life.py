@@ -229,7 +229,7 @@ def test_two_loops_may_share_one_store(home: Path) -> None:
 async def test_an_open_that_is_cancelled_leaves_no_store_open(home: Path) -> None:
     await (await mqstore.aio.open(home, "create", options=SMALL)).close()
     for turns in (0, 1, 2, 5, 20, 100):
-        task = asyncio.ensure_future(mqstore.aio.open(home, "rw")._open())
+        task = asyncio.ensure_future(mqstore.aio.open(home, "rw")._make())
         for _ in range(turns):
             await asyncio.sleep(0.0002)
         task.cancel()

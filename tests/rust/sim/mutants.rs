@@ -80,9 +80,10 @@ type Hunt = fn(&dyn Fn() -> bool) -> Result<(), Violation>;
 
 /// What caught a switch before, to be tried first: the hunt, and the run that it looked at (empty: all of the hunt).
 /// A switch that its hint catches costs a second; for any other the search follows.
-const HINTS: [(&str, &str, &str); 22] = [
+const HINTS: [(&str, &str, &str); 24] = [
     ("checkpoint.sync", "glances", "xs2-26"),
-    ("close.sync_abort_removal", "glances", "xm2-27"),
+    ("close.sync_abort_removal", "glances", "xs2-26"),
+    ("consume_queue.sync_batch_file", "glances", "xs2-26"),
     ("consume_queue.sync_file", "glances", "xs2-26"),
     ("consume_queue.sync_folder", "glances", "xs2-26"),
     ("flush.h10_checkpoint_after_sync", "glances", "xs2-26"),
@@ -99,8 +100,9 @@ const HINTS: [(&str, &str, &str); 22] = [
     ("files.sync_log_path_name", "deletions", "es3-0"),
     ("index.sync_file", "runs", "ra60-1000"),
     ("index.sync_folder", "runs", "rs60-1000"),
+    ("mark.sync_slot_name", "glances", "xs2-26"),
     ("mark.two_slots", "tears", "xs2-20"),
-    ("recovery.sync_copy", "glances", "xa2-11"),
+    ("recovery.sync_copy", "glances", "xm2-13"),
     ("recovery.sync_lost_and_found", "glances", "xm2-13"),
     ("recovery.sync_tail", "glances", "xa2-11"),
 ];

@@ -12,7 +12,6 @@
 //! <root>/mqstore/lost+found/     copies of every byte that recovery cut
 //! <root>/mqstore/state.a|b       the durable mark, two slots
 //! <root>/mqstore/queues          which queues there are, and how long they were when all was synced
-//! <root>/mqstore/seals           what an open found in the folders of very many queues
 //! <root>/mqstore/live            the writer's published positions
 //! <root>/mqstore/meta/           the metadata log, one file a generation
 //! <root>/mqstore/paths           the folders of the log, when they are others than commitlog/

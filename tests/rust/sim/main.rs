@@ -12,7 +12,6 @@
 //! | `remaking` | recoveries that make again what was lost, and are ended |
 //! | `repairing` | repairs, copies and snapshots |
 //! | `transactions` | transactions, all or nothing |
-//! | `sealing` | openings that pass over queues that nobody touched |
 //! | `timing` | delayed messages: nothing early, nothing lost, nothing twice |
 //!
 //! A failure prints `MQSIM=case:call:state:depth`; with that in the environment the suite looks at this
@@ -37,7 +36,6 @@ mod moments;
 mod mutants;
 mod remaking;
 mod repairing;
-mod sealing;
 mod states;
 mod switches;
 mod timing;

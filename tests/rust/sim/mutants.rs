@@ -11,9 +11,7 @@ use crate::crashes::{LONG, MODES, deleting, exhaustive, named, random, soak};
 use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_done};
 use crate::states::{Limits, Rng};
 use crate::workload::Case;
-use crate::{
-    compacting, decay, faults, feeding, foreign, keeping, remaking, repairing, sealing, switches, timing,
-};
+use crate::{compacting, decay, faults, feeding, foreign, keeping, remaking, repairing, switches, timing};
 
 /// Switches that nobody is to notice here, and why they are kept. The soak tries them all the same.
 const SPARE: [(&str, &str); 32] = [
@@ -257,10 +255,6 @@ fn keepings(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     keeping::hunt(stop).map(|_| ())
 }
 
-fn sealings(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
-    sealing::hunt(200, stop).map(|_| ())
-}
-
 fn repairs(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     repairing::hunt(stop).map(|_| ())
 }
@@ -301,7 +295,6 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
         "retention" => ("deletions", deletions),
         _ if name.contains("torn") || name.starts_with("mark.two") => ("tears", tears),
         _ if name.contains("log_path") => ("deletions", deletions),
-        "seals" => ("sealings", sealings),
         "scan" | "read" => ("decays", decays),
         "live" => ("failed syncs", failed_syncs),
         _ if name.ends_with("look_below_mark") => ("others", others),

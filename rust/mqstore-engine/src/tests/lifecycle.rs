@@ -72,6 +72,32 @@ fn appended_messages_are_read_back_and_survive_a_close() {
 }
 
 #[test]
+fn an_open_for_writing_removes_the_seals_of_an_older_version() {
+    for world in [World::real(), World::simulated().0] {
+        let store = world.open(OpenMode::Create, &small()).unwrap();
+        store.create_topic("orders", 3, &[]).unwrap();
+        fill(&store, 0, 10);
+        store.close().unwrap();
+        let seals = world.files().side().join("seals");
+        let file = world.vfs.create_new(&seals).unwrap();
+        file.write_all_at(b"MQSSEAL1, and bounds that no queue has", 0).unwrap();
+
+        let store = world.open(OpenMode::Read, &small()).unwrap();
+        expect(&store, 10);
+        drop(store);
+        assert!(world.vfs.stat(&seals).is_ok(), "an open for reading changes nothing");
+
+        let store = world.open(OpenMode::ReadWrite, &small()).unwrap();
+        assert_eq!(store.notes(), Vec::<String>::new());
+        expect(&store, 10);
+        store.close().unwrap();
+        assert!(world.vfs.stat(&seals).is_err());
+        let store = world.open(OpenMode::ReadWrite, &small()).unwrap();
+        expect(&store, 10);
+    }
+}
+
+#[test]
 fn threads_dispatch_and_flush_in_the_background() {
     let world = World::real();
     let options = StoreOptions { dispatch_threads: Some(1), flush_interval_ms: 5, ..small() };

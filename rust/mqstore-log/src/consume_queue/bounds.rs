@@ -26,7 +26,6 @@ use mqstore_io::sync::Ordering;
 use super::discover;
 use super::layout::{UNIT_BYTES, offset_at};
 use super::queue::{ConsumeQueue, Damage, Writing};
-use super::seals::Bounds;
 use super::slots::{self, CHUNK_BYTES, Slot, physical_end};
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -103,37 +102,6 @@ impl ConsumeQueue {
         *self.bases.write() = listing.bases;
         self.publish(bounds);
         Ok(())
-    }
-
-    /// Sets what an earlier look for them has found, in place of the next one.
-    pub(super) fn set_bounds(&self, found: &Bounds) {
-        let mut writing = self.writing.lock();
-        writing.used_end = found.max;
-        writing.found_end = found.max;
-        writing.min_record = found.first_record.map(|record| (found.min, record));
-        *self.bases.write() = found.bases(self.layout());
-        self.publish((found.min, found.max, found.physical_end));
-    }
-
-    /// What [`Self::set_bounds`] may be given later, unless something is wrong with the queue, lies behind its last
-    /// unit or is being written.
-    pub(super) fn settled_bounds(&self) -> Option<Bounds> {
-        let writing = self.writing.lock();
-        let (min, max) = (self.min_offset(), self.max_offset());
-        let settled = writing.is_at_rest() && !self.is_dirty() && writing.used_end == max;
-        if !settled || self.damaged().is_some() {
-            return None;
-        }
-        let bases = self.bases.read();
-        let first_record = writing.min_record.filter(|(offset, _)| *offset == min && min < max);
-        Some(Bounds {
-            first_base: *bases.first()?,
-            last_base: *bases.last()?,
-            min,
-            max,
-            first_record: first_record.map(|(_, record)| record),
-            physical_end: self.max_physical_end(),
-        })
     }
 
     fn list_files(&self) -> Result<discover::Listing, StoreError> {

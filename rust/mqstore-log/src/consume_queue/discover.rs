@@ -19,7 +19,6 @@ use mqstore_io::sync::{Arc, map_with_helpers};
 use mqstore_io::{DirEntry, FileKind, Vfs};
 
 use super::layout::QueueLayout;
-use super::seals::{self, Bounds, SealedTopic, Seals};
 use mqstore_base::error::{IoContext, StoreError, Stray};
 
 /// What the threads are called that list folders with the caller.
@@ -31,31 +30,8 @@ pub(super) struct FoundQueue {
     /// One text for all queues of the topic.
     pub(super) topic: Arc<str>,
     pub(super) queue_id: i32,
-    pub(super) content: Content,
-}
-
-/// What is in the folder of a queue.
-#[derive(Debug)]
-pub(super) enum Content {
-    /// All its names.
-    Listed(Vec<DirEntry>),
-    /// What there was at an earlier look: files that begin and end there, and nothing else.
-    AsSealed(Bounds),
-}
-
-impl FoundQueue {
-    /// What was listed.
-    pub(super) fn entries(&self) -> &[DirEntry] {
-        match &self.content {
-            Content::Listed(entries) => entries,
-            Content::AsSealed(_) => &[],
-        }
-    }
-
-    /// Whether it was not looked into.
-    pub(super) fn is_as_sealed(&self) -> bool {
-        matches!(self.content, Content::AsSealed(_))
-    }
+    /// All names in its folder.
+    pub(super) entries: Vec<DirEntry>,
 }
 
 /// Everything below `consumequeue/`.
@@ -78,93 +54,44 @@ pub(super) struct Listing {
     pub(super) damaged: Option<String>,
 }
 
-/// Lists all queues; a missing folder is an empty one. Folders that are as they were `sealed` are not looked into.
-pub(super) fn scan(vfs: &dyn Vfs, root: &Path, sealed: Option<&Seals>) -> Result<Found, StoreError> {
+/// Lists all queues; a missing folder is an empty one.
+pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<Found, StoreError> {
     let mut found = Found::default();
-    let root_stat = match vfs.stat(root) {
+    match vfs.stat(root) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
         Err(error) => return Err(StoreError::io(root, "looking at the queue folder", error)),
         Ok(stat) if stat.kind != FileKind::Directory => {
             found.strays.push(stray(root, format!("{}, not a folder of queues", kind_name(stat.kind))));
             return Ok(found);
         }
-        Ok(stat) => stat,
-    };
-    let folders = match sealed.and_then(|seals| seals.topics(&root_stat)) {
-        Some(topics) => topics.map(Folder::sealed).collect(),
-        None => scan_root(vfs, root, sealed, &mut found.strays)?,
-    };
-    let topics: Vec<_> = folders.iter().map(|folder| folder.sealed).collect();
-    let topics: Vec<_> = folders.iter().zip(seals::topics_hold(vfs, root, &topics)?).collect();
-    let helpers = vfs.environment().helpers();
-    let topics = map_with_helpers(helpers, LISTING_THREAD, &topics, |(folder, same)| {
-        scan_topic(vfs, root, folder, *same)
-    })?;
-    let mut queues = Vec::with_capacity(topics.iter().map(|topic| topic.queue_ids.len()).sum());
-    for (folder, topic) in folders.iter().zip(topics) {
-        queues.extend(topic.queue_ids.into_iter().map(|queue_id| (folder, queue_id)));
-        found.strays.extend(topic.strays);
+        Ok(_) => {}
     }
-    let known = match sealed {
-        Some(_) => seals::unchanged(vfs, root, &queues, |(folder, queue_id)| (folder.sealed, *queue_id))?,
-        None => vec![None; queues.len()],
-    };
-    found.queues = scan_queues(vfs, root, &queues, known)?;
+    let topics = scan_root(vfs, root, &mut found.strays)?;
+    let helpers = vfs.environment().helpers();
+    let scanned = map_with_helpers(helpers, LISTING_THREAD, &topics, |topic| scan_topic(vfs, root, topic))?;
+    let mut queues = Vec::with_capacity(scanned.iter().map(|topic| topic.queue_ids.len()).sum());
+    for (topic, scanned) in topics.iter().zip(scanned) {
+        queues.extend(scanned.queue_ids.into_iter().map(|queue_id| (topic, queue_id)));
+        found.strays.extend(scanned.strays);
+    }
+    found.queues = map_with_helpers(helpers, LISTING_THREAD, &queues, |(topic, queue_id)| {
+        let mut entries = list(vfs, &root.join(&***topic).join(queue_id.to_string()))?;
+        // Those of all queues are in memory together, and most are one.
+        entries.shrink_to_fit();
+        Ok::<_, StoreError>(FoundQueue { topic: Arc::clone(topic), queue_id: *queue_id, entries })
+    })?;
     Ok(found)
 }
 
-/// Lists the folders of those of `queues` whose bounds are not `known`.
-fn scan_queues(
-    vfs: &dyn Vfs,
-    root: &Path,
-    queues: &[(&Folder<'_>, i32)],
-    known: Vec<Option<Bounds>>,
-) -> Result<Vec<FoundQueue>, StoreError> {
-    let unknown = queues.iter().zip(&known).filter(|(_, known)| known.is_none());
-    let unknown: Vec<_> = unknown.map(|(queue, _)| queue).collect();
-    let helpers = vfs.environment().helpers();
-    let listed = map_with_helpers(helpers, LISTING_THREAD, &unknown, |(folder, queue_id)| {
-        let mut entries = list(vfs, &root.join(&*folder.topic).join(queue_id.to_string()))?;
-        // Those of all queues are in memory together, and most are one.
-        entries.shrink_to_fit();
-        Ok::<_, StoreError>(entries)
-    })?;
-    let mut listed = listed.into_iter();
-    let found = queues.iter().zip(known).map(|((folder, queue_id), known)| {
-        let next = || Content::Listed(listed.next().unwrap_or_default());
-        let content = known.map_or_else(next, Content::AsSealed);
-        FoundQueue { topic: Arc::clone(&folder.topic), queue_id: *queue_id, content }
-    });
-    Ok(found.collect())
-}
-
-/// The folder of a topic.
-struct Folder<'a> {
-    /// One text for all queues of the topic.
-    topic: Arc<str>,
-    sealed: Option<SealedTopic<'a>>,
-}
-
-impl<'a> Folder<'a> {
-    fn sealed(sealed: SealedTopic<'a>) -> Self {
-        Self { topic: Arc::clone(sealed.topic), sealed: Some(sealed) }
-    }
-}
-
 /// The topics by the names of their folders.
-fn scan_root<'a>(
-    vfs: &dyn Vfs,
-    root: &Path,
-    seals: Option<&'a Seals>,
-    strays: &mut Vec<Stray>,
-) -> Result<Vec<Folder<'a>>, StoreError> {
-    let topics = list_kinds(vfs, root)?;
-    let rocksdb = is_rocksdb(topics.iter().map(|(name, kind)| (name.as_os_str(), *kind)));
+fn scan_root(vfs: &dyn Vfs, root: &Path, strays: &mut Vec<Stray>) -> Result<Vec<Arc<str>>, StoreError> {
+    let names = list_kinds(vfs, root)?;
+    let rocksdb = is_rocksdb(names.iter().map(|(name, kind)| (name.as_os_str(), *kind)));
     if rocksdb {
         strays.push(stray(root, ROCKSDB.to_owned()));
     }
-    let mut folders = Vec::new();
-    for (name, kind) in &topics {
+    let mut topics = Vec::new();
+    for (name, kind) in &names {
         let path = root.join(name);
         if *kind != FileKind::Directory {
             if !rocksdb {
@@ -173,15 +100,11 @@ fn scan_root<'a>(
             continue;
         }
         match name.to_str().filter(|name| validate_stored_topic(name).is_ok()) {
-            Some(topic) => {
-                let sealed = seals.and_then(|seals| seals.topic(topic));
-                let topic = sealed.map_or_else(|| topic.into(), |sealed| Arc::clone(sealed.topic));
-                folders.push(Folder { topic, sealed });
-            }
+            Some(topic) => topics.push(topic.into()),
             None => strays.push(stray(&path, "its name cannot be a topic".to_owned())),
         }
     }
-    Ok(folders)
+    Ok(topics)
 }
 
 /// The queues of one topic by their numbers.
@@ -191,12 +114,9 @@ struct FoundTopic {
     strays: Vec<Stray>,
 }
 
-fn scan_topic(vfs: &dyn Vfs, root: &Path, topic: &Folder<'_>, same: bool) -> Result<FoundTopic, StoreError> {
+fn scan_topic(vfs: &dyn Vfs, root: &Path, topic: &str) -> Result<FoundTopic, StoreError> {
     let mut found = FoundTopic::default();
-    if let Some(sealed) = topic.sealed.filter(|_| same) {
-        return Ok(FoundTopic { queue_ids: sealed.ids(), ..found });
-    }
-    let folder = &root.join(&*topic.topic);
+    let folder = &root.join(topic);
     let entries = list_kinds(vfs, folder)?;
     if is_rocksdb(entries.iter().map(|(name, kind)| (name.as_os_str(), *kind))) {
         found.strays.push(stray(folder, ROCKSDB.to_owned()));
@@ -249,7 +169,7 @@ fn list_kinds(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<(OsString, FileKind)>,
 /// no file of a possible one.
 pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64) -> Option<u64> {
     let mut counts = BTreeMap::new();
-    for entry in queues.iter().flat_map(FoundQueue::entries) {
+    for entry in queues.iter().flat_map(|queue| &queue.entries) {
         let len = entry.stat.len;
         let plain = entry.stat.kind == FileKind::File && len > 0;
         if plain && QueueLayout::may_have(len, unit_bytes) && base_of(&entry.name).is_some() {

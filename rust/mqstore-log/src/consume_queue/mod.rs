@@ -19,7 +19,6 @@
 //! | `arrivals` | who waits for a message of one queue |
 //! | `expire` | removal of files that the log's minimum has passed |
 //! | `discover` | what lies in the folder, judged by name, kind and length |
-//! | `seals` | what the folders of very many queues held when they were last looked into |
 //! | `home`, `layout`, `slots`, `covered` | descriptors, arithmetic, decoding, bookkeeping |
 //!
 //! Across threads: any number of readers and writers; per queue one writer at a time. Across a crash:
@@ -34,7 +33,6 @@ mod discover;
 mod expire;
 mod layout;
 mod queue;
-mod seals;
 mod set;
 mod slots;
 #[cfg(test)]
@@ -45,7 +43,6 @@ mod write;
 
 pub use batch::{BatchOutcome, BatchQueue};
 pub use queue::{ConsumeQueue, UnitPlace};
-pub use seals::Seals;
 pub use set::QueueSet;
 pub use waiters::{Arrivals, Call, Ticket};
 pub use write::{CommitOutcome, WriteOutcome};

@@ -77,7 +77,7 @@ pub(super) struct Damage {
 #[derive(Debug, Default)]
 pub(super) struct Writing {
     /// Nothing, but for a queue that is being written or is to be cut.
-    busy: Option<Box<Busy>>,
+    pub(super) busy: Option<Box<Busy>>,
     /// No slot at or above this offset holds anything.
     pub(super) used_end: i64,
     /// No slot at or above this offset holds anything but what `covered` counts, and blanks.
@@ -123,11 +123,6 @@ impl Writing {
 
     pub(super) fn busy_mut(&mut self) -> &mut Busy {
         self.busy.get_or_insert_with(|| Box::new(Busy::new()))
-    }
-
-    /// Whether nothing is to be remembered of a write.
-    pub(super) fn is_at_rest(&self) -> bool {
-        self.busy.is_none()
     }
 
     /// Forgets all slots that are not committed; answers the files without a name.

@@ -15,10 +15,9 @@ use mqstore_io::{Access, FileCache};
 
 use super::batch::{BatchQueue, BatchQueues};
 use super::context::Home;
-use super::discover::{self, Content, Found, FoundQueue};
+use super::discover::{self, Found, FoundQueue};
 use super::layout::{QueueLayout, UNIT_BYTES};
 use super::queue::ConsumeQueue;
-use super::seals::Seals;
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::files::StoreFiles;
 
@@ -30,23 +29,6 @@ fn open_queue_files(files: &StoreFiles) -> Arc<FileCache> {
     let (least, most) = OPEN_QUEUE_FILES;
     let count = (files.vfs.environment().open_files / 8).clamp(least, most);
     Arc::new(FileCache::new(Arc::clone(&files.vfs), count as usize))
-}
-
-/// What there is, and the length that queue files have, if one of them tells.
-fn scan(
-    files: &StoreFiles,
-    configured: u64,
-    seals: Option<&Seals>,
-) -> Result<(Found, Option<u64>), StoreError> {
-    let root = files.consume_queue();
-    let found = discover::scan(&*files.vfs, &root, seals)?;
-    let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
-    let sealed = seals.filter(|_| found.queues.iter().any(FoundQueue::is_as_sealed)).map(Seals::file_bytes);
-    match (sealed, len) {
-        // The others do not go with them: all of them are to be looked at.
-        (Some(sealed), Some(len)) if sealed != len => scan(files, configured, None),
-        (sealed, len) => Ok((found, len.or(sealed))),
-    }
 }
 
 /// The queues of one topic.
@@ -97,8 +79,6 @@ pub struct QueueSet {
     strays: Mutex<Vec<Stray>>,
     /// Whether no file tells how long they are.
     guessed: bool,
-    /// Queues whose folder was looked into by the load.
-    looked_into: usize,
 }
 
 impl QueueSet {
@@ -110,46 +90,28 @@ impl QueueSet {
     /// empty until [`ConsumeQueue::recover_bounds`].
     pub fn load(files: &StoreFiles, configured_file_bytes: u64, access: Access) -> Result<Self, StoreError> {
         let cache = open_queue_files(files);
-        Self::load_with(files, configured_file_bytes, access, cache, None).map(|(set, _)| set)
+        Self::load_with(files, configured_file_bytes, access, cache)
     }
 
-    /// As [`Self::load`] for writing; folders that are as `seals` say are not looked into. Answers the other queues,
-    /// too: it is they that are empty until [`ConsumeQueue::recover_bounds`].
-    pub fn load_sealed(
-        files: &StoreFiles,
-        configured_file_bytes: u64,
-        seals: Option<&Seals>,
-    ) -> Result<(Self, Vec<Arc<ConsumeQueue>>), StoreError> {
-        let cache = open_queue_files(files);
-        Self::load_with(files, configured_file_bytes, Access::ReadWrite, cache, seals)
-    }
-
-    /// As [`Self::load_sealed`], in either mode (`seals` are for writers), with the descriptors of `cache`.
+    /// As [`Self::load`], with the descriptors of `cache`.
     pub(super) fn load_with(
         files: &StoreFiles,
         configured_file_bytes: u64,
         access: Access,
         cache: Arc<FileCache>,
-        seals: Option<&Seals>,
-    ) -> Result<(Self, Vec<Arc<ConsumeQueue>>), StoreError> {
+    ) -> Result<Self, StoreError> {
         let configured = QueueLayout::new(configured_file_bytes).file_bytes();
-        let (found, len) = scan(files, configured, seals)?;
+        let found = discover::scan(&*files.vfs, &files.consume_queue())?;
+        let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
         let layout = QueueLayout::new(len.unwrap_or(configured));
         let home = Arc::new(Home::new(files, Arc::clone(&cache), layout, access));
         // As in RocketMQ, batch queues have as many units a file unless their files say otherwise.
         let (batch, strays) = BatchQueues::load(files, configured / UNIT_BYTES, access, cache)?;
         let guessed = len.is_none();
-        let set = Self {
-            home,
-            queues: RwLock::default(),
-            batch,
-            strays: Mutex::default(),
-            guessed,
-            looked_into: 0,
-        };
+        let set = Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed };
         // Beside another process, what was listed before its state was looked at says nothing.
-        let listed = set.add(found, strays, access == Access::ReadWrite);
-        Ok((Self { looked_into: listed.len(), ..set }, listed))
+        set.add(found, strays, access == Access::ReadWrite);
+        Ok(set)
     }
 
     /// An empty set with files of the same lengths, under the root of `files`.
@@ -157,14 +119,7 @@ impl QueueSet {
         let cache = open_queue_files(files);
         let home = Arc::new(Home::new(files, Arc::clone(&cache), self.home.layout, Access::ReadWrite));
         let (batch, _) = BatchQueues::load(files, self.batch.units_per_file(), Access::ReadWrite, cache)?;
-        Ok(Self {
-            home,
-            queues: RwLock::default(),
-            batch,
-            strays: Mutex::default(),
-            guessed: false,
-            looked_into: 0,
-        })
+        Ok(Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed: false })
     }
 
     /// The lengths of new files of queues and of batch queues of which no file tells one.
@@ -184,41 +139,31 @@ impl QueueSet {
     /// Looks for queues that appeared since; for readers that follow another process. Known queues
     /// stay as they are: [`ConsumeQueue::recover_bounds`] renews one of them.
     pub fn refresh(&self) -> Result<(), StoreError> {
-        let found = discover::scan(&*self.home.files.vfs, &self.home.files.consume_queue(), None)?;
+        let found = discover::scan(&*self.home.files.vfs, &self.home.files.consume_queue())?;
         let strays = self.batch.refresh()?;
         self.add(found, strays, false);
         Ok(())
     }
 
-    /// `alone`: nothing changes before the bounds of new queues are looked for. Answers the queues that were listed.
-    fn add(&self, found: Found, mut strays: Vec<Stray>, alone: bool) -> Vec<Arc<ConsumeQueue>> {
+    /// `alone`: nothing changes before the bounds of new queues are looked for.
+    fn add(&self, found: Found, mut strays: Vec<Stray>, alone: bool) {
         strays.extend(found.strays);
         let mut queues = self.queues.write();
-        let mut listed = Vec::new();
         for found in found.queues.chunk_by(|a, b| Arc::ptr_eq(&a.topic, &b.topic)) {
             let Some(topic) = found.first().map(|found| &found.topic) else { continue };
             let known = queues.entry(Arc::clone(topic)).or_default();
-            for FoundQueue { queue_id, content, .. } in found {
+            for FoundQueue { queue_id, entries, .. } in found {
                 let new = || ConsumeQueue::new(&self.home, topic, *queue_id);
                 let queue = known.get_or_insert_with(*queue_id, new);
-                let entries = match content {
-                    Content::Listed(entries) => entries,
-                    Content::AsSealed(bounds) => {
-                        queue.set_bounds(bounds);
-                        continue;
-                    }
-                };
                 let mut listing = discover::classify(&queue.folder(), entries, self.home.layout);
                 queue.change_damage(|damage| damage.files.clone_from(&listing.damaged));
                 strays.append(&mut listing.strays);
                 if alone {
                     queue.writing.lock().listed = Some(Box::new(listing));
                 }
-                listed.push(queue);
             }
         }
         *self.strays.lock() = strays;
-        listed
     }
 
     /// Finds the bounds of all queues; see [`ConsumeQueue::recover_bounds`].
@@ -232,26 +177,7 @@ impl QueueSet {
         &self,
         work: impl Fn(&ConsumeQueue) -> Result<(), StoreError> + Sync,
     ) -> Result<(), StoreError> {
-        self.for_each_of(&self.all(), work)
-    }
-
-    /// As [`Self::for_each`], for some of the queues.
-    pub fn for_each_of(
-        &self,
-        queues: &[Arc<ConsumeQueue>],
-        work: impl Fn(&ConsumeQueue) -> Result<(), StoreError> + Sync,
-    ) -> Result<(), StoreError> {
-        map_with_helpers(self.home.helpers, "mq-queues", queues, |queue| work(queue)).map(drop)
-    }
-
-    /// What all of its queues share.
-    pub(super) fn home(&self) -> &Arc<Home> {
-        &self.home
-    }
-
-    /// How many folders of queues the load had to look into.
-    pub(super) fn looked_into(&self) -> usize {
-        self.looked_into
+        map_with_helpers(self.home.helpers, "mq-queues", &self.all(), |queue| work(queue)).map(drop)
     }
 
     /// What a person is to be told of, since the last call.
@@ -357,12 +283,7 @@ impl QueueSet {
 
     /// Number of queues, batch queues included.
     pub fn count(&self) -> usize {
-        self.plain_count() + self.batches().len()
-    }
-
-    /// As [`Self::count`], without batch queues.
-    pub(super) fn plain_count(&self) -> usize {
-        count(&self.queues.read())
+        count(&self.queues.read()) + self.batches().len()
     }
 
     /// The ids of the queues of one topic, batch queues included.

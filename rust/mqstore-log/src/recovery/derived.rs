@@ -14,7 +14,7 @@ use mqstore_io::{Access, switch};
 use super::progress::{RecoveryStage, Watch};
 use super::{QueueManifest, RecoveredLog, missed_by_index, tags_are_indexed};
 use crate::commit_log::read_record;
-use crate::consume_queue::{QueueSet, Seals};
+use crate::consume_queue::QueueSet;
 use crate::dispatch::{BatchTopics, DispatchRules, Dispatcher};
 use crate::index::IndexSet;
 use mqstore_base::durable_mark::{IndexExtent, Mark, MarkFile};
@@ -47,6 +47,7 @@ pub fn recover_derived(
     watch: &mut Watch<'_>,
 ) -> Result<Derived, StoreError> {
     let mut notes = Vec::new();
+    remove_seals(files, &mut notes);
     let log_min = log.list.min_offset();
     let found = recover_queues(files, options, log, &rules.batch_topics, &mut notes)?;
     let queues = Arc::new(found.queues);
@@ -87,7 +88,6 @@ pub fn recover_derived(
     if start < log.end {
         queues.correct_min_offsets(log_min)?;
     }
-    write_seals(files, &queues, log_min, &mut notes);
     Ok(Derived { queues, index, dispatcher, listed: found.listed, notes })
 }
 
@@ -130,15 +130,15 @@ fn recover_queues(
     batch_topics: &BatchTopics,
     notes: &mut Vec<String>,
 ) -> Result<RecoveredQueues, StoreError> {
-    let load = |seals: Option<&Seals>| QueueSet::load_sealed(files, options.queue_file_bytes(), seals);
-    let (mut queues, mut unknown) = load(sealed(files, log).as_ref())?;
+    let load = || QueueSet::load(files, options.queue_file_bytes(), Access::ReadWrite);
+    let mut queues = load()?;
     let mut trusted = log.mark.is_some();
     let strays = queues.strays();
     if !strays.is_empty() {
         for stray in &strays {
             notes.push(files.set_aside(&stray.path, &stray.reason)?);
         }
-        (queues, unknown) = load(None)?;
+        queues = load()?;
         trusted = false;
     }
     // After a kill the entries behind the last sync are there, but nobody would sync them: they are cut
@@ -149,7 +149,7 @@ fn recover_queues(
         (false, true) => log.list.min_offset(),
         (false, false) => log.end,
     };
-    queues.for_each_of(&unknown, |queue| {
+    queues.for_each(|queue| {
         queue.recover_bounds()?;
         queue.truncate(trusted_to)?;
         if queue.damaged().is_some() {
@@ -159,7 +159,7 @@ fn recover_queues(
         }
         queue.correct_min_offset(log.list.min_offset())
     })?;
-    for queue in unknown {
+    for queue in queues.all() {
         if let Some(reason) = queue.damaged() {
             make_anew(&queues, false, (queue.topic(), queue.queue_id()), &reason, notes)?;
             trusted = false;
@@ -202,20 +202,15 @@ fn as_closed(log: &RecoveredLog) -> bool {
     !log.aborted && !log.rewritten && log.mark.is_some_and(|mark| mark.is_end(log.end))
 }
 
-/// What an earlier open has found of the queues.
-fn sealed(files: &StoreFiles, log: &RecoveredLog) -> Option<Seals> {
-    as_closed(log).then(|| Seals::load(files, &(log.list.min_offset()..log.end))).flatten()
-}
-
-/// Spares the next open the looks at queues that this one has made.
-fn write_seals(files: &StoreFiles, queues: &QueueSet, log_min: u64, notes: &mut Vec<String>) {
-    if !queues.wants_seals() {
-        return;
-    }
-    // That was made when this open began.
-    let begun = files.vfs.stat(&files.abort()).at(&files.abort(), "looking at abort");
-    if let Err(error) = begun.and_then(|begun| queues.write_seals(begun.changed_ns, log_min)) {
-        notes.push(format!("{error}; the next open looks into the folders of all queues again"));
+/// Removes `mqstore/seals`, a cache that older versions wrote and nothing reads. A removal that a crash undoes is
+/// repeated by the next open, so that it needs no sync.
+fn remove_seals(files: &StoreFiles, notes: &mut Vec<String>) {
+    let path = files.side().join("seals");
+    match files.vfs.remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            notes.push(format!("cannot remove {}, a cache of an older version: {error}", path.display()));
+        }
+        _ => {}
     }
 }
 

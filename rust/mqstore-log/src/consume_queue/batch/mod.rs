@@ -59,7 +59,7 @@ impl BatchQueues {
         access: Access,
         cache: Arc<FileCache>,
     ) -> Result<(Self, Vec<Stray>), StoreError> {
-        let found = discover::scan(&*files.vfs, &files.batch_consume_queue(), None)?;
+        let found = discover::scan(&*files.vfs, &files.batch_consume_queue())?;
         let configured = QueueLayout::of_units(UNIT_BYTES, units).file_bytes();
         let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
         let layout = QueueLayout::of_units(UNIT_BYTES, len.unwrap_or(configured) / UNIT_BYTES);
@@ -82,7 +82,7 @@ impl BatchQueues {
     /// Looks for queues that appeared since; answers what is no queue.
     pub(super) fn refresh(&self) -> Result<Vec<Stray>, StoreError> {
         let files = &self.home.files;
-        Ok(self.add(discover::scan(&*files.vfs, &files.batch_consume_queue(), None)?))
+        Ok(self.add(discover::scan(&*files.vfs, &files.batch_consume_queue())?))
     }
 
     fn add(&self, found: discover::Found) -> Vec<Stray> {
@@ -93,7 +93,7 @@ impl BatchQueues {
             let queue = known
                 .entry(found.queue_id)
                 .or_insert_with(|| Arc::new(BatchQueue::new(&self.home, &found.topic, found.queue_id)));
-            strays.extend(discover::classify(&queue.folder(), found.entries(), self.home.layout).strays);
+            strays.extend(discover::classify(&queue.folder(), &found.entries, self.home.layout).strays);
         }
         strays
     }

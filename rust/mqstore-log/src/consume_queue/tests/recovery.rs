@@ -302,16 +302,16 @@ fn a_queue_at_rest_remembers_nothing_of_what_was_written() {
     let set = open(&files, Access::ReadWrite);
     let queue = queue(&set);
     put(&queue, 0, &units(0..12));
-    assert!(!queue.writing.lock().is_at_rest());
+    assert!(queue.writing.lock().busy.is_some());
     set.flush().unwrap();
-    assert!(queue.writing.lock().is_at_rest());
+    assert!(queue.writing.lock().busy.is_none());
     // What waits for a unit before it is not forgotten.
     queue.write(13, &[unit(13)]).unwrap();
     set.flush().unwrap();
-    assert!(!queue.writing.lock().is_at_rest());
+    assert!(queue.writing.lock().busy.is_some());
     put(&queue, 12, &[unit(12)]);
     queue.commit(14).unwrap();
     set.flush().unwrap();
-    assert!(queue.writing.lock().is_at_rest());
+    assert!(queue.writing.lock().busy.is_none());
     assert_eq!(read_all(&queue), units(0..14));
 }

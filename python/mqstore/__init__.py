@@ -72,6 +72,9 @@ if _typing.TYPE_CHECKING:
     from mqstore._delivery.work_queue import WorkQueue, WorkQueueCounts
     from mqstore._message import Message
     from mqstore._options import BrokerOptions, StoreOptions
+    from mqstore._read.filter import sql
+    from mqstore._read.scan import Scan, scan
+    from mqstore._read.table import Change, Table
     from mqstore._reports import (
         CompactionReport,
         ExpiredFile,
@@ -196,7 +199,7 @@ _HOMES = {
     "DelayStats": "_delivery.delays",
     "OffsetCommit": "_delivery.consumer",
     "Message": "_message",
-    "Scan": "_scan",
+    "Scan": "_read.scan",
     "BrokerOptions": "_options",
     "StoreOptions": "_options",
     "PendingTransaction": "_delivery.transactions",

@@ -17,8 +17,8 @@ from mqstore._stubs.delivery import (
     offset_history,
     reschedule_delayed,
 )
-from mqstore._mqstore_filter import SqlFilter
-from mqstore._mqstore_jobs import (
+from mqstore._stubs.filter import SqlFilter
+from mqstore._stubs.jobs import (
     CompactionJob,
     compaction_end,
     compaction_read,

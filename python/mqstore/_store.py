@@ -8,6 +8,7 @@ pickling; and the verbs that answer with dataclasses.
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack
 
 from mqstore import _native
@@ -36,13 +37,7 @@ if TYPE_CHECKING:
         TopicQuota,
         VerifyReport,
     )
-    from mqstore._restore import RestoreReport
-    from mqstore._scan import BodyForm, Scan
-    from mqstore._table import Bodies, Table
-    from mqstore.types import Duration, Filter, Keys, Mode, StoreOptionsDict, StorePath, Time
-
-# A forked child gets an error from stores of its parent instead of a hang; registered by the first open.
-_fork_hook: list[bool] = []
+    from mqstore.types import Filter, Keys, LocalCompactionOptions, Mode, StoreOptionsDict, StorePath, Time
 
 
 def open(  # noqa: A001 - the name that gzip, dbm and shelve use
@@ -95,7 +90,7 @@ def opened(
     if not isinstance(mode, str):
         msg = f"mode must be a str, not {type(mode).__name__}"
         raise TypeError(msg)
-    _watch_forks()
+    _native.watch_forks()
     return Store._open(home, mode, normalise(options, overrides), progress, clock, faults)
 
 

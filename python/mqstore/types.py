@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from mqstore._delivery.transactions import PendingTransaction
     from mqstore._native import SqlFilter
     from mqstore._options import BrokerOptions
-    from mqstore._reports import ExpiredFile, StoreEvent
-    from mqstore._transactions import PendingTransaction
+    from mqstore._reports import ExpiredFile, Progress, StoreEvent
 
 __all__ = [
     "Boundary",
@@ -86,6 +85,57 @@ Recovery: TypeAlias = Literal["strict", "salvage", "read-only"]
 
 Visibility: TypeAlias = Literal["appended", "durable"]
 """What readers may see: see `StoreOptions.visibility`."""
+
+Keyless: TypeAlias = Literal["drop", "keep", "refuse"]
+"""What becomes of messages without a key in compacted files."""
+
+
+class CompactionOptions(TypedDict, total=False):
+    """Options of every verb that compacts, on Spark too.
+
+    Args:
+        tombstone_retention: how long a message without a body, which deletes its key, is kept after the compaction that
+            removed the last older value, so that a slow reader sees it; seconds, or a `timedelta`. 86,400 by default; 0
+            does as RocketMQ, which does not keep it at all.
+        dry_run: does the work aside, tells what came out, and throws it away; False by default.
+        force: also takes queues that have not changed since the last time, and lets the call name topics that are no
+            compaction topics: a broker keeps such files, and serves these topics from the commit log as before.
+            `restore_compaction`: also takes queues whose compaction files reach the commit log, for instance because
+            `verify` finds them damaged. False by default.
+        keyless: what becomes of messages without a key: `"drop"`, the default, as in RocketMQ; `"keep"`; or `"refuse"`,
+            which leaves their queue as it is and names it in `skipped`.
+        confirm_keys: whether keys are compared in full, the default; otherwise by their MD5, as in RocketMQ.
+        memory_size: bytes that the keys of one queue may take in memory, 104,857,600 by default; with less of it a
+            queue takes more rounds. RocketMQ: `maxOffsetMapSize` / `compactionThreadNum`.
+        log_file_size: wished bytes of a log file in a store that has none yet; None, the default, is 104,857,600.
+            RocketMQ: `compactionMappedFileSize`.
+        queue_file_size: wished bytes of a queue file, likewise; None, the default, is 10,485,760.
+            RocketMQ: `compactionCqMappedFileSize`.
+        progress: called with the bytes that were read and have to be read, each message twice; an exception that it
+            raises ends the call, and every queue is as it was. The next `restore_compaction` goes on.
+    """
+
+    tombstone_retention: Duration
+    dry_run: bool
+    force: bool
+    keyless: Keyless
+    confirm_keys: bool
+    memory_size: int
+    log_file_size: int | None
+    queue_file_size: int | None
+    progress: Callable[[Progress], object] | None
+
+
+class LocalCompactionOptions(CompactionOptions, total=False):
+    """`CompactionOptions`, and those of verbs that work in this process.
+
+    Args:
+        threads: at most so many queues at once; None, the default, is the number of processors.
+        max_bytes_per_second: what all queues together may read and write; None, the default, is no limit.
+    """
+
+    threads: int | None
+    max_bytes_per_second: int | None
 
 
 class StoreOptionsDict(TypedDict, total=False):

@@ -18,7 +18,7 @@ import asyncio
 import contextvars
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack
 
 import mqstore
 from mqstore._native import AppendResult
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from mqstore._message import Message
     from mqstore._options import StoreOptions
+    from mqstore._read.table import Bodies
     from mqstore._reports import Progress
-    from mqstore._table import Bodies
     from mqstore.types import (
         BytesLike,
         Check,

@@ -224,13 +224,7 @@ class WorkQueue(Handle):
     async def ack(self, message: LeasedMessage, *, durable: bool = False) -> None:
         """Finishes a message: it is not delivered again. To finish one again changes nothing.
 
-        Args:
-            message: what `get` returned.
-            durable: whether to wait until that is on the disk, together with all who wait for that; else it is within
-                0.1 s. Who is cancelled while it waits has finished the message.
-
-        Raises:
-            LeaseLostError: its time was over and somebody else got it, or it was given back.
+        With `durable` all who wait for that share one sync. Who is cancelled while it waits has finished the message.
         """
         bridge = self._bridge
         bridge.check()

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::job::control::Control;
 use super::job::documents::{CompactionPlan, CompactionReport, TaskResult, Worker};
-use super::job::job::{Job, job_dir};
+use super::job::job_folder::{Job, job_dir};
 use super::job::json::{Document, malformed};
 use super::job::options::CompactionOptions;
 use super::job::plan::{Planned, plan};

@@ -29,6 +29,15 @@
 //!
 //! Source: `CompactionStore`, `CompactionLog`, `SparseConsumeQueue`; what is done better, and why, is
 //! in each module's text.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests put real files next to the store, and wait for real threads"
+    )
+)]
 
 pub(crate) mod append;
 mod distributed;
@@ -39,6 +48,13 @@ pub(crate) mod read;
 pub mod restore;
 #[cfg(any(test, feature = "testing"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "the tests of other crates use a part of it"))]
+#[allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    clippy::unwrap_used,
+    reason = "a failed test is the point of test code"
+)]
 pub mod testing;
 #[cfg(test)]
 mod tests;
@@ -55,9 +71,9 @@ pub use job::documents::{
     CompactionPlan, CompactionReport, Counts, LogPart, LogTail, OutputFile, OutputPair, QueueTask,
     TaskResult, Worker,
 };
-pub use job::job::Unswept;
-pub use job::job::check_job_id;
-pub use job::job::{Job, published_report};
+pub use job::job_folder::Unswept;
+pub use job::job_folder::check_job_id;
+pub use job::job_folder::{Job, published_report};
 pub use job::json::Document;
 pub use job::local::compact;
 pub use job::local::run_all;

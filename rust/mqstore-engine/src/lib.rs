@@ -20,6 +20,13 @@ pub mod store;
 pub mod write;
 
 #[cfg(any(test, feature = "testing"))]
+#[allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    clippy::unwrap_used,
+    reason = "a failed test is the point of test code"
+)]
 pub mod testing;
 #[cfg(test)]
 mod tests;

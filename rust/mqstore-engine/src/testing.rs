@@ -22,7 +22,7 @@ pub struct World {
     /// The store's folder.
     pub path: PathBuf,
     /// Removes a real folder at the end of the test.
-    pub _folder: Option<tempfile::TempDir>,
+    pub temporary_folder: Option<tempfile::TempDir>,
 }
 
 impl World {
@@ -33,7 +33,7 @@ impl World {
         vfs.create_dir_all(Path::new("/data")).unwrap();
         vfs.sync_dir(Path::new("/")).unwrap();
         let world =
-            Self { vfs: vfs.clone(), clock: clock.clone(), path: "/data/store".into(), _folder: None };
+            Self { vfs: vfs.clone(), clock: clock.clone(), path: "/data/store".into(), temporary_folder: None };
         (world, vfs, clock)
     }
 
@@ -44,13 +44,14 @@ impl World {
             vfs: Arc::new(OsVfs::new()),
             clock: Arc::new(SystemClock::new()),
             path: folder.path().join("store"),
-            _folder: Some(folder),
+            temporary_folder: Some(folder),
         }
     }
 
     /// The same place on what a crash left of it.
+    #[must_use]
     pub fn on(&self, vfs: Arc<dyn Vfs>) -> Self {
-        Self { vfs, clock: self.clock.clone(), path: self.path.clone(), _folder: None }
+        Self { vfs, clock: self.clock.clone(), path: self.path.clone(), temporary_folder: None }
     }
 
     /// Opens the store.

@@ -21,6 +21,15 @@
 //! the last that a thread takes. Who waits for a sync shares it with all others who do.
 //!
 //! The bytes: `frame` has the head and the frames, `record` the records. No class of RocketMQ has this format.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests put real files next to the store, and wait for real threads"
+    )
+)]
 
 mod frame;
 mod generation;
@@ -45,4 +54,4 @@ pub use record::{NameId, OffsetChange, Place, QueueKey};
 pub use standing::Standing;
 pub use state::{Listed, State};
 pub use state::{ProgressView, QueueProgress};
-pub(crate) use tick::SYNC_INTERVAL_MS;
+pub use tick::SYNC_INTERVAL_MS;

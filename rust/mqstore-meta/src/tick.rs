@@ -15,7 +15,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::files::StoreFiles;
 
 /// Milliseconds between background syncs of topics, groups and offsets.
-pub(crate) const SYNC_INTERVAL_MS: u64 = 100;
+pub const SYNC_INTERVAL_MS: u64 = 100;
 /// JSON files are written so often at most, in milliseconds.
 const JSON_INTERVAL_MS: i64 = 60_000;
 /// No sync was asked for.

@@ -17,6 +17,7 @@ from mqstore.spark._session import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Unpack
 
     from pyspark.sql import SparkSession
 

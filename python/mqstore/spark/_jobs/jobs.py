@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from mqstore._admin.export import sync_folder
 from mqstore._paths import home_of
 from mqstore._reports import ExportReport, RebuildReport
-from mqstore.spark._folders import absolute, homes, job_folders, log_of
-from mqstore.spark._rounds import Call, Rounds, plain
+from mqstore.spark._jobs.folders import absolute, homes, job_folders, log_of
+from mqstore.spark._jobs.rounds import Call, Rounds, plain
 from mqstore.spark._session import require
 
 if TYPE_CHECKING:

@@ -79,7 +79,7 @@ def tasks(
                     name = f"task-{round_number}-{at}-{own}-{secrets.token_hex(8)}"
                     attempt = None if job is None else os.path.join(job, name)  # noqa: PTH118
                     try:
-                        answers.append(_work.call(verb, arguments, attempt, tells))
+                        answers.append(work.call(verb, arguments, attempt, tells))
                     except (MQStoreError, OSError) as error:
                         msg = f"{mark}{type(error).__name__}: {error}{work.hint(error)}"
                         raise RuntimeError(msg) from None

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from mqstore import _native
 from mqstore._reports import VerifyReport
 from mqstore.errors import InvalidOptionError
-from mqstore.spark._compact import Strategy
-from mqstore.spark._folders import absolute, homes, job_folders, log_of
-from mqstore.spark._rounds import Call, Rounds, parallelism, plain
+from mqstore.spark._jobs.compact import Strategy
+from mqstore.spark._jobs.folders import absolute, homes, job_folders, log_of
+from mqstore.spark._jobs.rounds import Call, Rounds, parallelism, plain
 from mqstore.spark._session import require
 
 if TYPE_CHECKING:

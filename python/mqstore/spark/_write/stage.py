@@ -1,9 +1,9 @@
 """Rows on their way into a store: what tasks write.
 
 A task writes one file in ``mqstore/spark/stage/<job>/<batch>/`` of the store, under a name that no other attempt ever
-has: a row of blocks as ``rust/mqstore-engine/src/write/staged_batch.rs`` draws them. It is synced before the task answers.
-Nothing reads it but the driver's side, which learns its name from the answer: files of attempts that were lost lie
-there unread until they are swept.
+has: a sequence of blocks, drawn in ``rust/mqstore-engine/src/write/staged_batch.rs``. It is synced before the task
+answers. Only the driver reads it; the answer tells the driver its name. Files of lost attempts stay unread until they
+are removed.
 """
 
 from __future__ import annotations

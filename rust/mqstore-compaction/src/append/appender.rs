@@ -39,7 +39,7 @@ use crate::files::positions::Positions;
 use crate::files::state::GenerationState;
 use crate::files::tree::Replacement;
 use crate::job::documents::{CompactionReport, OutputPair};
-use crate::job::job::{Begun, Job, LOCAL_PREFIX, any_running, fresh_token, make_dir};
+use crate::job::job_folder::{Begun, Job, LOCAL_PREFIX, any_running, fresh_token, make_dir};
 use crate::job::publish::switch;
 use crate::job::task::compaction_key;
 use crate::job::writer::{GenerationWriter, SparseTags, append_moved};

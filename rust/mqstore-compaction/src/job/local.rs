@@ -9,7 +9,7 @@ use mqstore_io::sync::{Mutex, spawn};
 
 use super::control::Control;
 use super::documents::{CompactionReport, QueueTask, TaskResult, Worker};
-use super::job::{Job, LOCAL_PREFIX, job_dir};
+use super::job_folder::{Job, LOCAL_PREFIX, job_dir};
 use super::options::CompactionOptions;
 use super::plan::{Planned, plan};
 use super::publish::{publish, rehearse};

@@ -6,7 +6,7 @@
 pub(crate) mod control;
 pub(crate) mod digests;
 pub(crate) mod documents;
-pub(crate) mod job;
+pub(crate) mod job_folder;
 pub(crate) mod json;
 pub(crate) mod key_map;
 pub(crate) mod local;

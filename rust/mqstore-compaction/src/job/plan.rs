@@ -17,7 +17,7 @@ use std::sync::Arc;
 use mqstore_io::{Access, StoreLock};
 
 use super::documents::{CompactionPlan, LogPart, QueueTask};
-use super::job::{Begun, Job, fresh_token};
+use super::job_folder::{Begun, Job, fresh_token};
 use super::options::{CompactionOptions, Keyless};
 use super::publish::lock_store;
 use crate::files::folder::{check_names, queue_ids};

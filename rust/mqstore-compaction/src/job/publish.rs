@@ -29,7 +29,7 @@ use mqstore_io::{Access, FileKind, LockError, StoreLock, VfsFile};
 use serde_json::json;
 
 use super::documents::{CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult};
-use super::job::{Begun, Job, Unswept, check_nonce, check_staging_name, job_dir, settle};
+use super::job_folder::{Begun, Job, Unswept, check_nonce, check_staging_name, job_dir, settle};
 use super::options::Keyless;
 use super::swap::exchange;
 use super::writer::{STAGED_LOGS, STAGED_QUEUES};

@@ -21,7 +21,7 @@ use std::path::Path;
 
 use mqstore_io::switch;
 
-use super::job::{Job, check_job_id, compaction_inode, job_dir, tree_inode};
+use super::job_folder::{Job, check_job_id, compaction_inode, job_dir, tree_inode};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::files::StoreFiles;
 
@@ -67,7 +67,7 @@ pub fn finish(files: &StoreFiles) -> Result<Option<String>, StoreError> {
         return Err(StoreError::corrupt(&note, 0, "it names no job"));
     }
     let (dir, compaction) = (job_dir(files, &id), files.compaction_place());
-    let (tree, before) = (dir.join(super::job::TREE_DIR), dir.join(BEFORE_DIR));
+    let (tree, before) = (dir.join(super::job_folder::TREE_DIR), dir.join(BEFORE_DIR));
     let (next, last) = (is_there(files, &tree)?, is_there(files, &before)?);
     let mut said = None;
     match compaction_inode(files)? {

@@ -25,7 +25,7 @@ use mqstore_format::properties::KEYS;
 use super::control::{Control, Meter};
 use super::digests::{KeyCollector, Seed, Verdicts};
 use super::documents::{QueueTask, TaskResult, Worker};
-use super::job::{check_nonce, check_staging_name, job_dir};
+use super::job_folder::{check_nonce, check_staging_name, job_dir};
 use super::key_map::Equality;
 use super::options::Keyless;
 use super::writer::{GenerationWriter, WrittenGeneration};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::super::files::geometry::{CompactionGeometry, UNIT_BYTES};
 use super::super::job::digests::{Seed, Spill, decide};
 use super::super::job::documents::{QueueTask, TaskResult};
-use super::super::job::job::{check_staging_name, job_dir};
+use super::super::job::job_folder::{check_staging_name, job_dir};
 use super::super::job::task::{Input, Rule};
 use super::super::read::source::Stretch;
 use super::documents::{Copy, Decide, Piece, Plan, Step};

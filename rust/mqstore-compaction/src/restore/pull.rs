@@ -14,7 +14,7 @@ use super::{Lack, RestoreSource, RestoredQueue, queue_dir, remove, restored_fold
 use crate::files::folder::list_or_none;
 use crate::files::geometry::CompactionGeometry;
 use crate::job::control::{Control, Meter};
-use crate::job::job::make_dir;
+use crate::job::job_folder::make_dir;
 use crate::job::json::Document;
 use crate::job::writer::{GenerationWriter, STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};

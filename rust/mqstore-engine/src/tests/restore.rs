@@ -30,7 +30,7 @@ struct Three {
 
 fn at(vfs: &Arc<SimVfs>, world: &World, name: &str) -> World {
     let vfs: Arc<dyn Vfs> = vfs.clone();
-    World { vfs, clock: world.clock.clone(), path: Path::new("/data").join(name), _folder: None }
+    World { vfs, clock: world.clock.clone(), path: Path::new("/data").join(name), temporary_folder: None }
 }
 
 fn expiring() -> StoreOptions {

@@ -100,7 +100,7 @@ fn reads_from_far_behind_the_end_are_counted_and_not_mapped() {
     let memory_bytes = Some(100 << 10);
     let vfs = Arc::new(SimVfs::new(SimOptions { memory_bytes, ..SimOptions::default() }));
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
-    let world = World { vfs, clock, path: "/store".into(), _folder: None };
+    let world = World { vfs, clock, path: "/store".into(), temporary_folder: None };
     let store = filled(&world);
     let end = store.stats().unwrap().log_max_offset;
     // 40 of 100 KiB count as in memory; the log is longer than that.

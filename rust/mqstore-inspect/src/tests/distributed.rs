@@ -257,7 +257,7 @@ proptest! {
     ) {
         let vfs: Arc<dyn Vfs> = Arc::new(disk().kill().unwrap());
         let clock = Arc::new(ManualClock::new(1_700_000_900_000));
-        let world = World { vfs, clock, path: "/data/store".into(), _folder: None };
+        let world = World { vfs, clock, path: "/data/store".into(), temporary_folder: None };
         for (number, change) in &changes {
             let there = files_below(&*world.vfs, &world.path);
             apply(&*world.vfs, &there[number % there.len()], change);

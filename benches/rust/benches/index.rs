@@ -49,7 +49,8 @@ fn put(criterion: &mut Criterion) {
                 let bytes = IndexEntry { hash, physical_offset: 1, time_diff_s: 0, previous: 0 }.encode();
                 entry = entry % (GEOMETRY.entries - 1) + 1;
                 map.write(GEOMETRY.entry_position(entry) as usize, &bytes).unwrap();
-                map.write_u32_be(GEOMETRY.slot_position(GEOMETRY.slot_of(hash)) as usize, entry).unwrap();
+                let slot = GEOMETRY.slot_position(GEOMETRY.slot_of(hash)) as usize;
+                map.write(slot, &entry.to_be_bytes()).unwrap();
             }
         });
     });

@@ -30,6 +30,6 @@ pub fn place(region: &Region, at: usize, record: &[u8], body_bytes: usize) -> io
     let (body, _) = record.split_at(body_bytes.min(record.len()));
     let crc = crc32fast::hash(black_box(body)) ^ crc32fast::hash(black_box(record));
     region.write(at, record)?;
-    region.write_u32_be(at, crc)?;
+    region.write(at, &crc.to_be_bytes())?;
     Ok(())
 }

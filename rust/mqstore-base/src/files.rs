@@ -135,11 +135,6 @@ impl StoreFiles {
         self.root.join("config")
     }
 
-    /// `config/topics.json`: the topic table.
-    pub fn topics_json(&self) -> PathBuf {
-        self.config().join("topics.json")
-    }
-
     /// `checkpoint`: times and positions up to which derived files are durable.
     pub fn checkpoint(&self) -> PathBuf {
         self.root.join("checkpoint")

@@ -139,7 +139,7 @@ impl TestStore {
             table.topics.insert((*topic).to_owned(), config);
         }
         table.topics.insert("plain".to_owned(), TopicConfig::new("plain", 1));
-        let file = self.files.vfs.create_new(&self.files.topics_json()).unwrap();
+        let file = self.files.vfs.create_new(&self.files.config().join("topics.json")).unwrap();
         file.write_all_at(table.to_json(Dialect::Rocketmq53).as_bytes(), 0).unwrap();
     }
 

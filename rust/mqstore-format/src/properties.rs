@@ -199,14 +199,9 @@ impl<'a> Properties<'a> {
     }
 
     /// The entries in stored order, duplicates included. Entries that are not UTF-8 are left out; see
-    /// [`iter_lossy`](Self::iter_lossy).
+    /// [`iter_raw`](Self::iter_raw).
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         self.iter_raw().filter_map(|(name, value)| Some((utf8(name)?, utf8(value)?)))
-    }
-
-    /// The entries with Java's view of bytes that are not UTF-8: replacement characters.
-    pub fn iter_lossy(&self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> + use<'a> {
-        self.iter_raw().map(|(name, value)| (String::from_utf8_lossy(name), String::from_utf8_lossy(value)))
     }
 
     /// The entries as bytes.

@@ -118,26 +118,9 @@ impl SysFlag {
         self.has(Self::INNER_BATCH)
     }
 
-    /// A consumer has to split the body.
-    pub const fn needs_unwrap(self) -> bool {
-        self.has(Self::NEEDS_UNWRAP)
-    }
-
     /// The sender said that the tags are more than one. It changes nothing: the tags text is hashed whole.
     pub const fn multi_tags(self) -> bool {
         self.has(Self::MULTI_TAGS)
-    }
-
-    /// With the compressed bit and the number of `kind`, or with both cleared. Zlib is written as 3.
-    #[must_use]
-    pub const fn with_compression(self, kind: Option<Compression>) -> Self {
-        let bits = match kind {
-            None => 0,
-            Some(Compression::Lz4) => 0x101,
-            Some(Compression::Zstd) => 0x201,
-            Some(Compression::Zlib) => 0x301,
-        };
-        self.with(Self::COMPRESSION | Self::COMPRESSED, bits)
     }
 
     /// With the compressed bit alone, as a reader sees the flag of a body it has decompressed.
@@ -211,7 +194,7 @@ mod tests {
         assert_eq!(SysFlag(8).transaction(), TransactionType::Commit);
         assert_eq!(SysFlag(12).transaction(), TransactionType::Rollback);
         assert_eq!(SysFlag(0).with_inner_batch(true), SysFlag(0xc0));
-        assert!(SysFlag(0xc0).inner_batch() && SysFlag(0xc0).needs_unwrap());
+        assert!(SysFlag(0xc0).inner_batch());
         assert_eq!(SysFlag(0).with_born_host_v6(true).with_store_host_v6(true), SysFlag(0x30));
         assert_eq!((SysFlag(0x30).born_host_bytes(), SysFlag(0).store_host_bytes()), (20, 8));
         assert!(SysFlag(0x2).multi_tags() && !SysFlag(0x1).multi_tags());
@@ -220,12 +203,14 @@ mod tests {
     #[test]
     fn setters_are_undone_and_keep_the_other_bits() {
         let odd = SysFlag(i32::MIN | 0x4000_0000 | 0x1000);
-        for kind in [Compression::Zlib, Compression::Lz4, Compression::Zstd] {
-            let set = odd.with_compression(Some(kind));
+        for (bits, kind) in
+            [(0x101, Compression::Lz4), (0x201, Compression::Zstd), (0x301, Compression::Zlib)]
+        {
+            let set = SysFlag(odd.0 | bits);
             assert!(set.compressed());
             assert_eq!(set.compression(), Some(kind));
-            assert_eq!(set.with_compression(None), odd);
-            assert!(!set.with_compressed(false).compressed());
+            assert_eq!(set.with_compressed(false), SysFlag(set.0 & !1));
+            assert_eq!(set.with_compressed(false).with_compressed(true), set);
         }
         for kind in [TransactionType::Prepared, TransactionType::Commit, TransactionType::Rollback] {
             let set = odd.with_transaction(kind);

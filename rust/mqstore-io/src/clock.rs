@@ -95,31 +95,17 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves when told; for tests and simulations. Its time zone is UTC unless set.
+/// A clock that moves when told; for tests and simulations. Its time zone is UTC.
 #[derive(Debug)]
 pub struct ManualClock {
     now_ms: AtomicI64,
     monotonic_ns: AtomicU64,
-    zone: jiff::tz::TimeZone,
 }
 
 impl ManualClock {
     /// A clock that shows `now_ms` (milliseconds since 1970-01-01 UTC).
     pub fn new(now_ms: i64) -> Self {
-        Self {
-            now_ms: AtomicI64::new(now_ms),
-            monotonic_ns: AtomicU64::new(0),
-            zone: jiff::tz::TimeZone::UTC,
-        }
-    }
-
-    /// The same clock in a zone `minutes` east of UTC (-1439 to 1439, else UTC).
-    #[must_use]
-    pub fn with_zone_minutes(mut self, minutes: i32) -> Self {
-        let seconds = minutes.checked_mul(60).filter(|_| minutes.unsigned_abs() < 1440);
-        let offset = seconds.and_then(|seconds| jiff::tz::Offset::from_seconds(seconds).ok());
-        self.zone = offset.map_or(jiff::tz::TimeZone::UTC, jiff::tz::Offset::to_time_zone);
-        self
+        Self { now_ms: AtomicI64::new(now_ms), monotonic_ns: AtomicU64::new(0) }
     }
 
     /// Steps the wall clock, also back; intervals are unaffected.
@@ -151,11 +137,11 @@ impl Clock for ManualClock {
     }
 
     fn local_time(&self, ms: i64) -> LocalTime {
-        split(ms, &self.zone)
+        split(ms, &jiff::tz::TimeZone::UTC)
     }
 
     fn utc_offset_ms(&self, ms: i64) -> i64 {
-        offset_ms(ms, &self.zone)
+        offset_ms(ms, &jiff::tz::TimeZone::UTC)
     }
 }
 
@@ -246,10 +232,14 @@ mod tests {
         ]
     }
 
+    /// The zone `minutes` east of UTC.
+    fn zone(minutes: i32) -> jiff::tz::TimeZone {
+        jiff::tz::Offset::from_seconds(minutes * 60).unwrap().to_time_zone()
+    }
+
     #[test]
     fn local_time_of_fixed_zones() {
-        let clock = ManualClock::new(0).with_zone_minutes(8 * 60);
-        assert_eq!(parts(clock.local_time(1_700_000_000_123)), [2023, 11, 15, 6, 13, 20, 123]);
+        assert_eq!(parts(split(1_700_000_000_123, &zone(8 * 60))), [2023, 11, 15, 6, 13, 20, 123]);
         let clock = ManualClock::new(0);
         assert_eq!(parts(clock.local_time(1_700_000_000_123)), [2023, 11, 14, 22, 13, 20, 123]);
         assert_eq!(parts(clock.local_time(-1)), [1969, 12, 31, 23, 59, 59, 999]);
@@ -257,9 +247,9 @@ mod tests {
 
     #[test]
     fn local_time_never_fails() {
-        for clock in [ManualClock::new(0), ManualClock::new(0).with_zone_minutes(-1439)] {
-            assert!(clock.local_time(i64::MAX).year >= 9999);
-            assert!(clock.local_time(i64::MIN).year <= -9999);
+        for zone in [zone(0), zone(-1439)] {
+            assert!(split(i64::MAX, &zone).year >= 9999);
+            assert!(split(i64::MIN, &zone).year <= -9999);
         }
         let _ = SystemClock::new().local_time(i64::MAX);
     }
@@ -299,8 +289,8 @@ mod tests {
 
     #[test]
     fn a_zone_east_of_utc_is_ahead_of_it() {
-        assert_eq!(ManualClock::new(0).with_zone_minutes(120).utc_offset_ms(0), 7_200_000);
-        assert_eq!(ManualClock::new(0).with_zone_minutes(-90).utc_offset_ms(1_700_000_000_000), -5_400_000);
+        assert_eq!(offset_ms(0, &zone(120)), 7_200_000);
+        assert_eq!(offset_ms(1_700_000_000_000, &zone(-90)), -5_400_000);
         assert_eq!(ManualClock::new(0).utc_offset_ms(0), 0);
     }
 }

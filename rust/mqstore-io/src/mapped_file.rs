@@ -35,7 +35,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::region::{Region, RegionView};
 use crate::switch;
 use crate::sync::Raise;
-use crate::vfs::{Access, FileKind, FileStat, MapAccess, Vfs, VfsFile, parent_dir};
+use crate::vfs::{Access, FileKind, FileStat, MapAccess, Vfs, VfsFile};
 
 #[cfg(test)]
 mod tests;
@@ -106,7 +106,7 @@ impl MappedFile {
     /// Makes a file of `len` zero bytes at `staging` and maps it for writing; all positions are 0.
     ///
     /// `base_offset` is the logical offset of its first byte. Its room is taken and synced when this
-    /// returns; nothing is left at `staging` after an error. The name comes by [`MappedFile::publish`].
+    /// returns; nothing is left at `staging` after an error. The name comes by [`MappedFile::name`].
     pub fn stage(vfs: &Arc<dyn Vfs>, staging: &Path, base_offset: u64, len: u64) -> io::Result<Arc<Self>> {
         let file = vfs.create_new(staging)?;
         let made = Self::prepare(vfs, staging, file, base_offset, len);
@@ -140,31 +140,6 @@ impl MappedFile {
         self.vfs.rename_noreplace(&name, path)?;
         *name = path.to_path_buf();
         Ok(())
-    }
-
-    /// [`MappedFile::name`], and makes the name durable.
-    ///
-    /// After an error the file may have either name; [`MappedFile::path`] tells which.
-    pub fn publish(&self, path: &Path) -> io::Result<()> {
-        self.name(path)?;
-        switch::step("mapped_file.sync_name", || self.vfs.sync_dir(parent_dir(path)))
-    }
-
-    /// [`MappedFile::stage`] and [`MappedFile::publish`] in one.
-    pub fn create(
-        vfs: &Arc<dyn Vfs>,
-        staging: &Path,
-        path: &Path,
-        base_offset: u64,
-        len: u64,
-    ) -> io::Result<Arc<Self>> {
-        let file = Self::stage(vfs, staging, base_offset, len)?;
-        if let Err(error) = file.publish(path) {
-            // Without a durable name it must not be used; removing either name is a courtesy.
-            let _ = vfs.remove_file(&file.path());
-            return Err(error);
-        }
-        Ok(file)
     }
 
     /// An existing regular file, whatever its length; all three positions are its length until

@@ -18,7 +18,7 @@
 //! Source: `MappedFileQueue#doLoad`, `#findMappedFileByOffset`, `#truncateDirtyFiles`,
 //! `MultiPathMappedFileQueue`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -250,36 +250,6 @@ impl MappedFileQueue {
         Ok(())
     }
 
-    /// Removes all files that start at or beyond logical `offset`, the newest first, makes that
-    /// durable, and sets the positions of the file that holds `offset`, if any, to it. The bytes
-    /// beyond stay as they are. Returns the names removed.
-    ///
-    /// For recovery. After an error the files already removed are gone from the row too.
-    pub fn truncate_after(&self, offset: u64) -> io::Result<Vec<PathBuf>> {
-        let mut files = self.files.write();
-        let mut keep = files.len();
-        let mut removed = Vec::new();
-        let mut result = Ok(());
-        while let Some(file) = keep.checked_sub(1).and_then(|at| files.get(at)) {
-            if file.base_offset() < offset {
-                break;
-            }
-            result = file.retire();
-            if result.is_err() {
-                break;
-            }
-            removed.push(file.path());
-            keep -= 1;
-        }
-        *files = files.iter().take(keep).cloned().collect();
-        self.sync_parents(&removed)?;
-        result?;
-        if let Some(last) = files.last().filter(|last| offset < last.end_offset()) {
-            last.set_positions(offset - last.base_offset());
-        }
-        Ok(removed)
-    }
-
     /// Takes the file that starts at logical `base` out of the row when it is the first one and not the
     /// last, after `take_name` has taken its name ([`MappedFile::retire`], [`MappedFile::retire_to`]),
     /// and makes that durable before it returns, so that a crash never leaves a row with a hole.
@@ -314,12 +284,6 @@ impl MappedFileQueue {
                 file.unmap();
             }
         }
-    }
-
-    fn sync_parents(&self, removed: &[PathBuf]) -> io::Result<()> {
-        let dirs: BTreeSet<&Path> = removed.iter().map(|path| parent_dir(path)).collect();
-        dirs.into_iter()
-            .try_for_each(|dir| switch::step("mapped_file_queue.sync_removals", || self.vfs.sync_dir(dir)))
     }
 }
 

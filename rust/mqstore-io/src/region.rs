@@ -231,34 +231,6 @@ impl Region {
         Ok(RegionView { base, len, backing: Arc::clone(&self.backing) })
     }
 
-    /// Copies a big-endian `u32` to position `at`.
-    #[inline]
-    pub fn write_u32_be(&self, at: usize, value: u32) -> Result<(), RegionError> {
-        self.write(at, &value.to_be_bytes())
-    }
-
-    /// Copies a big-endian `i64` to position `at`.
-    #[inline]
-    pub fn write_i64_be(&self, at: usize, value: i64) -> Result<(), RegionError> {
-        self.write(at, &value.to_be_bytes())
-    }
-
-    /// Reads a big-endian `u32` at position `at`.
-    #[inline]
-    pub fn read_u32_be(&self, at: usize) -> Result<u32, RegionError> {
-        let mut bytes = [0; 4];
-        self.read(at, &mut bytes)?;
-        Ok(u32::from_be_bytes(bytes))
-    }
-
-    /// Reads a big-endian `i64` at position `at`.
-    #[inline]
-    pub fn read_i64_be(&self, at: usize) -> Result<i64, RegionError> {
-        let mut bytes = [0; 8];
-        self.read(at, &mut bytes)?;
-        Ok(i64::from_be_bytes(bytes))
-    }
-
     /// Stores a big-endian `u32` at position `at` so that whoever sees it sees all that this thread
     /// wrote before, in this process and in others that map the file. One store where `at` is a
     /// multiple of 4; else byte by byte, so that a reader may meet a mixture of old and new bytes

@@ -357,16 +357,6 @@ impl MetaLog {
     /// # Errors
     /// [`StoreError::Refused`] for an offset below 0; nothing is changed then.
     pub fn commit(&self, changes: &[OffsetChange]) -> Result<Place, StoreError> {
-        self.commit_by(changes, Via::Map)
-    }
-
-    /// As [`Self::commit`], and durable when it returns.
-    pub fn commit_durable(&self, changes: &[OffsetChange]) -> Result<(), StoreError> {
-        let place = self.commit_by(changes, Via::File)?;
-        self.sync(place)
-    }
-
-    fn commit_by(&self, changes: &[OffsetChange], via: Via) -> Result<Place, StoreError> {
         if let Some(change) = changes.iter().find(|change| change.offset < 0) {
             return Err(StoreError::Refused { reason: format!("offset {} is below 0", change.offset) });
         }
@@ -383,7 +373,7 @@ impl MetaLog {
         };
         let mut kept: BTreeMap<QueueKey, _> =
             held.iter().map(|(queue, progress)| (*queue, progress.state.lock())).collect();
-        let place = self.write(via, |frame| {
+        let place = self.write(Via::Map, |frame| {
             for OffsetChange { queue, offset } in changes.iter().copied() {
                 if kept.contains_key(&queue) {
                     frame.push(&MetaRecord::Progress { queue, record: ProgressRecord::Moved { to: offset } });

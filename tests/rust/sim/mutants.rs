@@ -14,7 +14,7 @@ use crate::workload::Case;
 use crate::{compacting, decay, faults, feeding, foreign, keeping, remaking, repairing, switches, timing};
 
 /// Switches that nobody is to notice here, and why they are kept. The soak tries them all the same.
-const SPARE: [(&str, &str); 32] = [
+const SPARE: [(&str, &str); 30] = [
     (
         "delay.sync_new_file",
         "a timer log or wheel that is too short is made anew from the records of its topic",
@@ -52,8 +52,6 @@ const SPARE: [(&str, &str); 32] = [
         "rebuild.sync_swap",
         "queues that are lost are made anew; RocketMQ, which would not, comes after a close",
     ),
-    ("mapped_file.sync_name", "no part of the store names a file so: see commit_log.sync_segment_name"),
-    ("mapped_file_queue.sync_removals", "no part of the store cuts a row so: see recovery.sync_log_folder"),
     ("retention.sync_copies", "the feed has synced its copies before; a broker's are not made here"),
     (
         "retention.sync_aside",

@@ -189,11 +189,6 @@ impl Transactions {
         }
         self.note_round(false)
     }
-
-    /// Whether a round would have something to do, now or once the log is durable.
-    pub fn has_something_to_note(&self) -> bool {
-        self.inner.state.lock().known.is_open(self.inner.half_max.load(Ordering::Acquire))
-    }
 }
 
 impl Inner {

@@ -15,7 +15,7 @@ use mqstore_meta::ProgressRecord;
 
 /// An op message.
 #[derive(Clone, Copy, Debug)]
-struct OpPlace {
+pub(super) struct OpPlace {
     /// One past the largest offset that it names.
     half_end: i64,
     /// Where its decision ends in the log.
@@ -29,11 +29,11 @@ const MOST_STEPS: usize = 1024;
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    base: i64,
+    pub(super) base: i64,
     slots: VecDeque<u64>,
     /// Decided, of those below `base`: where the decision ends, and the half message.
-    late: BTreeSet<(u64, i64)>,
-    ops: BTreeMap<i64, OpPlace>,
+    pub(super) late: BTreeSet<(u64, i64)>,
+    pub(super) ops: BTreeMap<i64, OpPlace>,
     /// The first op message that the next open reads.
     pub(super) next_op: i64,
     /// Op messages below, by the end of half messages that they need: passed once the progress has come there.
@@ -183,10 +183,5 @@ impl Known {
             reached = Some(op);
         }
         reached
-    }
-
-    /// Whether something may be left to note.
-    pub(super) fn is_open(&self, half_max: i64) -> bool {
-        half_max > self.base || !self.late.is_empty() || !self.ops.is_empty()
     }
 }

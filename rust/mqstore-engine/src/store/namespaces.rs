@@ -64,13 +64,6 @@ impl Store {
         Ok(found)
     }
 
-    /// The topics of a namespace, sorted.
-    pub fn topics_of(&self, namespace: &str) -> Result<Vec<String>, StoreError> {
-        let mut topics = self.topics()?;
-        topics.retain(|topic| namespace_of(topic) == Some(namespace));
-        Ok(topics)
-    }
-
     /// Removes all topics and groups of a namespace, in one step; how many there were. Durable when it returns.
     pub fn remove_namespace(&self, namespace: &str) -> Result<NamespaceInfo, StoreError> {
         let writer = self.writer("remove namespaces")?;

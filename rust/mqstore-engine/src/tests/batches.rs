@@ -75,7 +75,7 @@ fn one_call_is_one_record_that_takes_an_offset_for_each_message() {
     let record = store.get_at(first[0].commit_log_offset).unwrap();
     let view = record.view().unwrap();
     assert_eq!(view.inner_batch(), Some((0, 3)));
-    assert!(view.sys_flag.inner_batch() && view.sys_flag.needs_unwrap());
+    assert!(view.sys_flag.inner_batch() && view.sys_flag.0 & 0x40 != 0);
     let keys: Vec<_> = decode_batch(view.body)
         .map(|item| {
             mqstore_format::Properties::new(item.unwrap().properties).get("UNIQ_KEY").unwrap().to_owned()

@@ -77,7 +77,7 @@ fn example_g_inner_batch() {
     assert!(log.ends_with(&tail));
 
     let record = RecordView::decode(&log).unwrap();
-    assert!(record.sys_flag.inner_batch() && record.sys_flag.needs_unwrap());
+    assert!(record.sys_flag.inner_batch() && record.sys_flag.0 & 0x40 != 0);
     assert_eq!(record.inner_batch(), Some((100, 2)));
     assert_eq!(decode_batch(record.body).count(), 2);
     assert_eq!(record.check_crc(CrcCheck::ALL), Ok(()));

@@ -100,11 +100,6 @@ impl BatchCqUnit {
         self.physical_offset >= 0 && self.size > 0 && self.base_offset >= 0 && self.batch_size > 0
     }
 
-    /// The unit closes a file early.
-    pub fn is_end_marker(&self) -> bool {
-        *self == END_MARKER
-    }
-
     /// The queue offset after the record's last message.
     pub fn next_offset(&self) -> i64 {
         self.base_offset.saturating_add(i64::from(self.batch_size))
@@ -140,7 +135,8 @@ mod tests {
 
         let text = "ffffffffffffffff 00000000 0000000000000000 0000000000000000 0000000000000000 0000 ffffffff 00000000";
         assert_eq!(END_MARKER.encode(), bytes(text));
-        assert!(BatchCqUnit::decode(&bytes(text)).is_end_marker() && !END_MARKER.is_valid());
+        assert_eq!(BatchCqUnit::decode(&bytes(text)), END_MARKER);
+        assert!(!END_MARKER.is_valid());
         assert!(!BatchCqUnit::decode(&[0; 46]).is_valid());
     }
 

@@ -378,9 +378,9 @@ fn inner_batch_numbers() {
 #[test]
 fn compressed_bodies_are_opened_with_a_limit() {
     let body = b"compress me ".repeat(100);
-    for kind in [Compression::Zlib, Compression::Lz4, Compression::Zstd] {
+    for (kind, bits) in [(Compression::Zlib, 0x301), (Compression::Lz4, 0x101), (Compression::Zstd, 0x201)] {
         let stored = crate::compress(kind, &body, 5).unwrap();
-        let sys_flag = SysFlag(0).with_compression(Some(kind));
+        let sys_flag = SysFlag(bits);
         let bytes = encoded(&RecordSpec { sys_flag, ..plain("t", &stored) });
         let record = RecordView::decode(&bytes).unwrap();
         assert_eq!(record.check_crc(CrcCheck::ALL), Ok(()));

@@ -1,4 +1,5 @@
 use super::*;
+use crate::vfs::parent_dir;
 use crate::vfs::tests::everywhere;
 
 const LEN: u64 = 16 * 1024;
@@ -7,9 +8,19 @@ fn names(vfs: &Arc<dyn Vfs>, dir: &Path) -> Vec<String> {
     vfs.list(dir).unwrap().into_iter().map(|entry| entry.name.into_string().unwrap()).collect()
 }
 
+/// Stages a file and gives it a durable name; removes it after an error.
+fn create(vfs: &Arc<dyn Vfs>, staging: &Path, path: &Path, base_offset: u64) -> io::Result<Arc<MappedFile>> {
+    let file = MappedFile::stage(vfs, staging, base_offset, LEN)?;
+    if let Err(error) = file.name(path).and_then(|()| vfs.sync_dir(parent_dir(path))) {
+        let _ = vfs.remove_file(&file.path());
+        return Err(error);
+    }
+    Ok(file)
+}
+
 fn make(vfs: &Arc<dyn Vfs>, root: &Path) -> (Arc<MappedFile>, PathBuf) {
     let path = root.join("00000000000000016384");
-    (MappedFile::create(vfs, &root.join("staged"), &path, LEN, LEN).unwrap(), path)
+    (create(vfs, &root.join("staged"), &path, LEN).unwrap(), path)
 }
 
 #[test]
@@ -30,7 +41,7 @@ fn is_born_complete_under_its_name() {
 fn a_taken_name_is_never_replaced() {
     everywhere(|vfs, root| {
         let (_, path) = make(vfs, root);
-        let error = MappedFile::create(vfs, &root.join("staged"), &path, LEN, LEN).unwrap_err();
+        let error = create(vfs, &root.join("staged"), &path, LEN).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(names(vfs, root).len(), 1, "nothing is left in staging");
         vfs.create_new(&root.join("staged")).unwrap();
@@ -171,7 +182,7 @@ mod simulated {
     }
 
     fn create(vfs: &Arc<dyn Vfs>) -> io::Result<Arc<MappedFile>> {
-        MappedFile::create(vfs, Path::new("/tmp/x"), Path::new("/log/00000000000000000000"), 0, LEN)
+        super::create(vfs, Path::new("/tmp/x"), Path::new("/log/00000000000000000000"), 0)
     }
 
     #[test]

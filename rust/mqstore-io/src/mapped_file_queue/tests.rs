@@ -48,10 +48,7 @@ fn an_empty_folder_and_a_missing_one() {
         assert!(queue.is_empty() && report.strays.is_empty());
         assert_eq!((queue.min_offset(), queue.max_offset(), queue.find(0)).0, None);
         assert!(queue.first().is_none() && queue.last().is_none());
-        assert!(
-            queue.truncate_after(0).unwrap().is_empty()
-                && !queue.retire_oldest(0, MappedFile::retire).unwrap()
-        );
+        assert!(!queue.retire_oldest(0, MappedFile::retire).unwrap());
         let missing = MappedFileQueue::load(
             vfs,
             &root.join("no"),
@@ -163,8 +160,6 @@ fn a_row_over_several_folders() {
         assert_eq!(bases(&queue), [0, 4096, 8192]);
         assert_eq!(report.strays.len(), 1, "the same range twice");
         assert_eq!(report.strays[0].path, dirs[1].join(name(0)));
-        let removed = queue.truncate_after(4096).unwrap();
-        assert_eq!(removed, [dirs[0].join(name(8192)), dirs[1].join(name(4096))]);
     });
 }
 
@@ -173,7 +168,9 @@ fn only_the_next_file_is_pushed() {
     everywhere(|vfs, root| {
         let queue = MappedFileQueue::new(vfs, LEN);
         let make = |offset, len| {
-            MappedFile::create(vfs, &root.join("staged"), &root.join(name(offset)), offset, len).unwrap()
+            let file = MappedFile::stage(vfs, &root.join(format!("staged-{offset}")), offset, len).unwrap();
+            file.name(&root.join(name(offset))).unwrap();
+            file
         };
         queue.push(make(4096, LEN)).unwrap();
         assert_eq!(queue.push(make(0, LEN)), Err(PushError::Offset { expected: 8192, found: 0 }));
@@ -185,28 +182,6 @@ fn only_the_next_file_is_pushed() {
         assert_eq!(queue.max_offset(), Some(8192));
         queue.last().unwrap().advance_wrote(5);
         assert_eq!(queue.max_offset(), Some(8197));
-    });
-}
-
-#[test]
-fn the_end_is_cut_and_readers_keep_what_they_hold() {
-    everywhere(|vfs, root| {
-        for offset in [0, 4096, 8192, 12288] {
-            put(vfs, root, offset, LEN);
-        }
-        let (queue, _) = load(vfs, root);
-        let held = queue.last().unwrap().hold().unwrap();
-        let removed = queue.truncate_after(5000).unwrap();
-        assert_eq!(removed, [root.join(name(12288)), root.join(name(8192))]);
-        assert_eq!((bases(&queue), queue.max_offset()), (vec![0, 4096], Some(5000)));
-        assert_eq!(held.view(0, 4).unwrap().len(), 4);
-        assert_eq!(vfs.list(root).unwrap().len(), 2);
-        assert!(queue.truncate_after(8192).unwrap().is_empty(), "nothing lies beyond");
-        assert_eq!(queue.max_offset(), Some(5000));
-        queue.truncate_after(4096).unwrap();
-        assert_eq!((bases(&queue), queue.max_offset()), (vec![0], Some(4096)));
-        queue.truncate_after(0).unwrap();
-        assert!(queue.is_empty() && vfs.list(root).unwrap().is_empty());
     });
 }
 
@@ -259,21 +234,9 @@ mod simulated {
     }
 
     #[test]
-    fn what_was_cut_stays_cut_after_a_crash() {
-        let sim = SimVfs::default();
-        let (queue, _) = load(&row(&sim, 4), Path::new("/"));
-        queue.truncate_after(LEN).unwrap();
-        let after = sim.crash_with(&mut |_| false).unwrap();
-        assert_eq!(after.list(Path::new("/")).unwrap().len(), 1);
-    }
-
-    #[test]
     fn an_error_in_between_keeps_row_and_folder_in_step() {
         let sim = SimVfs::default();
-        let (queue, _) = load(&row(&sim, 4), Path::new("/"));
-        sim.inject(Fault::nth(2).on(&[OperationKind::RemoveFile]));
-        assert!(queue.truncate_after(0).is_err());
-        assert_eq!((queue.len(), sim.list(Path::new("/")).unwrap().len()), (3, 3));
+        let (queue, _) = load(&row(&sim, 3), Path::new("/"));
         sim.inject(Fault::nth(1).on(&[OperationKind::RemoveFile]));
         assert!(queue.retire_oldest(0, MappedFile::retire).is_err());
         assert_eq!((bases(&queue), sim.list(Path::new("/")).unwrap().len()), (vec![0, 4096, 8192], 3));
@@ -281,7 +244,7 @@ mod simulated {
         let after = sim.crash_with(&mut |_| false).unwrap();
         assert_eq!(after.list(Path::new("/")).unwrap().len(), 2, "durable when it returns");
         sim.inject(Fault::nth(1).on(&[OperationKind::SyncDir]));
-        assert!(queue.truncate_after(8192).is_err());
-        assert_eq!(bases(&queue), [4096]);
+        assert!(queue.retire_oldest(4096, MappedFile::retire).is_err());
+        assert_eq!(bases(&queue), [8192]);
     }
 }

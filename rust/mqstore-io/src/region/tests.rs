@@ -89,13 +89,13 @@ fn a_read_only_region_refuses_writes() {
 fn values_are_big_endian_at_any_alignment() {
     let region = Region::heap(64).unwrap();
     for at in 0..24 {
-        region.write_u32_be(at, 0x0102_0304).unwrap();
-        assert_eq!(region.read_u32_be(at).unwrap(), 0x0102_0304);
+        region.write(at, &[1, 2, 3, 4]).unwrap();
+        assert_eq!(region.load_u32_be_acquire(at).unwrap(), 0x0102_0304);
         region.store_u32_be_release(at, 0xDAA3_20A7).unwrap();
         assert_eq!(region.load_u32_be_acquire(at).unwrap(), 0xDAA3_20A7);
-        assert_eq!(region.read_u32_be(at).unwrap(), 0xDAA3_20A7);
-        region.write_i64_be(at, -2).unwrap();
-        assert_eq!(region.read_i64_be(at).unwrap(), -2);
+        assert_eq!(&*region.view(at, 4).unwrap(), &[0xDA, 0xA3, 0x20, 0xA7]);
+        region.write(at, &(-2_i64).to_be_bytes()).unwrap();
+        assert_eq!(region.load_i64_be_acquire(at).unwrap(), -2);
         region.store_i64_be_release(at, 0x0102_0304_0506_0708).unwrap();
         assert_eq!(region.load_i64_be_acquire(at).unwrap(), 0x0102_0304_0506_0708);
         assert_eq!(&*region.view(at, 8).unwrap(), &[1, 2, 3, 4, 5, 6, 7, 8]);

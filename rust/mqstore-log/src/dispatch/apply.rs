@@ -26,19 +26,19 @@ pub(super) struct Run {
     output: RunOutput,
     decoded: bool,
     /// The queues of `output`, in its order, once they are known.
-    queues: Vec<QueueWork>,
+    pub(super) queues: Vec<QueueWork>,
     /// Its batch queues, once they have their units.
     batches: Vec<Arc<BatchQueue>>,
 }
 
 /// What is to be done for one queue.
 #[derive(Debug)]
-struct QueueWork {
+pub(super) struct QueueWork {
     queue: Arc<ConsumeQueue>,
     /// One past the highest offset of the run.
     end: i64,
     /// Rows that wait for the ordered step: their place in the queue's rows.
-    late: Vec<usize>,
+    pub(super) late: Vec<usize>,
 }
 
 impl Default for Run {
@@ -80,12 +80,6 @@ impl Run {
         for queue in self.batches.drain(..) {
             queue.arrivals().reached(queue.max_offset());
         }
-    }
-
-    /// Whether none of its entries waits for the ordered step.
-    #[cfg(test)]
-    pub(super) fn wrote_at_once(&self) -> bool {
-        self.queues.iter().all(|work| work.late.is_empty())
     }
 }
 

@@ -59,7 +59,7 @@ fn what_was_synced_survives_the_loss_of_power() {
     assert_eq!(dump(&open(&files_on(&lost))), synced);
     let lucky = vfs.crash_with(&mut |_| true).unwrap();
     assert_eq!(dump(&open(&files_on(&lucky))), dump(&log));
-    log.commit_durable(&[change(&log)]).unwrap();
+    log.sync(log.commit(&[change(&log)]).unwrap()).unwrap();
     let lost = vfs.crash_with(&mut |_| false).unwrap();
     assert_eq!(dump(&open(&files_on(&lost))), dump(&log));
 }

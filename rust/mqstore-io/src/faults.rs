@@ -15,7 +15,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -218,10 +218,6 @@ impl Vfs for FaultVfs {
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
         self.inner.stat(path)
-    }
-
-    fn stat_below(&self, dir: &Path, names: &[PathBuf]) -> io::Result<Vec<Option<FileStat>>> {
-        self.inner.stat_below(dir, names)
     }
 
     fn inode(&self, path: &Path) -> io::Result<u64> {

@@ -21,7 +21,7 @@
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::region::Region;
@@ -72,9 +72,6 @@ pub struct FileStat {
     pub len: u64,
     /// Last change of the content, milliseconds since 1970-01-01 UTC.
     pub modified_ms: i64,
-    /// Last change of anything about it, names in a folder included: nanoseconds since 1970-01-01 UTC by the file
-    /// system's clock, which may stand still for some milliseconds. Nobody can set it to a time of their choice.
-    pub changed_ns: i64,
     /// The number that identifies the file on its file system, whatever its name.
     pub inode: u64,
     /// How many names it has; 0 once it was removed while open.
@@ -182,12 +179,6 @@ pub trait Vfs: Send + Sync + Debug {
 
     /// What `path` stands for, without following a link.
     fn stat(&self, path: &Path) -> io::Result<FileStat>;
-
-    /// [`Vfs::stat`] of each of `names`, which are relative to the folder `dir`; `None` for what is not there. For
-    /// very many of them, where walking the path to `dir` each time would take longer than the look.
-    fn stat_below(&self, dir: &Path, names: &[PathBuf]) -> io::Result<Vec<Option<FileStat>>> {
-        names.iter().map(|name| found(self.stat(&dir.join(name)))).collect()
-    }
 
     /// The number of what `path` stands for, without following a link: [`FileStat::inode`] and nothing
     /// else, for files that are written all the time. Where a file system keeps finer times once somebody

@@ -9,9 +9,9 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 #[cfg(target_os = "linux")]
@@ -63,11 +63,6 @@ impl Vfs for OsVfs {
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
         Ok(file_stat(&retry(|| rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW))?))
-    }
-
-    fn stat_below(&self, dir: &Path, names: &[PathBuf]) -> io::Result<Vec<Option<FileStat>>> {
-        let Some(folder) = found(open_folder(dir))? else { return Ok(vec![None; names.len()]) };
-        names.iter().map(|name| stat_in(folder.as_fd(), name.as_os_str())).collect()
     }
 
     #[cfg(target_os = "linux")]
@@ -300,9 +295,6 @@ fn file_stat(stat: &rustix::fs::Stat) -> FileStat {
         kind,
         len: stat.st_size as u64,
         modified_ms,
-        changed_ns: (stat.st_ctime as i64)
-            .saturating_mul(1_000_000_000)
-            .saturating_add(stat.st_ctime_nsec as i64),
         inode: stat.st_ino as u64,
         links: stat.st_nlink as u64,
         allocated_bytes: (stat.st_blocks as u64).saturating_mul(512),

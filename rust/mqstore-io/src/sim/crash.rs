@@ -64,7 +64,7 @@ impl State {
             }
             pending.push(Pending { edits, together: change.together });
         }
-        let tree = Tree { root, pending, next_id: self.tree.next_id, now_ns: self.tree.now_ns };
+        let tree = Tree { root, pending, next_id: self.tree.next_id };
         let mut state = Self::with_tree(self.options.clone(), tree, self.rng.clone());
         state.boot = self.boot;
         state.process = self.process + 1;
@@ -80,7 +80,6 @@ impl State {
         }
         let mut tree = Tree::new();
         tree.next_id = self.tree.next_id;
-        tree.now_ns = self.tree.now_ns;
         let mut seen = BTreeSet::new();
         let mut files = Files::new();
         let root = Arc::clone(&self.tree.root);
@@ -172,7 +171,7 @@ impl Copier {
         if let Some(done) = self.dirs.get(&dir.id) {
             return Ok(Arc::clone(done));
         }
-        let copy = DirNode::new(dir.id, dir.changed_ns.load(Ordering::Relaxed));
+        let copy = DirNode::new(dir.id);
         // Before what is in it: a folder may have been moved below one that it held on disk.
         self.dirs.insert(dir.id, Arc::clone(&copy));
         for (from, to) in [(&dir.live, &copy.live), (&dir.durable, &copy.durable)] {
@@ -210,7 +209,7 @@ impl DiskNames {
         seen: &mut BTreeSet<u64>,
         file: &mut dyn FnMut(&Arc<FileNode>) -> io::Result<Arc<FileNode>>,
     ) -> io::Result<Arc<DirNode>> {
-        let settled = DirNode::new(dir.id, dir.changed_ns.load(Ordering::Relaxed));
+        let settled = DirNode::new(dir.id);
         seen.insert(dir.id);
         let names = match self.changed.get(&dir.id) {
             Some(names) => names.clone(),

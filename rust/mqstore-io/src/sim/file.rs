@@ -40,7 +40,6 @@ impl FileNode {
             kind: FileKind::File,
             len: data.len,
             modified_ms: data.modified_ms,
-            changed_ns: data.changed_ns,
             inode: self.id,
             links: self.links.load(Ordering::Relaxed),
             allocated_bytes: data.room_bytes(),

@@ -39,8 +39,6 @@ static ZERO_PAGE: Page = [0; PAGE];
 pub(super) struct Disk {
     pub(super) len: u64,
     pub(super) pages: BTreeMap<usize, Arc<Page>>,
-    /// The time of change, which a page may reach the disk without.
-    changed_ns: i64,
     /// Pages from 0 on that have room.
     room: Vec<bool>,
 }
@@ -53,7 +51,6 @@ pub(super) struct FileData {
     flags: Vec<u8>,
     pub(super) disk: Disk,
     pub(super) modified_ms: i64,
-    pub(super) changed_ns: i64,
     /// Every form that a page had since it was last synced, when those are kept.
     pub(super) versions: Option<Versions>,
 }
@@ -71,15 +68,7 @@ fn page_range(offset: u64, len: u64) -> Range<usize> {
 impl FileData {
     pub(super) fn new() -> io::Result<Self> {
         let memory = Region::heap(0)?;
-        Ok(Self {
-            memory,
-            len: 0,
-            flags: Vec::new(),
-            disk: Disk::default(),
-            modified_ms: 0,
-            changed_ns: 0,
-            versions: None,
-        })
+        Ok(Self { memory, len: 0, flags: Vec::new(), disk: Disk::default(), modified_ms: 0, versions: None })
     }
 
     /// A file that is on the disk as it is in memory.
@@ -117,7 +106,6 @@ impl FileData {
         }
         data.disk = self.disk.clone();
         data.modified_ms = self.modified_ms;
-        data.changed_ns = self.changed_ns;
         data.versions.clone_from(&self.versions);
         Ok(data)
     }
@@ -322,7 +310,6 @@ impl FileData {
             }
         }
         self.disk.len = self.len;
-        self.disk.changed_ns = self.changed_ns;
         self.disk.room = self.flags.iter().map(|flags| flags & ROOM != 0).collect();
         self.disk.pages.retain(|index, _| *index < self.flags.len());
     }
@@ -430,10 +417,7 @@ impl FileData {
         } else {
             self.disk.room.clone()
         };
-        let mut data = Self::settled(len, pages, &room)?;
-        data.changed_ns = self.disk.changed_ns;
-        data.disk.changed_ns = self.disk.changed_ns;
-        Ok(data)
+        Self::settled(len, pages, &room)
     }
 }
 

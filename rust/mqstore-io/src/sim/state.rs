@@ -83,7 +83,6 @@ impl State {
             self.frozen.push((self.operations, copy));
         }
         self.last_write = None;
-        self.tree.now_ns = self.tree.now_ns.max(self.now_ms().saturating_mul(1_000_000));
         if self.options.trace {
             let number = self.operations;
             self.trace.push(Operation { number, kind, path: path.to_path_buf(), offset, len });
@@ -115,7 +114,6 @@ impl State {
     /// The content is changed now.
     pub(super) fn touch(&self, data: &mut FileData) {
         data.modified_ms = self.now_ms();
-        data.changed_ns = self.tree.now_ns;
     }
 
     pub(super) fn now_ms(&self) -> i64 {

@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -46,16 +46,13 @@ pub(super) type Names = BTreeMap<OsString, Node>;
 #[derive(Debug)]
 pub(super) struct DirNode {
     pub(super) id: u64,
-    /// When its names were last changed.
-    pub(super) changed_ns: AtomicI64,
     pub(super) live: Mutex<Names>,
     pub(super) durable: Mutex<Names>,
 }
 
 impl DirNode {
-    pub(super) fn new(id: u64, now_ns: i64) -> Arc<Self> {
-        let changed_ns = AtomicI64::new(now_ns);
-        Arc::new(Self { id, changed_ns, live: Mutex::default(), durable: Mutex::default() })
+    pub(super) fn new(id: u64) -> Arc<Self> {
+        Arc::new(Self { id, live: Mutex::default(), durable: Mutex::default() })
     }
 
     pub(super) fn get(&self, name: &OsStr) -> Option<Node> {
@@ -142,8 +139,6 @@ pub(super) struct Tree {
     pub(super) root: Arc<DirNode>,
     pub(super) pending: Vec<Pending>,
     pub(super) next_id: u64,
-    /// The clock of the file system: stands still between ticks, and never goes back.
-    pub(super) now_ns: i64,
 }
 
 /// A name in an existing folder, taken or free.
@@ -161,7 +156,7 @@ impl Place {
 
 impl Tree {
     pub(super) fn new() -> Self {
-        Self { root: DirNode::new(1, 0), pending: Vec::new(), next_id: 2, now_ns: 0 }
+        Self { root: DirNode::new(1), pending: Vec::new(), next_id: 2 }
     }
 
     pub(super) fn take_id(&mut self) -> u64 {
@@ -229,7 +224,6 @@ impl Tree {
                 new.links.fetch_add(1, Ordering::Relaxed);
             }
             edit.apply(&mut names);
-            edit.dir.changed_ns.store(self.now_ns, Ordering::Relaxed);
         }
         self.pending.push(Pending { edits, together });
     }

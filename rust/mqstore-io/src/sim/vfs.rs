@@ -41,7 +41,6 @@ fn node_stat(node: &Node) -> FileStat {
             kind: FileKind::Directory,
             len: 0,
             modified_ms: 0,
-            changed_ns: dir.changed_ns.load(Ordering::Relaxed),
             inode: dir.id,
             links: 1,
             allocated_bytes: 0,
@@ -61,7 +60,7 @@ fn new_file(state: &mut State, path: &Path) -> io::Result<Arc<FileNode>> {
 
 fn new_dir(state: &mut State, path: &Path) -> io::Result<()> {
     let place = state.tree.free_place(path)?;
-    let node = DirNode::new(state.tree.take_id(), state.tree.now_ns);
+    let node = DirNode::new(state.tree.take_id());
     state.tree.change(vec![Edit::set(&place, Node::Dir(node))], true);
     Ok(())
 }

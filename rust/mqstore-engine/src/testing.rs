@@ -32,8 +32,12 @@ impl World {
         let clock = Arc::new(ManualClock::new(1_700_000_000_000));
         vfs.create_dir_all(Path::new("/data")).unwrap();
         vfs.sync_dir(Path::new("/")).unwrap();
-        let world =
-            Self { vfs: vfs.clone(), clock: clock.clone(), path: "/data/store".into(), temporary_folder: None };
+        let world = Self {
+            vfs: vfs.clone(),
+            clock: clock.clone(),
+            path: "/data/store".into(),
+            temporary_folder: None,
+        };
         (world, vfs, clock)
     }
 

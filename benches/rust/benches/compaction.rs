@@ -7,9 +7,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::message::encode_properties;
 use mqstore_base::options::{Durability, StoreOptions};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, record};
 use mqstore_compaction::plan;
 use mqstore_compaction::{CompactionOptions, Control, Worker, run_task};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::{Durability, StoreOptions};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass};
 use mqstore_format::IndexGeometry;
 use mqstore_io::{Access, OsVfs, SystemClock};

@@ -13,8 +13,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_bench::{Bench, limit_step, message, open, properties};
 use mqstore_compaction::plan;
 use mqstore_compaction::{CompactionOptions, Control, Worker, run_task};

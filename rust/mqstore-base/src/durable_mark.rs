@@ -24,7 +24,7 @@ use mqstore_io::Access;
 use mqstore_io::switch;
 
 use crate::error::{IoContext, StoreError};
-use crate::files::StoreFiles;
+use crate::store_files::StoreFiles;
 
 const MAGIC: &[u8; 8] = b"MQSSTATE";
 const VERSION: u32 = 2;

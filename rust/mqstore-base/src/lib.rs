@@ -16,9 +16,9 @@
 pub mod durable_mark;
 pub mod error;
 pub mod events;
-pub mod files;
 pub mod group_commit;
 pub mod live_page;
 pub mod message;
 pub mod options;
 pub mod progress;
+pub mod store_files;

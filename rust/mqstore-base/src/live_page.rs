@@ -22,7 +22,7 @@ use mqstore_io::switch;
 use mqstore_io::{MapAccess, Region};
 
 use crate::error::{IoContext, StoreError};
-use crate::files::StoreFiles;
+use crate::store_files::StoreFiles;
 
 const MAGIC: &[u8; 8] = b"MQSLIVE1";
 const PAGE_BYTES: usize = 4096;

@@ -27,7 +27,7 @@ use super::job::plan::{Planned, plan};
 use super::job::publish::{publish, rehearse};
 use super::ranges::{Next, Step, Strategy, expected_bytes, next, run_step, split};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// A step for a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]

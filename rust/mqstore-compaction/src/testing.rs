@@ -16,7 +16,7 @@ use mqstore_io::{Access, ManualClock, SimVfs};
 use super::files::folder::{LOG_DIR, QUEUE_DIR, queue_dir};
 use super::{CompactedQueue, CompactionOptions, CompactionReport, Control, compact};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::consume_queue::QueueSet;
 
 /// Bytes of a log segment in tests.

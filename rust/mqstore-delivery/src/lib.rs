@@ -22,11 +22,11 @@ pub mod delay;
 pub mod error;
 pub mod groups;
 mod nonblocking;
+mod pending;
 mod pop_takeover;
 mod queue_failures;
-mod signal;
 pub mod transactions;
-mod waiting;
+mod wake_signal;
 pub mod work;
 
 pub use broker::Broker;
@@ -36,12 +36,12 @@ pub use groups::{
     Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, OffsetCommit, OffsetHistory, OnLost, Queue, Start,
 };
 pub use nonblocking::AtOnce;
-pub use signal::{Call, Listening};
+pub use pending::Waiting;
 pub use transactions::{
     Answer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalf, Outcome, PendingTransaction, Transaction,
     Transactions, UndecidedGroup,
 };
-pub use waiting::Waiting;
+pub use wake_signal::{Call, Listening};
 pub use work::{
     Backoff, Lease, LeasedMessage, NewWork, Put, Reservation, WorkQueue, WorkQueueCounts, WorkQueueOptions,
 };

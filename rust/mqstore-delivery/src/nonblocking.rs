@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mqstore_io::sync::{Mutex, MutexGuard};
 
-use crate::signal::Listening;
+use crate::wake_signal::Listening;
 
 /// Bytes of the log that are read without asking another thread.
 pub(crate) const NEAR_BYTES: u64 = 256 << 10;

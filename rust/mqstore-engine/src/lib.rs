@@ -35,7 +35,7 @@ pub use compact::restore::restore_compaction;
 pub use read::cursor::{Batch, LogCursor, LookupCursor, QueueCursor};
 pub use read::pop_checkpoints::{Popped, PoppedMessage, PoppedQueue};
 pub use read::query::Boundary;
-pub use read::reader::facts::Geometry;
+pub use read::reader::accessors::Geometry;
 pub use read::table::{TableLoad, TableRow, TableRows};
 pub use retention::ExpireReport;
 pub use scan::{
@@ -50,5 +50,5 @@ pub use store::{QueueInfo, Stats, Store};
 pub use write::append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
 pub use write::raw_append::{Origin, check_copy};
 pub use write::staged_batch::{StagedBlock, staged_messages};
-pub use write::transactional::Mark;
-pub use write::waiting::Waiter;
+pub use write::transaction_append::Mark;
+pub use write::wait::Waiter;

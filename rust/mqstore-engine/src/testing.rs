@@ -6,9 +6,9 @@ pub use std::path::Path;
 pub use std::sync::Arc;
 
 pub use mqstore_base::error::StoreError;
-pub use mqstore_base::files::StoreFiles;
 pub use mqstore_base::message::{Appended, NewMessage, StoredRecord, encode_properties};
 pub use mqstore_base::options::{OpenMode, StoreOptions};
+pub use mqstore_base::store_files::StoreFiles;
 pub use mqstore_io::{Clock, ManualClock, OsVfs, SimVfs, SystemClock, Vfs};
 
 pub use crate::Store;

@@ -66,10 +66,10 @@ pub use batch::{BatchItem, BatchItems, decode_batch, encode_batch, split_batch};
 pub use bytes::Fields;
 pub use checkpoint::Checkpoint;
 pub use compression::{compress, decompress};
-pub use consume_queue::batch_cq::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER};
-pub use consume_queue::cq::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};
-pub use consume_queue::cq_ext::{CqExtUnit, ext_address, ext_offset};
-pub use delays::delay::{DEFAULT_DELAY_LEVELS, DelayLevels, SCHEDULE_TOPIC};
+pub use consume_queue::batch_unit::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER};
+pub use consume_queue::extension_unit::{CqExtUnit, ext_address, ext_offset};
+pub use consume_queue::unit::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};
+pub use delays::delay_levels::{DEFAULT_DELAY_LEVELS, DelayLevels, SCHEDULE_TOPIC};
 pub use error::FormatError;
 pub use hash::{
     Crc31, IndexHasher, crc31, crc32, index_key_hash, index_tag_hash, java_hash, key_digest, tags_code,

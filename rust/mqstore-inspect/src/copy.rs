@@ -19,10 +19,10 @@ use mqstore_io::{Access, FileKind, FileStat, VfsFile, switch};
 
 use crate::repair::log::copy_bytes;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::live_page::writer_pid;
 use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
+use mqstore_base::store_files::StoreFiles;
 
 /// A copy that does not have its name yet.
 #[derive(Debug)]

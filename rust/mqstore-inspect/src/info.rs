@@ -8,9 +8,9 @@ use mqstore_io::{Clock, FileKind, Vfs};
 use super::hourly_rates::{HourRate, hours};
 use mqstore_base::durable_mark::MarkFile;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::live_page::writer_pid;
 use mqstore_base::options::{OpenMode, StoreOptions};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::{Geometry, GroupOffsets, Popped, PoppedQueue, QueueInfo, Store};
 
 /// The answer of [`info`].

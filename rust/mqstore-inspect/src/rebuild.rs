@@ -10,9 +10,9 @@ use mqstore_io::{Access, switch};
 
 use mqstore_base::durable_mark::{Mark, MarkFile};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::{Progress, ProgressWatcher};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::store::open::{refuse_rocksdb, take_lock};
 use mqstore_engine::store::topics::{batch_topics, load_table};
 use mqstore_log::checkpoint::CheckpointFile;

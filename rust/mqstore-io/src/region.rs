@@ -41,11 +41,11 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::vfs::MapAccess;
 
-mod observed;
+mod observed_region;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use observed::MapObserver;
+pub(crate) use observed_region::MapObserver;
 
 /// Why bytes of a region could not be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -28,7 +28,7 @@ use crate::region::Region;
 use crate::switch;
 
 #[cfg(all(test, feature = "sim"))]
-mod agreement;
+mod conformance;
 #[cfg(test)]
 pub(crate) mod tests;
 

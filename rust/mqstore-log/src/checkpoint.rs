@@ -21,7 +21,7 @@ use mqstore_io::Access;
 use mqstore_io::switch;
 
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// Reads and writes the checkpoint of one store.
 #[derive(Clone, Debug)]

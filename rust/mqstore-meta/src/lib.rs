@@ -33,25 +33,25 @@
 
 mod frame;
 mod generation;
-mod json;
+mod group_position;
+mod json_files;
 mod load;
 mod log;
+mod maintenance;
 mod progress;
 mod record;
-mod standing;
 mod state;
 mod tail;
-mod tick;
 
 #[cfg(test)]
 mod tests;
 
+pub use group_position::Standing;
 pub use load::{copy_log, find_damage, newest_file};
 pub use log::MetaLog;
 pub use log::{FoundLog, read_log, read_state, read_state_strictly};
+pub use maintenance::SYNC_INTERVAL_MS;
 pub use progress::{Lease, Progress, ProgressRecord, Refused, Waiting};
 pub use record::{NameId, OffsetChange, Place, QueueKey};
-pub use standing::Standing;
 pub use state::{Listed, State};
 pub use state::{ProgressView, QueueProgress};
-pub use tick::SYNC_INTERVAL_MS;

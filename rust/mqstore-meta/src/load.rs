@@ -19,8 +19,8 @@ use super::frame::{FrameReader, HEAD_BYTES, Head, Next, look_behind};
 use super::record::Place;
 use super::state::State;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::RecoveryMode;
+use mqstore_base::store_files::StoreFiles;
 
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;

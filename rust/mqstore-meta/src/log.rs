@@ -8,16 +8,16 @@ use mqstore_format::json::{Dialect, SubscriptionGroup, TopicConfig};
 use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 
 use super::frame::Frame;
-use super::json::import;
+use super::json_files::import;
 use super::load::{Found, find, look, recover};
+use super::maintenance::Tick;
 use super::progress::{Progress, ProgressRecord};
 use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place, QueueKey, Saved};
 use super::state::{ByQueue, Entry, Names, QueueProgress, State, Tables};
 use super::tail::{Front, Tail, Via};
-use super::tick::Tick;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::RecoveryMode;
+use mqstore_base::store_files::StoreFiles;
 
 /// The metadata of one store that is open for writing. See the module's text.
 #[derive(Debug)]

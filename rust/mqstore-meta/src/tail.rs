@@ -18,8 +18,8 @@ use mqstore_io::{MapAccess, Region, VfsFile, switch};
 use super::frame::synced_frame;
 use super::record::Place;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::group_commit::GroupCommit;
+use mqstore_base::store_files::StoreFiles;
 
 /// Room that is allocated at once: as much as there is, within these bounds.
 const LEAST_ROOM_BYTES: u64 = 64 << 10;

@@ -7,7 +7,7 @@ use mqstore_io::{Clock, FaultVfs, Faults, OsVfs, SystemClock, Vfs};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::convert::input::{duration, number};
+use crate::convert::arguments::{duration, number};
 
 /// A clock whose wall time is set by hand, while intervals pass as on the machine.
 #[pyclass(frozen, module = "mqstore._mqstore")]

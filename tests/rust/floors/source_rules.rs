@@ -41,9 +41,9 @@ const UNSAFE_ALLOWED: [&str; 3] = [
 const THREADS_ALLOWED: [&str; 6] = [
     "rust/mqstore-io/src/sync.rs",
     "rust/mqstore-engine/src/store/services.rs",
-    "rust/mqstore-engine/src/scan/work.rs",
-    "rust/mqstore-log/src/recovery/check.rs",
-    "rust/mqstore-compaction/src/job/local.rs",
+    "rust/mqstore-engine/src/scan/workers.rs",
+    "rust/mqstore-log/src/recovery/parallel_check.rs",
+    "rust/mqstore-compaction/src/job/local_job.rs",
     "rust/mqstore-python/src/store/compaction.rs",
 ];
 const THREAD_WORDS: [&str; 4] = ["spawn", "spawn_scoped", "ThreadPoolBuilder", "build_global"];

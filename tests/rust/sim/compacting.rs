@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mqstore_base::files::StoreFiles;
 use mqstore_base::message::{NewMessage, encode_properties};
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{CompactedQueue, CompactionOptions, Control, Planned, Worker, compact, run_task};
 use mqstore_compaction::{plan, publish};
 use mqstore_engine::Store;

@@ -55,7 +55,7 @@ fn collect(folder: &Path, files: &mut Vec<(PathBuf, String)>) {
             }
         } else if path.extension().is_some_and(|ending| ending == "rs")
             // `faults.rs` passes on the syncs of others.
-            && !["tests.rs", "testing.rs", "switch.rs", "agreement.rs", "faults.rs"].contains(&name.as_str())
+            && !["tests.rs", "testing.rs", "switch.rs", "conformance.rs", "faults.rs"].contains(&name.as_str())
         {
             let text = std::fs::read_to_string(&path).unwrap();
             let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();

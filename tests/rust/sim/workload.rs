@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::message::encode_properties;
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_base::options::{Durability, OpenMode, StoreOptions, Visibility};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{Clock, ManualClock, SimVfs, Vfs};

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::message::{NewMessage, encode_properties};
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
 use mqstore_format::RecordView;
 use mqstore_inspect::VerifyReport;

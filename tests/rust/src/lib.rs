@@ -74,8 +74,11 @@ impl Simulated {
 
     /// What `mqstore verify` says of the disk as it is now.
     pub fn verify(&self) -> Result<mqstore_inspect::VerifyReport, StoreError> {
-        let files =
-            mqstore_base::files::StoreFiles::new(Arc::new(self.vfs.clone()), self.clock.clone(), &self.root);
+        let files = mqstore_base::store_files::StoreFiles::new(
+            Arc::new(self.vfs.clone()),
+            self.clock.clone(),
+            &self.root,
+        );
         mqstore_inspect::verify(&files, &self.options, &mut |_| Ok(()))
     }
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use mqstore_base::files::StoreFiles;
 use mqstore_base::message::encode_properties;
 use mqstore_base::options::OpenMode;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{CompactedQueue, CompactionOptions, Control};
 use mqstore_engine::Store;
 use mqstore_format::{CQ_UNIT_BYTES, CqUnit, RecordView, key_digest};

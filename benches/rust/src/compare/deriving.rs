@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::OpenMode;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
 use mqstore_format::record::MAGIC_V1;
 use mqstore_format::{CqUnit, IndexGeometry, java_hash};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_format::crc31;
 use mqstore_io::{OsVfs, SystemClock};
 use mqstore_log::commit_log::SegmentList;

@@ -21,7 +21,7 @@
 //!
 //! Source: `CompactionService#putRequest`, `CompactionLog#asyncPutMessage`, `CompactionAppendMessageCallback#doAppend`.
 
-mod pair;
+mod file_pair;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -30,22 +30,22 @@ use std::sync::Arc;
 use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::sync::{Mutex, MutexGuard};
 
-use self::pair::{OpenPair, Reopened};
 use super::uncompacted::Lost;
+use crate::append::appender::file_pair::{OpenPair, Reopened};
+use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::{QueueFolder, queue_ids, topics};
-use crate::files::geometry::CompactionGeometry;
+use crate::files::generation::GenerationState;
 use crate::files::manifest::Manifest;
+use crate::files::next_folder::Replacement;
 use crate::files::positions::Positions;
-use crate::files::state::GenerationState;
-use crate::files::tree::Replacement;
 use crate::job::documents::{CompactionReport, OutputPair};
 use crate::job::job_folder::{Begun, Job, LOCAL_PREFIX, any_running, fresh_token, make_dir};
 use crate::job::publish::switch;
+use crate::job::survivor_writer::{GenerationWriter, SparseTags, append_moved};
 use crate::job::task::compaction_key;
-use crate::job::writer::{GenerationWriter, SparseTags, append_moved};
 use crate::read::fetch::{Fetch, Place, Verify};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
 use mqstore_log::consume_queue::{ConsumeQueue, QueueSet};
 

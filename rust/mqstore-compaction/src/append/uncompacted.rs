@@ -21,14 +21,14 @@ use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::switch;
 
 use crate::files::folder::{QueueFolder, open_listed, queue_ids};
+use crate::files::generation::GenerationState;
 use crate::files::manifest::{Generation, Manifest};
 use crate::files::positions::Positions;
-use crate::files::state::GenerationState;
 use crate::files::topics::CompactionTopics;
 use crate::job::task::compaction_key;
 use crate::read::cursor::last_offset;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList, read_record};
 use mqstore_log::consume_queue::{ConsumeQueue, QueueSet};
 

@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use mqstore_format::offset_file_name;
 
 use super::folder::{DataFile, QueueFolder, open_listed};
+use super::generation::GenerationState;
 use super::manifest::Manifest;
-use super::state::GenerationState;
 use crate::job::documents::OutputFile;
 use crate::job::publish::crc_of;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// A file that is not what the compaction wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]

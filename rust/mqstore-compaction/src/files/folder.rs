@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use mqstore_format::{key_digest, parse_offset_file_name, parse_queue_dir_name, validate_stored_topic};
 use mqstore_io::{DirEntry, FileKind};
 
-use super::geometry::CompactionGeometry;
+use super::file_sizes::CompactionGeometry;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// Folder of the logs below `compaction/`.
 pub(crate) const LOG_DIR: &str = "compactionLog";

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::documents::OutputPair;
 use crate::job::json::Document;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// A few hundred bytes a queue and as many a file.
 const LIMIT_BYTES: u64 = 256 << 20;

@@ -1,10 +1,10 @@
 //! Files of compacted topics: RocketMQ's pairs of log and queue, and our manifest of generations.
 
 pub(crate) mod checksums;
+pub(crate) mod file_sizes;
 pub(crate) mod folder;
-pub(crate) mod geometry;
+pub(crate) mod generation;
 pub(crate) mod manifest;
+pub(crate) mod next_folder;
 pub(crate) mod positions;
-pub(crate) mod state;
 pub(crate) mod topics;
-pub(crate) mod tree;

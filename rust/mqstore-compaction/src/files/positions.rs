@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use mqstore_format::json::{CompactionPositions, Dialect};
 
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// The file's name below `compaction/`.
 pub(crate) const POSITIONS_FILE: &str = "position-checkpoint";

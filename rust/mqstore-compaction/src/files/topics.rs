@@ -11,7 +11,7 @@ use mqstore_format::json::{TopicConfig, TopicTable};
 
 use super::folder::topics as topics_with_files;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_meta::read_state_strictly;
 
 /// The topics that a directory knows, and those of them that have compaction files.

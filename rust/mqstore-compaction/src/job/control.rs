@@ -8,8 +8,8 @@ use std::time::Duration;
 use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::progress::Progress;
+use mqstore_base::store_files::StoreFiles;
 
 /// How much a task reads and writes between two looks at [`Control`].
 const RECORDS_BETWEEN_LOOKS: u64 = 256;

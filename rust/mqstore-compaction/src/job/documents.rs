@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use super::json::{Document, encode};
 use super::options::Keyless;
+use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::check_names;
-use crate::files::geometry::CompactionGeometry;
 use mqstore_base::error::StoreError;
 
 /// What a driver has decided to do.

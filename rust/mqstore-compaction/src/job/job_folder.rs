@@ -30,7 +30,7 @@ use super::json::{Document, malformed};
 use super::swap::finish;
 use crate::files::folder::{hex, list_or_none};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 const LOCK_FILE: &str = "lock";
 const NONCE_FILE: &str = "nonce";

@@ -4,16 +4,16 @@
 //! [`publish`] swaps the generation. [`job::Job`] owns the folder of a job and removes what a stop left.
 
 pub(crate) mod control;
-pub(crate) mod digests;
 pub(crate) mod documents;
 pub(crate) mod job_folder;
 pub(crate) mod json;
 pub(crate) mod key_map;
-pub(crate) mod local;
+pub(crate) mod local_job;
+pub(crate) mod newest_by_key;
 pub(crate) mod options;
 pub mod plan;
 pub mod publish;
 pub(crate) mod resume;
+pub(crate) mod survivor_writer;
 pub(crate) mod swap;
 pub(crate) mod task;
-pub(crate) mod writer;

@@ -20,14 +20,14 @@ use super::documents::{CompactionPlan, LogPart, QueueTask};
 use super::job_folder::{Begun, Job, fresh_token};
 use super::options::{CompactionOptions, Keyless};
 use super::publish::lock_store;
+use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::{check_names, queue_ids};
-use crate::files::geometry::CompactionGeometry;
+use crate::files::generation::{GenerationState, Known};
 use crate::files::manifest::{Generation, Manifest};
 use crate::files::positions::Positions;
-use crate::files::state::{GenerationState, Known};
 use crate::files::topics::CompactionTopics;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use mqstore_log::consume_queue::{ConsumeQueue, QueueSet};
 

@@ -31,14 +31,14 @@ use serde_json::json;
 use super::documents::{CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult};
 use super::job_folder::{Begun, Job, Unswept, check_nonce, check_staging_name, job_dir, settle};
 use super::options::Keyless;
+use super::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use super::swap::exchange;
-use super::writer::{STAGED_LOGS, STAGED_QUEUES};
-use crate::files::geometry::UNIT_BYTES;
+use crate::files::file_sizes::UNIT_BYTES;
+use crate::files::generation::GenerationState;
 use crate::files::manifest::{Generation, Manifest};
-use crate::files::state::GenerationState;
-use crate::files::tree::{NextTree, Replacement};
+use crate::files::next_folder::{NextTree, Replacement};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{SegmentList, read_record};
 
 /// Bytes that one read fetches when a file is checked.

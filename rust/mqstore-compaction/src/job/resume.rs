@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::documents::{QueueTask, TaskResult};
 use super::json::{Document, encode};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 const RESULT_FILE: &str = "result.json";
 const LIMIT_BYTES: u64 = 64 << 20;

@@ -23,7 +23,7 @@ use mqstore_io::switch;
 
 use super::job_folder::{Job, check_job_id, compaction_inode, job_dir, tree_inode};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// Where the last folder lies between the steps, below the job's.
 const BEFORE_DIR: &str = "before";

@@ -23,15 +23,15 @@ use mqstore_format::RecordView;
 use mqstore_format::properties::KEYS;
 
 use super::control::{Control, Meter};
-use super::digests::{KeyCollector, Seed, Verdicts};
 use super::documents::{QueueTask, TaskResult, Worker};
 use super::job_folder::{check_nonce, check_staging_name, job_dir};
 use super::key_map::Equality;
+use super::newest_by_key::{KeyCollector, Seed, Verdicts};
 use super::options::Keyless;
-use super::writer::{GenerationWriter, WrittenGeneration};
+use super::survivor_writer::{GenerationWriter, WrittenGeneration};
 use crate::read::source::{Met, Stretch, walk};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::CommitLog;
 
 /// File of the keys in a staging folder.

@@ -18,12 +18,12 @@
 //! that all of this may be repeated, run twice at the same time, and be left behind. The intermediate files are not
 //! synced: after a crash of the machine there is no job that reads them.
 
-mod copy;
-mod decide;
+mod copy_step;
+mod decide_step;
 mod documents;
-mod notes;
-mod scan;
+mod scan_step;
 mod split;
+mod step_files;
 
 use std::path::Path;
 
@@ -33,12 +33,12 @@ pub(crate) use split::{expected_bytes, split};
 
 use super::job::control::Control;
 use super::job::documents::{QueueTask, TaskResult, Worker};
+use super::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use super::job::task::{Input, attempt, begin_task, refuse_keyless};
-use super::job::writer::{STAGED_LOGS, STAGED_QUEUES};
-use decide::folders;
+use decide_step::folders;
 use documents::{Piece, Plan};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_format::offset_file_name;
 
 /// Runs one step in the folder `staging`, which must lie in the job's folder and must not exist yet.
@@ -57,14 +57,14 @@ pub(crate) fn run_step(
     let written = match step {
         Step::Whole(task) => begin_task(files, None, task, staging, worker, control),
         Step::Scan(scan) => attempt(files, task, staging, worker, |result| {
-            scan::run(&input, scan, staging, result).map(|()| None)
+            scan_step::run(&input, scan, staging, result).map(|()| None)
         }),
         Step::Decide(decide) => attempt(files, task, staging, worker, |result| {
-            decide::run(&input, decide, staging, result).map(|()| None)
+            decide_step::run(&input, decide, staging, result).map(|()| None)
         }),
-        Step::Copy(copy) => {
-            attempt(files, task, staging, worker, |result| copy::run(&input, copy, staging, result).map(Some))
-        }
+        Step::Copy(copy) => attempt(files, task, staging, worker, |result| {
+            copy_step::run(&input, copy, staging, result).map(Some)
+        }),
     };
     written?.finish(files)
 }
@@ -91,7 +91,7 @@ pub(crate) fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -
     let outcome = match first {
         Step::Whole(_) => answers.first().cloned().ok_or_else(mismatch).map(done),
         Step::Scan(scan) => after_scan(&scan.plan, answers).map(Next::Steps),
-        Step::Decide(decide) => decide::after(files, decide, answers).map(Next::Steps),
+        Step::Decide(decide) => decide_step::after(files, decide, answers).map(Next::Steps),
         Step::Copy(copy) => gathered(files, copy, answers).map(done),
     };
     match outcome {

@@ -10,7 +10,7 @@ use super::super::read::cursor::{first_offset, last_offset};
 use super::super::read::source::{Stretch, previous_folder, units};
 use super::documents::{Plan, Scan, Step};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// A task that reads more than that is cut, however few keys it has.
 const MOST_BYTES: u64 = 4 << 30;

@@ -31,7 +31,7 @@ use mqstore_io::VfsFile;
 
 use crate::files::folder::{DataFile, FilePair, open_listed};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// Entries that one read of a queue file fetches.
 const CHUNK_UNITS: usize = 4096;

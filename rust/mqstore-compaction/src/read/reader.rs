@@ -17,12 +17,12 @@ use mqstore_io::VfsFile;
 
 use super::cursor::{Listed, PairCursor};
 use crate::files::folder::{QueueFolder, check_names, open_listed};
+use crate::files::generation::GenerationState;
 use crate::files::manifest::ManifestCache;
 use crate::files::positions::Positions;
-use crate::files::state::GenerationState;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::message::{RecordBytes, StoredRecord};
+use mqstore_base::store_files::StoreFiles;
 
 /// How often files may be replaced under one call before it gives up.
 const MOST_RELOADS: u32 = 64;

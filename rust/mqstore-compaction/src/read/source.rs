@@ -31,7 +31,7 @@ use crate::files::folder::{FilePair, QueueFolder};
 use crate::job::documents::{LogTail, QueueTask};
 use crate::restore::restored_folder;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, LogScanner, ScanChecks, ScanItem, SegmentList};
 
 /// Queue entries that one read fetches.

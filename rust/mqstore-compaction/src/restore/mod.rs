@@ -33,20 +33,20 @@ use mqstore_format::RecordView;
 use serde::{Serialize, Serializer};
 
 use super::append::uncompacted::Taken;
+use super::files::file_sizes::CompactionGeometry;
 use super::files::folder::{QueueFolder, list_or_none};
-use super::files::geometry::CompactionGeometry;
-use super::files::state::GenerationState;
+use super::files::generation::GenerationState;
 use super::job::control::Control;
 use super::job::documents::CompactionReport;
 use super::job::json::encode;
-use super::job::local::run_all;
+use super::job::local_job::run_all;
 use super::job::options::CompactionOptions;
 use super::job::plan::{Chosen, OpenStore, Planned, Planner, begin_chosen, require_store};
 use super::job::publish::{lock_store, publish_held};
-use super::job::writer::{STAGED_LOGS, STAGED_QUEUES};
+use super::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::message::StoredRecord;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, LogScanner, ScanChecks, ScanItem, read_record};
 use pull::Pull;
 

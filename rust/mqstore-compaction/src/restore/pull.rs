@@ -11,14 +11,14 @@ use mqstore_format::RecordView;
 use serde::{Deserialize, Serialize};
 
 use super::{Lack, RestoreSource, RestoredQueue, queue_dir, remove, restored_folder};
+use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::list_or_none;
-use crate::files::geometry::CompactionGeometry;
 use crate::job::control::{Control, Meter};
 use crate::job::job_folder::make_dir;
 use crate::job::json::Document;
-use crate::job::writer::{GenerationWriter, STAGED_LOGS, STAGED_QUEUES};
+use crate::job::survivor_writer::{GenerationWriter, STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 const PROGRESS_FILE: &str = "progress.json";
 const PROGRESS_LIMIT_BYTES: u64 = 1 << 20;

@@ -6,10 +6,10 @@ use mqstore_io::sim::{Fault, OperationKind};
 use mqstore_io::{SimOptions, SimVfs, Vfs};
 
 use crate::CompactionOptions;
+use crate::files::generation::GenerationState;
 use crate::files::manifest::Manifest;
-use crate::files::state::GenerationState;
 use crate::testing::{Sent, TestStore, compact_now, compacted, files_on, small};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 const TOPIC: &str = "ctopic";
 

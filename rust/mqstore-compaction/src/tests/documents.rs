@@ -10,7 +10,7 @@ use crate::job::resume;
 use crate::testing::sim_files;
 use crate::{Counts, Document, Keyless, QueueTask, TaskResult, published_report};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 const REPORT: &str = r#"{"job_id":"j","messages_before":41,"messages_after":11,"keys":11,"keyless":2,"tombstones":3,
     "tombstones_kept":1,"rounds":1,"bytes_before":9000,"bytes_after":2400,"elapsed_ms":17,"skipped":["t/1: unchanged"],

@@ -14,7 +14,7 @@ use crate::{
 };
 use crate::{plan, publish};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 const TOPIC: &str = "ctopic";
 

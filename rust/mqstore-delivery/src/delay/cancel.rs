@@ -10,7 +10,7 @@ use mqstore_format::parse_offset_message_id;
 use mqstore_format::properties::{TIMER_DEL_UNIQKEY, TIMER_ROLL_TIMES};
 
 use super::engine::Core;
-use super::record::{Timed, cancel_properties, has_delete_key, timed};
+use super::timer_record::{Timed, cancel_properties, has_delete_key, timed};
 use crate::error::view;
 
 /// Records of one unique id that are looked at.

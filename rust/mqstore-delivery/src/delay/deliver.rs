@@ -7,7 +7,7 @@ use mqstore_base::message::{Appended, StoredRecord};
 use mqstore_format::delays::timer::ROLL_WINDOW_SLOTS;
 
 use super::engine::{Core, Live, slot_of};
-use super::record::{Parcel, Turn, is_the_messages_fault};
+use super::timer_record::{Parcel, Turn, is_the_messages_fault};
 
 /// Messages that are appended together, and bytes of them.
 const TOGETHER: usize = 512;

@@ -11,11 +11,11 @@ use mqstore_engine::Store;
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC, WHEEL_SLOTS};
 
 use super::levels::Levels;
-use super::log::TimerLog;
-use super::record::{Target, Timed, has_delete_key, timed};
-use super::save::Saved;
+use super::persist::Saved;
 use super::stats::Lateness;
-use super::wheel::Wheel;
+use super::timer_log::TimerLog;
+use super::timer_record::{Target, Timed, has_delete_key, timed};
+use super::timer_wheel::Wheel;
 
 /// Records of the timer queue that are read at once.
 const AT_ONCE: usize = 1024;

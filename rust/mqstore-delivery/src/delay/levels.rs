@@ -12,7 +12,7 @@ use mqstore_format::json::{DelayOffsets, Dialect};
 
 use super::deliver::AGAIN_MS;
 use super::engine::Core;
-use super::state::MOST_LEVELS;
+use super::state_file::MOST_LEVELS;
 
 /// Messages of a level that are read at once.
 const AT_ONCE: usize = 512;

@@ -25,14 +25,14 @@ mod cancel;
 mod deliver;
 mod engine;
 mod levels;
-mod log;
 mod pending;
-mod record;
+mod persist;
 mod recover;
-mod save;
-mod state;
+mod state_file;
 mod stats;
-mod wheel;
+mod timer_log;
+mod timer_record;
+mod timer_wheel;
 
 #[cfg(test)]
 mod tests;
@@ -48,7 +48,7 @@ use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 use mqstore_io::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
 
 use crate::error::BrokerError;
-use crate::signal::Signal;
+use crate::wake_signal::Signal;
 use engine::Core;
 pub use pending::{DueCounts, PendingDelays};
 pub use stats::DelayCounts;
@@ -151,7 +151,7 @@ impl Delays {
                 }
             };
             topic.map_or(Ok(()), |topic| self.make_topic(topic))?;
-            let properties = due_ms.map(|due| record::waiting_properties(message, queue_id, due));
+            let properties = due_ms.map(|due| timer_record::waiting_properties(message, queue_id, due));
             made.push((topic, waits_in, properties));
         }
         let waiting: Vec<_> = messages
@@ -218,7 +218,7 @@ impl Delays {
     pub(crate) fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, StoreError> {
         let mut core = self.core.lock();
         let Some(record) = core.waiting_with_id(id)? else { return Ok(None) };
-        let again = record::Again::of(&record)?;
+        let again = timer_record::Again::of(&record)?;
         // Not both: what cannot be cancelled is not appended.
         cancel::records_of(&record)?;
         let appended = self.append(&[(again.message(), Due::At(due_ms))])?;

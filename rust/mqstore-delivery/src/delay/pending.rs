@@ -13,19 +13,19 @@ use std::collections::{HashMap, HashSet};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_engine::Store;
+use mqstore_format::delays::pending::TimerRecord;
 use mqstore_format::delays::timer::{TIMER_LOG_FILE_BYTES, TIMER_PRECISION_MS, TIMER_TOPIC, TimerCheckpoint};
-use mqstore_format::delays::waiting::TimerRecord;
 use mqstore_format::{SCHEDULE_TOPIC, crc32};
 use mqstore_io::Access;
 
 use super::engine::slot_of;
 use super::levels::Levels;
-use super::log::TimerLog;
-use super::record::{Target, has_delete_key, timed};
 use super::recover::{bring_up, broker_from, check_bytes_in_use};
-use super::state::StateFiles;
+use super::state_file::StateFiles;
 use super::stats::DelayCounts;
-use super::wheel::Wheel;
+use super::timer_log::TimerLog;
+use super::timer_record::{Target, has_delete_key, timed};
+use super::timer_wheel::Wheel;
 
 /// Records that are read at once.
 const AT_ONCE: usize = 1024;
@@ -271,7 +271,8 @@ impl Look<'_> {
     /// Counts the messages of the timer queue from `from` on whose slot is `first_slot` or a later one.
     fn count_queue(&mut self, from: i64, first_slot: i64) -> Result<(), StoreError> {
         each(self.store, from, |record| {
-            let waits = |timed: &super::record::Timed| timed.cancels.is_none() && timed.slot >= first_slot;
+            let waits =
+                |timed: &super::timer_record::Timed| timed.cancels.is_none() && timed.slot >= first_slot;
             if let Some(timed) = timed(record).filter(waits)
                 && !self.cancelled.has(record, timed.slot)
             {

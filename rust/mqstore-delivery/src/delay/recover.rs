@@ -24,12 +24,12 @@ use mqstore_io::Access;
 use super::DelayOptions;
 use super::engine::{Core, Counts, Delivered, slot_of};
 use super::levels::Levels;
-use super::log::TimerLog;
-use super::record::{Target, is_copy_of, origin_of, timed};
-use super::save::{Saved, empty, led_to};
-use super::state::{State, StateFiles};
+use super::persist::{Saved, empty, led_to};
+use super::state_file::{State, StateFiles};
 use super::stats::Lateness;
-use super::wheel::Wheel;
+use super::timer_log::TimerLog;
+use super::timer_record::{Target, is_copy_of, origin_of, timed};
+use super::timer_wheel::Wheel;
 
 /// Records of the log that are read at once.
 const AT_ONCE: usize = 1024;
@@ -57,7 +57,7 @@ impl Core {
         let wheel = if let Some(wheel) = wheel {
             wheel
         } else {
-            super::wheel::remove(files, &files.root.join(mqstore_format::names::TIMERWHEEL_FILE))?;
+            super::timer_wheel::remove(files, &files.root.join(mqstore_format::names::TIMERWHEEL_FILE))?;
             Wheel::open(files, Access::ReadWrite)?
                 .ok_or_else(|| StoreError::Busy { reason: "no timer wheel".into() })?
         };

@@ -1,9 +1,9 @@
 //! Delayed messages on a manual clock and a simulated disk.
 
-mod brokers;
+mod blocked_messages;
+mod broker_files;
 mod crashes;
 mod damage;
-mod held;
 mod levels;
 mod model;
 mod pending;

@@ -9,7 +9,7 @@ use mqstore_meta::{OffsetChange, Place};
 
 use super::assignment::Queue;
 use super::consumer::{Consumer, State, out_of_range};
-use super::history;
+use super::offset_history;
 use crate::error::BrokerError;
 
 /// What a commit stored, and where in the metadata log.
@@ -111,7 +111,7 @@ impl Consumer {
     pub(super) fn after_commit(&self, stored: &Stored, sync: bool) -> Result<(), BrokerError> {
         let Stored { offsets, place } = stored;
         if self.options.history && !offsets.is_empty() {
-            history::write(self.store(), &self.group, offsets)?;
+            offset_history::write(self.store(), &self.group, offsets)?;
         }
         let at_once = sync || self.options.commit_interval == Some(Duration::ZERO);
         match (place, self.options.commit_interval) {

@@ -19,14 +19,14 @@ use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 use mqstore_meta::{MetaLog, OffsetChange};
 
 use super::Coordinator;
+use super::assigned_queue::{Read, Slot};
 use super::assignment::{MemberId, Queue};
 use super::options::{ConsumerOptions, OnLost, Start};
-use super::slot::{Read, Slot};
 use crate::broker::Broker;
 use crate::error::BrokerError;
 use crate::nonblocking::{Reach, Rest};
 use crate::queue_failures::settle;
-use crate::signal::{LOOK, Signal};
+use crate::wake_signal::{LOOK, Signal};
 
 /// How long a filter that lets nothing pass may keep one look.
 const FILTER_TIME: Duration = Duration::from_millis(40);

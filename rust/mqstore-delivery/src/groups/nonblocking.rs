@@ -10,7 +10,7 @@ use super::assignment::Queue;
 use super::consumer::{Consumer, MOST_AHEAD, State};
 use crate::error::BrokerError;
 use crate::nonblocking::{AtOnce, Reach, Rest, lock};
-use crate::signal::{Call, LOOK};
+use crate::wake_signal::{Call, LOOK};
 
 impl Consumer {
     /// Up to `max` messages at once. Where there are none, `call` is made when it is time to look again; without one

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use mqstore_engine::Boundary;
 
+use super::assigned_queue::Slot;
 use super::assignment::Queue;
 use super::consumer::{Consumer, State, out_of_range};
 use super::options::Start;
-use super::slot::Slot;
 use crate::error::BrokerError;
 
 impl Consumer {

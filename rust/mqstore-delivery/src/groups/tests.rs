@@ -1,7 +1,7 @@
 //! Consumers of a group: what they get, what they commit, who has which queue.
 
 mod model;
-mod moving;
+mod seek;
 mod waiting;
 
 use std::time::Duration;

@@ -12,7 +12,7 @@ use mqstore_io::sync::Ordering;
 
 use super::Outcome;
 use super::engine::Transactions;
-use super::records::{mark, op_body, op_properties, origin, own_properties};
+use super::half_records::{mark, op_body, op_properties, origin, own_properties};
 use super::transaction::{Entry, Half, Parts};
 use crate::error::{BrokerError, view};
 

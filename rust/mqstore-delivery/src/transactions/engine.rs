@@ -12,7 +12,7 @@ use mqstore_format::validate_group;
 use mqstore_io::sync::{AtomicI64, Mutex, Ordering};
 use mqstore_meta::{MetaLog, OffsetChange, QueueKey, QueueProgress};
 
-use super::checker::Checker;
+use super::check_timer::Checker;
 use super::outcomes::Known;
 use super::transaction::{Entry, Transaction};
 use crate::broker::invalid;

@@ -23,24 +23,24 @@
 //!
 //! Source: `TransactionalMessageBridge`, `EndTransactionProcessor`, `TransactionalMessageServiceImpl`.
 
-mod checker;
+mod check_timer;
 mod checks;
 mod decide;
 mod engine;
+mod half_records;
 mod outcomes;
-mod records;
+mod pending;
 mod recover;
 mod transaction;
-mod undecided;
 
 #[cfg(test)]
 mod tests;
 
 pub use checks::{Answer, CheckOptions};
 pub use engine::{PendingTransaction, Transactions};
-pub use records::DEFAULT_PRODUCER_GROUP;
+pub use half_records::DEFAULT_PRODUCER_GROUP;
+pub use pending::UndecidedGroup;
 pub use transaction::{NewHalf, Transaction};
-pub use undecided::UndecidedGroup;
 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,8 +16,8 @@ use mqstore_meta::{ProgressRecord, QueueKey};
 
 use super::Outcome;
 use super::engine::Transactions;
+use super::half_records::followed;
 use super::outcomes::Known;
-use super::records::followed;
 use super::transaction::{Entry, Half, Parts};
 use crate::error::{BrokerError, view};
 

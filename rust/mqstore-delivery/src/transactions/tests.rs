@@ -16,9 +16,9 @@ use super::*;
 use crate::testing::{World, bodies, small};
 use crate::{Broker, BrokerError};
 
-mod gone;
+mod expired;
 mod model;
-mod undecided;
+mod pending;
 
 const GROUP: &str = "shop";
 

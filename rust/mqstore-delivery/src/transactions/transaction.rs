@@ -11,7 +11,7 @@ use mqstore_io::sync::{AtomicI64, Mutex, MutexGuard, Ordering};
 
 use super::Outcome;
 use super::engine::{PendingTransaction, Transactions};
-use super::records::{Meant, half_properties};
+use super::half_records::{Meant, half_properties};
 use crate::error::BrokerError;
 
 /// Bytes of a record that are neither body nor properties nor topic, at most: two addresses, a checksum.

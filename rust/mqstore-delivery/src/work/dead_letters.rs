@@ -30,9 +30,9 @@ use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 use mqstore_format::{RecordView, push_property};
 use mqstore_meta::ProgressRecord;
 
-use super::core::{Core, State};
-use super::leased::Place;
-use super::source::Spent;
+use super::inner::{Core, State};
+use super::leased_message::Place;
+use super::queue_leases::Spent;
 use crate::error::{BrokerError, view};
 
 /// Copies that are appended, and synced, together.

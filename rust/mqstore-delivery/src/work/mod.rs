@@ -10,24 +10,24 @@
 //! takes the lock of its queue's progress alone. Waiting costs no thread: a call that waits sleeps on the queue's
 //! signals, which the append rings, until something is due.
 
-mod core;
+mod ack;
 mod dead_letters;
-mod finish;
-mod leased;
+mod get;
+mod inner;
+mod leased_message;
 mod nonblocking;
+mod options;
 mod put;
 mod queue;
+mod queue_leases;
 mod redrive;
-mod settings;
-mod source;
-mod take;
 
-pub(crate) use core::Core;
-pub use leased::{Lease, LeasedMessage};
+pub(crate) use inner::Core;
+pub use leased_message::{Lease, LeasedMessage};
 pub use nonblocking::{Put, Reservation};
+pub use options::{Backoff, WorkQueueOptions};
 pub use put::NewWork;
 pub use queue::{WorkQueue, WorkQueueCounts};
-pub use settings::{Backoff, WorkQueueOptions};
 
 #[cfg(test)]
 mod tests;

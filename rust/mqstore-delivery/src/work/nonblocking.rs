@@ -11,15 +11,15 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::Appended;
 use mqstore_io::sync::Ordering;
 
-use super::core::{Core, State};
-use super::leased::LeasedMessage;
+use super::inner::{Core, State};
+use super::leased_message::LeasedMessage;
 use super::put::NewWork;
 use super::queue::{WorkQueue, WorkQueueCounts};
-use super::source::{Source, Spent, Wish};
+use super::queue_leases::{Source, Spent, Wish};
 use crate::error::BrokerError;
 use crate::nonblocking::{AtOnce, Reach, Rest, lock};
 use crate::queue_failures::settle;
-use crate::signal::{Call, Signal};
+use crate::wake_signal::{Call, Signal};
 
 /// What a put at once came to.
 #[derive(Debug)]

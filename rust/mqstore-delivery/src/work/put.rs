@@ -7,9 +7,9 @@ use mqstore_base::message::{Appended, NewMessage};
 use mqstore_format::properties::{TIMER_DELIVER_MS, push_property};
 use mqstore_io::sync::Ordering;
 
-use super::core::{Core, State};
-use super::settings::LONGEST;
-use super::take::millis;
+use super::get::millis;
+use super::inner::{Core, State};
+use super::options::LONGEST;
 use crate::broker::invalid;
 use crate::error::BrokerError;
 

@@ -10,12 +10,12 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::Appended;
 use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 
-use super::core::Core;
-use super::leased::{Lease, LeasedMessage};
+use super::inner::Core;
+use super::leased_message::{Lease, LeasedMessage};
+use super::options::WorkQueueOptions;
 use super::put::NewWork;
-use super::settings::WorkQueueOptions;
 use crate::error::BrokerError;
-use crate::signal::LOOK;
+use crate::wake_signal::LOOK;
 
 /// Leases of one thread that are kept for [`WorkQueue::task_done`] before those that ended are looked for.
 const KEPT: usize = 64;

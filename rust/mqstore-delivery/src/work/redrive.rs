@@ -9,7 +9,7 @@ use mqstore_format::properties::{
 use mqstore_format::push_property;
 use mqstore_meta::OffsetChange;
 
-use super::core::Core;
+use super::inner::Core;
 use crate::error::{BrokerError, view};
 
 /// Dead letters that are appended and synced together.

@@ -1,9 +1,9 @@
 //! Work queues: who gets what and how often, what is finished, what becomes of the rest.
 
-mod at_once;
-mod dead;
+mod dead_letters;
 mod model;
-mod popped;
+mod nonblocking;
+mod pop_takeover;
 mod waiting;
 
 use std::time::Duration;

@@ -12,8 +12,8 @@ use crate::Store;
 use crate::read::view::View;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::message::StoredRecord;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{
     CompactionOptions, Control, OpenStore, RestoreReport, RestoreSource, Run, restore, restore_open, taken_up,
 };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::consume_queue::ConsumeQueue;
 
 /// How often a look is made again after a file was gone; a folder that is missing is so each time.

@@ -3,11 +3,11 @@
 //! [`view::View`] is what reads need of a store; the writer and the read-only [`reader::Reader`] both implement it.
 
 pub(crate) mod cursor;
-pub(crate) mod key_map;
 pub(crate) mod live_reader;
 pub(crate) mod pop_checkpoints;
 pub(crate) mod query;
 pub(crate) mod random_read;
 pub(crate) mod reader;
 pub(crate) mod table;
+pub(crate) mod text_map;
 pub(crate) mod view;

@@ -30,8 +30,8 @@ use mqstore_format::properties::{REAL_TOPIC, TIMER_OUT_MS};
 use crate::store::Side;
 use crate::{Boundary, Store};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::message::{MessageFilter, StoredRecord};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_meta::{Standing, State, read_state};
 
 /// How far ahead a timer message is in the wheel at most. Source: `TimerMessageStore#TIMER_WHEEL_TTL_DAY`.

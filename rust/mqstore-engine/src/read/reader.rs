@@ -9,7 +9,7 @@
 //! the queue manifest; else, for a log of at most [`FULL_WALK_BYTES`], by walking it; else the files
 //! are taken up to the furthest entry and each entry is checked when it is used.
 
-pub(crate) mod facts;
+pub(crate) mod accessors;
 mod view;
 
 use std::collections::{BTreeSet, HashMap};
@@ -23,9 +23,9 @@ use super::live_reader::{again, settled};
 use crate::store::topics::{batch_topics, load_listed};
 use mqstore_base::durable_mark::{Mark, MarkFile};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::{DelayTables, StoreFiles};
 use mqstore_base::live_page::{LiveState, read_live};
 use mqstore_base::options::StoreOptions;
+use mqstore_base::store_files::{DelayTables, StoreFiles};
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use mqstore_log::dispatch::{BatchTopics, DerivedQueue, DerivedQueues};

@@ -13,7 +13,7 @@ use mqstore_format::RecordView;
 use mqstore_format::properties::KEYS;
 
 use super::cursor::QueueCursor;
-use super::key_map::KeyMap;
+use super::text_map::KeyMap;
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;

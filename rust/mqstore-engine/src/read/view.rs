@@ -6,7 +6,7 @@ use std::time::Duration;
 use mqstore_format::CqUnit;
 
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
 
 /// One side of a store's read path.

@@ -11,15 +11,15 @@ use std::time::Duration;
 use mqstore_io::switch;
 use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
 
+use super::disk_space::{Space, exceeds};
 use super::plan::{Planned, Policy, Scene, Trigger, plan};
 use super::report::{self, ExpireReport};
-use super::space::{Space, exceeds};
-use super::times::{Times, times_of};
+use super::segment_times::{Times, times_of};
 use super::{uncompacted, wipe};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::events::{ExpiredFile, ExpiredKind, Verdict, in_hook};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::{Durability, StoreOptions};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::UntakenSearch;
 use mqstore_log::commit_log::{CommitLog, Segment};
 use mqstore_log::consume_queue::QueueSet;

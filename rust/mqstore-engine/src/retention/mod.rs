@@ -26,17 +26,17 @@
 //! `MappedFileQueue#deleteExpiredFileByTime`, `ReferenceResource#shutdown`.
 
 mod cleaner;
+mod disk_space;
 mod plan;
 mod report;
-mod space;
+mod segment_times;
 #[cfg(test)]
 mod tests;
-mod times;
 mod uncompacted;
 mod wipe;
 
 pub use cleaner::{Cleaner, Counters, preview_of};
+pub use disk_space::{Space, used_percent};
 pub use plan::{Planned, Policy, Reason, Scene, Trigger, plan};
 pub use report::ExpireReport;
-pub use space::{Space, used_percent};
-pub use times::{Times, times_of};
+pub use segment_times::{Times, times_of};

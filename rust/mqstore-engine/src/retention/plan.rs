@@ -12,8 +12,8 @@
 
 use std::sync::Arc;
 
-use super::space::{Space, exceeds};
-use super::times::Times;
+use super::disk_space::{Space, exceeds};
+use super::segment_times::Times;
 use mqstore_base::options::{StoreOptions, delete_hours};
 use mqstore_log::commit_log::{Segment, SegmentList};
 

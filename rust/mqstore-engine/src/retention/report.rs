@@ -2,7 +2,7 @@
 
 use super::plan::Planned;
 use mqstore_base::events::{ExpiredFile, ExpiredKind};
-use mqstore_base::files::OldFile;
+use mqstore_base::store_files::OldFile;
 
 /// A segment that is planned to go.
 pub(super) fn segment(planned: &Planned) -> ExpiredFile {

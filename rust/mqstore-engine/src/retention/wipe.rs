@@ -14,7 +14,7 @@ use mqstore_io::vfs::parent_dir;
 use mqstore_io::{Access, FileKind, VfsFile};
 
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 const CHUNK_BYTES: u64 = 1 << 20;
 

@@ -15,29 +15,29 @@
 //!
 //! [`ScanPlan::Messages`] is another thing: the messages of queues as reads give them, compacted ones too.
 
-mod messages;
+mod queue_parts;
+mod record_source;
 mod request;
-mod source;
-mod work;
+mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_io::sync::Mutex;
 
+pub(crate) use record_source::Note;
+pub use record_source::Passed;
 pub use request::{ScanPlan, ScanRange, ScanRequest, ScanRow};
-pub(crate) use source::Note;
-pub use source::Passed;
-pub use work::{MakeSink, ScanBatch, ScanSink};
+pub use workers::{MakeSink, ScanBatch, ScanSink};
 
 use super::read::query::no_queue;
 use super::read::view::View;
 use super::store::{Side, Store};
-use messages::MessageSource;
 use mqstore_base::error::StoreError;
+use queue_parts::MessageSource;
+use record_source::{LogSource, QueueRange, QueueSource, Source, Tell, first_behind, span};
 use request::RowFilter;
-use source::{LogSource, QueueRange, QueueSource, Source, Tell, first_behind, span};
-use work::{Common, Outcome, Step, Work};
+use workers::{Common, Outcome, Step, Work};
 
 /// Reading one record that an entry leads to takes as long as walking so many bytes of the log.
 const BYTES_PER_ENTRY: u64 = 16 << 10;

@@ -11,7 +11,7 @@ use super::topics::load_listed;
 use super::{Side, Store};
 use crate::read::view::View;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::{CONFIG_LIMIT_BYTES, StoreFiles};
+use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use mqstore_meta::{Progress, read_state};
 
 /// How far a consumer group has come in a topic, as the metadata log or `config/consumerOffset.json` has it, or

@@ -13,9 +13,9 @@ use crate::retention::Cleaner;
 use crate::write::writer::Writer;
 use mqstore_base::durable_mark::MarkFile;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::live_page::{LivePage, writer_pid};
 use mqstore_base::options::{Durability, RecoveryMode, StoreOptions};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{CompactionGeometry, Feed, finish_exchange};
 use mqstore_log::commit_log::{CommitLog, LogOptions, SyncPoint};
 use mqstore_log::dispatch::DispatchRules;
@@ -155,7 +155,7 @@ fn start(
         sweeping: Mutex::default(),
         feed: Feed::new(files, geometry),
         fed: 0.into(),
-        compaction_clock: crate::compact::compact_due::CompactionClock::default(),
+        compaction_clock: crate::compact::auto_compact::CompactionClock::default(),
         tasks: Mutex::default(),
         closed: false.into(),
     });

@@ -18,8 +18,8 @@ use mqstore_format::{Properties, java_hash, validate_topic};
 use mqstore_io::sync::{Mutex, OnceLock, Raise, RwLock};
 
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::message::NewMessage;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::Room;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::BatchTopics;

@@ -2,12 +2,12 @@
 
 mod batches;
 mod compact;
-mod engine;
-mod feed;
+mod compaction_append;
+mod durability_modes;
 mod lifecycle;
 mod quota;
+mod random_read;
 mod reading;
 mod restore;
 mod scan;
-mod single;
-mod waiting;
+mod wait;

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 use mqstore_io::sync::{Condvar, Mutex};
 
-use super::transactional::Marks;
+use super::transaction_append::Marks;
 use super::writer::{Returns, Writer};
 use crate::Store;
 use mqstore_base::error::StoreError;

@@ -9,6 +9,6 @@ pub(crate) mod pending_records;
 pub(crate) mod raw_append;
 pub mod rebuild;
 pub(crate) mod staged_batch;
-pub(crate) mod transactional;
-pub(crate) mod waiting;
+pub(crate) mod transaction_append;
+pub(crate) mod wait;
 pub(crate) mod writer;

@@ -7,8 +7,8 @@ use super::writer::route;
 use crate::Store;
 use crate::store::Side;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::{DelayTables, StoreFiles};
 use mqstore_base::message::{NewMessage, StoredRecord};
+use mqstore_base::store_files::{DelayTables, StoreFiles};
 use mqstore_log::commit_log::RecordReader;
 
 /// What the properties of a message that waits have at most beside those of the same message that does not: two topics,

@@ -5,7 +5,7 @@
 
 use mqstore_format::{Host, RecordSpec, SysFlag, validate_topic};
 
-use super::transactional::Marks;
+use super::transaction_append::Marks;
 use super::writer::{Returns, check_queue_id, invalid_record};
 use crate::Store;
 use mqstore_base::error::StoreError;

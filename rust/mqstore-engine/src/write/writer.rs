@@ -17,17 +17,17 @@ use mqstore_io::sync::{JoinHandle, Mutex, MutexGuard, RwLock};
 use mqstore_io::{EventCount, StoreLock, switch};
 
 use super::raw_append::Origin;
-use crate::compact::compact_due::CompactionClock;
+use crate::compact::auto_compact::CompactionClock;
 use crate::store::background::BackgroundTask;
 
-use super::transactional::Marks;
+use super::transaction_append::Marks;
 use crate::read::view::View;
 use crate::retention::Cleaner;
 use crate::store::topics::{TopicState, Topics, by_key};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::message::{Appended, NewMessage, UniqueKey};
 use mqstore_base::options::{Durability, StoreOptions};
+use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{Control, Feed};
 use mqstore_log::commit_log::{CommitLog, Pending, Placed};
 use mqstore_log::consume_queue::QueueSet;

@@ -1,5 +1,5 @@
 //! Delayed messages: delay levels, the timer log and wheel, and records that wait.
 
-pub mod delay;
+pub mod delay_levels;
+pub mod pending;
 pub mod timer;
-pub mod waiting;

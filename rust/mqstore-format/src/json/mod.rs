@@ -20,11 +20,11 @@
 //! of a table in ours too (RocketMQ's order is that of its hash maps). UTF-8, tabs, no final line break.
 //! Source: `ConfigManager`, `RemotingSerializable`, and the class each table names.
 
+mod members;
 mod offsets;
 mod parse;
 mod pop;
-mod tables;
-mod value;
+mod topic_tables;
 mod write;
 
 pub use offsets::{CompactionPositions, ConsumerOffsets, DelayOffsets, QueueOffsets};
@@ -34,7 +34,7 @@ pub use pop::{
     REVIVE_TOPIC_PREFIX,
 };
 pub use serde_json::{Map, Value};
-pub use tables::{DataVersion, SubscriptionGroup, SubscriptionGroups, TopicConfig, TopicTable};
+pub use topic_tables::{DataVersion, SubscriptionGroup, SubscriptionGroups, TopicConfig, TopicTable};
 pub use write::Dialect;
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::tables::DataVersion;
-use super::value::{counted, numbered, numbered_table, parse_object};
+use super::members::{counted, numbered, numbered_table, parse_object};
+use super::topic_tables::DataVersion;
 use super::write::{Dialect, Node};
 use crate::error::FormatError;
 

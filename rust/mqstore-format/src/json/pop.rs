@@ -16,7 +16,7 @@
 
 use serde_json::Value;
 
-use super::value::{Members, parse_object, whole};
+use super::members::{Members, parse_object, whole};
 use crate::delays::timer::TIMER_TOPIC;
 use crate::error::FormatError;
 use crate::properties::REAL_TOPIC;

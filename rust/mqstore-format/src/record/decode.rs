@@ -13,7 +13,7 @@ use super::{
 };
 use crate::bytes::{Reader, field};
 use crate::compression::decompress;
-use crate::delays::delay::DelayLevels;
+use crate::delays::delay_levels::DelayLevels;
 use crate::error::FormatError;
 use crate::ids::offset_message_id;
 use crate::properties::{KEYS, Properties, TAGS, UNIQ_KEY};

@@ -13,7 +13,7 @@ use super::{
     BODY_CRC_POSITION, PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION,
 };
 use crate::bytes::field;
-use crate::delays::delay::{DelayLevels, SCHEDULE_TOPIC};
+use crate::delays::delay_levels::{DelayLevels, SCHEDULE_TOPIC};
 use crate::error::FormatError;
 use crate::hash::{IndexHasher, crc31, java_hash, java_hash_bytes};
 use crate::properties::{

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::delays::delay::{DelayLevels, SCHEDULE_TOPIC};
+use crate::delays::delay_levels::{DelayLevels, SCHEDULE_TOPIC};
 use crate::properties::{PropertiesBuilder, without_property};
 use crate::sys_flag::{Compression, SysFlag, TransactionType};
 use crate::testing::hex;

@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
+use super::expression::{Condition, Operand, Order, Search};
 use super::java_number;
-use super::tree::{Condition, Operand, Order, Search};
 
 /// The values of the properties that an expression reads, each at its place.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use super::SqlFilter;
-use super::tree::{Condition, Operand};
+use super::expression::{Condition, Operand};
 use crate::error::shortened;
 
 /// More texts of a list are counted, not named.

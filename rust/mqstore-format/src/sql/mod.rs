@@ -22,13 +22,13 @@
 //! Source: `org.apache.rocketmq.filter.parser.SelectorParser`, `…filter.expression.*`, and
 //! `ExpressionMessageFilter#isMatchedByCommitLog` for what an exception means.
 
-mod build;
+mod compile;
 mod evaluate;
 mod explain;
+mod expression;
 mod java_number;
 mod lexer;
 mod parser;
-mod tree;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -36,7 +36,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::properties::Properties;
 use evaluate::Row;
-use tree::Condition;
+use expression::Condition;
 
 pub use evaluate::Unreadable;
 

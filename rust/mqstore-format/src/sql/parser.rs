@@ -16,9 +16,9 @@
 
 use std::collections::BTreeMap;
 
-use super::build::{Part, Step, Stop, stop};
+use super::compile::{Part, Step, Stop, stop};
+use super::expression::{Condition, Order, Property, Search};
 use super::lexer::{Kind, Lexer, Token};
-use super::tree::{Condition, Order, Property, Search};
 use super::{MAX_SQL_BYTES, SqlError};
 use crate::error::shortened;
 

@@ -26,28 +26,28 @@
 //! | `assemble` | the report |
 //! | `found` | what is found, as a file |
 
-mod assemble;
-mod found;
-mod model;
+mod documents;
+mod findings;
+mod log_range;
+pub mod merge_report;
 mod plan;
-mod stretch;
 
 use std::path::{Path, PathBuf};
 
-pub use assemble::assemble;
-pub use model::{Answer, Plan, Step};
+pub use documents::{Answer, Plan, Step};
+pub use merge_report::assemble;
 #[cfg(test)]
 pub(crate) use plan::plan_at;
 pub use plan::{Cut, log_bytes, plan};
 
 use crate::verify::checks::load_index;
 use crate::verify::merged::Watch;
-use found::FoundWriter;
-use model::{Settled, Work};
+use documents::{Settled, Work};
+use findings::FoundWriter;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::check_job_id;
 
 /// Does one step in the folder `attempt`, which must lie in the job's folder and must not exist yet.
@@ -67,7 +67,7 @@ pub fn run_step(
     let mut found = begin(files, &step.settled, attempt)?;
     match &step.work {
         Work::Stretch(stretch) => {
-            stretch::run(files, options, &step.settled, stretch, &mut found, progress)?;
+            log_range::run(files, options, &step.settled, stretch, &mut found, progress)?;
         }
         Work::Index { files: names, bytes } => {
             let index = load_index(&files.clone().for_reading()?, options)?;
@@ -114,5 +114,5 @@ fn begin(files: &StoreFiles, settled: &Settled, attempt: &Path) -> Result<FoundW
 /// The file of an answer.
 fn file_of(settled: &Settled, answer: &Answer) -> Result<PathBuf, StoreError> {
     check_job_id(&answer.folder)?;
-    Ok(found::file_in(&settled.job.join(&answer.folder)))
+    Ok(findings::file_in(&settled.job.join(&answer.folder)))
 }

@@ -7,14 +7,14 @@
 use std::path::Path;
 
 use super::begin;
-use super::model::{Plan, Settled, Stretch};
+use super::documents::{Plan, Settled, Stretch};
 use crate::verify::checks::{Bounds, load_index};
-use crate::verify::key_walk::MOST_EARLY;
+use crate::verify::group_offsets::Positions;
+use crate::verify::index_walk::MOST_EARLY;
 use crate::verify::parallel_walk::Pieces;
-use crate::verify::positions::Positions;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::StoreOptions;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::index::{EntryPlace, IndexSet};
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use mqstore_io::{Access, VfsFile, switch};
 
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// Bytes that are copied at once.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;

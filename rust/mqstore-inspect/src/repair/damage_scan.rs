@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::queues::{Queues, Said};
+use super::queue_records::{Queues, Said};
 use super::renumber;
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};

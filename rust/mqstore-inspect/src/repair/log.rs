@@ -39,21 +39,21 @@ use mqstore_io::{Access, FileLength, MapAccess};
 
 use mqstore_base::durable_mark::{Mark, MarkFile};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::StoreOptions;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::BatchTopics;
 use mqstore_log::recovery::{Watch, cut_after};
 
 pub(crate) use crate::repair::backup::copy_bytes;
-pub(crate) use crate::repair::config::repair_config;
-pub(crate) use crate::repair::config::{check_config, config_files};
+pub(crate) use crate::repair::config_files::repair_config;
+pub(crate) use crate::repair::config_files::{check_config, config_files};
 use crate::repair::damage_scan::{Piece, Walked};
+pub(crate) use crate::repair::group_offsets::{repair_offsets, set_back_words};
 pub(crate) use crate::repair::loss_report::Ledger;
 pub(crate) use crate::repair::misordered::{Order, Stretch};
-pub(crate) use crate::repair::offsets::{repair_offsets, set_back_words};
-use crate::repair::queues::{Corrections, Queues};
+use crate::repair::queue_records::{Corrections, Queues};
 use crate::repair::renumber::Misplaced;
 use crate::repair::segment_files::Row;
 pub(crate) use crate::repair::used_offsets::Claimed;
@@ -152,14 +152,14 @@ pub(crate) fn repair_log(
         walked.said.missing.iter().chain(&at_edges).filter(unknown).cloned().collect();
     unknown.sort();
     let (pieces, odd): (Vec<&Piece>, Vec<&Piece>) =
-        walked.pieces.iter().partition(|piece| crate::repair::fill::fits(piece));
+        walked.pieces.iter().partition(|piece| crate::repair::placeholders::fits(piece));
     repaired.changed = !row.mends.is_empty()
         || !pieces.is_empty()
         || !unknown.is_empty()
         || !misplaced.is_empty()
         || walked.torn.is_some();
-    repaired.actions.extend(odd.iter().map(|piece| crate::repair::fill::too_small(piece)));
-    repaired.actions.extend(pieces.iter().map(|piece| crate::repair::fill::words(files, piece)));
+    repaired.actions.extend(odd.iter().map(|piece| crate::repair::placeholders::too_small(piece)));
+    repaired.actions.extend(pieces.iter().map(|piece| crate::repair::placeholders::words(files, piece)));
     repaired
         .actions
         .extend(misplaced.iter().filter_map(|one| crate::repair::renumber::words(files, &row.list, one)));
@@ -185,7 +185,7 @@ pub(crate) fn repair_log(
         })?;
         repaired.lost = emptied.iter().map(|piece| LostRange::of(files, piece, None)).chain(lost).collect();
         crate::repair::segment_files::mend(files, &row, &mut |_| watch(total, total))?;
-        crate::repair::fill::fill(files, row.segment_bytes, &pieces, &mut |_| watch(total, total))?;
+        crate::repair::placeholders::fill(files, row.segment_bytes, &pieces, &mut |_| watch(total, total))?;
         crate::repair::renumber::renumber(files, row.segment_bytes, &misplaced, &mut |_| {
             watch(total, total)
         })?;
@@ -252,7 +252,7 @@ fn give_up(
     let mut lost = Vec::new();
     for piece in pieces {
         if ledger.given_up(piece.from, piece.to).is_none() {
-            let kept = crate::repair::fill::keep(files, &row.list, piece, watch)?;
+            let kept = crate::repair::placeholders::keep(files, &row.list, piece, watch)?;
             let name = kept.as_ref().and_then(|kept| kept.file_name()).map(|name| name.to_string_lossy());
             ledger.give_up(files, piece, name.as_deref());
         }

@@ -21,10 +21,10 @@ use serde_json::{Value, json};
 
 use super::damage_scan::Piece;
 use super::log::{LostOffsets, LostRange};
-use super::queues::Correction;
+use super::queue_records::Correction;
 use super::renumber::Misplaced;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// A line is 200 bytes or so.
 const LIMIT_BYTES: u64 = 1 << 30;

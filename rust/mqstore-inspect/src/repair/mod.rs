@@ -11,15 +11,15 @@
 //! another program wrote it, gets none.
 
 pub(crate) mod backup;
-pub(crate) mod config;
+pub(crate) mod config_files;
 pub(crate) mod damage_scan;
-pub(crate) mod fill;
+pub(crate) mod group_offsets;
 pub(crate) mod log;
 pub(crate) mod loss_report;
 pub(crate) mod misordered;
 pub(crate) mod missing_ends;
-pub(crate) mod offsets;
-pub(crate) mod queues;
+pub(crate) mod placeholders;
+pub(crate) mod queue_records;
 pub(crate) mod renumber;
 pub(crate) mod segment_files;
 pub(crate) mod used_offsets;
@@ -39,11 +39,11 @@ use crate::repair::log::{
 use crate::verify::{Problem, verify, verify_locked};
 use mqstore_base::durable_mark::{IndexExtent, Mark, MarkFile};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::live_page::writer_pid;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::store::open::{refuse_rocksdb, take_lock};
 use mqstore_engine::store::topics::{batch_topics, load_table};
 use mqstore_log::checkpoint::CheckpointFile;

@@ -25,9 +25,9 @@ use super::backup;
 use super::damage_scan::Walked;
 use super::misordered;
 use super::misordered::Misfit;
-use super::queues::{Contradiction, Correction, Corrections};
+use super::queue_records::{Contradiction, Correction, Corrections};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{SegmentList, read_record};
 
 /// Why a record is given up that holds together.

@@ -29,7 +29,7 @@ use super::backup;
 use super::damage_scan::Piece;
 use mqstore_base::durable_mark::Mark;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, Segment, SegmentList, check_record};
 
 /// What a misplaced segment is called until its right name is free.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::distributed::{Answer, Cut, Plan, Step, assemble, plan, plan_at, run_step};
 use crate::verify::VerifyReport;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::Document;
 use mqstore_engine::testing::*;
 

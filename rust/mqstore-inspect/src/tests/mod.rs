@@ -1,11 +1,11 @@
 //! The tools on whole stores, simulated and real.
 
+mod broker_files;
 mod distributed;
-mod edges;
 mod group_offsets;
 mod info;
-mod kept;
-mod others;
+mod metadata_log;
+mod missing_ends;
 mod rebuild;
 mod repair;
 mod snapshot;

@@ -9,23 +9,23 @@ use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::decisions;
-use super::extension::Extensions;
-use super::key_walk::KeyWalk;
-use super::log::Log;
+use super::group_offsets::Positions;
+use super::index_walk::KeyWalk;
+use super::log_part::View;
+use super::log_walk::Log;
 use super::merged::{Book, Watch};
+use super::op_messages;
 use super::other_files::Check;
 use super::parallel_walk::{Pieces, walk};
-use super::part::View;
-use super::positions::Positions;
-use super::timer;
+use super::queue_extension::Extensions;
+use super::timer_files;
 use crate::problem::{Kind, VerifyReport};
 use crate::repair::log::Ledger;
 use mqstore_base::durable_mark::MarkFile;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::{DelayTables, StoreFiles};
 use mqstore_base::live_page::read_live;
 use mqstore_base::options::StoreOptions;
+use mqstore_base::store_files::{DelayTables, StoreFiles};
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::{BatchTopics, DispatchRules};
@@ -135,10 +135,10 @@ pub(crate) fn conclude(
     positions.report(end_of, &mut check.report);
     if !files.is_log_alone() {
         let queue_end = end_of(TIMER_TOPIC, 0);
-        let against = timer::Against { files, list: &view.list, log_end: end, queue_end, beside };
-        timer::check(&against, &mut check.report)?;
+        let against = timer_files::Against { files, list: &view.list, log_end: end, queue_end, beside };
+        timer_files::check(&against, &mut check.report)?;
         if let Some(half_end) = end_of(HALF_TOPIC, 0) {
-            decisions::check(view, half_end, &mut check.report)?;
+            op_messages::check(view, half_end, &mut check.report)?;
         }
     }
     check.report.ok = check.report.problems.is_empty();

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use super::keys::Keys;
-use super::log::Findings;
-use super::part::{Part, Times, View};
+use super::index_keys::Keys;
+use super::log_part::{Part, Times, View};
+use super::log_walk::Findings;
 use super::queues::Tallies;
 use crate::problem::{Finding, Kind, VerifyReport};
 use mqstore_base::error::StoreError;

@@ -31,19 +31,19 @@
 //! | `problems` | findings as values |
 
 pub(crate) mod checks;
-mod decisions;
-mod extension;
-pub(crate) mod key_walk;
-mod keys;
-pub(crate) mod log;
+mod compacted_queues;
+pub(crate) mod group_offsets;
+mod index_keys;
+pub(crate) mod index_walk;
+pub(crate) mod log_part;
+pub(crate) mod log_walk;
 pub(crate) mod merged;
+mod op_messages;
 mod other_files;
 pub(crate) mod parallel_walk;
-pub(crate) mod part;
-pub(crate) mod positions;
+mod queue_extension;
 mod queues;
-mod sparse;
-mod timer;
+mod timer_files;
 
 pub(crate) use crate::problem::{Problem, VerifyReport};
 pub use checks::verify;

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use mqstore_io::FileKind;
 
-use super::sparse;
+use super::compacted_queues;
 use crate::problem::{Kind, VerifyReport};
 use crate::repair::log::{check_config, config_files};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, StoreFiles};
+use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, StoreFiles};
 use mqstore_compaction::{CompactedQueue, changed_files};
 use mqstore_log::checkpoint::CheckpointFile;
 use mqstore_meta::find_damage;
@@ -79,7 +79,8 @@ impl Check<'_> {
                 self.report.add(Kind::CompactionDamaged, &folder, None, error.to_string());
             }
             // Other damage is what the look above told.
-            let compared = sparse::check(self.files, (&topic, queue_id), self.beside, &mut self.report);
+            let compared =
+                compacted_queues::check(self.files, (&topic, queue_id), self.beside, &mut self.report);
             if let Err(error @ StoreError::Io { .. }) = compared {
                 return Err(error);
             }

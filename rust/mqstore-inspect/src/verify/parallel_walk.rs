@@ -14,7 +14,7 @@ use std::time::Duration;
 use mqstore_io::EventCount;
 use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, with_helpers};
 
-use super::part::{Part, View};
+use super::log_part::{Part, View};
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use mqstore_format::CqUnit;
 
-use super::part::{Absent, QueuePart, View, leads_to, where_to};
+use super::log_part::{Absent, QueuePart, View, leads_to, where_to};
 use crate::problem::{Kind, VerifyReport};
 use crate::repair::log::{Claimed, Order};
 use mqstore_base::error::StoreError;

@@ -24,16 +24,16 @@ use crate::vfs::{
     VfsFile, found,
 };
 
-mod doorbell;
 mod file;
 mod lock;
 mod mmap;
 mod priority;
 #[cfg(test)]
 mod tests;
+mod wake_descriptor;
 
-pub use doorbell::Doorbell;
 pub use priority::step_back;
+pub use wake_descriptor::Doorbell;
 
 use file::OsFile;
 

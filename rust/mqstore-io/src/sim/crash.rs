@@ -5,11 +5,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::directory_tree::{DirNode, Edit, Names, Node, Pending, Tree};
 use super::file::FileNode;
-use super::page::{PAGE, Part, SECTOR, sector_forms};
+use super::file_content::{PAGE, Part, SECTOR, sector_forms};
 use super::rng::Rng;
-use super::state::State;
-use super::tree::{DirNode, Edit, Names, Node, Pending, Tree};
+use super::shared_state::State;
 
 /// Something that the disk may have in its old or its new form when the power goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

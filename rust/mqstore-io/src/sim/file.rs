@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::fault::OperationKind;
-use super::page::{FileData, PAGE};
-use super::state::{Shared, State};
+use super::fault_plan::OperationKind;
+use super::file_content::{FileData, PAGE};
+use super::shared_state::{Shared, State};
 use crate::region::{MapObserver, Region, RegionError};
 use crate::vfs::{Access, FileKind, FileStat, MapAccess, VfsFile};
 

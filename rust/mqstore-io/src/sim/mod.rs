@@ -39,21 +39,21 @@ use parking_lot::Mutex;
 use crate::clock::Clock;
 
 mod crash;
-mod fault;
+mod directory_tree;
+mod fault_plan;
 mod file;
-mod page;
+mod file_content;
 mod rng;
-mod state;
+mod shared_state;
 #[cfg(test)]
 mod tests;
-mod tree;
 mod vfs;
 
 pub use crash::{Choice, CrashChoice};
-pub use fault::{Fault, Operation, OperationKind};
+pub use fault_plan::{Fault, Operation, OperationKind};
 
 use rng::Rng;
-use state::{Shared, State};
+use shared_state::{Shared, State};
 
 /// How a simulated file system behaves. The default is without limits, repeatable, and kind.
 #[derive(Clone, Debug, Default)]

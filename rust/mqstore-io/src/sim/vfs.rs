@@ -9,11 +9,11 @@ use parking_lot::MutexGuard;
 use rustix::io::Errno;
 
 use super::SimVfs;
-use super::fault::OperationKind;
+use super::directory_tree::{DirNode, Edit, Node};
+use super::fault_plan::OperationKind;
 use super::file::{FileNode, SimFile};
-use super::page::{FileData, PAGE};
-use super::state::State;
-use super::tree::{DirNode, Edit, Node};
+use super::file_content::{FileData, PAGE};
+use super::shared_state::State;
 use crate::vfs::{
     Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, SpaceInfo, StoreLock, Vfs,
     VfsFile,

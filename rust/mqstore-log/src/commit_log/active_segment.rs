@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mqstore_io::Region;
 use mqstore_io::sync::{AtomicUsize, Ordering};
 
-use super::segments::Segment;
+use super::segment_list::Segment;
 
 /// The segment that is written, and its map, which every append would have to ask for otherwise.
 ///

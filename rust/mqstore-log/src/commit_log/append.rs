@@ -29,19 +29,19 @@ use mqstore_io::{MappedFile, MappedFileQueue};
 
 use super::active_segment::{Active, Shares};
 use super::copy::seal;
-use super::maps::{ReadCounts, ReadMaps, hot_bytes};
+use super::mapped_reads::{ReadCounts, ReadMaps, hot_bytes};
 use super::pool::Pool;
 use super::preallocate::{Ahead, AheadOptions};
+use super::publish_ring::PublishRing;
 use super::put_lock::{PutBusy, PutGuard, PutLimits, PutLock};
 use super::quota::Room;
-use super::ring::PublishRing;
 use super::roll::activate;
-use super::segments::{NewestList, Segment, SegmentList};
+use super::segment_list::{NewestList, Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::group_commit::GroupCommit;
 use mqstore_base::live_page::LivePage;
 use mqstore_base::options::{Durability, StoreOptions};
+use mqstore_base::store_files::StoreFiles;
 
 /// One encoded record on its way into the log.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use mqstore_io::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Raise};
 use mqstore_io::{MappedFileQueue, Region, RegionError};
 
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// See the module's text.
 #[derive(Debug)]

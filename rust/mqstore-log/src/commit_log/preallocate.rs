@@ -41,9 +41,9 @@ use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Raise};
 use mqstore_io::{Advice, EventCount, Region};
 
 use super::append::CommitLog;
-use super::segments::Segment;
+use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// Bytes that are populated in one step.
 const STEP_BYTES: u64 = 4 << 20;

@@ -12,12 +12,12 @@ use mqstore_io::MappedFileGuard;
 use mqstore_io::sync::{Arc, Ordering, Raise};
 
 use super::append::CommitLog;
-use super::maps::MappedPart;
+use super::mapped_reads::MappedPart;
 use super::scan::{ScanChecks, check_record, check_to_read, read_up_to};
-use super::segments::{Segment, SegmentList};
+use super::segment_list::{Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
 use mqstore_base::message::RecordBytes;
+use mqstore_base::store_files::StoreFiles;
 
 /// Bytes that are read ahead once reads turn out to follow one another.
 const AHEAD_BYTES: u64 = 256 << 10;

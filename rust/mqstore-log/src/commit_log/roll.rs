@@ -22,7 +22,7 @@ use mqstore_io::{MappedFile, PushError};
 
 use super::active_segment::Active;
 use super::append::{CommitLog, PutState};
-use super::segments::Segment;
+use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Bytes at the end of a segment that count as taken, for appends that want to know whether they would wait.

@@ -21,8 +21,8 @@
 //! Source: `CommitLog#checkMessageAndReturnSize`; unlike it, sizes of fillers and the record's own
 //! position are checked too.
 
-mod cut;
-mod row;
+mod dispatch_runs;
+mod outlines;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -32,9 +32,9 @@ use mqstore_format::{
     BLANK_HEADER_BYTES, CrcCheck, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, Peek, RecordOutline, RecordView, peek,
 };
 
-pub use cut::{Cut, LogStretch};
+pub use dispatch_runs::{Cut, LogStretch};
 
-use super::segments::{Segment, SegmentList};
+use super::segment_list::{Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_io::switch;
 

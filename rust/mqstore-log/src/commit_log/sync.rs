@@ -11,7 +11,7 @@ use mqstore_io::switch;
 use mqstore_io::sync::Ordering;
 
 use super::append::CommitLog;
-use super::segments::Segment;
+use super::segment_list::Segment;
 use mqstore_base::error::StoreError;
 
 impl CommitLog {

@@ -26,7 +26,8 @@ use mqstore_io::sync::Ordering;
 use super::discover;
 use super::layout::{UNIT_BYTES, offset_at};
 use super::queue::{ConsumeQueue, Damage, Writing};
-use super::slots::{self, CHUNK_BYTES, Slot, physical_end};
+use super::units;
+use super::units::{CHUNK_BYTES, Slot, physical_end};
 use mqstore_base::error::{IoContext, StoreError};
 
 /// How the last file ends.
@@ -270,9 +271,9 @@ impl ConsumeQueue {
         let mut tail = Tail::default();
         let mut next: Option<(u64, CqUnit)> = None;
         let mut stop = 0;
-        slots::data_end(file, self.layout().file_bytes())
+        units::data_end(file, self.layout().file_bytes())
             .and_then(|used| {
-                slots::backwards(file, used.min(end), |position, slot| {
+                units::backwards(file, used.min(end), |position, slot| {
                     if tail.used == 0 && slot != Slot::Empty {
                         tail.used = position + UNIT_BYTES;
                     }
@@ -312,7 +313,7 @@ impl ConsumeQueue {
         }
         let file = self.file(base)?;
         let mut found = None;
-        slots::backwards(&*file, end, |position, slot| match slot {
+        units::backwards(&*file, end, |position, slot| match slot {
             Slot::Unit(unit) => {
                 found = Some((position, unit));
                 ControlFlow::Break(())
@@ -327,7 +328,7 @@ impl ConsumeQueue {
         let mut cut = Cut { files: 0, end: 0, physical_end: 0, removed: 0 };
         for (index, &base) in bases.iter().enumerate().rev() {
             let file = self.file(base)?;
-            slots::backwards(&*file, self.position_in(base, used_end), |position, slot| match slot {
+            units::backwards(&*file, self.position_in(base, used_end), |position, slot| match slot {
                 Slot::Unit(unit) if (unit.physical_offset as u64) < log_end => {
                     cut.files = index + 1;
                     cut.end = offset_at(base, position) + 1;
@@ -458,7 +459,7 @@ fn first_unit(
     let mut found = None;
     let split = range.end.min(range.start + first_bytes);
     for range in [range.start..split, split..range.end] {
-        slots::forwards(file, range, |position, slot| match slot {
+        units::forwards(file, range, |position, slot| match slot {
             Slot::Unit(unit) => {
                 found = Some((position, unit));
                 ControlFlow::Break(())

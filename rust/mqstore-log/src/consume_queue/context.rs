@@ -14,7 +14,7 @@ use mqstore_io::{Access, FileCache, VfsFile};
 use super::layout::QueueLayout;
 use super::queue::ConsumeQueue;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// How many names are tried for a staged file before giving up; each failed try is a file that an
 /// earlier process left.

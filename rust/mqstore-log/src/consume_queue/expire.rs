@@ -16,7 +16,7 @@ use mqstore_io::switch;
 use super::layout::offset_at;
 use super::queue::ConsumeQueue;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::OldFile;
+use mqstore_base::store_files::OldFile;
 
 impl ConsumeQueue {
     /// The files whose last entry leads to a record before log position `log_min`, oldest first; never

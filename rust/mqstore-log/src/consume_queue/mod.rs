@@ -34,10 +34,10 @@ mod expire;
 mod layout;
 mod queue;
 mod set;
-mod slots;
 #[cfg(test)]
 mod tests;
 mod uncommitted;
+mod units;
 mod waiters;
 mod write;
 

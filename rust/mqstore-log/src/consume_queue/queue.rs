@@ -18,8 +18,8 @@ use mqstore_io::{Access, RecentMaps, Region, VfsFile};
 use super::context::Home;
 use super::discover::Listing;
 use super::layout::{Part, QueueLayout, UNIT_BYTES};
-use super::slots;
 use super::uncommitted::Covered;
+use super::units;
 use super::waiters::Arrivals;
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -317,7 +317,7 @@ impl ConsumeQueue {
             let mut position = part.position;
             while position < part.end_position() {
                 let end = part.end_position().min(position + READ_BYTES);
-                let units = slots::read_units(&*file, position..end, &mut buffer)
+                let units = units::read_units(&*file, position..end, &mut buffer)
                     .map_err(|source| self.io(part.base, "reading queue entries", source))?;
                 take(units);
                 position = end;

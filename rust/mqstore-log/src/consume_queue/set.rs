@@ -19,7 +19,7 @@ use super::discover::{self, Found, FoundQueue};
 use super::layout::{QueueLayout, UNIT_BYTES};
 use super::queue::ConsumeQueue;
 use mqstore_base::error::{IoContext, StoreError, Stray};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// Descriptors that a set of queues keeps open at most: an eighth of what the process may have, within these bounds.
 /// Where appends go to more queues in turn than that, each of them opens a file.

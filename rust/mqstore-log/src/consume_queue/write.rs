@@ -29,8 +29,9 @@ use mqstore_io::sync::{Arc, Ordering};
 
 use super::layout::{Part, UNIT_BYTES, offset_at};
 use super::queue::{ConsumeQueue, Writing};
-use super::slots::{self, CHUNK_BYTES, Slot, physical_end};
 use super::uncommitted::Stretch;
+use super::units;
+use super::units::{CHUNK_BYTES, Slot, physical_end};
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Slots that may be left out before a unit whatever its record says.
@@ -201,7 +202,7 @@ impl ConsumeQueue {
 
     fn read_old(&self, file: &dyn VfsFile, part: &Part) -> Result<Vec<Slot>, StoreError> {
         let mut buffer = Vec::new();
-        let old = slots::read_units(file, part.position..part.end_position(), &mut buffer)
+        let old = units::read_units(file, part.position..part.end_position(), &mut buffer)
             .map_err(|source| self.io(part.base, "reading queue entries", source))?;
         Ok(old.iter().map(Slot::decode).collect())
     }
@@ -396,7 +397,7 @@ impl ConsumeQueue {
             return Ok(vec![whole]);
         }
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        slots::forwards(file, whole, |position, slot| {
+        units::forwards(file, whole, |position, slot| {
             if matches!(slot, Slot::Empty | Slot::Invalid) {
                 match ranges.last_mut().filter(|range| range.end == position) {
                     Some(range) => range.end += UNIT_BYTES,

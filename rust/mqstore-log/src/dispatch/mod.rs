@@ -34,9 +34,9 @@
 //! `IndexService#buildIndex`; the commit position is the idea of RIP-52, of which RocketMQ's own
 //! `ConcurrentReputMessageService` has the decoding alone.
 
-mod apply;
-mod derive;
+mod derived_units;
 mod run;
+mod run_steps;
 mod window;
 
 use std::time::Duration;
@@ -44,16 +44,16 @@ use std::time::Duration;
 use mqstore_io::EventCount;
 use mqstore_io::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, with_helpers};
 
-pub use derive::{DerivedQueue, DerivedQueues};
+pub use derived_units::{DerivedQueue, DerivedQueues};
 pub use run::{BatchTopics, DispatchRules, QueueRun, RunOutput};
 
 use crate::commit_log::{Cut, Damage, LogScanner, LogStretch, ScanChecks, SegmentList};
 use crate::consume_queue::QueueSet;
 use crate::index::IndexSet;
-use apply::Run;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::live_page::LivePage;
+use mqstore_base::store_files::StoreFiles;
+use run_steps::Run;
 use window::{RunWindow, Turn};
 
 /// Bytes of log after which a run ends.

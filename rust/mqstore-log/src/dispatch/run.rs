@@ -11,7 +11,7 @@ use mqstore_io::FileKind;
 use mqstore_io::sync::{Arc, RwLock};
 
 use crate::index::IndexPut;
-use mqstore_base::files::{DelayTables, StoreFiles};
+use mqstore_base::store_files::{DelayTables, StoreFiles};
 
 /// Queue ids below this have their place in a table; others are searched.
 const NEAR_QUEUES: usize = 1024;

@@ -22,7 +22,7 @@ use crate::index::IndexSet;
 use crate::recovery::QueueManifest;
 use mqstore_base::durable_mark::{Mark, MarkFile};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 const PAGE_BYTES: u64 = 4096;
 

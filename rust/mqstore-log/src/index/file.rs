@@ -16,7 +16,7 @@ use mqstore_io::switch;
 use mqstore_io::sync::{Arc, AtomicBool, Ordering, RwLock};
 use mqstore_io::{Access, FileCache, MapAccess, RecentMaps, Region, RegionError, VfsFile};
 
-use super::put::IndexPut;
+use super::insert::IndexPut;
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Entries that are added in one turn: their slots are fetched side by side.

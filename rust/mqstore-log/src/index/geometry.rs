@@ -21,7 +21,7 @@ use mqstore_io::{Access, Vfs, VfsFile};
 
 use super::discover::{FoundFile, common_len};
 use super::file::read_header;
-use super::front::by_first_entries;
+use super::geometry_guess::by_first_entries;
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Entries that are followed to tell whether a geometry holds.

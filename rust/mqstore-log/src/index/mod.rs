@@ -30,15 +30,15 @@
 mod check;
 mod discover;
 mod file;
-mod front;
 mod geometry;
-mod put;
+mod geometry_guess;
+mod insert;
+mod lookup;
 mod set;
 #[cfg(test)]
 mod tests;
-mod walk;
 
 pub use check::{EntryPlace, IndexEntries, PutEntry, WrongFile};
-pub use put::IndexPut;
+pub use insert::IndexPut;
+pub use lookup::Candidates;
 pub use set::IndexSet;
-pub use walk::Candidates;

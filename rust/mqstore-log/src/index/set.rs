@@ -20,7 +20,7 @@ use super::file::{IndexFile, header_damage, read_header};
 use super::geometry;
 use mqstore_base::durable_mark::IndexExtent;
 use mqstore_base::error::{IoContext, StoreError, Stray};
-use mqstore_base::files::{OldFile, StoreFiles};
+use mqstore_base::store_files::{OldFile, StoreFiles};
 
 /// Index files that are open at most, mapped ones not counted.
 const OPEN_INDEX_FILES: usize = 32;

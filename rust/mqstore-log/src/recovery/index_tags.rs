@@ -12,7 +12,7 @@ use mqstore_format::{EntryFields, IndexHasher, RecordView};
 use crate::commit_log::{SegmentList, read_record};
 use crate::index::IndexSet;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// Entries that are looked at where somebody else may have written them.
 const MOST_ENTRIES: u32 = 4096;

@@ -14,7 +14,7 @@ use mqstore_format::{Fields, crc31};
 
 use crate::consume_queue::QueueSet;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// The queues and how long they were.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -18,42 +18,42 @@
 //!
 //! Source of the foreign rules: `CommitLog#recoverNormally`, `#recoverAbnormally`.
 
-mod check;
-mod cut;
-mod derived;
-mod end;
+mod derived_files;
+mod find_end;
 mod index_gap;
 mod index_tags;
-mod log_end;
 mod manifest;
-mod mark_fit;
+mod mark_check;
+mod parallel_check;
 mod progress;
+pub mod read_only_end;
 mod rebuild;
+mod truncate;
 
 use std::sync::Arc;
 
 use mqstore_io::{FileLength, MapAccess, MappedFileQueue};
 
-pub use cut::cut_after;
-pub use derived::{Derived, recover_derived};
-pub use end::rewrite;
+pub use derived_files::{Derived, recover_derived};
+pub use find_end::rewrite;
 pub use index_gap::missed_by_index;
 pub use index_tags::tags_are_indexed;
-pub use log_end::{LogEnd, log_end};
 pub use manifest::QueueManifest;
-pub use mark_fit::last_whole_record;
-pub use mark_fit::mark_fits;
+pub use mark_check::last_whole_record;
+pub use mark_check::mark_fits;
 pub use progress::{RecoveryProgress, RecoveryStage, RecoveryWatcher, Watch};
+pub use read_only_end::{LogEnd, log_end};
 pub use rebuild::{RebuildReport, Rebuilding, WhatToRebuild};
+pub use truncate::cut_after;
 
 use crate::commit_log::SegmentList;
-use cut::ShortSegment;
-use end::{FoundEnd, TailRules};
-use mark_fit::Fit;
+use find_end::{FoundEnd, TailRules};
+use mark_check::Fit;
 use mqstore_base::durable_mark::Mark;
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::RecoveryMode;
+use mqstore_base::store_files::StoreFiles;
+use truncate::ShortSegment;
 
 /// What recovery knows before it starts.
 #[derive(Clone, Debug)]
@@ -131,13 +131,13 @@ pub fn recover_log(
         repair_strays(files, &mut known)?;
     }
     let start = mark.map_or(known.list.min_offset(), |mark| mark.position);
-    let mut found = end::find_end(files, &known.list, start, rules, stopped, watch)?;
+    let mut found = find_end::find_end(files, &known.list, start, rules, stopped, watch)?;
     if let Some(begin) = begin {
         begin()?;
         let longer = known.short.is_some();
         repair_strays(files, &mut known)?;
         if longer {
-            found = end::find_end(files, &known.list, start, rules, stopped, watch)?;
+            found = find_end::find_end(files, &known.list, start, rules, stopped, watch)?;
         }
     }
     let mut notes = std::mem::take(&mut known.notes);
@@ -148,10 +148,10 @@ pub fn recover_log(
         && known.list.segments().iter().all(|segment| segment.base_offset() <= found.end);
     if !untouched {
         let reason = found.damage.as_ref().map_or("left behind the end of the log", |damage| &damage.reason);
-        notes.extend(cut::cut_after(files, &known.list, found.end, reason, watch)?);
+        notes.extend(truncate::cut_after(files, &known.list, found.end, reason, watch)?);
         if !stopped && (aborted || mark.is_some()) {
             let from = mark.map_or(rules.tail_start.min(found.end), |mark| mark.position);
-            end::rewrite(files, &known.list, from, found.end, watch)?;
+            find_end::rewrite(files, &known.list, from, found.end, watch)?;
         }
     }
     reload(files, segment_bytes, &known, &found, aborted, notes)
@@ -166,11 +166,11 @@ fn look(files: &StoreFiles, input: &RecoveryInput) -> Result<Known, StoreError> 
         FileLength::Expected(bytes) => bytes,
         FileLength::Discover { .. } => list.segment_bytes().unwrap_or(0),
     };
-    let short = cut::judge_strays(files, &list, whole)?;
+    let short = truncate::judge_strays(files, &list, whole)?;
     let mut known = Known { list, mark: None, rewritten: false, last: None, short, whole, notes: Vec::new() };
     if let Some(mark) = &input.mark {
         let list = &list_with(files, &known, mark)?;
-        match mark_fit::examine(files, list, mark)? {
+        match mark_check::examine(files, list, mark)? {
             Fit::Fits => known.mark = Some(*mark),
             Fit::Foreign => {
                 known.rewritten = true;
@@ -181,7 +181,7 @@ fn look(files: &StoreFiles, input: &RecoveryInput) -> Result<Known, StoreError> 
             }
             Fit::Damaged(error) if input.mode == RecoveryMode::Salvage => {
                 known.notes.push(format!("{error}; passed over"));
-                known.last = mark_fit::last_whole_record(list, mark.position)?;
+                known.last = mark_check::last_whole_record(list, mark.position)?;
                 known.mark = Some(*mark);
             }
             Fit::Damaged(error) => return Err(with_advice(error)),
@@ -190,10 +190,10 @@ fn look(files: &StoreFiles, input: &RecoveryInput) -> Result<Known, StoreError> 
     if let Some(short) = &known.short {
         match known.mark {
             Some(mark) if mark.position > short.base + short.len => {
-                return Err(cut::refuse_short(short, "records that were synced are missing"));
+                return Err(truncate::refuse_short(short, "records that were synced are missing"));
             }
             None if !input.aborted => {
-                return Err(cut::refuse_short(short, "a store that was closed has no such file"));
+                return Err(truncate::refuse_short(short, "a store that was closed has no such file"));
             }
             _ => {}
         }
@@ -243,7 +243,7 @@ fn tail_rules(known: &Known, input: &RecoveryInput, aborted: bool) -> Result<Tai
     let mut wanted = if input.aborted { 2 } else { 1 };
     let mut tail_start = known.list.min_offset();
     for segment in known.list.segments().iter().rev() {
-        if cut::has_content(segment)? {
+        if truncate::has_content(segment)? {
             tail_start = segment.base_offset();
             wanted -= 1;
             if wanted == 0 {
@@ -273,10 +273,10 @@ fn refuse_gaps(files: &StoreFiles, list: &SegmentList, rules: TailRules) -> Resu
 
 /// Takes away what a stopped creation left, and makes a short last segment whole.
 fn repair_strays(files: &StoreFiles, known: &mut Known) -> Result<(), StoreError> {
-    known.notes.extend(cut::sort_strays(files, &known.list, known.short.as_ref())?);
+    known.notes.extend(truncate::sort_strays(files, &known.list, known.short.as_ref())?);
     if let Some(short) = known.short.take() {
         let whole = known.whole;
-        known.notes.push(cut::lengthen(files, &short, whole)?);
+        known.notes.push(truncate::lengthen(files, &short, whole)?);
         let (_, list) = SegmentList::load_sized(files, FileLength::Expected(whole), MapAccess::Read)?;
         known.list = Arc::new(list);
     }

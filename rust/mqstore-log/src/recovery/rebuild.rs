@@ -26,7 +26,7 @@ use crate::consume_queue::QueueSet;
 use crate::dispatch::{DispatchRules, Dispatcher};
 use crate::index::IndexSet;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// What a rebuild made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

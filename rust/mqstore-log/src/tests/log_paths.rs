@@ -5,8 +5,8 @@ use std::sync::Arc;
 use mqstore_io::{ManualClock, SimVfs, Vfs};
 
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::StoreOptions;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_format::offset_file_name;
 
 fn files(sim: &SimVfs) -> StoreFiles {

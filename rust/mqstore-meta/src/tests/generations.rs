@@ -10,7 +10,7 @@ use mqstore_io::{ManualClock, OsVfs, SimVfs, SystemClock, Vfs};
 use super::{commit, dump, files_on, key, open, put_topic};
 use crate::load::generations;
 use crate::{MetaLog, OffsetChange, ProgressRecord};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 fn next(log: &MetaLog) {
     let _chores = log.chores.lock();

@@ -2,11 +2,11 @@
 
 mod damage;
 mod generations;
-mod json;
+mod json_files;
 mod log;
+mod maintenance;
 mod model;
 mod offsets;
-mod tick;
 
 use std::fmt::Write;
 use std::path::Path;
@@ -17,8 +17,8 @@ use mqstore_io::{ManualClock, SimVfs, Vfs};
 
 use super::{MetaLog, OffsetChange, QueueKey};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::RecoveryMode;
+use mqstore_base::store_files::StoreFiles;
 
 /// A store's folder on `vfs`.
 fn files_on(vfs: &SimVfs) -> StoreFiles {

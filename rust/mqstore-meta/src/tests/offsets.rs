@@ -8,7 +8,7 @@ use crate::progress::Progress;
 use crate::record::{MetaRecord, NameId, Place, QueueKey};
 use crate::state::State;
 use crate::{MetaLog, OffsetChange, ProgressRecord};
-use mqstore_base::files::CONFIG_LIMIT_BYTES;
+use mqstore_base::store_files::CONFIG_LIMIT_BYTES;
 
 fn lease(offset: i64) -> ProgressRecord {
     ProgressRecord::Leased { offset, until_ms: 30_000, attempt: 1 }

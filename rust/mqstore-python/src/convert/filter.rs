@@ -13,9 +13,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple, PyType};
 
+use crate::convert::arguments::{message_class, text};
 use crate::convert::error::{InvalidFilterError, to_py};
-use crate::convert::input::{message_class, text};
-use crate::convert::message::StoredMessage;
+use crate::convert::stored_message::StoredMessage;
 
 /// A condition on the properties of messages, in RocketMQ's SQL92; made by `mqstore.sql`.
 ///

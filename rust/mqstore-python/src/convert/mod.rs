@@ -1,11 +1,11 @@
 //! Conversion of values between Python and Rust: arguments, options, messages, results and errors.
 
-pub(crate) mod batch;
+pub(crate) mod append_input;
+pub(crate) mod append_result;
+pub(crate) mod arguments;
 pub(crate) mod buffer;
 pub(crate) mod error;
-pub(crate) mod events;
 pub(crate) mod filter;
-pub(crate) mod input;
-pub(crate) mod message;
+pub(crate) mod hooks;
 pub(crate) mod options;
-pub(crate) mod results;
+pub(crate) mod stored_message;

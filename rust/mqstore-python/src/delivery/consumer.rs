@@ -11,10 +11,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
+use crate::convert::arguments::{duration, offset, queue, time};
 use crate::convert::error::log_notes;
 use crate::convert::filter::message_filter;
-use crate::convert::input::{duration, offset, queue, time};
-use crate::convert::message::StoredMessage;
+use crate::convert::stored_message::StoredMessage;
 use crate::runtime::{Kept, Shared, awaited, delivered, detached};
 use crate::store::NativeStore;
 
@@ -254,7 +254,7 @@ impl NativeConsumer {
 
     /// Goes on, in each queue that it has, at the first message stored at or after `time`.
     fn seek_to_time(&self, py: Python<'_>, time: &Bound<'_, PyAny>) -> PyResult<()> {
-        let when = crate::convert::input::time("time", time)?;
+        let when = crate::convert::arguments::time("time", time)?;
         self.call(py, |consumer| consumer.seek_to_time(when))
     }
 

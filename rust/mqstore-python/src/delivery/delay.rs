@@ -9,9 +9,9 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
+use crate::convert::append_result::AppendResult;
+use crate::convert::arguments::{duration, number, time};
 use crate::convert::error::log_notes;
-use crate::convert::input::{duration, number, time};
-use crate::convert::results::AppendResult;
 use crate::delivery::transactions;
 use crate::runtime::{Shared, delivered, detached};
 use crate::store::NativeStore;

@@ -14,10 +14,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-use crate::convert::batch::Part;
+use crate::convert::append_input::Part;
+use crate::convert::append_result::AppendResult;
+use crate::convert::arguments::{count, duration, text};
 use crate::convert::error::log_notes;
-use crate::convert::input::{count, duration, text};
-use crate::convert::results::AppendResult;
 use crate::runtime::{Kept, Shared, delivered};
 use crate::store::NativeStore;
 
@@ -142,7 +142,7 @@ impl NativeTransaction {
             body: part.body.as_bytes(),
             properties: &part.encoded.properties,
             unique_key: part.encoded.unique_key.as_deref(),
-            queue_id: queue_id.map(crate::convert::input::queue_id).transpose()?,
+            queue_id: queue_id.map(crate::convert::arguments::queue_id).transpose()?,
             flag: part.flag,
             born_timestamp_ms: part.born_timestamp_ms,
         };

@@ -13,11 +13,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
-use crate::convert::batch::parts;
+use crate::convert::append_input::parts;
+use crate::convert::append_result::AppendResult;
+use crate::convert::arguments::{Encoded, count, duration, encode, number};
 use crate::convert::error::{broker_to_py, log_notes};
-use crate::convert::input::{Encoded, count, duration, encode, number};
-use crate::convert::results::AppendResult;
-use crate::delivery::leased::LeasedMessage;
+use crate::delivery::leased_message::LeasedMessage;
 use crate::runtime::{Kept, Shared, awaited, delivered};
 use crate::store::NativeStore;
 
@@ -241,7 +241,7 @@ impl NativeWorkQueue {
         block: Option<&Bound<'py, PyAny>>,
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, AppendResult>> {
-        let body = crate::convert::input::body(body)?;
+        let body = crate::convert::arguments::body(body)?;
         let Encoded { properties, unique_key } = encode(keys, tags, properties)?;
         let work = NewWork {
             body: body.as_bytes(),
@@ -405,7 +405,7 @@ impl NativeWorkQueue {
         duration: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let (queue, lease) = (self.queue()?, message.get().lease()?);
-        let time = crate::convert::input::duration("duration", duration)?;
+        let time = crate::convert::arguments::duration("duration", duration)?;
         delivered(py, || queue.extend(lease, time))
     }
 

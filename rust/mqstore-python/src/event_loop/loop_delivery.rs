@@ -12,14 +12,14 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::convert::batch::{Part, parts};
+use crate::convert::append_input::{Part, parts};
+use crate::convert::arguments::duration;
 use crate::convert::error::{broker_to_py, log_notes};
-use crate::convert::input::duration;
-use crate::convert::message::StoredMessage;
+use crate::convert::stored_message::StoredMessage;
 use crate::delivery::consumer::{NativeConsumer, places};
-use crate::delivery::leased::LeasedMessage;
+use crate::delivery::leased_message::LeasedMessage;
 use crate::delivery::work_queue::NativeWorkQueue;
-use crate::event_loop::link::{Letters, LoopLink, LoopWait, QueuedAppend, locked};
+use crate::event_loop::loop_link::{Letters, LoopLink, LoopWait, QueuedAppend, locked};
 use crate::runtime::delivered;
 use crate::store::NativeStore;
 

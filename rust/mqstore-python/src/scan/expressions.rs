@@ -12,8 +12,8 @@ use mqstore_format::{CrcCheck, Host, RecordView, index_key_hash, offset_message_
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::columns::Columns;
-use super::given::{Numbers, RawNumbers, RawText, Texts};
+use super::arrow_input::{Numbers, RawNumbers, RawText, Texts};
+use super::column_builder::Columns;
 use super::{ScanRows, arrow_bug, layout};
 use crate::runtime::detached;
 

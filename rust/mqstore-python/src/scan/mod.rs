@@ -7,15 +7,15 @@
 //! A consumer of the C stream need not hold the interpreter. Between two batches it is taken for a moment
 //! when something has to be said to Python: a warning, or whether Ctrl-C came.
 
-mod columns;
+mod arrow_input;
+mod buffer_pool;
+mod column_builder;
 mod expressions;
-mod given;
-mod lines;
-mod pass;
-mod pool;
+mod json_lines;
+mod running_scan;
 mod schema;
-mod staged;
-mod text;
+mod staged_rows;
+mod text_columns;
 mod transfer;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,9 +36,9 @@ use crate::convert::error::{MQStoreError, to_py};
 use crate::convert::filter::message_filter;
 use crate::runtime::{bug, detached};
 use crate::store::NativeStore;
-use columns::Columns;
-use pass::{Pass, Running};
-use pool::Pool;
+use buffer_pool::Pool;
+use column_builder::Columns;
+use running_scan::{Pass, Running};
 use schema::{BodyForm, Layout};
 
 /// One pass over the messages; made by `scan_open`.
@@ -306,7 +306,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ScanStream>()?;
     module.add_class::<ScanRows>()?;
     transfer::register(module)?;
-    staged::register(module)?;
+    staged_rows::register(module)?;
     expressions::register(module)?;
     module.add_function(wrap_pyfunction!(scan_cuts, module)?)?;
     module.add_function(wrap_pyfunction!(scan_open, module)?)?;

@@ -14,12 +14,12 @@ use mqstore_format::{Host, PropertiesBuilder, RecordView, SysFlag, offset_messag
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::lines::{Lines, push_text};
-use super::pass::Pass;
+use super::json_lines::{Lines, push_text};
+use super::running_scan::Pass;
 use super::schema::Layout;
 use super::{layout, scan_request};
+use crate::convert::arguments::body as body_of;
 use crate::convert::error::{invalid, of_message, to_py};
-use crate::convert::input::body as body_of;
 use crate::runtime::{Shared, detached};
 use crate::store::NativeStore;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{
     CompactedQueue, CompactionOptions, Control, DistributedJob, EncodedStep, Strategy, WeightedStep, Worker,
     compact, published_report,

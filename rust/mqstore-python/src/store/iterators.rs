@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::convert::error::StoreClosedError;
-use crate::convert::message::StoredMessage;
+use crate::convert::stored_message::StoredMessage;
 use crate::runtime::{SLICE, Shared, clock, detached};
 use crate::store::NativeStore;
 

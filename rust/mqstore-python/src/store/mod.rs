@@ -2,14 +2,14 @@
 //!
 //! `mqstore.Store` is its subclass and adds what needs no speed. Signatures are those that users see.
 
-pub(crate) mod admin;
 pub(crate) mod compaction;
+pub(crate) mod directory;
 pub(crate) mod iterators;
+pub(crate) mod pending;
 pub(crate) mod pop;
 pub(crate) mod table;
 pub(crate) mod topics;
 pub(crate) mod verify;
-pub(crate) mod waiting;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-use crate::convert::batch::{Part, parts};
+use crate::convert::append_input::{Part, parts};
+use crate::convert::append_result::AppendResult;
+use crate::convert::arguments::{duration, number, offset, offsets, optional_offset, queue, text, time};
 use crate::convert::error::StoreClosedError;
-use crate::convert::events::report_dict;
 use crate::convert::filter::message_filter;
-use crate::convert::input::{duration, number, offset, offsets, optional_offset, queue, text, time};
-use crate::convert::message::StoredMessage;
+use crate::convert::hooks::report_dict;
 use crate::convert::options;
-use crate::convert::results::AppendResult;
+use crate::convert::stored_message::StoredMessage;
 use crate::delivery::delay;
 use crate::delivery::delay::When;
 use crate::runtime::{SLICE, Shared, clock, detached, tell_recovery};
-use crate::store::admin::{rebuild_store, snapshot_store, stats_dict};
 use crate::store::compaction::{StoreRequest, compact_store};
+use crate::store::directory::{rebuild_store, snapshot_store, stats_dict};
 use crate::store::iterators::{Follow, MessageIterator, Source};
 use crate::testing::{Machine, TestClock, TestFaults};
 
@@ -227,7 +227,7 @@ impl NativeStore {
         let store = self.core()?;
         let topic = text("topic", topic)?;
         let part = Part::of(body, keys, tags, properties, flag, born_timestamp)?;
-        let queue_id = queue_id.map(crate::convert::input::queue_id).transpose()?;
+        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let message = part.message(topic.to_str()?, queue_id, durable);
         let when = When { delay, deliver_at, level: delay_level };
         if let Some(due) = when.due(&**store.clock())? {
@@ -263,7 +263,7 @@ impl NativeStore {
     ) -> PyResult<Bound<'py, PyList>> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
-        let queue_id = queue_id.map(crate::convert::input::queue_id).transpose()?;
+        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let parts = parts(messages)?;
         let name = topic.to_str()?;
         let batch: Vec<_> = parts.iter().map(|part| part.message(name, queue_id, durable)).collect();
@@ -566,7 +566,7 @@ impl NativeStore {
         boundary: &str,
     ) -> PyResult<i64> {
         let store = self.core()?;
-        let when = crate::convert::input::time("time", time)?;
+        let when = crate::convert::arguments::time("time", time)?;
         let boundary = match boundary {
             "lower" => Boundary::Lower,
             "upper" => Boundary::Upper,

@@ -5,7 +5,7 @@ use mqstore_format::json::{PopCheckpoint, PopRecord};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::convert::message::StoredMessage;
+use crate::convert::stored_message::StoredMessage;
 
 /// What a broker remembers by this message, if it is a record of the revive topic or one that waits to be delivered there.
 #[pyfunction]

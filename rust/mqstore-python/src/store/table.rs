@@ -11,7 +11,7 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::convert::message::StoredMessage;
+use crate::convert::stored_message::StoredMessage;
 use crate::runtime::{SLICE, Shared, clock, detached};
 use crate::store::NativeStore;
 

@@ -4,7 +4,7 @@ use mqstore_engine::TopicChange;
 use mqstore_format::json::TopicConfig;
 use pyo3::prelude::*;
 
-use crate::convert::input::number;
+use crate::convert::arguments::number;
 use crate::runtime::detached;
 use crate::store::NativeStore;
 
@@ -44,7 +44,7 @@ pub(crate) fn attributes(
     attributes: Option<&Bound<'_, PyAny>>,
     max_messages: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Vec<(String, String)>> {
-    let mut attributes = crate::convert::input::attributes(attributes)?;
+    let mut attributes = crate::convert::arguments::attributes(attributes)?;
     if let Some(most) = given("max_messages", max_messages)?.filter(|most| *most != 0) {
         attributes.push((TopicConfig::MAX_MESSAGES.to_owned(), most.to_string()));
     }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::StoreOptions;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::Document;
 use mqstore_inspect::VerifyReport;
 use mqstore_inspect::distributed::{Answer, Cut, Plan, Step, assemble, log_bytes, plan, run_step};
@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::runtime::detached;
-use crate::store::admin::{problem, watched};
+use crate::store::directory::{problem, watched};
 
 /// Adds the functions of this file to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_format::delays::timer::{SLOT_BYTES, TIMER_UNIT_BYTES, TimerEntry, TimerSlot, TimerUnit};
 use mqstore_inspect::VerifyReport;
 use mqstore_io::Access;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use mqstore_base::error::StoreError;
-use mqstore_base::files::{DelayTables, StoreFiles};
 use mqstore_base::options::{OpenMode, StoreOptions};
 use mqstore_base::progress::Progress;
-use mqstore_format::delays::waiting::WaitingRecord;
+use mqstore_base::store_files::{DelayTables, StoreFiles};
+use mqstore_format::delays::pending::WaitingRecord;
 use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 use mqstore_inspect::rebuild;
 use mqstore_inspect::verify;

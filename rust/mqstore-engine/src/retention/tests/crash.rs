@@ -14,7 +14,7 @@ fn ready(options: &StoreOptions) -> (Bench, Store, Vec<(i64, u64)>) {
 /// What a stop left opens, has a row without holes, and holds all that was acknowledged from the
 /// smallest offset on.
 fn check(bench: &Bench, options: &StoreOptions, placed: &[(i64, u64)], moment: &str) {
-    let files = mqstore_base::files::StoreFiles::new(
+    let files = mqstore_base::store_files::StoreFiles::new(
         Arc::new(bench.sim.clone()),
         bench.clock.clone(),
         "/data/store".as_ref(),

@@ -26,7 +26,7 @@ fn a_log_over_several_folders_is_one_log() {
     fill(&bench, &again, 2);
     assert_eq!(bench.names("/disk2/log"), [5 * SEGMENT]);
     again.close().unwrap();
-    let files = mqstore_base::files::StoreFiles::new(
+    let files = mqstore_base::store_files::StoreFiles::new(
         Arc::new(bench.sim.clone()),
         bench.clock.clone(),
         "/data/store".as_ref(),

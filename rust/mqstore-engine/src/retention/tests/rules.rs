@@ -39,8 +39,8 @@ fn age_is_that_of_the_last_record_and_the_active_segment_stays() {
     assert!(mqstore_inspect::verify(&files(&bench), &options(), &mut |_| Ok(())).unwrap().ok);
 }
 
-fn files(bench: &Bench) -> mqstore_base::files::StoreFiles {
-    mqstore_base::files::StoreFiles::new(
+fn files(bench: &Bench) -> mqstore_base::store_files::StoreFiles {
+    mqstore_base::store_files::StoreFiles::new(
         Arc::new(bench.sim.clone()),
         bench.clock.clone(),
         "/data/store".as_ref(),

@@ -10,8 +10,8 @@ use super::Writer;
 use crate::read::view::View;
 use crate::store::{read_units, sorted_offsets};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
 use mqstore_base::options::RecoveryMode;
+use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
 
 impl View for Writer {

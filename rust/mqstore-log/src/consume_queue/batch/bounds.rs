@@ -16,7 +16,7 @@ use super::UNIT_BYTES;
 use super::queue::{BatchQueue, Row, Writing, follows};
 use crate::consume_queue::discover;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::files::OldFile;
+use mqstore_base::store_files::OldFile;
 
 /// Bytes read or cleared at once.
 const CHUNK_BYTES: u64 = 512 * UNIT_BYTES;

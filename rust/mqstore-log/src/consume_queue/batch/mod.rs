@@ -33,7 +33,7 @@ use super::context::Home;
 use super::discover;
 use super::layout::QueueLayout;
 use mqstore_base::error::{StoreError, Stray};
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// Bytes of one unit.
 pub(super) const UNIT_BYTES: u64 = BATCH_CQ_UNIT_BYTES as u64;

@@ -8,7 +8,7 @@ use mqstore_io::{Access, ManualClock, SimVfs, Vfs};
 
 use super::{BatchOutcome, BatchQueue};
 use crate::consume_queue::QueueSet;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// Five units a file.
 const SMALL: u64 = 100;

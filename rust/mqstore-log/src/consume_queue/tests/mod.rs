@@ -1,9 +1,9 @@
 //! Queues on a simulated file system, and on a real one where kinds of files matter.
 
 mod faults;
+mod foreign_files;
 mod order;
 mod recovery;
-mod strays;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use mqstore_io::{Access, FileCache, FileKind, ManualClock, OsVfs, SimVfs, Vfs};
 
 use super::{ConsumeQueue, QueueSet, WriteOutcome};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 /// Five units a file.
 const SMALL: u64 = 100;

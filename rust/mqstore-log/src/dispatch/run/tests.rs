@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::commit_log::{Cut, LogScanner, ScanChecks, SegmentList};
 use crate::dispatch::RUN_BYTES;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 const STORED: i64 = 1_700_000_000_123;
 const SEGMENT: u64 = 8 << 10;
@@ -209,7 +209,7 @@ proptest! {
         let own = mqstore_format::DelayLevels::parse("7s 1h 2d").unwrap();
         let rules = DispatchRules {
             index_tags,
-            delays: if own_levels { mqstore_base::files::DelayTables::of(own) } else { mqstore_base::files::DelayTables::default() },
+            delays: if own_levels { mqstore_base::store_files::DelayTables::of(own) } else { mqstore_base::store_files::DelayTables::default() },
             batch_topics: batched(),
             ..DispatchRules::default()
         };

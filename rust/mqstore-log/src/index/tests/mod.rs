@@ -14,7 +14,7 @@ use mqstore_io::{Access, FileKind, ManualClock, OsVfs, SimVfs, Vfs};
 
 use super::{Candidates, IndexPut, IndexSet};
 use mqstore_base::error::StoreError;
-use mqstore_base::files::StoreFiles;
+use mqstore_base::store_files::StoreFiles;
 
 const T: i64 = 1_700_000_000_123;
 /// Seven entries a file.

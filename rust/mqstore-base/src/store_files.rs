@@ -1,0 +1,308 @@
+//! Where a store's own folders and files lie.
+//!
+//! Owns the names of everything directly under the root, RocketMQ's and ours, so that no other
+//! module joins paths by hand. Ours are all inside `mqstore/`, which RocketMQ ignores:
+//!
+//! ```text
+//! <root>/commitlog/  consumequeue/  batchconsumequeue/  index/      RocketMQ's folders
+//! <root>/compaction/  config/
+//! <root>/checkpoint  abort  lock                                    RocketMQ's files
+//! <root>/mqstore/tmp/            files that do not have their name yet
+//! <root>/mqstore/tmp/rebuild/    queues and index that are made anew
+//! <root>/mqstore/lost+found/     copies of every byte that recovery cut
+//! <root>/mqstore/state.a|b       the durable mark, two slots
+//! <root>/mqstore/queues          which queues there are, and how long they were when all was synced
+//! <root>/mqstore/live            the writer's published positions
+//! <root>/mqstore/meta/           the metadata log, one file a generation
+//! <root>/mqstore/paths           the folders of the log, when they are others than commitlog/
+//! <root>/mqstore/delay-levels    the tables of delay levels, when they are others than RocketMQ's
+//! <root>/mqstore/wipe/           segments that are being overwritten before they go
+//! <root>/mqstore/jobs/           staged compactions
+//! <root>/mqstore/compaction.json what is known of the compacted files
+//! <root>/mqstore/repairs.jsonl   what repairs found lost
+//! ```
+//!
+//! Who only reads may name the `commitlog` folder itself, or one segment: see `log_alone`.
+//!
+//! Source: `StorePathConfigHelper`, `BrokerPathConfigHelper`.
+
+mod bare_log;
+mod delay_level_tables;
+pub mod log_paths;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_io::switch;
+use mqstore_io::{Clock, FileKind, Vfs};
+
+pub use delay_level_tables::DELAY_LEVELS_FILE;
+pub use delay_level_tables::DelayTables;
+pub use log_paths::LogFolders;
+
+use bare_log::LogAlone;
+
+use crate::error::{IoContext, StoreError};
+
+/// Bytes of a configuration file that are read at most; far more than any broker has.
+pub const CONFIG_LIMIT_BYTES: u64 = 256 << 20;
+
+/// A derived file that leads to nothing any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// The first offset that it is about: of its queue, or for an index file of the log.
+    pub first_offset: i64,
+    /// The last one.
+    pub last_offset: i64,
+}
+
+/// The file system, the clock and the root of one store.
+#[derive(Clone, Debug)]
+pub struct StoreFiles {
+    /// The file system that the store lives on.
+    pub vfs: Arc<dyn Vfs>,
+    /// The clock that timestamps and intervals come from.
+    pub clock: Arc<dyn Clock>,
+    /// The store's root folder.
+    pub root: PathBuf,
+    /// The folders of the log, once they are settled.
+    logs: Option<Arc<LogFolders>>,
+    /// Set where the root is no store but a log without one.
+    alone: Option<Arc<LogAlone>>,
+}
+
+impl StoreFiles {
+    /// A store at `root`.
+    pub fn new(vfs: Arc<dyn Vfs>, clock: Arc<dyn Clock>, root: &Path) -> Self {
+        Self { vfs, clock, root: root.to_path_buf(), logs: None, alone: None }
+    }
+
+    /// `commitlog/`: the segments, unless they lie elsewhere: see [`Self::log_folders`].
+    pub fn commit_log(&self) -> PathBuf {
+        match &self.alone {
+            Some(alone) => alone.path.clone(),
+            None => self.root.join("commitlog"),
+        }
+    }
+
+    /// `consumequeue/`: one folder a topic, in it one a queue.
+    pub fn consume_queue(&self) -> PathBuf {
+        self.root.join("consumequeue")
+    }
+
+    /// `consumequeue_ext/`: what a broker that filters by expressions keeps beside its queues.
+    pub fn consume_queue_ext(&self) -> PathBuf {
+        self.root.join("consumequeue_ext")
+    }
+
+    /// `batchconsumequeue/`: the queues of topics whose records hold many messages.
+    pub fn batch_consume_queue(&self) -> PathBuf {
+        self.root.join("batchconsumequeue")
+    }
+
+    /// `index/`: the key index files.
+    pub fn index(&self) -> PathBuf {
+        self.root.join("index")
+    }
+
+    /// `compaction/`: logs and sparse queues of compacted topics; or where that folder lies between the two steps of a
+    /// publication, see `compaction::exchange`.
+    pub fn compaction(&self) -> PathBuf {
+        let place = self.compaction_place();
+        self.next_compaction(&place).unwrap_or(place)
+    }
+
+    /// `compaction/`, whether it is there or not.
+    pub fn compaction_place(&self) -> PathBuf {
+        self.root.join("compaction")
+    }
+
+    fn next_compaction(&self, place: &Path) -> Option<PathBuf> {
+        let job = self.vfs.read_file(&self.compaction_switch(), 4096).ok()?;
+        let there = |path: &Path| self.vfs.stat(path).is_ok();
+        let name = Path::new(std::str::from_utf8(&job).ok()?);
+        let plain = name.file_name() == Some(name.as_os_str());
+        let next = self.jobs().join(name).join("tree");
+        (plain && !there(place) && there(&next)).then_some(next)
+    }
+
+    /// `config/`: RocketMQ's JSON files.
+    pub fn config(&self) -> PathBuf {
+        self.root.join("config")
+    }
+
+    /// `checkpoint`: times and positions up to which derived files are durable.
+    pub fn checkpoint(&self) -> PathBuf {
+        self.root.join("checkpoint")
+    }
+
+    /// `abort`: present while a writer runs and after one that died.
+    pub fn abort(&self) -> PathBuf {
+        self.home().join("abort")
+    }
+
+    /// `lock`: the file whose first byte the writer locks.
+    pub fn lock(&self) -> PathBuf {
+        self.home().join("lock")
+    }
+
+    /// `mqstore/`: everything that is ours alone.
+    pub fn side(&self) -> PathBuf {
+        self.root.join("mqstore")
+    }
+
+    /// `mqstore/tmp/`: files get their final name from here by a rename.
+    pub fn staging(&self) -> PathBuf {
+        self.side().join("tmp")
+    }
+
+    /// `mqstore/tmp/rebuild/`: derived files that are made anew, laid out as under the root.
+    pub fn rebuild(&self) -> PathBuf {
+        self.staging().join("rebuild")
+    }
+
+    /// `mqstore/lost+found/`: what recovery cut, byte for byte.
+    pub fn lost_and_found(&self) -> PathBuf {
+        self.side().join("lost+found")
+    }
+
+    /// `mqstore/meta/`: the metadata log.
+    pub fn meta(&self) -> PathBuf {
+        self.side().join("meta")
+    }
+
+    /// `mqstore/repairs.jsonl`: what repairs found lost.
+    pub fn repairs(&self) -> PathBuf {
+        self.side().join("repairs.jsonl")
+    }
+
+    /// `mqstore/jobs/`: staged output of compaction jobs.
+    pub fn jobs(&self) -> PathBuf {
+        self.side().join("jobs")
+    }
+
+    /// `mqstore/restore/`: what is pulled from another store in place of lost compaction files.
+    pub fn restore(&self) -> PathBuf {
+        self.side().join("restore")
+    }
+
+    /// `mqstore/compaction.switch`: the job whose compaction is being published in two steps.
+    pub fn compaction_switch(&self) -> PathBuf {
+        self.side().join("compaction.switch")
+    }
+
+    /// `mqstore/compaction.json`: what is known of the compacted files.
+    pub fn compaction_manifest(&self) -> PathBuf {
+        self.side().join("compaction.json")
+    }
+
+    /// `mqstore/live`: the running writer's positions.
+    pub fn live(&self) -> PathBuf {
+        self.home().join("mqstore").join("live")
+    }
+
+    /// Where a writer of this log has its lock.
+    fn home(&self) -> &Path {
+        self.alone.as_ref().map_or(&self.root, |alone| &alone.home)
+    }
+
+    /// Fails unless the root is a folder with a `commitlog` folder in it.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`] that says what is missing.
+    pub fn must_be_a_store(&self) -> Result<(), StoreError> {
+        match (self.missing_of_a_store()?, LogAlone::find(self)) {
+            (None, _) => Ok(()),
+            (Some(_), Ok(Some(_))) => Err(self.no_store(bare_log::NEEDS_A_STORE)),
+            (Some(reason), _) => Err(self.no_store(&reason)),
+        }
+    }
+
+    fn no_store(&self, reason: &str) -> StoreError {
+        StoreError::NotAStore { path: self.root.clone(), reason: reason.to_owned() }
+    }
+
+    /// What the root lacks to be a store; `None` when it is one.
+    fn missing_of_a_store(&self) -> Result<Option<String>, StoreError> {
+        let refuse = |reason: &str| Ok(Some(reason.to_owned()));
+        match self.vfs.list(&self.root) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return refuse("it does not exist"),
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+                return refuse("it is a file, not a directory");
+            }
+            Err(error) => return Err(StoreError::io(&self.root, "opening the store's folder", error)),
+            Ok(_) => {}
+        }
+        match self.vfs.stat(&self.commit_log()) {
+            Ok(stat) if stat.kind == FileKind::Directory => Ok(None),
+            Ok(_) => refuse("its commitlog is not a folder"),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                if self.has_listed_logs()? {
+                    Ok(None)
+                } else {
+                    refuse("it has no commitlog folder")
+                }
+            }
+            Err(error) => Err(StoreError::io(&self.commit_log(), "looking for the log", error)),
+        }
+    }
+
+    /// A name in `lost+found`, which is made when it is missing, that is not taken.
+    pub fn free_lost_and_found(&self, name: &str) -> Result<PathBuf, StoreError> {
+        let folder = self.lost_and_found();
+        self.ensure_folder(&folder)?;
+        for number in 0..10_000 {
+            let path = folder.join(if number == 0 { name.to_owned() } else { format!("{name}.{number}") });
+            match self.vfs.stat(&path) {
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(path),
+                Err(error) => return Err(StoreError::io(&path, "looking for a free name", error)),
+            }
+        }
+        Err(StoreError::Unsupported {
+            path: folder,
+            reason: "10,000 copies of one tail are kept here; clear it".into(),
+        })
+    }
+
+    /// Moves something that is no part of the store, but in its way, to `lost+found`; answers what a person is to be
+    /// told of it.
+    pub fn set_aside(&self, path: &Path, reason: &str) -> Result<String, StoreError> {
+        let folder = self.lost_and_found();
+        self.ensure_folder(&folder)?;
+        let relative = path.strip_prefix(&self.root).unwrap_or(path);
+        let name = relative.to_string_lossy().replace('/', "_");
+        let kept = folder.join(format!("{name}.{}", self.clock.now_ms()));
+        self.vfs.rename(path, &kept).at(path, "moving a stray file to lost+found")?;
+        Ok(format!("{}: {reason}; kept as {}", path.display(), kept.display()))
+    }
+
+    /// Makes the names in `lost+found` durable.
+    pub fn sync_lost_and_found(&self) -> Result<(), StoreError> {
+        let folder = self.lost_and_found();
+        // The folder's own name, too: whoever made it may have been stopped before that was synced.
+        switch::step("recovery.sync_lost_and_found", || {
+            self.vfs.sync_dir(&folder).and_then(|()| self.vfs.sync_dir(&self.side()))
+        })
+        .at(&folder, "syncing a folder")
+    }
+
+    /// Makes `folder`, one of the store's own, when it is missing; its name is durable then.
+    pub fn ensure_folder(&self, folder: &Path) -> Result<(), StoreError> {
+        if self.vfs.stat(folder).is_ok_and(|stat| stat.kind == FileKind::Directory) {
+            return Ok(());
+        }
+        self.vfs.create_dir_all(folder).at(folder, "making a folder")?;
+        let mut parent = folder.parent();
+        while let Some(above) = parent.filter(|above| above.starts_with(&self.root)) {
+            switch::step("files.sync_folder_name", || self.vfs.sync_dir(above))
+                .at(above, "syncing a folder")?;
+            parent = above.parent();
+        }
+        Ok(())
+    }
+}

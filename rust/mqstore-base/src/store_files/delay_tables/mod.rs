@@ -1,0 +1,5 @@
+//! TODO_HEADER
+
+#[cfg(test)]
+mod tests;
+

@@ -1,0 +1,175 @@
+//! The next `compaction` folder, built beside the present one from hard links.
+//!
+//! Owns the content of a job's `tree` folder until it is exchanged for `compaction`:
+//!
+//! ```text
+//! compaction/compactionLog/a/0/000...   ── same inode ──>   tree/compactionLog/a/0/000...
+//! compaction/compactionLog/b/0/000...   (queue b/0 gets a new generation)
+//! <attempt>/log/000...                  ── same inode ──>   tree/compactionLog/b/0/000...
+//!                                                           tree/position-checkpoint   written anew
+//! ```
+//!
+//! Everything that is not replaced is taken over as it is, names that nobody knows included. Symbolic
+//! links and special files are refused: nothing outside the root is followed. When
+//! [`NextTree::build`] returns, all names in it are durable. Building changes nothing that anybody
+//! reads, so that a crash leaves garbage in the job's folder and nothing else.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+
+use mqstore_format::offset_file_name;
+use mqstore_io::FileKind;
+use mqstore_io::switch;
+
+use super::folder::{LOG_DIR, QUEUE_DIR, list_or_none, queue_dir};
+use super::positions::{POSITIONS_BACKUP, POSITIONS_FILE, Positions, path_below};
+use crate::job::documents::OutputPair;
+use crate::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::store_files::StoreFiles;
+
+/// Folders below `compaction` are three deep; a few more is somebody's copy, many more is an attack.
+const MOST_LEVELS: usize = 16;
+
+/// A queue's next generation.
+#[derive(Debug)]
+pub(crate) struct Replacement<'a> {
+    pub(crate) topic: &'a str,
+    pub(crate) queue_id: i32,
+    /// Where its files are.
+    pub(crate) staging: PathBuf,
+    pub(crate) pairs: &'a [OutputPair],
+    /// RocketMQ's saved position; `None` leaves it.
+    pub(crate) position: Option<i64>,
+}
+
+/// The folder that is being built.
+#[derive(Debug)]
+pub(crate) struct NextTree<'a> {
+    files: &'a StoreFiles,
+    root: PathBuf,
+    folders: BTreeSet<PathBuf>,
+}
+
+impl<'a> NextTree<'a> {
+    /// Builds the folder at `root` and syncs it.
+    pub(crate) fn build(
+        files: &'a StoreFiles,
+        root: &Path,
+        replacements: &[Replacement<'_>],
+    ) -> Result<(), StoreError> {
+        match files.vfs.remove_dir_all(root) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StoreError::io(root, "removing an unfinished folder", error));
+            }
+            _ => {}
+        }
+        let mut tree = Self { files, root: root.to_path_buf(), folders: BTreeSet::new() };
+        tree.take_over(replacements)?;
+        for replacement in replacements {
+            tree.place(replacement)?;
+        }
+        tree.write_positions(replacements)?;
+        for folder in tree.folders.iter().rev() {
+            switch::step("compaction.sync_tree_folder", || files.vfs.sync_dir(folder))
+                .at(folder, "syncing a folder")?;
+        }
+        Ok(())
+    }
+
+    fn make_folder(&mut self, path: PathBuf) -> Result<(), StoreError> {
+        self.files.vfs.create_dir(&path).at(&path, "creating a folder")?;
+        self.folders.insert(path);
+        Ok(())
+    }
+
+    /// Links everything that stays.
+    fn take_over(&mut self, replacements: &[Replacement<'_>]) -> Result<(), StoreError> {
+        let compaction = self.files.compaction();
+        let replaced: HashSet<PathBuf> = replacements
+            .iter()
+            .flat_map(|replacement| {
+                let (topic, queue_id) = (replacement.topic, replacement.queue_id);
+                [LOG_DIR, QUEUE_DIR].map(|kind| queue_dir(&compaction, kind, topic, queue_id))
+            })
+            .chain(Self::moves_positions(replacements).then(|| compaction.join(POSITIONS_FILE)))
+            .chain(Self::moves_positions(replacements).then(|| compaction.join(POSITIONS_BACKUP)))
+            .collect();
+        let mut pending = vec![(compaction, self.root.clone(), 0)];
+        while let Some((from, to, level)) = pending.pop() {
+            self.make_folder(to.clone())?;
+            for entry in list_or_none(self.files, &from)? {
+                let (old, new) = (from.join(&entry.name), to.join(&entry.name));
+                match entry.stat.kind {
+                    _ if replaced.contains(&old) => {}
+                    FileKind::Directory if level < MOST_LEVELS => pending.push((old, new, level + 1)),
+                    FileKind::File => self.link(&old, &new)?,
+                    _ => {
+                        return Err(StoreError::Unsupported {
+                            path: old,
+                            reason: "neither a file nor a folder of a broker; move it out of the compaction folder"
+                                .to_owned(),
+                        });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.files.vfs.hard_link(from, to).map_err(|error| match error.kind() {
+            std::io::ErrorKind::CrossesDevices => StoreError::Unsupported {
+                path: from.to_path_buf(),
+                reason: "lies on another file system than the store's mqstore folder, so that compaction cannot be \
+                         published in one step; put the whole store on one file system"
+                    .to_owned(),
+            },
+            _ => StoreError::io(to, "linking a compaction file", error),
+        })
+    }
+
+    /// Puts the new generation of one queue where it belongs.
+    fn place(&mut self, replacement: &Replacement<'_>) -> Result<(), StoreError> {
+        let (topic, queue_id) = (replacement.topic, replacement.queue_id);
+        for (kind, staged) in [(LOG_DIR, STAGED_LOGS), (QUEUE_DIR, STAGED_QUEUES)] {
+            let dir = queue_dir(&self.root, kind, topic, queue_id);
+            for folder in [self.root.join(kind), self.root.join(kind).join(topic), dir.clone()] {
+                if !self.folders.contains(&folder) {
+                    self.make_folder(folder)?;
+                }
+            }
+            for pair in replacement.pairs {
+                let name = offset_file_name(pair.base);
+                self.link(&replacement.staging.join(staged).join(&name), &dir.join(&name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn moves_positions(replacements: &[Replacement<'_>]) -> bool {
+        replacements.iter().any(|replacement| replacement.position.is_some())
+    }
+
+    fn write_positions(&self, replacements: &[Replacement<'_>]) -> Result<(), StoreError> {
+        if !Self::moves_positions(replacements) {
+            return Ok(());
+        }
+        let compaction = self.files.compaction();
+        let mut positions = Positions::load(self.files, &compaction)?;
+        for replacement in replacements {
+            if let Some(position) = replacement.position {
+                positions.set(replacement.topic, replacement.queue_id, position);
+            }
+        }
+        let old = path_below(&compaction);
+        if self.files.vfs.stat(&old).is_ok_and(|stat| stat.kind == FileKind::File) {
+            self.link(&old, &self.root.join(POSITIONS_BACKUP))?;
+        }
+        let path = path_below(&self.root);
+        let file = self.files.vfs.create_new(&path).at(&path, "creating the compaction positions")?;
+        file.write_all_at(positions.render().as_bytes(), 0).at(&path, "writing the compaction positions")?;
+        switch::step("compaction.sync_positions", || file.sync_all())
+            .at(&path, "syncing the compaction positions")
+    }
+}

@@ -1,0 +1,504 @@
+//! Which record of a queue is the newest of its key, in bounded memory.
+//!
+//! Owns what is spilled of keys, and the decision. Records are fed in ascending queue offset; each keyed one
+//! has an *ordinal* and goes to a spill file in a staging folder; one bit an ordinal stays in memory: *superseded*
+//! (a later record has the key).
+//!
+//! ```text
+//! spill   k0 k1 k2 | k3 k4 k5 | k6 ...      full keys: [hash:8][length:4][key], digests: [MD5:16]
+//! round 1 map of k0..k2   marks within itself
+//! round 2 map of k3..k5   marks within itself, then k0..k2 against it
+//! round 3 map of k6..     marks within itself, then k0..k5 against it
+//! ```
+//!
+//! Each round fills the map as far as its memory goes and starts where the last one stopped, so that
+//! any budget finishes: RocketMQ's own map throws when it is full and the queue is never compacted
+//! again (`CompactionLog.OffsetMap`). A record is superseded only where the map holds a newer one of
+//! its key; what lies behind a round is the business of the next.
+//!
+//! Keys are the same when their texts are ([`Equality::FullKeys`]), or, as in RocketMQ, when their
+//! MD5 is ([`Equality::Digests`]). Where the keys of a queue are shared out (see `ranges`), all keys with one
+//! text go to one share: a share's spill has its record's ordinal before each key, `[ordinal:4]`, and one share is
+//! decided from the spills of several stretches of the queue, in their order. Nothing here outlives a crash; a
+//! spill is garbage with its staging folder.
+
+use std::hash::Hasher;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_io::{Access, VfsFile};
+
+use super::key_map::{Bits, Equality, Key, KeyMap, MapFull};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::store_files::StoreFiles;
+
+/// Bytes that are gathered before they go to the spill files of a collector, and that one read fetches.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// The least that is gathered for one file.
+const LEAST_CHUNK_BYTES: usize = 16 << 10;
+
+/// Bytes of an MD5, of what precedes a full key in a spill, and of an ordinal before either.
+const DIGEST_BYTES: usize = 16;
+const HEAD_BYTES: usize = 12;
+const ORDINAL_BYTES: usize = 4;
+
+/// Bytes at the end of a file that another process reads: how many keys it has, and how long their texts are.
+const TRAILER_BYTES: usize = 16;
+
+/// Keys in a file, in ascending ordinal.
+#[derive(Debug)]
+pub(crate) struct Spill {
+    path: PathBuf,
+    file: Arc<dyn VfsFile>,
+    equality: Equality,
+    /// Whether each key has its ordinal before it; otherwise they count up.
+    numbered: bool,
+    /// What is added to each ordinal.
+    first: u64,
+    /// Keys.
+    count: u64,
+    /// Bytes of the keys' texts.
+    text_bytes: u64,
+    /// Bytes of the entries.
+    written: u64,
+    buffer: Vec<u8>,
+}
+
+/// A place in a spill: how many keys lie before it, and where it starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    index: u64,
+    position: u64,
+}
+
+impl Spill {
+    fn create(
+        files: &StoreFiles,
+        path: PathBuf,
+        equality: Equality,
+        numbered: bool,
+    ) -> Result<Self, StoreError> {
+        let file = files.vfs.create_new(&path).at(&path, "creating a file of keys")?;
+        let (buffer, first) = (Vec::new(), 0);
+        Ok(Self { path, file, equality, numbered, first, count: 0, text_bytes: 0, written: 0, buffer })
+    }
+
+    /// Opens the spill of a share that another process may have made; `first` is added to its ordinals.
+    pub(crate) fn open(
+        files: &StoreFiles,
+        path: PathBuf,
+        equality: Equality,
+        first: u64,
+    ) -> Result<Self, StoreError> {
+        let file = files.vfs.open(&path, Access::Read).at(&path, "opening a file of keys")?;
+        let len = file.len().at(&path, "looking at a file of keys")?;
+        let Some(written) = len.checked_sub(TRAILER_BYTES as u64) else {
+            return Err(cut_off(&path, len));
+        };
+        let mut trailer = [0; TRAILER_BYTES];
+        file.read_exact_at(&mut trailer, written).at(&path, "reading keys")?;
+        let (count, text_bytes) = trailer.split_at(TRAILER_BYTES / 2);
+        let [count, text_bytes] =
+            [count, text_bytes].map(|part| part.try_into().map_or(0, u64::from_be_bytes));
+        let least = ORDINAL_BYTES + if equality == Equality::Digests { DIGEST_BYTES } else { HEAD_BYTES };
+        if count > written / least as u64 || text_bytes > written.max(count.saturating_mul(1 << 15)) {
+            return Err(cut_off(&path, len));
+        }
+        let buffer = Vec::new();
+        Ok(Self { path, file, equality, numbered: true, first, count, text_bytes, written, buffer })
+    }
+
+    fn add(&mut self, ordinal: u64, hash: u64, low: u64, key: &str) {
+        if self.numbered {
+            self.buffer.extend_from_slice(&(ordinal as u32).to_be_bytes());
+        }
+        self.buffer.extend_from_slice(&hash.to_be_bytes());
+        match self.equality {
+            Equality::Digests => self.buffer.extend_from_slice(&low.to_be_bytes()),
+            Equality::FullKeys => {
+                self.buffer.extend_from_slice(&(key.len() as u32).to_be_bytes());
+                self.buffer.extend_from_slice(key.as_bytes());
+            }
+        }
+        self.count += 1;
+        self.text_bytes += key.len() as u64;
+    }
+
+    fn write(&mut self) -> Result<(), StoreError> {
+        self.file.write_all_at(&self.buffer, self.written).at(&self.path, "spilling keys")?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Writes what is left, and what another process has to know of it.
+    fn close(mut self) -> Result<(), StoreError> {
+        self.write()?;
+        let trailer = [self.count.to_be_bytes(), self.text_bytes.to_be_bytes()].concat();
+        self.file.write_all_at(&trailer, self.written).at(&self.path, "spilling keys")
+    }
+
+    /// Calls `visit` with each key from `from` to the one before `to` and its ordinal, until it answers `false`;
+    /// where it stopped.
+    fn scan(
+        &self,
+        from: Place,
+        to: u64,
+        mut visit: impl FnMut(u64, Key<'_>) -> bool,
+    ) -> Result<Place, StoreError> {
+        let mut place = from;
+        let mut wanted = CHUNK_BYTES;
+        let mut chunk = Vec::new();
+        while place.index < to {
+            let len = (self.written - place.position).min(wanted as u64) as usize;
+            chunk.resize(len, 0);
+            self.file.read_exact_at(&mut chunk, place.position).at(&self.path, "reading keys")?;
+            let mut rest = chunk.as_slice();
+            let before = place;
+            while let Some((ordinal, key, len)) = self.parse(place.index, rest).filter(|_| place.index < to) {
+                if !visit(ordinal, key) {
+                    return Ok(place);
+                }
+                rest = rest.get(len..).unwrap_or_default();
+                place = Place { index: place.index + 1, position: place.position + len as u64 };
+            }
+            if place == before {
+                if chunk.len() as u64 == self.written - place.position {
+                    return Err(cut_off(&self.path, place.position));
+                }
+                wanted *= 2;
+            }
+        }
+        if place.index == self.count && place.position != self.written {
+            return Err(cut_off(&self.path, place.position));
+        }
+        Ok(place)
+    }
+
+    /// The key at the start of `bytes`, which is the one of this index, its ordinal and the bytes that it takes; `None`
+    /// when it is not all there.
+    fn parse<'b>(&self, index: u64, bytes: &'b [u8]) -> Option<(u64, Key<'b>, usize)> {
+        let (ordinal, bytes, before) = if self.numbered {
+            let (ordinal, rest) = bytes.split_first_chunk::<ORDINAL_BYTES>()?;
+            (u64::from(u32::from_be_bytes(*ordinal)), rest, ORDINAL_BYTES)
+        } else {
+            (index, bytes, 0)
+        };
+        let (hash, rest) = bytes.split_first_chunk::<8>()?;
+        let hash = u64::from_be_bytes(*hash);
+        let (key, len) = match self.equality {
+            Equality::Digests => {
+                let low = u64::from_be_bytes(*rest.first_chunk::<8>()?);
+                (Key { hash, low, text: &[] }, DIGEST_BYTES)
+            }
+            Equality::FullKeys => {
+                let (len, rest) = rest.split_first_chunk::<4>()?;
+                let len = u32::from_be_bytes(*len) as usize;
+                (Key { hash, low: 0, text: rest.get(..len)? }, HEAD_BYTES + len)
+            }
+        };
+        Some((self.first + ordinal, key, before + len))
+    }
+}
+
+fn cut_off(path: &Path, position: u64) -> StoreError {
+    StoreError::corrupt(path, position, "the spilled keys are cut off".to_owned())
+}
+
+/// Makes the hashes of full keys, by what nobody can foresee: nobody can send keys that all belong into one slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seed(u64);
+
+impl Seed {
+    /// The seed of a job: all its processes get the same from its nonce.
+    pub(crate) fn of_nonce(nonce: &str) -> Self {
+        Self(hash_of(0, nonce))
+    }
+}
+
+fn hash_of(seed: u64, text: &str) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write_u64(seed);
+    hasher.write(text.as_bytes());
+    hasher.finish()
+}
+
+/// Collects the keys of a queue's keyed records, in ascending queue offset.
+#[derive(Debug)]
+pub(crate) struct KeyCollector {
+    equality: Equality,
+    seed: Seed,
+    spills: Vec<Spill>,
+    chunk_bytes: usize,
+    count: u64,
+}
+
+/// What is known of every keyed record of a queue.
+#[derive(Debug)]
+pub(crate) struct Verdicts {
+    pub(crate) superseded: Bits,
+    /// Keyed records.
+    pub(crate) records: u64,
+    /// Distinct keys.
+    pub(crate) keys: u64,
+    /// How often the map was filled.
+    pub(crate) rounds: u64,
+}
+
+impl Verdicts {
+    /// Whether the record with this ordinal is the newest of its key.
+    pub(crate) fn is_newest(&self, ordinal: u64) -> bool {
+        !self.superseded.get(ordinal)
+    }
+}
+
+impl KeyCollector {
+    /// Spills all keys to a new file at `path`.
+    pub(crate) fn create(
+        files: &StoreFiles,
+        path: &Path,
+        equality: Equality,
+        seed: Seed,
+    ) -> Result<Self, StoreError> {
+        let spills = vec![Spill::create(files, path.to_path_buf(), equality, false)?];
+        Ok(Self { equality, seed, spills, chunk_bytes: CHUNK_BYTES, count: 0 })
+    }
+
+    /// Spills each key to the file of its share, at one of `paths`.
+    pub(crate) fn sharing(
+        files: &StoreFiles,
+        paths: Vec<PathBuf>,
+        equality: Equality,
+        seed: Seed,
+    ) -> Result<Self, StoreError> {
+        let chunk_bytes = (CHUNK_BYTES / paths.len().max(1)).max(LEAST_CHUNK_BYTES);
+        let spills = paths.into_iter().map(|path| Spill::create(files, path, equality, true));
+        Ok(Self { equality, seed, spills: spills.collect::<Result<_, _>>()?, chunk_bytes, count: 0 })
+    }
+
+    /// The next keyed record.
+    pub(crate) fn add(&mut self, key: &str) -> Result<(), StoreError> {
+        let (hash, low) = match self.equality {
+            Equality::FullKeys => (hash_of(self.seed.0, key), 0),
+            Equality::Digests => {
+                let digest = u128::from_be_bytes(mqstore_format::key_digest(key));
+                ((digest >> 64) as u64, digest as u64)
+            }
+        };
+        self.add_hashed(hash, low, key)
+    }
+
+    fn add_hashed(&mut self, hash: u64, low: u64, key: &str) -> Result<(), StoreError> {
+        // The map goes by the upper bits of a product; a share by the lower bits of the hash, so that the keys of one
+        // share belong all over the map.
+        let share = ((hash & 0xffff_ffff) * self.spills.len() as u64) >> 32;
+        let ordinal = self.count;
+        if self.spills.len() > 1 && ordinal > u64::from(u32::MAX) {
+            return Err(StoreError::TooLarge {
+                what: "a stretch of a queue",
+                size: ordinal,
+                limit: u64::from(u32::MAX),
+            });
+        }
+        self.count += 1;
+        let Some(spill) = self.spills.get_mut(share as usize) else { return Ok(()) };
+        spill.add(ordinal, hash, low, key);
+        if spill.buffer.len() >= self.chunk_bytes { spill.write() } else { Ok(()) }
+    }
+
+    /// Leaves the files of the shares for other processes.
+    pub(crate) fn close(self) -> Result<(), StoreError> {
+        self.spills.into_iter().try_for_each(Spill::close)
+    }
+
+    /// Decides about every record with a map of at most `memory_bytes`.
+    pub(crate) fn finish(mut self, memory_bytes: u64) -> Result<Verdicts, StoreError> {
+        self.spills.iter_mut().try_for_each(Spill::write)?;
+        decide(&self.spills, self.equality, self.seed, memory_bytes)
+    }
+}
+
+/// Decides about every record of `spills`, in their order, with a map of at most `memory_bytes`.
+pub(crate) fn decide(
+    spills: &[Spill],
+    equality: Equality,
+    seed: Seed,
+    memory_bytes: u64,
+) -> Result<Verdicts, StoreError> {
+    let records = spills.iter().map(|spill| spill.count).sum();
+    let text_bytes = spills.iter().map(|spill| spill.text_bytes).sum();
+    let mut superseded = Bits::default();
+    let mut map = KeyMap::new(equality, seed.0, memory_bytes, records, text_bytes);
+    let (mut start, mut rounds) = ((0, Place::default()), 0);
+    while start.0 < spills.len() {
+        if rounds > 0 {
+            map.clear();
+        }
+        let mut stop = (spills.len(), Place::default());
+        for (at, spill) in spills.iter().enumerate().skip(start.0) {
+            let from = if at == start.0 { start.1 } else { Place::default() };
+            let place = spill.scan(from, spill.count, |ordinal, key| match map.put(key, ordinal) {
+                Ok(Some(older)) => {
+                    superseded.set(older);
+                    true
+                }
+                Ok(None) => true,
+                Err(MapFull) => false,
+            })?;
+            if place.index < spill.count {
+                stop = (at, place);
+                break;
+            }
+        }
+        for (at, spill) in spills.iter().enumerate().take(start.0 + 1) {
+            let to = if at == start.0 { start.1.index } else { spill.count };
+            spill.scan(Place::default(), to, |ordinal, key| {
+                if map.holds(key) {
+                    superseded.set(ordinal);
+                }
+                true
+            })?;
+        }
+        start = stop;
+        rounds += u64::from(records > 0);
+    }
+    Ok(Verdicts { keys: records - superseded.ones(), superseded, records, rounds })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::testing::sim_files;
+    use proptest::prelude::*;
+
+    fn collector(equality: Equality) -> KeyCollector {
+        let files = sim_files();
+        KeyCollector::create(&files, &files.root.join("keys"), equality, Seed(7)).unwrap()
+    }
+
+    fn verdicts(keys: &[u8], memory_bytes: u64, equality: Equality) -> Verdicts {
+        let mut collector = collector(equality);
+        for key in keys {
+            collector.add(&text(*key)).unwrap();
+        }
+        collector.finish(memory_bytes).unwrap()
+    }
+
+    /// Keys of different lengths; one of them is the start of another.
+    fn text(key: u8) -> String {
+        "k".repeat(usize::from(key % 7)) + &key.to_string()
+    }
+
+    fn check(keys: &[u8], found: &Verdicts) {
+        let last: HashMap<u8, usize> = keys.iter().enumerate().map(|(at, key)| (*key, at)).collect();
+        for (at, key) in keys.iter().enumerate() {
+            assert_eq!(found.is_newest(at as u64), last[key] == at);
+        }
+        assert_eq!((found.keys, found.records), (last.len() as u64, keys.len() as u64));
+    }
+
+    proptest! {
+        #[test]
+        fn the_newest_is_the_last_of_each_key_for_any_memory(
+            keys in prop::collection::vec(0..40_u8, 0..200),
+            memory in prop::sample::select(vec![0_u64, 100, 400, 1600, 1 << 20]),
+            equality in prop::sample::select(vec![Equality::FullKeys, Equality::Digests]),
+        ) {
+            check(&keys, &verdicts(&keys, memory, equality));
+        }
+
+        /// Every key has one of three hashes; with texts to compare, that costs time and nothing else.
+        #[test]
+        fn colliding_hashes_make_no_two_keys_one(
+            keys in prop::collection::vec(0..40_u8, 0..120),
+            memory in prop::sample::select(vec![0_u64, 400, 1 << 20]),
+        ) {
+            let mut collector = collector(Equality::FullKeys);
+            for key in &keys {
+                collector.add_hashed(u64::from(key % 3) << 62, 0, &text(*key)).unwrap();
+            }
+            check(&keys, &collector.finish(memory).unwrap());
+        }
+    }
+
+    proptest! {
+        /// Shared out, and of several stretches: every share decides about its own keys, and together about all.
+        #[test]
+        fn shares_decide_as_one(
+            keys in prop::collection::vec(0..40_u8, 0..200),
+            cuts in prop::collection::vec(0..200_usize, 0..4),
+            shares in 1..6_usize,
+            memory in prop::sample::select(vec![0_u64, 400, 1 << 20]),
+            equality in prop::sample::select(vec![Equality::FullKeys, Equality::Digests]),
+        ) {
+            let files = sim_files();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(keys.len())).collect();
+            cuts.extend([0, keys.len()]);
+            cuts.sort_unstable();
+            let path = |piece: usize, share| files.root.join(format!("keys-{piece}-{share}"));
+            for (piece, cut) in cuts.windows(2).enumerate() {
+                let paths = (0..shares).map(|share| path(piece, share)).collect();
+                let mut collector = KeyCollector::sharing(&files, paths, equality, Seed(7)).unwrap();
+                for key in &keys[cut[0]..cut[1]] {
+                    collector.add(&text(*key)).unwrap();
+                }
+                collector.close().unwrap();
+            }
+            let mut together = Verdicts { superseded: Bits::default(), records: 0, keys: 0, rounds: 0 };
+            for share in 0..shares {
+                let spills: Vec<Spill> = cuts
+                    .windows(2)
+                    .enumerate()
+                    .map(|(piece, cut)| Spill::open(&files, path(piece, share), equality, cut[0] as u64).unwrap())
+                    .collect();
+                let found = decide(&spills, equality, Seed(7), memory).unwrap();
+                (0..keys.len() as u64).filter(|at| !found.is_newest(*at)).for_each(|at| together.superseded.set(at));
+                together.records += found.records;
+                together.keys += found.keys;
+            }
+            check(&keys, &together);
+        }
+    }
+
+    #[test]
+    fn a_spill_that_is_cut_off_is_found() {
+        let files = sim_files();
+        let path = files.root.join("keys-0");
+        let mut collector =
+            KeyCollector::sharing(&files, vec![path.clone()], Equality::FullKeys, Seed(7)).unwrap();
+        (0..9).for_each(|key| collector.add(&text(key)).unwrap());
+        collector.close().unwrap();
+        let file = files.vfs.open(&path, Access::ReadWrite).unwrap();
+        for len in (0..file.len().unwrap()).rev() {
+            file.set_len(len).unwrap();
+            let found = Spill::open(&files, path.clone(), Equality::FullKeys, 0)
+                .and_then(|spill| decide(&[spill], Equality::FullKeys, Seed(7), 1 << 20));
+            assert!(matches!(found, Err(StoreError::Corrupt { .. })), "{len}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn little_memory_takes_more_rounds_and_always_ends() {
+        let keys: Vec<u8> = (0..=255).collect();
+        for equality in [Equality::FullKeys, Equality::Digests] {
+            assert_eq!(verdicts(&keys, 1 << 20, equality).rounds, 1);
+            let few = verdicts(&keys, 0, equality);
+            assert_eq!((few.rounds, few.keys), (256, 256));
+            assert_eq!(verdicts(&[], 0, equality).rounds, 0);
+        }
+    }
+
+    #[test]
+    fn a_key_longer_than_a_read_is_read() {
+        let mut collector = collector(Equality::FullKeys);
+        let long = "x".repeat(3 * CHUNK_BYTES);
+        for key in ["a", &long, "b", &long] {
+            collector.add(key).unwrap();
+        }
+        let found = collector.finish(0).unwrap();
+        assert_eq!([0, 1, 2, 3].map(|at| found.is_newest(at)), [true, false, true, true]);
+    }
+}

@@ -1,0 +1,149 @@
+//! The second round: the newest record of each key of a share; and where the files of the result begin.
+
+use std::path::{Path, PathBuf};
+
+use super::super::files::file_sizes::{CompactionGeometry, UNIT_BYTES};
+use super::super::job::documents::{QueueTask, TaskResult};
+use super::super::job::job_folder::{check_staging_name, job_dir};
+use super::super::job::newest_by_key::{Seed, Spill, decide};
+use super::super::job::task::{Input, Rule};
+use super::super::read::source::Stretch;
+use super::documents::{Copy, Decide, Piece, Plan, Step};
+use super::scan_step::keys_file;
+use super::step_files::{Note, open_notes, read_notes, read_verdicts, write_verdicts};
+use mqstore_base::error::StoreError;
+use mqstore_base::store_files::StoreFiles;
+
+pub(super) fn run(
+    input: &Input<'_>,
+    step: &Decide,
+    staging: &Path,
+    result: &mut TaskResult,
+) -> Result<(), StoreError> {
+    let (mut spills, mut keyed) = (Vec::new(), 0);
+    for (piece, folder) in step.pieces.iter().zip(folders(input.files, input.task, names(&step.pieces))?) {
+        open_notes(input.files, &folder, piece.records)?;
+        spills.push(Spill::open(input.files, keys_file(&folder, step.share), input.equality(), keyed)?);
+        keyed += piece.keyed;
+    }
+    let seed = Seed::of_nonce(&input.task.nonce);
+    let verdicts = decide(&spills, input.equality(), seed, input.task.memory_bytes)?;
+    write_verdicts(input.files, staging, &verdicts, keyed)?;
+    result.counts.before = verdicts.records;
+    result.counts.keys = verdicts.keys;
+    result.counts.rounds = verdicts.rounds;
+    Ok(())
+}
+
+fn names(pieces: &[Piece]) -> impl Iterator<Item = &String> {
+    pieces.iter().map(|piece| &piece.staging)
+}
+
+/// The staging folders of these names.
+pub(super) fn folders<'n>(
+    files: &StoreFiles,
+    task: &QueueTask,
+    names: impl Iterator<Item = &'n String>,
+) -> Result<Vec<PathBuf>, StoreError> {
+    let job = job_dir(files, &task.job_id);
+    names.map(|name| check_staging_name(name).map(|()| job.join(name))).collect()
+}
+
+/// The files to copy, when all shares were decided.
+pub(super) fn after(
+    files: &StoreFiles,
+    step: &Decide,
+    answers: &[TaskResult],
+) -> Result<Vec<Step>, StoreError> {
+    let mut total = step.plan.total()?.clone();
+    let keyed: u64 = step.pieces.iter().map(|piece| piece.keyed).sum();
+    let decided: u64 = answers.iter().map(|answer| answer.counts.before).sum();
+    if decided != keyed {
+        let path = job_dir(files, &total.job_id);
+        return Err(StoreError::corrupt(&path, 0, format!("{decided} of {keyed} keys were decided")));
+    }
+    total.counts.keys = answers.iter().map(|answer| answer.counts.keys).sum();
+    total.counts.rounds = answers.iter().map(|answer| answer.counts.rounds).max().unwrap_or(0);
+    let verdicts: Vec<String> = answers.iter().map(|answer| answer.staging.clone()).collect();
+    let plan = Plan { total: Some(total), ..step.plan.clone() };
+    let starts = starts(files, &plan.task, &step.pieces, &verdicts)?;
+    let end =
+        Start { queue_offset: i64::MAX, record: step.pieces.iter().map(|piece| piece.records).sum(), keyed };
+    let (pairs, groups) = (starts.len(), starts.len().min(plan.parts as usize).max(1));
+    let start_of = |pair: usize| match pair {
+        0 => Start::default(),
+        pair => starts.get(pair).copied().unwrap_or(end),
+    };
+    let copy = |group: usize| {
+        let (first, behind) = (group * pairs / groups, (group + 1) * pairs / groups);
+        let (from, to) = (start_of(first), if group + 1 == groups { end } else { start_of(behind) });
+        Step::Copy(Copy {
+            plan: plan.clone(),
+            stretch: Stretch { from: from.queue_offset, to: to.queue_offset },
+            records: to.record - from.record,
+            keyed: to.keyed - from.keyed,
+            first_ordinal: from.keyed,
+            first_pair: first as u64,
+            pairs: (behind - first) as u64,
+            another_follows: group + 1 < groups,
+            verdicts: verdicts.clone(),
+        })
+    };
+    Ok((0..groups).map(copy).collect())
+}
+
+/// The record that a pair of files begins with: its queue offset, and the records and keyed records before it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Start {
+    queue_offset: i64,
+    record: u64,
+    keyed: u64,
+}
+
+/// Where each pair of files of the result begins.
+fn starts(
+    files: &StoreFiles,
+    task: &QueueTask,
+    pieces: &[Piece],
+    verdicts: &[String],
+) -> Result<Vec<Start>, StoreError> {
+    let shares = folders(files, task, verdicts.iter())?;
+    let keyed = pieces.iter().map(|piece| piece.keyed).sum();
+    let mut layout = Layout { geometry: task.geometry, starts: Vec::new(), log: 0, queue: 0 };
+    let mut next = Start::default();
+    for (piece, folder) in pieces.iter().zip(folders(files, task, names(pieces))?) {
+        let verdicts = read_verdicts(files, &shares, (next.keyed, piece.keyed), keyed)?;
+        let (rule, first) = (Rule { task, verdicts: &verdicts }, next.keyed);
+        read_notes(files, &folder, piece.records, |note| {
+            let Note { is_keyed, is_tombstone, queue_offset, size } = note;
+            let ordinal = is_keyed.then(|| next.keyed - first);
+            if rule.keeps(ordinal, queue_offset, is_tombstone) {
+                layout.place(u64::from(size), Start { queue_offset, ..next });
+            }
+            next.record += 1;
+            next.keyed += u64::from(is_keyed);
+            Ok(())
+        })?;
+    }
+    Ok(layout.starts)
+}
+
+/// Puts records into pairs of files as the writer does.
+struct Layout {
+    geometry: CompactionGeometry,
+    starts: Vec<Start>,
+    log: u64,
+    queue: u64,
+}
+
+impl Layout {
+    fn place(&mut self, size: u64, start: Start) {
+        if self.starts.is_empty() || !self.geometry.has_room(self.log, self.queue, size) {
+            self.starts.push(start);
+            (self.log, self.queue) = (0, 0);
+        }
+        // A record that fits no file is refused where it is copied.
+        self.log = (self.log + size).min(self.geometry.log_file_bytes);
+        self.queue += UNIT_BYTES;
+    }
+}

@@ -1,0 +1,38 @@
+//! The first round: a stretch of the queue is read, its keys go to the files of their shares.
+
+use std::path::{Path, PathBuf};
+
+use super::super::job::documents::TaskResult;
+use super::super::job::newest_by_key::{KeyCollector, Seed};
+use super::super::job::task::{Input, gather};
+use super::documents::Scan;
+use super::step_files::{Note, NoteWriter};
+use mqstore_base::error::StoreError;
+
+/// The keys of a share, in the folder of a stretch.
+pub(super) fn keys_file(staging: &Path, share: u32) -> PathBuf {
+    staging.join(format!("keys-{share:03}"))
+}
+
+pub(super) fn run(
+    input: &Input<'_>,
+    scan: &Scan,
+    staging: &Path,
+    result: &mut TaskResult,
+) -> Result<(), StoreError> {
+    let paths = (0..scan.plan.shares).map(|share| keys_file(staging, share)).collect();
+    let seed = Seed::of_nonce(&input.task.nonce);
+    let mut collector = KeyCollector::sharing(input.files, paths, input.equality(), seed)?;
+    let mut notes = NoteWriter::create(input.files, staging)?;
+    gather(input, scan.stretch, result, &mut |record, key| {
+        notes.add(Note {
+            is_keyed: key.is_some(),
+            is_tombstone: record.body.is_empty(),
+            queue_offset: record.queue_offset,
+            size: record.size,
+        })?;
+        key.map_or(Ok(()), |key| collector.add(key))
+    })?;
+    notes.write()?;
+    collector.close()
+}

@@ -1,0 +1,167 @@
+//! What one step leaves for another: notes of records, and verdicts.
+//!
+//! Owns the files `records` and `superseded`:
+//!
+//! ```text
+//! records      [kind:1][queue offset:8][size:4]   one a record of a stretch; kind: 1 it has a key, 2 it has no body
+//! superseded   [word:8]                           one bit a keyed record of the queue, the lowest of each word first
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_io::{Access, VfsFile};
+
+use super::super::job::key_map::Bits;
+use super::super::job::newest_by_key::Verdicts;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::store_files::StoreFiles;
+
+const RECORDS_FILE: &str = "records";
+const SUPERSEDED_FILE: &str = "superseded";
+
+const NOTE_BYTES: usize = 13;
+
+/// Bytes of one read or write.
+const CHUNK_BYTES: usize = NOTE_BYTES << 16;
+
+const KEYED: u8 = 1;
+const TOMBSTONE: u8 = 2;
+
+/// What is noted of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Note {
+    pub(super) is_keyed: bool,
+    pub(super) is_tombstone: bool,
+    pub(super) queue_offset: i64,
+    pub(super) size: u32,
+}
+
+/// Writes the notes of a stretch.
+pub(super) struct NoteWriter {
+    path: PathBuf,
+    file: Arc<dyn VfsFile>,
+    buffer: Vec<u8>,
+    written: u64,
+}
+
+impl NoteWriter {
+    pub(super) fn create(files: &StoreFiles, staging: &Path) -> Result<Self, StoreError> {
+        let path = staging.join(RECORDS_FILE);
+        let file = files.vfs.create_new(&path).at(&path, "creating a file of notes")?;
+        Ok(Self { path, file, buffer: Vec::with_capacity(CHUNK_BYTES), written: 0 })
+    }
+
+    pub(super) fn add(&mut self, note: Note) -> Result<(), StoreError> {
+        let kind = (u8::from(note.is_keyed) * KEYED) | (u8::from(note.is_tombstone) * TOMBSTONE);
+        self.buffer.push(kind);
+        self.buffer.extend_from_slice(&note.queue_offset.to_be_bytes());
+        self.buffer.extend_from_slice(&note.size.to_be_bytes());
+        if self.buffer.len() < CHUNK_BYTES { Ok(()) } else { self.write() }
+    }
+
+    /// Writes what was gathered.
+    pub(super) fn write(&mut self) -> Result<(), StoreError> {
+        self.file.write_all_at(&self.buffer, self.written).at(&self.path, "noting records")?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// Opens the notes of a stretch, whose length must be that of `records` records: what a worker says of its stretch is
+/// not believed before memory is asked for.
+pub(super) fn open_notes(
+    files: &StoreFiles,
+    staging: &Path,
+    records: u64,
+) -> Result<(PathBuf, Arc<dyn VfsFile>), StoreError> {
+    let path = staging.join(RECORDS_FILE);
+    let file = files.vfs.open(&path, Access::Read).at(&path, "opening a file of notes")?;
+    let len = file.len().at(&path, "looking at a file of notes")?;
+    if records.checked_mul(NOTE_BYTES as u64) != Some(len) {
+        return Err(StoreError::corrupt(&path, len, format!("there should be notes of {records} records")));
+    }
+    Ok((path, file))
+}
+
+/// Calls `visit` with the notes of a stretch of `records` records.
+pub(super) fn read_notes(
+    files: &StoreFiles,
+    staging: &Path,
+    records: u64,
+    mut visit: impl FnMut(Note) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let (path, file) = open_notes(files, staging, records)?;
+    let (len, mut chunk, mut position) = (records * NOTE_BYTES as u64, Vec::new(), 0);
+    while position < len {
+        chunk.resize((len - position).min(CHUNK_BYTES as u64) as usize, 0);
+        file.read_exact_at(&mut chunk, position).at(&path, "reading notes")?;
+        position += chunk.len() as u64;
+        for [kind, rest @ ..] in chunk.as_chunks::<NOTE_BYTES>().0 {
+            let (offset, size) = rest.split_at(8);
+            visit(Note {
+                is_keyed: kind & KEYED != 0,
+                is_tombstone: kind & TOMBSTONE != 0,
+                queue_offset: offset.try_into().map_or(0, i64::from_be_bytes),
+                size: size.try_into().map_or(0, u32::from_be_bytes),
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes which of `keyed` records are superseded.
+pub(super) fn write_verdicts(
+    files: &StoreFiles,
+    staging: &Path,
+    verdicts: &Verdicts,
+    keyed: u64,
+) -> Result<(), StoreError> {
+    let path = staging.join(SUPERSEDED_FILE);
+    let file = files.vfs.create_new(&path).at(&path, "creating a file of verdicts")?;
+    let mut bytes = Vec::with_capacity((keyed.div_ceil(64) * 8) as usize);
+    verdicts.superseded.words(keyed).for_each(|word| bytes.extend_from_slice(&word.to_be_bytes()));
+    file.write_all_at(&bytes, 0).at(&path, "writing verdicts")
+}
+
+/// What the shares, whose folders these are, say of `count` keyed records from `first` on, of `keyed` in all.
+pub(super) fn read_verdicts(
+    files: &StoreFiles,
+    stagings: &[PathBuf],
+    (first, count): (u64, u64),
+    keyed: u64,
+) -> Result<Verdicts, StoreError> {
+    let (from, to) = (first / 64, (first + count).div_ceil(64));
+    let mut opened = Vec::with_capacity(stagings.len());
+    for staging in stagings {
+        let path = staging.join(SUPERSEDED_FILE);
+        let file = files.vfs.open(&path, Access::Read).at(&path, "opening a file of verdicts")?;
+        let len = file.len().at(&path, "looking at a file of verdicts")?;
+        if len != keyed.div_ceil(64) * 8 {
+            return Err(StoreError::corrupt(
+                &path,
+                len,
+                format!("there should be verdicts about {keyed} records"),
+            ));
+        }
+        opened.push((path, file));
+    }
+    let mut words = vec![0_u64; (to - from) as usize];
+    let mut bytes = vec![0; words.len() * 8];
+    for (path, file) in opened {
+        file.read_exact_at(&mut bytes, from * 8).at(&path, "reading verdicts")?;
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word |= u64::from_be_bytes(*bytes);
+        }
+    }
+    let shift = first % 64;
+    let mut superseded = Bits::default();
+    for (at, word) in words.iter().enumerate() {
+        let next = words.get(at + 1).copied().unwrap_or(0);
+        // A shift by all bits is none.
+        let carried = if shift == 0 { 0 } else { next << (64 - shift) };
+        superseded.set_word(at as u64 * 64, word >> shift | carried);
+    }
+    Ok(Verdicts { superseded, records: count, keys: 0, rounds: 0 })
+}

@@ -1,0 +1,244 @@
+//! What a stop finds: timer log, wheel, what is known beside them, a broker's checkpoint.
+//!
+//! ```text
+//! 0  a snapshot in memory: which slots were delivered, which records entered the wheel, where the log ended
+//! 1  once the log is durable up to there: units appended to the timer log, synced
+//! 2  what is known, with that end of the timer log, and how far the wheel on the disk is behind it; synced
+//! 3  the wheel, synced
+//! 4  timercheck and delayOffset.json
+//! ```
+//!
+//! No step claims more than what was synced before it. A stop behind 2 is made up for from the timer log. Nothing here
+//! waits for a sync of the log: a snapshot waits instead.
+
+use std::collections::HashMap;
+use std::collections::btree_map::Entry;
+
+use mqstore_base::error::StoreError;
+use mqstore_format::crc32;
+use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TimerCheckpoint, TimerSlot, TimerUnit};
+
+use super::engine::Core;
+use super::state_file::{State, StateFiles};
+use super::timer_record::Timed;
+
+/// Records that are held in memory until the log is durable by itself; for more it is flushed.
+const MOST_UNWRITTEN: usize = 1 << 20;
+/// Bytes of the log from which on it is noted anew where deliveries are to be looked for.
+const MOST_TO_SCAN: u64 = 64 << 20;
+
+/// What was saved, and what is on its way.
+#[derive(Debug)]
+pub(super) struct Saved {
+    pub(super) files: StateFiles,
+    pub(super) state: State,
+    pub(super) check: TimerCheckpoint,
+    /// Whether anything happened since the last snapshot.
+    pub(super) dirty: bool,
+    pub(super) snapshot: Option<Box<Snapshot>>,
+    /// When the last one was taken, on the interval clock.
+    pub(super) taken: std::time::Duration,
+    /// A sync that failed: nothing is saved any more, and the next open goes by what was.
+    pub(super) failed: bool,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    state: State,
+    units: Vec<Timed>,
+}
+
+impl Core {
+    /// Saves what happened, if it is time; with `now`, whatever the time, and waits for the log.
+    pub(super) fn save(&mut self, now: bool, interval: std::time::Duration) -> Result<(), StoreError> {
+        if self.saved.failed {
+            return Ok(());
+        }
+        let time = self.store.clock().monotonic();
+        let is_time = now || time.saturating_sub(self.saved.taken) >= interval;
+        if is_time && self.saved.snapshot.is_none() && self.is_worth_saving(now)? {
+            self.saved.taken = time;
+            self.take_snapshot();
+        }
+        if now || self.unwritten.len() > MOST_UNWRITTEN {
+            self.store.flush()?;
+        }
+        let Some(snapshot) = self.saved.snapshot.take() else { return Ok(()) };
+        if self.store.stats()?.durable_offset < snapshot.state.as_of {
+            self.saved.snapshot = Some(snapshot);
+            return Ok(());
+        }
+        let mut snapshot = snapshot;
+        let outcome = self.write(&mut snapshot);
+        if let Err(error) = &outcome {
+            self.saved.dirty = true;
+            // Whether a sync that failed has kept anything, nobody knows.
+            if !matches!(error, StoreError::DiskFull { .. }) {
+                self.saved.failed = true;
+                self.note(format!(
+                    "delayed messages are not saved any more ({error}); the next open finds them"
+                ));
+            }
+            self.unwritten.splice(0..0, snapshot.units);
+        }
+        if now && self.saved.dirty && outcome.is_ok() {
+            return self.save(now, interval);
+        }
+        outcome
+    }
+
+    /// Whether anything happened, or an open would have much to look through.
+    fn is_worth_saving(&mut self, now: bool) -> Result<bool, StoreError> {
+        let saved = self.saved.state.read_slot;
+        if !self.saved.dirty && (self.pending > 0 || self.wheel.next_used(saved)?.is_some()) {
+            let end = self.store.stats()?.log_max_offset;
+            let much = end.saturating_sub(self.saved.state.scan_from) > MOST_TO_SCAN;
+            if much || now && self.read_slot > saved {
+                self.log_seen = end;
+                self.saved.dirty = true;
+            }
+        }
+        Ok(self.saved.dirty)
+    }
+
+    fn take_snapshot(&mut self) {
+        let read_slot = self.read_slot;
+        let units = std::mem::take(&mut self.unwritten)
+            .into_iter()
+            .filter(|timed| {
+                let waits = timed.slot >= self.loaded_to || self.live.contains_key(&timed.offset);
+                timed.slot >= read_slot && (waits || timed.cancels.is_some())
+            })
+            .collect();
+        let found = (!self.delivered.records.is_empty()).then_some(self.delivered.from);
+        let from = self.slots.values().map(|slot| slot.from).chain(found).min();
+        let state = State {
+            read_slot,
+            scan_from: from.unwrap_or(self.log_seen).min(self.log_seen),
+            as_of: self.log_seen,
+            queue_next: self.queue_next,
+            last_record: self.last_record,
+            pending: self.pending,
+            levels: self.levels.next.clone(),
+            ..State::default()
+        };
+        self.saved.dirty = false;
+        self.saved.snapshot = Some(Box::new(Snapshot { state, units }));
+    }
+
+    fn write(&mut self, snapshot: &mut Snapshot) -> Result<(), StoreError> {
+        let now_ms = self.store.clock().now_ms();
+        let slots = self.write_units(&snapshot.units)?;
+        for slot in slots.values() {
+            self.wheel.put(slot)?;
+        }
+        snapshot.units.clear();
+        self.forget_waiting(slots.keys(), snapshot.state.queue_next);
+        let log_min = self.store.stats()?.log_min_offset;
+        let mut state = State {
+            log_begin: self.log.begin_for(log_min)?,
+            log_end: self.log.end(),
+            wheel_end: self.saved.state.wheel_end,
+            check: self.saved.state.check,
+            offsets: self.saved.state.offsets,
+            ..snapshot.state.clone()
+        };
+        let check = TimerCheckpoint {
+            last_read_time_ms: state.read_slot.saturating_mul(TIMER_PRECISION_MS),
+            last_timer_log_flush_pos: state.log_end as i64,
+            last_timer_queue_offset: state.queue_next,
+            master_timer_queue_offset: state.queue_next,
+            state_version: self.saved.check.state_version,
+            timestamp_ms: now_ms,
+            counter: self.saved.check.counter.saturating_add(1),
+        };
+        let fields = check.encode_fields();
+        let text = self.levels.changed.then(|| self.levels.write_json(now_ms));
+        state.check[1] = crc32(&fields);
+        if let Some(text) = &text {
+            state.offsets[1] = crc32(text.as_bytes());
+        }
+        self.saved.files.store(&mut state)?;
+        self.saved.state = state;
+        self.wheel.flush()?;
+        self.saved.files.write_check(&fields)?;
+        self.saved.check = check;
+        self.saved.state.check[0] = self.saved.state.check[1];
+        if let Some(text) = &text {
+            self.saved.files.write_offsets(text.as_bytes())?;
+            self.saved.state.offsets[0] = self.saved.state.offsets[1];
+            self.levels.changed = false;
+        }
+        self.saved.state.wheel_end = self.saved.state.log_end;
+        self.log.remove_before(self.saved.state.log_begin)
+    }
+
+    /// Appends units to the timer log, and returns the slots that lead to them.
+    fn write_units(&mut self, units: &[Timed]) -> Result<HashMap<i64, TimerSlot>, StoreError> {
+        let mut slots = HashMap::new();
+        let mut places = Vec::with_capacity(units.len());
+        let mut end = self.log.end();
+        for timed in units {
+            let place = self.log.place_behind(end);
+            end = place + mqstore_format::delays::timer::TIMER_UNIT_BYTES as u64;
+            let slot = match slots.get(&timed.slot) {
+                Some(slot) => *slot,
+                None => self.wheel.slot(timed.slot)?.unwrap_or_else(|| empty(timed.slot)),
+            };
+            let unit = unit(timed, slot.last);
+            slots.insert(timed.slot, led_to(slot, place as i64, unit.deletes));
+            places.push((place, unit));
+        }
+        self.log.append(&places)?;
+        self.log.sync()?;
+        Ok(slots)
+    }
+
+    /// Those that are in the wheel now need not be in memory: all of these slots before `queue_offset`.
+    fn forget_waiting<'a>(&mut self, slots: impl Iterator<Item = &'a i64>, queue_offset: i64) {
+        for slot in slots {
+            if let Entry::Occupied(mut waiting) = self.waiting.entry(*slot) {
+                waiting.get_mut().retain(|timed| timed.queue_offset >= queue_offset);
+                if waiting.get().is_empty() {
+                    waiting.remove();
+                }
+            }
+        }
+    }
+}
+
+/// A slot without units.
+pub(super) fn empty(time: i64) -> TimerSlot {
+    TimerSlot { time, first: -1, last: -1, count: 0, magic: 0 }
+}
+
+/// The slot once a unit at `place` is its last.
+pub(super) fn led_to(slot: TimerSlot, place: i64, deletes: bool) -> TimerSlot {
+    TimerSlot {
+        first: if slot.first < 0 { place } else { slot.first },
+        last: place,
+        count: slot.count.saturating_add(if deletes { -1 } else { 1 }),
+        ..slot
+    }
+}
+
+fn unit(timed: &Timed, previous: i64) -> TimerUnit {
+    let slot_ms = timed.slot.saturating_mul(TIMER_PRECISION_MS);
+    // A record that came too late for its slot is in a later one.
+    let write_ms = timed.write_ms.min(slot_ms);
+    let (write_ms, delay_ms) = match i32::try_from(slot_ms.saturating_sub(write_ms)) {
+        Ok(delay_ms) => (write_ms, delay_ms),
+        Err(_) => (slot_ms, 0),
+    };
+    TimerUnit {
+        previous,
+        rolls: timed.rolls,
+        deletes: timed.cancels.is_some(),
+        write_ms,
+        delay_ms,
+        physical_offset: timed.offset as i64,
+        size: timed.size.cast_signed(),
+        topic_hash: timed.topic_hash,
+    }
+}

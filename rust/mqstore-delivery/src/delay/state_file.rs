@@ -1,0 +1,259 @@
+//! What the engine knows across a stop, beside RocketMQ's own files.
+//!
+//! Owns `mqstore/delays`, two slots that are written in turn, and writes `config/timercheck` and
+//! `config/delayOffset.json`. All of it speaks of what is durable: a slot is written after the syncs that it relies on.
+//! The other two files are a broker's: their checksums, as they were and as they are about to be, tell whether one was
+//! here since.
+//!
+//! ```text
+//! 0 and 4096: "MQSDELAY" | version 4 | number 8 | read slot 8 | scan from 8 | as of 8 | queue offset 8 | its record 8
+//!             | log begin 8 | log end 8 | wheel end 8 | pending 8 | checksums: timercheck known 4, intended 4, delayOffset known 4,
+//!             intended 4 | levels 4 | (level 4 | offset 8)... | CRC 4 over all before it
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mqstore_base::error::IoContext;
+use mqstore_base::error::StoreError;
+use mqstore_base::store_files::StoreFiles;
+use mqstore_format::delays::timer::TIMER_CHECK_BYTES;
+use mqstore_format::names::{DELAY_OFFSET_FILE, TIMERCHECK_FILE};
+use mqstore_format::{DelayLevels, Fields, crc32};
+use mqstore_io::{Access, VfsFile, switch};
+
+const MAGIC: &[u8; 8] = b"MQSDELAY";
+const VERSION: u32 = 1;
+const SLOT: usize = 4096;
+/// Levels that a slot has room for.
+pub(super) const MOST_LEVELS: usize = DelayLevels::MOST as usize;
+/// The longest `delayOffset.json` that is read.
+const JSON_LIMIT: u64 = 1 << 20;
+
+/// See the module's text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) number: u64,
+    /// Every slot before this time was delivered.
+    pub(super) read_slot: i64,
+    /// What was delivered of later slots lies behind this offset of the commit log.
+    pub(super) scan_from: u64,
+    /// What was delivered before this offset of the commit log is not counted as pending.
+    pub(super) as_of: u64,
+    /// The first offset of the timer queue that is in neither wheel nor timer log.
+    pub(super) queue_next: i64,
+    /// The log offset of the record before it; -1 is none.
+    pub(super) last_record: i64,
+    /// Where the timer log begins, at the latest.
+    pub(super) log_begin: u64,
+    /// Where the timer log ends.
+    pub(super) log_end: u64,
+    /// Up to where the wheel on the disk has its units.
+    pub(super) wheel_end: u64,
+    /// Messages that wait.
+    pub(super) pending: u64,
+    /// `timercheck`: as it was, and as it is about to be.
+    pub(super) check: [u32; 2],
+    /// `delayOffset.json`, likewise.
+    pub(super) offsets: [u32; 2],
+    /// The next offset of each delay level.
+    pub(super) levels: BTreeMap<i32, i64>,
+}
+
+impl State {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(SLOT);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_be_bytes());
+        bytes.extend_from_slice(&self.number.to_be_bytes());
+        bytes.extend_from_slice(&self.read_slot.to_be_bytes());
+        for place in [self.scan_from, self.as_of] {
+            bytes.extend_from_slice(&place.to_be_bytes());
+        }
+        for number in [self.queue_next, self.last_record] {
+            bytes.extend_from_slice(&number.to_be_bytes());
+        }
+        for place in [self.log_begin, self.log_end, self.wheel_end, self.pending] {
+            bytes.extend_from_slice(&place.to_be_bytes());
+        }
+        for sum in self.check.iter().chain(&self.offsets) {
+            bytes.extend_from_slice(&sum.to_be_bytes());
+        }
+        let count = self.levels.len().min(MOST_LEVELS);
+        bytes.extend_from_slice(&(count as u32).to_be_bytes());
+        for (level, offset) in self.levels.iter().take(count) {
+            bytes.extend_from_slice(&level.to_be_bytes());
+            bytes.extend_from_slice(&offset.to_be_bytes());
+        }
+        let crc = crc32(&bytes);
+        bytes.extend_from_slice(&crc.to_be_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Fields(bytes);
+        if reader.take::<8>()? != *MAGIC || reader.u32()? != VERSION {
+            return None;
+        }
+        let mut state = Self {
+            number: reader.u64()?,
+            read_slot: reader.i64()?,
+            scan_from: reader.u64()?,
+            as_of: reader.u64()?,
+            queue_next: reader.i64()?,
+            last_record: reader.i64()?,
+            log_begin: reader.u64()?,
+            log_end: reader.u64()?,
+            wheel_end: reader.u64()?,
+            pending: reader.u64()?,
+            check: [reader.u32()?, reader.u32()?],
+            offsets: [reader.u32()?, reader.u32()?],
+            levels: BTreeMap::new(),
+        };
+        let count = reader.u32()? as usize;
+        if count > MOST_LEVELS {
+            return None;
+        }
+        for _ in 0..count {
+            let level = reader.u32()?.cast_signed();
+            state.levels.insert(level, reader.i64()?);
+        }
+        let len = bytes.len() - reader.0.len();
+        (reader.u32()? == crc32(bytes.get(..len)?)).then_some(state)
+    }
+}
+
+/// The three files.
+#[derive(Debug)]
+pub(super) struct StateFiles {
+    files: StoreFiles,
+    file: Option<Arc<dyn VfsFile>>,
+    number: u64,
+}
+
+impl StateFiles {
+    fn path(files: &StoreFiles) -> PathBuf {
+        files.side().join("delays")
+    }
+
+    /// What the store at `files` knows.
+    pub(super) fn load(files: &StoreFiles) -> (Self, Option<State>) {
+        let bytes = files.vfs.read_file(&Self::path(files), 2 * SLOT as u64).unwrap_or_default();
+        let slots = [bytes.get(..SLOT.min(bytes.len())), bytes.get(SLOT..)];
+        let states = slots.into_iter().flatten().filter_map(State::decode);
+        let newest = states.max_by_key(|state| state.number);
+        let number = newest.as_ref().map_or(0, |state| state.number);
+        (Self { files: files.clone(), file: None, number }, newest)
+    }
+
+    /// Writes `state`; durable when this returns.
+    pub(super) fn store(&mut self, state: &mut State) -> Result<(), StoreError> {
+        let path = Self::path(&self.files);
+        self.number += 1;
+        state.number = self.number;
+        let mut bytes = state.encode();
+        let at = self.number % 2 * SLOT as u64;
+        let file = match &self.file {
+            Some(file) => file,
+            None => match self.files.vfs.open(&path, Access::ReadWrite) {
+                Ok(file) => self.file.insert(file),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    let staged = self.files.staging().join("delays");
+                    self.files.ensure_folder(&self.files.staging())?;
+                    let mut both = vec![0; 2 * SLOT];
+                    let place = both.get_mut(at as usize..).and_then(|slot| slot.get_mut(..bytes.len()));
+                    if let Some(place) = place {
+                        place.copy_from_slice(&bytes);
+                    }
+                    let written = self.files.vfs.write_atomic(&path, &staged, &both);
+                    return written.at(&path, "writing what is known of delays");
+                }
+                Err(error) => return Err(StoreError::io(&path, "opening what is known of delays", error)),
+            },
+        };
+        bytes.resize(SLOT, 0);
+        file.write_all_at(&bytes, at).at(&path, "writing what is known of delays")?;
+        switch::step("delay.sync_state", || file.sync_data()).at(&path, "syncing what is known of delays")
+    }
+
+    fn check_path(&self) -> PathBuf {
+        self.files.config().join(TIMERCHECK_FILE)
+    }
+
+    fn offsets_path(&self) -> PathBuf {
+        self.files.config().join(DELAY_OFFSET_FILE)
+    }
+
+    /// `timercheck`; empty where there is none.
+    pub(super) fn check(&self) -> Vec<u8> {
+        self.files.vfs.read_file(&self.check_path(), 1 << 16).unwrap_or_default()
+    }
+
+    /// `delayOffset.json`; empty where there is none.
+    pub(super) fn offsets(&self) -> Vec<u8> {
+        let path = self.offsets_path();
+        let read = |path: &std::path::Path| self.files.vfs.read_file(path, JSON_LIMIT).unwrap_or_default();
+        let bytes = read(&path);
+        if bytes.is_empty() { read(&path.with_extension("json.bak")) } else { bytes }
+    }
+
+    /// Replaces `timercheck`.
+    pub(super) fn write_check(&self, fields: &[u8]) -> Result<(), StoreError> {
+        let path = self.check_path();
+        let known = self.files.vfs.open(&path, Access::ReadWrite);
+        if let Ok(file) = known
+            && file.len().is_ok_and(|len| len >= fields.len() as u64)
+        {
+            file.write_all_at(fields, 0).at(&path, "writing the timer's checkpoint")?;
+            return switch::step("delay.sync_check", || file.sync_data())
+                .at(&path, "syncing the timer's checkpoint");
+        }
+        let mut bytes = fields.to_vec();
+        bytes.resize(TIMER_CHECK_BYTES, 0);
+        self.replace(&path, &bytes, "writing the timer's checkpoint")
+    }
+
+    /// Replaces `delayOffset.json`.
+    pub(super) fn write_offsets(&self, text: &[u8]) -> Result<(), StoreError> {
+        self.replace(&self.offsets_path(), text, "writing the offsets of delay levels")
+    }
+
+    fn replace(&self, path: &std::path::Path, bytes: &[u8], action: &'static str) -> Result<(), StoreError> {
+        self.files.ensure_folder(&self.files.config())?;
+        self.files.ensure_folder(&self.files.staging())?;
+        let staged = self.files.staging().join(path.file_name().unwrap_or_default());
+        self.files.vfs.write_atomic(path, &staged, bytes).at(path, action)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_comes_back_and_a_changed_byte_is_noticed() {
+        let state = State {
+            number: 7,
+            read_slot: 1_700_000_000,
+            scan_from: 4096,
+            queue_next: 3,
+            last_record: -1,
+            check: [1, 2],
+            levels: [(3, 12), (18, 1)].into(),
+            ..State::default()
+        };
+        let mut bytes = state.encode();
+        assert_eq!(State::decode(&bytes), Some(state.clone()));
+        bytes.resize(SLOT, 0);
+        assert_eq!(State::decode(&bytes), Some(state));
+        for at in 0..120 {
+            bytes[at] ^= 0x10;
+            assert_eq!(State::decode(&bytes), None, "byte {at}");
+            bytes[at] ^= 0x10;
+        }
+        for len in 0..100 {
+            assert_eq!(State::decode(&bytes[..len]), None);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Timer records: what an admission makes of a message, and what a delivery makes of the record.
+//!
+//! What is delivered keeps the properties that RocketMQ leaves on it (`REAL_TOPIC`, `REAL_QID`, all `TIMER_*`), so that the
+//! bytes are those that a broker would have written, but for one property more: `TIMER_ORIGIN_OFFSET`, the log offset
+//! of the record that it was made of. Source: `HookUtils#transformTimerMessage`, `#transformDelayLevelMessage`,
+//! `TimerMessageStore#convert`, `ScheduleMessageService#messageTimeUp`.
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{NewMessage, StoredRecord};
+use mqstore_engine::Origin;
+use mqstore_format::delays::pending::{TimerRecord, TimerTurn};
+use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC, slot_time_ms};
+use mqstore_format::properties::{
+    DELAY, PROPERTY_CRC, REAL_QID, REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS, TIMER_ORIGIN_OFFSET, TIMER_OUT_MS, TIMER_ROLL_TIMES, UNIQ_KEY,
+};
+use mqstore_format::{RecordView, SCHEDULE_TOPIC, java_hash, push_property};
+
+use crate::error::view;
+
+/// After how long what goes back because of its topic is tried again, in milliseconds: in a slot that is not in memory.
+const HOLD_MS: i64 = 5_000;
+/// The tag of what cancels, as RocketMQ's own has it (`RecallMessageProcessor#RECALL_MESSAGE_TAG`).
+const RECALL_TAG: &str = "_RECALL_TAG_";
+
+/// A record of the timer topic.
+#[derive(Clone, Debug)]
+pub(super) struct Timed {
+    /// Where it is in the commit log.
+    pub(super) offset: u64,
+    /// Its bytes.
+    pub(super) size: u32,
+    pub(super) queue_offset: i64,
+    /// Its slot of the wheel: a time in units of the precision.
+    pub(super) slot: i64,
+    /// When it is delivered, or put back.
+    pub(super) due_ms: i64,
+    pub(super) write_ms: i64,
+    /// Whether it is put back then.
+    pub(super) rolls: bool,
+    pub(super) topic_hash: i32,
+    /// What it cancels.
+    pub(super) cancels: Option<Target>,
+}
+
+/// What is to be cancelled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// The record at this log offset: an own one.
+    Record(u64),
+    /// Whatever is in the same slot and has this key, see [`has_delete_key`]: a broker's.
+    Key(Box<str>),
+}
+
+/// How a message with a time of its own waits; `None` for a record that is none.
+pub(super) fn timed(record: &StoredRecord) -> Option<Timed> {
+    let view = record.view().ok()?;
+    if view.topic != TIMER_TOPIC {
+        return None;
+    }
+    let found = TimerRecord::of(&view)?;
+    let due_ms = if found.rolls { found.slot_ms + TIMER_PRECISION_MS } else { found.due_ms };
+    let cancels = match found.turn {
+        TimerTurn::Cancel { record: Some(offset), .. } => Some(Target::Record(offset)),
+        TimerTurn::Cancel { key, .. } => Some(Target::Key(key.into())),
+        TimerTurn::Deliver | TimerTurn::PutBack => None,
+    };
+    Some(Timed {
+        offset: record.commit_log_offset,
+        size: view.size,
+        queue_offset: view.queue_offset,
+        slot: found.slot_ms.div_euclid(TIMER_PRECISION_MS),
+        due_ms,
+        write_ms: floor(view.store_timestamp),
+        rolls: found.rolls,
+        topic_hash: found.topic.map_or(0, java_hash),
+        cancels,
+    })
+}
+
+/// Whether a broker's deletion with `key` means this record: it names the unique key, with the topic before it up to
+/// RocketMQ 5.3 (`TimerMessageStore#buildDeleteKey`).
+pub(super) fn has_delete_key(view: &RecordView<'_>, key: &str) -> bool {
+    let [own, topic] = view.properties.get_many([UNIQ_KEY, REAL_TOPIC]);
+    let (own, topic) = (own.unwrap_or_default(), topic.unwrap_or_default());
+    key == own || key.strip_prefix(topic).and_then(|rest| rest.strip_prefix('+')) == Some(own)
+}
+
+/// Rounds down to the precision.
+pub(super) fn floor(ms: i64) -> i64 {
+    ms.div_euclid(TIMER_PRECISION_MS).saturating_mul(TIMER_PRECISION_MS)
+}
+
+/// The properties of a message that waits: until `due_ms`, or as its level says.
+pub(super) fn waiting_properties(
+    message: &NewMessage<'_>,
+    queue_id: i32,
+    due_ms: Result<i64, i32>,
+) -> Vec<u8> {
+    let mut text = Vec::with_capacity(message.properties.len() + message.topic.len() + 120);
+    text.extend_from_slice(message.properties);
+    match due_ms {
+        Ok(due_ms) => {
+            push_property(&mut text, TIMER_DELIVER_MS, due_ms.to_string());
+            push_property(&mut text, TIMER_OUT_MS, slot_time_ms(due_ms).to_string());
+        }
+        Err(level) => push_property(&mut text, DELAY, level.to_string()),
+    }
+    push_property(&mut text, REAL_TOPIC, message.topic);
+    push_property(&mut text, REAL_QID, queue_id.to_string());
+    text
+}
+
+/// The properties of the two records that cancel `view`: one for brokers from RocketMQ 5.4 on, one for older ones.
+pub(super) fn cancel_properties(view: &RecordView<'_>, offset: u64) -> Option<[Vec<u8>; 2]> {
+    let [key, out, deliver, topic, queue_id] =
+        view.properties.get_many([UNIQ_KEY, TIMER_OUT_MS, TIMER_DELIVER_MS, REAL_TOPIC, REAL_QID]);
+    let (key, out, topic) = (key?, out?, topic?);
+    Some([key.to_owned(), format!("{topic}+{key}")].map(|key| {
+        let mut text = Vec::with_capacity(320);
+        push_property(&mut text, TIMER_DEL_UNIQKEY, &key);
+        push_property(&mut text, TIMER_OUT_MS, out);
+        push_property(&mut text, TIMER_DELIVER_MS, deliver.unwrap_or(out));
+        push_property(&mut text, REAL_TOPIC, topic);
+        push_property(&mut text, REAL_QID, queue_id.unwrap_or("0"));
+        push_property(&mut text, mqstore_format::properties::TAGS, RECALL_TAG);
+        push_property(&mut text, TIMER_ORIGIN_OFFSET, offset.to_string());
+        text
+    }))
+}
+
+/// Why a record is appended anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Its time has come.
+    Due,
+    /// It goes back into the wheel.
+    Roll,
+    /// It goes back into the wheel, because its topic takes nothing; it is due in a moment.
+    Hold,
+    /// The time of its level has passed.
+    Level,
+}
+
+/// A record on its way out: what [`NewMessage`] borrows.
+pub(super) struct Parcel<'a> {
+    view: RecordView<'a>,
+    topic: &'a str,
+    queue_id: i32,
+    properties: Vec<u8>,
+}
+
+impl<'a> Parcel<'a> {
+    /// What becomes of `record`; `None` where it says not where it belongs.
+    pub(super) fn of(record: &'a StoredRecord, turn: Turn, write_ms: i64, now_ms: i64) -> Option<Self> {
+        let view = record.view().ok()?;
+        let wanted = if turn == Turn::Level { SCHEDULE_TOPIC } else { TIMER_TOPIC };
+        if view.topic != wanted {
+            return None;
+        }
+        let [topic, queue_id, rolls] = view.properties.get_many([REAL_TOPIC, REAL_QID, TIMER_ROLL_TIMES]);
+        let (topic, queue_id) = match turn {
+            Turn::Roll | Turn::Hold => (TIMER_TOPIC, 0),
+            Turn::Due | Turn::Level => (topic?, queue_id?.parse().ok()?),
+        };
+        let goes_back = matches!(turn, Turn::Roll | Turn::Hold);
+        let mut properties = Vec::with_capacity(view.properties.raw().len() + 120);
+        for (name, value) in view.properties.iter_raw() {
+            let is = |other: &str| name == other.as_bytes();
+            let made_anew = is(PROPERTY_CRC)
+                || is(TIMER_ORIGIN_OFFSET)
+                || turn != Turn::Level && (is(TIMER_ENQUEUE_MS) || is(TIMER_DEQUEUE_MS))
+                || goes_back && is(TIMER_ROLL_TIMES)
+                || turn == Turn::Hold && (is(TIMER_OUT_MS) || is(TIMER_DELIVER_MS));
+            if !made_anew {
+                push_property(&mut properties, name, value);
+            }
+        }
+        if turn != Turn::Level {
+            push_property(&mut properties, TIMER_ENQUEUE_MS, write_ms.to_string());
+            push_property(&mut properties, TIMER_DEQUEUE_MS, now_ms.to_string());
+        }
+        if turn == Turn::Hold {
+            let due_ms = now_ms.saturating_add(HOLD_MS);
+            push_property(&mut properties, TIMER_DELIVER_MS, due_ms.to_string());
+            push_property(&mut properties, TIMER_OUT_MS, slot_time_ms(due_ms).to_string());
+        }
+        if goes_back {
+            let times: i32 = rolls.and_then(|times| times.parse().ok()).unwrap_or(0);
+            push_property(&mut properties, TIMER_ROLL_TIMES, times.saturating_add(1).to_string());
+        }
+        push_property(&mut properties, TIMER_ORIGIN_OFFSET, record.commit_log_offset.to_string());
+        Some(Self { view, topic, queue_id, properties })
+    }
+
+    pub(super) fn message(&self) -> NewMessage<'_> {
+        NewMessage {
+            topic: self.topic,
+            body: self.view.body,
+            properties: &self.properties,
+            // As it is, or none.
+            unique_key: Some(self.view.unique_key().unwrap_or_default()),
+            queue_id: Some(self.queue_id),
+            flag: self.view.flag,
+            born_timestamp_ms: Some(self.view.born_timestamp),
+            durable: false,
+        }
+    }
+
+    pub(super) fn origin(&self) -> Origin {
+        Origin {
+            sys_flag: self.view.sys_flag,
+            born_host: self.view.born_host,
+            reconsume_times: self.view.reconsume_times,
+        }
+    }
+}
+
+/// A message that waits, as it was before: to be appended anew.
+pub(super) struct Again<'a> {
+    view: RecordView<'a>,
+    topic: &'a str,
+    queue_id: i32,
+    properties: Vec<u8>,
+}
+
+impl<'a> Again<'a> {
+    /// The message that `record` makes wait.
+    pub(super) fn of(record: &'a StoredRecord) -> Result<Self, StoreError> {
+        let view = view(record)?;
+        let [topic, queue_id] = view.properties.get_many([REAL_TOPIC, REAL_QID]);
+        let (Some(topic), Some(queue_id)) = (topic, queue_id.and_then(|id| id.parse().ok())) else {
+            let reason = "the record does not say which topic it is for".to_owned();
+            return Err(StoreError::InvalidMessage { reason });
+        };
+        let mut properties = Vec::with_capacity(view.properties.raw().len());
+        for (name, value) in view.properties.iter_raw() {
+            let made_anew = name.starts_with(b"TIMER_")
+                || [PROPERTY_CRC, REAL_TOPIC, REAL_QID].iter().any(|other| name == other.as_bytes());
+            if !made_anew {
+                push_property(&mut properties, name, value);
+            }
+        }
+        Ok(Self { view, topic, queue_id, properties })
+    }
+
+    pub(super) fn message(&self) -> NewMessage<'_> {
+        NewMessage {
+            topic: self.topic,
+            body: self.view.body,
+            properties: &self.properties,
+            unique_key: self.view.unique_key(),
+            queue_id: Some(self.queue_id),
+            flag: self.view.flag,
+            born_timestamp_ms: Some(self.view.born_timestamp),
+            durable: false,
+        }
+    }
+}
+
+/// Where a record comes from that a delivery made, or a roll: the log offset of its origin, which `record` was before.
+/// What cancels names another one too, and is none.
+pub(super) fn origin_of(view: &RecordView<'_>) -> Option<u64> {
+    let [origin, cancels] = view.properties.get_many([TIMER_ORIGIN_OFFSET, TIMER_DEL_UNIQKEY]);
+    let origin = origin?.parse().ok()?;
+    (cancels.is_none() && i64::try_from(origin).is_ok_and(|origin| origin < view.physical_offset))
+        .then_some(origin)
+}
+
+/// Whether `copy` was made of `origin`, and of which kind.
+pub(super) fn is_copy_of(copy: &RecordView<'_>, origin: &RecordView<'_>) -> bool {
+    let [topic, queue_id] = origin.properties.get_many([REAL_TOPIC, REAL_QID]);
+    let queue_id = queue_id.and_then(|queue_id| queue_id.parse().ok());
+    let delivered = topic == Some(copy.topic) && queue_id == Some(copy.queue_id);
+    let rolled = copy.topic == TIMER_TOPIC && origin.topic == TIMER_TOPIC;
+    matches!(origin.topic, TIMER_TOPIC | SCHEDULE_TOPIC)
+        && (delivered || rolled)
+        && copy.unique_key() == origin.unique_key()
+}
+
+/// Whether an append failed because of the message, and not because of the store.
+pub(super) fn is_the_messages_fault(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::InvalidMessage { .. }
+            | StoreError::TooLarge { .. }
+            | StoreError::TopicNotFound { .. }
+            | StoreError::Refused { .. }
+    )
+}

@@ -1,0 +1,217 @@
+//! One queue as a consumer has it: where it reads, what it handed out, and its wait for more.
+
+use std::sync::Arc;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
+use mqstore_engine::Waiter;
+use mqstore_engine::{QueueCursor, Store};
+use mqstore_io::sync::{AtomicBool, Ordering};
+use mqstore_meta::{MetaLog, QueueKey};
+
+use super::assignment::Queue;
+use super::options::Filter;
+use crate::nonblocking::{NEAR_BYTES, Reach};
+use crate::wake_signal::Signal;
+
+/// Offsets that one read of a filtered queue goes through at most: a filter that lets nothing pass must not keep a call
+/// from looking at the clock.
+const FILTERED_AT_ONCE: i64 = 1 << 16;
+
+/// See the module's text.
+pub(super) struct Slot {
+    pub(super) queue: Queue,
+    pub(super) key: QueueKey,
+    /// Which ownership of the queue this is.
+    pub(super) generation: u64,
+    /// Where this consumer began.
+    pub(super) begun: i64,
+    /// All below was read, and handed out, filtered out, or is buffered.
+    pub(super) scanned: i64,
+    /// All below was handed out or filtered out: what a commit stores.
+    pub(super) returned: i64,
+    /// One past the last message that was handed out; behind it there are those that were filtered out.
+    handed_out: i64,
+    /// Messages of it in the consumer's buffer.
+    pub(super) buffered: usize,
+    /// Whether the position was moved on purpose, so that the next commit may go back.
+    pub(super) sought: bool,
+    /// Whether the last read failed, which was noted.
+    pub(super) failing: bool,
+    cursor: Option<QueueCursor>,
+    wait: Option<Wait>,
+}
+
+/// A wait for more; over once `came` is set.
+struct Wait {
+    waiter: Waiter,
+    came: Arc<AtomicBool>,
+}
+
+impl Wait {
+    fn is_over(&self) -> bool {
+        self.came.load(Ordering::Acquire) || self.waiter.has_come()
+    }
+}
+
+/// What the end of a read was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    /// There is no more by now.
+    AtEnd,
+    /// There may be more.
+    GoesOn,
+}
+
+impl Slot {
+    pub(super) fn new(queue: Queue, key: QueueKey, generation: u64, position: i64) -> Self {
+        Self {
+            queue,
+            key,
+            generation,
+            begun: position,
+            scanned: position,
+            returned: position,
+            handed_out: position,
+            buffered: 0,
+            sought: false,
+            failing: false,
+            cursor: None,
+            wait: None,
+        }
+    }
+
+    /// Goes on at `offset`; what was read ahead is forgotten.
+    pub(super) fn move_to(&mut self, offset: i64) {
+        self.scanned = offset;
+        self.returned = offset;
+        // What lies behind is given up.
+        self.handed_out = self.handed_out.min(offset);
+        self.buffered = 0;
+        self.cursor = None;
+        self.wait = None;
+    }
+
+    /// All below `returned` was handed out, `last` as the last of it, or filtered out.
+    pub(super) fn hand_out(&mut self, last: Option<&StoredRecord>, returned: i64) {
+        self.returned = returned;
+        if let Some(last) = last {
+            self.handed_out = last.queue_offset + 1;
+        }
+    }
+
+    /// Whether a commit of `offset` is of all that was handed out.
+    pub(super) fn is_settled_by(&self, offset: i64) -> bool {
+        offset >= self.handed_out
+    }
+
+    /// Reads up to `max` further messages; stops early at the end, and in a filtered queue after a stretch of it.
+    pub(super) fn read(
+        &mut self,
+        store: &Store,
+        filter: Option<&Filter>,
+        max: usize,
+        into: &mut Vec<StoredRecord>,
+    ) -> Result<Read, StoreError> {
+        if let Some(wait) = &self.wait {
+            if !wait.is_over() {
+                return Ok(Read::AtEnd);
+            }
+            self.wait = None;
+        }
+        let wanted = into.len() + max;
+        loop {
+            let fresh = self.cursor.is_none();
+            let cursor = cursor(&mut self.cursor, store, &self.queue, self.scanned, filter)?;
+            match cursor.next_batch(wanted - into.len()) {
+                Ok(batch) => into.extend(batch),
+                Err(error) => {
+                    self.cursor = None;
+                    return Err(error);
+                }
+            }
+            let reached = cursor.position();
+            let moved = reached > self.scanned;
+            self.scanned = reached.max(self.scanned);
+            if into.len() >= wanted {
+                // Nobody knows when the next poll comes.
+                cursor.rest();
+                return Ok(Read::GoesOn);
+            }
+            // The cursor is at its end: that of the queue when it was opened, or of a stretch.
+            self.cursor = None;
+            if fresh {
+                return Ok(if moved && filter.is_some() { Read::GoesOn } else { Read::AtEnd });
+            }
+        }
+    }
+
+    /// Whether to read on takes no time: nothing came, or, where the queues are built, it was written just now.
+    pub(super) fn is_at_hand(
+        &mut self,
+        store: &Store,
+        filter: Option<&Filter>,
+        reach: Reach,
+    ) -> Result<bool, StoreError> {
+        if self.is_armed() {
+            return Ok(true);
+        }
+        if !reach.reaches_end() {
+            return Ok(false);
+        }
+        let cursor = cursor(&mut self.cursor, store, &self.queue, self.scanned, filter);
+        match cursor.and_then(|cursor| cursor.is_near_end(NEAR_BYTES)) {
+            // What is to be done then is for a thread.
+            Err(StoreError::OffsetOutOfRange { .. }) => Ok(false),
+            near => near,
+        }
+    }
+
+    /// Whether it waits to be told of more.
+    pub(super) fn is_armed(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| !wait.is_over())
+    }
+
+    /// Has `signal` rung when there is more; whether it is there already.
+    pub(super) fn arm(&mut self, store: &Store, signal: &Arc<Signal>) -> Result<bool, StoreError> {
+        if let Some(wait) = &self.wait {
+            return Ok(wait.is_over());
+        }
+        let came = Arc::new(AtomicBool::new(false));
+        let call = {
+            let (came, signal) = (Arc::clone(&came), Arc::clone(signal));
+            move || {
+                came.store(true, Ordering::Release);
+                signal.ring();
+            }
+        };
+        let waiter = store.wait_with(&self.queue.topic, self.queue.queue_id, self.scanned, call)?;
+        if waiter.is_over() {
+            return Ok(true);
+        }
+        self.wait = Some(Wait { waiter, came });
+        Ok(false)
+    }
+
+    /// The offset that the group has stored.
+    pub(super) fn committed(&self, meta: &MetaLog) -> Option<i64> {
+        meta.offset(self.key)
+    }
+}
+
+/// The cursor, opened at `from` where there is none.
+fn cursor<'a>(
+    cursor: &'a mut Option<QueueCursor>,
+    store: &Store,
+    queue: &Queue,
+    from: i64,
+    filter: Option<&Filter>,
+) -> Result<&'a mut QueueCursor, StoreError> {
+    Ok(match cursor {
+        Some(cursor) => cursor,
+        none => {
+            let end = filter.map(|_| from.saturating_add(FILTERED_AT_ONCE));
+            none.insert(store.read(&queue.topic, queue.queue_id, Some(from), end, filter)?)
+        }
+    })
+}

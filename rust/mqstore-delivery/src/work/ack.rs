@@ -1,0 +1,158 @@
+//! What becomes of a message that somebody got: finished, given back, or kept longer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_meta::{Place as LogPlace, Progress, ProgressRecord};
+
+use super::get::millis;
+use super::inner::Core;
+use super::leased_message::Lease;
+use super::options::{LONGEST, check_invisible};
+use crate::broker::invalid;
+use crate::error::BrokerError;
+
+/// How a lease stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It is the caller's, ended or not.
+    Own,
+    /// The message is finished.
+    Finished,
+    /// It was given back, somebody else has it, or it is a dead letter.
+    Lost,
+}
+
+fn standing(progress: &Progress, lease: &Lease) -> Standing {
+    match progress.lease(lease.offset) {
+        Some(now) if now.token == lease.token => Standing::Own,
+        None if progress.is_finished(lease.offset) => Standing::Finished,
+        _ => Standing::Lost,
+    }
+}
+
+impl Lease {
+    fn lost(&self) -> BrokerError {
+        BrokerError::LeaseLost {
+            topic: self.place.topic.to_string(),
+            queue_id: self.place.queue_id,
+            queue_offset: self.offset,
+            attempt: self.attempt,
+        }
+    }
+
+    /// Whether the message is still the caller's; not once it is finished.
+    pub fn is_held(&self) -> bool {
+        standing(&self.place.progress.lock(), self) == Standing::Own
+    }
+
+    /// Finishes the message: it is not delivered again. On the disk within the store's interval for metadata, or, with
+    /// `durable`, when this returns. To finish one again changes nothing.
+    ///
+    /// # Errors
+    /// [`BrokerError::LeaseLost`] when somebody else got it meanwhile, or it was given back.
+    pub fn ack(&self, durable: bool) -> Result<(), BrokerError> {
+        self.core.ack(self, durable)
+    }
+
+    /// Gives the message back, to be delivered again after `delay`, or after what the back-off says. One that was
+    /// delivered as often as it may be goes to the dead letters.
+    ///
+    /// # Errors
+    /// [`BrokerError::LeaseLost`]; whatever keeps a dead letter from being moved, which is tried again later.
+    pub fn nack(&self, delay: Option<Duration>) -> Result<(), BrokerError> {
+        self.core.nack(self, delay)
+    }
+
+    /// Whether the message was delivered as often as it may be: given back, it is moved to the dead letters, which takes syncs.
+    pub fn is_last(&self) -> bool {
+        self.core.options.max_attempts.is_some_and(|most| self.attempt >= most)
+    }
+
+    /// Keeps the message for `time` from now.
+    ///
+    /// # Errors
+    /// [`BrokerError::LeaseLost`]; `InvalidOption` for a time that no message can be out of sight.
+    pub fn extend(&self, time: Duration) -> Result<(), BrokerError> {
+        self.core.extend(self, time)
+    }
+
+    /// Logs `record` if the lease is still the caller's; how it stood.
+    fn change(&self, record: ProgressRecord) -> Result<(Standing, LogPlace), BrokerError> {
+        let changed = self.core.meta().change_progress(&self.place.progress, |progress, records| {
+            let standing = standing(progress, self);
+            if standing == Standing::Own {
+                records.push(record);
+            }
+            standing
+        })?;
+        Ok(changed)
+    }
+}
+
+impl Core {
+    /// See [`Lease::ack`].
+    fn ack(&self, lease: &Lease, durable: bool) -> Result<(), BrokerError> {
+        let finished = ProgressRecord::Finished { from: lease.offset, to: lease.offset.saturating_add(1) };
+        let (standing, place) = lease.change(finished)?;
+        if standing == Standing::Lost {
+            return Err(lease.lost());
+        }
+        self.done.ring();
+        if durable {
+            self.meta().sync(place)?;
+        }
+        Ok(())
+    }
+
+    /// See [`Lease::nack`].
+    fn nack(&self, lease: &Lease, delay: Option<Duration>) -> Result<(), BrokerError> {
+        if lease.is_last() {
+            let dlq_offset = self.dead_letters_end()?;
+            let intent = ProgressRecord::DeadLetter { offset: lease.offset, dlq_offset };
+            let (standing, _) = lease.change(intent)?;
+            return match standing {
+                Standing::Own => self.bury(&vec![(Arc::clone(&lease.place), lease.offset)], false),
+                _ => Err(lease.lost()),
+            };
+        }
+        let delay = match delay {
+            Some(delay) if delay > LONGEST => {
+                return Err(invalid("delay", format!("is at most {} s", LONGEST.as_secs())).into());
+            }
+            Some(delay) => delay,
+            None => {
+                let tables = self.store().delay_tables();
+                self.options.backoff.delay(lease.attempt, tables.latest()).min(LONGEST)
+            }
+        };
+        let visible_ms = self.store().clock().now_ms().saturating_add(millis(delay));
+        let returned = ProgressRecord::Returned { offset: lease.offset, visible_ms, attempt: lease.attempt };
+        let (standing, _) = lease.change(returned)?;
+        if standing != Standing::Own {
+            return Err(lease.lost());
+        }
+        // Who sleeps until something is due has to reckon anew.
+        self.ready.ring_one();
+        // Behind a shutdown at once nobody waits for what is not somebody's.
+        self.done.ring();
+        Ok(())
+    }
+
+    /// See [`Lease::extend`].
+    fn extend(&self, lease: &Lease, time: Duration) -> Result<(), BrokerError> {
+        check_invisible(time)?;
+        let until_ms = self.store().clock().now_ms().saturating_add(millis(time));
+        let extended = ProgressRecord::Extended { offset: lease.offset, until_ms };
+        let (standing, _) = lease.change(extended)?;
+        if standing != Standing::Own {
+            return Err(lease.lost());
+        }
+        lease.set_until(until_ms);
+        // It may end earlier than who sleeps reckons with.
+        if self.ready.has_listeners() {
+            self.ready.ring_one();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,247 @@
+//! Getting messages out: now, or as soon as there are some.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_base::error::StoreError;
+use mqstore_meta::ProgressRecord;
+
+use super::inner::{Core, State};
+use super::leased_message::{Lease, LeasedMessage, Place};
+use super::queue_leases::{Picked, Source, Spent, Wish};
+use crate::error::BrokerError;
+use crate::nonblocking::{Reach, Rest};
+use crate::queue_failures::settle;
+
+/// What one look brought.
+struct Look {
+    messages: Vec<LeasedMessage>,
+    /// Whether another look may find what this one had no time for.
+    goes_on: bool,
+}
+
+impl Core {
+    /// Up to `count` messages; none after `wait`, or before.
+    pub(super) fn get_once(
+        self: &Arc<Self>,
+        count: usize,
+        invisible: Duration,
+        wait: Duration,
+        generation: u64,
+    ) -> Result<Vec<LeasedMessage>, BrokerError> {
+        let seen = self.ready.rings();
+        let look = self.look(count, invisible, generation)?;
+        if !look.messages.is_empty() || look.goes_on || wait.is_zero() {
+            return Ok(look.messages);
+        }
+        let Some(sleep) = self.arm(wait)? else {
+            return Ok(self.look(count, invisible, generation)?.messages);
+        };
+        self.ready.wait(seen, sleep);
+        Ok(self.look(count, invisible, generation)?.messages)
+    }
+
+    fn look(
+        self: &Arc<Self>,
+        count: usize,
+        invisible: Duration,
+        generation: u64,
+    ) -> Result<Look, BrokerError> {
+        self.store().catch_up()?;
+        let (mut picked, mut spent) = (Vec::with_capacity(count.min(64)), Spent::new());
+        let (rest, again) = {
+            let mut state = self.state.lock();
+            if self.is_shut_at_once(generation) {
+                return Err(self.shut_down_error());
+            }
+            self.look_for_queues(&mut state)?;
+            let wish = self.wish(count, invisible, Reach::Anywhere);
+            let rest = Self::pick(&mut state, &wish, &mut picked, &mut spent);
+            let again = self.to_bury_again(&mut state);
+            self.pass_on(&state, &picked, count, matches!(rest, Ok(Rest::GoesOn)));
+            (rest, again)
+        };
+        // The messages that were picked are the caller's, whatever becomes of others; and so do those die whose end is
+        // written down, whatever becomes of the look.
+        self.bury_or_keep(spent, again);
+        let goes_on = rest? == Rest::GoesOn;
+        if !picked.is_empty() {
+            self.room.ring();
+        }
+        let messages = self.with_records(picked)?;
+        if messages.is_empty() && !goes_on && self.is_shut(generation) && self.is_empty_for_good()? {
+            return Err(self.shut_down_error());
+        }
+        Ok(Look { messages, goes_on })
+    }
+
+    /// Has another one look who waits, where there may be something for it.
+    pub(super) fn pass_on(&self, state: &State, picked: &[Picked], count: usize, goes_on: bool) {
+        if picked.is_empty() || !self.ready.is_waited_for() {
+            return;
+        }
+        let more = || state.sources.iter().any(Source::has_ahead);
+        // A loop is to know when the new leases end.
+        if picked.len() == count || goes_on || self.ready.has_listeners() || more() {
+            self.ready.ring_one();
+        }
+    }
+
+    /// Leases up to `wish.count` messages, from one queue after the other; what is left, or that nothing was taken
+    /// because something is not at hand. A queue that fails does not keep the others from being looked at, see `settle`.
+    pub(super) fn pick(
+        state: &mut State,
+        wish: &Wish<'_>,
+        picked: &mut Vec<Picked>,
+        spent: &mut Spent,
+    ) -> Result<Rest, BrokerError> {
+        let (count, sources) = (wish.count, state.sources.len());
+        let mut rest = Rest::Nothing;
+        let (mut failures, mut unprepared) = (Vec::new(), false);
+        // A fair share of each first, then what is left.
+        for share in [count.div_ceil(sources.max(1)), count] {
+            for step in 0..sources {
+                let left = count - picked.len();
+                if left == 0 {
+                    break;
+                }
+                let at = (state.turn + step) % sources;
+                let wish = Wish { count: share.min(left), ..*wish };
+                if let Some(source) = state.sources.get_mut(at) {
+                    match source.take(&wish, picked, spent) {
+                        // A thread has tried to read it already.
+                        Ok(Rest::NotAtHand) if picked.is_empty() && source.failing => unprepared = true,
+                        Ok(Rest::NotAtHand) if picked.is_empty() => return Ok(Rest::NotAtHand),
+                        Ok(Rest::Nothing) => source.failing = false,
+                        // What was leased is the caller's; the next look meets what is left.
+                        Ok(_) => rest = Rest::GoesOn,
+                        Err(error) => failures.push((at, error)),
+                    }
+                }
+            }
+            if picked.is_empty() {
+                break;
+            }
+        }
+        if !failures.is_empty() {
+            rest = Rest::GoesOn;
+        }
+        settle(&mut state.sources, failures, !picked.is_empty(), |source, error| {
+            source.note_failure(wish.core, error);
+        })?;
+        if unprepared && picked.is_empty() {
+            return Ok(Rest::NotAtHand);
+        }
+        state.turn = (state.turn + 1).checked_rem(sources).unwrap_or(0);
+        Ok(rest)
+    }
+
+    pub(super) fn wish(&self, count: usize, invisible: Duration, reach: Reach) -> Wish<'_> {
+        let now_ms = self.store().clock().now_ms();
+        Wish {
+            count,
+            now_ms,
+            until_ms: now_ms.saturating_add(millis(invisible)),
+            max_attempts: self.options.max_attempts,
+            core: self,
+            reach,
+        }
+    }
+
+    /// Turns messages that were delivered as often as they may be, and have ended, into dead letters: for who waits
+    /// until all is done while nobody gets anything.
+    pub(super) fn sweep(&self) -> Result<(), BrokerError> {
+        let mut spent = Spent::new();
+        let (swept, again) = {
+            let mut state = self.state.lock();
+            let wish = self.wish(0, Duration::ZERO, Reach::Anywhere);
+            let mut swept = Ok(());
+            for source in &mut state.sources {
+                swept = swept.and(source.take_due(&wish, 0, &mut Vec::new(), &mut spent).map(drop));
+            }
+            (swept, self.to_bury_again(&mut state))
+        };
+        self.bury_or_keep(spent, again);
+        swept
+    }
+
+    /// Has `ready` ring when a message comes; how long to sleep at most, until the next one is due. `None` when there
+    /// is something already.
+    fn arm(self: &Arc<Self>, wait: Duration) -> Result<Option<Duration>, BrokerError> {
+        let now_ms = self.store().clock().now_ms();
+        let mut sleep = wait;
+        let mut state = self.state.lock();
+        for source in &mut state.sources {
+            if source.arm(self)? {
+                return Ok(None);
+            }
+            if let Some(event_ms) = source.place.progress.lock().next_event_ms() {
+                let left = event_ms.saturating_sub(now_ms).max(0).unsigned_abs();
+                if left == 0 {
+                    return Ok(None);
+                }
+                sleep = sleep.min(Duration::from_millis(left));
+            }
+        }
+        Ok(Some(sleep))
+    }
+
+    /// Adds the messages to those leases that have none at hand. A message that is gone is finished.
+    pub(super) fn with_records(
+        self: &Arc<Self>,
+        picked: Vec<Picked>,
+    ) -> Result<Vec<LeasedMessage>, BrokerError> {
+        let mut messages = Vec::with_capacity(picked.len());
+        for Picked { place, held, record } in picked {
+            let record = match record {
+                Some(record) => Some(record),
+                None => self.message(&place, held.offset)?,
+            };
+            match record {
+                Some(record) => {
+                    let lease = Lease::new(self, &place, held);
+                    messages.push(LeasedMessage { record, lease });
+                }
+                None => self.finish_lost(&place, held.offset)?,
+            }
+        }
+        Ok(messages)
+    }
+
+    /// The message at an offset; `None` when the log does not have it any more.
+    pub(super) fn message(
+        &self,
+        place: &Place,
+        offset: i64,
+    ) -> Result<Option<mqstore_base::message::StoredRecord>, BrokerError> {
+        match self.store().message_at(&place.topic, place.queue_id, offset) {
+            Err(StoreError::OffsetOutOfRange { .. }) => Ok(None),
+            found => Ok(found?),
+        }
+    }
+
+    /// Finishes what the log does not have any more.
+    pub(super) fn finish_lost(&self, place: &Place, offset: i64) -> Result<(), BrokerError> {
+        let record = ProgressRecord::Finished { from: offset, to: offset.saturating_add(1) };
+        self.meta().append_progress(&place.progress, &[record])?;
+        self.note(format!(
+            "{}: message {offset} of queue {}/{} was deleted before it was finished",
+            self.name(),
+            place.topic,
+            place.queue_id
+        ));
+        self.done.ring();
+        Ok(())
+    }
+
+    /// Whether nothing is left that could be got: nothing new, and nothing that waits or may come back.
+    pub(super) fn is_empty_for_good(&self) -> Result<bool, BrokerError> {
+        let state = self.state.lock();
+        Ok(self.size(&state)? == 0)
+    }
+}
+
+/// Milliseconds, a part of one counted as one: nothing is due too early.
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,259 @@
+//! What the handles of one work queue share, and how it is opened.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_base::error::StoreError;
+use mqstore_engine::Store;
+use mqstore_format::topic::{DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX};
+use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
+use mqstore_meta::{MetaLog, ProgressRecord};
+
+use super::leased_message::Place;
+use super::options::WorkQueueOptions;
+use super::queue::WorkQueueCounts;
+use super::queue_leases::{Source, Spent};
+use crate::broker::Broker;
+use crate::error::BrokerError;
+use crate::wake_signal::{LOOK, Signal};
+
+/// See the module's text.
+pub(crate) struct Core {
+    broker: Broker,
+    topic: Arc<str>,
+    group: Arc<str>,
+    name: String,
+    dead_letter_topic: String,
+    pub(super) options: WorkQueueOptions,
+    pub(super) state: Mutex<State>,
+    /// Rings when there may be something to get.
+    pub(super) ready: Arc<Signal>,
+    /// Rings when something was taken out.
+    pub(super) room: Arc<Signal>,
+    /// Rings when something was finished.
+    pub(super) done: Arc<Signal>,
+    /// Handles are of the generation in which they were made; those up to this one are shut down.
+    pub(super) shut: AtomicU64,
+    /// Those up to this one get nothing more either.
+    pub(super) shut_at_once: AtomicU64,
+    /// Puts that are on their way. Grows with the state locked only.
+    pub(super) reserved: AtomicU64,
+    notes: Mutex<Vec<String>>,
+}
+
+/// What changes when messages are taken out.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) sources: Vec<Source>,
+    /// The source that the next look begins with.
+    pub(super) turn: usize,
+    /// When the topic was looked at for new queues; monotonic.
+    looked: Option<Duration>,
+    /// Dead letters whose copy could not be made yet.
+    pub(super) unburied: Spent,
+    /// When that was tried; monotonic.
+    pub(super) tried: Duration,
+    /// The generation of handles that are made now; they begin with 1.
+    generation: u64,
+}
+
+impl Core {
+    /// The queue of `topic` for `group`, which goes on where it was.
+    pub(crate) fn open(
+        broker: &Broker,
+        topic: &str,
+        group: &str,
+        options: WorkQueueOptions,
+    ) -> Result<Arc<Self>, BrokerError> {
+        let core = Arc::new(Self {
+            broker: broker.clone(),
+            topic: topic.into(),
+            group: group.into(),
+            name: format!("work queue {topic} of group {group}"),
+            dead_letter_topic: format!("{DLQ_TOPIC_PREFIX}{group}"),
+            options,
+            state: Mutex::new(State { generation: 1, ..State::default() }),
+            ready: Arc::default(),
+            room: Arc::default(),
+            done: Arc::default(),
+            shut: 0.into(),
+            shut_at_once: 0.into(),
+            reserved: 0.into(),
+            notes: Mutex::default(),
+        });
+        let topics = core.topics();
+        for note in broker.before_consuming(group, &topics.each_ref().map(|topic| &**topic))? {
+            core.note(note);
+        }
+        core.look_for_queues(&mut core.state.lock())?;
+        core.finish_intents();
+        Ok(core)
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        self.broker.store()
+    }
+
+    pub(super) fn meta(&self) -> &Arc<MetaLog> {
+        self.broker.meta()
+    }
+
+    /// Which option differs from those it was opened with.
+    pub(crate) fn difference(&self, options: &WorkQueueOptions) -> Option<&'static str> {
+        self.options.difference(options)
+    }
+
+    /// The topic.
+    pub(super) fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The group.
+    pub(super) fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// What errors call it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where messages go that nobody could handle.
+    pub(super) fn dead_letter_topic(&self) -> &str {
+        &self.dead_letter_topic
+    }
+
+    /// What a person should know, each once.
+    pub(super) fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut self.notes.lock())
+    }
+
+    pub(super) fn note(&self, note: String) {
+        let mut notes = self.notes.lock();
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+
+    /// The generation of a handle that is made now.
+    pub(super) fn generation(&self) -> u64 {
+        self.state.lock().generation
+    }
+
+    /// Shuts the handles down that were made up to now.
+    pub(super) fn shut_down(&self, at_once: bool) {
+        {
+            let mut state = self.state.lock();
+            self.shut.fetch_max(state.generation, Ordering::AcqRel);
+            if at_once {
+                self.shut_at_once.fetch_max(state.generation, Ordering::AcqRel);
+            }
+            state.generation += 1;
+        }
+        for signal in [&self.ready, &self.room, &self.done] {
+            signal.ring();
+        }
+    }
+
+    pub(super) fn is_shut(&self, generation: u64) -> bool {
+        generation <= self.shut.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_shut_at_once(&self, generation: u64) -> bool {
+        generation <= self.shut_at_once.load(Ordering::Acquire)
+    }
+
+    pub(super) fn shut_down_error(&self) -> BrokerError {
+        BrokerError::ShutDown { queue: self.name.clone() }
+    }
+
+    /// Takes up queues that came, now and then.
+    pub(super) fn look_for_queues(&self, state: &mut State) -> Result<(), BrokerError> {
+        let now = self.store().clock().monotonic();
+        if state.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK) {
+            return Ok(());
+        }
+        state.looked = Some(now);
+        let known: BTreeSet<(Arc<str>, i32)> = state
+            .sources
+            .iter()
+            .map(|source| (Arc::clone(&source.place.topic), source.place.queue_id))
+            .collect();
+        for topic in self.topics() {
+            for queue_id in self.store().queue_ids(&topic)? {
+                if !known.contains(&(Arc::clone(&topic), queue_id)) {
+                    let place = self.place(&topic, queue_id)?;
+                    state.sources.push(Source::new(place));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Its own topic, and those in which RocketMQ keeps what this group popped of it and did not acknowledge in time.
+    /// Source: `KeyBuilder#buildPopRetryTopicV1`, `#buildPopRetryTopicV2`.
+    fn topics(&self) -> [Arc<str>; 3] {
+        let (group, topic) = (&self.group, &self.topic);
+        let retry = |between: char| format!("{RETRY_TOPIC_PREFIX}{group}{between}{topic}").into();
+        [Arc::clone(topic), retry('_'), retry('+')]
+    }
+
+    /// What the group knows of a queue; where it knows nothing, from the offset that it has stored as a consumer, or from
+    /// the first message.
+    fn place(&self, topic: &Arc<str>, queue_id: i32) -> Result<Place, BrokerError> {
+        let meta = self.meta();
+        let key = meta.queue_key(&self.group, topic, queue_id)?;
+        let (min, max) = self.store().bounds(topic, queue_id)?;
+        let known = meta.known_progress(key);
+        let progress = meta.progress(key);
+        if known.is_none() {
+            let stored = meta.offset(key).filter(|offset| *offset >= 0);
+            let to = stored.unwrap_or(min).clamp(min, max);
+            meta.append_progress(&progress, &[ProgressRecord::Moved { to }])?;
+        }
+        meta.clamp_progress(&progress, min, max)?;
+        Ok(Place { topic: Arc::clone(topic), queue_id, progress })
+    }
+
+    /// How many messages are where.
+    pub(super) fn counts(&self, state: &State) -> Result<WorkQueueCounts, BrokerError> {
+        let now_ms = self.store().clock().now_ms();
+        let mut counts = WorkQueueCounts::default();
+        for source in &state.sources {
+            let max = source.max_offset(self.store())?;
+            let progress = source.place.progress.lock();
+            let waiting = progress.all_waiting().len() as u64;
+            let due = match progress.first_due() {
+                Some((_, first)) if first.visible_ms <= now_ms => {
+                    progress.all_waiting().filter(|(_, waiting)| waiting.visible_ms <= now_ms).count() as u64
+                }
+                _ => 0,
+            };
+            counts.ready += max.saturating_sub(progress.next()).max(0).unsigned_abs() + due;
+            counts.delayed += waiting - due;
+            counts.leased += progress.leases().len() as u64;
+            counts.dying += progress.dead_letters().len() as u64;
+        }
+        Ok(counts)
+    }
+
+    /// How many messages are in the queue that nobody has; those included that are not due yet.
+    pub(super) fn size(&self, state: &State) -> Result<u64, StoreError> {
+        let mut size = 0;
+        for source in &state.sources {
+            let max = source.max_offset(self.store())?;
+            let progress = source.place.progress.lock();
+            size += max.saturating_sub(progress.next()).max(0).unsigned_abs();
+            size += progress.all_waiting().len() as u64;
+        }
+        Ok(size)
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,96 @@
+//! A message that somebody got, and the lease on it.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use mqstore_base::message::StoredRecord;
+use mqstore_io::sync::{AtomicI64, Ordering};
+use mqstore_meta::QueueProgress;
+
+use super::inner::Core;
+
+/// A queue that a work queue draws from, with what its group knows of it.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) topic: Arc<str>,
+    pub(super) queue_id: i32,
+    pub(super) progress: Arc<QueueProgress>,
+}
+
+/// The right to finish a message, as long as nobody else got it.
+#[derive(Clone)]
+pub struct Lease {
+    pub(super) core: Arc<Core>,
+    pub(super) place: Arc<Place>,
+    pub(super) offset: i64,
+    pub(super) attempt: u32,
+    pub(super) token: u64,
+    until_ms: Arc<AtomicI64>,
+}
+
+impl Lease {
+    pub(super) fn new(core: &Arc<Core>, place: &Arc<Place>, held: Held) -> Self {
+        let Held { offset, attempt, token, until_ms } = held;
+        Self {
+            core: Arc::clone(core),
+            place: Arc::clone(place),
+            offset,
+            attempt,
+            token,
+            until_ms: Arc::new(until_ms.into()),
+        }
+    }
+
+    /// Which delivery of the message this is; 1 is the first.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Until when nobody else gets it, in epoch milliseconds.
+    pub fn until_ms(&self) -> i64 {
+        self.until_ms.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_until(&self, until_ms: i64) {
+        self.until_ms.store(until_ms, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("topic", &self.place.topic)
+            .field("queue_id", &self.place.queue_id)
+            .field("offset", &self.offset)
+            .field("attempt", &self.attempt)
+            .field("until_ms", &self.until_ms())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a lease is in numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub(super) offset: i64,
+    pub(super) attempt: u32,
+    pub(super) token: u64,
+    pub(super) until_ms: i64,
+}
+
+/// A message that was got; everything that its record is, and the lease.
+#[derive(Clone, Debug)]
+pub struct LeasedMessage {
+    /// The message.
+    pub record: StoredRecord,
+    /// The right to finish it.
+    pub lease: Lease,
+}
+
+impl Deref for LeasedMessage {
+    type Target = StoredRecord;
+
+    fn deref(&self) -> &StoredRecord {
+        &self.record
+    }
+}

@@ -1,0 +1,511 @@
+//! One queue that a work queue draws from: what was read ahead, what is due again, and the leases on it.
+//!
+//! Everything here is done under the lock of the work queue. What it costs does not grow with what is finished (ranges), nor
+//! with what waits (by time, in the progress): new messages come from a cursor that goes on where it was, and of
+//! those that are due again only the first is looked at.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::mem;
+use std::sync::Arc;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
+use mqstore_engine::Waiter;
+use mqstore_engine::{QueueCursor, Store};
+use mqstore_format::properties::TIMER_DELIVER_MS;
+use mqstore_io::sync::{AtomicBool, Ordering};
+use mqstore_meta::{MetaLog, Progress, ProgressRecord};
+
+use super::inner::Core;
+use super::leased_message::{Held, Place};
+use crate::error::BrokerError;
+use crate::nonblocking::{NEAR_BYTES, Reach, Rest};
+use crate::pop_takeover::deliveries_before;
+
+/// Messages that are read ahead, at first and at most, and about how many bytes of them.
+const FIRST_AHEAD: usize = 8;
+const MOST_AHEAD: usize = 256;
+const AHEAD_BYTES: usize = 1 << 20;
+
+/// New messages that one call goes through at most although all are held back.
+const HELD_BACK_AT_ONCE: usize = 4096;
+
+/// See the module's text.
+pub(super) struct Source {
+    pub(super) place: Arc<Place>,
+    /// New messages that were read and are not leased.
+    ahead: VecDeque<Ahead>,
+    /// Messages that are due again and were read by [`Self::prepare`], by offset.
+    again: BTreeMap<i64, StoredRecord>,
+    /// Where reading goes on.
+    scanned: i64,
+    cursor: Option<QueueCursor>,
+    count: usize,
+    wait: Option<Wait>,
+    /// Whether a message that is due again has its turn before a new one.
+    due_first: bool,
+    /// Whether an error of it was noted and it was not well since.
+    pub(super) failing: bool,
+}
+
+struct Ahead {
+    record: StoredRecord,
+    /// Until when it is held back, in epoch milliseconds.
+    visible_ms: Option<i64>,
+    /// How often it was delivered before it came here.
+    delivered: u32,
+}
+
+/// A wait for more; over once `came` is set.
+struct Wait {
+    waiter: Waiter,
+    came: Arc<AtomicBool>,
+}
+
+impl Wait {
+    fn is_over(&self) -> bool {
+        self.came.load(Ordering::Acquire) || self.waiter.has_come()
+    }
+}
+
+/// What was taken out of a source: a lease, and the message if it is at hand.
+pub(super) struct Picked {
+    pub(super) place: Arc<Place>,
+    pub(super) held: Held,
+    pub(super) record: Option<StoredRecord>,
+}
+
+/// Messages that were delivered as often as they may be: their offsets.
+pub(super) type Spent = Vec<(Arc<Place>, i64)>;
+
+/// What a look at a source is to bring.
+pub(super) struct Wish<'a> {
+    pub(super) count: usize,
+    pub(super) now_ms: i64,
+    pub(super) until_ms: i64,
+    pub(super) max_attempts: Option<u32>,
+    pub(super) core: &'a Core,
+    pub(super) reach: Reach,
+}
+
+impl Source {
+    pub(super) fn new(place: Place) -> Self {
+        let scanned = place.progress.lock().next();
+        Self {
+            place: Arc::new(place),
+            ahead: VecDeque::new(),
+            again: BTreeMap::new(),
+            scanned,
+            cursor: None,
+            count: FIRST_AHEAD,
+            wait: None,
+            due_first: true,
+            failing: false,
+        }
+    }
+
+    /// Notes an error that nobody gets, because other queues had something, once until the queue is well again.
+    pub(super) fn note_failure(&mut self, core: &Core, error: &BrokerError) {
+        if !mem::replace(&mut self.failing, true) {
+            let Place { topic, queue_id, .. } = &*self.place;
+            core.note(format!(
+                "{}: queue {topic}/{queue_id} gives nothing, others go on: {error}",
+                core.name()
+            ));
+        }
+    }
+
+    /// Takes up to `wish.count` messages, of those that are due again and of new ones in turn; what is left of the new
+    /// ones, or that whose turn it is is not at hand.
+    pub(super) fn take(
+        &mut self,
+        wish: &Wish<'_>,
+        picked: &mut Vec<Picked>,
+        spent: &mut Spent,
+    ) -> Result<Rest, BrokerError> {
+        let before = picked.len();
+        if wish.count == 1 {
+            let due_first = self.due_first;
+            if due_first && !self.take_due(wish, 1, picked, spent)? {
+                return Ok(Rest::NotAtHand);
+            }
+            let mut rest = Rest::Nothing;
+            if picked.len() == before {
+                rest = self.take_new(wish, 1, picked)?;
+            }
+            if picked.len() == before && rest != Rest::NotAtHand && !self.take_due(wish, 1, picked, spent)? {
+                rest = Rest::NotAtHand;
+            }
+            // What is not at hand keeps its turn.
+            if rest != Rest::NotAtHand {
+                self.due_first = !due_first;
+            }
+            return Ok(rest);
+        }
+        let all = before + wish.count;
+        if !self.take_due(wish, wish.count.div_ceil(2), picked, spent)? {
+            return Ok(Rest::NotAtHand);
+        }
+        let rest = self.take_new(wish, all - picked.len(), picked)?;
+        if !self.take_due(wish, all - picked.len(), picked, spent)? {
+            return Ok(Rest::NotAtHand);
+        }
+        Ok(rest)
+    }
+
+    /// Takes up to `count` messages that are due again, or whose lease has ended. Those in front of them that were
+    /// delivered as often as they may be become dead letters. Whether all of them were at hand that were met.
+    pub(super) fn take_due(
+        &mut self,
+        wish: &Wish<'_>,
+        count: usize,
+        picked: &mut Vec<Picked>,
+        spent: &mut Spent,
+    ) -> Result<bool, BrokerError> {
+        let wanted = picked.len() + count;
+        loop {
+            let Some((offset, attempts)) = due(&self.place.progress.lock(), wish.now_ms) else {
+                return Ok(true);
+            };
+            let is_spent = wish.max_attempts.is_some_and(|most| attempts >= most);
+            if wish.reach.is_at_hand() && (is_spent || !self.again.contains_key(&offset)) {
+                return Ok(picked.len() >= wanted && !is_spent);
+            }
+            if is_spent {
+                let dlq_offset = wish.core.dead_letters_end()?;
+                let record = ProgressRecord::DeadLetter { offset, dlq_offset };
+                if self.change_due(wish, (offset, attempts), record)? {
+                    spent.push((Arc::clone(&self.place), offset));
+                }
+                continue;
+            }
+            if picked.len() >= wanted {
+                return Ok(true);
+            }
+            let (attempt, until_ms) = (attempts.saturating_add(1), wish.until_ms);
+            let record = ProgressRecord::Leased { offset, until_ms, attempt };
+            if !self.change_due(wish, (offset, attempts), record)? {
+                continue;
+            }
+            let token = self.place.progress.lock().lease(offset).map_or(0, |lease| lease.token);
+            let held = Held { offset, attempt, token, until_ms };
+            let record = self.again.remove(&offset);
+            picked.push(Picked { place: Arc::clone(&self.place), held, record });
+        }
+    }
+
+    /// Leases a message that cannot be read, for nobody.
+    fn set_aside(&self, wish: &Wish<'_>, offset: i64) -> Result<(), BrokerError> {
+        let first = due(&self.place.progress.lock(), wish.now_ms);
+        if let Some(first @ (_, attempts)) = first.filter(|(first, _)| *first == offset) {
+            let (attempt, until_ms) = (attempts.saturating_add(1), wish.until_ms);
+            self.change_due(wish, first, ProgressRecord::Leased { offset, until_ms, attempt })?;
+        }
+        Ok(())
+    }
+
+    /// Logs what becomes of the message that is due first, unless that is another by now: who had it may finish it, give it
+    /// back or keep it longer at any time.
+    fn change_due(
+        &self,
+        wish: &Wish<'_>,
+        first: (i64, u32),
+        record: ProgressRecord,
+    ) -> Result<bool, BrokerError> {
+        let (changed, _) = wish.core.meta().change_progress(&self.place.progress, |progress, records| {
+            let is_first = due(progress, wish.now_ms) == Some(first);
+            if is_first {
+                records.push(record);
+            }
+            is_first
+        })?;
+        Ok(changed)
+    }
+
+    fn take_new(
+        &mut self,
+        wish: &Wish<'_>,
+        count: usize,
+        picked: &mut Vec<Picked>,
+    ) -> Result<Rest, BrokerError> {
+        let (mut left, mut passed) = (count, 0);
+        while left > 0 {
+            if self.ahead.is_empty() {
+                if wish.reach.is_at_hand() && !self.is_at_hand(wish)? {
+                    return Ok(Rest::NotAtHand);
+                }
+                if !self.read_ahead(wish.core, left)? {
+                    return Ok(Rest::Nothing);
+                }
+            }
+            let (taken, held_back) = self.lease_new(wish, left, picked)?;
+            left -= taken;
+            passed += held_back;
+            if passed >= HELD_BACK_AT_ONCE {
+                return Ok(Rest::GoesOn);
+            }
+        }
+        Ok(Rest::Nothing)
+    }
+
+    /// Whether to read on takes no time: nothing came, or it was written just now.
+    fn is_at_hand(&mut self, wish: &Wish<'_>) -> Result<bool, StoreError> {
+        if self.wait.as_ref().is_some_and(|wait| !wait.is_over()) {
+            return Ok(true);
+        }
+        if !wish.reach.reaches_end() {
+            return Ok(false);
+        }
+        match self.cursor(wish.core.store()).and_then(|cursor| cursor.is_near_end(NEAR_BYTES)) {
+            // The retention was faster, and there is to skip.
+            Err(StoreError::OffsetOutOfRange { .. }) => Ok(false),
+            near => near,
+        }
+    }
+
+    /// For looks at hand: turns messages that were delivered as often as they may be into dead letters, and reads up to
+    /// `count` messages that are due again, and new ones ahead. Leases nothing but what is due and cannot be read: its
+    /// lease is nobody's, and counts as a delivery, so that it goes the way of those that fail.
+    pub(super) fn prepare(
+        &mut self,
+        core: &Arc<Core>,
+        wish: &Wish<'_>,
+        spent: &mut Spent,
+    ) -> Result<(), BrokerError> {
+        self.take_due(wish, 0, &mut Vec::new(), spent)?;
+        if wish.count == 0 {
+            return Ok(());
+        }
+        let due = self.place.progress.lock().due(wish.now_ms, wish.count.min(MOST_AHEAD));
+        let (mut before, mut bytes) = (mem::take(&mut self.again), 0);
+        // The first of them is what a look takes next, however large the others are.
+        for offset in due {
+            if bytes >= AHEAD_BYTES {
+                break;
+            }
+            let found = match before.remove(&offset) {
+                Some(record) => Ok(Some(record)),
+                None => core.message(&self.place, offset),
+            };
+            match found {
+                Ok(Some(record)) => {
+                    bytes += record.bytes().len();
+                    self.again.insert(offset, record);
+                }
+                Ok(None) => core.finish_lost(&self.place, offset)?,
+                // Its turn comes.
+                Err(_) if !self.again.is_empty() => break,
+                Err(error) => {
+                    self.set_aside(wish, offset)?;
+                    return Err(error);
+                }
+            }
+        }
+        if self.ahead.is_empty() && !self.read_ahead(core, wish.count)? {
+            self.arm(core)?;
+        }
+        Ok(())
+    }
+
+    /// Leases up to `count` of the messages that were read ahead, in one frame; how many, and how many were held back.
+    fn lease_new(
+        &mut self,
+        wish: &Wish<'_>,
+        count: usize,
+        picked: &mut Vec<Picked>,
+    ) -> Result<(usize, usize), BrokerError> {
+        let (mut leased, mut through) = (0, 0);
+        let ahead = &self.ahead;
+        wish.core.meta().change_progress(&self.place.progress, |progress, records| {
+            let mut next = progress.next();
+            for message in ahead {
+                if leased == count {
+                    break;
+                }
+                through += 1;
+                let offset = message.record.queue_offset;
+                // Offsets that no message has.
+                if offset > next {
+                    records.push(ProgressRecord::Finished { from: next, to: offset });
+                }
+                let held_back = message.visible_ms.filter(|visible_ms| *visible_ms > wish.now_ms);
+                let delivered = message.delivered;
+                let (until_ms, attempt) = held_back
+                    .map_or((wish.until_ms, delivered.saturating_add(1)), |at_ms| (at_ms, delivered));
+                records.push(ProgressRecord::Leased { offset, until_ms, attempt });
+                match held_back {
+                    Some(visible_ms) => {
+                        records.push(ProgressRecord::Returned { offset, visible_ms, attempt });
+                    }
+                    None => leased += 1,
+                }
+                next = offset + 1;
+            }
+        })?;
+        let progress = self.place.progress.lock();
+        for message in self.ahead.drain(..through) {
+            let offset = message.record.queue_offset;
+            let Some(lease) = progress.lease(offset) else { continue };
+            let held = Held { offset, attempt: lease.attempt, token: lease.token, until_ms: lease.until_ms };
+            picked.push(Picked { place: Arc::clone(&self.place), held, record: Some(message.record) });
+        }
+        Ok((leased, through - leased))
+    }
+
+    /// Reads new messages; whether there are any.
+    fn read_ahead(&mut self, core: &Core, wanted: usize) -> Result<bool, BrokerError> {
+        if let Some(wait) = &self.wait {
+            if !wait.is_over() {
+                return Ok(false);
+            }
+            self.wait = None;
+        }
+        let count = self.count.max(wanted).min(MOST_AHEAD);
+        loop {
+            let fresh = self.cursor.is_none();
+            let batch = match self.next_batch(core.store(), count) {
+                Err(StoreError::OffsetOutOfRange { min_offset, .. }) if min_offset > self.scanned => {
+                    self.skip_to(core, min_offset)?;
+                    continue;
+                }
+                batch => batch?,
+            };
+            let reached = self.cursor.as_ref().map_or(self.scanned, QueueCursor::position);
+            if batch.len() < count {
+                self.cursor = None;
+            }
+            if batch.is_empty() {
+                self.pass(core.meta(), reached)?;
+                if fresh {
+                    return Ok(false);
+                }
+                continue;
+            }
+            if let Some(cursor) = &mut self.cursor {
+                cursor.rest();
+            }
+            self.take_ahead(batch, reached, count);
+            return Ok(true);
+        }
+    }
+
+    fn next_batch(&mut self, store: &Store, count: usize) -> Result<Vec<StoredRecord>, StoreError> {
+        self.cursor(store)?.next_batch(count).inspect_err(|_| self.cursor = None)
+    }
+
+    fn cursor(&mut self, store: &Store) -> Result<&mut QueueCursor, StoreError> {
+        Ok(match &mut self.cursor {
+            Some(cursor) => cursor,
+            none => {
+                let Place { topic, queue_id, .. } = &*self.place;
+                none.insert(store.read(topic, *queue_id, Some(self.scanned), None, None)?)
+            }
+        })
+    }
+
+    fn take_ahead(&mut self, batch: Vec<StoredRecord>, reached: i64, count: usize) {
+        let bytes: usize = batch.iter().map(|record| record.bytes().len()).sum();
+        let fitting = AHEAD_BYTES / (bytes / batch.len().max(1)).max(1);
+        self.count = (2 * count).clamp(FIRST_AHEAD, MOST_AHEAD).min(fitting.max(1));
+        self.scanned = reached;
+        self.ahead.extend(batch.into_iter().map(|record| {
+            let visible_ms = held_back_until(&record);
+            let delivered = deliveries_before(&self.place.topic, &record);
+            Ahead { record, visible_ms, delivered }
+        }));
+    }
+
+    /// Nothing is there up to `reached`: these offsets are done with.
+    fn pass(&mut self, meta: &MetaLog, reached: i64) -> Result<(), BrokerError> {
+        if reached > self.scanned {
+            let from = self.place.progress.lock().next();
+            if from < reached {
+                let record = ProgressRecord::Finished { from, to: reached };
+                meta.append_progress(&self.place.progress, &[record])?;
+            }
+            self.scanned = reached;
+        }
+        Ok(())
+    }
+
+    /// The retention was faster: what lies below `min` is gone.
+    fn skip_to(&mut self, core: &Core, min: i64) -> Result<(), BrokerError> {
+        let Place { topic, queue_id, progress } = &*self.place;
+        let (_, max) = core.store().bounds(topic, *queue_id)?;
+        core.note(format!(
+            "{}: messages {} to {min} of queue {topic}/{queue_id} were deleted before anybody got them; it goes on at {min}",
+            core.name(),
+            self.scanned
+        ));
+        core.meta().clamp_progress(progress, min, max.max(min))?;
+        self.scanned = min;
+        self.cursor = None;
+        Ok(())
+    }
+
+    /// Whether new messages are at hand.
+    pub(super) fn has_ahead(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// Whether messages that are due again were read for a look at hand.
+    pub(super) fn has_again(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    /// Has the work queue ring when there is more; whether it is there already.
+    pub(super) fn arm(&mut self, core: &Arc<Core>) -> Result<bool, BrokerError> {
+        if self.has_ahead() {
+            return Ok(true);
+        }
+        if let Some(wait) = &self.wait {
+            return Ok(wait.is_over());
+        }
+        let came = Arc::new(AtomicBool::new(false));
+        let call = {
+            let (came, core) = (Arc::clone(&came), Arc::downgrade(core));
+            move || {
+                came.store(true, Ordering::Release);
+                if let Some(core) = core.upgrade() {
+                    core.ready.ring_one();
+                }
+            }
+        };
+        let Place { topic, queue_id, .. } = &*self.place;
+        let waiter = core.store().wait_with(topic, *queue_id, self.scanned, call)?;
+        if waiter.is_over() {
+            return Ok(true);
+        }
+        self.wait = Some(Wait { waiter, came });
+        Ok(false)
+    }
+
+    /// Whether a look waits to be told of more.
+    pub(super) fn is_armed(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| !wait.is_over())
+    }
+
+    /// Whether the first of those that are due is to become a dead letter.
+    pub(super) fn has_spent(&self, max_attempts: Option<u32>, now_ms: i64) -> bool {
+        let Some(most) = max_attempts else { return false };
+        due(&self.place.progress.lock(), now_ms).is_some_and(|(_, attempts)| attempts >= most)
+    }
+
+    /// One past the last offset of the queue.
+    pub(super) fn max_offset(&self, store: &Store) -> Result<i64, StoreError> {
+        Ok(store.bounds(&self.place.topic, self.place.queue_id)?.1)
+    }
+}
+
+/// The message that is due again, or whose lease has ended, for the longest time, and how many deliveries it had.
+fn due(progress: &Progress, now_ms: i64) -> Option<(i64, u32)> {
+    let waiting = progress.first_due().map(|(offset, waiting)| (waiting.visible_ms, offset, waiting.attempt));
+    let ended = progress.first_ending().map(|(offset, lease)| (lease.until_ms, offset, lease.attempt));
+    let first = waiting.into_iter().chain(ended).min()?;
+    (first.0 <= now_ms).then_some((first.1, first.2))
+}
+
+/// Until when a put wants its message held back.
+fn held_back_until(record: &StoredRecord) -> Option<i64> {
+    record.view().ok()?.properties.get(TIMER_DELIVER_MS)?.parse().ok()
+}

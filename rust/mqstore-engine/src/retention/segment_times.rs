@@ -1,0 +1,86 @@
+//! When a segment's first and last record were stored.
+//!
+//! Read from the records themselves. The last one is found from the end of the file: a stretch that
+//! doubles is searched for a record that holds together, and followed from there. So a segment of a
+//! gibibyte costs a few hundred kibibytes, once.
+
+use std::sync::Arc;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::store_files::StoreFiles;
+use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
+
+/// What is searched at the end of a segment, at first and after the first two failures.
+const STRETCHES: [u64; 4] = [256 << 10, 8 << 20, 128 << 20, u64::MAX];
+
+/// The times of one segment, in epoch milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Store time of the first record, if it can be read.
+    pub first_ms: Option<i64>,
+    /// Store time of the last record that can be read.
+    pub last_ms: Option<i64>,
+    /// When the file was changed last; for a segment without a readable record.
+    pub modified_ms: i64,
+}
+
+impl Times {
+    /// When the youngest thing in the segment was stored.
+    pub fn newest_ms(&self) -> i64 {
+        self.last_ms.unwrap_or(self.modified_ms)
+    }
+}
+
+/// Reads the times of a segment to which nothing is added any more. Damage is passed over.
+pub fn times_of(files: &StoreFiles, list: &Arc<SegmentList>, segment: &Segment) -> Times {
+    Times {
+        // What cannot be read has no time; the file's own decides then.
+        first_ms: first_time(list, segment).ok().flatten(),
+        last_ms: last_time(list, segment).ok().flatten(),
+        modified_ms: files.vfs.stat(&segment.path()).map_or(i64::MAX, |stat| stat.modified_ms),
+    }
+}
+
+fn scanner(list: &Arc<SegmentList>, from: u64, segment: &Segment) -> LogScanner {
+    LogScanner::new(Arc::clone(list), from, segment.end_offset(), ScanChecks { crc: true })
+}
+
+fn first_time(list: &Arc<SegmentList>, segment: &Segment) -> Result<Option<i64>, StoreError> {
+    match scanner(list, segment.base_offset(), segment).next_item()? {
+        ScanItem::Record(record) => Ok(Some(record.store_timestamp)),
+        ScanItem::Filler { .. } | ScanItem::End { .. } | ScanItem::Damaged(_) => Ok(None),
+    }
+}
+
+fn last_time(list: &Arc<SegmentList>, segment: &Segment) -> Result<Option<i64>, StoreError> {
+    let mut before = u64::MAX;
+    for stretch in STRETCHES {
+        let from = segment.end_offset().saturating_sub(stretch).max(segment.base_offset());
+        if from == before {
+            break;
+        }
+        before = from;
+        if let Some(time) = last_time_from(list, segment, from)? {
+            return Ok(Some(time));
+        }
+    }
+    Ok(None)
+}
+
+fn last_time_from(list: &Arc<SegmentList>, segment: &Segment, from: u64) -> Result<Option<i64>, StoreError> {
+    let mut scanner = scanner(list, from, segment);
+    let mut last = None;
+    let Some(first) = scanner.resync(from)? else { return Ok(None) };
+    scanner.seek(first);
+    loop {
+        match scanner.next_item()? {
+            ScanItem::Record(record) => last = last.max(Some(record.store_timestamp)),
+            ScanItem::Filler { .. } | ScanItem::End { .. } => return Ok(last),
+            ScanItem::Damaged(damage) => {
+                if scanner.skip(&damage)?.is_none() {
+                    return Ok(last);
+                }
+            }
+        }
+    }
+}

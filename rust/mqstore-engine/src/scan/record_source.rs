@@ -1,0 +1,343 @@
+//! Where a scan's records come from: stretches of the log, what the entries of queues lead to, or messages.
+//!
+//! A source hands out tasks in the order of the log, or of the queues, each with all that a worker needs to do it. One
+//! thread at a time asks for the next.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use mqstore_format::{CqUnit, RecordView};
+use mqstore_io::MappedFileGuard;
+
+use super::super::read::cursor::{belongs, place};
+use super::super::read::view::View;
+use super::queue_parts::MessageSource;
+use super::request::{RowFilter, ScanRequest};
+use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
+use mqstore_log::commit_log::{
+    Cut, Damage, LogScanner, LogStretch, ScanChecks, Segment, SegmentList, read_record,
+};
+
+/// Bytes of the log that one task decodes.
+pub(super) const TASK_BYTES: u64 = 2 << 20;
+
+/// How far before a task's turn the system is asked to fetch.
+const AHEAD_BYTES: u64 = 4 * TASK_BYTES;
+
+/// Entries that one task follows at most.
+pub(super) const TASK_ENTRIES: usize = 4096;
+
+/// Entries of all queues that are held at once, about.
+const HELD_ENTRIES: usize = 64 << 10;
+
+/// By so much the clock of a store may have been set back without a range of times missing a message.
+const CLOCK_SET_BACK_MS: i64 = 600_000;
+
+/// An entry that a task follows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lead {
+    pub(super) offset: u64,
+    pub(super) size: u32,
+    queue: usize,
+    queue_offset: i64,
+}
+
+/// A piece of work.
+pub(super) enum Task {
+    /// Records that lie one behind the other.
+    Stretch(LogStretch),
+    /// Records that entries lead to.
+    Leads(Vec<Lead>),
+    /// Records that were read.
+    Records(Vec<StoredRecord>),
+}
+
+/// What a source says.
+pub(super) enum Next {
+    Task(Task),
+    End,
+}
+
+/// Tells the person who opened the store something.
+pub(crate) type Note = Arc<dyn Fn(String) + Send + Sync>;
+
+/// What a scan has to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// Bytes that are no record were passed over.
+    Damaged,
+    /// A part of the log was deleted before it was read.
+    Deleted,
+    /// An entry of a queue led astray; no row is missing for it.
+    Misled,
+}
+
+/// Tells it.
+pub(super) type Tell = Arc<dyn Fn(Passed, String) + Send + Sync>;
+
+/// See the module's text.
+pub(super) enum Source {
+    Log(LogSource),
+    Queues(QueueSource),
+    Messages(MessageSource),
+}
+
+impl Source {
+    /// The next task; reads into `buffer`.
+    pub(super) fn next(&mut self, buffer: Vec<u8>) -> Result<Next, StoreError> {
+        match self {
+            Self::Log(log) => log.next(buffer),
+            Self::Queues(queues) => queues.next(),
+            Self::Messages(messages) => messages.next(),
+        }
+    }
+}
+
+/// The log from one position to another.
+pub(super) struct LogSource {
+    view: Arc<dyn View>,
+    scanner: LogScanner,
+    list: Arc<SegmentList>,
+    limit: u64,
+    tell: Tell,
+    held: Option<MappedFileGuard>,
+    /// Up to where the system was asked to fetch.
+    expected: u64,
+}
+
+impl LogSource {
+    pub(super) fn new(view: Arc<dyn View>, from: u64, limit: u64, tell: Tell) -> Self {
+        let list = view.list();
+        let scanner = LogScanner::new(Arc::clone(&list), from, limit, ScanChecks { crc: true });
+        Self { view, scanner, list, limit, tell, held: None, expected: 0 }
+    }
+
+    fn next(&mut self, mut buffer: Vec<u8>) -> Result<Next, StoreError> {
+        self.view.check()?;
+        loop {
+            self.hold();
+            let cut = match self.scanner.cut(TASK_BYTES, std::mem::take(&mut buffer)) {
+                Err(error) if error.is_gone() => {
+                    self.follow_expiry(error)?;
+                    continue;
+                }
+                cut => cut?,
+            };
+            match cut {
+                Cut::Stretch(stretch) => {
+                    self.expect();
+                    return Ok(Next::Task(Task::Stretch(stretch)));
+                }
+                Cut::Damaged(damage) => self.skip(&damage)?,
+                Cut::End => return Ok(Next::End),
+            }
+        }
+    }
+
+    /// Keeps the segment where the scan stands from being deleted for a while.
+    fn hold(&mut self) {
+        let position = self.scanner.position();
+        let holds = |guard: &MappedFileGuard| (guard.base_offset()..guard.end_offset()).contains(&position);
+        if !self.held.as_ref().is_some_and(holds) {
+            self.held = self.list.find(position).and_then(Segment::hold);
+        }
+    }
+
+    /// Has the system fetch what the next tasks read, each page once: asking takes time where it is there.
+    fn expect(&mut self) {
+        let position = self.scanner.position();
+        if position + TASK_BYTES <= self.expected || position >= self.limit {
+            return;
+        }
+        let cold = self.view.log().is_none_or(|log| log.may_be_cold(position));
+        if let Some(segment) = self.list.find(position).filter(|_| cold)
+            && let Ok(file) = segment.file()
+        {
+            let begin = position.max(self.expected.min(segment.end_offset()));
+            self.expected = (position + AHEAD_BYTES).min(segment.end_offset());
+            // What is wrong here, the read will find and say.
+            let _ = file.expect_read(begin - segment.base_offset(), self.expected.saturating_sub(begin));
+        }
+    }
+
+    fn skip(&mut self, damage: &Damage) -> Result<(), StoreError> {
+        if let Some(next) = self.scanner.skip(damage)? {
+            (self.tell)(Passed::Damaged, damage.skipped(next - damage.offset));
+            return Ok(());
+        }
+        self.scanner.end_at(damage.offset);
+        let place = format!("{} at offset {}: {}", damage.path.display(), damage.file_offset, damage.reason);
+        (self.tell)(Passed::Damaged, format!("{place}; no record follows, the log ends there"));
+        Ok(())
+    }
+
+    /// Goes on at the log's new start when the place where the scan stands was deleted meanwhile.
+    fn follow_expiry(&mut self, error: StoreError) -> Result<(), StoreError> {
+        self.view.catch_up()?;
+        let list = self.view.list();
+        let (position, min) = (self.scanner.position(), list.min_offset());
+        if position >= min {
+            return Err(error);
+        }
+        self.list = Arc::clone(&list);
+        self.limit = self.limit.max(min);
+        self.scanner.extend(list, self.limit);
+        self.scanner.seek(min);
+        (self.tell)(
+            Passed::Deleted,
+            format!("the log from offset {position} to {min} was deleted while it was read"),
+        );
+        Ok(())
+    }
+}
+
+/// The part of the log where the rows of `request` can be: from a segment's start, and up to one.
+///
+/// A record's store time is not before that of a record ahead of it, unless the store's clock was set back.
+pub(super) fn span(view: &dyn View, request: &ScanRequest, limit: u64) -> (u64, u64) {
+    let list = view.list();
+    let (mut from, mut to) = (list.min_offset(), limit);
+    let begins = |segment: &Arc<Segment>| {
+        let bytes = read_record(view.files(), &list, segment.base_offset(), 0).ok()?;
+        RecordView::decode(bytes.as_slice()).ok().map(|record| record.store_timestamp)
+    };
+    let segments = list.segments().iter().filter(|segment| segment.base_offset() < limit);
+    if let Some(start) = request.start_ms {
+        let before = start.saturating_sub(CLOCK_SET_BACK_MS);
+        let first = segments.clone().rev().find(|segment| begins(segment).is_some_and(|time| time < before));
+        from = first.map_or(from, |segment| segment.base_offset());
+    }
+    if let Some(end) = request.end_ms {
+        let behind = end.saturating_add(CLOCK_SET_BACK_MS);
+        let mut later = segments.filter(|segment| segment.base_offset() > from);
+        let first = later.find(|segment| begins(segment).is_some_and(|time| time >= behind));
+        to = first.map_or(to, |segment| segment.base_offset());
+    }
+    (from.max(request.from.unwrap_or(0)), to.min(request.to.unwrap_or(u64::MAX)))
+}
+
+/// One queue whose entries a scan follows.
+pub(super) struct QueueRange {
+    pub(super) topic: String,
+    pub(super) queue_id: i32,
+    pub(super) next: i64,
+    pub(super) end: i64,
+}
+
+struct QueueRun {
+    range: QueueRange,
+    ready: VecDeque<(i64, CqUnit)>,
+}
+
+/// The entries of some queues, merged by where they lead.
+pub(super) struct QueueSource {
+    view: Arc<dyn View>,
+    filter: Arc<RowFilter>,
+    queues: Arc<[(String, i32)]>,
+    runs: Vec<QueueRun>,
+    /// Where the next entry of each queue leads, the nearest first.
+    heads: BinaryHeap<Reverse<(u64, usize)>>,
+    span: (u64, u64),
+    at_once: usize,
+    started: bool,
+}
+
+impl QueueSource {
+    pub(super) fn new(
+        view: Arc<dyn View>,
+        filter: Arc<RowFilter>,
+        ranges: Vec<QueueRange>,
+        span: (u64, u64),
+    ) -> Self {
+        let queues = ranges.iter().map(|range| (range.topic.clone(), range.queue_id)).collect();
+        let at_once = (HELD_ENTRIES / ranges.len().max(1)).clamp(16, 2048);
+        let runs = ranges.into_iter().map(|range| QueueRun { range, ready: VecDeque::new() }).collect();
+        Self { view, filter, queues, runs, heads: BinaryHeap::new(), span, at_once, started: false }
+    }
+
+    /// The queues that leads name by their number.
+    pub(super) fn queues(&self) -> Arc<[(String, i32)]> {
+        Arc::clone(&self.queues)
+    }
+
+    fn next(&mut self) -> Result<Next, StoreError> {
+        self.view.check()?;
+        if !self.started {
+            self.started = true;
+            (0..self.runs.len()).try_for_each(|queue| self.enter(queue))?;
+        }
+        let (mut leads, mut bytes) = (Vec::new(), 0);
+        while leads.len() < TASK_ENTRIES && bytes < TASK_BYTES {
+            let Some(Reverse((_, queue))) = self.heads.pop() else { break };
+            let entry = self.runs.get_mut(queue).and_then(|run| run.ready.pop_front());
+            if let Some((queue_offset, unit)) = entry
+                && let Some((offset, size)) = place(&unit)
+            {
+                bytes += u64::from(size);
+                leads.push(Lead { offset, size, queue, queue_offset });
+            }
+            self.enter(queue)?;
+        }
+        Ok(if leads.is_empty() { Next::End } else { Next::Task(Task::Leads(leads)) })
+    }
+
+    /// Notes where the next wanted entry of a queue leads.
+    fn enter(&mut self, queue: usize) -> Result<(), StoreError> {
+        let Some(run) = self.runs.get_mut(queue) else { return Ok(()) };
+        loop {
+            while let Some((queue_offset, unit)) = run.ready.front() {
+                let at = u64::try_from(unit.physical_offset).unwrap_or(0);
+                let wanted = (self.span.0..self.span.1).contains(&at)
+                    && *queue_offset < run.range.end
+                    && self.filter.may_match_code(unit.tags_code);
+                if wanted {
+                    self.heads.push(Reverse((at, queue)));
+                    return Ok(());
+                }
+                run.ready.pop_front();
+            }
+            if run.range.next >= run.range.end {
+                return Ok(());
+            }
+            let mut units = Vec::new();
+            let range = &mut run.range;
+            self.view.units(&range.topic, range.queue_id, range.next, self.at_once, &mut units)?;
+            match units.last() {
+                Some((last, _)) if *last >= range.next => range.next = last + 1,
+                _ => range.next = range.end,
+            }
+            run.ready.extend(units);
+        }
+    }
+}
+
+/// The first offset in `min..max` of a queue whose entry leads to `from` or behind it.
+pub(super) fn first_behind(
+    view: &dyn View,
+    (topic, queue_id): (&str, i32),
+    (min, max): (i64, i64),
+    from: u64,
+) -> Result<i64, StoreError> {
+    let (mut low, mut high) = (min, max);
+    let mut units = Vec::new();
+    while low < high {
+        let middle = low + (high - low) / 2;
+        units.clear();
+        view.units(topic, queue_id, middle, 1, &mut units)?;
+        match units.first().filter(|(offset, _)| *offset < high) {
+            Some((offset, unit)) if u64::try_from(unit.physical_offset).is_ok_and(|at| at < from) => {
+                low = offset + 1;
+            }
+            _ => high = middle,
+        }
+    }
+    Ok(low)
+}
+
+/// Whether `record` is what `lead` was to lead to.
+pub(super) fn fits(record: &RecordView<'_>, lead: &Lead, queues: &[(String, i32)]) -> bool {
+    let queue = queues.get(lead.queue);
+    queue.is_some_and(|(topic, queue_id)| belongs(record, topic, *queue_id, lead.queue_offset))
+}

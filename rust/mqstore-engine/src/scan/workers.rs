@@ -1,0 +1,508 @@
+//! Tasks done side by side, their batches handed over in order.
+//!
+//! Workers take the next task in turn, decode it, and hand batch after batch to the slot of that task; the
+//! consumer takes from the first slot. Tasks run ahead of the consumer by a few at most, and batches that
+//! wait are bounded in bytes: the first task alone may always hand over, so that nobody waits for ever. Who
+//! drops the scan ends the workers and waits for them. With one thread all of it happens in the consumer's.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_format::RecordView;
+use mqstore_io::sync::{AtomicBool, Condvar, JoinHandle, Mutex, Ordering, spawn};
+
+use super::super::read::view::View;
+use super::record_source::{Next, Passed, Source, Task, Tell, fits};
+use super::request::{RowFilter, ScanRow};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::message::StoredRecord;
+use mqstore_log::commit_log::RecordReader;
+
+/// Bytes of finished batches beyond which only the first task hands over more.
+const WAITING_BYTES: u64 = 48 << 20;
+
+/// Batches that wait in one slot at most.
+const SLOT_BATCHES: usize = 2;
+
+/// Tasks that are begun at once, for each worker.
+const TASKS_PER_WORKER: u64 = 2;
+
+/// Makes batches of rows; each worker has one of its own.
+pub trait ScanSink: Send + 'static {
+    /// What rows become.
+    type Batch: Send + 'static;
+
+    /// Whether `row` may come into the batch that is being made; asked before each [`Self::add`].
+    fn has_room(&self, row: &ScanRow<'_>) -> bool;
+
+    /// Adds a row.
+    fn add(&mut self, row: &ScanRow<'_>);
+
+    /// The rows that were added since the last time and the bytes that they take; `None` without a row.
+    fn take(&mut self) -> Option<(Self::Batch, u64)>;
+}
+
+/// Makes a sink for a worker.
+pub type MakeSink<S> = Arc<dyn Fn() -> S + Send + Sync>;
+
+/// Rows, and where in the log the scan stands behind them.
+#[derive(Debug)]
+pub struct ScanBatch<B> {
+    /// The rows.
+    pub rows: B,
+    /// The log offset from which on a scan yields what comes after them.
+    pub end: u64,
+}
+
+/// How a task came out.
+pub(super) enum Outcome {
+    /// All of it was handed over; the scan stands here then.
+    Done(u64),
+    /// An entry led nowhere, or to another record: the log has to be walked.
+    Misled(String),
+    Failed(StoreError),
+}
+
+/// What comes next for the consumer.
+pub(super) enum Step<B> {
+    Batch(ScanBatch<B>),
+    /// A task is over.
+    Passed(Outcome),
+    /// Nothing yet.
+    Later,
+    End,
+}
+
+/// What all tasks of a scan have in common.
+pub(super) struct Common<S> {
+    pub(super) view: Arc<dyn View>,
+    pub(super) filter: Arc<RowFilter>,
+    pub(super) queues: Arc<[(String, i32)]>,
+    pub(super) limit: u64,
+    pub(super) tell: Tell,
+    pub(super) make: MakeSink<S>,
+}
+
+/// A worker's own things.
+struct Bench<S> {
+    sink: S,
+    reader: Option<RecordReader>,
+    skipped: Vec<String>,
+}
+
+impl<S: ScanSink> Common<S> {
+    fn bench(&self) -> Bench<S> {
+        Bench { sink: (self.make)(), reader: None, skipped: Vec::new() }
+    }
+
+    /// Does `task`; `hand_over` takes the batches, and says whether to go on. Gives the task's buffer back.
+    fn run(
+        &self,
+        bench: &mut Bench<S>,
+        task: Task,
+        hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
+    ) -> (Outcome, Vec<u8>) {
+        match task {
+            Task::Stretch(mut stretch) => {
+                let Bench { sink, skipped, .. } = bench;
+                let mut goes_on = true;
+                let (mut end, behind) = (stretch.start(), stretch.end());
+                stretch.views(skipped, |record, offset| {
+                    if goes_on {
+                        goes_on = self.row(sink, record, offset, end, hand_over);
+                        end = offset + u64::from(record.size);
+                    }
+                });
+                skipped.drain(..).for_each(|text| (self.tell)(Passed::Damaged, text));
+                if goes_on && let Some((rows, bytes)) = sink.take() {
+                    hand_over(ScanBatch { rows, end: behind }, bytes);
+                }
+                (Outcome::Done(behind), stretch.let_go())
+            }
+            Task::Leads(leads) => (self.follow(bench, &leads, hand_over), Vec::new()),
+            Task::Records(records) => (self.take(&mut bench.sink, &records, hand_over), Vec::new()),
+        }
+    }
+
+    fn follow(
+        &self,
+        bench: &mut Bench<S>,
+        leads: &[super::record_source::Lead],
+        hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
+    ) -> Outcome {
+        let Bench { sink, reader, .. } = bench;
+        let reader =
+            reader.get_or_insert_with(|| RecordReader::new(self.view.log(), self.view.list(), self.limit));
+        reader.expect(leads.iter().map(|lead| (lead.offset, lead.size)));
+        let mut end = leads.first().map_or(0, |lead| lead.offset);
+        let mut misled = None;
+        for lead in leads {
+            let bytes = match reader.record(self.view.files(), lead.offset, lead.size) {
+                Ok(bytes) => bytes,
+                Err(error) if error.is_gone() || matches!(error, StoreError::Corrupt { .. }) => {
+                    misled = Some(error.to_string());
+                    break;
+                }
+                Err(error) => return Outcome::Failed(error),
+            };
+            match RecordView::decode(bytes.as_slice()) {
+                Ok(record) if fits(&record, lead, &self.queues) => {
+                    if !self.row(sink, &record, lead.offset, end, hand_over) {
+                        return Outcome::Done(end);
+                    }
+                    end = lead.offset + u64::from(record.size);
+                }
+                _ => {
+                    misled = Some(format!("an entry of a queue leads to another record at {}", lead.offset));
+                    break;
+                }
+            }
+        }
+        reader.release();
+        if let Some((rows, bytes)) = sink.take() {
+            hand_over(ScanBatch { rows, end }, bytes);
+        }
+        misled.map_or(Outcome::Done(end), Outcome::Misled)
+    }
+
+    /// Adds records that were read; they may lie in other files than the log, so that no offset says how far.
+    fn take(
+        &self,
+        sink: &mut S,
+        records: &[StoredRecord],
+        hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
+    ) -> Outcome {
+        for record in records {
+            let view = match record.view() {
+                Ok(view) => view,
+                Err(error) => {
+                    let root = &self.view.files().root;
+                    return Outcome::Failed(StoreError::format(root, record.commit_log_offset, &error));
+                }
+            };
+            if !self.row(sink, &view, record.commit_log_offset, 0, hand_over) {
+                return Outcome::Done(0);
+            }
+        }
+        if let Some((rows, bytes)) = sink.take() {
+            hand_over(ScanBatch { rows, end: 0 }, bytes);
+        }
+        Outcome::Done(0)
+    }
+
+    /// Adds a record if it is wanted; what is in the batch before it ends at `end`.
+    #[inline]
+    fn row(
+        &self,
+        sink: &mut S,
+        record: &RecordView<'_>,
+        offset: u64,
+        end: u64,
+        hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
+    ) -> bool {
+        let row = ScanRow::new(record, offset);
+        if !self.filter.passes(&row) {
+            return true;
+        }
+        if !sink.has_room(&row)
+            && let Some((rows, bytes)) = sink.take()
+            && !hand_over(ScanBatch { rows, end }, bytes)
+        {
+            return false;
+        }
+        sink.add(&row);
+        true
+    }
+}
+
+/// Tasks and the batches that came of them.
+pub(super) enum Work<S: ScanSink> {
+    Here(Box<Here<S>>),
+    Workers(Workers<S>),
+}
+
+/// All in the consumer's thread.
+pub(super) struct Here<S: ScanSink> {
+    common: Common<S>,
+    bench: Bench<S>,
+    source: Source,
+    buffer: Vec<u8>,
+    ready: VecDeque<ScanBatch<S::Batch>>,
+    outcome: Option<Outcome>,
+}
+
+impl<S: ScanSink> Work<S> {
+    /// Begins; with more than one of `threads` in threads of its own.
+    pub(super) fn begin(common: Common<S>, source: Source, threads: u32) -> Result<Self, StoreError> {
+        if threads > 1 && common.view.files().vfs.environment().threads {
+            return Workers::start(common, source, threads).map(Self::Workers);
+        }
+        let bench = common.bench();
+        Ok(Self::Here(Box::new(Here {
+            common,
+            bench,
+            source,
+            buffer: Vec::new(),
+            ready: VecDeque::new(),
+            outcome: None,
+        })))
+    }
+
+    /// What comes next; waits for it at most `timeout`, which one task may exceed where there are no workers.
+    pub(super) fn step(&mut self, timeout: Duration) -> Step<S::Batch> {
+        match self {
+            Self::Here(here) => here.step(),
+            Self::Workers(workers) => workers.step(timeout),
+        }
+    }
+}
+
+impl<S: ScanSink> Here<S> {
+    fn step(&mut self) -> Step<S::Batch> {
+        if let Some(batch) = self.ready.pop_front() {
+            return Step::Batch(batch);
+        }
+        if let Some(outcome) = self.outcome.take() {
+            return Step::Passed(outcome);
+        }
+        let task = match self.source.next(std::mem::take(&mut self.buffer)) {
+            Ok(Next::Task(task)) => task,
+            Ok(Next::End) => return Step::End,
+            Err(error) => return Step::Passed(Outcome::Failed(error)),
+        };
+        let ready = &mut self.ready;
+        let (outcome, buffer) = self.common.run(&mut self.bench, task, &mut |batch, _| {
+            ready.push_back(batch);
+            true
+        });
+        (self.outcome, self.buffer) = (Some(outcome), buffer);
+        Step::Later
+    }
+}
+
+/// Threads of one scan.
+pub(super) struct Workers<S: ScanSink> {
+    desk: Arc<Desk<S>>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+/// What workers and consumer share.
+struct Desk<S: ScanSink> {
+    common: Common<S>,
+    intake: Mutex<Intake>,
+    state: Mutex<State<S::Batch>>,
+    /// Raised when a worker handed something over.
+    filled: Condvar,
+    /// Raised when the consumer took something.
+    emptied: Condvar,
+    stop: AtomicBool,
+    window: u64,
+    root: PathBuf,
+}
+
+struct Intake {
+    source: Source,
+    /// The number of the next task.
+    number: u64,
+    ended: bool,
+    buffers: Vec<Vec<u8>>,
+}
+
+struct State<B> {
+    /// The number of the task whose slot is the first.
+    head: u64,
+    slots: VecDeque<Slot<B>>,
+    waiting_bytes: u64,
+    /// How many tasks there are, once that is known.
+    total: Option<u64>,
+    panicked: bool,
+}
+
+struct Slot<B> {
+    batches: VecDeque<(ScanBatch<B>, u64)>,
+    outcome: Option<Outcome>,
+}
+
+impl<B> State<B> {
+    fn slot(&mut self, number: u64) -> Option<&mut Slot<B>> {
+        self.slots.get_mut(usize::try_from(number.checked_sub(self.head)?).ok()?)
+    }
+
+    /// Whether the task may hand over a batch of so many bytes now.
+    fn may_add(&mut self, number: u64, bytes: u64) -> bool {
+        let (head, waiting) = (self.head, self.waiting_bytes);
+        let Some(slot) = self.slot(number) else { return true };
+        let few = slot.batches.len() < SLOT_BATCHES;
+        few && (number == head || waiting + bytes <= WAITING_BYTES)
+    }
+}
+
+impl<S: ScanSink> Workers<S> {
+    fn start(common: Common<S>, source: Source, threads: u32) -> Result<Self, StoreError> {
+        let root = common.view.files().root.clone();
+        let desk = Arc::new(Desk {
+            common,
+            intake: Mutex::new(Intake { source, number: 0, ended: false, buffers: Vec::new() }),
+            state: Mutex::new(State {
+                head: 0,
+                slots: VecDeque::new(),
+                waiting_bytes: 0,
+                total: None,
+                panicked: false,
+            }),
+            filled: Condvar::new(),
+            emptied: Condvar::new(),
+            stop: AtomicBool::new(false),
+            window: TASKS_PER_WORKER * u64::from(threads),
+            root,
+        });
+        let mut workers = Self { desk, handles: Vec::new() };
+        for _ in 0..threads {
+            let desk = Arc::clone(&workers.desk);
+            let started = spawn("mq-scan", move || desk.work());
+            // A system that has no more threads to give leaves the work to those that there are.
+            match started {
+                Ok(handle) => workers.handles.push(handle),
+                Err(_) if !workers.handles.is_empty() => break,
+                Err(error) => {
+                    return Err(error).at(&workers.desk.root, "starting a thread");
+                }
+            }
+        }
+        Ok(workers)
+    }
+
+    fn step(&mut self, timeout: Duration) -> Step<S::Batch> {
+        let mut state = self.desk.state.lock();
+        loop {
+            if let Some(slot) = state.slots.front_mut() {
+                if let Some((batch, bytes)) = slot.batches.pop_front() {
+                    state.waiting_bytes -= bytes;
+                    self.desk.emptied.notify_all();
+                    return Step::Batch(batch);
+                }
+                if let Some(outcome) = slot.outcome.take() {
+                    state.slots.pop_front();
+                    state.head += 1;
+                    self.desk.emptied.notify_all();
+                    return Step::Passed(outcome);
+                }
+            } else if state.total == Some(state.head) {
+                return Step::End;
+            }
+            if state.panicked {
+                return Step::Passed(Outcome::Failed(StoreError::Poisoned {
+                    path: self.desk.root.clone(),
+                    stage: "a worker of a scan",
+                    cause: "it panicked; what it said is on stderr".to_owned(),
+                }));
+            }
+            if self.desk.filled.wait_for(&mut state, timeout).timed_out() {
+                return Step::Later;
+            }
+        }
+    }
+}
+
+impl<S: ScanSink> Drop for Workers<S> {
+    fn drop(&mut self) {
+        self.desk.stop.store(true, Ordering::Release);
+        {
+            // Whoever is about to wait has seen it, or is woken.
+            let _state = self.desk.state.lock();
+            self.desk.emptied.notify_all();
+        }
+        for handle in self.handles.drain(..) {
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Tells the consumer when its worker ends by a panic.
+struct Alarm<'a, S: ScanSink>(&'a Desk<S>);
+
+impl<S: ScanSink> Drop for Alarm<'_, S> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.state.lock().panicked = true;
+            self.0.filled.notify_all();
+        }
+    }
+}
+
+impl<S: ScanSink> Desk<S> {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn work(&self) {
+        let _alarm = Alarm(self);
+        let mut bench = self.common.bench();
+        while let Some((number, task)) = self.take_task() {
+            let mut hand_over = |batch, bytes| self.hand_over(number, batch, bytes);
+            let (outcome, buffer) = self.common.run(&mut bench, task, &mut hand_over);
+            self.finish(number, outcome);
+            self.intake.lock().buffers.push(buffer);
+        }
+    }
+
+    /// The next task, once there is room for what comes of it.
+    fn take_task(&self) -> Option<(u64, Task)> {
+        let mut intake = self.intake.lock();
+        if intake.ended {
+            return None;
+        }
+        let number = intake.number;
+        {
+            let mut state = self.state.lock();
+            while !self.stopped() && number >= state.head + self.window {
+                self.emptied.wait(&mut state);
+            }
+            if self.stopped() {
+                return None;
+            }
+            state.slots.push_back(Slot { batches: VecDeque::new(), outcome: None });
+        }
+        let buffer = intake.buffers.pop().unwrap_or_default();
+        let next = intake.source.next(buffer);
+        intake.number += 1;
+        intake.ended = !matches!(next, Ok(Next::Task(_)));
+        match next {
+            Ok(Next::Task(task)) => return Some((number, task)),
+            Ok(Next::End) => {
+                let mut state = self.state.lock();
+                state.slots.pop_back();
+                state.total = Some(number);
+            }
+            Err(error) => self.finish(number, Outcome::Failed(error)),
+        }
+        self.filled.notify_all();
+        None
+    }
+
+    /// Waits for room and hands a batch over; `false` when nobody wants it any more.
+    fn hand_over(&self, number: u64, batch: ScanBatch<S::Batch>, bytes: u64) -> bool {
+        let mut state = self.state.lock();
+        while !self.stopped() && !state.may_add(number, bytes) {
+            self.emptied.wait(&mut state);
+        }
+        if self.stopped() {
+            return false;
+        }
+        state.waiting_bytes += bytes;
+        if let Some(slot) = state.slot(number) {
+            slot.batches.push_back((batch, bytes));
+        }
+        self.filled.notify_all();
+        true
+    }
+
+    fn finish(&self, number: u64, outcome: Outcome) {
+        if let Some(slot) = self.state.lock().slot(number) {
+            slot.outcome = Some(outcome);
+        }
+        self.filled.notify_all();
+    }
+}

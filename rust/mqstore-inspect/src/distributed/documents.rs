@@ -1,0 +1,128 @@
+//! Plans, steps and answers, as plain values and as JSON.
+//!
+//! They travel through other processes and are untrusted: what does not parse, or is of another version, is an error.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::verify::checks::Bounds;
+use mqstore_compaction::Document;
+use mqstore_log::index::EntryPlace;
+
+/// What all steps of a job go by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Settled {
+    pub(super) root: PathBuf,
+    /// The folder that the attempts have theirs in.
+    pub(super) job: PathBuf,
+    pub(super) bounds: Bounds,
+}
+
+impl Settled {
+    pub(super) fn new(root: &Path, job: &Path, bounds: Bounds) -> Self {
+        Self { root: root.to_path_buf(), job: job.to_path_buf(), bounds }
+    }
+}
+
+/// How the check of one store is shared out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub(super) settled: Settled,
+    /// The positions of consumers, as they were before anything else was looked at.
+    pub(super) positions: Answer,
+    pub(super) stretches: Vec<Stretch>,
+    /// Names of index files for each step that looks at some, and bytes of them.
+    pub(super) index: Vec<(Vec<String>, u64)>,
+}
+
+/// A stretch of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stretch {
+    /// Bytes that hold data, from and to; none of the runs goes from one segment to the next.
+    pub(super) runs: Vec<(u64, u64)>,
+    /// Where it ends.
+    pub(super) end: u64,
+    /// The first entry of the index for a record in it or behind it, if there is one.
+    pub(super) entries: Option<EntryPlace>,
+}
+
+impl Stretch {
+    pub(super) fn start(&self) -> u64 {
+        self.runs.first().map_or(self.end, |(start, _)| *start)
+    }
+
+    /// Bytes of data.
+    pub(super) fn bytes(&self) -> u64 {
+        self.runs.iter().map(|(from, to)| to.saturating_sub(*from)).fold(0, u64::saturating_add)
+    }
+
+    /// Whether the rest of the log belongs to it.
+    pub(super) fn is_last(&self) -> bool {
+        self.end == u64::MAX
+    }
+}
+
+/// What one worker does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    pub(super) settled: Settled,
+    pub(super) work: Work,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Work {
+    Stretch(Stretch),
+    Index { files: Vec<String>, bytes: u64 },
+}
+
+/// What a step left: a file in a folder of the job, its length and its checksum.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The folder of the attempt.
+    pub(super) folder: String,
+    pub(super) bytes: u64,
+    pub(super) checksum: u32,
+}
+
+impl Plan {
+    /// What workers do, in the order in which [`super::merge_report`] wants their answers.
+    pub fn steps(&self) -> Vec<Step> {
+        let step = |work| Step { settled: self.settled.clone(), work };
+        let stretches = self.stretches.iter().map(|stretch| step(Work::Stretch(stretch.clone())));
+        let index = self.index.iter().cloned();
+        stretches.chain(index.map(|(files, bytes)| step(Work::Index { files, bytes }))).collect()
+    }
+
+    /// The store.
+    pub fn root(&self) -> &Path {
+        &self.settled.root
+    }
+}
+
+impl Step {
+    /// The store.
+    pub fn root(&self) -> &Path {
+        &self.settled.root
+    }
+
+    /// Bytes that it reads, about.
+    pub fn bytes(&self) -> u64 {
+        match &self.work {
+            Work::Stretch(stretch) => stretch.bytes(),
+            Work::Index { bytes, .. } => *bytes,
+        }
+    }
+}
+
+impl Document for Plan {
+    const WHAT: &'static str = "verification plan";
+}
+
+impl Document for Step {
+    const WHAT: &'static str = "verification step";
+}
+
+impl Document for Answer {
+    const WHAT: &'static str = "verification answer";
+}

@@ -1,0 +1,363 @@
+//! What a worker found, as a file.
+//!
+//! Owns `found` in the folder of an attempt:
+//!
+//! ```text
+//! found   "mqfound1" | block | block | ...
+//! block   [bytes:4][crc31 of them:4] kind 1 | value        kind: 1 a part, 2 a problem, 3 the end, 4 something whole
+//! ```
+//!
+//! Values are in the form of `postcard`. A file without its end was not finished. The reader believes nothing: the length and
+//! the checksum of the file are those that its worker told, each block has its own, and no memory is asked for
+//! that the file does not have.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mqstore_format::{Crc31, crc31};
+use mqstore_io::{Access, VfsFile};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::super::problem::Finding;
+use super::documents::Answer;
+use crate::verify::log_part::Part;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::store_files::StoreFiles;
+
+const MAGIC: &[u8; 8] = b"mqfound1";
+const HEAD_BYTES: usize = 8;
+
+/// Bytes that are gathered before they are written.
+const WRITE_BYTES: usize = 256 << 10;
+
+const PART: u8 = 1;
+const PROBLEM: u8 = 2;
+const END: u8 = 3;
+const WHOLE: u8 = 4;
+
+/// One of the things that were found.
+#[derive(Debug)]
+pub(super) enum Item {
+    Part(Box<Part>),
+    Problem(Finding),
+    End(End),
+}
+
+/// How the look at a stretch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct End {
+    /// Where the next record would begin; `None` where not one was found.
+    pub(super) position: Option<u64>,
+    /// Whether the log ends there.
+    pub(super) over: bool,
+    /// Problems behind so many others that nobody tells them one by one.
+    pub(super) more: u64,
+}
+
+/// The file in the folder of an attempt.
+pub(super) fn file_in(attempt: &Path) -> PathBuf {
+    attempt.join("found")
+}
+
+/// Writes a file.
+pub(super) struct FoundWriter {
+    folder: String,
+    path: PathBuf,
+    file: Arc<dyn VfsFile>,
+    buffer: Vec<u8>,
+    written: u64,
+    sum: Crc31,
+}
+
+impl FoundWriter {
+    pub(super) fn create(files: &StoreFiles, attempt: &Path, folder: &str) -> Result<Self, StoreError> {
+        let path = file_in(attempt);
+        let file = files.vfs.create_new(&path).at(&path, "creating a file for what is found")?;
+        let buffer = MAGIC.to_vec();
+        Ok(Self { folder: folder.to_owned(), path, file, buffer, written: 0, sum: Crc31::default() })
+    }
+
+    pub(super) fn part(&mut self, part: &Part) -> Result<(), StoreError> {
+        self.block(PART, part)
+    }
+
+    pub(super) fn problem(&mut self, finding: &Finding) -> Result<(), StoreError> {
+        self.block(PROBLEM, finding)
+    }
+
+    pub(super) fn end(&mut self, end: End) -> Result<(), StoreError> {
+        self.block(END, &end)
+    }
+
+    /// Something that is all of the file.
+    pub(super) fn whole(&mut self, value: &impl Serialize) -> Result<(), StoreError> {
+        self.block(WHOLE, value)
+    }
+
+    fn block(&mut self, kind: u8, value: &impl Serialize) -> Result<(), StoreError> {
+        let head = self.buffer.len();
+        self.buffer.extend_from_slice(&[0; HEAD_BYTES]);
+        self.buffer.push(kind);
+        let buffer = std::mem::take(&mut self.buffer);
+        self.buffer = postcard::to_extend(value, buffer).map_err(|error| self.unsaid(&error))?;
+        let (_, block) = self.buffer.split_at_mut(head);
+        let (head, payload) = block.split_at_mut(HEAD_BYTES);
+        let (bytes, sum) = head.split_at_mut(4);
+        bytes.copy_from_slice(&(payload.len() as u32).to_be_bytes());
+        sum.copy_from_slice(&crc31(payload).to_be_bytes());
+        if self.buffer.len() < WRITE_BYTES { Ok(()) } else { self.write() }
+    }
+
+    fn unsaid(&self, error: &postcard::Error) -> StoreError {
+        StoreError::Busy {
+            reason: format!("{}: what was found cannot be written: {error}", self.path.display()),
+        }
+    }
+
+    fn write(&mut self) -> Result<(), StoreError> {
+        self.sum.update(&self.buffer);
+        self.file.write_all_at(&self.buffer, self.written).at(&self.path, "writing what was found")?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Writes the rest; the file is whole then.
+    pub(super) fn finish(mut self) -> Result<Answer, StoreError> {
+        self.write()?;
+        Ok(Answer { folder: self.folder, bytes: self.written, checksum: self.sum.finish() })
+    }
+}
+
+/// Reads a file.
+pub(super) struct FoundReader {
+    path: PathBuf,
+    file: Arc<dyn VfsFile>,
+    /// Bytes in all, and those that were read.
+    bytes: u64,
+    position: u64,
+    checksum: u32,
+    sum: Crc31,
+    buffer: Vec<u8>,
+}
+
+impl FoundReader {
+    pub(super) fn open(files: &StoreFiles, path: &Path, answer: &Answer) -> Result<Self, StoreError> {
+        let file = files.vfs.open(path, Access::Read).at(path, "opening what was found")?;
+        let bytes = file.len().at(path, "looking at what was found")?;
+        let mut reader = Self {
+            path: path.to_path_buf(),
+            file,
+            bytes,
+            position: 0,
+            checksum: answer.checksum,
+            sum: Crc31::default(),
+            buffer: Vec::new(),
+        };
+        if bytes != answer.bytes {
+            return Err(reader.wrong(&format!("it has {bytes} bytes, and {} were written", answer.bytes)));
+        }
+        if reader.take(MAGIC.len() as u64)? != MAGIC {
+            return Err(reader.wrong("it does not begin as such a file does"));
+        }
+        Ok(reader)
+    }
+
+    /// The next of the things that were found.
+    pub(super) fn item(&mut self) -> Result<Item, StoreError> {
+        Ok(match self.block()? {
+            PART => Item::Part(self.value()?),
+            PROBLEM => Item::Problem(self.value()?),
+            END => {
+                let end = self.value()?;
+                self.must_be_over()?;
+                Item::End(end)
+            }
+            kind => return Err(self.wrong(&format!("there is no kind {kind} of things that are found"))),
+        })
+    }
+
+    /// What is all of the file.
+    pub(super) fn whole<T: DeserializeOwned>(mut self) -> Result<T, StoreError> {
+        if self.block()? != WHOLE {
+            return Err(self.wrong("it is of another step"));
+        }
+        let value = self.value()?;
+        self.must_be_over()?;
+        Ok(value)
+    }
+
+    /// Reads the next block; its kind.
+    fn block(&mut self) -> Result<u8, StoreError> {
+        let head = self.take(HEAD_BYTES as u64)?;
+        let word = |at: usize| {
+            head.get(at..).and_then(|rest| rest.first_chunk()).map(|word| u32::from_be_bytes(*word))
+        };
+        let (Some(bytes), Some(sum)) = (word(0), word(4)) else { return Err(self.wrong("it is cut off")) };
+        let payload = self.take(u64::from(bytes))?;
+        match payload.first() {
+            Some(kind) if crc31(payload) == sum => Ok(*kind),
+            _ => Err(self.wrong("a checksum is wrong")),
+        }
+    }
+
+    fn value<T: DeserializeOwned>(&self) -> Result<T, StoreError> {
+        match postcard::take_from_bytes(self.buffer.get(1..).unwrap_or_default()) {
+            Ok((value, [])) => Ok(value),
+            Ok(_) => Err(self.wrong("a block is longer than what is in it")),
+            Err(error) => Err(self.wrong(&error.to_string())),
+        }
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<&[u8], StoreError> {
+        if bytes > self.bytes - self.position {
+            return Err(self.wrong("it ends in the middle"));
+        }
+        self.buffer.resize(bytes as usize, 0);
+        self.file.read_exact_at(&mut self.buffer, self.position).at(&self.path, "reading what was found")?;
+        self.position += bytes;
+        self.sum.update(&self.buffer);
+        Ok(&self.buffer)
+    }
+
+    fn must_be_over(&mut self) -> Result<(), StoreError> {
+        if self.position < self.bytes {
+            return Err(self.wrong("it goes on behind its end"));
+        }
+        if self.sum.clone().finish() == self.checksum {
+            Ok(())
+        } else {
+            Err(self.wrong("it is not what its worker wrote"))
+        }
+    }
+
+    /// Says that the file cannot be used.
+    pub(super) fn wrong(&self, what: &str) -> StoreError {
+        StoreError::corrupt(&self.path, self.position, format!("{what}; run the job again"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mqstore_io::{ManualClock, SimVfs, Vfs};
+
+    use super::super::super::problem::Kind;
+    use super::*;
+    use crate::repair::log::Stretch;
+    use crate::verify::index_walk::KeyEvent;
+    use crate::verify::log_part::{Absent, QueuePart};
+
+    fn attempt() -> (StoreFiles, PathBuf) {
+        let vfs = Arc::new(SimVfs::default());
+        let folder = PathBuf::from("/job/task");
+        vfs.create_dir_all(&folder).unwrap();
+        (StoreFiles::new(vfs, Arc::new(ManualClock::new(0)), Path::new("/store")), folder)
+    }
+
+    fn part() -> Part {
+        let mut part = Part { first: Some(100), end: 900, messages: 3, bytes: 700, ..Part::default() };
+        part.times.back.push((100, -1, i64::MAX));
+        part.keys.events.push(KeyEvent::ManyMissing { first: 100, last: 500, keys: 2, hash: 7 });
+        part.queues.push(QueuePart {
+            topic: "orders".into(),
+            queue_id: 3,
+            rows: vec![Stretch { from: 5, to: 8, first: 100, last: 600, records: 3 }],
+            matched: 1,
+            absent: vec![Absent { from: 6, to: 7, physical: 300 }],
+            wrong: vec![(7, "it is another one".to_owned())],
+            ..QueuePart::default()
+        });
+        part
+    }
+
+    fn written() -> (StoreFiles, PathBuf, Answer) {
+        let (files, folder) = attempt();
+        let mut writer = FoundWriter::create(&files, &folder, "task").unwrap();
+        let kind = Kind::RecordDamaged;
+        let finding = Finding { kind, path: "/store/x".into(), offset: Some(9), detail: "no".to_owned() };
+        writer.part(&part()).unwrap();
+        writer.problem(&finding).unwrap();
+        writer.end(End { position: Some(900), over: true, more: 2 }).unwrap();
+        (files, file_in(&folder), writer.finish().unwrap())
+    }
+
+    fn read(files: &StoreFiles, path: &Path, answer: &Answer) -> Result<Vec<Item>, StoreError> {
+        let mut reader = FoundReader::open(files, path, answer)?;
+        let mut items = Vec::new();
+        while !matches!(items.last(), Some(Item::End(_))) {
+            items.push(reader.item()?);
+        }
+        Ok(items)
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let (files, path, answer) = written();
+        let wanted = [
+            Item::Part(Box::new(part())),
+            Item::Problem(Finding {
+                kind: Kind::RecordDamaged,
+                path: "/store/x".into(),
+                offset: Some(9),
+                detail: "no".to_owned(),
+            }),
+            Item::End(End { position: Some(900), over: true, more: 2 }),
+        ];
+        assert_eq!(format!("{:?}", read(&files, &path, &answer).unwrap()), format!("{wanted:?}"));
+        let file = FoundReader::open(&files, &path, &answer).unwrap();
+        assert!(file.whole::<Vec<u64>>().unwrap_err().to_string().contains("of another step"));
+    }
+
+    #[test]
+    fn a_file_with_another_byte_or_another_length_is_refused() {
+        let (files, path, answer) = written();
+        let bytes = files.vfs.read_file(&path, 1 << 20).unwrap();
+        let refused = |bytes: &[u8], what: usize| {
+            let file = files.vfs.open(&path, Access::ReadWrite).unwrap();
+            file.set_len(0).unwrap();
+            file.write_all_at(bytes, 0).unwrap();
+            let error = read(&files, &path, &answer).unwrap_err();
+            assert!(matches!(&error, StoreError::Corrupt { .. }), "{what}: {error}");
+            assert!(error.to_string().contains("run the job again"), "{error}");
+        };
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1 << bit;
+                refused(&changed, at * 8 + bit);
+            }
+            refused(&bytes[..at], at);
+        }
+        refused(&[&bytes[..], &[0]].concat(), bytes.len());
+        // Another attempt has another checksum, though each of its blocks is right.
+        let other = Answer { checksum: answer.checksum ^ 1, ..answer.clone() };
+        let file = files.vfs.open(&path, Access::ReadWrite).unwrap();
+        file.set_len(bytes.len() as u64).unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        assert!(read(&files, &path, &other).unwrap_err().to_string().contains("not what its worker wrote"));
+        assert_eq!(read(&files, &path, &answer).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_those_of_records_are_seen() {
+        assert!(part().is_sound(100) && part().is_sound(0) && !part().is_sound(101));
+        let wrong: [fn(&mut Part); 10] = [
+            |part| part.end = 99,
+            |part| part.messages = 800 / 91 + 1,
+            |part| part.bytes = 801,
+            |part| part.queues[0].queue_id = -1,
+            |part| part.queues[0].matched = -1,
+            |part| part.queues[0].rows[0].from = -1,
+            |part| part.queues[0].rows[0].to = 4,
+            |part| part.queues[0].rows[0].records = 801,
+            |part| part.queues[0].rows[0].records = -1,
+            |part| part.queues[0].absent[0].to = 5,
+        ];
+        for (number, change) in wrong.iter().enumerate() {
+            let mut changed = part();
+            change(&mut changed);
+            assert!(!changed.is_sound(100), "{number}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! A stretch of the log: its findings go to a file.
+
+use std::sync::Arc;
+
+use super::super::problem::{Finding, VerifyReport};
+use super::documents::{Settled, Stretch};
+use super::findings::{End, FoundWriter};
+use crate::verify::checks::{load_index, view};
+use crate::verify::index_walk::KeyWalk;
+use crate::verify::log_part::{Part, View};
+use crate::verify::log_walk::{Findings, Log};
+use crate::verify::merged::Watch;
+use crate::verify::parallel_walk::{Pieces, walk};
+use mqstore_base::error::StoreError;
+use mqstore_base::options::StoreOptions;
+use mqstore_base::progress::Progress;
+use mqstore_base::store_files::StoreFiles;
+
+pub(super) fn run(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    settled: &Settled,
+    stretch: &Stretch,
+    found: &mut FoundWriter,
+    progress: Watch<'_>,
+) -> Result<(), StoreError> {
+    let files = &files.clone().for_reading()?;
+    let view = view(files, options, settled.bounds)?;
+    let index = Arc::new(load_index(files, options)?);
+    let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
+    let mut record = Record {
+        found,
+        progress,
+        start: stretch.start(),
+        bytes: stretch.bytes(),
+        room: VerifyReport::LIMIT,
+        problems: 0,
+        more: 0,
+    };
+    let keys = KeyWalk::new(&index, index.entries_from(stretch.entries.as_ref())?, settled.bounds.beside)?;
+    let mut log = Log::new(&view, keys, None, &mut record);
+    walk_stretch(&mut log, &view, stretch, helpers)?;
+    let (position, over) = log.end();
+    let more = record.more;
+    found.end(End { position, over, more })
+}
+
+/// Walks `log` through the pieces of a stretch, and through the rest of all where it is the last one.
+pub(super) fn walk_stretch(
+    log: &mut Log<'_>,
+    view: &View<'_>,
+    stretch: &Stretch,
+    helpers: u32,
+) -> Result<(), StoreError> {
+    let lies = |(from, to): &(u64, u64)| {
+        let segment = view.list.find(*from);
+        segment.is_some_and(|segment| from < to && *to <= segment.end_offset())
+    };
+    if let Some((from, to)) = stretch.runs.iter().find(|run| !lies(run)) {
+        let log = view.files.commit_log();
+        let reason = format!("{}: the log from offset {from} to {to} was deleted meanwhile", log.display());
+        return Err(StoreError::Busy { reason });
+    }
+    walk(view, Pieces::of(&stretch.runs), helpers, &|| (), log)?;
+    if stretch.is_last() { log.finish() } else { Ok(()) }
+}
+
+/// Writes findings down.
+struct Record<'a> {
+    found: &'a mut FoundWriter,
+    progress: Watch<'a>,
+    start: u64,
+    bytes: u64,
+    /// So many findings of queues are told one by one still, at most.
+    room: usize,
+    /// So many problems were told.
+    problems: usize,
+    /// So many more were not.
+    more: u64,
+}
+
+impl Findings for Record<'_> {
+    fn part(&mut self, part: &mut Part) -> Result<(), StoreError> {
+        for queue in &mut part.queues {
+            queue.trim(&mut self.room);
+        }
+        self.found.part(part)
+    }
+
+    fn problem(&mut self, finding: Finding) -> Result<(), StoreError> {
+        if self.problems >= VerifyReport::LIMIT {
+            self.more += 1;
+            return Ok(());
+        }
+        self.problems += 1;
+        self.found.problem(&finding)
+    }
+
+    fn reached(&mut self, position: u64) -> Result<(), StoreError> {
+        let done_bytes = position.saturating_sub(self.start).min(self.bytes);
+        (self.progress)(Progress { done_bytes, total_bytes: self.bytes })
+    }
+}

@@ -1,0 +1,131 @@
+//! The report of a check that was shared out.
+
+use std::sync::Arc;
+
+use super::super::problem::VerifyReport;
+use super::documents::{Answer, Plan, Stretch};
+use super::file_of;
+use super::findings::{End, FoundReader, Item};
+use super::log_range::walk_stretch;
+use crate::verify::checks::{conclude, load_index, view};
+use crate::verify::group_offsets::Positions;
+use crate::verify::index_walk::KeyWalk;
+use crate::verify::log_part::View;
+use crate::verify::log_walk::{Findings, Log};
+use crate::verify::merged::{Book, Watch};
+use mqstore_base::error::StoreError;
+use mqstore_base::options::StoreOptions;
+use mqstore_base::store_files::StoreFiles;
+use mqstore_log::index::{EntryPlace, IndexSet, WrongFile};
+
+/// Puts together what the steps of `plan` have found, whose `answers` these are, and looks at the rest of the store.
+///
+/// `progress` is called now and then; an error that it returns ends the check.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] when what a step has left is not what it wrote, [`StoreError::InvalidOption`] for answers
+/// that are not those of the steps, and those of [`crate::verify::verify`].
+pub fn assemble(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    plan: &Plan,
+    answers: &[Answer],
+    progress: Watch<'_>,
+) -> Result<VerifyReport, StoreError> {
+    if answers.len() != plan.stretches.len() + plan.index.len() {
+        let reason = format!("{} are not those of {} steps", answers.len(), plan.steps().len());
+        return Err(StoreError::InvalidOption { option: "answers", reason });
+    }
+    let open = |answer: &Answer| FoundReader::open(files, &file_of(&plan.settled, answer)?, answer);
+    let (stretches, index_answers) = answers.split_at(plan.stretches.len());
+    let positions: Positions = open(&plan.positions)?.whole()?;
+    let mut wrong_files: Vec<WrongFile> = Vec::new();
+    for answer in index_answers {
+        wrong_files.extend(open(answer)?.whole::<Vec<_>>()?);
+    }
+    let reading = &files.clone().for_reading()?;
+    let beside = plan.settled.bounds.beside;
+    let view = view(reading, options, plan.settled.bounds)?;
+    let index = Arc::new(load_index(reading, options)?);
+    let mut join = Join {
+        view: &view,
+        index: &index,
+        book: Book::new(&view, &index, progress),
+        beside,
+        position: view.list.min_offset(),
+        over: false,
+    };
+    let mut entries = None;
+    for (stretch, answer) in plan.stretches.iter().zip(stretches) {
+        // What is behind the place where the one before it began holds no less.
+        let from = entries.replace(stretch.entries.as_ref()).unwrap_or(stretch.entries.as_ref());
+        join.stretch(stretch, from, open(answer)?)?;
+    }
+    let Join { book, position, .. } = join;
+    conclude(&view, book, position, wrong_files, beside, &positions)
+}
+
+/// The log, put together from its stretches.
+struct Join<'a> {
+    view: &'a View<'a>,
+    index: &'a Arc<IndexSet>,
+    book: Book<'a>,
+    beside: bool,
+    /// Where the next record begins.
+    position: u64,
+    over: bool,
+}
+
+impl Join<'_> {
+    /// Takes over what was `found` of a stretch, if it begins where the last one has ended; if not, walks it. The walk
+    /// over the index then begins at `entries`.
+    fn stretch(
+        &mut self,
+        stretch: &Stretch,
+        entries: Option<&EntryPlace>,
+        mut found: FoundReader,
+    ) -> Result<(), StoreError> {
+        // A record that goes on through all of a stretch leaves nothing to do there, nor does damage.
+        if self.over || self.position >= stretch.end {
+            return Ok(());
+        }
+        let first = found.item()?;
+        if matches!(&first, Item::Part(part) if part.first == Some(self.position)) {
+            return self.take_over(first, found);
+        }
+        let keys = KeyWalk::new(self.index, self.index.entries_from(entries)?, self.beside)?;
+        let mut log = Log::new(self.view, keys, Some(self.position), &mut self.book);
+        walk_stretch(&mut log, self.view, stretch, 0)?;
+        let (position, over) = log.end();
+        (self.position, self.over) = (position.unwrap_or(self.position), over);
+        Ok(())
+    }
+
+    fn take_over(&mut self, first: Item, mut found: FoundReader) -> Result<(), StoreError> {
+        let log_end = self.view.list.end_offset();
+        let mut item = first;
+        loop {
+            match item {
+                Item::Part(mut part) => {
+                    if !part.is_sound(self.position) || part.end > log_end {
+                        return Err(found.wrong("its numbers cannot be those of records"));
+                    }
+                    self.position = part.end;
+                    self.book.part(&mut part)?;
+                    self.book.reached(part.end)?;
+                }
+                Item::Problem(finding) => self.book.problem(finding)?,
+                Item::End(End { position, over, more }) => {
+                    let position = position.filter(|position| *position >= self.position);
+                    let Some(position) = position else {
+                        return Err(found.wrong("it ends before its parts"));
+                    };
+                    (self.position, self.over) = (position, over);
+                    self.book.report.more = self.book.report.more.saturating_add(more);
+                    return Ok(());
+                }
+            }
+            item = found.item()?;
+        }
+    }
+}

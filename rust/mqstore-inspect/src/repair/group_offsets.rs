@@ -1,0 +1,137 @@
+//! Positions of consumers and of delay levels that are beyond the ends of their queues: set back to them.
+//!
+//! Owns the change of `config/consumerOffset.json`, `lmqConsumerOffset.json` and `delayOffset.json`, and sets back those of
+//! the metadata log by its own means; the file as it was goes to
+//! `lost+found` first, and the new one takes its place in one step. The queues have to be right: whoever calls this has made
+//! them anew, or found nothing wrong with them. A queue that has no file says nothing.
+//!
+//! Source: `ConsumerOffsetManager`, `ScheduleMessageService#correctDelayOffset`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use mqstore_format::json::{ConsumerOffsets, DelayOffsets, Dialect, QueueOffsets};
+use mqstore_format::names::DELAY_OFFSET_FILE;
+use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
+use mqstore_io::Access;
+
+use super::backup;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::options::{RecoveryMode, StoreOptions};
+use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
+use mqstore_log::consume_queue::QueueSet;
+use mqstore_meta::{MetaLog, newest_file, read_log};
+
+/// Where each queue ends.
+struct Ends(HashMap<(String, i32), i64>);
+
+impl Ends {
+    fn load(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
+        let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?;
+        queues.recover_bounds()?;
+        let plain = queues.all().into_iter();
+        let plain = plain.map(|queue| ((queue.topic().to_owned(), queue.queue_id()), queue.max_offset()));
+        let batches = queues.batches().into_iter();
+        let batches = batches.map(|queue| ((queue.topic().to_owned(), queue.queue_id()), queue.max_offset()));
+        Ok(Self(plain.chain(batches).collect()))
+    }
+
+    /// Sets `offset` back where it is beyond the end of the queue; whether it was.
+    fn set_back(&self, topic: &str, queue_id: i32, offset: &mut i64) -> bool {
+        let end = self.0.get(&(topic.to_owned(), queue_id)).filter(|end| *offset > **end);
+        end.inspect(|end| *offset = **end).is_some()
+    }
+
+    /// As [`Self::set_back`], for all offsets of a table; how many were.
+    fn set_back_all(&self, table: &mut BTreeMap<String, QueueOffsets>) -> u32 {
+        let mut count = 0;
+        for (key, queues) in table {
+            let Some((topic, _)) = ConsumerOffsets::split_key(key) else { continue };
+            for (queue_id, offset) in queues {
+                count += u32::from(self.set_back(topic, *queue_id, offset));
+            }
+        }
+        count
+    }
+}
+
+/// Sets back what is beyond the end of its queue, and says what it did.
+pub(crate) fn repair_offsets(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<String>, StoreError> {
+    let ends = Ends::load(files, options)?;
+    let mut actions = Vec::new();
+    for name in ["consumerOffset.json", "lmqConsumerOffset.json"] {
+        let path = files.config().join(name);
+        let text = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES).unwrap_or_default();
+        let mut offsets = ConsumerOffsets::parse(&text).unwrap_or_default();
+        let count = ends.set_back_all(&mut offsets.table);
+        if name == "consumerOffset.json" && newest_file(files).is_some() {
+            actions.extend(repair_meta(files, &ends, (&path, name, count))?);
+        } else {
+            let write = || offsets.to_json(Dialect::default());
+            actions.extend(replace(files, &path, name, count, write)?);
+        }
+    }
+    let path = files.config().join(DELAY_OFFSET_FILE);
+    let text = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES).unwrap_or_default();
+    if let Ok(mut delays) = DelayOffsets::parse(&text) {
+        let mut count = 0;
+        for (level, offset) in &mut delays.table {
+            count += u32::from(ends.set_back(SCHEDULE_TOPIC, DelayLevels::queue_id(*level), offset));
+        }
+        let write = || delays.to_json(Dialect::default());
+        actions.extend(replace(files, &path, DELAY_OFFSET_FILE, count, write)?);
+    }
+    Ok(actions)
+}
+
+/// Makes the metadata log one that can be opened, and sets back what is beyond the end of its queue in it. The file that
+/// it keeps in step, `json` with its name and how many offsets of it are wrong, is written anew if there are any.
+fn repair_meta(files: &StoreFiles, ends: &Ends, json: (&Path, &str, u32)) -> Result<Vec<String>, StoreError> {
+    let mut actions = Vec::new();
+    let log_path = newest_file(files).unwrap_or_default();
+    let mut table = read_log(files, &mut Vec::new())?.into_offsets();
+    let count = ends.set_back_all(&mut table);
+    let found = MetaLog::find(files, RecoveryMode::Salvage)?;
+    let log = MetaLog::open(files, found, &mut actions)?;
+    let end = |topic: &str, queue_id| ends.0.get(&(topic.to_owned(), queue_id)).copied().unwrap_or(i64::MAX);
+    log.clamp_to(end)?;
+    actions.extend((count > 0).then(|| set_back_words(&log_path, count)));
+    let (path, name, wrong) = json;
+    if wrong > 0 {
+        keep_config(files, path, name)?;
+        log.export_offsets()?;
+        actions.push(set_back_words(path, wrong));
+    }
+    log.close()?;
+    Ok(actions)
+}
+
+/// What a person reads about `count` offsets of the file at `path`.
+pub(crate) fn set_back_words(path: &Path, count: u32) -> String {
+    format!("{}: {count} offsets beyond the end of their queue set back to it", path.display())
+}
+
+fn replace(
+    files: &StoreFiles,
+    path: &Path,
+    name: &str,
+    count: u32,
+    text: impl FnOnce() -> String,
+) -> Result<Option<String>, StoreError> {
+    if count == 0 {
+        return Ok(None);
+    }
+    keep_config(files, path, name)?;
+    files.ensure_folder(&files.staging())?;
+    let staged = files.staging().join("config");
+    files.vfs.write_atomic(path, &staged, text().as_bytes()).at(path, "setting offsets back")?;
+    Ok(Some(set_back_words(path, count)))
+}
+
+/// Copies a file of the configuration, as it is, to `lost+found`.
+fn keep_config(files: &StoreFiles, path: &Path, name: &str) -> Result<(), StoreError> {
+    let file = files.vfs.open(path, Access::Read).at(path, "opening the configuration")?;
+    let len = file.len().at(path, "looking at the configuration")?;
+    backup::copy(files, path, &*file, &format!("config_{name}"), 0..len, &mut |_| Ok(()))?;
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! Putting something that both engines pass over in the place of what was lost.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use mqstore_format::{
+    BLANK_HEADER_BYTES, MIN_RECORD_BYTES, encode_blank, encode_placeholder, offset_file_name,
+    placeholder_bytes,
+};
+use mqstore_io::{Access, switch};
+
+use super::backup;
+use super::damage_scan::Piece;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::store_files::StoreFiles;
+use mqstore_log::commit_log::SegmentList;
+
+/// Whether a filler or a record fits into `piece`. Both of its ends are ends of records, so that one does,
+/// unless what is there was never written by either engine.
+pub(crate) fn fits(piece: &Piece) -> bool {
+    let least = if piece.to_end { BLANK_HEADER_BYTES } else { MIN_RECORD_BYTES };
+    piece.to - piece.from >= least as u64
+}
+
+/// What a person reads about a piece that nothing fits into.
+pub(crate) fn too_small(piece: &Piece) -> String {
+    let (bytes, from) = (piece.to - piece.from, piece.from);
+    format!("log offset {from}: {} ({bytes} bytes): too few for a record, left as they are", piece.reason)
+}
+
+/// What a person reads about the others.
+pub(crate) fn words(files: &StoreFiles, piece: &Piece) -> String {
+    let (bytes, at, reason) = (piece.to - piece.from, piece.from - piece.base, &piece.reason);
+    let Some(path) = &piece.path else {
+        let path = files.commit_log().join(offset_file_name(piece.base));
+        return format!("{}: missing, made as a segment that holds a filler", path.display());
+    };
+    let by = if piece.to_end { "a filler" } else { "placeholders" };
+    format!("{}: {bytes} bytes at offset {at} replaced by {by}: {reason}", path.display())
+}
+
+/// Keeps the bytes of a piece in `lost+found`, unless they are zeros.
+pub(crate) fn keep(
+    files: &StoreFiles,
+    list: &SegmentList,
+    piece: &Piece,
+    watch: backup::Step<'_>,
+) -> Result<Option<PathBuf>, StoreError> {
+    let Some(segment) = list.next_from(piece.base).filter(|segment| segment.base_offset() == piece.base)
+    else {
+        return Ok(None);
+    };
+    let path = segment.path();
+    let file = segment.file().at(&path, "opening a log segment")?;
+    let from = piece.from - piece.base;
+    let name = format!("{}.damaged-at-{from}", offset_file_name(piece.base));
+    backup::copy(files, &path, &*file, &name, from..(piece.to - piece.base).min(segment.len()), watch)
+}
+
+/// Fills all pieces, and makes that durable.
+pub(crate) fn fill(
+    files: &StoreFiles,
+    segment_bytes: u64,
+    pieces: &[&Piece],
+    watch: backup::Step<'_>,
+) -> Result<(), StoreError> {
+    for piece in pieces.iter().filter(|piece| piece.path.is_some()) {
+        let list = super::log::load(files, segment_bytes)?;
+        let Some(segment) = list.find(piece.base).filter(|segment| segment.base_offset() == piece.base)
+        else {
+            continue;
+        };
+        let path = segment.path();
+        backup::own_file(files, &path, watch)?;
+        fill_piece(files, &path, piece, watch)?;
+    }
+    let mut folders = BTreeSet::new();
+    for piece in pieces.iter().filter(|piece| piece.path.is_none()) {
+        let path = make_segment(files, segment_bytes, piece)?;
+        folders.extend(path.parent().map(Path::to_path_buf));
+    }
+    folders.iter().try_for_each(|folder| {
+        switch::step("repair.sync_made_names", || files.vfs.sync_dir(folder)).at(folder, "syncing a folder")
+    })
+}
+
+fn fill_piece(
+    files: &StoreFiles,
+    path: &Path,
+    piece: &Piece,
+    watch: backup::Step<'_>,
+) -> Result<(), StoreError> {
+    let file = files.vfs.open(path, Access::ReadWrite).at(path, "opening a log segment")?;
+    let mut at = piece.from;
+    if piece.to_end {
+        file.write_all_at(&encode_blank((piece.to - at) as u32), at - piece.base)
+            .at(path, "writing a filler")?;
+        at = piece.to;
+    }
+    let mut bytes = Vec::new();
+    while let Some(size) = placeholder_bytes(piece.to - at) {
+        watch(0)?;
+        bytes.clear();
+        encode_placeholder(size, at as i64, piece.store_timestamp_ms, &mut bytes)
+            .map_err(|error| StoreError::format(path, at - piece.base, &error))?;
+        file.write_all_at(&bytes, at - piece.base).at(path, "writing a placeholder")?;
+        at += size;
+    }
+    switch::step("repair.sync_filled", || file.sync_data()).at(path, "syncing a filled stretch")
+}
+
+/// Makes a segment that holds nothing but a filler.
+fn make_segment(files: &StoreFiles, segment_bytes: u64, piece: &Piece) -> Result<PathBuf, StoreError> {
+    let folder = files.segment_staging(piece.base, segment_bytes)?;
+    files.make_folder(&folder)?;
+    let staged = folder.join(offset_file_name(piece.base));
+    match files.vfs.remove_file(&staged) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(StoreError::io(&staged, "removing what a stop left", error));
+        }
+        _ => {}
+    }
+    let file = files.vfs.create_new(&staged).at(&staged, "making a segment")?;
+    file.set_len(segment_bytes).at(&staged, "making a segment")?;
+    file.write_all_at(&encode_blank(segment_bytes as u32), 0).at(&staged, "writing a filler")?;
+    switch::step("repair.sync_made", || file.sync_all()).at(&staged, "syncing a segment")?;
+    let path = files.name_of_staged(&staged, piece.base)?;
+    files.vfs.rename_noreplace(&staged, &path).at(&path, "naming a segment")?;
+    Ok(path)
+}

@@ -1,0 +1,274 @@
+//! The sparse queues of compacted topics against their logs.
+//!
+//! Owns nothing on disk. A log and the queue file of its name are walked side by side: each entry has to be that of the
+//! record in its place, in ascending queue offsets, and neither of the two may go on without the other.
+//!
+//! ```text
+//! compactionLog/T/0/00000000000000000000   record | record | record | filler, zeros or the end
+//!                                             |        |        |
+//! compactionCq/T/0/00000000000000000000    entry  | entry  | entry  | end marker, zeros or the end
+//! ```
+//!
+//! Damage of the log itself ends the walk of its file; who reads through the queue tells it. Beside a writer a log may be
+//! one record ahead of its queue.
+//!
+//! Source: `CompactionLog.CompactionAppendMessageCallback`, `SparseConsumeQueue#putBatchMessagePositionInfo`.
+
+use mqstore_format::{
+    BATCH_CQ_UNIT_BYTES, BLANK_HEADER_BYTES, BatchCqUnit, CrcCheck, DelayLevels, Peek, RecordView,
+    SCHEDULE_TOPIC, peek,
+};
+use mqstore_io::VfsFile;
+
+use crate::problem::{Kind, VerifyReport};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::store_files::StoreFiles;
+use mqstore_compaction::{DataFile, FilePair, QueueFolder, SparseTags, open_listed};
+
+/// Bytes of a file that are read at once.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Findings of one file that are told one by one.
+const MOST_FINDINGS: u32 = 100;
+
+/// Compares the files of a queue; `beside` a writer.
+pub(super) fn check(
+    files: &StoreFiles,
+    (topic, queue_id): (&str, i32),
+    beside: bool,
+    report: &mut VerifyReport,
+) -> Result<(), StoreError> {
+    let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
+    let (mut before, mut tags) = (None, SparseTags::default());
+    for pair in &folder.pairs {
+        let Some(log) = open_listed(files, &pair.log)? else { return Ok(()) };
+        let queue = match &pair.queue {
+            Some(queue) => match open_listed(files, queue)? {
+                Some(file) => Some(Bytes::new(file, queue)),
+                // A new generation takes the place of this one.
+                None => return Ok(()),
+            },
+            None => None,
+        };
+        let (delayed, log) = (topic == SCHEDULE_TOPIC, Bytes::new(log, &pair.log));
+        let mut walk = Walk { files, delayed, tags: &mut tags, pair, log, queue, found: 0, beside, report };
+        before = walk.all(before)?;
+    }
+    Ok(())
+}
+
+struct Walk<'a> {
+    files: &'a StoreFiles,
+    /// Whether the queue is one of delayed messages.
+    delayed: bool,
+    tags: &'a mut SparseTags,
+    pair: &'a FilePair,
+    log: Bytes<'a>,
+    queue: Option<Bytes<'a>>,
+    found: u32,
+    beside: bool,
+    report: &'a mut VerifyReport,
+}
+
+impl Walk<'_> {
+    /// Walks both files; `before` is the queue offset that the first record has to exceed. Answers the last one.
+    fn all(&mut self, mut before: Option<i64>) -> Result<Option<i64>, StoreError> {
+        let (mut place, mut number, mut without) = (0, 0, None);
+        while let Some((size, expected)) = self.record(place)? {
+            let entry = self.entry(number)?.filter(BatchCqUnit::is_valid);
+            let ascends = before.is_none_or(|before| expected.base_offset > before);
+            match entry {
+                // What an older file left where it ended.
+                None if !ascends => break,
+                None => {
+                    without.get_or_insert((number, expected.base_offset));
+                }
+                Some(entry) if entry != expected && !self.is_due_by_another_table(&entry, &expected) => {
+                    self.tell(false, number * UNIT, differs(&entry, &expected));
+                }
+                Some(_) if !ascends => {
+                    let detail = format!("the record of offset {} follows a later one", expected.base_offset);
+                    self.tell(true, place, detail);
+                }
+                Some(_) => {}
+            }
+            before = before.max(Some(expected.base_offset));
+            place += size;
+            number += 1;
+        }
+        if let Some((first, offset)) = without.filter(|_| !self.beside) {
+            let detail = format!("records from offset {offset} on have no entry");
+            self.tell(false, first * UNIT, detail);
+        }
+        let over = self.log_is_over(place)?;
+        if let Some(entry) = self.entry(number)?.filter(|entry| over && entry.is_valid()) {
+            let offset = entry.base_offset;
+            let detail =
+                format!("the entry of offset {offset} and those behind it lead behind the last record");
+            self.tell(false, number * UNIT, detail);
+        }
+        Ok(before)
+    }
+
+    /// The record at `place`: its size, and the entry that it should have.
+    fn record(&mut self, place: u64) -> Result<Option<(u64, BatchCqUnit)>, StoreError> {
+        let Some(head) = self.log.at(place, BLANK_HEADER_BYTES)? else { return Ok(None) };
+        let Ok(Peek::Record { size, .. }) = peek(head) else { return Ok(None) };
+        let Some(bytes) = self.log.at(place, size as usize)? else { return Ok(None) };
+        let Ok(record) = RecordView::decode(bytes) else { return Ok(None) };
+        // The checksum of all of the record is that of its place in the commit log.
+        let place = (self.pair.log.base + place) as i64;
+        if record.check_crc(CrcCheck { body: true, property: false }).is_err()
+            || record.physical_offset != place
+        {
+            return Ok(None);
+        }
+        let tags_code = self.tags.code(self.files, &record)?;
+        let (time, offset) = (record.store_timestamp, record.queue_offset);
+        let expected = BatchCqUnit::new(place, size as i32, tags_code, time, offset, 1);
+        Ok(Some((u64::from(size), expected)))
+    }
+
+    /// Whether an entry only says that its message is due at another time, by a table of delay levels that is not known.
+    fn is_due_by_another_table(&self, entry: &BatchCqUnit, expected: &BatchCqUnit) -> bool {
+        self.delayed
+            && *entry == BatchCqUnit { tags_code: entry.tags_code, ..*expected }
+            && DelayLevels::is_delivery_time(entry.tags_code, entry.store_timestamp)
+    }
+
+    /// Whether the log ends at `place` as a log does, and not with damage.
+    fn log_is_over(&mut self, place: u64) -> Result<bool, StoreError> {
+        let Some(head) = self.log.at(place, BLANK_HEADER_BYTES)? else { return Ok(true) };
+        Ok(matches!(peek(head), Ok(Peek::Zero | Peek::Blank { .. })))
+    }
+
+    fn entry(&mut self, number: u64) -> Result<Option<BatchCqUnit>, StoreError> {
+        let Some(queue) = &mut self.queue else { return Ok(None) };
+        let bytes = queue.at(number * UNIT, BATCH_CQ_UNIT_BYTES)?;
+        Ok(bytes.and_then(|bytes| bytes.first_chunk()).map(BatchCqUnit::decode))
+    }
+
+    fn tell(&mut self, of_log: bool, place: u64, detail: String) {
+        self.found += 1;
+        if self.found > MOST_FINDINGS {
+            self.report.more += 1;
+            return;
+        }
+        let file = if of_log { None } else { self.pair.queue.as_ref() };
+        match file {
+            Some(queue) => self.report.add(Kind::CompactionEntry, &queue.path, Some(place), detail),
+            None => self.report.add(Kind::CompactionEntry, &self.pair.log.path, Some(place), detail),
+        }
+    }
+}
+
+const UNIT: u64 = BATCH_CQ_UNIT_BYTES as u64;
+
+fn differs(entry: &BatchCqUnit, expected: &BatchCqUnit) -> String {
+    let words = |unit: &BatchCqUnit| {
+        format!(
+            "offset {}, position {} ({} bytes), tags' hash {}, stored at {}",
+            unit.base_offset, unit.physical_offset, unit.size, unit.tags_code, unit.store_timestamp
+        )
+    };
+    format!("the entry says {}; its record: {}", words(entry), words(expected))
+}
+
+/// A file that is read from its front to its end.
+struct Bytes<'a> {
+    file: std::sync::Arc<dyn VfsFile>,
+    of: &'a DataFile,
+    start: u64,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Bytes<'a> {
+    fn new(file: std::sync::Arc<dyn VfsFile>, of: &'a DataFile) -> Self {
+        Self { file, of, start: 0, buffer: Vec::new() }
+    }
+
+    /// `len` bytes at `place`; `None` when the file ends before.
+    fn at(&mut self, place: u64, len: usize) -> Result<Option<&[u8]>, StoreError> {
+        if place.checked_add(len as u64).is_none_or(|end| end > self.of.len) {
+            return Ok(None);
+        }
+        let held = place >= self.start && place + len as u64 <= self.start + self.buffer.len() as u64;
+        if !held {
+            self.buffer.resize((self.of.len - place).min(WINDOW_BYTES.max(len) as u64) as usize, 0);
+            self.start = place;
+            self.file
+                .read_exact_at(&mut self.buffer, place)
+                .at(&self.of.path, "reading a compacted queue")?;
+        }
+        let from = (place - self.start) as usize;
+        Ok(self.buffer.get(from..from + len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mqstore_compaction::testing::{Broker, Sent, sim_files};
+
+    const LOG: u64 = 2048;
+    const QUEUE: u64 = 46 * 8;
+
+    fn broker(files: &StoreFiles) -> Broker {
+        let mut broker = Broker::new(files, LOG, QUEUE);
+        for offset in 0..20 {
+            broker.append(3 * offset, &Sent::new(&format!("k{offset}"), "a body"));
+        }
+        broker
+    }
+
+    fn found(files: &StoreFiles, beside: bool) -> Vec<(Option<u64>, String)> {
+        let mut report = VerifyReport::default();
+        check(files, ("ctopic", 0), beside, &mut report).unwrap();
+        assert!(report.problems.iter().all(|problem| problem.kind == "compaction_entry_wrong"));
+        report.problems.into_iter().map(|problem| (problem.offset, problem.detail)).collect()
+    }
+
+    #[test]
+    fn entries_and_records_are_compared_both_ways() {
+        let files = sim_files();
+        let broker = broker(&files);
+        assert_eq!(found(&files, false), []);
+        // Each field of one entry, in the second file.
+        let unit = files.vfs.read_file(&broker.path("compactionCq", LOG), 1 << 20).unwrap();
+        let unit: [u8; BATCH_CQ_UNIT_BYTES] = *unit[2 * 46..].first_chunk().unwrap();
+        for at in [7, 11, 19, 27, 35, 37, 41, 45] {
+            let mut spoiled = unit;
+            spoiled[at] ^= 64;
+            broker.write("compactionCq", LOG, 2 * 46, &spoiled);
+            let found = found(&files, false);
+            assert_eq!(found.len(), 1, "{at}: {found:?}");
+            assert_eq!(found[0].0, Some(2 * 46), "{at}");
+        }
+        broker.write("compactionCq", LOG, 2 * 46, &unit);
+        assert_eq!(found(&files, false), []);
+    }
+
+    #[test]
+    fn neither_goes_on_without_the_other() {
+        let files = sim_files();
+        let broker = broker(&files);
+        let last = BatchCqUnit::new(5000, 100, 0, 1, 900, 1);
+        // 20 records: seven, seven, six.
+        broker.write("compactionCq", 2 * LOG, 6 * 46, &last.encode());
+        let ahead = found(&files, false);
+        assert!(matches!(&ahead[..], [(Some(276), detail)] if detail.contains("offset 900")), "{ahead:?}");
+        broker.write("compactionCq", 2 * LOG, 5 * 46, &[0; 92]);
+        let behind = found(&files, false);
+        assert!(matches!(&behind[..], [(Some(230), detail)] if detail.contains("offset 57")), "{behind:?}");
+        assert_eq!(found(&files, true), []);
+    }
+
+    #[test]
+    fn offsets_ascend_over_files() {
+        let files = sim_files();
+        let mut broker = broker(&files);
+        broker.append(56, &Sent::new("k", "late"));
+        let found = found(&files, false);
+        assert!(matches!(&found[..], [(Some(_), detail)] if detail.contains("offset 56")), "{found:?}");
+    }
+}

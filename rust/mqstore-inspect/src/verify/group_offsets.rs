@@ -1,0 +1,98 @@
+//! Positions in queues that are kept in the metadata log, and by a broker in `config/`, against the queues.
+//!
+//! Owns the comparison, which a repair uses too. Nobody can have consumed what a queue does not have: an offset beyond
+//! a queue's end means that the queue, and the log, lost their end.
+//!
+//! ```text
+//! mqstore/meta, config/consumerOffset.json,             "topic@group" -> queue -> next offset
+//! lmqConsumerOffset.json
+//! config/delayOffset.json                               level -> next offset of SCHEDULE_TOPIC_XXXX, queue level - 1
+//! ```
+//!
+//! Queues without files are left out, and so are files that do not parse, which is told elsewhere. Below a queue's
+//! begin nothing is wrong: what was not consumed in time has expired.
+//!
+//! Source: `ConsumerOffsetManager`, `ScheduleMessageService#correctDelayOffset`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use mqstore_format::json::{ConsumerOffsets, DelayOffsets, QueueOffsets};
+use mqstore_format::names::DELAY_OFFSET_FILE;
+use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
+use serde::{Deserialize, Serialize};
+
+use crate::problem::{Kind, VerifyReport};
+use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
+use mqstore_meta::{newest_file, read_log};
+
+/// One position.
+#[derive(Debug, Serialize, Deserialize)]
+struct Position {
+    path: PathBuf,
+    /// Whose it is, in words.
+    owner: String,
+    topic: String,
+    queue_id: i32,
+    offset: i64,
+    kind: Kind,
+}
+
+/// All positions, as they were before anything else was looked at: whoever writes the store moves both on.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Positions(Vec<Position>);
+
+impl Positions {
+    pub(crate) fn load(files: &StoreFiles) -> Self {
+        let mut found = Vec::new();
+        let path = newest_file(files);
+        // What of it cannot be read is told elsewhere.
+        let kept = path.and_then(|path| Some((path, read_log(files, &mut Vec::new()).ok()?)));
+        if let Some((path, state)) = kept {
+            push_consumers(&mut found, &path, &state.into_offsets());
+        }
+        for name in ["consumerOffset.json", "lmqConsumerOffset.json"] {
+            let path = files.config().join(name);
+            let Ok(text) = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) else { continue };
+            let Ok(offsets) = ConsumerOffsets::parse(&text) else { continue };
+            push_consumers(&mut found, &path, &offsets.table);
+        }
+        let path = files.config().join(DELAY_OFFSET_FILE);
+        let text = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES).unwrap_or_default();
+        let delays = DelayOffsets::parse(&text).map(|delays| delays.table).unwrap_or_default();
+        found.extend(delays.into_iter().map(|(level, offset)| Position {
+            path: path.clone(),
+            owner: format!("delay level {level}"),
+            topic: SCHEDULE_TOPIC.to_owned(),
+            queue_id: DelayLevels::queue_id(level),
+            offset,
+            kind: Kind::DelayOffsetAhead,
+        }));
+        Self(found)
+    }
+
+    /// Tells those beyond the ends of their queues, as `end` knows them.
+    pub(super) fn report(&self, end: impl Fn(&str, i32) -> Option<i64>, report: &mut VerifyReport) {
+        for Position { path, owner, topic, queue_id, offset, kind } in &self.0 {
+            if let Some(end) = end(topic, *queue_id).filter(|end| offset > end) {
+                let detail =
+                    format!("{owner} stands at offset {offset} of {topic}/{queue_id}, which ends at {end}");
+                report.add(*kind, path, None, detail);
+            }
+        }
+    }
+}
+
+fn push_consumers(found: &mut Vec<Position>, path: &Path, table: &BTreeMap<String, QueueOffsets>) {
+    for (key, queues) in table {
+        let Some((topic, group)) = ConsumerOffsets::split_key(key) else { continue };
+        found.extend(queues.iter().map(|(queue_id, offset)| Position {
+            path: path.to_path_buf(),
+            owner: format!("group {group}"),
+            topic: topic.to_owned(),
+            queue_id: *queue_id,
+            offset: *offset,
+            kind: Kind::ConsumerOffsetAhead,
+        }));
+    }
+}

@@ -1,0 +1,145 @@
+//! The log from one place of it to another: parts in its order, and between them what is none.
+//!
+//! Owns nothing on disk. What cannot be walked in pieces is walked here, from record to record; behind damage the next
+//! record is looked for that holds together. Everything goes to a [`Findings`]: the report, or a file for whoever makes
+//! it.
+
+use std::sync::Arc;
+
+use super::index_walk::KeyWalk;
+use super::log_part::{Part, View};
+use super::parallel_walk::{Assembler, Go, add_records};
+use crate::problem::{Finding, Kind};
+use mqstore_base::error::StoreError;
+use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem};
+
+/// Bytes that a part made by hand has at most, so that its memory stays bounded.
+const BY_HAND_BYTES: u64 = 4 << 20;
+
+/// Where the findings of a log go, in its order.
+pub(crate) trait Findings {
+    /// Records, and what was found of them.
+    fn part(&mut self, part: &mut Part) -> Result<(), StoreError>;
+    /// Bytes that are no record.
+    fn problem(&mut self, finding: Finding) -> Result<(), StoreError>;
+    /// Everything before this place was looked at. An error ends the look.
+    fn reached(&mut self, position: u64) -> Result<(), StoreError>;
+}
+
+/// The log, put together from its parts.
+pub(crate) struct Log<'a> {
+    view: &'a View<'a>,
+    findings: &'a mut dyn Findings,
+    keys: KeyWalk,
+    /// For what cannot be walked in pieces.
+    scanner: LogScanner,
+    part: Part,
+    position: Option<u64>,
+    over: bool,
+}
+
+impl<'a> Log<'a> {
+    /// The log from `start` on, or from where the first part begins that has a record. `keys` begins there or before.
+    pub(crate) fn new(
+        view: &'a View<'a>,
+        keys: KeyWalk,
+        start: Option<u64>,
+        findings: &'a mut dyn Findings,
+    ) -> Self {
+        let from = start.unwrap_or(view.list.min_offset());
+        let scanner = LogScanner::new(Arc::clone(&view.list), from, view.limit, ScanChecks { crc: true });
+        Self { view, findings, keys, scanner, part: Part::default(), position: start, over: false }
+    }
+
+    /// Behind the last piece there may be records still, where the file system keeps data that it does not tell of.
+    pub(crate) fn finish(&mut self) -> Result<(), StoreError> {
+        self.by_hand(u64::MAX).map(drop)
+    }
+
+    /// Where the next record would begin, if there was one; and whether the log ends there.
+    pub(crate) fn end(&self) -> (Option<u64>, bool) {
+        (self.position, self.over)
+    }
+
+    fn merge(&mut self, part: &mut Part) -> Result<(), StoreError> {
+        self.keys.add(self.view, &part.output.index, &mut part.keys)?;
+        self.findings.part(part)?;
+        self.position = Some(part.end);
+        self.findings.reached(part.end)
+    }
+
+    /// Looks at what is no record, at `position`; answers where to go on.
+    fn trouble(&mut self, position: u64) -> Result<Option<u64>, StoreError> {
+        match self.scanner.next_item()? {
+            ScanItem::Record(_) | ScanItem::Filler { .. } => Ok(Some(position)),
+            ScanItem::End { offset } => self.behind_end(offset),
+            ScanItem::Damaged(damage) => self.damage(damage),
+        }
+    }
+
+    /// Zeroes end the log; a record behind them means that a stretch of it was lost.
+    fn behind_end(&mut self, offset: u64) -> Result<Option<u64>, StoreError> {
+        if self.view.limit != u64::MAX {
+            return Ok(None);
+        }
+        let next = self.resync(offset)?;
+        if let (Some(next), Some(segment)) = (next, self.view.list.find(offset)) {
+            self.findings.problem(Finding {
+                kind: Kind::RecordDamaged,
+                path: segment.path(),
+                offset: Some(offset - segment.base_offset()),
+                detail: format!("{} bytes of zeros with records behind them", next - offset),
+            })?;
+        }
+        Ok(next)
+    }
+
+    /// The next record at or behind `from`.
+    fn resync(&mut self, from: u64) -> Result<Option<u64>, StoreError> {
+        let findings = &mut *self.findings;
+        self.scanner.resync_watched(from, &mut |reached| findings.reached(reached))
+    }
+
+    fn damage(&mut self, damage: Damage) -> Result<Option<u64>, StoreError> {
+        let next = self.resync(damage.offset + 1)?;
+        let kind = if next.is_some() { Kind::RecordDamaged } else { Kind::TornTail };
+        let length = next.map_or(String::new(), |next| format!("; {} bytes", next - damage.offset));
+        let detail = format!("{}{length}", damage.reason);
+        let offset = Some(damage.file_offset);
+        self.findings.problem(Finding { kind, path: damage.path, offset, detail })?;
+        Ok(next)
+    }
+}
+
+impl Assembler for Log<'_> {
+    fn position(&mut self, first: Option<u64>) -> Option<u64> {
+        self.position = self.position.or(first);
+        self.position
+    }
+
+    fn take_over(&mut self, part: &mut Part) -> Result<(), StoreError> {
+        self.merge(part)
+    }
+
+    fn by_hand(&mut self, end: u64) -> Result<Go, StoreError> {
+        while let Some(position) = self.position.filter(|position| *position < end && !self.over) {
+            let mut part = std::mem::take(&mut self.part);
+            part.begin(position);
+            part.first = Some(position);
+            self.scanner.seek(position);
+            let until = end.min(position.saturating_add(BY_HAND_BYTES));
+            add_records(self.view, &mut self.scanner, until, &mut part)?;
+            part.compare(self.view)?;
+            self.merge(&mut part)?;
+            let reached = part.end;
+            self.part = part;
+            if reached < until {
+                match self.trouble(reached)? {
+                    Some(next) => self.position = Some(next),
+                    None => self.over = true,
+                }
+            }
+        }
+        Ok(if self.over { Go::Home } else { Go::On })
+    }
+}

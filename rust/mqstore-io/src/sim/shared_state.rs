@@ -1,0 +1,139 @@
+//! What all handles of one simulated file system share.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use super::SimOptions;
+use super::directory_tree::Tree;
+use super::fault_plan::{Faults, Operation, OperationKind};
+use super::file::FileNode;
+use super::file_content::{FileData, PAGE};
+use super::rng::Rng;
+
+/// One lock for everything: calls happen one after the other, which is what makes runs repeatable.
+/// The lock of a file's content is taken inside of it, never around it.
+pub(super) struct Shared {
+    pub(super) state: Mutex<State>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("SimVfs")
+    }
+}
+
+pub(super) struct State {
+    pub(super) tree: Tree,
+    pub(super) options: SimOptions,
+    pub(super) rng: Rng,
+    pub(super) operations: u64,
+    pub(super) trace: Vec<Operation>,
+    pub(super) faults: Faults,
+    pub(super) violations: Vec<String>,
+    pub(super) freeze_at: BTreeSet<u64>,
+    pub(super) frozen: Vec<(u64, State)>,
+    /// The file, offset and length of the write that was the last call, if it was one.
+    pub(super) last_write: Option<(u64, u64, u64)>,
+    /// Counts losses of power.
+    pub(super) boot: u64,
+    /// Counts processes since the beginning.
+    pub(super) process: u64,
+}
+
+impl State {
+    pub(super) fn new(options: SimOptions) -> Self {
+        let rng = Rng::new(options.seed);
+        Self::with_tree(options, Tree::new(), rng)
+    }
+
+    pub(super) fn with_tree(options: SimOptions, tree: Tree, rng: Rng) -> Self {
+        Self {
+            tree,
+            options,
+            rng,
+            operations: 0,
+            trace: Vec::new(),
+            faults: Faults::default(),
+            violations: Vec::new(),
+            freeze_at: BTreeSet::new(),
+            frozen: Vec::new(),
+            last_write: None,
+            boot: 1,
+            process: 1,
+        }
+    }
+
+    /// Counts and records a call; fails when a fault strikes it.
+    pub(super) fn begin(
+        &mut self,
+        kind: OperationKind,
+        path: &Path,
+        offset: u64,
+        len: u64,
+    ) -> io::Result<()> {
+        self.operations += 1;
+        if self.freeze_at.remove(&self.operations) {
+            let copy = self.fork(true)?;
+            self.frozen.push((self.operations, copy));
+        }
+        self.last_write = None;
+        if self.options.trace {
+            let number = self.operations;
+            self.trace.push(Operation { number, kind, path: path.to_path_buf(), offset, len });
+        }
+        if self.options.write_back_one_in > 0 && self.rng.below(self.options.write_back_one_in.into()) == 0 {
+            self.write_back();
+        }
+        self.faults.strike(kind, path)
+    }
+
+    /// Nobody holds a lock any more.
+    pub(super) fn free_locks(&self) {
+        for file in self.tree.all_files() {
+            file.locked.store(false, Ordering::Release);
+        }
+    }
+
+    /// Any dirty pages reach the disk.
+    pub(super) fn write_back(&mut self) {
+        for file in self.tree.root.files() {
+            file.data.lock().write_back_some(&mut self.rng);
+        }
+    }
+
+    pub(super) fn violate(&mut self, what: String) {
+        self.violations.push(what);
+    }
+
+    /// The content is changed now.
+    pub(super) fn touch(&self, data: &mut FileData) {
+        data.modified_ms = self.now_ms();
+    }
+
+    pub(super) fn now_ms(&self) -> i64 {
+        self.options.clock.as_ref().map_or(0, |clock| clock.now_ms())
+    }
+
+    /// Pages that all named files occupy. The content of `held` is locked by the caller.
+    pub(super) fn used_pages(&self, held: Option<(&Arc<FileNode>, &FileData)>) -> u64 {
+        let bytes = self.tree.root.files().into_iter().map(|file| match held {
+            Some((node, data)) if node.id == file.id => data.room_bytes(),
+            _ => file.data.lock().room_bytes(),
+        });
+        bytes.sum::<u64>() / PAGE as u64
+    }
+
+    /// Pages that are left, asked for by a call that holds the content of `node`.
+    pub(super) fn free_pages(&self, node: &Arc<FileNode>, data: &FileData) -> u64 {
+        match self.options.space_bytes {
+            Some(space) => (space / PAGE as u64).saturating_sub(self.used_pages(Some((node, data)))),
+            None => u64::MAX,
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The files of the log as a reader sees them: one row of segments at one moment, from one folder or several.
+//!
+//! A [`SegmentList`] is a snapshot: it does not change when the log rolls or loses its oldest files,
+//! and whoever holds it can go on reading what it names. A segment's name is its first byte's offset,
+//! 20 digits; all have one length, that of the files that are there, whatever the options say.
+//!
+//! Source: `MappedFileQueue#doLoad`, `#findMappedFileByOffset`, `MultiPathMappedFileQueue#load`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+#[cfg(not(loom))]
+use mqstore_io::sync::RwLock;
+#[cfg(loom)]
+use mqstore_io::sync::model::RwLock;
+
+use mqstore_io::{FileLength, MapAccess, MappedFile, MappedFileQueue, StrayKind};
+
+use mqstore_base::error::{IoContext, StoreError, Stray};
+use mqstore_base::store_files::StoreFiles;
+
+/// How often a log with a gap is listed anew at most: once where it has one, more often where a writer is at it.
+const MOST_LISTINGS: u32 = 20;
+
+/// One file of the log.
+pub type Segment = MappedFile;
+
+/// The segments of a log, in order, and what else lay in the folder.
+#[derive(Clone, Debug, Default)]
+pub struct SegmentList {
+    segments: Arc<[Arc<Segment>]>,
+    /// Entries that are no segments of this log, with the reason; folders are no strays.
+    pub strays: Vec<Stray>,
+    /// Gaps between neighbours: where the log stops and where it goes on.
+    pub gaps: Vec<(u64, u64)>,
+}
+
+impl SegmentList {
+    /// Lists the log's folders for reading; a missing folder is an error, an empty one an empty log.
+    pub fn load(files: &StoreFiles) -> Result<Self, StoreError> {
+        if let Some((path, base)) = files.only_segment() {
+            let segment = MappedFile::open(&files.vfs, path, base, MapAccess::Read)
+                .at(path, "opening a log segment")?;
+            return Ok(Self::of_files(vec![segment]));
+        }
+        settled(|| Self::load_row(files, 1, MapAccess::Read).map(|(_, list)| list))
+    }
+
+    /// As [`Self::load`]; a log whose folders are all missing is an empty one, as in a copy that kept
+    /// compacted topics alone.
+    pub fn load_if_any(files: &StoreFiles) -> Result<Self, StoreError> {
+        let missing = |folder: &PathBuf| {
+            files.vfs.stat(folder).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        };
+        if files.log_folders()?.all().iter().all(missing) { Ok(Self::default()) } else { Self::load(files) }
+    }
+
+    /// Lists the log's folders; new segments of the row have `segment_bytes` unless there are some already.
+    pub fn load_row(
+        files: &StoreFiles,
+        segment_bytes: u64,
+        access: MapAccess,
+    ) -> Result<(MappedFileQueue, Self), StoreError> {
+        Self::load_sized(files, FileLength::Discover { default: segment_bytes }, access)
+    }
+
+    /// As [`Self::load_row`]; files of another length than `length` says are strays.
+    pub fn load_sized(
+        files: &StoreFiles,
+        length: FileLength,
+        access: MapAccess,
+    ) -> Result<(MappedFileQueue, Self), StoreError> {
+        let folders = files.log_folders()?.all();
+        for folder in &folders {
+            // One that cannot be listed is to be named; segments that are not seen would be lost.
+            files.vfs.stat(folder).at(folder, "listing the commit log")?;
+        }
+        let (row, report) = MappedFileQueue::load_dirs(&files.vfs, &folders, length, access)
+            .at_file(|| files.commit_log(), "listing the commit log")?;
+        let strays = report.strays.into_iter().filter(|stray| stray.kind != StrayKind::Directory);
+        let list = Self {
+            segments: row.snapshot(),
+            strays: strays.map(|stray| Stray { path: stray.path, reason: stray.kind.to_string() }).collect(),
+            gaps: report.gaps.into_iter().map(|gap| (gap.start, gap.end)).collect(),
+        };
+        Ok((row, list))
+    }
+
+    /// A log of these files, by ascending offset; where they do not touch it has gaps.
+    pub fn of_files(segments: Vec<Arc<Segment>>) -> Self {
+        Self { segments: segments.into(), ..Self::default() }
+    }
+
+    /// The row as it is now.
+    pub fn of(row: &MappedFileQueue) -> Self {
+        Self { segments: row.snapshot(), ..Self::default() }
+    }
+
+    /// The segments by ascending offset.
+    pub fn segments(&self) -> &[Arc<Segment>] {
+        &self.segments
+    }
+
+    /// The length that the segments share, if there is a segment.
+    pub fn segment_bytes(&self) -> Option<u64> {
+        self.segments.first().map(|segment| segment.len())
+    }
+
+    /// The first byte's offset; 0 for an empty log.
+    pub fn min_offset(&self) -> u64 {
+        self.segments.first().map_or(0, |segment| segment.base_offset())
+    }
+
+    /// One past the last segment's last byte, written or not.
+    pub fn end_offset(&self) -> u64 {
+        self.segments.last().map_or(0, |segment| segment.end_offset())
+    }
+
+    /// The segment that holds `offset`.
+    pub fn find(&self, offset: u64) -> Option<&Arc<Segment>> {
+        let after = self.segments.partition_point(|segment| segment.base_offset() <= offset);
+        let segment = self.segments.get(after.checked_sub(1)?)?;
+        (offset < segment.end_offset()).then_some(segment)
+    }
+
+    /// The first segment that starts at or after `offset`.
+    pub fn next_from(&self, offset: u64) -> Option<&Arc<Segment>> {
+        self.segments.get(self.segments.partition_point(|segment| segment.base_offset() < offset))
+    }
+}
+
+/// What `list` finds, where a writer may name and remove segments meanwhile: a listing of a folder may lack a file
+/// that was named while it was made and have one that was named later. A gap therefore counts once the segment
+/// behind it was there before the listing began: segments are named in their order.
+fn settled(mut list: impl FnMut() -> Result<SegmentList, StoreError>) -> Result<SegmentList, StoreError> {
+    let mut found = list()?;
+    for _ in 0..MOST_LISTINGS {
+        if found.gaps.is_empty() {
+            break;
+        }
+        let named = found.end_offset();
+        found = list()?;
+        if found.gaps.iter().all(|(_, behind)| *behind < named) {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// The list of a row that changes, as it is now.
+///
+/// Across threads: whoever has changed the row renews the list; readers take it without waiting for them.
+#[derive(Debug)]
+pub(super) struct NewestList(RwLock<Arc<SegmentList>>);
+
+impl NewestList {
+    pub(super) fn of(row: &MappedFileQueue) -> Self {
+        Self(RwLock::new(Arc::new(SegmentList::of(row))))
+    }
+
+    pub(super) fn get(&self) -> Arc<SegmentList> {
+        Arc::clone(&self.0.read())
+    }
+
+    /// Takes note that the row gained or lost a segment.
+    pub(super) fn renew(&self, row: &MappedFileQueue) {
+        // The row is asked under the lock: of two who changed it, the later one leaves the newer list.
+        let mut list = self.0.write();
+        *list = Arc::new(SegmentList::of(row));
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use mqstore_io::{SimVfs, Vfs};
+
+    use super::*;
+
+    const BYTES: u64 = 16;
+
+    /// What is found by listings that see segments of these numbers, one listing after the other, the last again and
+    /// again; and how many were made.
+    fn found(listings: &[&[u64]]) -> (Vec<u64>, Vec<(u64, u64)>, usize) {
+        let vfs: Arc<dyn Vfs> = Arc::new(SimVfs::default());
+        let mut made = 0;
+        let list = settled(|| {
+            let numbers = *listings.get(made).or(listings.last()).unwrap();
+            made += 1;
+            let open = |number: &u64| {
+                let path = PathBuf::from(format!("/{made}-{number}"));
+                MappedFile::stage(&vfs, &path, number * BYTES, BYTES).unwrap()
+            };
+            let list = SegmentList::of_files(numbers.iter().map(open).collect());
+            let ends = list.segments().iter().map(|segment| segment.end_offset());
+            let begins = list.segments().iter().skip(1).map(|segment| segment.base_offset());
+            let gaps = ends.zip(begins).filter(|(end, begin)| end != begin).collect();
+            Ok(SegmentList { gaps, ..list })
+        })
+        .unwrap();
+        let numbers = list.segments().iter().map(|segment| segment.base_offset() / BYTES).collect();
+        (numbers, list.gaps, made)
+    }
+
+    #[test]
+    fn a_row_without_a_gap_is_listed_once() {
+        assert_eq!(found(&[&[0, 1, 2]]), (vec![0, 1, 2], vec![], 1));
+        assert_eq!(found(&[&[]]), (vec![], vec![], 1));
+    }
+
+    #[test]
+    fn a_segment_that_was_named_during_the_listing_is_found() {
+        assert_eq!(found(&[&[0, 1, 3], &[0, 1, 2, 3]]), (vec![0, 1, 2, 3], vec![], 2));
+        // And so is one that was named during the next.
+        assert_eq!(found(&[&[0, 2], &[0, 1, 2, 4], &[0, 1, 2, 3, 4]]), (vec![0, 1, 2, 3, 4], vec![], 3));
+        // Retention took two of them while the first listing was made.
+        assert_eq!(found(&[&[0, 2, 3], &[2, 3]]), (vec![2, 3], vec![], 2));
+    }
+
+    #[test]
+    fn what_is_missing_stays_so() {
+        assert_eq!(found(&[&[0, 2, 3]]), (vec![0, 2, 3], vec![(BYTES, 2 * BYTES)], 2));
+        assert_eq!(found(&[&[0, 2], &[0, 2, 3]]), (vec![0, 2, 3], vec![(BYTES, 2 * BYTES)], 2));
+        let last = 2 + u64::from(MOST_LISTINGS);
+        let rows: Vec<Vec<u64>> = (2..=last).map(|newest| vec![0, newest]).collect();
+        let rows: Vec<&[u64]> = rows.iter().map(Vec::as_slice).collect();
+        assert_eq!(found(&rows).2, 1 + MOST_LISTINGS as usize, "a writer that is always at it");
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::thread;
+    use mqstore_io::{SimVfs, Vfs};
+
+    use super::*;
+
+    const BYTES: u64 = 16;
+
+    fn make(vfs: &Arc<dyn Vfs>, base: u64) -> Arc<Segment> {
+        let segment = MappedFile::stage(vfs, format!("/{base}").as_ref(), base, BYTES).unwrap();
+        segment.file().unwrap().write_all_at(&[7; BYTES as usize], 0).unwrap();
+        segment
+    }
+
+    /// A row of two segments on a simulated disk, whose own lock the model checker does not see: no
+    /// thread has its turn within a call of it.
+    fn row() -> (Arc<dyn Vfs>, loom::sync::Arc<(MappedFileQueue, NewestList)>) {
+        let vfs: Arc<dyn Vfs> = Arc::new(SimVfs::default());
+        let row = MappedFileQueue::new(&vfs, BYTES);
+        for base in [0, BYTES] {
+            row.push(make(&vfs, base)).unwrap();
+        }
+        let list = NewestList::of(&row);
+        (vfs, loom::sync::Arc::new((row, list)))
+    }
+
+    fn check(model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(model);
+    }
+
+    fn bases(list: &SegmentList) -> Vec<u64> {
+        list.segments().iter().map(|segment| segment.base_offset()).collect()
+    }
+
+    /// One thread retires the oldest segment, another adds one: any list is a stretch of the row
+    /// without a hole, lists of one reader never go back, and the last one is the row.
+    #[test]
+    fn the_list_follows_a_row_that_grows_and_shrinks() {
+        check(|| {
+            let (vfs, log) = row();
+            let new = make(&vfs, 2 * BYTES);
+            let cleaner = {
+                let log = loom::sync::Arc::clone(&log);
+                thread::spawn(move || {
+                    assert!(log.0.retire_oldest(0, MappedFile::retire).unwrap());
+                    log.1.renew(&log.0);
+                })
+            };
+            let writer = {
+                let log = loom::sync::Arc::clone(&log);
+                thread::spawn(move || {
+                    log.0.push(new).unwrap();
+                    log.1.renew(&log.0);
+                })
+            };
+            let mut before = log.1.get();
+            for _ in 0..2 {
+                let list = log.1.get();
+                assert!(list.min_offset() >= before.min_offset() && list.end_offset() >= before.end_offset());
+                assert!(list.segments().windows(2).all(|two| two[0].end_offset() == two[1].base_offset()));
+                assert!(list.find(BYTES).is_some());
+                before = list;
+            }
+            cleaner.join().unwrap();
+            writer.join().unwrap();
+            assert_eq!(bases(&log.1.get()), [BYTES, 2 * BYTES]);
+            assert_eq!(bases(&SegmentList::of(&log.0)), [BYTES, 2 * BYTES]);
+        });
+    }
+
+    /// A reader holds a segment from its list while retention takes it and overwrites it once nobody
+    /// holds it: what is read under a guard is what was written.
+    #[test]
+    fn what_is_held_is_not_overwritten() {
+        check(|| {
+            let (_vfs, log) = row();
+            let reader = {
+                let log = loom::sync::Arc::clone(&log);
+                thread::spawn(move || {
+                    let list = log.1.get();
+                    let Some(guard) = list.find(0).and_then(Segment::hold) else { return };
+                    let mut bytes = [0; BYTES as usize];
+                    guard.file().unwrap().read_exact_at(&mut bytes, 0).unwrap();
+                    // Whoever overwrites it may have its turn here, too.
+                    thread::yield_now();
+                    assert_eq!(bytes, [7; BYTES as usize], "overwritten under a guard");
+                    guard.file().unwrap().read_exact_at(&mut bytes, 0).unwrap();
+                    assert_eq!(bytes, [7; BYTES as usize], "overwritten under a guard");
+                })
+            };
+            let segment = log.0.first().unwrap();
+            assert!(log.0.retire_oldest(0, MappedFile::retire).unwrap());
+            log.1.renew(&log.0);
+            if !segment.is_in_use() {
+                segment.file().unwrap().write_all_at(&[0; BYTES as usize], 0).unwrap();
+            }
+            reader.join().unwrap();
+            assert!(!segment.is_in_use() && segment.hold().is_none());
+        });
+    }
+}

@@ -1,0 +1,296 @@
+//! Where the log ends.
+//!
+//! Owns the walk over everything that no sync vouches for, and the judgement of what stops it: a torn
+//! tail, which may be cut, or damage, which may not. Records are checked side by side (see `check`); a
+//! store of ours that was stopped has its good ones written again on the way, from the bytes that were
+//! just read, so that what lies above the mark is read once.
+
+use std::sync::Arc;
+
+use mqstore_io::{Access, VfsFile, switch};
+
+use super::parallel_check::{Checked, Checkers, Stretch};
+use super::progress::{RecoveryStage, Watch};
+use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::options::RecoveryMode;
+use mqstore_base::store_files::StoreFiles;
+
+/// Bytes written again before they are synced: a stop by hand waits for one of these syncs at most.
+const SYNC_BYTES: u64 = 32 << 20;
+
+/// The end of the log and what lies before it.
+#[derive(Debug, Default)]
+pub(super) struct FoundEnd {
+    /// One past the last byte that belongs to the log.
+    pub(super) end: u64,
+    /// What ended it, unless zeros did.
+    pub(super) damage: Option<Damage>,
+    /// The last record: offset and size.
+    pub(super) last: Option<(u64, u32)>,
+    /// The newest store time that was seen.
+    pub(super) store_timestamp_ms: i64,
+    /// Damage that was passed over, in words.
+    pub(super) skipped: Vec<String>,
+}
+
+/// What decides whether a bad record is a torn tail.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TailRules {
+    /// From here on a stop may have left anything.
+    pub(super) tail_start: u64,
+    /// Whether the last writer closed its store, so that it left no torn tail at all.
+    pub(super) closed: bool,
+    /// Whether `tail_start` is a durable mark of ours.
+    pub(super) marked: bool,
+    /// What to do about damage.
+    pub(super) mode: RecoveryMode,
+}
+
+/// Finds the end of the log from `start` on. With `rewrite` all good records are written again and
+/// synced.
+pub(super) fn find_end(
+    files: &StoreFiles,
+    list: &Arc<SegmentList>,
+    start: u64,
+    rules: TailRules,
+    rewrite: bool,
+    watch: &mut Watch<'_>,
+) -> Result<FoundEnd, StoreError> {
+    let mut walk = Walk {
+        list,
+        start,
+        threads: files.vfs.environment().threads,
+        rewriter: rewrite.then(|| Rewriter::new(files, list)),
+        found: FoundEnd { end: start, ..FoundEnd::default() },
+    };
+    let mut from = start;
+    loop {
+        walk.from(from, watch)?;
+        let found = &mut walk.found;
+        let Some(behind) = behind(list, found, rules)? else { break };
+        if rules.mode != RecoveryMode::Salvage {
+            return Err(refusal(files, found));
+        }
+        // Bytes that no record can be made of are kept aside with the rest of the tail.
+        let Behind::Records(next) = behind else { break };
+        let text = skipped(files, list, found, next);
+        found.skipped.push(text);
+        found.damage = None;
+        from = next;
+    }
+    if let Some(rewriter) = walk.rewriter {
+        rewriter.finish(walk.found.end)?;
+    }
+    Ok(walk.found)
+}
+
+/// What follows damage that is no torn tail.
+enum Behind {
+    /// A record, at this offset.
+    Records(u64),
+    Nothing,
+}
+
+/// Whether the end that was found cannot be the log's, and what lies behind it.
+fn behind(list: &Arc<SegmentList>, found: &FoundEnd, rules: TailRules) -> Result<Option<Behind>, StoreError> {
+    let below = found.end < rules.tail_start;
+    let as_marked = rules.marked && found.end == rules.tail_start && found.damage.is_none();
+    if !below && (!rules.closed || as_marked) {
+        return Ok(None);
+    }
+    let mut scanner = LogScanner::new(Arc::clone(list), found.end, u64::MAX, ScanChecks { crc: true });
+    let next = scanner.resync(found.end + u64::from(found.damage.is_some()))?;
+    Ok(match next {
+        Some(next) => Some(Behind::Records(next)),
+        None => below.then_some(Behind::Nothing),
+    })
+}
+
+fn refusal(files: &StoreFiles, found: &FoundEnd) -> StoreError {
+    let advice = "what lies behind it was written whole, so that this is damage and not a torn tail; nothing was \
+                  changed; read around it with mode \"r\", or go on behind it with recovery \"salvage\"";
+    match &found.damage {
+        Some(damage) => {
+            StoreError::corrupt(&damage.path, damage.file_offset, format!("{}: {advice}", damage.reason))
+        }
+        None => StoreError::corrupt(&files.commit_log(), found.end, format!("the log ends here: {advice}")),
+    }
+}
+
+fn skipped(files: &StoreFiles, list: &SegmentList, found: &FoundEnd, next: u64) -> String {
+    let (path, at) = match list.find(found.end) {
+        Some(segment) => (segment.path(), found.end - segment.base_offset()),
+        None => (files.commit_log(), found.end),
+    };
+    let reason = found.damage.as_ref().map_or("zeros with records behind them", |damage| &damage.reason);
+    format!("{} at offset {at}: {reason}; skipped {} bytes", path.display(), next - found.end)
+}
+
+enum Step {
+    Record(u32),
+    Filler,
+    Stop(u64, Option<Damage>),
+}
+
+struct Walk<'a> {
+    list: &'a Arc<SegmentList>,
+    /// Where the first walk began, to tell how far the last one is.
+    start: u64,
+    threads: bool,
+    rewriter: Option<Rewriter<'a>>,
+    found: FoundEnd,
+}
+
+impl Walk<'_> {
+    /// Walks from `from` to where the log cannot go on.
+    fn from(&mut self, from: u64, watch: &mut Watch<'_>) -> Result<(), StoreError> {
+        let total = self.list.end_offset().saturating_sub(self.start);
+        let mut scanner = LogScanner::new(Arc::clone(self.list), from, u64::MAX, ScanChecks { crc: false });
+        scanner.keep_windows();
+        let mut checkers = Checkers::new(self.threads);
+        let mut stretch = Stretch::default();
+        loop {
+            let offset = scanner.position();
+            let step = match scanner.next_item()? {
+                ScanItem::Record(record) => Step::Record(record.size),
+                ScanItem::Filler { .. } => Step::Filler,
+                ScanItem::End { offset } => Step::Stop(offset, None),
+                ScanItem::Damaged(damage) => Step::Stop(damage.offset, Some(damage)),
+            };
+            if let Some((start, bytes)) = scanner.left_window() {
+                checkers.give(Stretch { start, bytes, ..std::mem::take(&mut stretch) });
+                watch.step(RecoveryStage::Log, offset - self.start, total)?;
+            }
+            match step {
+                Step::Record(size) => stretch.records.push((offset, size)),
+                Step::Filler => {
+                    // The next record lies in another file, and so in another window.
+                    let (start, bytes) = scanner.take_window();
+                    let filler = Some(offset);
+                    checkers.give(Stretch { start, bytes, filler, ..std::mem::take(&mut stretch) });
+                }
+                Step::Stop(end, damage) => {
+                    let (start, bytes) = scanner.take_window();
+                    checkers.give(Stretch { start, bytes, ..stretch });
+                    if self.drain(&mut checkers, &mut scanner, true)? {
+                        (self.found.end, self.found.damage) = (end, damage);
+                    }
+                    return Ok(());
+                }
+            }
+            if !self.drain(&mut checkers, &mut scanner, false)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes what was checked, in log order; `false` when a record was bad, which ends the log.
+    fn drain(
+        &mut self,
+        checkers: &mut Checkers,
+        scanner: &mut LogScanner,
+        all: bool,
+    ) -> Result<bool, StoreError> {
+        while let Some(checked) = checkers.take(all) {
+            self.found.last = checked.last.or(self.found.last);
+            self.found.store_timestamp_ms = self.found.store_timestamp_ms.max(checked.store_timestamp_ms);
+            if let (Some(rewriter), Some((offset, bytes))) = (self.rewriter.as_mut(), checked.good()) {
+                rewriter.write(offset, bytes)?;
+            }
+            let Checked { bad, stretch, .. } = checked;
+            if let Some((offset, size, reason)) = bad {
+                self.found.end = offset;
+                self.found.damage = self.list.find(offset).map(|segment| Damage {
+                    offset,
+                    path: segment.path(),
+                    file_offset: offset - segment.base_offset(),
+                    claimed_size: Some(size),
+                    reason,
+                });
+                return Ok(false);
+            }
+            scanner.reuse(stretch.bytes);
+        }
+        Ok(true)
+    }
+}
+
+/// Writes good bytes over themselves and syncs them: after a failed sync the cache may call pages clean
+/// that the device never got.
+struct Rewriter<'a> {
+    files: &'a StoreFiles,
+    list: &'a SegmentList,
+    open: Option<(Arc<Segment>, Arc<dyn VfsFile>)>,
+    unsynced_bytes: u64,
+}
+
+impl<'a> Rewriter<'a> {
+    fn new(files: &'a StoreFiles, list: &'a SegmentList) -> Self {
+        Self { files, list, open: None, unsynced_bytes: 0 }
+    }
+
+    /// `bytes` lie in one segment.
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        let Some(segment) = self.list.find(offset).cloned() else { return Ok(()) };
+        if self.open.as_ref().is_none_or(|(open, _)| open.base_offset() != segment.base_offset()) {
+            self.sync()?;
+            let file = self.files.vfs.open(&segment.path(), Access::ReadWrite);
+            let file = file.at_file(|| segment.path(), "opening a segment")?;
+            self.open = Some((Arc::clone(&segment), file));
+        }
+        let Some((_, file)) = &self.open else { return Ok(()) };
+        switch::step("recovery.rewrite_tail", || file.write_all_at(bytes, offset - segment.base_offset()))
+            .at_file(|| segment.path(), "writing the recovered tail again")?;
+        self.unsynced_bytes += bytes.len() as u64;
+        if self.unsynced_bytes >= SYNC_BYTES {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        let Some((segment, file)) = &self.open else { return Ok(()) };
+        self.unsynced_bytes = 0;
+        switch::step("recovery.sync_tail", || file.sync_data())
+            .at_file(|| segment.path(), "syncing the recovered tail")
+    }
+}
+
+impl Rewriter<'_> {
+    /// Syncs what is not synced yet, but leaves the segment that goes on behind `end` to the cut, which
+    /// syncs it in any case.
+    fn finish(mut self, end: u64) -> Result<(), StoreError> {
+        match &self.open {
+            Some((segment, _)) if end < segment.end_offset() => Ok(()),
+            _ => self.sync(),
+        }
+    }
+}
+
+/// Writes what lies in `from..end` again, for a log whose end was found without doing so.
+pub fn rewrite(
+    files: &StoreFiles,
+    list: &SegmentList,
+    from: u64,
+    end: u64,
+    watch: &mut Watch<'_>,
+) -> Result<(), StoreError> {
+    const CHUNK_BYTES: u64 = 1 << 20;
+    let mut rewriter = Rewriter::new(files, list);
+    let mut buffer = vec![0; CHUNK_BYTES.min(end.saturating_sub(from)) as usize];
+    let mut at = from;
+    while at < end {
+        let Some(segment) = list.find(at).or_else(|| list.next_from(at)).cloned() else { break };
+        at = at.max(segment.base_offset());
+        let len = (segment.end_offset().min(end).saturating_sub(at)).min(CHUNK_BYTES) as usize;
+        let Some(chunk) = buffer.get_mut(..len).filter(|chunk| !chunk.is_empty()) else { break };
+        let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
+        file.read_exact_at(chunk, at - segment.base_offset())
+            .at_file(|| segment.path(), "reading the recovered tail")?;
+        rewriter.write(at, chunk)?;
+        at += len as u64;
+        watch.step(RecoveryStage::Tail, at - from, end - from)?;
+    }
+    rewriter.sync()
+}

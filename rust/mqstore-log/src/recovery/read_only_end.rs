@@ -1,0 +1,89 @@
+//! Where the log ends for who must not change it.
+//!
+//! The end of the last record that holds together. Beside a writer that says nothing of its positions the
+//! newest record counts only if a second look finds the same bytes.
+
+use std::sync::Arc;
+
+use mqstore_format::crc31;
+
+use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList, read_record};
+use mqstore_base::durable_mark::Mark;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::store_files::StoreFiles;
+
+/// Where a log ends, and what ended it unless it was zeros.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogEnd {
+    /// One past the last byte that belongs to the log.
+    pub end: u64,
+    /// What lies there instead, in words.
+    pub damage: Option<String>,
+}
+
+/// Walks the log from `known`, up to where it is known to go, and from where its last writer's stop may have
+/// torn it: `mark`, or the newest segment that has a record. `beside` says whether somebody writes it now.
+pub fn log_end(
+    files: &StoreFiles,
+    list: &Arc<SegmentList>,
+    mark: Option<&Mark>,
+    known: u64,
+    beside: bool,
+) -> Result<LogEnd, StoreError> {
+    let start = scan_start(list, mark, known)?;
+    let mut scanner = LogScanner::new(Arc::clone(list), start, u64::MAX, ScanChecks { crc: true });
+    let mut last = None;
+    loop {
+        let offset = scanner.position();
+        match scanner.next_item()? {
+            ScanItem::Record(record) if beside => last = Some((offset, crc31(record.bytes))),
+            ScanItem::Record(_) | ScanItem::Filler { .. } => {}
+            ScanItem::End { offset } => {
+                return Ok(LogEnd { end: confirmed(files, list, last, offset), damage: None });
+            }
+            ScanItem::Damaged(damage) => {
+                // Above the mark a stop may have torn anything: recovery will end the log there.
+                let torn = mark.is_some_and(|mark| damage.offset >= mark.position);
+                if !torn && scanner.skip(&damage)?.is_some() {
+                    continue;
+                }
+                let (path, at, reason) = (damage.path.display(), damage.file_offset, &damage.reason);
+                return Ok(LogEnd {
+                    end: confirmed(files, list, last, damage.offset),
+                    damage: Some(format!("{path} at offset {at}: {reason}; the log ends there")),
+                });
+            }
+        }
+    }
+}
+
+/// Beside a writer that publishes nothing, the newest record may have been half written when it was
+/// read: it counts when a second look finds the same bytes.
+fn confirmed(files: &StoreFiles, list: &SegmentList, last: Option<(u64, u32)>, end: u64) -> u64 {
+    let Some((offset, crc)) = last else { return end };
+    let again = read_record(files, list, offset, 4096);
+    if again.is_ok_and(|bytes| crc31(bytes.as_slice()) == crc) { end } else { offset }
+}
+
+/// A place of the log that is before its end and not far from it.
+fn scan_start(list: &SegmentList, mark: Option<&Mark>, known: u64) -> Result<u64, StoreError> {
+    let mut start = list.min_offset().max(known);
+    if let Some(mark) = mark.filter(|mark| mark.position >= start) {
+        start = mark.position;
+    }
+    for segment in list.segments().iter().rev() {
+        if segment.base_offset() <= start {
+            break;
+        }
+        let mut head = [0; 8];
+        segment
+            .file()
+            .at_file(|| segment.path(), "opening a log segment")?
+            .read_exact_at(&mut head, 0)
+            .at(&segment.path(), "reading a segment's start")?;
+        if head != [0; 8] {
+            return Ok(segment.base_offset());
+        }
+    }
+    Ok(start)
+}

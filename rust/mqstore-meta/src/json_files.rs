@@ -1,0 +1,337 @@
+//! RocketMQ's JSON files, kept in step with the metadata log.
+//!
+//! Owns the content of `config/topics.json`, `subscriptionGroup.json` and `consumerOffset.json`. They are for brokers and
+//! their tools; the log is what counts here. Which of the two is newer is settled by what the log says of each file:
+//!
+//! * **Written**: an entry is begun, the text is made, its stamp (`DataVersion`, length, checksum) is logged as
+//!   intended and synced, the file is replaced in one step, the stamp is logged as known. So a file of ours is told from
+//!   one of a broker after a stop at any moment.
+//! * **Read**, at each open: a file with the known or the intended stamp is ours and says nothing new. One with another
+//!   content and a `DataVersion` that is no older than the known one was written by a broker: its entries win over
+//!   ours; topics and groups that it lacks are gone, unless they changed here since they were written; offsets that
+//!   it lacks stay. One with an older `DataVersion` is ignored. An offset of a queue that the group consumes message by
+//!   message moves its progress: forward as if everything below were finished, back as a reset.
+//!
+//! A broker counts its `DataVersion` of offsets up once in 500 commits, hence the checksum. Members and entries that we
+//! do not know are taken over from the file that is replaced.
+//!
+//! Source: `ConfigManager`, `DataVersion#compare`, `ConsumerOffsetManager`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mqstore_format::crc32;
+use mqstore_format::json::{
+    ConsumerOffsets, DataVersion, Dialect, QueueOffsets, SubscriptionGroup, SubscriptionGroups, TopicConfig,
+    TopicTable,
+};
+
+use super::log::MetaLog;
+use super::record::{JsonFile, MetaRecord, QueueKey, Saved, Stamp};
+use super::state::{Entry, JsonState, State};
+use super::tail::Via;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
+
+/// Queues that are read under one lock.
+const QUEUES: usize = 1024;
+
+/// One of the files, as it is there.
+enum Table {
+    Topics(TopicTable),
+    Groups(SubscriptionGroups),
+    Offsets(ConsumerOffsets),
+}
+
+impl Table {
+    fn parse(file: JsonFile, text: &[u8]) -> Result<Self, mqstore_format::FormatError> {
+        Ok(match file {
+            JsonFile::Topics => Self::Topics(TopicTable::parse(text)?),
+            JsonFile::Groups => Self::Groups(SubscriptionGroups::parse(text)?),
+            JsonFile::Offsets => Self::Offsets(ConsumerOffsets::parse(text)?),
+        })
+    }
+
+    fn version(&mut self) -> &mut DataVersion {
+        match self {
+            Self::Topics(table) => &mut table.data_version,
+            Self::Groups(table) => &mut table.data_version,
+            Self::Offsets(table) => &mut table.data_version,
+        }
+    }
+
+    fn to_json(&self, dialect: Dialect) -> String {
+        match self {
+            Self::Topics(table) => table.to_json(dialect),
+            Self::Groups(table) => table.to_json(dialect),
+            Self::Offsets(table) => table.to_json(dialect),
+        }
+    }
+}
+
+fn path_of(files: &StoreFiles, file: JsonFile) -> PathBuf {
+    files.config().join(file.name())
+}
+
+/// The file, or its backup where it cannot be read; `None` too where it is as `known`. Says with `unread` what cannot.
+fn read(
+    files: &StoreFiles,
+    file: JsonFile,
+    known: Option<Stamp>,
+    unread: &mut dyn FnMut(StoreError) -> Result<(), StoreError>,
+) -> Result<Option<(Vec<u8>, Table)>, StoreError> {
+    let path = path_of(files, file);
+    let mut held = Vec::new();
+    for path in [path.clone(), path.with_extension("json.bak")] {
+        match files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) {
+            Ok(bytes) if bytes.is_empty() => {}
+            Ok(bytes) if known.is_some_and(|known| known == stamp_of(known.version, &bytes)) => {
+                return Ok(None);
+            }
+            Ok(bytes) => match Table::parse(file, &bytes) {
+                Ok(table) => return Ok(Some((bytes, table))),
+                Err(error) => {
+                    let error = StoreError::corrupt(&path, 0, format!("not readable ({error})"));
+                    // The backup of offsets is a moment older, and steps in without a word.
+                    if file == JsonFile::Offsets { held.push(error) } else { unread(error)? }
+                }
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => unread(StoreError::io(&path, "not readable", error))?,
+        }
+    }
+    held.into_iter().try_for_each(unread)?;
+    Ok(None)
+}
+
+fn stamp_of(version: DataVersion, bytes: &[u8]) -> Stamp {
+    Stamp { version, bytes: bytes.len() as u64, crc: crc32(bytes) }
+}
+
+/// Takes over what brokers wrote into the files since they were written or read last; whether that was anything. Where
+/// a part of the log is `lost`, also what is in any file and not in the state. A file that cannot be read counts as
+/// missing, unless `unread` answers with an error.
+pub(super) fn import(
+    files: &StoreFiles,
+    state: &mut State,
+    lost: bool,
+    unread: &mut dyn FnMut(StoreError) -> Result<(), StoreError>,
+) -> Result<bool, StoreError> {
+    let mut changed = false;
+    for file in JsonFile::ALL {
+        let JsonState { known, intended, .. } = *state.tables.json(file);
+        if known.is_some() && files.vfs.stat(&path_of(files, file)).is_err() {
+            // Whoever took it away gets it back.
+            state.tables.json(file).changed = true;
+        }
+        let known_content = known.filter(|_| !lost);
+        let Some((bytes, mut table)) = read(files, file, known_content, unread)? else { continue };
+        let stamp = stamp_of(*table.version(), &bytes);
+        if file == JsonFile::Offsets {
+            state.dialect = Dialect::of(&bytes).unwrap_or_default();
+        }
+        if intended == Some(stamp) && !lost {
+            state.tables.know_json(file, stamp);
+            changed = true;
+            continue;
+        }
+        let is_old = known.is_some_and(|known| stamp.version < known.version || stamp == known);
+        if is_old && !lost {
+            continue;
+        }
+        match table {
+            Table::Topics(table) => import_topics(state, table.topics, lost),
+            Table::Groups(table) => import_groups(state, table.groups, lost),
+            Table::Offsets(table) => import_offsets(state, &table.table, lost),
+        }
+        *state.tables.json(file) =
+            JsonState { known: Some(stamp), intended: None, ..*state.tables.json(file) };
+        changed = true;
+    }
+    Ok(changed)
+}
+
+fn import_topics(state: &mut State, topics: BTreeMap<String, TopicConfig>, missing: bool) {
+    let stays = |name: &str, saved| missing || saved != Saved::Written || topics.contains_key(name);
+    state.tables.topics.retain(|name, entry| stays(name, entry.saved));
+    for (name, config) in topics {
+        if missing && state.tables.topics.contains_key(name.as_str()) {
+            continue;
+        }
+        let Some(id) = state.name_id(&name) else { return };
+        let entry = Entry { id, config: Arc::new(config), saved: Saved::Written };
+        state.tables.put_topic(name.into(), entry);
+    }
+}
+
+fn import_groups(state: &mut State, groups: BTreeMap<String, SubscriptionGroup>, missing: bool) {
+    let stays = |name: &str, saved| missing || saved != Saved::Written || groups.contains_key(name);
+    state.tables.groups.retain(|name, entry| stays(name, entry.saved));
+    for (name, config) in groups {
+        if missing && state.tables.groups.contains_key(name.as_str()) {
+            continue;
+        }
+        let Some(id) = state.name_id(&name) else { return };
+        let entry = Entry { id, config: Arc::new(config), saved: Saved::Written };
+        state.tables.put_group(name.into(), entry);
+    }
+}
+
+fn import_offsets(state: &mut State, table: &BTreeMap<String, QueueOffsets>, missing: bool) {
+    for (key, queues) in table {
+        let Some((topic, group)) = ConsumerOffsets::split_key(key) else { continue };
+        let (Some(topic), Some(group)) = (state.name_id(topic), state.name_id(group)) else { return };
+        for (queue_id, offset) in queues.iter().filter(|(_, offset)| **offset >= 0) {
+            let queue = QueueKey { group, topic, queue_id: *queue_id };
+            if !missing || state.offset(queue).is_none() {
+                state.take_offset(queue, *offset);
+            }
+        }
+    }
+}
+
+impl MetaLog {
+    /// Writes `topics.json`, `subscriptionGroup.json` and `consumerOffset.json`, as far as they changed since they were
+    /// written last; durable when this returns.
+    pub fn export_json(&self) -> Result<(), StoreError> {
+        let files: Vec<JsonFile> = JsonFile::ALL.into_iter().filter(|file| self.is_unsaved(*file)).collect();
+        if files.is_empty() {
+            return Ok(());
+        }
+        self.ready()?;
+        let _chores = self.chores.lock();
+        files.into_iter().try_for_each(|file| self.export(file))
+    }
+
+    /// Writes `consumerOffset.json`, whether anything changed or not.
+    pub fn export_offsets(&self) -> Result<(), StoreError> {
+        self.ready()?;
+        let _chores = self.chores.lock();
+        self.export(JsonFile::Offsets)
+    }
+
+    /// Whether something changed that is not known to be in the file.
+    pub(super) fn is_unsaved(&self, file: JsonFile) -> bool {
+        let JsonState { changed, begun, .. } = *self.tables.lock().json(file);
+        changed || begun || (file == JsonFile::Offsets && self.offsets_changed.load(Ordering::Acquire))
+    }
+
+    /// Writes one file; the caller holds `chores`.
+    fn export(&self, file: JsonFile) -> Result<(), StoreError> {
+        let path = path_of(&self.files, file);
+        let known = self.tables.lock().json(file).known;
+        // What cannot be read is replaced.
+        let mut table = match read(&self.files, file, None, &mut |_| Ok(()))? {
+            Some((_, table)) => table,
+            None => match file {
+                JsonFile::Topics => Table::Topics(TopicTable::default()),
+                JsonFile::Groups => Table::Groups(SubscriptionGroups::default()),
+                JsonFile::Offsets => Table::Offsets(ConsumerOffsets::default()),
+            },
+        };
+        self.fill(file, &mut table)?;
+        let version = known.map_or(*table.version(), |known| known.version.max(*table.version()));
+        *table.version() = version.next(self.files.clock.now_ms());
+        let text = table.to_json(self.dialect);
+        let stamp = stamp_of(*table.version(), text.as_bytes());
+        {
+            let mut tables = self.tables.lock();
+            self.write(Via::File, |frame| frame.push(&MetaRecord::JsonIntended { file, stamp }))?;
+            tables.json(file).intended = Some(stamp);
+        }
+        self.sync(self.place())?;
+        self.files.ensure_folder(&self.files.config())?;
+        self.files.ensure_folder(&self.files.staging())?;
+        let staged = self.files.staging().join(file.name());
+        let written = self.files.vfs.write_atomic(&path, &staged, text.as_bytes());
+        written.at(&path, "writing a configuration file")?;
+        let mut tables = self.tables.lock();
+        self.write(Via::Map, |frame| frame.push(&MetaRecord::JsonKnown { file, stamp }))?;
+        tables.know_json(file, stamp);
+        Ok(())
+    }
+
+    /// Puts what is there now into `table`, in the place of what it had; what changes later is for the next file.
+    fn fill(&self, file: JsonFile, table: &mut Table) -> Result<(), StoreError> {
+        let begin = || self.write(Via::Map, |frame| frame.push(&MetaRecord::JsonBegun { file }));
+        match table {
+            Table::Topics(table) => {
+                let mut tables = self.tables.lock();
+                begin()?;
+                tables.begin_json(file);
+                let all: Vec<_> = tables
+                    .topics
+                    .iter()
+                    .map(|(name, entry)| (Arc::clone(name), Arc::clone(&entry.config)))
+                    .collect();
+                drop(tables);
+                table.topics =
+                    all.into_iter().map(|(name, config)| (name.to_string(), (*config).clone())).collect();
+            }
+            Table::Groups(table) => {
+                let mut tables = self.tables.lock();
+                begin()?;
+                tables.begin_json(file);
+                let all: Vec<_> = tables
+                    .groups
+                    .iter()
+                    .map(|(name, entry)| (Arc::clone(name), Arc::clone(&entry.config)))
+                    .collect();
+                drop(tables);
+                table.groups =
+                    all.into_iter().map(|(name, config)| (name.to_string(), (*config).clone())).collect();
+            }
+            Table::Offsets(table) => {
+                {
+                    let mut tables = self.tables.lock();
+                    let _offsets = self.offsets.lock();
+                    begin()?;
+                    tables.begin_json(file);
+                    self.offsets_changed.store(false, Ordering::Release);
+                }
+                // Keys that RocketMQ ignores are none of ours.
+                table.table.retain(|key, _| ConsumerOffsets::split_key(key).is_none());
+                self.fill_offsets(table);
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_offsets(&self, table: &mut ConsumerOffsets) {
+        let mut set = |queue: QueueKey, offset| {
+            if let (Some(topic), Some(group)) = (self.name(queue.topic), self.name(queue.group)) {
+                table.set(&topic, &group, queue.queue_id, offset);
+            }
+        };
+        let mut last = None;
+        loop {
+            let offsets = self.offsets.lock().behind(last, QUEUES);
+            let Some((queue, _)) = offsets.last() else { break };
+            last = Some(*queue);
+            for (queue, offset) in offsets {
+                set(queue, offset);
+            }
+        }
+        // After the others: an offset may become that of a progress meanwhile.
+        last = None;
+        loop {
+            let all = self.progress.read().behind(last, QUEUES);
+            let Some((queue, _)) = all.last() else { return };
+            last = Some(*queue);
+            for (queue, progress) in all {
+                if let Some(offset) = progress.offset() {
+                    set(queue, offset);
+                }
+            }
+        }
+    }
+
+    /// The offsets that groups have now, by `topic@group`.
+    pub fn offset_table(&self) -> BTreeMap<String, QueueOffsets> {
+        let mut table = ConsumerOffsets::default();
+        self.fill_offsets(&mut table);
+        table.table
+    }
+}

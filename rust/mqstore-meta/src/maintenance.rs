@@ -1,0 +1,101 @@
+//! What is done from time to time: a sync of what nobody waits for, a new generation, the JSON files.
+//!
+//! A thread of the store calls [`MetaLog::step`] every [`SYNC_INTERVAL_MS`], and sooner where somebody asked for a sync
+//! by then. It changes nothing that a crash shows, but how much the loss of power takes: at most what came since the
+//! last step.
+
+use std::time::Duration;
+
+use mqstore_io::EventCount;
+use mqstore_io::sync::{AtomicI64, AtomicU64, Ordering};
+
+use super::log::MetaLog;
+use super::record::Place;
+use mqstore_base::error::StoreError;
+use mqstore_base::store_files::StoreFiles;
+
+/// Milliseconds between background syncs of topics, groups and offsets.
+pub const SYNC_INTERVAL_MS: u64 = 100;
+/// JSON files are written so often at most, in milliseconds.
+const JSON_INTERVAL_MS: i64 = 60_000;
+/// No sync was asked for.
+const NEVER: u64 = u64::MAX;
+
+/// When the next step is due.
+#[derive(Debug)]
+pub(super) struct Tick {
+    /// By when somebody wants a sync, in milliseconds of the interval clock.
+    sync_by_ms: AtomicU64,
+    /// Tells the thread that steps of an earlier time.
+    sooner: EventCount,
+    /// When JSON files were written last.
+    exported_ms: AtomicI64,
+}
+
+impl Tick {
+    pub(super) fn new(files: &StoreFiles) -> Self {
+        Self {
+            sync_by_ms: AtomicU64::new(NEVER),
+            sooner: EventCount::new(),
+            exported_ms: AtomicI64::new(files.clock.now_ms()),
+        }
+    }
+}
+
+impl MetaLog {
+    /// Asks for everything before `place` to be durable `ms` milliseconds from now, where the next tick would be later.
+    /// Waits for nothing. Of a store without threads of its own the next step does it.
+    pub fn sync_within(&self, place: Place, ms: u64) {
+        if self.tail.durable() >= place {
+            return;
+        }
+        let by_ms = self.interval_ms().saturating_add(ms);
+        let sooner = |known: u64| (by_ms < known).then_some(by_ms);
+        if self.tick.sync_by_ms.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sooner).is_ok() {
+            self.tick.sooner.notify_all();
+        }
+    }
+
+    /// Returns when a step is due: after `interval_ms`, or when a sync that was asked for is; and when `stopped`, whose
+    /// change [`Self::wake`] tells.
+    pub fn rest(&self, interval_ms: u64, stopped: impl Fn() -> bool) {
+        let end_ms = self.interval_ms().saturating_add(interval_ms);
+        loop {
+            let by_ms = self.tick.sync_by_ms.load(Ordering::SeqCst).min(end_ms);
+            let left_ms = by_ms.saturating_sub(self.interval_ms());
+            if left_ms == 0 || stopped() {
+                return;
+            }
+            let sooner = || stopped() || self.tick.sync_by_ms.load(Ordering::SeqCst) < by_ms;
+            self.tick.sooner.wait_until(Some(Duration::from_millis(left_ms)), sooner);
+        }
+    }
+
+    /// Ends a [`Self::rest`] that is to stop.
+    pub fn wake(&self) {
+        self.tick.sooner.notify_all();
+    }
+
+    /// What is due at `now_ms`: a sync, a new generation, JSON files.
+    pub fn step(&self, now_ms: i64) -> Result<(), StoreError> {
+        // Who asks from here on may mean what is appended from here on.
+        self.tick.sync_by_ms.store(NEVER, Ordering::SeqCst);
+        self.sync(self.place())?;
+        if self.generation_is_due() {
+            let _chores = self.chores.lock();
+            self.next_generation()?;
+        }
+        let exported_ms = self.tick.exported_ms.load(Ordering::Relaxed);
+        // A clock that was set back does not stop it.
+        if !(exported_ms..exported_ms.saturating_add(JSON_INTERVAL_MS)).contains(&now_ms) {
+            self.tick.exported_ms.store(now_ms, Ordering::Relaxed);
+            self.export_json()?;
+        }
+        Ok(())
+    }
+
+    /// Milliseconds of the interval clock.
+    pub(super) fn interval_ms(&self) -> u64 {
+        self.files.clock.monotonic().as_millis() as u64
+    }
+}

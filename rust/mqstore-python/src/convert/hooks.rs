@@ -1,0 +1,112 @@
+//! Python's hooks: calls from the core's threads into Python, and verdicts back.
+//!
+//! A hook that raises is reported through `sys.unraisablehook` and changes nothing: an event is told
+//! to nobody then, a segment is kept. Once the interpreter ends, hooks are silent and segments stay.
+
+use std::sync::Arc;
+
+use mqstore_base::events::{ExpiredFile, Hooks, StoreEvent, Verdict};
+use mqstore_engine::retention::ExpireReport;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyList};
+
+use crate::convert::arguments::duration;
+use crate::convert::error::InvalidOptionError;
+
+/// Sets the hook `name` to `callback`, unless that is None.
+pub(crate) fn set(hooks: &mut Hooks, name: &str, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+    if callback.is_none() {
+        return Ok(());
+    }
+    if !callback.is_callable() {
+        let reason = format!("must be callable or None, not {}", callback.get_type().name()?);
+        return Err(InvalidOptionError::new_err((name.to_owned(), reason)));
+    }
+    let callback = callback.clone().unbind();
+    if name == "on_event" {
+        hooks.on_event = Some(Arc::new(move |event| tell(&callback, event)));
+    } else {
+        hooks.before_delete = Some(Arc::new(move |file| ask(&callback, file)));
+    }
+    Ok(())
+}
+
+fn tell(callback: &Py<PyAny>, event: &StoreEvent) {
+    Python::try_attach(|py| {
+        let called = event_dict(py, event)
+            .and_then(|values| made(py, "StoreEvent", &values))
+            .and_then(|event| callback.call1(py, (event,)));
+        if let Err(error) = called {
+            error.write_unraisable(py, Some(callback.bind(py)));
+        }
+    });
+}
+
+fn ask(callback: &Py<PyAny>, file: &ExpiredFile) -> Verdict {
+    let asked = Python::try_attach(|py| {
+        let verdict = file_dict(py, file)
+            .and_then(|values| made(py, "ExpiredFile", &values))
+            .and_then(|file| verdict(callback.bind(py).call1((file,))?));
+        verdict.unwrap_or_else(|error| {
+            error.write_unraisable(py, Some(callback.bind(py)));
+            Verdict::Keep
+        })
+    });
+    asked.unwrap_or(Verdict::Keep)
+}
+
+/// None and True let it go, False keeps it, a span of time puts it off.
+fn verdict(answer: Bound<'_, PyAny>) -> PyResult<Verdict> {
+    if answer.is_none() {
+        return Ok(Verdict::Delete);
+    }
+    if let Ok(yes) = answer.cast::<PyBool>() {
+        return Ok(if yes.is_true() { Verdict::Delete } else { Verdict::Keep });
+    }
+    duration("before_delete", &answer).map(Verdict::Later).map_err(|_| {
+        PyTypeError::new_err(format!(
+            "before_delete must return None, a bool, seconds or a timedelta, not {}",
+            answer.get_type()
+        ))
+    })
+}
+
+/// The dataclass `class` of `mqstore._reports` from its dict.
+fn made<'py>(py: Python<'py>, class: &str, values: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
+    py.import("mqstore._reports")?.getattr(class)?.call_method1("_from_dict", (values,))
+}
+
+fn event_dict<'py>(py: Python<'py>, event: &StoreEvent) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("kind", event.kind)?;
+    found.set_item("file", event.file.as_ref().map(|file| file_dict(py, file)).transpose()?)?;
+    found.set_item("detail", &event.detail)?;
+    Ok(found)
+}
+
+fn file_dict<'py>(py: Python<'py>, file: &ExpiredFile) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("path", file.path.to_string_lossy())?;
+    found.set_item("kind", file.kind.word())?;
+    found.set_item("bytes", file.bytes)?;
+    found.set_item("first_offset", file.first_offset)?;
+    found.set_item("last_offset", file.last_offset)?;
+    found.set_item("first_store_timestamp", file.first_store_timestamp_ms)?;
+    found.set_item("last_store_timestamp", file.last_store_timestamp_ms)?;
+    found.set_item("reason", &file.reason)?;
+    Ok(found)
+}
+
+/// The report of an expiry as `mqstore.ExpireReport` takes it.
+pub(crate) fn report_dict<'py>(py: Python<'py>, report: &ExpireReport) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("dry_run", report.dry_run)?;
+    let files = report.files.iter().map(|file| file_dict(py, file)).collect::<PyResult<Vec<_>>>()?;
+    found.set_item("files", PyList::new(py, files)?)?;
+    found.set_item("segments", report.segments)?;
+    found.set_item("bytes", report.bytes)?;
+    found.set_item("log_min_offset", report.log_min_offset)?;
+    found.set_item("kept", &report.kept)?;
+    Ok(found)
+}

@@ -1,0 +1,361 @@
+//! `LoopLink`: what the event loop of a thread has of a store.
+//!
+//! Waits and appends go to the core, and what became of them comes back as news that the loop takes when the
+//! link's bell rings: a descriptor that the loop watches. Whoever brings news, the thread that dispatches for one,
+//! leaves them and rings; it asks for no interpreter. One thread of the loop's owner serves the appends that may wait.
+
+use std::collections::HashMap;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::Appended;
+use mqstore_engine::{AppendQueue, AppendRequest};
+use mqstore_format::Host;
+use mqstore_io::Doorbell;
+use pyo3::exceptions::{PyOSError, PyRuntimeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString};
+
+use crate::convert::append_input::{Part, parts};
+use crate::convert::append_result::AppendResult;
+use crate::convert::arguments::{offset, queue, text};
+use crate::convert::error::to_py;
+use crate::runtime::{Shared, detached};
+use crate::store::NativeStore;
+
+/// What happened, by the number that it was asked for under.
+enum News {
+    /// It is time to look.
+    Call,
+    Appended(Result<Vec<Appended>, StoreError>),
+}
+
+/// News that the loop has not taken yet.
+pub(crate) struct Letters {
+    bell: Doorbell,
+    waiting: Mutex<Vec<(u64, News)>>,
+}
+
+impl Letters {
+    /// Has the loop called under `number`.
+    pub(crate) fn call(&self, number: u64) {
+        self.leave(number, News::Call);
+    }
+
+    fn leave(&self, number: u64, news: News) {
+        let mut waiting = locked(&self.waiting);
+        let first = waiting.is_empty();
+        waiting.push((number, news));
+        drop(waiting);
+        // The others are taken with it.
+        if first {
+            self.bell.ring();
+        }
+    }
+
+    fn take(&self) -> Vec<(u64, News)> {
+        self.bell.silence();
+        mem::take(&mut *locked(&self.waiting))
+    }
+}
+
+/// The link between a store and one event loop; made by `mqstore.aio`.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct LoopLink {
+    shared: Arc<Shared>,
+    /// Keeps the store from being forgotten.
+    _owner: Py<NativeStore>,
+    host: Host,
+    letters: Arc<Letters>,
+    appends: AppendQueue,
+    /// Topic of the appends that were not answered yet, and whether the answer is a list.
+    asked: Mutex<HashMap<u64, (Py<PyString>, bool)>>,
+}
+
+impl LoopLink {
+    /// Where news for the loop go.
+    pub(crate) fn letters(&self) -> Arc<Letters> {
+        Arc::clone(&self.letters)
+    }
+
+    /// The answers to an append.
+    fn results<'py>(
+        &self,
+        topic: &Bound<'py, PyString>,
+        many: bool,
+        appended: Vec<Appended>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = topic.py();
+        let mut results =
+            appended.into_iter().map(|one| Bound::new(py, AppendResult::from_core(topic, self.host, one)));
+        if many {
+            return Ok(PyList::new(py, results.collect::<PyResult<Vec<_>>>()?)?.into_any());
+        }
+        let one = results.next().ok_or_else(|| PyRuntimeError::new_err("an append came to nothing"))?;
+        Ok(one?.into_any())
+    }
+}
+
+#[pymethods]
+impl LoopLink {
+    #[new]
+    fn new(store: &Bound<'_, NativeStore>) -> PyResult<Self> {
+        let core = store.get().core()?;
+        let bell = Doorbell::new().map_err(|error| PyOSError::new_err(error.to_string()))?;
+        Ok(Self {
+            shared: store.get().shared(),
+            _owner: store.clone().unbind(),
+            host: store.get().host(),
+            letters: Arc::new(Letters { bell, waiting: Mutex::default() }),
+            appends: AppendQueue::new(core),
+            asked: Mutex::default(),
+        })
+    }
+
+    /// The descriptor that is readable when there is something to take.
+    fn fileno(&self) -> i32 {
+        self.letters.bell.descriptor()
+    }
+
+    /// What happened since the last call: for each its number and None for a call, else the answer or the error.
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
+        let mut taken = Vec::new();
+        for (number, news) in self.letters.take() {
+            let outcome = match news {
+                News::Call => py.None().into_bound(py),
+                News::Appended(answer) => {
+                    let Some((topic, many)) = locked(&self.asked).remove(&number) else { continue };
+                    match answer {
+                        Ok(appended) => self.results(topic.bind(py), many, appended)?,
+                        Err(error) => to_py(error).into_value(py).into_bound(py).into_any(),
+                    }
+                }
+            };
+            taken.push((number, outcome));
+        }
+        Ok(taken)
+    }
+
+    /// Has a call come under `number` once `offset` of a queue may be there; None when it is there already.
+    fn wait(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        #[pyo3(from_py_with = queue)] queue_id: i32,
+        #[pyo3(from_py_with = offset)] offset: i64,
+        number: u64,
+    ) -> PyResult<Option<LoopWait>> {
+        let store = self.shared.store()?;
+        let letters = Arc::clone(&self.letters);
+        let call = move || letters.call(number);
+        let waiter = detached(py, || store.wait_with(topic, queue_id, offset, call))?;
+        Ok((!waiter.is_over()).then(|| LoopWait::new(Box::new(waiter), None)))
+    }
+
+    /// Whether `offset` of a queue can be read; None when to find out may take long.
+    fn look(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        #[pyo3(from_py_with = queue)] queue_id: i32,
+        #[pyo3(from_py_with = offset)] offset: i64,
+    ) -> PyResult<Option<bool>> {
+        let store = self.shared.store()?;
+        detached(py, || {
+            if store.looks_at_once() {
+                store.has_arrived(topic, queue_id, offset).map(Some)
+            } else {
+                Ok(None)
+            }
+        })
+    }
+
+    /// Which of these queues (topic, queue and offset) can be read at their offset; may take long.
+    fn arrived(&self, py: Python<'_>, waits: Vec<(String, i32, i64)>) -> PyResult<Vec<bool>> {
+        let store = self.shared.store()?;
+        detached(py, || store.arrived(&waits))
+    }
+
+    /// Appends as `Store.append` does if `at_once` and that waits for nobody; else the append to be queued.
+    #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
+    fn append<'py>(
+        &self,
+        topic: &Bound<'py, PyAny>,
+        body: &Bound<'py, PyAny>,
+        keys: &Bound<'py, PyAny>,
+        tags: &Bound<'py, PyAny>,
+        properties: &Bound<'py, PyAny>,
+        queue_id: Option<&Bound<'py, PyAny>>,
+        flag: &Bound<'py, PyAny>,
+        born_timestamp: Option<&Bound<'py, PyAny>>,
+        durable: bool,
+        at_once: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, store) = (topic.py(), self.shared.store()?);
+        let topic = text("topic", topic)?;
+        let part = Part::of(body, Some(keys), Some(tags), Some(properties), Some(flag), born_timestamp)?;
+        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
+        let name = topic.to_str()?;
+        if at_once {
+            let message = part.message(name, queue_id, durable);
+            if let Some(appended) = detached(py, || store.append_at_once(&message))? {
+                return Ok(Bound::new(py, AppendResult::from_core(&topic, self.host, appended))?.into_any());
+            }
+        }
+        QueuedAppend::queued(&topic, queue_id, durable, false, vec![part])
+    }
+
+    /// As `append`, for `Store.append_many`.
+    fn append_many<'py>(
+        &self,
+        topic: &Bound<'py, PyAny>,
+        messages: &Bound<'py, PyAny>,
+        queue_id: Option<&Bound<'py, PyAny>>,
+        durable: bool,
+        at_once: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, store) = (topic.py(), self.shared.store()?);
+        let topic = text("topic", topic)?;
+        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
+        let parts = parts(messages)?;
+        let name = topic.to_str()?;
+        if at_once {
+            let batch: Vec<_> = parts.iter().map(|part| part.message(name, queue_id, durable)).collect();
+            if let Some(appended) = detached(py, || store.append_many_at_once(&batch))? {
+                return self.results(&topic, true, appended);
+            }
+        }
+        QueuedAppend::queued(&topic, queue_id, durable, true, parts)
+    }
+
+    /// Leaves an append, once, to whoever serves; what became of it comes under `number`. Numbers ascend.
+    fn put(&self, number: u64, append: &QueuedAppend) -> PyResult<()> {
+        let Some(QueuedCall { request, topic, held }) = locked(&append.call).take() else {
+            return Err(PyRuntimeError::new_err("the append was queued before"));
+        };
+        locked(&self.asked).insert(number, (topic, request.many));
+        let letters = Arc::clone(&self.letters);
+        self.appends.put(
+            number,
+            request,
+            Box::new(move |answer| {
+                drop(held);
+                letters.leave(number, News::Appended(answer));
+            }),
+        );
+        Ok(())
+    }
+
+    /// Takes an append back of which nothing was done; whether it was still there.
+    fn take_back(&self, number: u64) -> bool {
+        let taken = self.appends.take_back(number);
+        if taken {
+            locked(&self.asked).remove(&number);
+        }
+        taken
+    }
+
+    /// Appends what is queued until `end`; for a thread of its own.
+    fn serve(&self, py: Python<'_>) -> PyResult<()> {
+        let store = self.shared.store()?;
+        detached(py, || {
+            self.appends.run(store);
+            Ok(())
+        })
+    }
+
+    /// Has `serve` return once all that is queued is appended; what comes later is refused.
+    fn end(&self) {
+        self.appends.end();
+    }
+}
+
+/// A wait of a loop; `cancel` or the end of this object takes it back.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct LoopWait {
+    /// What takes the wait back when it is dropped.
+    wait: Mutex<Option<Box<dyn Send>>>,
+    /// In how many seconds to look again in any case; None where a call is all there is to wait for.
+    #[pyo3(get)]
+    longest: Option<f64>,
+}
+
+impl LoopWait {
+    /// A wait that is taken back by dropping `wait`.
+    pub(crate) fn new(wait: Box<dyn Send>, longest: Option<Duration>) -> Self {
+        Self { wait: Mutex::new(Some(wait)), longest: longest.map(|longest| longest.as_secs_f64()) }
+    }
+}
+
+#[pymethods]
+impl LoopWait {
+    /// Takes the wait back: no call comes from now on, but one may be among the news already.
+    fn cancel(&self) {
+        let wait = locked(&self.wait).take();
+        drop(wait);
+    }
+}
+
+/// What is appended, and what is let go once that was answered.
+struct QueuedCall {
+    request: AppendRequest,
+    topic: Py<PyString>,
+    held: Option<Box<dyn Send>>,
+}
+
+/// An append with its arguments checked, to be left to another thread.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct QueuedAppend {
+    call: Mutex<Option<QueuedCall>>,
+    /// Bytes of bodies and properties.
+    #[pyo3(get)]
+    size: u64,
+    /// Whether the call asked for a sync.
+    #[pyo3(get)]
+    durable: bool,
+}
+
+#[pymethods]
+impl QueuedAppend {
+    /// Gives up what is kept for it, if it was not left to another thread.
+    fn release(&self) {
+        let call = locked(&self.call).take();
+        drop(call);
+    }
+}
+
+impl QueuedAppend {
+    fn queued<'py>(
+        topic: &Bound<'py, PyString>,
+        queue_id: Option<i32>,
+        durable: bool,
+        many: bool,
+        parts: Vec<Part<'py>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let request = AppendRequest {
+            topic: topic.to_str()?.to_owned(),
+            queue_id,
+            durable,
+            many,
+            messages: parts.into_iter().map(Part::into_owned).collect(),
+        };
+        Self::of(topic, request, None)
+    }
+
+    /// The append of `request`; `held` is dropped when it is answered, or will not be made.
+    pub(crate) fn of<'py>(
+        topic: &Bound<'py, PyString>,
+        request: AppendRequest,
+        held: Option<Box<dyn Send>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (size, durable) = (request.bytes(), request.durable);
+        let call = QueuedCall { request, topic: topic.clone().unbind(), held };
+        Ok(Bound::new(topic.py(), Self { call: Mutex::new(Some(call)), size, durable })?.into_any())
+    }
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,243 @@
+//! Arrow columns into staged messages, and staged messages into a store.
+
+#![expect(clippy::host_endian_bytes, reason = "Arrow's buffers are in the byte order of the machine")]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{NewMessage, encode_properties};
+use mqstore_engine::{StagedBlock, staged_messages};
+use mqstore_format::properties::UNIQ_KEY;
+use mqstore_format::{MadeKey, UniqueKeyGenerator, is_reserved};
+use mqstore_io::Clock;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use super::arrow_input::{Nulls, Numbers, RawList, RawMap, RawNumbers, RawText, Spans, Texts};
+use super::entry;
+use crate::convert::error::{invalid, to_py};
+use crate::runtime::{clock, detached};
+use crate::store::NativeStore;
+
+/// Makes staged messages of rows; one for each task that writes.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct Stager {
+    topic: Option<String>,
+    most_body_bytes: usize,
+    keys: Arc<UniqueKeyGenerator>,
+}
+
+/// The columns of some rows, as they were handed over.
+struct Given<'py> {
+    body: RawText<'py>,
+    topic: Option<RawText<'py>>,
+    key: Option<RawText<'py>>,
+    keys: Option<RawList<'py>>,
+    tags: Option<RawText<'py>>,
+    properties: Option<RawMap<'py>>,
+    queue_id: Option<RawNumbers<'py>>,
+    flag: Option<RawNumbers<'py>>,
+    born_timestamp: Option<RawNumbers<'py>>,
+}
+
+/// The same as slices, for who does not hold the interpreter.
+struct Rows<'a> {
+    body: Texts<'a>,
+    topic: Option<Texts<'a>>,
+    key: Option<Texts<'a>>,
+    keys: Option<(Nulls<'a>, Spans<'a>, Texts<'a>)>,
+    tags: Option<Texts<'a>>,
+    properties: Option<(Nulls<'a>, Spans<'a>, Texts<'a>, Texts<'a>)>,
+    queue_id: Option<Numbers<'a, 4>>,
+    flag: Option<Numbers<'a, 4>>,
+    born_timestamp: Option<Numbers<'a, 8>>,
+}
+
+impl<'py> Given<'py> {
+    fn of(columns: &Bound<'py, PyDict>) -> PyResult<Self> {
+        Ok(Self {
+            body: entry(columns, "body")?.ok_or_else(|| invalid("there is no column body".to_owned()))?,
+            topic: entry(columns, "topic")?,
+            key: entry(columns, "key")?,
+            keys: entry(columns, "keys")?,
+            tags: entry(columns, "tags")?,
+            properties: entry(columns, "properties")?,
+            queue_id: entry(columns, "queue_id")?,
+            flag: entry(columns, "flag")?,
+            born_timestamp: entry(columns, "born_timestamp")?,
+        })
+    }
+
+    fn rows(&self) -> Rows<'_> {
+        Rows {
+            body: Texts::of(&self.body),
+            topic: self.topic.as_ref().map(Texts::of),
+            key: self.key.as_ref().map(Texts::of),
+            keys: self
+                .keys
+                .as_ref()
+                .map(|(nulls, spans, items)| (Nulls::of(nulls.as_ref()), Spans::of(spans), Texts::of(items))),
+            tags: self.tags.as_ref().map(Texts::of),
+            properties: self.properties.as_ref().map(|(nulls, spans, names, values)| {
+                (Nulls::of(nulls.as_ref()), Spans::of(spans), Texts::of(names), Texts::of(values))
+            }),
+            queue_id: self.queue_id.as_ref().map(Numbers::of),
+            flag: self.flag.as_ref().map(Numbers::of),
+            born_timestamp: self.born_timestamp.as_ref().map(Numbers::of),
+        }
+    }
+}
+
+fn missing(what: &str) -> StoreError {
+    StoreError::InvalidMessage { reason: format!("{what} is null") }
+}
+
+/// The value of a column that may be missing.
+fn text<'a>(column: Option<&Texts<'a>>, row: usize) -> Result<Option<&'a str>, StoreError> {
+    column.map_or(Ok(None), |column| column.text(row))
+}
+
+impl<'a> Rows<'a> {
+    fn keys(&self, row: usize) -> Result<Vec<&'a str>, StoreError> {
+        let mut found: Vec<&str> = text(self.key.as_ref(), row)?.into_iter().collect();
+        if let Some((nulls, spans, items)) = &self.keys
+            && !nulls.is_null(row)
+        {
+            for item in spans.get(row)? {
+                found.push(items.text(item)?.ok_or_else(|| missing("a key"))?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The properties that are the sender's own, and the unique key if it is among them.
+    #[expect(clippy::type_complexity, reason = "two values of one look")]
+    fn properties(&self, row: usize) -> Result<(Vec<(&'a str, &'a str)>, Option<&'a str>), StoreError> {
+        let (mut own, mut unique) = (Vec::new(), None);
+        if let Some((nulls, spans, names, values)) = &self.properties
+            && !nulls.is_null(row)
+        {
+            for item in spans.get(row)? {
+                let name = names.text(item)?.ok_or_else(|| missing("the name of a property"))?;
+                let value = values.text(item)?.ok_or_else(|| missing("the value of a property"))?;
+                if name == UNIQ_KEY {
+                    unique = Some(value);
+                } else if !is_reserved(name) {
+                    own.push((name, value));
+                }
+            }
+        }
+        Ok((own, unique))
+    }
+}
+
+impl Stager {
+    fn block(&self, rows: &Rows<'_>, from: usize, to: usize) -> Result<(Vec<u8>, usize), StoreError> {
+        let now_ms = clock().now_ms();
+        let mut block = StagedBlock::new(self.most_body_bytes);
+        let mut row = from;
+        while row < to {
+            let body = rows.body.bytes(row)?.ok_or_else(|| missing("a body"))?;
+            if !block.has_room(body.len() + (1 << 16)) {
+                break;
+            }
+            let topic = text(rows.topic.as_ref(), row)?.or(self.topic.as_deref());
+            let topic = topic.ok_or_else(|| missing("the topic, and there is no option for it,"))?;
+            let (own, unique) = rows.properties(row)?;
+            let made = unique.is_none().then(|| self.keys.next(now_ms));
+            let unique = unique.or_else(|| made.as_ref().map(MadeKey::as_str)).unwrap_or_default();
+            let tags = text(rows.tags.as_ref(), row)?;
+            let properties = encode_properties(rows.keys(row)?, tags, Some(unique), own)?;
+            let number = |column: &Option<Numbers<'_, 4>>| -> Result<Option<i32>, StoreError> {
+                Ok(column.as_ref().map_or(Ok(None), |column| column.get(row))?.map(i32::from_ne_bytes))
+            };
+            let born = rows.born_timestamp.as_ref().map_or(Ok(None), |column| column.get(row))?;
+            block.push(&NewMessage {
+                topic,
+                body,
+                properties: &properties,
+                unique_key: Some(unique),
+                queue_id: number(&rows.queue_id)?,
+                flag: number(&rows.flag)?.unwrap_or(0),
+                born_timestamp_ms: born.map(|micros| i64::from_ne_bytes(micros).div_euclid(1000)),
+                durable: false,
+            })?;
+            row += 1;
+        }
+        Ok((block.finish(), row))
+    }
+}
+
+#[pymethods]
+impl Stager {
+    #[new]
+    fn new(topic: Option<String>, most_body_bytes: usize, process: u32, salt: u32) -> Self {
+        let keys = Arc::new(UniqueKeyGenerator::new(IpAddr::V4(Ipv4Addr::LOCALHOST), process, salt));
+        Self { topic, most_body_bytes, keys }
+    }
+
+    /// Rows `start` and on as a block of staged messages, and how far it reaches.
+    fn stage<'py>(
+        &self,
+        py: Python<'py>,
+        columns: &Bound<'py, PyDict>,
+        start: usize,
+        end: usize,
+    ) -> PyResult<(Bound<'py, PyBytes>, usize)> {
+        let given = Given::of(columns)?;
+        let rows = given.rows();
+        let (block, reached) = detached(py, || self.block(&rows, start, end))?;
+        Ok((PyBytes::new(py, &block), reached))
+    }
+}
+
+fn messages(block: &[u8]) -> Result<Vec<NewMessage<'_>>, StoreError> {
+    staged_messages(block).ok_or_else(|| StoreError::InvalidMessage {
+        reason: "a block of staged messages is damaged: its checksum or a length is wrong".to_owned(),
+    })
+}
+
+/// Topic and unique key of each message of a staged block.
+#[pyfunction]
+pub(crate) fn staged_ids(block: &Bound<'_, PyBytes>) -> PyResult<Vec<(String, String)>> {
+    let found = messages(block.as_bytes()).map_err(to_py)?;
+    let id = |message: &NewMessage<'_>| {
+        (message.topic.to_owned(), message.unique_key.unwrap_or_default().to_owned())
+    };
+    Ok(found.iter().map(id).collect())
+}
+
+/// Makes sure that staged messages of this topic can be appended.
+#[pyfunction]
+pub(crate) fn check_staged(target: &Bound<'_, NativeStore>, topic: &str) -> PyResult<()> {
+    let shared = target.get().shared();
+    let store = shared.store()?;
+    detached(target.py(), || store.check_copies_to(topic))
+}
+
+/// Appends the messages of a staged block but for the first `skip`; all of them or, after an error in one, none.
+#[pyfunction]
+pub(crate) fn append_staged(
+    target: &Bound<'_, NativeStore>,
+    block: &Bound<'_, PyBytes>,
+    skip: usize,
+) -> PyResult<usize> {
+    let (shared, host) = (target.get().shared(), target.get().host());
+    let (store, bytes) = (shared.store()?, block.as_bytes());
+    detached(target.py(), || {
+        let found = messages(bytes)?;
+        let wanted = found.get(skip..).unwrap_or_default();
+        store.append_staged(wanted, host)?;
+        Ok(wanted.len())
+    })
+}
+
+/// Adds what writes from many processes need to the native module.
+pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Stager>()?;
+    module.add_function(wrap_pyfunction!(staged_ids, module)?)?;
+    module.add_function(wrap_pyfunction!(append_staged, module)?)?;
+    module.add_function(wrap_pyfunction!(check_staged, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,256 @@
+//! Verbs on whole directories: `rebuild`, `repair`, `info`, and an open store's `stats` and `snapshot`.
+//!
+//! Their answers travel as dicts in the JSON form; `mqstore._reports` makes the dataclasses.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::options::StoreOptions;
+use mqstore_base::progress::Progress;
+use mqstore_base::store_files::StoreFiles;
+use mqstore_delivery::Waiting;
+use mqstore_engine::{Stats, Store};
+use mqstore_inspect::LostRange;
+use mqstore_inspect::Problem;
+use mqstore_inspect::RepairTarget;
+use mqstore_io::{OsVfs, SystemClock};
+use mqstore_log::recovery::RebuildReport;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::convert::options;
+use crate::runtime::detached;
+
+/// Makes queues and index of the store at `path` anew; `options` is the dict that `mqstore._options.native_form` makes,
+/// `progress` as for `verify`.
+#[pyfunction]
+pub(crate) fn rebuild<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    options: &Bound<'_, PyDict>,
+    dry_run: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let options = options::from_dict(options)?;
+    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    let report =
+        watched(py, progress.as_ref(), |watch| mqstore_inspect::rebuild(&files, &options, dry_run, watch))?;
+    rebuild_dict(py, &report)
+}
+
+/// Makes queues and index of an open store anew.
+pub(crate) fn rebuild_store<'py>(
+    py: Python<'py>,
+    store: &Store,
+    progress: Option<&Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let report = watched(py, progress, |watch| store.rebuild(watch))?;
+    rebuild_dict(py, &report)
+}
+
+fn rebuild_dict<'py>(py: Python<'py>, report: &RebuildReport) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("messages", report.messages)?;
+    found.set_item("bytes", report.bytes)?;
+    found.set_item("queues", report.queues)?;
+    found.set_item("index_entries", report.index_entries)?;
+    found.set_item("skipped", &report.skipped)?;
+    Ok(found)
+}
+
+/// Repairs the store at `path`, or a copy of it in `output`; `options` as for `rebuild`, `progress` as for `verify`.
+#[pyfunction]
+pub(crate) fn repair<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    options: &Bound<'_, PyDict>,
+    output: Option<PathBuf>,
+    dry_run: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let options = options::from_dict(options)?;
+    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    let report = watched(py, progress.as_ref(), |watch| {
+        let target = match &output {
+            _ if dry_run => RepairTarget::DryRun,
+            Some(output) => RepairTarget::Output(output),
+            None => RepairTarget::InPlace,
+        };
+        mqstore_inspect::repair(&files, &options, target, watch)
+    })?;
+    let found = PyDict::new(py);
+    found.set_item("changed", report.changed)?;
+    found.set_item("ok", report.ok)?;
+    found.set_item("messages", report.messages)?;
+    let lost = report.lost.iter().map(|one| lost_range(py, one)).collect::<PyResult<Vec<_>>>()?;
+    found.set_item("lost", lost)?;
+    let offsets = report.queue_offsets.iter().map(|one| (&one.topic, one.queue_id, one.from, one.to));
+    found.set_item("queue_offsets", offsets.collect::<Vec<_>>())?;
+    found.set_item("actions", &report.actions)?;
+    let problems = report.problems.iter().map(|one| problem(py, one)).collect::<PyResult<Vec<_>>>()?;
+    found.set_item("problems", problems)?;
+    found.set_item("more", report.more)?;
+    Ok(found)
+}
+
+fn lost_range<'py>(py: Python<'py>, lost: &LostRange) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("path", lost.path.to_string_lossy())?;
+    found.set_item("offset", lost.offset)?;
+    found.set_item("log_offset", lost.log_offset)?;
+    found.set_item("bytes", lost.bytes)?;
+    found.set_item("reason", &lost.reason)?;
+    found.set_item("kept_as", lost.kept_as.as_ref().map(|kept| kept.to_string_lossy()))?;
+    Ok(found)
+}
+
+/// Copies the store at `path`, which nobody writes, to the new folder `output`; `progress` as for `verify`.
+#[pyfunction]
+pub(crate) fn copy_store(
+    py: Python<'_>,
+    path: PathBuf,
+    output: PathBuf,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<()> {
+    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    watched(py, progress.as_ref(), |watch| mqstore_inspect::copy_store(&files, &output, watch))
+}
+
+/// Makes a consistent copy of an open store.
+pub(crate) fn snapshot_store<'py>(
+    py: Python<'py>,
+    store: &Store,
+    output: &std::path::Path,
+    progress: Option<&Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let report = watched(py, progress, |watch| mqstore_inspect::snapshot(store, output, watch))?;
+    let found = PyDict::new(py);
+    found.set_item("log_min_offset", report.log_min_offset)?;
+    found.set_item("log_max_offset", report.log_max_offset)?;
+    found.set_item("messages", report.messages)?;
+    found.set_item("linked_segments", report.linked_segments)?;
+    found.set_item("copied_segments", report.copied_segments)?;
+    Ok(found)
+}
+
+/// What the store at `path` is, at a glance.
+#[pyfunction]
+pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {
+    let (mut report, mut waiting) = detached(py, || {
+        mqstore_inspect::info_and(
+            Arc::new(OsVfs::new()),
+            Arc::new(SystemClock::new()),
+            &path,
+            &StoreOptions::default(),
+            Waiting::of,
+        )
+    })?;
+    report.notes.append(&mut waiting.notes);
+    let found = PyDict::new(py);
+    found.set_item("layout", report.layout)?;
+    found.set_item("written_by", report.written_by)?;
+    found.set_item("clean", report.clean)?;
+    found.set_item("segment_size", report.segment_size)?;
+    found.set_item("queue_file_size", report.geometry.queue_file_bytes)?;
+    found.set_item("queue_entry_bytes", report.geometry.queue_entry_bytes)?;
+    found.set_item("index_slots", report.geometry.index.map(|index| index.slots))?;
+    found.set_item("index_entries", report.geometry.index.map(|index| index.entries))?;
+    found.set_item("log_min_offset", report.log_min_offset)?;
+    found.set_item("log_max_offset", report.log_max_offset)?;
+    found.set_item("min_store_timestamp", report.min_store_timestamp_ms)?;
+    found.set_item("max_store_timestamp", report.max_store_timestamp_ms)?;
+    found.set_item("messages", report.messages)?;
+    let hours = report.hours.iter().map(|hour| (hour.start_ms, hour.bytes));
+    found.set_item("hours", hours.collect::<Vec<_>>())?;
+    let topics = PyList::empty(py);
+    for (topic, queues) in report.topics {
+        let queues = queues.iter().map(|queue| (queue.queue_id, queue.min_offset, queue.max_offset));
+        topics.append((topic, queues.collect::<Vec<_>>()))?;
+    }
+    found.set_item("topics", topics)?;
+    found.set_item("parts", report.parts)?;
+    let disk = report.disk.iter().map(|part| (part.part, part.files, part.bytes, part.disk_bytes));
+    found.set_item("disk", disk.collect::<Vec<_>>())?;
+    let consumers = PyList::empty(py);
+    for group in report.consumers {
+        let queues = group.queues.iter().map(|queue| (queue.queue_id, queue.offset, queue.lag));
+        consumers.append((group.group, group.topic, queues.collect::<Vec<_>>()))?;
+    }
+    found.set_item("consumers", consumers)?;
+    let popped = report.popped.into_iter().map(crate::store::pop::popped_row);
+    found.set_item("popped", popped.collect::<Vec<_>>())?;
+    crate::store::pending::add_waiting(&found, waiting)?;
+    found.set_item("rocksdb", report.rocksdb)?;
+    found.set_item("locked", report.writer.is_some())?;
+    found.set_item("writer_pid", report.writer.flatten())?;
+    found.set_item("notes", report.notes)?;
+    Ok(found)
+}
+
+/// An open store's counters.
+pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("appends", stats.appends)?;
+    found.set_item("appended_bytes", stats.appended_bytes)?;
+    found.set_item("log_min_offset", stats.log_min_offset)?;
+    found.set_item("log_max_offset", stats.log_max_offset)?;
+    found.set_item("durable_offset", stats.durable_offset)?;
+    found.set_item("dispatched_offset", stats.dispatched_offset)?;
+    found.set_item("segments", stats.segments)?;
+    found.set_item("segment_size", stats.segment_bytes)?;
+    found.set_item("log_bytes", stats.log_bytes)?;
+    found.set_item("max_bytes", stats.max_bytes)?;
+    found.set_item("expired_segments", stats.expired_segments)?;
+    found.set_item("expired_bytes", stats.expired_bytes)?;
+    found.set_item("refused_appends", stats.refused_appends)?;
+    found.set_item("hot_reads", stats.hot_reads)?;
+    found.set_item("cold_reads", stats.cold_reads)?;
+    found.set_item("reader_lag_bytes", stats.reader_lag_bytes)?;
+    Ok(found)
+}
+
+/// Runs `work` without the interpreter; what it tells of its progress goes to Python, and what that raises
+/// ends it.
+pub(crate) fn watched<T: Send>(
+    py: Python<'_>,
+    progress: Option<&Py<PyAny>>,
+    work: impl FnOnce(&mut dyn FnMut(Progress) -> Result<(), StoreError>) -> Result<T, StoreError> + Send,
+) -> PyResult<T> {
+    let mut raised = None;
+    let outcome = detached(py, || {
+        work(&mut |step| {
+            tell(progress, step).map_err(|error| {
+                // It ends on any error; the one that Python raised is kept for the caller.
+                raised = Some(error);
+                StoreError::Busy { reason: "stopped by the caller".to_owned() }
+            })
+        })
+    });
+    match raised {
+        Some(error) => Err(error),
+        None => outcome,
+    }
+}
+
+/// Calls Python's `progress`, and looks for Ctrl-C.
+fn tell(progress: Option<&Py<PyAny>>, step: Progress) -> PyResult<()> {
+    Python::attach(|py| {
+        py.check_signals()?;
+        if let Some(progress) = progress {
+            progress.call1(py, (step.done_bytes, step.total_bytes))?;
+        }
+        Ok(())
+    })
+}
+
+pub(crate) fn problem<'py>(py: Python<'py>, problem: &Problem) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("kind", problem.kind)?;
+    found.set_item("path", problem.path.to_string_lossy())?;
+    found.set_item("offset", problem.offset)?;
+    found.set_item("detail", &problem.detail)?;
+    found.set_item("consequence", problem.consequence)?;
+    found.set_item("repair", problem.repair)?;
+    Ok(found)
+}

@@ -14,7 +14,7 @@
 //! | `config/*.json`, `compaction/position-checkpoint` | [`json`] |
 //! | names of files and folders | [`names`] |
 //! | conditions on properties | [`sql`]: [`SqlFilter`] |
-//! | ids, topic names, delay levels | [`ids`], [`topic`], [`delay`] |
+//! | ids, topic names, delay levels | [`ids`], [`topic`], [`delays`] |
 //!
 //! All integers of the format are big-endian and signed. Numbers here have the type of their field (offsets
 //! are `i64`, sizes `i32`), because what a file says may be negative; times are epoch milliseconds.

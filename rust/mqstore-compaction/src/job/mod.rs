@@ -1,7 +1,7 @@
 //! A compaction job: its plan, the work on each queue, and the publication of the result.
 //!
-//! [`plan`] decides, [`task`] compacts one queue with the digests of its keys, [`writer`] writes the survivors, and
-//! [`publish`] swaps the generation. [`job::Job`] owns the folder of a job and removes what a stop left.
+//! `plan` decides, `task` compacts one queue with the digests of its keys, `survivor_writer` writes the survivors, and
+//! `publish` swaps the generation. `job_folder` owns the folder of a job and removes what a stop left.
 
 pub(crate) mod control;
 pub(crate) mod documents;

@@ -89,7 +89,7 @@ pub(crate) fn publish_held(
     Ok(report)
 }
 
-/// As [`publish_held`]; the files that were replaced are still there, for the caller to remove.
+/// As `publish_held`; the files that were replaced are still there, for the caller to remove.
 pub fn publish_unswept(
     files: &StoreFiles,
     job: Option<Job>,

@@ -1,6 +1,6 @@
 //! Appends: one message, a batch, raw copies of records, and transactions.
 //!
-//! [`writer::Writer`] owns the log, the queues, the index and the threads of a store that is open for writing.
+//! `writer::Writer` owns the log, the queues, the index and the threads of a store that is open for writing.
 
 pub(crate) mod append_queue;
 pub(crate) mod inner_batch;

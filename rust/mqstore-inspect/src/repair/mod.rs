@@ -90,7 +90,7 @@ pub struct RepairReport {
 ///
 /// # Errors
 /// [`StoreError::NotAStore`]; [`StoreError::Locked`] when somebody has the store open for writing;
-/// [`StoreError::Unsupported`] for queues in `RocksDB`, and for what [`mqstore_inspect::copy_store`] does not copy; what
+/// [`StoreError::Unsupported`] for queues in `RocksDB`, and for what [`crate::copy_store`] does not copy; what
 /// `watcher` answers; errors of the system. Another repair goes on from there.
 pub fn repair(
     files: &StoreFiles,

@@ -479,7 +479,7 @@ pub(super) fn check_to_read(bytes: &[u8], offset: u64) -> Result<RecordOutline<'
     Ok(record)
 }
 
-/// As [`check_to_read`], for who wants to know all of the record.
+/// As `check_to_read`, for who wants to know all of the record.
 #[inline]
 pub fn check_to_show(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
     let view = RecordView::decode(bytes).map_err(|error| error.to_string())?;

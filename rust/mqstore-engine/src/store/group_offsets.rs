@@ -51,7 +51,7 @@ impl Store {
 
     /// How far consumer groups have come, by topic and group: where the store is open for writing, as it is now; for
     /// readers, as the writer's process or the last one has it on the disk. What cannot be read of that counts as
-    /// missing; [`info`](mqstore_inspect::info()) tells of it.
+    /// missing; `mqstore_inspect::info` tells of it.
     pub fn group_offsets(&self) -> Result<Vec<GroupOffsets>, StoreError> {
         self.check()?;
         let files = &self.inner.files;

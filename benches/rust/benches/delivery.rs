@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use mqstore_base::options::StoreOptions;
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, properties, record};
-use mqstore_delivery::{Broker, ConsumerOptions, Due, NewHalf, NewWork, Start, WorkQueue, WorkQueueOptions};
+use mqstore_delivery::{
+    Broker, ConsumerOptions, Due, NewHalfMessage, NewWork, Start, WorkQueue, WorkQueueOptions,
+};
 
 const MESSAGES: u64 = 50_000;
 const AT_ONCE: usize = 100;
@@ -145,7 +147,12 @@ fn transactions(criterion: &mut Criterion) {
         let (body, properties) = (vec![b'x'; body_bytes], properties());
         let bench = Bench::new(&StoreOptions::default());
         let engine = Broker::new(&bench.store).unwrap().transactions().unwrap();
-        let half = NewHalf { topic: "bench", body: &body, properties: &properties, ..NewHalf::default() };
+        let half = NewHalfMessage {
+            topic: "bench",
+            body: &body,
+            properties: &properties,
+            ..NewHalfMessage::default()
+        };
         for (name, commit) in [("commit", true), ("rollback", false)] {
             group.bench_function(BenchmarkId::new(name, body_bytes), |bencher| {
                 bencher.iter(|| {

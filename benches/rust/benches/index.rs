@@ -17,7 +17,7 @@ use mqstore_bench::machine::mapped_file;
 use mqstore_bench::{Bench, message, record};
 use mqstore_format::{IndexEntry, IndexGeometry, index_key_hash};
 use mqstore_io::{Access, OsVfs, SystemClock};
-use mqstore_log::index::{IndexPut, IndexSet};
+use mqstore_log::index::{IndexSet, NewEntry};
 
 /// Keys that are looked up.
 const KEYS: u64 = 50_000;
@@ -61,9 +61,9 @@ fn put(criterion: &mut Criterion) {
         let index = IndexSet::load(&files, None, GEOMETRY, Access::ReadWrite).unwrap();
         let mut physical_offset = 0;
         bencher.iter(|| {
-            let entries: [IndexPut; AT_ONCE] = std::array::from_fn(|_| {
+            let entries: [NewEntry; AT_ONCE] = std::array::from_fn(|_| {
                 physical_offset += 1_000;
-                IndexPut { hash: hash(), physical_offset, store_timestamp: 1_700_000_000_000, of_tags: false }
+                NewEntry { hash: hash(), physical_offset, store_timestamp: 1_700_000_000_000, of_tags: false }
             });
             index.put(black_box(&entries)).unwrap();
         });

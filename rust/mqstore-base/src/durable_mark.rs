@@ -82,13 +82,13 @@ impl Mark {
     }
 
     /// Whether a close left the log, which ends at `log_end`, as it is.
-    pub fn is_end(&self, log_end: u64) -> bool {
+    pub fn is_clean_end(&self, log_end: u64) -> bool {
         self.clean && self.position == log_end
     }
 
     /// Whether a close left the log and the index, which reaches as far as `index` says, as they are.
-    pub fn is_as_left(&self, log_end: u64, index: IndexExtent) -> bool {
-        self.is_end(log_end) && self.index == index
+    pub fn is_unchanged_since_close(&self, log_end: u64, index: IndexExtent) -> bool {
+        self.is_clean_end(log_end) && self.index == index
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -146,11 +146,11 @@ impl Mark {
 
 /// The two slots.
 #[derive(Clone, Debug)]
-pub struct MarkFile {
+pub struct DurableMarkFile {
     files: StoreFiles,
 }
 
-impl MarkFile {
+impl DurableMarkFile {
     /// The slots of a store; nothing is opened yet.
     pub fn new(files: &StoreFiles) -> Self {
         Self { files: files.clone() }

@@ -2,7 +2,7 @@
 //!
 //! Both hooks are called from the thread that deletes, the service's or that of an explicit expiry,
 //! with no lock held that an append or a read needs. They may call the store, except for what waits
-//! for that thread: expiring and closing ([`in_hook`]).
+//! for that thread: expiring and closing ([`is_in_hook`]).
 
 use std::cell::Cell;
 use std::fmt;
@@ -118,7 +118,7 @@ thread_local! {
 }
 
 /// Whether this thread is inside of a hook, so that it must not wait for the end of an expiry.
-pub fn in_hook() -> bool {
+pub fn is_in_hook() -> bool {
     IN_HOOK.get()
 }
 

@@ -35,7 +35,7 @@ use crate::error::StoreError;
 #[derive(Debug)]
 pub struct GroupCommit {
     durable: AtomicU64,
-    round: Mutex<Round>,
+    round: Mutex<SyncRound>,
     /// As in `round`, for those who do not hold it.
     running: AtomicBool,
     /// Who waits for which round: by its number modulo theirs.
@@ -46,7 +46,7 @@ pub struct GroupCommit {
 const EVENTS: usize = 4;
 
 #[derive(Debug, Default)]
-struct Round {
+struct SyncRound {
     /// Counts the syncs that were begun.
     number: u64,
     /// Whether the last of them is still going on.
@@ -61,7 +61,7 @@ impl GroupCommit {
     pub fn new(durable: u64) -> Self {
         Self {
             durable: AtomicU64::new(durable),
-            round: Mutex::new(Round::default()),
+            round: Mutex::new(SyncRound::default()),
             running: AtomicBool::new(false),
             events: std::array::from_fn(|_| EventCount::new()),
         }
@@ -125,7 +125,7 @@ impl GroupCommit {
 
     fn lead(
         &self,
-        mut round: MutexGuard<'_, Round>,
+        mut round: MutexGuard<'_, SyncRound>,
         appended: &impl Fn() -> u64,
         sync: &impl Fn() -> Result<u64, StoreError>,
     ) {

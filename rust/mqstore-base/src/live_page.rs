@@ -77,7 +77,7 @@ impl LivePage {
     }
 
     /// Says that the log is durable up to `position`. One caller at a time.
-    pub fn make_durable(&self, position: u64) {
+    pub fn set_durable(&self, position: u64) {
         self.set(DURABLE_AT, position);
     }
 

@@ -40,7 +40,7 @@ pub use delay_level_tables::DELAY_LEVELS_FILE;
 pub use delay_level_tables::DelayTables;
 pub use log_paths::LogFolders;
 
-use bare_log::LogAlone;
+use bare_log::BareLog;
 
 use crate::error::{IoContext, StoreError};
 
@@ -72,7 +72,7 @@ pub struct StoreFiles {
     /// The folders of the log, once they are settled.
     logs: Option<Arc<LogFolders>>,
     /// Set where the root is no store but a log without one.
-    alone: Option<Arc<LogAlone>>,
+    alone: Option<Arc<BareLog>>,
 }
 
 impl StoreFiles {
@@ -112,17 +112,17 @@ impl StoreFiles {
     /// `compaction/`: logs and sparse queues of compacted topics; or where that folder lies between the two steps of a
     /// publication, see `compaction::exchange`.
     pub fn compaction(&self) -> PathBuf {
-        let place = self.compaction_place();
+        let place = self.compaction_path();
         self.next_compaction(&place).unwrap_or(place)
     }
 
     /// `compaction/`, whether it is there or not.
-    pub fn compaction_place(&self) -> PathBuf {
+    pub fn compaction_path(&self) -> PathBuf {
         self.root.join("compaction")
     }
 
     fn next_compaction(&self, place: &Path) -> Option<PathBuf> {
-        let job = self.vfs.read_file(&self.compaction_switch(), 4096).ok()?;
+        let job = self.vfs.read_file(&self.swap_record(), 4096).ok()?;
         let there = |path: &Path| self.vfs.stat(path).is_ok();
         let name = Path::new(std::str::from_utf8(&job).ok()?);
         let plain = name.file_name() == Some(name.as_os_str());
@@ -191,7 +191,7 @@ impl StoreFiles {
     }
 
     /// `mqstore/compaction.switch`: the job whose compaction is being published in two steps.
-    pub fn compaction_switch(&self) -> PathBuf {
+    pub fn swap_record(&self) -> PathBuf {
         self.side().join("compaction.switch")
     }
 
@@ -214,8 +214,8 @@ impl StoreFiles {
     ///
     /// # Errors
     /// [`StoreError::NotAStore`] that says what is missing.
-    pub fn must_be_a_store(&self) -> Result<(), StoreError> {
-        match (self.missing_of_a_store()?, LogAlone::find(self)) {
+    pub fn check_is_store(&self) -> Result<(), StoreError> {
+        match (self.missing_parts()?, BareLog::find(self)) {
             (None, _) => Ok(()),
             (Some(_), Ok(Some(_))) => Err(self.no_store(bare_log::NEEDS_A_STORE)),
             (Some(reason), _) => Err(self.no_store(&reason)),
@@ -227,7 +227,7 @@ impl StoreFiles {
     }
 
     /// What the root lacks to be a store; `None` when it is one.
-    fn missing_of_a_store(&self) -> Result<Option<String>, StoreError> {
+    fn missing_parts(&self) -> Result<Option<String>, StoreError> {
         let refuse = |reason: &str| Ok(Some(reason.to_owned()));
         match self.vfs.list(&self.root) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return refuse("it does not exist"),
@@ -252,7 +252,7 @@ impl StoreFiles {
     }
 
     /// A name in `lost+found`, which is made when it is missing, that is not taken.
-    pub fn free_lost_and_found(&self, name: &str) -> Result<PathBuf, StoreError> {
+    pub fn unused_lost_and_found_name(&self, name: &str) -> Result<PathBuf, StoreError> {
         let folder = self.lost_and_found();
         self.ensure_folder(&folder)?;
         for number in 0..10_000 {

@@ -59,19 +59,21 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use append::appender::{Feed, FeedInput};
-pub use append::uncompacted::{Lost, Untaken, UntakenSearch, beyond_the_log, dirty_topics, taken_up};
+pub use append::appender::{AppenderInput, CompactionAppender};
+pub use append::uncompacted::{
+    Lost, UncompactedMessage, UncompactedSearch, beyond_the_log, dirty_topics, taken_up,
+};
 pub use distributed::{DistributedJob, EncodedStep, WeightedStep};
 pub use files::checksums::changed_files;
 pub use files::file_sizes::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
 pub use files::folder::{DataFile, FilePair, QueueFolder, open_listed};
 pub use files::manifest::ManifestCache;
-pub use job::control::Control;
+pub use job::control::JobControl;
 pub use job::documents::{
     CompactionPlan, CompactionReport, Counts, LogPart, LogTail, OutputFile, OutputPair, QueueTask,
     TaskResult, Worker,
 };
-pub use job::job_folder::Unswept;
+pub use job::job_folder::ReplacedFiles;
 pub use job::job_folder::check_job_id;
 pub use job::job_folder::{Job, published_report};
 pub use job::json::Document;

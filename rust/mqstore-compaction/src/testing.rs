@@ -14,7 +14,7 @@ use mqstore_format::{
 use mqstore_io::{Access, ManualClock, SimVfs};
 
 use super::files::folder::{LOG_DIR, QUEUE_DIR, queue_dir};
-use super::{CompactedQueue, CompactionOptions, CompactionReport, Control, compact};
+use super::{CompactedQueue, CompactionOptions, CompactionReport, JobControl, compact};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::consume_queue::QueueSet;
@@ -62,7 +62,7 @@ pub(crate) fn compact_now(
     options: &CompactionOptions,
     threads: usize,
 ) -> Result<CompactionReport, StoreError> {
-    compact(files, topics, options, threads, &Arc::new(Control::default()))
+    compact(files, topics, options, threads, &Arc::new(JobControl::default()))
 }
 
 /// A message of a test.

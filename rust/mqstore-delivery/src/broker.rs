@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use mqstore_base::error::StoreError;
-use mqstore_engine::Popped;
+use mqstore_engine::PopState;
 use mqstore_engine::Store;
 use mqstore_format::json::SubscriptionGroup;
 use mqstore_format::topic::RETRY_TOPIC_PREFIX;
@@ -37,7 +37,7 @@ pub(crate) struct Inner {
     /// The work queues that somebody has open, by topic and group.
     queues: Mutex<HashMap<(String, String), Weak<Core>>>,
     /// What a broker popped before, once it was looked for.
-    popped: Mutex<Option<Arc<Popped>>>,
+    popped: Mutex<Option<Arc<PopState>>>,
     /// Made with the first delayed message, or where some wait.
     delays: Mutex<Option<Arc<Delays>>>,
     delay_options: DelayOptions,
@@ -71,7 +71,7 @@ impl Broker {
             transactions: Mutex::default(),
         };
         let broker = Self { inner: Arc::new(inner) };
-        if Transactions::were_in(store)? {
+        if Transactions::has_transaction_history(store)? {
             broker.transactions()?;
         }
         Ok(broker)
@@ -132,7 +132,7 @@ impl Broker {
         }
         let (ordered, broadcast) = (options.ordered, options.broadcast);
         self.make_group(group, |config| config.consume_message_orderly = ordered)?;
-        let notes = if broadcast { Vec::new() } else { self.before_consuming(group, topics)? };
+        let notes = if broadcast { Vec::new() } else { self.prepare_group(group, topics)? };
         let consumer = Consumer::new(self, group, topics, options)?;
         for note in notes {
             consumer.note(note);
@@ -141,14 +141,14 @@ impl Broker {
     }
 
     /// Takes over what a broker left of the group in `topics`; what a person should know.
-    pub(crate) fn before_consuming(&self, group: &str, topics: &[&str]) -> Result<Vec<String>, BrokerError> {
+    pub(crate) fn prepare_group(&self, group: &str, topics: &[&str]) -> Result<Vec<String>, BrokerError> {
         let mut notes = Vec::new();
         for topic in topics {
             notes.extend(self.take_over(group, topic)?);
         }
         let is_retries = |topic: &&str| topic.strip_prefix(RETRY_TOPIC_PREFIX) == Some(group);
         if !topics.iter().any(is_retries) {
-            notes.extend(self.retries_left(group)?);
+            notes.extend(self.retry_topic_warning(group)?);
         }
         notes.sort();
         notes.dedup();
@@ -198,7 +198,7 @@ impl Broker {
         Ok(WorkQueue::new(core, invisible))
     }
 
-    pub(crate) fn found_popped(&self) -> &Mutex<Option<Arc<Popped>>> {
+    pub(crate) fn found_popped(&self) -> &Mutex<Option<Arc<PopState>>> {
         &self.inner.popped
     }
 
@@ -257,7 +257,7 @@ impl Broker {
         Ok(stored_as)
     }
 
-    pub(crate) fn give_name_back(&self, stored_as: &str) {
+    pub(crate) fn release_broadcast_name(&self, stored_as: &str) {
         self.inner.names.lock().remove(stored_as);
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! It starts no thread; delayed messages are a task of the store's background ([`delay`]). Whoever waits does so in its
 //! own call, woken by the append that brings a message (`Store::wait_with`) or by the time at which something is due. An
-//! event loop looks without waiting and is called ([`AtOnce`]).
+//! event loop looks without waiting and is called ([`TryResult`]).
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -33,15 +33,16 @@ pub use broker::Broker;
 pub use delay::{Accepted, DelayCounts, DelayOptions, Due, DueCounts, PendingDelays};
 pub use error::BrokerError;
 pub use groups::{
-    Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, OffsetCommit, OffsetHistory, OnLost, Queue, Start,
+    Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, LostMessagePolicy, OffsetCommit, OffsetHistory, Queue,
+    Start,
 };
-pub use nonblocking::AtOnce;
+pub use nonblocking::TryResult;
 pub use pending::Waiting;
 pub use transactions::{
-    Answer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalf, Outcome, PendingTransaction, Transaction,
-    Transactions, UndecidedGroup,
+    Answer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalfMessage, Outcome, PendingGroup, PendingTransaction,
+    Transaction, Transactions,
 };
-pub use wake_signal::{Call, Listening};
+pub use wake_signal::{Call, WakerRegistration};
 pub use work::{
     Backoff, Lease, LeasedMessage, NewWork, Put, Reservation, WorkQueue, WorkQueueCounts, WorkQueueOptions,
 };

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use mqstore_io::sync::{Mutex, MutexGuard};
 
-use crate::wake_signal::Listening;
+use crate::wake_signal::WakerRegistration;
 
 /// Bytes of the log that are read without asking another thread.
 pub(crate) const NEAR_BYTES: u64 = 256 << 10;
 
 /// What a look at once came to.
 #[derive(Debug)]
-pub enum AtOnce<T> {
+pub enum TryResult<T> {
     /// What was asked for, or nothing where nobody wants to wait.
     Found(T),
     /// It may take long: have a thread prepare, and ask again.
@@ -26,7 +26,7 @@ pub enum AtOnce<T> {
     /// There is nothing by now. The call is made when it is time to look again.
     Wait {
         /// Dropped, it takes the call back.
-        listening: Listening,
+        listening: WakerRegistration,
         /// When to look again at the latest, because something is due then that nobody calls for.
         longest: Option<Duration>,
     },
@@ -34,7 +34,7 @@ pub enum AtOnce<T> {
 
 /// How far a look may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum ReadScope {
     /// Wherever what is wanted may be.
     Anywhere,
     /// To what is at hand; without `near` the queues are not built up to there.
@@ -44,7 +44,7 @@ pub(crate) enum Reach {
     },
 }
 
-impl Reach {
+impl ReadScope {
     /// Whether what was read ahead is all that may be taken.
     pub(crate) fn is_at_hand(self) -> bool {
         self != Self::Anywhere

@@ -3,7 +3,7 @@
 use mqstore_engine::Store;
 
 use crate::delay::PendingDelays;
-use crate::transactions::UndecidedGroup;
+use crate::transactions::PendingGroup;
 
 /// What waits in a store that is open for reading, by its files alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Waiting {
     /// Delayed messages.
     pub delays: PendingDelays,
     /// Undecided transactions, by producer group.
-    pub undecided: Vec<UndecidedGroup>,
+    pub undecided: Vec<PendingGroup>,
     /// What a person should know.
     pub notes: Vec<String>,
 }
@@ -27,7 +27,7 @@ impl Waiting {
             }
             Err(error) => waiting.notes.push(format!("delayed messages are not shown ({error})")),
         }
-        match UndecidedGroup::all_of(store) {
+        match PendingGroup::all_of(store) {
             Ok(groups) => waiting.undecided = groups,
             Err(error) => waiting.notes.push(format!("undecided transactions are not shown ({error})")),
         }

@@ -1,7 +1,7 @@
 //! Taking over what a RocketMQ broker popped for a group, before the group is consumed here.
 //!
 //! A broker moves a group's offset behind what it hands out and keeps in records of its own who has what
-//! ([`mqstore_engine::Popped`]). Here each such message is leased, until the time at which the broker would have let it come
+//! ([`mqstore_engine::PopState`]). Here each such message is leased, until the time at which the broker would have let it come
 //! again, and what lies between them is finished. One frame of the metadata log says that, and up to where in the
 //! commit log the broker's records were taken into account: an open after a stop finds all of it or nothing, and
 //! nothing is taken over twice. What a broker writes down later, when the directory is its own again, is taken over
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
-use mqstore_engine::{Popped, PoppedQueue};
+use mqstore_engine::{PopState, PoppedQueue};
 use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 
 use crate::broker::Broker;
@@ -20,7 +20,7 @@ use crate::error::BrokerError;
 
 impl Broker {
     /// What a broker left; looked for once, as nobody else writes.
-    fn popped(&self) -> Result<Arc<Popped>, BrokerError> {
+    fn popped(&self) -> Result<Arc<PopState>, BrokerError> {
         let mut known = self.found_popped().lock();
         if let Some(popped) = &*known {
             return Ok(Arc::clone(popped));
@@ -64,12 +64,12 @@ impl Broker {
                 found => found?,
             };
             if let Some(record) = record {
-                let attempt = deliveries_before(topic, &record).saturating_add(1);
+                let attempt = previous_attempts(topic, &record).saturating_add(1);
                 popped.insert(message.queue_offset, (message.until_ms, attempt));
             }
         }
         let (count, place) = self.meta().change_progress(&progress, |state, records| {
-            records.extend(state.taking_over(&popped, *log_offset));
+            records.extend(state.pop_takeover_records(&popped, *log_offset));
             popped.range(..state.committed()).count()
         })?;
         self.meta().sync(place)?;
@@ -78,7 +78,7 @@ impl Broker {
 
     /// What a person should know who consumes for `group` all but its retry topic: RocketMQ's push clients consume that
     /// without being told.
-    pub(crate) fn retries_left(&self, group: &str) -> Result<Option<String>, BrokerError> {
+    pub(crate) fn retry_topic_warning(&self, group: &str) -> Result<Option<String>, BrokerError> {
         let topic = format!("{RETRY_TOPIC_PREFIX}{group}");
         let mut left = 0;
         for queue_id in self.store().queue_ids(&topic)? {
@@ -93,7 +93,7 @@ impl Broker {
 }
 
 /// How often a message was delivered before it came to `topic`: RocketMQ counts that in its retry topics.
-pub(crate) fn deliveries_before(topic: &str, record: &StoredRecord) -> u32 {
+pub(crate) fn previous_attempts(topic: &str, record: &StoredRecord) -> u32 {
     if !topic.starts_with(RETRY_TOPIC_PREFIX) {
         return 0;
     }

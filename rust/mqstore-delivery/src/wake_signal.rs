@@ -40,7 +40,7 @@ struct Calls {
 }
 
 /// A call that was left with a signal; dropped, it is taken back.
-pub struct Listening {
+pub struct WakerRegistration {
     signal: Arc<Signal>,
     number: u64,
 }
@@ -59,7 +59,7 @@ impl Signal {
     }
 
     /// Wakes one of those who wait, at least.
-    pub(crate) fn ring_one(&self) {
+    pub(crate) fn wake_one(&self) {
         self.rings.fetch_add(1, Ordering::SeqCst);
         self.event.notify_one();
         self.call();
@@ -67,11 +67,11 @@ impl Signal {
 
     /// Whether somebody waits.
     pub(crate) fn is_waited_for(&self) -> bool {
-        self.event.has_waiters() || self.has_listeners()
+        self.event.has_waiters() || self.has_wakers()
     }
 
     /// Whether somebody waits without a thread.
-    pub(crate) fn has_listeners(&self) -> bool {
+    pub(crate) fn has_wakers(&self) -> bool {
         self.listeners.load(Ordering::SeqCst) > 0
     }
 
@@ -86,7 +86,7 @@ impl Signal {
     }
 
     /// Has `call` made by the next ring; `None` when it has rung more often than `seen` by now.
-    pub(crate) fn listen(self: &Arc<Self>, seen: u64, call: Call) -> Option<Listening> {
+    pub(crate) fn listen(self: &Arc<Self>, seen: u64, call: Call) -> Option<WakerRegistration> {
         let number = {
             let mut calls = self.calls.lock();
             let number = calls.next;
@@ -95,19 +95,19 @@ impl Signal {
             self.listeners.store(calls.waiting.len(), Ordering::SeqCst);
             number
         };
-        let listening = Listening { signal: Arc::clone(self), number };
+        let listening = WakerRegistration { signal: Arc::clone(self), number };
         // Either the ring saw the call, or the ring is seen here.
         (self.rings() == seen).then_some(listening)
     }
 
     fn call(&self) {
-        if self.has_listeners() {
-            self.make_calls();
+        if self.has_wakers() {
+            self.call_wakers();
         }
     }
 
     #[cold]
-    fn make_calls(&self) {
+    fn call_wakers(&self) {
         let calls = {
             let mut calls = self.calls.lock();
             self.listeners.store(0, Ordering::SeqCst);
@@ -120,7 +120,7 @@ impl Signal {
     }
 }
 
-impl Drop for Listening {
+impl Drop for WakerRegistration {
     fn drop(&mut self) {
         let mut calls = self.signal.calls.lock();
         let call = calls.waiting.remove(&self.number);
@@ -136,7 +136,7 @@ impl fmt::Debug for Signal {
     }
 }
 
-impl fmt::Debug for Listening {
+impl fmt::Debug for WakerRegistration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listening").field("number", &self.number).finish_non_exhaustive()
     }
@@ -161,15 +161,15 @@ mod tests {
         assert!(signal.is_waited_for());
         drop(second);
         signal.ring();
-        signal.ring_one();
+        signal.wake_one();
         assert_eq!(made.load(Ordering::SeqCst), 1);
         assert!(!signal.is_waited_for());
         assert!(signal.listen(1, call()).is_none(), "it rang in between");
         drop(first);
         let third = signal.listen(2, call()).unwrap();
-        signal.ring_one();
+        signal.wake_one();
         assert_eq!(made.load(Ordering::SeqCst), 2);
         drop(third);
-        assert!(!signal.has_listeners());
+        assert!(!signal.has_wakers());
     }
 }

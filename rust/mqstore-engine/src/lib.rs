@@ -33,13 +33,13 @@ mod tests;
 
 pub use compact::restore::restore_compaction;
 pub use read::cursor::{Batch, LogCursor, LookupCursor, QueueCursor};
-pub use read::pop_checkpoints::{Popped, PoppedMessage, PoppedQueue};
+pub use read::pop_checkpoints::{PopState, PoppedMessage, PoppedQueue};
 pub use read::query::Boundary;
 pub use read::reader::accessors::Geometry;
 pub use read::table::{TableLoad, TableRow, TableRows};
 pub use retention::ExpireReport;
 pub use scan::{
-    MakeSink, Passed, Scan, ScanBatch, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned,
+    MakeSink, Passed, Scan, ScanBatch, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink,
 };
 pub use store::background::BackgroundTask;
 pub use store::group_offsets::{GroupOffset, GroupOffsets};
@@ -48,7 +48,7 @@ pub use store::quota::TopicQuota;
 pub use store::topics::TopicChange;
 pub use store::{QueueInfo, Stats, Store};
 pub use write::append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
-pub use write::raw_append::{Origin, check_copy};
+pub use write::raw_append::{MessageOrigin, check_copy};
 pub use write::staged_batch::{StagedBlock, staged_messages};
 pub use write::transaction_append::Mark;
 pub use write::wait::Waiter;

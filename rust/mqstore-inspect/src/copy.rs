@@ -40,9 +40,9 @@ pub(crate) struct StagedCopy {
 /// store; [`StoreError::Unsupported`] for what cannot be copied; what `watcher` answers; errors of the system.
 /// Nothing of the copy is left then.
 pub fn copy_store(files: &StoreFiles, output: &Path, watcher: ProgressWatcher<'_>) -> Result<(), StoreError> {
-    files.must_be_a_store()?;
+    files.check_is_store()?;
     let copy = StagedCopy::begin(files, output)?;
-    copy.filled_by(|copy| copy_all(files, copy, watcher))?.publish()
+    copy.fill_with(|copy| copy_all(files, copy, watcher))?.publish()
 }
 
 /// Copies everything of the store at `files`, which nobody may write, to `copy`.
@@ -195,12 +195,12 @@ impl StagedCopy {
     }
 
     /// Runs `fill`, and removes what is there when that fails.
-    pub(crate) fn filled_by<T>(
+    pub(crate) fn fill_with<T>(
         self,
         fill: impl FnOnce(&Self) -> Result<T, StoreError>,
-    ) -> Result<Filled<T>, StoreError> {
+    ) -> Result<CompleteCopy<T>, StoreError> {
         match fill(&self) {
-            Ok(value) => Ok(Filled { copy: self, value }),
+            Ok(value) => Ok(CompleteCopy { copy: self, value }),
             Err(error) => {
                 // What stays is removed by the next copy to this place.
                 let _ = self.files.vfs.remove_dir_all(&self.files.root);
@@ -211,12 +211,12 @@ impl StagedCopy {
 }
 
 /// A copy that is whole.
-pub(crate) struct Filled<T> {
+pub(crate) struct CompleteCopy<T> {
     copy: StagedCopy,
     value: T,
 }
 
-impl<T> Filled<T> {
+impl<T> CompleteCopy<T> {
     /// Makes its names durable, and gives it its own.
     pub(crate) fn publish(self) -> Result<T, StoreError> {
         let StagedCopy { files, output } = &self.copy;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use mqstore_io::{Clock, FileKind, Vfs};
 
 use super::hourly_rates::{HourRate, hours};
-use mqstore_base::durable_mark::MarkFile;
+use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::writer_pid;
 use mqstore_base::options::{OpenMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_engine::{Geometry, GroupOffsets, Popped, PoppedQueue, QueueInfo, Store};
+use mqstore_engine::{Geometry, GroupOffsets, PopState, PoppedQueue, QueueInfo, Store};
 
 /// The answer of [`info`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,14 +95,14 @@ pub fn info(
     path: &Path,
     options: &StoreOptions,
 ) -> Result<InfoReport, StoreError> {
-    Ok(info_and(vfs, clock, path, options, |_| ())?.0)
+    Ok(info_with(vfs, clock, path, options, |_| ())?.0)
 }
 
 /// As [`info()`], and what `look` finds in the same store, which is open for reading.
 ///
 /// # Errors
 /// Those of [`info()`].
-pub fn info_and<T>(
+pub fn info_with<T>(
     vfs: Arc<dyn Vfs>,
     clock: Arc<dyn Clock>,
     path: &Path,
@@ -124,16 +124,16 @@ pub fn info_and<T>(
     let has = |name: &str| files.vfs.stat(&files.root.join(name)).is_ok();
     let rocksdb_queues = has("consumequeue/CURRENT") || has("consumequeue_rocksdb");
     let holder = files.vfs.lock_holder(&files.lock()).ok().flatten();
-    let is_part = |name: &&str| if files.is_log_alone() { *name == "commitlog" } else { has(name) };
+    let is_part = |name: &&str| if files.is_bare_log() { *name == "commitlog" } else { has(name) };
     let parts: Vec<&'static str> = PARTS.into_iter().filter(is_part).collect();
     let mut notes = store.notes();
-    if files.is_log_alone() {
+    if files.is_bare_log() {
         notes.insert(0, "a log without a store around it: nothing else was looked at".to_owned());
     }
     let consumers = store.saved_group_offsets(&mut notes)?;
     let popped = store.popped().unwrap_or_else(|error| {
         let notes = vec![format!("what a broker popped is not shown ({error})")];
-        Popped { notes, ..Popped::default() }
+        PopState { notes, ..PopState::default() }
     });
     notes.extend(popped.notes);
     let more = look(&store);
@@ -143,8 +143,8 @@ pub fn info_and<T>(
             (false, true) => "file-queues",
             (false, false) => "log-only",
         },
-        written_by: match (MarkFile::new(&files).load().is_some(), has("rocksdbstore")) {
-            _ if files.is_log_alone() => "unknown",
+        written_by: match (DurableMarkFile::new(&files).load().is_some(), has("rocksdbstore")) {
+            _ if files.is_bare_log() => "unknown",
             (true, _) => "mqstore",
             (false, true) => "rocketmq-5.5",
             (false, false) => "rocketmq",

@@ -28,7 +28,7 @@ mod tests;
 
 pub use copy::copy_store;
 pub use hourly_rates::HourRate;
-pub use info::{InfoReport, PartSize, info, info_and};
+pub use info::{InfoReport, PartSize, info, info_with};
 pub use problem::{Problem, VerifyReport};
 pub use rebuild::rebuild;
 pub use repair::log::{LostOffsets, LostRange};

@@ -197,12 +197,12 @@ impl Kind {
                 "after a crash RocketMQ may skip records that its queues lack",
                 "write the checkpoint anew: mqstore rebuild DIR",
             ),
-            _ => self.words_beside(),
+            _ => self.describe_broker_files(),
         }
     }
 
     /// Of what a broker keeps beside log, queues and index.
-    fn words_beside(self) -> (&'static str, &'static str, &'static str) {
+    fn describe_broker_files(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::CompactionDamaged => (
                 "compaction_damaged",

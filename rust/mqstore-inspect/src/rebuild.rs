@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mqstore_format::IndexGeometry;
 use mqstore_io::{Access, switch};
 
-use mqstore_base::durable_mark::{Mark, MarkFile};
+use mqstore_base::durable_mark::{DurableMarkFile, Mark};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::{Progress, ProgressWatcher};
@@ -21,7 +21,7 @@ use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::DispatchRules;
 use mqstore_log::index::IndexSet;
 use mqstore_log::recovery::{
-    QueueManifest, RebuildReport, Rebuilding, WhatToRebuild, log_end, mark_fits, tags_are_indexed,
+    QueueManifest, RebuildInput, RebuildReport, RebuildRun, log_end, mark_fits, tags_are_indexed,
 };
 
 /// Makes queues and index of the store at `files` anew from its log, and the checkpoint with them.
@@ -40,7 +40,7 @@ pub fn rebuild(
     watcher: ProgressWatcher<'_>,
 ) -> Result<RebuildReport, StoreError> {
     options.validate()?;
-    files.must_be_a_store()?;
+    files.check_is_store()?;
     refuse_rocksdb(files)?;
     let files = &files.clone().with_logs(options)?;
     let _lock = take_lock(files)?;
@@ -56,7 +56,7 @@ pub(crate) fn rebuild_locked(
 ) -> Result<RebuildReport, StoreError> {
     files.ensure_folder(&files.staging())?;
     let list = Arc::new(SegmentList::load(files)?);
-    let mark = MarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
+    let mark = DurableMarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
     let found = log_end(files, &list, mark.as_ref(), 0, false)?;
     let mut notes = Vec::new();
     let table = load_table(files, &mut notes);
@@ -78,8 +78,8 @@ pub(crate) fn rebuild_locked(
     let index = IndexSet::load(files, known, configured, Access::Read)?;
     rules.index_tags = rules.index_tags || tags_are_indexed(files, &list, &index, mark.is_some())?;
     let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
-    let what = WhatToRebuild { list: Arc::clone(&list), rules, helpers };
-    let made = Rebuilding::begin(files, (&queues, &index), what)?;
+    let what = RebuildInput { list: Arc::clone(&list), rules, helpers };
+    let made = RebuildRun::begin(files, (&queues, &index), what)?;
     let built = made.build_to(&list, found.end, &mut |reached| tell(watcher, &list, reached, found.end));
     let mut report = made.report(found.end);
     if built.is_err() || dry_run {
@@ -98,7 +98,7 @@ fn finish(
     files: &StoreFiles,
     list: &SegmentList,
     mark: Option<Mark>,
-    made: &Rebuilding,
+    made: &RebuildRun,
     end: u64,
 ) -> Result<(), StoreError> {
     // The checkpoint is going to say that the log is durable.
@@ -112,7 +112,7 @@ fn finish(
     if let Some(mark) = mark {
         QueueManifest::of(made.queues(), list.min_offset(), dispatched)?.store(files)?;
         let renewed = Mark { sequence: mark.sequence + 2, dispatched, index: made.index().extent(), ..mark };
-        MarkFile::new(files).store(&renewed, true)?;
+        DurableMarkFile::new(files).store(&renewed, true)?;
     }
     let Some((last_offset, store_timestamp)) = made.last_record() else { return Ok(()) };
     let checkpoint = CheckpointFile::new(files);

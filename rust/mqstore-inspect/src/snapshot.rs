@@ -23,9 +23,9 @@ use mqstore_format::RecordView;
 use mqstore_io::{FileKind, switch};
 
 use super::copy::{StagedCopy, copy_file, copy_open_file};
-use super::repair::Seal;
+use super::repair::FinishedLog;
 use crate::repair::log::{copy_bytes, load};
-use mqstore_base::durable_mark::MarkFile;
+use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
@@ -70,7 +70,7 @@ pub fn snapshot(
     let files = store.files();
     refuse_rocksdb(files)?;
     let copy = StagedCopy::begin(files, output)?;
-    let filled = copy.filled_by(|copy| {
+    let filled = copy.fill_with(|copy| {
         let end = store.settle()?;
         let list = store.segments();
         Snapshot { source: files, copy: &copy.files, end, list, report: SnapshotReport::default() }
@@ -251,15 +251,15 @@ impl Snapshot<'_> {
     ) -> Result<(), StoreError> {
         let list = load(self.copy, segment_bytes)?;
         let last = last_whole_record(&list, self.end)?;
-        let mut seal = Seal { end: self.end, last, segment_bytes, time: 0 };
+        let mut seal = FinishedLog { end: self.end, last, segment_bytes, time: 0 };
         if let Some((offset, size)) = last {
             let bytes = read_record(self.copy, &list, offset, size as usize)?;
             let record = RecordView::decode(bytes.as_slice());
             seal.time = record.map_or(0, |record| record.store_timestamp);
         }
-        if let Some(old) = MarkFile::new(self.source).load() {
+        if let Some(old) = DurableMarkFile::new(self.source).load() {
             let mark = seal.mark(self.copy, &list, &old)?;
-            MarkFile::new(self.copy).store(&mark, true)?;
+            DurableMarkFile::new(self.copy).store(&mark, true)?;
         } else {
             self.index_files()?;
         }

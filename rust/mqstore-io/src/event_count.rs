@@ -26,7 +26,7 @@ use loom::sync::atomic::{AtomicU32, Ordering, fence};
 pub struct EventCount {
     epoch: AtomicU32,
     waiters: AtomicU32,
-    sleep: sleep::Sleep,
+    sleep: sleep::FutexWait,
 }
 
 impl EventCount {
@@ -117,9 +117,9 @@ mod sleep {
 
     /// The kernel keeps the sleepers.
     #[derive(Debug, Default)]
-    pub(super) struct Sleep;
+    pub(super) struct FutexWait;
 
-    impl Sleep {
+    impl FutexWait {
         #[expect(clippy::unused_self, reason = "the same shape as where there is no futex")]
         pub(super) fn while_equal(&self, epoch: &AtomicU32, key: u32, timeout: Option<Duration>) {
             let timeout = timeout.and_then(|timeout| timeout.try_into().ok());
@@ -144,12 +144,12 @@ mod sleep {
 
     /// The sleepers of a system without futexes.
     #[derive(Debug, Default)]
-    pub(super) struct Sleep {
+    pub(super) struct FutexWait {
         lock: Mutex<()>,
         moved: Condvar,
     }
 
-    impl Sleep {
+    impl FutexWait {
         pub(super) fn while_equal(&self, epoch: &AtomicU32, key: u32, timeout: Option<Duration>) {
             let mut guard = self.lock.lock();
             if epoch.load(Ordering::SeqCst) != key {
@@ -181,12 +181,12 @@ mod sleep {
 
     /// A futex as the model checker can follow it.
     #[derive(Debug, Default)]
-    pub(super) struct Sleep {
+    pub(super) struct FutexWait {
         lock: Mutex<()>,
         moved: Condvar,
     }
 
-    impl Sleep {
+    impl FutexWait {
         #[expect(clippy::unwrap_used, reason = "a model that panics has failed anyway")]
         pub(super) fn while_equal(&self, epoch: &AtomicU32, key: u32, _timeout: Option<Duration>) {
             let guard = self.lock.lock().unwrap();

@@ -117,7 +117,7 @@ impl State {
 
 /// The faults, as one file system meets them.
 #[derive(Clone, Debug)]
-struct Gate {
+struct FaultGate {
     faults: Faults,
     /// Crashes before it was made.
     born: u64,
@@ -127,7 +127,7 @@ fn dead() -> io::Error {
     io::Error::other("nothing reaches the disk after the crash that a test asked for")
 }
 
-impl Gate {
+impl FaultGate {
     fn is_dead(&self) -> bool {
         self.faults.state.lock().crashes > self.born
     }
@@ -182,7 +182,7 @@ impl Gate {
 #[derive(Clone, Debug)]
 pub struct FaultVfs {
     inner: Arc<dyn Vfs>,
-    gate: Gate,
+    gate: FaultGate,
 }
 
 impl FaultVfs {
@@ -192,7 +192,7 @@ impl FaultVfs {
         state.crashes_seen = state.crashes;
         let born = state.crashes;
         drop(state);
-        Self { inner, gate: Gate { faults: faults.clone(), born } }
+        Self { inner, gate: FaultGate { faults: faults.clone(), born } }
     }
 
     /// Whether its crash came.
@@ -313,7 +313,7 @@ impl Vfs for FaultVfs {
 #[derive(Debug)]
 struct FaultFile {
     inner: Arc<dyn VfsFile>,
-    gate: Gate,
+    gate: FaultGate,
     /// It has room up to here: what it occupied when it was opened, and what was written or allocated since.
     taken: AtomicU64,
 }
@@ -388,7 +388,7 @@ impl VfsFile for FaultFile {
 #[derive(Debug)]
 struct FaultMap {
     memory: Region,
-    gate: Gate,
+    gate: FaultGate,
 }
 
 impl MapObserver for FaultMap {

@@ -36,7 +36,7 @@ pub use faults::{FaultVfs, Faults};
 pub use file_cache::{FileCache, RecentMaps};
 pub use mapped_file::{MappedFile, MappedFileGuard};
 pub use mapped_file_queue::{FileLength, LoadReport, MappedFileQueue, PushError, StrayFile, StrayKind};
-pub use os::{Doorbell, OsVfs};
+pub use os::{OsVfs, WakeDescriptor};
 pub use region::{Advice, Region, RegionError, RegionView, expect_read};
 #[cfg(feature = "sim")]
 pub use sim::{Fault, SimOptions, SimVfs};

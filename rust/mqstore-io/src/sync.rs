@@ -97,7 +97,7 @@ const TAKEN_ITEMS: usize = 16;
 ///
 /// # Panics
 /// When `work` does.
-pub fn map_with_helpers<T: Sync, R: Send, E: Send>(
+pub fn parallel_map<T: Sync, R: Send, E: Send>(
     helpers: u32,
     name: &str,
     items: &[T],
@@ -212,10 +212,10 @@ mod tests {
     fn shared_work_keeps_its_order_and_ends_with_an_error() {
         let items: Vec<u32> = (0..1000).collect();
         for (helpers, count) in [(0, 1000), (3, 1000), (3, 70), (3, 10), (3, 0)] {
-            let done = map_with_helpers(helpers, "mq-test", &items[..count], |item| Ok::<_, ()>(item * 2));
+            let done = parallel_map(helpers, "mq-test", &items[..count], |item| Ok::<_, ()>(item * 2));
             assert_eq!(done.unwrap(), (0..count as u32).map(|item| item * 2).collect::<Vec<_>>());
             let wrong = |item: &u32| if *item == 9 { Err("nine") } else { Ok(()) };
-            let failed = map_with_helpers(helpers, "mq-test", &items[..count], wrong);
+            let failed = parallel_map(helpers, "mq-test", &items[..count], wrong);
             assert_eq!(failed.is_err(), count >= 10, "{count}");
         }
     }
@@ -226,7 +226,7 @@ mod tests {
         let items: Vec<u32> = (0..1000).collect();
         let main = std::thread::current().id();
         let seen = AtomicU32::new(0);
-        let _ = map_with_helpers(2, "mq-test", &items, |_| {
+        let _ = parallel_map(2, "mq-test", &items, |_| {
             let helper = std::thread::current().id() != main;
             assert!(!helper || seen.fetch_add(1, Ordering::Relaxed) > 0, "the first one dies");
             while seen.load(Ordering::Relaxed) == 0 {

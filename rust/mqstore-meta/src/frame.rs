@@ -230,7 +230,7 @@ pub(super) struct Rest {
 }
 
 /// Looks at what lies from `from` on.
-pub(super) fn look_behind(path: &Path, file: &dyn VfsFile, from: u64, len: u64) -> Result<Rest, StoreError> {
+pub(super) fn inspect_tail(path: &Path, file: &dyn VfsFile, from: u64, len: u64) -> Result<Rest, StoreError> {
     let mut rest = Rest::default();
     let mut buffer = vec![0; READ_BYTES.min(len.saturating_sub(from) as usize)];
     let mut at = from;

@@ -88,7 +88,7 @@ impl MetaLog {
     pub(super) fn generation_is_due(&self) -> bool {
         let lens = self.tail.look(|front| (front.at - front.tail_start, front.tail_start - HEAD_BYTES));
         let Some((tail, snapshot)) = lens else { return false };
-        let rested = self.interval_ms() >= self.rested_ms();
+        let rested = self.interval_ms() >= self.backoff_until_ms();
         tail > LEAST_TAIL_BYTES.max(2 * snapshot) && (rested || tail > LONG_TAIL_BYTES)
     }
 

@@ -29,7 +29,7 @@ use mqstore_format::json::{
 };
 
 use super::log::MetaLog;
-use super::record::{JsonFile, MetaRecord, QueueKey, Saved, Stamp};
+use super::record::{JsonFile, JsonStamp, MetaRecord, QueueKey, Saved};
 use super::state::{Entry, JsonState, State};
 use super::tail::Via;
 use mqstore_base::error::{IoContext, StoreError};
@@ -79,7 +79,7 @@ fn path_of(files: &StoreFiles, file: JsonFile) -> PathBuf {
 fn read(
     files: &StoreFiles,
     file: JsonFile,
-    known: Option<Stamp>,
+    known: Option<JsonStamp>,
     unread: &mut dyn FnMut(StoreError) -> Result<(), StoreError>,
 ) -> Result<Option<(Vec<u8>, Table)>, StoreError> {
     let path = path_of(files, file);
@@ -106,8 +106,8 @@ fn read(
     Ok(None)
 }
 
-fn stamp_of(version: DataVersion, bytes: &[u8]) -> Stamp {
-    Stamp { version, bytes: bytes.len() as u64, crc: crc32(bytes) }
+fn stamp_of(version: DataVersion, bytes: &[u8]) -> JsonStamp {
+    JsonStamp { version, bytes: bytes.len() as u64, crc: crc32(bytes) }
 }
 
 /// Takes over what brokers wrote into the files since they were written or read last; whether that was anything. Where
@@ -133,7 +133,7 @@ pub(super) fn import(
             state.dialect = Dialect::of(&bytes).unwrap_or_default();
         }
         if intended == Some(stamp) && !lost {
-            state.tables.know_json(file, stamp);
+            state.tables.set_json_stamp(file, stamp);
             changed = true;
             continue;
         }
@@ -202,14 +202,14 @@ impl MetaLog {
         }
         self.ready()?;
         let _chores = self.chores.lock();
-        files.into_iter().try_for_each(|file| self.export(file))
+        files.into_iter().try_for_each(|file| self.export_file(file))
     }
 
     /// Writes `consumerOffset.json`, whether anything changed or not.
     pub fn export_offsets(&self) -> Result<(), StoreError> {
         self.ready()?;
         let _chores = self.chores.lock();
-        self.export(JsonFile::Offsets)
+        self.export_file(JsonFile::Offsets)
     }
 
     /// Whether something changed that is not known to be in the file.
@@ -219,7 +219,7 @@ impl MetaLog {
     }
 
     /// Writes one file; the caller holds `chores`.
-    fn export(&self, file: JsonFile) -> Result<(), StoreError> {
+    fn export_file(&self, file: JsonFile) -> Result<(), StoreError> {
         let path = path_of(&self.files, file);
         let known = self.tables.lock().json(file).known;
         // What cannot be read is replaced.
@@ -249,7 +249,7 @@ impl MetaLog {
         written.at(&path, "writing a configuration file")?;
         let mut tables = self.tables.lock();
         self.write(Via::Map, |frame| frame.push(&MetaRecord::JsonKnown { file, stamp }))?;
-        tables.know_json(file, stamp);
+        tables.set_json_stamp(file, stamp);
         Ok(())
     }
 

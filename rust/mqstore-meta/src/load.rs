@@ -15,7 +15,7 @@ use std::sync::Arc;
 use mqstore_format::{offset_file_name, parse_offset_file_name};
 use mqstore_io::{Access, FileKind, VfsFile, switch};
 
-use super::frame::{FrameReader, HEAD_BYTES, Head, Next, look_behind};
+use super::frame::{FrameReader, HEAD_BYTES, Head, Next, inspect_tail};
 use super::record::Place;
 use super::state::State;
 use mqstore_base::error::{IoContext, StoreError};
@@ -144,7 +144,7 @@ impl Found {
             }
         }
         self.place = Self::place_of(&head, self.end);
-        let behind = look_behind(&self.path, &*self.file, self.end, self.len)?;
+        let behind = inspect_tail(&self.path, &*self.file, self.end, self.len)?;
         self.used = behind.used;
         // A snapshot was synced before it got its name.
         self.synced = head.place.max(self.state.synced);
@@ -185,7 +185,7 @@ pub(super) fn recover(
     }
     if found.end < found.head.tail_start {
         // Nothing can be appended to what has no whole snapshot: the next generation has what there is.
-        keep_rest(files, &found, 0, notes)?;
+        backup_tail(files, &found, 0, notes)?;
         found.state.settle();
         return Ok(found);
     }
@@ -205,7 +205,7 @@ pub(super) fn recover(
 /// Takes what lies behind the end away, after a copy.
 fn cut(files: &StoreFiles, found: &mut Found, notes: &mut Vec<String>) -> Result<(), StoreError> {
     if found.used.is_some() {
-        keep_rest(files, found, found.end, notes)?;
+        backup_tail(files, found, found.end, notes)?;
     }
     if found.len > found.end {
         let (path, file) = (&found.path, &found.file);
@@ -217,7 +217,7 @@ fn cut(files: &StoreFiles, found: &mut Found, notes: &mut Vec<String>) -> Result
 }
 
 /// Copies what lies from `from` on to `lost+found`.
-fn keep_rest(
+fn backup_tail(
     files: &StoreFiles,
     found: &Found,
     from: u64,
@@ -225,7 +225,7 @@ fn keep_rest(
 ) -> Result<(), StoreError> {
     let Some(used) = found.used.max(Some(found.end)).filter(|used| *used > from) else { return Ok(()) };
     let name = format!("meta_{}.log.cut-at-{from}", offset_file_name(found.head.generation));
-    let kept = files.free_lost_and_found(&name)?;
+    let kept = files.unused_lost_and_found_name(&name)?;
     let copy = files.vfs.create_new(&kept).at(&kept, "keeping a copy of the cut metadata log")?;
     copy_part(found, from..used, &*copy, &kept)?;
     switch::step("meta.sync_copy", || copy.sync_all()).at(&kept, "syncing a copy of the metadata log")?;
@@ -256,7 +256,7 @@ fn rewrite(found: &Found) -> Result<(), StoreError> {
 }
 
 /// The newest file as it is, or was a moment ago, beside whoever may be writing it.
-fn read_beside(files: &StoreFiles) -> Result<Option<Found>, StoreError> {
+fn read_next_to_writer(files: &StoreFiles) -> Result<Option<Found>, StoreError> {
     for rest in (0..TRIES).rev() {
         match read_newest(files, Access::Read) {
             // Replaced by the next generation meanwhile.
@@ -272,7 +272,7 @@ fn read_beside(files: &StoreFiles) -> Result<Option<Found>, StoreError> {
 /// What a reader sees of the log: everything up to its end, or up to damage, of which a note tells; and whether there
 /// is any.
 pub(super) fn look(files: &StoreFiles, notes: &mut Vec<String>) -> Result<Option<(State, bool)>, StoreError> {
-    let Some(mut found) = read_beside(files)? else { return Ok(None) };
+    let Some(mut found) = read_next_to_writer(files)? else { return Ok(None) };
     if let Some(reason) = &found.damage {
         let place = (found.path.display(), found.end);
         notes.push(format!("{}: {reason} at byte {}; what follows is not used", place.0, place.1));
@@ -283,7 +283,7 @@ pub(super) fn look(files: &StoreFiles, notes: &mut Vec<String>) -> Result<Option
 
 /// Damage of the log: the file, the byte, and what is wrong there.
 pub fn find_damage(files: &StoreFiles) -> Result<Option<(PathBuf, u64, String)>, StoreError> {
-    let found = read_beside(files)?;
+    let found = read_next_to_writer(files)?;
     Ok(found.and_then(|found| Some((found.path, found.end, found.damage?))))
 }
 
@@ -295,7 +295,7 @@ pub fn newest_file(files: &StoreFiles) -> Option<PathBuf> {
 /// Copies the log of a store, which may be in use, to another one that has none. What is in the file is durable when
 /// this returns; its name and that of its folder are the caller's to sync.
 pub fn copy_log(files: &StoreFiles, to: &StoreFiles) -> Result<(), StoreError> {
-    let Some(found) = read_beside(files)? else { return Ok(()) };
+    let Some(found) = read_next_to_writer(files)? else { return Ok(()) };
     to.ensure_folder(&to.meta())?;
     let path = file_of(to, found.head.generation);
     let copy = to.vfs.create_new(&path).at(&path, "copying the metadata log")?;

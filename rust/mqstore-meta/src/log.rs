@@ -10,10 +10,10 @@ use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use super::frame::Frame;
 use super::json_files::import;
 use super::load::{Found, find, look, recover};
-use super::maintenance::Tick;
+use super::maintenance::MaintenanceTimer;
 use super::progress::{Progress, ProgressRecord};
 use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place, QueueKey, Saved};
-use super::state::{ByQueue, Entry, Names, QueueProgress, State, Tables};
+use super::state::{Entry, Names, QueueMap, QueueProgress, State, Tables};
 use super::tail::{Front, Tail, Via};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::RecoveryMode;
@@ -25,8 +25,8 @@ pub struct MetaLog {
     pub(super) files: StoreFiles,
     pub(super) names: RwLock<Names>,
     pub(super) tables: Mutex<Tables>,
-    pub(super) offsets: Mutex<ByQueue<i64>>,
-    pub(super) progress: RwLock<ByQueue<Arc<QueueProgress>>>,
+    pub(super) offsets: Mutex<QueueMap<i64>>,
+    pub(super) progress: RwLock<QueueMap<Arc<QueueProgress>>>,
     pub(super) tail: Tail,
     /// Held while a generation or a JSON file is made.
     pub(super) chores: Mutex<()>,
@@ -36,7 +36,7 @@ pub struct MetaLog {
     /// The generation that is appended to, and until when the next one waits, in milliseconds of the interval clock.
     generation: AtomicU64,
     rest_until_ms: AtomicU64,
-    pub(super) tick: Tick,
+    pub(super) tick: MaintenanceTimer,
 }
 
 /// What an open has found of a metadata log, before it changes anything.
@@ -119,7 +119,7 @@ impl MetaLog {
 
     fn of(files: &StoreFiles, mut state: State, generation: u64, tail: Tail) -> Self {
         let offsets_changed = state.tables.json(JsonFile::Offsets).changed;
-        let mut progress = ByQueue::default();
+        let mut progress = QueueMap::default();
         for (queue, state) in state.progress.iter() {
             progress.insert(*queue, QueueProgress::new(*queue, state.clone()));
         }
@@ -135,7 +135,7 @@ impl MetaLog {
             dialect: state.dialect,
             generation: generation.into(),
             rest_until_ms: 0.into(),
-            tick: Tick::new(files),
+            tick: MaintenanceTimer::new(files),
         }
     }
 
@@ -143,7 +143,7 @@ impl MetaLog {
         self.generation.load(Ordering::Acquire)
     }
 
-    pub(super) fn rested_ms(&self) -> u64 {
+    pub(super) fn backoff_until_ms(&self) -> u64 {
         self.rest_until_ms.load(Ordering::Relaxed)
     }
 
@@ -484,7 +484,7 @@ impl MetaLog {
 
     /// Sets back offsets and progress that are beyond the ends of their queues, as `end` knows them: the log lost its
     /// end, and new messages will take these offsets. Durable when this returns; says how many there were.
-    pub fn clamp_to(&self, end: impl Fn(&str, i32) -> i64) -> Result<u64, StoreError> {
+    pub fn clamp_to_queues(&self, end: impl Fn(&str, i32) -> i64) -> Result<u64, StoreError> {
         let end_of = |queue: &QueueKey| self.name(queue.topic).map_or(0, |topic| end(&topic, queue.queue_id));
         let beyond = |(queue, offset): (&QueueKey, &i64)| {
             let end = end_of(queue);

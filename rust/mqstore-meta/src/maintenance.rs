@@ -23,7 +23,7 @@ const NEVER: u64 = u64::MAX;
 
 /// When the next step is due.
 #[derive(Debug)]
-pub(super) struct Tick {
+pub(super) struct MaintenanceTimer {
     /// By when somebody wants a sync, in milliseconds of the interval clock.
     sync_by_ms: AtomicU64,
     /// Tells the thread that steps of an earlier time.
@@ -32,7 +32,7 @@ pub(super) struct Tick {
     exported_ms: AtomicI64,
 }
 
-impl Tick {
+impl MaintenanceTimer {
     pub(super) fn new(files: &StoreFiles) -> Self {
         Self {
             sync_by_ms: AtomicU64::new(NEVER),

@@ -205,7 +205,11 @@ impl Progress {
     /// The changes by which messages that a broker popped and nobody acknowledged are leased again, those below
     /// [`Self::committed`]: by offset, until when and in which delivery somebody has them. What is known from there on
     /// counts more than what the broker knew. With [`ProgressRecord::TookOver`] behind them, in one frame.
-    pub fn taking_over(&self, popped: &BTreeMap<i64, (i64, u32)>, log_offset: i64) -> Vec<ProgressRecord> {
+    pub fn pop_takeover_records(
+        &self,
+        popped: &BTreeMap<i64, (i64, u32)>,
+        log_offset: i64,
+    ) -> Vec<ProgressRecord> {
         let mut records = Vec::new();
         let mut lost = popped.range(0..self.committed.max(0)).peekable();
         if let Some((first, _)) = lost.peek() {
@@ -384,10 +388,10 @@ impl Progress {
     pub fn apply(&mut self, record: &ProgressRecord) {
         self.known = true;
         match *record {
-            ProgressRecord::Leased { offset, until_ms, attempt } => self.lease_out(offset, until_ms, attempt),
+            ProgressRecord::Leased { offset, until_ms, attempt } => self.add_lease(offset, until_ms, attempt),
             ProgressRecord::Finished { from, to } => self.finish(from, to),
             ProgressRecord::Returned { offset, visible_ms, attempt } => {
-                if self.take_open(offset) {
+                if self.take_pending(offset) {
                     self.waiting.insert(offset, Waiting { visible_ms, attempt });
                     self.dues.insert((visible_ms, offset));
                 }
@@ -400,7 +404,7 @@ impl Progress {
                 }
             }
             ProgressRecord::DeadLetter { offset, dlq_offset } => {
-                if self.take_open(offset) {
+                if self.take_pending(offset) {
                     self.dead_letters.insert(offset, dlq_offset);
                 }
             }
@@ -469,7 +473,7 @@ impl Progress {
 
     /// The change that makes `offset` the group's, as a broker's file has it: forward as if everything below were
     /// finished, back as if nobody had had anything from there on; `None` where it is.
-    pub(super) fn brought_to(&self, offset: i64) -> Option<ProgressRecord> {
+    pub(super) fn set_offset_record(&self, offset: i64) -> Option<ProgressRecord> {
         match (self.offset(), offset) {
             (Some(committed), to) if committed == to => None,
             (Some(from), to) if from < to => Some(ProgressRecord::Finished { from, to }),
@@ -482,13 +486,13 @@ impl Progress {
         self.committed < min || self.next > max
     }
 
-    fn lease_out(&mut self, offset: i64, until_ms: i64, attempt: u32) {
+    fn add_lease(&mut self, offset: i64, until_ms: i64, attempt: u32) {
         if !(0..i64::MAX).contains(&offset) || offset > self.next {
             return;
         }
         if offset == self.next {
             self.next = offset + 1;
-        } else if self.dead_letters.contains_key(&offset) || !self.take_open(offset) {
+        } else if self.dead_letters.contains_key(&offset) || !self.take_pending(offset) {
             return;
         }
         self.tokens += 1;
@@ -497,7 +501,7 @@ impl Progress {
     }
 
     /// Takes `offset` from where it is, unless it is finished or was never leased; whether it did.
-    fn take_open(&mut self, offset: i64) -> bool {
+    fn take_pending(&mut self, offset: i64) -> bool {
         if let Some(lease) = self.leases.remove(&offset) {
             self.ends.remove(&(lease.until_ms, offset));
             return true;
@@ -515,7 +519,7 @@ impl Progress {
         }
         let from = from.max(self.committed);
         if to - from == 1 {
-            self.take_open(from);
+            self.take_pending(from);
         } else {
             self.take_all_open(from, to);
         }

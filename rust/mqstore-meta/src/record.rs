@@ -86,7 +86,7 @@ impl JsonFile {
 
 /// What tells one content of a JSON file from another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct JsonStamp {
     pub(super) version: DataVersion,
     pub(super) bytes: u64,
     pub(super) crc: u32,
@@ -111,8 +111,8 @@ pub(super) enum MetaRecord<'a> {
     GroupRemoved { group: NameId },
     Offset(OffsetChange),
     JsonBegun { file: JsonFile },
-    JsonIntended { file: JsonFile, stamp: Stamp },
-    JsonKnown { file: JsonFile, stamp: Stamp },
+    JsonIntended { file: JsonFile, stamp: JsonStamp },
+    JsonKnown { file: JsonFile, stamp: JsonStamp },
     JsonChanged { file: JsonFile, changed: bool },
     Synced { place: Place },
     Progress { queue: QueueKey, record: ProgressRecord },
@@ -201,7 +201,7 @@ impl MetaRecord<'_> {
 impl<'a> MetaRecord<'a> {
     /// Takes the record at the front of `bytes`; `None` where there is none.
     pub(super) fn decode(bytes: &mut &'a [u8]) -> Option<Self> {
-        let mut at = Cursor(bytes);
+        let mut at = PayloadReader(bytes);
         let kind = at.byte()?;
         let record = match kind {
             NAME => Self::Name { id: at.id()?, name: at.text()? },
@@ -289,7 +289,7 @@ fn put_queue(out: &mut Vec<u8>, kind: u8, queue: QueueKey) {
     put_signed(out, queue.queue_id.into());
 }
 
-fn put_stamp(out: &mut Vec<u8>, kind: u8, file: JsonFile, stamp: &Stamp) {
+fn put_stamp(out: &mut Vec<u8>, kind: u8, file: JsonFile, stamp: &JsonStamp) {
     out.extend_from_slice(&[kind, file as u8]);
     put_signed(out, stamp.version.counter);
     put_signed(out, stamp.version.state_version);
@@ -318,9 +318,9 @@ fn put_signed(out: &mut Vec<u8>, number: i64) {
 }
 
 /// What is left of a payload.
-struct Cursor<'a>(&'a [u8]);
+struct PayloadReader<'a>(&'a [u8]);
 
-impl<'a> Cursor<'a> {
+impl<'a> PayloadReader<'a> {
     #[inline]
     fn byte(&mut self) -> Option<u8> {
         let (byte, rest) = self.0.split_first()?;
@@ -387,10 +387,10 @@ impl<'a> Cursor<'a> {
         (code < 2).then_some(code == 1)
     }
 
-    fn stamp(&mut self) -> Option<Stamp> {
+    fn stamp(&mut self) -> Option<JsonStamp> {
         let (counter, state_version, timestamp) = (self.signed()?, self.signed()?, self.signed()?);
         let version = DataVersion { counter, state_version, timestamp };
-        Some(Stamp { version, bytes: self.number()?, crc: u32::from_be_bytes(self.take()?) })
+        Some(JsonStamp { version, bytes: self.number()?, crc: u32::from_be_bytes(self.take()?) })
     }
 
     fn attempt(&mut self) -> Option<u32> {
@@ -445,9 +445,9 @@ mod tests {
         })
     }
 
-    fn any_stamp() -> impl Strategy<Value = Stamp> {
+    fn any_stamp() -> impl Strategy<Value = JsonStamp> {
         let fields = (any::<[i64; 3]>(), any::<u64>(), any::<u32>());
-        fields.prop_map(|([counter, state_version, timestamp], bytes, crc)| Stamp {
+        fields.prop_map(|([counter, state_version, timestamp], bytes, crc)| JsonStamp {
             version: DataVersion { counter, state_version, timestamp },
             bytes,
             crc,

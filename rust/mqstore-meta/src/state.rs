@@ -12,7 +12,7 @@ use mqstore_format::json::{
 use mqstore_io::sync::{Mutex, MutexGuard};
 
 use super::progress::{Progress, ProgressRecord};
-use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place, QueueKey, Saved, Stamp};
+use super::record::{JsonFile, JsonStamp, MetaRecord, NameId, OffsetChange, Place, QueueKey, Saved};
 
 /// Names and their numbers.
 #[derive(Debug, Default)]
@@ -73,9 +73,9 @@ impl<T> Clone for Entry<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct JsonState {
     /// The file that is there, as it was written or read last.
-    pub(super) known: Option<Stamp>,
+    pub(super) known: Option<JsonStamp>,
     /// The one that was to replace it.
-    pub(super) intended: Option<Stamp>,
+    pub(super) intended: Option<JsonStamp>,
     /// Whether something changed that is in neither.
     pub(super) changed: bool,
     /// Whether one was begun and is not known to be there.
@@ -127,7 +127,7 @@ impl Tables {
     }
 
     /// The file is there as `stamp` says.
-    pub(super) fn know_json(&mut self, file: JsonFile, stamp: Stamp) {
+    pub(super) fn set_json_stamp(&mut self, file: JsonFile, stamp: JsonStamp) {
         *self.json(file) = JsonState { known: Some(stamp), intended: None, begun: false, ..*self.json(file) };
         self.pass(file, Saved::BeingWritten, Saved::Written);
     }
@@ -148,19 +148,19 @@ impl Tables {
 
 /// Something for each queue of each group, found by either.
 #[derive(Debug)]
-pub(super) struct ByQueue<T> {
+pub(super) struct QueueMap<T> {
     all: BTreeMap<QueueKey, T>,
     /// Which groups have something of a topic.
     of_topics: BTreeSet<(NameId, NameId)>,
 }
 
-impl<T> Default for ByQueue<T> {
+impl<T> Default for QueueMap<T> {
     fn default() -> Self {
         Self { all: BTreeMap::new(), of_topics: BTreeSet::new() }
     }
 }
 
-impl<T> ByQueue<T> {
+impl<T> QueueMap<T> {
     pub(super) fn get(&self, queue: QueueKey) -> Option<&T> {
         self.all.get(&queue)
     }
@@ -312,8 +312,8 @@ pub struct State {
     pub(super) names: Names,
     pub(super) tables: Tables,
     /// The offsets of groups in queues of which they have no progress: where they have, it is what counts.
-    pub(super) offsets: ByQueue<i64>,
-    pub(super) progress: ByQueue<Progress>,
+    pub(super) offsets: QueueMap<i64>,
+    pub(super) progress: QueueMap<Progress>,
     /// Everything before this place was synced.
     pub(super) synced: Place,
     /// How the JSON files of the directory are laid out.
@@ -364,7 +364,7 @@ impl State {
                 self.tables.remove_topic(name, topic);
                 self.offsets.remove_topic(topic);
                 let gone = self.progress.remove_topic(topic);
-                self.keep_later(gone, place);
+                self.restore_recreated(gone, place);
                 self.tables.json(JsonFile::Offsets).changed = true;
             }
             MetaRecord::Group { group, saved, config } => {
@@ -377,7 +377,7 @@ impl State {
                 self.tables.remove_group(&name);
                 self.offsets.remove_group(group);
                 let gone = self.progress.remove_group(group);
-                self.keep_later(gone, place);
+                self.restore_recreated(gone, place);
                 self.tables.json(JsonFile::Offsets).changed = true;
             }
             MetaRecord::Offset(OffsetChange { queue, offset }) => {
@@ -389,7 +389,7 @@ impl State {
             }
             MetaRecord::JsonBegun { file } => self.tables.begin_json(file),
             MetaRecord::JsonIntended { file, stamp } => self.tables.json(file).intended = Some(stamp),
-            MetaRecord::JsonKnown { file, stamp } => self.tables.know_json(file, stamp),
+            MetaRecord::JsonKnown { file, stamp } => self.tables.set_json_stamp(file, stamp),
             MetaRecord::JsonChanged { file, changed } => self.tables.json(file).changed = changed,
             MetaRecord::Synced { place } => self.synced = self.synced.max(place),
             MetaRecord::Progress { queue, record } => {
@@ -425,7 +425,7 @@ impl State {
     }
 
     /// Puts back what was kept after it had been removed at `place` and made again.
-    fn keep_later(&mut self, removed: Vec<(QueueKey, Progress)>, place: Place) {
+    fn restore_recreated(&mut self, removed: Vec<(QueueKey, Progress)>, place: Place) {
         for (queue, progress) in removed {
             if self.kept_at.get(&queue).is_some_and(|kept| place < *kept) {
                 self.progress.insert(queue, progress);
@@ -441,7 +441,7 @@ impl State {
 
     /// Makes `offset` that of the group, as a broker's file has it.
     pub(super) fn take_offset(&mut self, queue: QueueKey, offset: i64) {
-        match self.progress.get(queue).map(|progress| progress.brought_to(offset)) {
+        match self.progress.get(queue).map(|progress| progress.set_offset_record(offset)) {
             None => self.offsets.insert(queue, offset),
             Some(record) => record.into_iter().for_each(|record| self.apply_progress(queue, &record)),
         }

@@ -47,7 +47,7 @@ pub(super) struct Tail {
     front: Mutex<Option<Front>>,
     ready: AtomicBool,
     stopped: AtomicBool,
-    on_stop: OnStop,
+    on_stop: StopListeners,
     end: AtomicU64,
     commit: GroupCommit,
 }
@@ -57,9 +57,9 @@ pub(super) type Tell = Box<dyn Fn(&'static str, &str) + Send + Sync>;
 
 /// Who is told when the log stops.
 #[derive(Default)]
-struct OnStop(OnceLock<Tell>);
+struct StopListeners(OnceLock<Tell>);
 
-impl fmt::Debug for OnStop {
+impl fmt::Debug for StopListeners {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("OnStop").field(&self.0.get().is_some()).finish()
     }
@@ -147,7 +147,7 @@ impl Tail {
             front: Mutex::default(),
             ready: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
-            on_stop: OnStop::default(),
+            on_stop: StopListeners::default(),
             end: AtomicU64::new(place.0),
             commit: GroupCommit::new(place.0),
         }

@@ -109,14 +109,14 @@ pub(crate) fn is_reserved(name: &str) -> bool {
 const MOST_DELAY: Duration = Duration::from_secs(3600);
 
 /// What a store stands on.
-pub(crate) struct Machine {
+pub(crate) struct TestEnv {
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) clock: Arc<dyn Clock>,
     /// The same file system, where a test has faults.
     pub(crate) faulty: Option<FaultVfs>,
 }
 
-impl Machine {
+impl TestEnv {
     /// The real one, but for what a test brings.
     pub(crate) fn new(clock: Option<&TestClock>, faults: Option<&TestFaults>) -> Self {
         let os = Arc::new(OsVfs::new());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mqstore_base::message::{NewMessage, encode_properties};
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::{CompactedQueue, CompactionOptions, Control, Planned, Worker, compact, run_task};
+use mqstore_compaction::{CompactedQueue, CompactionOptions, JobControl, Planned, Worker, compact, run_task};
 use mqstore_compaction::{plan, publish};
 use mqstore_engine::Store;
 use mqstore_io::sim::SimOptions;
@@ -81,7 +81,7 @@ fn options(job: &str) -> CompactionOptions {
 }
 
 fn run(files: &StoreFiles, job: &str) -> Result<(), String> {
-    compact(files, None, &options(job), 1, &Arc::new(Control::default())).map(|_| ()).map_err(explain)
+    compact(files, None, &options(job), 1, &Arc::new(JobControl::default())).map(|_| ()).map_err(explain)
 }
 
 /// Compaction files have what compactions put there, and nothing else.
@@ -240,7 +240,7 @@ fn damaged_staging() -> Result<(), String> {
     let task = plan.tasks.first().ok_or("nothing to compact")?;
     let staging = root().join("mqstore/jobs/two/worker");
     let worker = Worker { pid: 1, host: String::new(), module: String::new() };
-    let result = run_task(&files, task, &staging, worker, &Control::default()).map_err(explain)?;
+    let result = run_task(&files, task, &staging, worker, &JobControl::default()).map_err(explain)?;
     let mut files_there = Vec::new();
     crate::decay::files_below(&start.world.vfs, &staging, &mut files_there);
     let (path, _) = files_there.first().ok_or("the task has made no file")?;

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use mqstore_base::durable_mark::{Mark, MarkFile};
+use mqstore_base::durable_mark::{DurableMarkFile, Mark};
 use mqstore_base::message::Appended;
 use mqstore_base::options::StoreOptions;
 use mqstore_engine::Store;
@@ -42,7 +42,7 @@ pub(crate) fn image(
     whole_segments(vfs, options)?;
     removed_in_order(vfs, history, call)?;
     wiped(vfs, history, call, options)?;
-    let mark = MarkFile::new(&World::on(vfs.clone()).files()).load();
+    let mark = DurableMarkFile::new(&World::on(vfs.clone()).files()).load();
     let log = Log::read(vfs, options.segment_bytes);
     if let Some(mark) = &mark {
         mark_claims(mark, &log, vfs, history, options)?;
@@ -65,7 +65,7 @@ pub(crate) fn image(
 /// What mark and checkpoint of a disk claim is on it.
 pub(crate) fn claims(vfs: &SimVfs, history: &History, options: &StoreOptions) -> Result<(), String> {
     let log = Log::read(vfs, options.segment_bytes);
-    if let Some(mark) = MarkFile::new(&World::on(vfs.clone()).files()).load() {
+    if let Some(mark) = DurableMarkFile::new(&World::on(vfs.clone()).files()).load() {
         mark_claims(&mark, &log, vfs, history, options)?;
     }
     checkpoint_claims(vfs, &log, history, options)
@@ -266,7 +266,7 @@ fn each_slot(vfs: &SimVfs, log: &Log) -> Result<(), String> {
         if alone.remove_file(&root().join("mqstore").join(other)).is_err() {
             continue;
         }
-        let mark = MarkFile::new(&World::on(alone).files()).load();
+        let mark = DurableMarkFile::new(&World::on(alone).files()).load();
         if let Some(mark) = mark.filter(|mark| mark.last_size > 0 && mark.last_offset < log.start) {
             return Err(format!("without {other} the mark names a record that was deleted: {mark:?}"));
         }

@@ -2,7 +2,7 @@
 
 use mqstore_base::message::{NewMessage, encode_properties};
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
-use mqstore_compaction::{CompactedQueue, CompactionOptions, Control};
+use mqstore_compaction::{CompactedQueue, CompactionOptions, JobControl};
 use mqstore_engine::Store;
 use mqstore_format::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, RecordView};
 use mqstore_io::sim::SimOptions;
@@ -74,7 +74,7 @@ fn session(world: &World, setting: Setting) -> Result<(), String> {
     store.step().map_err(explain)?;
     match setting {
         Setting::Compacts => {
-            let control = Arc::new(Control::default());
+            let control = Arc::new(JobControl::default());
             store.compact(None, &CompactionOptions::default(), 1, &control).map_err(explain)?;
             send(&store, 16, 20)?;
             store.flush().map_err(explain)?;

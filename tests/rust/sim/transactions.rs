@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
-use mqstore_delivery::{Answer, Broker, NewHalf, Outcome, Transactions};
+use mqstore_delivery::{Answer, Broker, NewHalfMessage, Outcome, Transactions};
 use mqstore_engine::Store;
 
 use crate::check::abandon;
@@ -58,8 +58,12 @@ fn session(world: &World) -> Result<Vec<Told>, String> {
         let transaction = transactions.begin("shop").map_err(explain)?;
         let bodies: Vec<_> = (0..count).map(|part| format!("{number}.{part} {}", "x".repeat(150))).collect();
         for (part, body) in bodies.iter().enumerate() {
-            let new = NewHalf { topic: TOPICS[part % 2], body: body.as_bytes(), ..NewHalf::default() };
-            transaction.append(&NewHalf { queue_id: Some(0), ..new }).map_err(explain)?;
+            let new = NewHalfMessage {
+                topic: TOPICS[part % 2],
+                body: body.as_bytes(),
+                ..NewHalfMessage::default()
+            };
+            transaction.append(&NewHalfMessage { queue_id: Some(0), ..new }).map_err(explain)?;
         }
         let mut told = Told {
             id: transaction.id().to_owned(),
@@ -90,7 +94,7 @@ fn session(world: &World) -> Result<Vec<Told>, String> {
         all.push(told);
         match number {
             1 => {
-                transactions.note_round(true).map_err(explain)?;
+                transactions.record_progress(true).map_err(explain)?;
                 // What is noted may be on the disk before the log is.
                 let meta = store.meta().map_err(explain)?;
                 meta.sync(meta.place()).map_err(explain)?;
@@ -102,13 +106,13 @@ fn session(world: &World) -> Result<Vec<Told>, String> {
                     .for_each(|told| {
                         told.durable = world.vfs.operations();
                     });
-                transactions.note_round(false).map_err(explain)?;
+                transactions.record_progress(false).map_err(explain)?;
             }
             4 => store.step().map_err(explain)?,
             _ => {}
         }
     }
-    transactions.note_round(true).map_err(explain)?;
+    transactions.record_progress(true).map_err(explain)?;
     abandon(&store);
     Ok(all)
 }

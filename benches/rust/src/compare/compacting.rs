@@ -11,7 +11,7 @@ use std::time::Instant;
 use mqstore_base::message::encode_properties;
 use mqstore_base::options::OpenMode;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::{CompactedQueue, CompactionOptions, Control};
+use mqstore_compaction::{CompactedQueue, CompactionOptions, JobControl};
 use mqstore_engine::Store;
 use mqstore_format::{CQ_UNIT_BYTES, CqUnit, RecordView, key_digest};
 use mqstore_io::{OsVfs, SystemClock};
@@ -66,7 +66,7 @@ fn table_store(spec: &Spec) -> Result<Store, Failure> {
 }
 
 fn compact(store: &Store, spec: &Spec, keys: u64) -> Result<(), Failure> {
-    let control = Arc::new(Control::default());
+    let control = Arc::new(JobControl::default());
     let options = CompactionOptions { confirm_keys: spec.confirm_keys, ..CompactionOptions::default() };
     let report = store.compact(None, &options, spec.threads as usize, &control)?;
     if (report.messages_before, report.messages_after) != (spec.messages, keys) {

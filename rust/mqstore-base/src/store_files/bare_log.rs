@@ -33,7 +33,7 @@ pub(super) const NEEDS_A_STORE: &str = "it is a log without a store around it, w
 
 /// A log that is all there is.
 #[derive(Debug)]
-pub(super) struct LogAlone {
+pub(super) struct BareLog {
     /// The folder, or the one segment.
     pub(super) path: PathBuf,
     /// The store's root, if there were one.
@@ -42,7 +42,7 @@ pub(super) struct LogAlone {
     segment: Option<(u64, bool)>,
 }
 
-impl LogAlone {
+impl BareLog {
     /// What log the root of `files` is, if it is no store.
     pub(super) fn find(files: &StoreFiles) -> Result<Option<Self>, StoreError> {
         let path = files.root.as_path();
@@ -88,8 +88,8 @@ impl StoreFiles {
         if self.alone.is_some() {
             return Ok(self);
         }
-        let Some(reason) = self.missing_of_a_store()? else { return Ok(self) };
-        let Some(alone) = LogAlone::find(&self)? else {
+        let Some(reason) = self.missing_parts()? else { return Ok(self) };
+        let Some(alone) = BareLog::find(&self)? else {
             let is_file = self.vfs.stat(&self.root).is_ok_and(|stat| stat.kind == FileKind::File);
             return Err(self.no_store(if is_file { NO_SEGMENT } else { &reason }));
         };
@@ -102,7 +102,7 @@ impl StoreFiles {
     }
 
     /// Whether there is a log and nothing else.
-    pub fn is_log_alone(&self) -> bool {
+    pub fn is_bare_log(&self) -> bool {
         self.alone.is_some()
     }
 

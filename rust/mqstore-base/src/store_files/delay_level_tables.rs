@@ -186,7 +186,7 @@ impl StoreFiles {
     }
 
     fn known_delays(&self, given: Option<&DelayLevels>) -> Result<Option<DelayTables>, StoreError> {
-        if self.is_log_alone() {
+        if self.is_bare_log() {
             return Ok(None);
         }
         let path = self.delay_levels_file();

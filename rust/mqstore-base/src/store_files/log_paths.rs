@@ -173,7 +173,7 @@ impl StoreFiles {
     /// [`StoreError::InvalidOption`] when the options leave a folder out that holds segments;
     /// [`StoreError::Corrupt`] when nobody says and what the store remembers is damaged.
     pub fn with_logs(mut self, options: &StoreOptions) -> Result<Self, StoreError> {
-        if self.is_log_alone() {
+        if self.is_bare_log() {
             return Ok(self);
         }
         let folders = if options.commit_log_paths.is_empty() {

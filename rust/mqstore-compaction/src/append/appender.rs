@@ -31,7 +31,7 @@ use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::sync::{Mutex, MutexGuard};
 
 use super::uncompacted::Lost;
-use crate::append::appender::file_pair::{OpenPair, Reopened};
+use crate::append::appender::file_pair::{OpenFilePair, ReopenOutcome};
 use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::{QueueFolder, queue_ids, topics};
 use crate::files::generation::GenerationState;
@@ -39,11 +39,11 @@ use crate::files::manifest::Manifest;
 use crate::files::next_folder::Replacement;
 use crate::files::positions::Positions;
 use crate::job::documents::{CompactionReport, OutputPair};
-use crate::job::job_folder::{Begun, Job, LOCAL_PREFIX, any_running, fresh_token, make_dir};
+use crate::job::job_folder::{Job, LOCAL_PREFIX, StartOutcome, any_running, fresh_token, make_dir};
 use crate::job::publish::switch;
 use crate::job::survivor_writer::{GenerationWriter, SparseTags, append_moved};
 use crate::job::task::compaction_key;
-use crate::read::fetch::{Fetch, Place, Verify};
+use crate::read::fetch::{Place, RecordFetcher, VerifyLevel};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
@@ -56,7 +56,7 @@ const CHUNK_UNITS: usize = 4096;
 const FLUSH_BYTES: usize = 16 << 20;
 
 /// What a round works on.
-pub struct FeedInput<'a> {
+pub struct AppenderInput<'a> {
     /// Consume queues of the store.
     pub queues: &'a QueueSet,
     /// The compaction topics, and how many queues each has.
@@ -75,7 +75,7 @@ pub struct FeedInput<'a> {
 
 /// What a round did.
 #[derive(Debug, Default)]
-pub struct FeedOutcome {
+pub struct RoundOutcome {
     /// Whether there is more to copy.
     pub more: bool,
     /// Whether a compaction job of another process keeps the feed waiting.
@@ -88,7 +88,7 @@ pub struct FeedOutcome {
 
 /// Where each queue stands; see the module's text.
 #[derive(Debug)]
-pub struct Feed {
+pub struct CompactionAppender {
     files: StoreFiles,
     /// For the files of a store that has none yet.
     geometry: CompactionGeometry,
@@ -107,18 +107,18 @@ pub struct State {
 /// Where one queue stands.
 #[derive(Debug)]
 enum Fed {
-    Goes(Going),
+    Goes(AppendTarget),
     /// It cannot be fed; it was said why.
     Left,
 }
 
 #[derive(Debug)]
-struct Going {
+struct AppendTarget {
     /// The next queue offset to look at.
     next: i64,
     geometry: CompactionGeometry,
     /// The last files, when they can be appended to.
-    open: Option<OpenPair>,
+    open: Option<OpenFilePair>,
     /// The base of the next files; `None` without any files.
     next_base: Option<u64>,
     /// Whether a message without a key was met.
@@ -141,7 +141,7 @@ enum Stopped {
     Because(String),
 }
 
-impl Feed {
+impl CompactionAppender {
     /// Makes an appender that has read nothing yet.
     pub fn new(files: &StoreFiles, geometry: CompactionGeometry) -> Self {
         Self { files: files.clone(), geometry, state: Mutex::default() }
@@ -162,7 +162,7 @@ impl Feed {
         let _fence = self.fence();
         let mut manifest = Manifest::load(&self.files)?;
         for Lost { topic, queue_id, end, .. } in queues {
-            manifest.feed_from(topic, *queue_id, *end);
+            manifest.set_appended_from(topic, *queue_id, *end);
         }
         self.write(&manifest)
     }
@@ -176,10 +176,10 @@ impl Feed {
     ///
     /// # Errors
     /// I/O errors. What was copied before stays; the next round goes on behind it.
-    pub fn round(&self, input: &FeedInput<'_>) -> Result<FeedOutcome, StoreError> {
+    pub fn round(&self, input: &AppenderInput<'_>) -> Result<RoundOutcome, StoreError> {
         let mut state = self.state.lock();
         let behind = behind(&state, input);
-        let mut outcome = FeedOutcome::default();
+        let mut outcome = RoundOutcome::default();
         if behind.is_empty() {
             return Ok(outcome);
         }
@@ -200,8 +200,8 @@ impl Feed {
         &self,
         state: &mut State,
         behind: &[Behind],
-        input: &FeedInput<'_>,
-        outcome: &mut FeedOutcome,
+        input: &AppenderInput<'_>,
+        outcome: &mut RoundOutcome,
     ) -> Result<(), StoreError> {
         self.begin(state, behind, input, outcome)?;
         let mut left = input.most_bytes;
@@ -234,7 +234,7 @@ impl Feed {
         &self,
         state: &mut State,
         behind: &[Behind],
-        outcome: &mut FeedOutcome,
+        outcome: &mut RoundOutcome,
     ) -> Result<(), StoreError> {
         let unknown: Vec<&Behind> =
             behind.iter().filter(|behind| !state.queues.contains_key(&behind.name)).collect();
@@ -268,7 +268,7 @@ impl Feed {
                 Ok((mut going, fed_from)) => {
                     going.next = going.next.max(read);
                     if manifest.fed_from(topic, queue_id).is_none_or(|from| from > going.next) {
-                        manifest.feed_from(topic, queue_id, fed_from.unwrap_or(going.next));
+                        manifest.set_appended_from(topic, queue_id, fed_from.unwrap_or(going.next));
                         noted = true;
                     }
                     Fed::Goes(going)
@@ -295,7 +295,7 @@ impl Feed {
         manifest: &Manifest,
         geometry: CompactionGeometry,
         read: i64,
-    ) -> Result<Result<(Going, Option<i64>), String>, StoreError> {
+    ) -> Result<Result<(AppendTarget, Option<i64>), String>, StoreError> {
         let state = GenerationState::load(&self.files, topic, queue_id)?;
         if !state.blocked.is_empty() {
             return Ok(Err(state.blocked.join("; ")));
@@ -303,7 +303,7 @@ impl Feed {
         let known = state.known(&self.files, manifest, topic, queue_id)?.compacted_to(read);
         let Some(last) = state.pairs().last() else {
             return Ok(Ok((
-                Going { next: known.end, geometry, open: None, next_base: None, keyless: false },
+                AppendTarget { next: known.end, geometry, open: None, next_base: None, keyless: false },
                 None,
             )));
         };
@@ -312,16 +312,19 @@ impl Feed {
         };
         let fed_here = known.generation.is_none() || state.pairs().len() > known.pairs;
         let open = if fed_here {
-            match OpenPair::reopen(&self.files, last, topic, queue_id, geometry)? {
-                Reopened::Open(pair) => Some(pair),
-                Reopened::Full => None,
-                Reopened::Odd(reason) => return Ok(Err(reason)),
+            match OpenFilePair::reopen(&self.files, last, topic, queue_id, geometry)? {
+                ReopenOutcome::Open(pair) => Some(pair),
+                ReopenOutcome::Full => None,
+                ReopenOutcome::Odd(reason) => return Ok(Err(reason)),
             }
         } else {
             None
         };
         let next_base = Some(last.log.base.saturating_add(geometry.log_file_bytes));
-        Ok(Ok((Going { next: known.end, geometry, open, next_base, keyless: false }, Some(known.fed_from))))
+        Ok(Ok((
+            AppendTarget { next: known.end, geometry, open, next_base, keyless: false },
+            Some(known.fed_from),
+        )))
     }
 
     fn existing_geometry(&self) -> Result<Option<CompactionGeometry>, StoreError> {
@@ -342,8 +345,8 @@ impl Feed {
         &self,
         state: &mut State,
         behind: &[Behind],
-        input: &FeedInput<'_>,
-        outcome: &mut FeedOutcome,
+        input: &AppenderInput<'_>,
+        outcome: &mut RoundOutcome,
     ) -> Result<(), StoreError> {
         let is_new = |behind: &&Behind| match state.queues.get(&behind.name) {
             Some(Fed::Goes(going)) => going.next_base.is_none() && going.next < behind.queue.max_offset(),
@@ -354,7 +357,7 @@ impl Feed {
             return Ok(());
         }
         let id = format!("feed-{}", fresh_token(&self.files));
-        let Begun::Running(job) = Job::begin(&self.files, &id)? else { return Ok(()) };
+        let StartOutcome::Running(job) = Job::begin(&self.files, &id)? else { return Ok(()) };
         let (mut begun, mut left) = (Vec::new(), input.most_bytes);
         for (at, Behind { name, queue }) in new.into_iter().enumerate() {
             let Some(Fed::Goes(going)) = state.queues.get_mut(name) else { continue };
@@ -392,7 +395,7 @@ impl Feed {
         }
         for (name, _, pairs) in begun {
             if let (Some(Fed::Goes(going)), Some(last)) = (state.queues.get_mut(name), pairs.last()) {
-                going.open = Some(OpenPair::of(&self.files, &name.0, name.1, last)?);
+                going.open = Some(OpenFilePair::of(&self.files, &name.0, name.1, last)?);
                 going.next_base = Some(last.base.saturating_add(going.geometry.log_file_bytes));
             }
         }
@@ -401,13 +404,13 @@ impl Feed {
 }
 
 /// Gives a queue up, until its files are looked up anew.
-fn leave(state: &mut State, outcome: &mut FeedOutcome, name: &(String, i32), reason: &str) {
+fn leave(state: &mut State, outcome: &mut RoundOutcome, name: &(String, i32), reason: &str) {
     outcome.left.push(format!("{}/{}: {reason}", name.0, name.1));
     state.queues.insert(name.clone(), Fed::Left);
 }
 
 /// The queues that have messages behind what was copied.
-fn behind(state: &State, input: &FeedInput<'_>) -> Vec<Behind> {
+fn behind(state: &State, input: &AppenderInput<'_>) -> Vec<Behind> {
     let mut found = Vec::new();
     for (topic, queues) in input.topics {
         for queue_id in 0..*queues as i32 {
@@ -429,10 +432,10 @@ fn behind(state: &State, input: &FeedInput<'_>) -> Vec<Behind> {
 
 /// The copying of one queue.
 struct Copy<'a> {
-    feed: &'a Feed,
+    feed: &'a CompactionAppender,
     name: &'a (String, i32),
     queue: &'a ConsumeQueue,
-    input: &'a FeedInput<'a>,
+    input: &'a AppenderInput<'a>,
     /// Bytes that may still be copied.
     left: &'a mut u64,
     /// Where queues with messages without a key are named.
@@ -448,7 +451,8 @@ impl Copy<'_> {
         largest: u64,
         mut take: impl FnMut(&RecordView<'_>) -> Result<(), StoreError>,
     ) -> Result<Stopped, StoreError> {
-        let mut fetch = Fetch::new(self.input.list, Some(self.input.log), self.input.durable, Verify::All);
+        let mut fetch =
+            RecordFetcher::new(self.input.list, Some(self.input.log), self.input.durable, VerifyLevel::All);
         let mut units: Vec<CqUnit> = Vec::new();
         *next = (*next).max(self.queue.min_offset());
         while *next < self.queue.max_offset() {
@@ -503,9 +507,9 @@ impl Copy<'_> {
     }
 
     /// Copies behind the files that there are.
-    fn append(&mut self, going: &mut Going) -> Result<Stopped, StoreError> {
+    fn append(&mut self, going: &mut AppendTarget) -> Result<Stopped, StoreError> {
         let (files, (topic, queue_id)) = (&self.feed.files, self.name);
-        let Going { next, geometry, open, next_base, keyless } = going;
+        let AppendTarget { next, geometry, open, next_base, keyless } = going;
         let mut batch = Batch::default();
         let stopped = self.each(next, keyless, geometry.largest_record(), |record| {
             let size = u64::from(record.size);
@@ -521,7 +525,7 @@ impl Copy<'_> {
             }
             if open.is_none() {
                 let base = next_base.unwrap_or(0);
-                *open = Some(OpenPair::create(files, topic, *queue_id, base, *geometry)?);
+                *open = Some(OpenFilePair::create(files, topic, *queue_id, base, *geometry)?);
                 *next_base = Some(base.saturating_add(geometry.log_file_bytes));
             }
             let Some(pair) = open.as_mut() else { return Ok(()) };
@@ -538,7 +542,7 @@ impl Copy<'_> {
     /// Writes the first files of a queue to `staging` and syncs them; what they are called there need not last.
     fn first_files(
         &mut self,
-        going: &mut Going,
+        going: &mut AppendTarget,
         staging: &Path,
     ) -> Result<(Vec<OutputPair>, Stopped), StoreError> {
         let files = &self.feed.files;
@@ -580,7 +584,7 @@ impl Batch {
         files: &StoreFiles,
         record: &RecordView<'_>,
         position: u64,
-        pair: &OpenPair,
+        pair: &OpenFilePair,
     ) -> Result<(), StoreError> {
         let tags_code = self.tags.code(files, record)?;
         let entry = append_moved(record, tags_code, position as i64, &mut self.records)

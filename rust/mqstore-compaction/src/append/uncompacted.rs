@@ -22,7 +22,7 @@ use mqstore_io::switch;
 
 use crate::files::folder::{QueueFolder, open_listed, queue_ids};
 use crate::files::generation::GenerationState;
-use crate::files::manifest::{Generation, Manifest};
+use crate::files::manifest::{GenerationFacts, Manifest};
 use crate::files::positions::Positions;
 use crate::files::topics::CompactionTopics;
 use crate::job::task::compaction_key;
@@ -37,13 +37,13 @@ const CHUNK_UNITS: usize = 1024;
 
 /// The first message of a queue that a segment holds and no compaction has taken up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Untaken {
+pub struct UncompactedMessage {
     pub(crate) topic: String,
     pub(crate) queue_id: i32,
     pub(crate) queue_offset: i64,
 }
 
-impl fmt::Display for Untaken {
+impl fmt::Display for UncompactedMessage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} (queue {} from offset {} on)", self.topic, self.queue_id, self.queue_offset)
     }
@@ -76,7 +76,7 @@ pub fn beyond_the_log(
     log_end: impl Fn(&str, i32) -> Option<i64>,
 ) -> Result<Vec<Lost>, StoreError> {
     let compaction = files.compaction();
-    let mut taken = Taken::load(files)?;
+    let mut taken = CompactedEnds::load(files)?;
     let mut found = Vec::new();
     for (topic, _) in topics {
         for queue_id in queue_ids(files, &compaction, topic)? {
@@ -116,7 +116,7 @@ pub fn dirty_topics(files: &StoreFiles, queues: &QueueSet, ratio: f64) -> Result
     if topics.is_empty() {
         return Ok(Vec::new());
     }
-    let mut taken = Taken::load(files)?;
+    let mut taken = CompactedEnds::load(files)?;
     let mut found = Vec::new();
     for (topic, ids) in queues.topics() {
         if !topics.contains(&topic) {
@@ -148,14 +148,14 @@ struct Held {
 }
 
 /// What compactions have read of each queue, as far as it was asked for.
-pub(crate) struct Taken<'a> {
+pub(crate) struct CompactedEnds<'a> {
     files: &'a StoreFiles,
     manifest: Manifest,
     positions: Positions,
     queues: BTreeMap<(String, i32), Held>,
 }
 
-impl<'a> Taken<'a> {
+impl<'a> CompactedEnds<'a> {
     pub(crate) fn load(files: &'a StoreFiles) -> Result<Self, StoreError> {
         let (manifest, positions) = (Manifest::load(files)?, Positions::load(files, &files.compaction())?);
         Ok(Self { files, manifest, positions, queues: BTreeMap::new() })
@@ -181,7 +181,7 @@ impl<'a> Taken<'a> {
             Ok(state) => {
                 let read = self.positions.end(topic, queue_id);
                 let known = state.known(self.files, &self.manifest, topic, queue_id)?.compacted_to(read);
-                let kept = known.generation.map_or(0, Generation::records);
+                let kept = known.generation.map_or(0, GenerationFacts::records);
                 Held { end: known.end, compacted: known.fed_from, kept }
             }
             Err(StoreError::Corrupt { .. }) => Held::default(),
@@ -208,17 +208,17 @@ fn sync_last(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(), Store
 }
 
 /// Looks for what no compaction has taken up, in any number of segments. What is published meanwhile it does not see.
-pub struct UntakenSearch<'a> {
+pub struct UncompactedSearch<'a> {
     files: &'a StoreFiles,
     list: &'a Arc<SegmentList>,
     topics: CompactionTopics,
-    taken: Taken<'a>,
+    taken: CompactedEnds<'a>,
 }
 
-impl<'a> UntakenSearch<'a> {
+impl<'a> UncompactedSearch<'a> {
     /// Loads the compaction topics and the position of each of their queues.
     pub fn load(files: &'a StoreFiles, list: &'a Arc<SegmentList>) -> Result<Self, StoreError> {
-        Ok(Self { files, list, topics: CompactionTopics::load(files)?, taken: Taken::load(files)? })
+        Ok(Self { files, list, topics: CompactionTopics::load(files)?, taken: CompactedEnds::load(files)? })
     }
 
     /// Of each compaction topic with a keyed message in `segment` that no compaction has taken up the first
@@ -229,22 +229,22 @@ impl<'a> UntakenSearch<'a> {
         queues: &QueueSet,
         trusted: bool,
         segment: &Segment,
-    ) -> Result<Vec<Untaken>, StoreError> {
+    ) -> Result<Vec<UncompactedMessage>, StoreError> {
         if self.topics.is_empty() {
             return Ok(Vec::new());
         }
-        if trusted && let Some(found) = self.by_queues(queues, segment)? {
+        if trusted && let Some(found) = self.search_queues(queues, segment)? {
             return Ok(found);
         }
         Ok(self.by_scan(segment)?.into_iter().collect())
     }
 
     /// Follows the consume queues; `None` when one of them disagrees with the log.
-    fn by_queues(
+    fn search_queues(
         &mut self,
         queues: &QueueSet,
         segment: &Segment,
-    ) -> Result<Option<Vec<Untaken>>, StoreError> {
+    ) -> Result<Option<Vec<UncompactedMessage>>, StoreError> {
         let mut found = Vec::new();
         for (topic, ids) in queues.topics() {
             if !self.topics.contains(&topic) {
@@ -257,7 +257,7 @@ impl<'a> UntakenSearch<'a> {
                 };
                 match self.in_queue(&queue, segment)? {
                     Followed::First(queue_offset) => {
-                        found.push(Untaken { topic, queue_id, queue_offset });
+                        found.push(UncompactedMessage { topic, queue_id, queue_offset });
                         break;
                     }
                     Followed::Nothing => {}
@@ -317,7 +317,7 @@ impl<'a> UntakenSearch<'a> {
     }
 
     /// Reads the segment. What is damaged cannot be held back for a compaction, which cannot read it either.
-    fn by_scan(&mut self, segment: &Segment) -> Result<Option<Untaken>, StoreError> {
+    fn by_scan(&mut self, segment: &Segment) -> Result<Option<UncompactedMessage>, StoreError> {
         let (from, to) = (segment.base_offset(), segment.end_offset());
         let mut scanner = LogScanner::new(Arc::clone(self.list), from, to, ScanChecks { crc: false });
         loop {
@@ -328,7 +328,7 @@ impl<'a> UntakenSearch<'a> {
                         && compaction_key(&record).is_some()
                         && record.queue_offset >= self.taken.end(record.topic, record.queue_id)?
                     {
-                        return Ok(Some(Untaken {
+                        return Ok(Some(UncompactedMessage {
                             topic: record.topic.to_owned(),
                             queue_id: record.queue_id,
                             queue_offset: record.queue_offset,

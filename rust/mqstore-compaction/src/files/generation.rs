@@ -12,7 +12,7 @@ use std::path::Path;
 
 use super::file_sizes::CompactionGeometry;
 use super::folder::{FilePair, QueueFolder, token_of};
-use super::manifest::{Generation, Manifest};
+use super::manifest::{GenerationFacts, Manifest};
 use crate::read::cursor::{Listed, PairCursor, first_offset};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
@@ -39,7 +39,7 @@ pub(crate) struct GenerationState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known<'m> {
     /// The facts about the generation that they begin with.
-    pub(crate) generation: Option<&'m Generation>,
+    pub(crate) generation: Option<&'m GenerationFacts>,
     /// One past the last queue offset that was read for the files.
     pub(crate) end: i64,
     /// From this queue offset on the files hold nothing that the commit log had not: it may be read there instead.
@@ -98,7 +98,7 @@ impl GenerationState {
     }
 
     /// By what the manifest knows these files, all of them.
-    pub(crate) fn own_token(&self) -> String {
+    pub(crate) fn manifest_token(&self) -> String {
         token_of(&self.pairs, &self.last_entry)
     }
 
@@ -125,7 +125,7 @@ impl GenerationState {
     fn begins_with(
         &self,
         files: &StoreFiles,
-        generation: &Generation,
+        generation: &GenerationFacts,
         topic: &str,
         queue_id: i32,
     ) -> Result<bool, StoreError> {
@@ -133,7 +133,7 @@ impl GenerationState {
             return Ok(false);
         };
         let Some(first) = since.first() else {
-            return Ok(generation.token == self.own_token());
+            return Ok(generation.token == self.manifest_token());
         };
         // What was appended goes on behind it; other files of the same names may not.
         let goes_on = match &first.queue {

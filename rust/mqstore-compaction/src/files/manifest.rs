@@ -41,7 +41,7 @@ const LIMIT_BYTES: u64 = 256 << 20;
 
 /// Facts about one generation of a queue's files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Generation {
+pub(crate) struct GenerationFacts {
     /// The token of the files.
     pub(crate) token: String,
     /// The token of the files that they replaced.
@@ -61,7 +61,7 @@ pub(crate) struct Generation {
     pub(crate) files: Vec<OutputPair>,
 }
 
-impl Generation {
+impl GenerationFacts {
     /// The queue offset below which tombstones have been kept for `retention_ms`.
     pub(crate) fn tombstones_below(&self, retention_ms: u64, now_ms: i64) -> i64 {
         let retention = i64::try_from(retention_ms).unwrap_or(i64::MAX);
@@ -87,14 +87,14 @@ impl Generation {
         if all.last().is_none_or(|(offset, _)| *offset < self.end) {
             all.push((self.end, now_ms));
         }
-        self.removed = thinned(&all, now_ms);
+        self.removed = thin_times(&all, now_ms);
     }
 }
 
 /// Leaves out times that lie close to others: what was removed then counts as removed a little later, by at
 /// most a sixteenth of the time that has passed since. So the list stays short, however often a queue is
 /// compacted.
-fn thinned(all: &[(i64, i64)], now_ms: i64) -> Vec<(i64, i64)> {
+fn thin_times(all: &[(i64, i64)], now_ms: i64) -> Vec<(i64, i64)> {
     let mut kept: Vec<(i64, i64)> = Vec::new();
     for (offset, since) in all {
         while let [.., (_, before), _] = kept.as_slice()
@@ -110,7 +110,7 @@ fn thinned(all: &[(i64, i64)], now_ms: i64) -> Vec<(i64, i64)> {
 /// The facts about every queue.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Manifest {
-    queues: BTreeMap<String, Vec<Generation>>,
+    queues: BTreeMap<String, Vec<GenerationFacts>>,
     #[serde(default)]
     fed: BTreeMap<String, i64>,
 }
@@ -158,7 +158,7 @@ impl Manifest {
     }
 
     /// The facts about generations of a queue, of which the files may be one.
-    pub(crate) fn generations(&self, topic: &str, queue_id: i32) -> &[Generation] {
+    pub(crate) fn generations(&self, topic: &str, queue_id: i32) -> &[GenerationFacts] {
         self.queues.get(&key(topic, queue_id)).map(Vec::as_slice).unwrap_or_default()
     }
 
@@ -168,13 +168,13 @@ impl Manifest {
     }
 
     /// Notes the queue offset from which on the files hold nothing that the commit log had not.
-    pub(crate) fn feed_from(&mut self, topic: &str, queue_id: i32, offset: i64) {
+    pub(crate) fn set_appended_from(&mut self, topic: &str, queue_id: i32, offset: i64) {
         self.fed.insert(key(topic, queue_id), offset);
     }
 
     /// Adds the facts about the next generation of a queue; those about the present one stay, all
     /// others go.
-    pub(crate) fn add(&mut self, topic: &str, queue_id: i32, next: Generation) {
+    pub(crate) fn add(&mut self, topic: &str, queue_id: i32, next: GenerationFacts) {
         let generations = self.queues.entry(key(topic, queue_id)).or_default();
         generations.retain(|generation| generation.token == next.replaces && next.token != next.replaces);
         // Everything before is in the files of either generation.
@@ -199,8 +199,8 @@ mod tests {
     use crate::job::documents::OutputFile;
     use crate::testing::sim_files;
 
-    fn generation(token: &str, replaces: &str, end: i64) -> Generation {
-        Generation {
+    fn generation(token: &str, replaces: &str, end: i64) -> GenerationFacts {
+        GenerationFacts {
             token: token.to_owned(),
             replaces: replaces.to_owned(),
             end,
@@ -211,11 +211,11 @@ mod tests {
                 log: OutputFile { used_bytes: 9, crc: 7 },
                 queue: OutputFile { used_bytes: 92, crc: 8 },
             }],
-            ..Generation::default()
+            ..GenerationFacts::default()
         }
     }
 
-    fn by_token<'m>(manifest: &'m Manifest, token: &str) -> Option<&'m Generation> {
+    fn by_token<'m>(manifest: &'m Manifest, token: &str) -> Option<&'m GenerationFacts> {
         manifest.generations("t", 0).iter().find(|generation| generation.token == token)
     }
 
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_tombstone_keeps_its_time_within_a_sixteenth() {
         let retention = 100_000;
-        let mut before: Option<Generation> = None;
+        let mut before: Option<GenerationFacts> = None;
         // A run each ten milliseconds, each with one tombstone more, none of which may go.
         for run in 1..=9_999 {
             let mut next = generation("t", "t", run);

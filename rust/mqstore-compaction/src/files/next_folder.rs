@@ -11,7 +11,7 @@
 //!
 //! Everything that is not replaced is taken over as it is, names that nobody knows included. Symbolic
 //! links and special files are refused: nothing outside the root is followed. When
-//! [`NextTree::build`] returns, all names in it are durable. Building changes nothing that anybody
+//! [`NextFolder::build`] returns, all names in it are durable. Building changes nothing that anybody
 //! reads, so that a crash leaves garbage in the job's folder and nothing else.
 
 use std::collections::{BTreeSet, HashSet};
@@ -45,13 +45,13 @@ pub(crate) struct Replacement<'a> {
 
 /// The folder that is being built.
 #[derive(Debug)]
-pub(crate) struct NextTree<'a> {
+pub(crate) struct NextFolder<'a> {
     files: &'a StoreFiles,
     root: PathBuf,
     folders: BTreeSet<PathBuf>,
 }
 
-impl<'a> NextTree<'a> {
+impl<'a> NextFolder<'a> {
     /// Builds the folder at `root` and syncs it.
     pub(crate) fn build(
         files: &'a StoreFiles,

@@ -1,6 +1,6 @@
 //! What a running compaction is asked, and what it answers: to end, to be slow, how far it is.
 //!
-//! Owns [`Control`], which the caller and all tasks of a job share. Nothing on disk. Any thread may ask
+//! Owns [`JobControl`], which the caller and all tasks of a job share. Nothing on disk. Any thread may ask
 //! at any time; tasks look every few hundred records.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::progress::Progress;
 use mqstore_base::store_files::StoreFiles;
 
-/// How much a task reads and writes between two looks at [`Control`].
+/// How much a task reads and writes between two looks at [`JobControl`].
 const RECORDS_BETWEEN_LOOKS: u64 = 256;
 const BYTES_BETWEEN_LOOKS: u64 = 256 << 10;
 
@@ -20,7 +20,7 @@ const SLICE: Duration = Duration::from_millis(50);
 
 /// Asks running tasks to end or to be slow, and tells how far they are.
 #[derive(Debug, Default)]
-pub struct Control {
+pub struct JobControl {
     ended: AtomicBool,
     bytes_per_second: AtomicU64,
     started: Mutex<Option<Duration>>,
@@ -33,13 +33,13 @@ pub struct Control {
     total_bytes: u64,
 }
 
-impl Control {
+impl JobControl {
     /// Lets all tasks together read and write at most so many bytes a second; 0 is no limit.
     pub fn with_bytes_per_second(bytes_per_second: u64) -> Self {
         Self { bytes_per_second: AtomicU64::new(bytes_per_second), ..Self::default() }
     }
 
-    /// Lets [`Control::progress`] tell this total, and not an estimate of its own.
+    /// Lets [`JobControl::progress`] tell this total, and not an estimate of its own.
     pub fn with_total_bytes(total_bytes: u64) -> Self {
         Self { total_bytes, ..Self::default() }
     }
@@ -65,8 +65,8 @@ impl Control {
         self.total_records.store(records, Ordering::Relaxed);
     }
 
-    fn passed(&self, files: &StoreFiles, counted: Counted) -> Result<(), StoreError> {
-        let Counted { records, read, wrote, .. } = counted;
+    fn passed(&self, files: &StoreFiles, counted: UnreportedWork) -> Result<(), StoreError> {
+        let UnreportedWork { records, read, wrote, .. } = counted;
         self.records.fetch_add(records, Ordering::Relaxed);
         self.read_bytes.fetch_add(read + counted.passed, Ordering::Relaxed);
         let bytes = self.moved_bytes.fetch_add(read + wrote, Ordering::Relaxed) + read + wrote;
@@ -89,9 +89,9 @@ impl Control {
     }
 }
 
-/// What was not told to [`Control`] yet.
+/// What was not told to [`JobControl`] yet.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counted {
+struct UnreportedWork {
     records: u64,
     /// Bytes.
     read: u64,
@@ -99,18 +99,18 @@ struct Counted {
     passed: u64,
 }
 
-/// Counts what one walk reads and writes, and looks at [`Control`] now and then.
+/// Counts what one walk reads and writes, and looks at [`JobControl`] now and then.
 #[derive(Debug)]
-pub(crate) struct Meter<'a> {
+pub(crate) struct TaskMeter<'a> {
     files: &'a StoreFiles,
-    control: &'a Control,
-    counted: Counted,
+    control: &'a JobControl,
+    counted: UnreportedWork,
 }
 
-impl<'a> Meter<'a> {
+impl<'a> TaskMeter<'a> {
     /// Looks at `control` before anything is done.
-    pub(crate) fn start(files: &'a StoreFiles, control: &'a Control) -> Result<Self, StoreError> {
-        let mut meter = Self { files, control, counted: Counted::default() };
+    pub(crate) fn start(files: &'a StoreFiles, control: &'a JobControl) -> Result<Self, StoreError> {
+        let mut meter = Self { files, control, counted: UnreportedWork::default() };
         meter.look()?;
         Ok(meter)
     }
@@ -153,8 +153,8 @@ mod tests {
     #[test]
     fn a_limit_makes_time_pass() {
         let files = sim_files();
-        let control = Control::with_bytes_per_second(1 << 20);
-        let mut meter = Meter::start(&files, &control).unwrap();
+        let control = JobControl::with_bytes_per_second(1 << 20);
+        let mut meter = TaskMeter::start(&files, &control).unwrap();
         let before = files.clock.monotonic();
         for _ in 0..3 << 10 {
             meter.read(1000).unwrap();
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn what_is_passed_over_is_progress_and_takes_no_time() {
         let files = sim_files();
-        let control = Control::with_bytes_per_second(1 << 10);
+        let control = JobControl::with_bytes_per_second(1 << 10);
         control.expect(1000);
-        let mut meter = Meter::start(&files, &control).unwrap();
+        let mut meter = TaskMeter::start(&files, &control).unwrap();
         let before = files.clock.monotonic();
         meter.passed(1000, 10_000).unwrap();
         assert_eq!(control.progress(), Progress { done_bytes: 10_000, total_bytes: 10_000 });
@@ -179,14 +179,14 @@ mod tests {
     #[test]
     fn an_ended_task_stops_and_progress_is_told() {
         let files = sim_files();
-        let control = Control::default();
+        let control = JobControl::default();
         control.expect(1000);
-        let mut meter = Meter::start(&files, &control).unwrap();
+        let mut meter = TaskMeter::start(&files, &control).unwrap();
         (0..500).for_each(|_| meter.read(10).unwrap());
         meter.look().unwrap();
         assert_eq!(control.progress(), Progress { done_bytes: 5000, total_bytes: 10_000 });
         control.end();
         assert!(matches!(meter.look(), Err(StoreError::Closed { .. })));
-        assert!(Meter::start(&files, &control).is_err());
+        assert!(TaskMeter::start(&files, &control).is_err());
     }
 }

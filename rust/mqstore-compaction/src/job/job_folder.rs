@@ -65,11 +65,11 @@ pub struct Job {
 /// The folder of a published job, with the files that it replaced. Who does not sweep it leaves that to the next job.
 #[derive(Debug)]
 #[must_use]
-pub struct Unswept {
+pub struct ReplacedFiles {
     dir: PathBuf,
 }
 
-impl Unswept {
+impl ReplacedFiles {
     /// Removes all but the job's record.
     pub fn sweep(self, files: &StoreFiles) -> Result<(), StoreError> {
         clear(files, &self.dir, &[LOCK_FILE, RECORD_FILE])?;
@@ -80,7 +80,7 @@ impl Unswept {
 
 /// What starting a job came to.
 #[derive(Debug)]
-pub(crate) enum Begun {
+pub(crate) enum StartOutcome {
     /// It runs now.
     Running(Job),
     /// It was published before.
@@ -180,7 +180,7 @@ pub(crate) fn check_nonce(files: &StoreFiles, job_id: &str, nonce: &str) -> Resu
 
 impl Job {
     /// Starts job `id`, after sweeping what dead jobs left. The caller holds the store's lock.
-    pub(crate) fn begin(files: &StoreFiles, id: &str) -> Result<Begun, StoreError> {
+    pub(crate) fn begin(files: &StoreFiles, id: &str) -> Result<StartOutcome, StoreError> {
         check_job_id(id)?;
         make_dir(files, &files.side(), &files.root)?;
         make_dir(files, &files.jobs(), &files.side())?;
@@ -189,9 +189,9 @@ impl Job {
         make_dir(files, &dir, &files.jobs())?;
         let lock = take_lock(files, id)?;
         if let Some((State::Published { report }, _)) = read_record(files, id)? {
-            return Ok(Begun::Published(report));
+            return Ok(StartOutcome::Published(report));
         }
-        clear_but(files, &dir, |name| name == LOCK_FILE || name.starts_with(LOCAL_PREFIX))?;
+        remove_all_except(files, &dir, |name| name == LOCK_FILE || name.starts_with(LOCAL_PREFIX))?;
         let job = Self {
             id: id.to_owned(),
             nonce: fresh_token(files),
@@ -204,21 +204,21 @@ impl Job {
         let staged = job.dir.join("nonce.tmp");
         files.vfs.write_atomic(&nonce, &staged, job.nonce.as_bytes()).at(&nonce, "writing a job's token")?;
         job.write(files, &State::Running)?;
-        Ok(Begun::Running(job))
+        Ok(StartOutcome::Running(job))
     }
 
     /// Takes over a job that was planned elsewhere and whose driver is gone.
-    pub(crate) fn attach(files: &StoreFiles, id: &str) -> Result<Begun, StoreError> {
+    pub(crate) fn attach(files: &StoreFiles, id: &str) -> Result<StartOutcome, StoreError> {
         check_job_id(id)?;
         let dir = job_dir(files, id);
         let lock = take_lock(files, id)?;
         let nonce_path = dir.join(NONCE_FILE);
         match read_record(files, id)? {
-            Some((State::Published { report }, _)) => Ok(Begun::Published(report)),
+            Some((State::Published { report }, _)) => Ok(StartOutcome::Published(report)),
             Some((_, created_ms)) => {
                 let nonce =
                     files.vfs.read_file(&nonce_path, 4096).at(&nonce_path, "reading a job's token")?;
-                Ok(Begun::Running(Self {
+                Ok(StartOutcome::Running(Self {
                     id: id.to_owned(),
                     nonce: String::from_utf8_lossy(&nonce).into_owned(),
                     created_ms,
@@ -269,7 +269,7 @@ impl Job {
     }
 
     /// Notes that the folder with this inode is about to become `compaction`.
-    pub(crate) fn publishing(
+    pub(crate) fn mark_publishing(
         &self,
         files: &StoreFiles,
         tree_inode: u64,
@@ -283,9 +283,9 @@ impl Job {
         self,
         files: &StoreFiles,
         report: &CompactionReport,
-    ) -> Result<Unswept, StoreError> {
+    ) -> Result<ReplacedFiles, StoreError> {
         self.write(files, &State::Published { report: report.clone() })?;
-        Ok(Unswept { dir: self.dir })
+        Ok(ReplacedFiles { dir: self.dir })
     }
 
     /// Ends a job that will not be published and removes its folder.
@@ -338,10 +338,10 @@ pub(crate) fn make_dir(files: &StoreFiles, dir: &Path, parent: &Path) -> Result<
 
 /// Removes everything in `dir` but the names in `keep`.
 fn clear(files: &StoreFiles, dir: &Path, keep: &[&str]) -> Result<(), StoreError> {
-    clear_but(files, dir, |name| keep.contains(&name))
+    remove_all_except(files, dir, |name| keep.contains(&name))
 }
 
-fn clear_but(files: &StoreFiles, dir: &Path, keep: impl Fn(&str) -> bool) -> Result<(), StoreError> {
+fn remove_all_except(files: &StoreFiles, dir: &Path, keep: impl Fn(&str) -> bool) -> Result<(), StoreError> {
     for entry in list_or_none(files, dir)? {
         if entry.name.to_str().is_some_and(&keep) {
             continue;
@@ -349,7 +349,7 @@ fn clear_but(files: &StoreFiles, dir: &Path, keep: impl Fn(&str) -> bool) -> Res
         let path = dir.join(&entry.name);
         match entry.stat.kind {
             FileKind::Directory => remove_folder(files, &path)?,
-            _ => gone_or(files.vfs.remove_file(&path)).at(&path, "sweeping a job's folder")?,
+            _ => ignore_missing(files.vfs.remove_file(&path)).at(&path, "sweeping a job's folder")?,
         }
     }
     Ok(())
@@ -357,11 +357,11 @@ fn clear_but(files: &StoreFiles, dir: &Path, keep: impl Fn(&str) -> bool) -> Res
 
 /// Removes a folder of a job, or the job's own.
 fn remove_folder(files: &StoreFiles, dir: &Path) -> Result<(), StoreError> {
-    gone_or(files.vfs.remove_dir_all(dir)).at(dir, "sweeping a job's folder")
+    ignore_missing(files.vfs.remove_dir_all(dir)).at(dir, "sweeping a job's folder")
 }
 
 /// A late attempt of the job may still be at work where something is removed; the next sweep gets the rest.
-fn gone_or(removed: io::Result<()>) -> io::Result<()> {
+fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
             Ok(())
@@ -441,7 +441,7 @@ pub(crate) fn tree_inode(files: &StoreFiles, id: &str) -> Result<Option<u64>, St
 
 /// The inode of `compaction`; `None` when there is no such folder.
 pub(crate) fn compaction_inode(files: &StoreFiles) -> Result<Option<u64>, StoreError> {
-    let path = files.compaction_place();
+    let path = files.compaction_path();
     match files.vfs.stat(&path) {
         Ok(stat) => Ok(Some(stat.inode)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -132,12 +132,12 @@ impl KeyMap {
 
 /// One bit an ordinal.
 #[derive(Debug, Default)]
-pub(crate) struct Bits {
+pub(crate) struct BitSet {
     words: Vec<u64>,
     ones: u64,
 }
 
-impl Bits {
+impl BitSet {
     /// How many are set.
     pub(crate) fn ones(&self) -> u64 {
         self.ones

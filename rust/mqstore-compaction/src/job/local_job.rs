@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mqstore_io::sync::{Mutex, spawn};
 
-use super::control::Control;
+use super::control::JobControl;
 use super::documents::{CompactionReport, QueueTask, TaskResult, Worker};
 use super::job_folder::{Job, LOCAL_PREFIX, job_dir};
 use super::options::CompactionOptions;
@@ -30,7 +30,7 @@ pub fn compact(
     topics: Option<&[String]>,
     options: &CompactionOptions,
     threads: usize,
-    control: &Arc<Control>,
+    control: &Arc<JobControl>,
 ) -> Result<CompactionReport, StoreError> {
     let Planned { plan, job } = plan(files, topics, options)?;
     let (job, results) = run_all(files, None, job, &plan.tasks, threads, control)?;
@@ -45,7 +45,7 @@ pub fn run_all(
     job: Option<Job>,
     tasks: &[QueueTask],
     threads: usize,
-    control: &Arc<Control>,
+    control: &Arc<JobControl>,
 ) -> Result<(Option<Job>, Vec<TaskResult>), StoreError> {
     control.expect(tasks.iter().map(|task| task.records.saturating_mul(2)).fold(0, u64::saturating_add));
     match run_on_threads(files, log, tasks, threads, control) {
@@ -63,7 +63,7 @@ fn run_on_threads(
     log: Option<&Arc<CommitLog>>,
     tasks: &[QueueTask],
     threads: usize,
-    control: &Arc<Control>,
+    control: &Arc<JobControl>,
 ) -> Result<Vec<TaskResult>, StoreError> {
     let pending: Arc<Mutex<Vec<(usize, QueueTask)>>> =
         Arc::new(Mutex::new(tasks.iter().cloned().enumerate().rev().collect()));
@@ -90,7 +90,7 @@ fn run_pending(
     files: &StoreFiles,
     log: Option<&Arc<CommitLog>>,
     pending: &Mutex<Vec<(usize, QueueTask)>>,
-    control: &Control,
+    control: &JobControl,
 ) -> Result<Vec<TaskResult>, StoreError> {
     let mut results = Vec::new();
     match run_each(files, log, pending, control, &mut results) {
@@ -106,7 +106,7 @@ fn run_each(
     files: &StoreFiles,
     log: Option<&Arc<CommitLog>>,
     pending: &Mutex<Vec<(usize, QueueTask)>>,
-    control: &Control,
+    control: &JobControl,
     results: &mut Vec<TaskResult>,
 ) -> Result<(), StoreError> {
     let environment = files.vfs.environment();

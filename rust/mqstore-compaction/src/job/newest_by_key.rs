@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use mqstore_io::{Access, VfsFile};
 
-use super::key_map::{Bits, Equality, Key, KeyMap, MapFull};
+use super::key_map::{BitSet, Equality, Key, KeyMap, MapFull};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -212,7 +212,7 @@ pub(crate) struct Seed(u64);
 
 impl Seed {
     /// The seed of a job: all its processes get the same from its nonce.
-    pub(crate) fn of_nonce(nonce: &str) -> Self {
+    pub(crate) fn from_nonce(nonce: &str) -> Self {
         Self(hash_of(0, nonce))
     }
 }
@@ -236,8 +236,8 @@ pub(crate) struct KeyCollector {
 
 /// What is known of every keyed record of a queue.
 #[derive(Debug)]
-pub(crate) struct Verdicts {
-    pub(crate) superseded: Bits,
+pub(crate) struct NewestBits {
+    pub(crate) superseded: BitSet,
     /// Keyed records.
     pub(crate) records: u64,
     /// Distinct keys.
@@ -246,7 +246,7 @@ pub(crate) struct Verdicts {
     pub(crate) rounds: u64,
 }
 
-impl Verdicts {
+impl NewestBits {
     /// Whether the record with this ordinal is the newest of its key.
     pub(crate) fn is_newest(&self, ordinal: u64) -> bool {
         !self.superseded.get(ordinal)
@@ -266,7 +266,7 @@ impl KeyCollector {
     }
 
     /// Spills each key to the file of its share, at one of `paths`.
-    pub(crate) fn sharing(
+    pub(crate) fn create_shares(
         files: &StoreFiles,
         paths: Vec<PathBuf>,
         equality: Equality,
@@ -313,7 +313,7 @@ impl KeyCollector {
     }
 
     /// Decides about every record with a map of at most `memory_bytes`.
-    pub(crate) fn finish(mut self, memory_bytes: u64) -> Result<Verdicts, StoreError> {
+    pub(crate) fn finish(mut self, memory_bytes: u64) -> Result<NewestBits, StoreError> {
         self.spills.iter_mut().try_for_each(Spill::write)?;
         decide(&self.spills, self.equality, self.seed, memory_bytes)
     }
@@ -325,10 +325,10 @@ pub(crate) fn decide(
     equality: Equality,
     seed: Seed,
     memory_bytes: u64,
-) -> Result<Verdicts, StoreError> {
+) -> Result<NewestBits, StoreError> {
     let records = spills.iter().map(|spill| spill.count).sum();
     let text_bytes = spills.iter().map(|spill| spill.text_bytes).sum();
-    let mut superseded = Bits::default();
+    let mut superseded = BitSet::default();
     let mut map = KeyMap::new(equality, seed.0, memory_bytes, records, text_bytes);
     let (mut start, mut rounds) = ((0, Place::default()), 0);
     while start.0 < spills.len() {
@@ -363,7 +363,7 @@ pub(crate) fn decide(
         start = stop;
         rounds += u64::from(records > 0);
     }
-    Ok(Verdicts { keys: records - superseded.ones(), superseded, records, rounds })
+    Ok(NewestBits { keys: records - superseded.ones(), superseded, records, rounds })
 }
 
 #[cfg(test)]
@@ -379,7 +379,7 @@ mod tests {
         KeyCollector::create(&files, &files.root.join("keys"), equality, Seed(7)).unwrap()
     }
 
-    fn verdicts(keys: &[u8], memory_bytes: u64, equality: Equality) -> Verdicts {
+    fn verdicts(keys: &[u8], memory_bytes: u64, equality: Equality) -> NewestBits {
         let mut collector = collector(equality);
         for key in keys {
             collector.add(&text(*key)).unwrap();
@@ -392,7 +392,7 @@ mod tests {
         "k".repeat(usize::from(key % 7)) + &key.to_string()
     }
 
-    fn check(keys: &[u8], found: &Verdicts) {
+    fn check(keys: &[u8], found: &NewestBits) {
         let last: HashMap<u8, usize> = keys.iter().enumerate().map(|(at, key)| (*key, at)).collect();
         for (at, key) in keys.iter().enumerate() {
             assert_eq!(found.is_newest(at as u64), last[key] == at);
@@ -441,13 +441,13 @@ mod tests {
             let path = |piece: usize, share| files.root.join(format!("keys-{piece}-{share}"));
             for (piece, cut) in cuts.windows(2).enumerate() {
                 let paths = (0..shares).map(|share| path(piece, share)).collect();
-                let mut collector = KeyCollector::sharing(&files, paths, equality, Seed(7)).unwrap();
+                let mut collector = KeyCollector::create_shares(&files, paths, equality, Seed(7)).unwrap();
                 for key in &keys[cut[0]..cut[1]] {
                     collector.add(&text(*key)).unwrap();
                 }
                 collector.close().unwrap();
             }
-            let mut together = Verdicts { superseded: Bits::default(), records: 0, keys: 0, rounds: 0 };
+            let mut together = NewestBits { superseded: BitSet::default(), records: 0, keys: 0, rounds: 0 };
             for share in 0..shares {
                 let spills: Vec<Spill> = cuts
                     .windows(2)
@@ -468,7 +468,7 @@ mod tests {
         let files = sim_files();
         let path = files.root.join("keys-0");
         let mut collector =
-            KeyCollector::sharing(&files, vec![path.clone()], Equality::FullKeys, Seed(7)).unwrap();
+            KeyCollector::create_shares(&files, vec![path.clone()], Equality::FullKeys, Seed(7)).unwrap();
         (0..9).for_each(|key| collector.add(&text(key)).unwrap());
         collector.close().unwrap();
         let file = files.vfs.open(&path, Access::ReadWrite).unwrap();

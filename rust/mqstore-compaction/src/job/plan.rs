@@ -17,13 +17,13 @@ use std::sync::Arc;
 use mqstore_io::{Access, StoreLock};
 
 use super::documents::{CompactionPlan, LogPart, QueueTask};
-use super::job_folder::{Begun, Job, fresh_token};
+use super::job_folder::{Job, StartOutcome, fresh_token};
 use super::options::{CompactionOptions, Keyless};
 use super::publish::lock_store;
 use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::{check_names, queue_ids};
 use crate::files::generation::{GenerationState, Known};
-use crate::files::manifest::{Generation, Manifest};
+use crate::files::manifest::{GenerationFacts, Manifest};
 use crate::files::positions::Positions;
 use crate::files::topics::CompactionTopics;
 use mqstore_base::error::StoreError;
@@ -91,13 +91,13 @@ fn begin(
 pub(crate) fn begin_chosen(
     files: &StoreFiles,
     planner: &Planner<'_>,
-    topics: Chosen,
+    topics: ChosenTopics,
 ) -> Result<Planned, StoreError> {
     let options = planner.options;
     let id = options.job_id.clone().unwrap_or_else(|| format!("compact-{}", fresh_token(files)));
     let job = match Job::begin(files, &id)? {
-        Begun::Running(job) => job.resumable(options.job_id.is_some()),
-        Begun::Published(report) => {
+        StartOutcome::Running(job) => job.resumable(options.job_id.is_some()),
+        StartOutcome::Published(report) => {
             let plan = CompactionPlan {
                 job_id: id,
                 root: files.root.clone(),
@@ -171,7 +171,7 @@ pub(crate) struct Planner<'a> {
 }
 
 /// The topics that are to be compacted, and what was left out.
-pub(crate) struct Chosen {
+pub(crate) struct ChosenTopics {
     pub(crate) topics: BTreeSet<String>,
     pub(crate) skipped: Vec<String>,
 }
@@ -224,7 +224,7 @@ impl<'a> Planner<'a> {
         self.topics.exists(topic) || self.queues.topics().contains_key(topic)
     }
 
-    pub(crate) fn choose(&self, topics: Option<&[String]>) -> Result<Chosen, StoreError> {
+    pub(crate) fn choose(&self, topics: Option<&[String]>) -> Result<ChosenTopics, StoreError> {
         let mut skipped = Vec::new();
         let mut chosen = BTreeSet::new();
         match topics {
@@ -244,7 +244,7 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        Ok(Chosen { topics: chosen, skipped })
+        Ok(ChosenTopics { topics: chosen, skipped })
     }
 
     fn require_compactable(&self, topic: &str) -> Result<(), StoreError> {
@@ -283,7 +283,7 @@ impl<'a> Planner<'a> {
             // Everything that was appended before has its entry.
             self.covered
         } else {
-            self.look_through(from, |topic, queue_id, queue_offset| {
+            self.for_each_record(from, |topic, queue_id, queue_offset| {
                 if let Some(ids) = found.get_mut(topic) {
                     let end = ids.entry(queue_id).or_insert(0);
                     *end = queue_offset.saturating_add(1).max(*end);
@@ -299,7 +299,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Calls `visit` for each record from log position `from` on; where the log ends.
-    fn look_through(&self, from: u64, mut visit: impl FnMut(&str, i32, i64)) -> Result<u64, StoreError> {
+    fn for_each_record(&self, from: u64, mut visit: impl FnMut(&str, i32, i64)) -> Result<u64, StoreError> {
         let list = Arc::clone(&self.list);
         let mut scanner = LogScanner::new(list, from, u64::MAX >> 1, ScanChecks { crc: true });
         loop {
@@ -317,7 +317,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn plan(&self, chosen: Chosen, job_id: &str, nonce: &str) -> Result<CompactionPlan, StoreError> {
+    fn plan(&self, chosen: ChosenTopics, job_id: &str, nonce: &str) -> Result<CompactionPlan, StoreError> {
         let mut plan = CompactionPlan {
             job_id: job_id.to_owned(),
             root: self.files.root.clone(),
@@ -385,7 +385,7 @@ impl<'a> Planner<'a> {
             task.previous_end = previous_end;
             task.restored = restored.is_some();
             let in_log = u64::try_from(task.log.queue_to - task.log.queue_from).unwrap_or(0);
-            task.records = in_log.saturating_add(known.map_or(0, Generation::records));
+            task.records = in_log.saturating_add(known.map_or(0, GenerationFacts::records));
             task.tombstones_below = tombstones_below;
             plan.tasks.push(task);
         }
@@ -437,7 +437,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The queue offset below which tombstones need not be kept any more.
-    fn tombstones_below(&self, known: Option<&Generation>, now_ms: i64) -> i64 {
+    fn tombstones_below(&self, known: Option<&GenerationFacts>, now_ms: i64) -> i64 {
         match self.options.tombstone_retention_ms {
             0 => i64::MAX,
             retention => known.map_or(0, |known| known.tombstones_below(retention, now_ms)),
@@ -445,7 +445,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Whether a run over a queue that ends at `end` would leave everything as it is.
-    fn is_unchanged(&self, known: &Generation, end: i64, tombstones_below: i64) -> bool {
+    fn is_unchanged(&self, known: &GenerationFacts, end: i64, tombstones_below: i64) -> bool {
         let all_stays = known.first_tombstone.is_none_or(|first| first >= tombstones_below)
             && (known.keyless == 0 || self.options.keyless == Keyless::Keep);
         end <= known.end && all_stays

@@ -29,14 +29,14 @@ use mqstore_io::{Access, FileKind, LockError, StoreLock, VfsFile};
 use serde_json::json;
 
 use super::documents::{CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult};
-use super::job_folder::{Begun, Job, Unswept, check_nonce, check_staging_name, job_dir, settle};
+use super::job_folder::{Job, ReplacedFiles, StartOutcome, check_nonce, check_staging_name, job_dir, settle};
 use super::options::Keyless;
 use super::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use super::swap::exchange;
 use crate::files::file_sizes::UNIT_BYTES;
 use crate::files::generation::GenerationState;
-use crate::files::manifest::{Generation, Manifest};
-use crate::files::next_folder::{NextTree, Replacement};
+use crate::files::manifest::{GenerationFacts, Manifest};
+use crate::files::next_folder::{NextFolder, Replacement};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{SegmentList, read_record};
@@ -96,7 +96,7 @@ pub fn publish_unswept(
     plan: &CompactionPlan,
     results: &[TaskResult],
     durable: u64,
-) -> Result<(CompactionReport, Option<Unswept>), StoreError> {
+) -> Result<(CompactionReport, Option<ReplacedFiles>), StoreError> {
     if let Some(report) = &plan.published {
         return Ok((report.clone(), None));
     }
@@ -105,8 +105,8 @@ pub fn publish_unswept(
     } else {
         settle(files, &plan.job_id)?;
         match Job::attach(files, &plan.job_id)? {
-            Begun::Running(job) => job,
-            Begun::Published(report) => return Ok((report, None)),
+            StartOutcome::Running(job) => job,
+            StartOutcome::Published(report) => return Ok((report, None)),
         }
     };
     if job.id() != plan.job_id || files.root != plan.root {
@@ -397,12 +397,12 @@ pub(crate) fn switch(
     note: impl FnOnce() -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let tree = job.tree();
-    NextTree::build(files, &tree, replacements)?;
+    NextFolder::build(files, &tree, replacements)?;
     switch::step("compaction.sync_tree_name", || files.vfs.sync_dir(job.dir()))
         .at(job.dir(), "syncing a job's folder")?;
     note()?;
     let inode = files.vfs.stat(&tree).at(&tree, "looking at the next generation")?.inode;
-    job.publishing(files, inode, report)?;
+    job.mark_publishing(files, inode, report)?;
     exchange(files, job)
 }
 
@@ -415,9 +415,9 @@ fn note(files: &StoreFiles, job: &Job, accepted: &[Accepted<'_>]) -> Result<(), 
         let present = GenerationState::load(files, topic, queue_id)?;
         let before = present.known(files, &manifest, topic, queue_id)?.generation;
         let read = result.log_tail.map_or(0, |tail| tail.queue_offset.saturating_add(1));
-        let mut next = Generation {
-            token: GenerationState::load_from(files, &job.tree(), topic, queue_id)?.own_token(),
-            replaces: before.map_or_else(|| present.own_token(), |before| before.token.clone()),
+        let mut next = GenerationFacts {
+            token: GenerationState::load_from(files, &job.tree(), topic, queue_id)?.manifest_token(),
+            replaces: before.map_or_else(|| present.manifest_token(), |before| before.token.clone()),
             job_id: job.id().to_owned(),
             end: read.max(task.previous_end),
             first_tombstone: result.first_tombstone,

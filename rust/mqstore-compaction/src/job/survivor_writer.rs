@@ -74,11 +74,11 @@ impl Output {
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.buffer.extend_from_slice(bytes);
-        self.write_much()
+        self.write_if_large()
     }
 
     /// Writes what was gathered, once it is much.
-    fn write_much(&mut self) -> Result<(), StoreError> {
+    fn write_if_large(&mut self) -> Result<(), StoreError> {
         if self.buffer.len() >= BUFFER_BYTES { self.write() } else { Ok(()) }
     }
 
@@ -222,7 +222,7 @@ impl<'a> GenerationWriter<'a> {
         let tags_code = self.tags.code(self.files, record)?;
         let unit = append_moved(record, tags_code, (self.base + at) as i64, &mut log.buffer)
             .map_err(|error| StoreError::format(&log.path, at, &error))?;
-        log.write_much()?;
+        log.write_if_large()?;
         queue.append(&unit.encode())
     }
 

@@ -31,10 +31,10 @@ const BEFORE_DIR: &str = "before";
 /// Makes the job's tree the `compaction` folder; the last one lies in the job's folder then. Its record says already that
 /// it is published.
 pub(crate) fn exchange(files: &StoreFiles, job: &Job) -> Result<(), StoreError> {
-    let (tree, compaction) = (job.tree(), files.compaction_place());
+    let (tree, compaction) = (job.tree(), files.compaction_path());
     let switched = if compaction_inode(files)?.is_some() {
         match files.vfs.exchange(&tree, &compaction) {
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => return in_two_steps(files, job),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return swap_in_two_steps(files, job),
             outcome => outcome,
         }
     } else {
@@ -44,8 +44,8 @@ pub(crate) fn exchange(files: &StoreFiles, job: &Job) -> Result<(), StoreError> 
     sync_both(files, job.dir())
 }
 
-fn in_two_steps(files: &StoreFiles, job: &Job) -> Result<(), StoreError> {
-    let (note, compaction) = (files.compaction_switch(), files.compaction_place());
+fn swap_in_two_steps(files: &StoreFiles, job: &Job) -> Result<(), StoreError> {
+    let (note, compaction) = (files.swap_record(), files.compaction_path());
     files
         .vfs
         .write_atomic(&note, &note.with_extension("switch.tmp"), job.id().as_bytes())
@@ -57,7 +57,7 @@ fn in_two_steps(files: &StoreFiles, job: &Job) -> Result<(), StoreError> {
 
 /// Ends a publication in two steps that was begun; what a person should know of it. The store's lock is held.
 pub fn finish(files: &StoreFiles) -> Result<Option<String>, StoreError> {
-    let note = files.compaction_switch();
+    let note = files.swap_record();
     let id = match files.vfs.read_file(&note, 4096) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -66,7 +66,7 @@ pub fn finish(files: &StoreFiles) -> Result<Option<String>, StoreError> {
     if check_job_id(&id).is_err() {
         return Err(StoreError::corrupt(&note, 0, "it names no job"));
     }
-    let (dir, compaction) = (job_dir(files, &id), files.compaction_place());
+    let (dir, compaction) = (job_dir(files, &id), files.compaction_path());
     let (tree, before) = (dir.join(super::job_folder::TREE_DIR), dir.join(BEFORE_DIR));
     let (next, last) = (is_there(files, &tree)?, is_there(files, &before)?);
     let mut said = None;
@@ -101,7 +101,7 @@ fn keep(files: &StoreFiles, before: &Path) -> Result<String, StoreError> {
     switch::step("compaction.sync_kept", || files.vfs.sync_dir(&folder)).at(&folder, "syncing a folder")?;
     Ok(format!(
         "{}: another program made this folder anew while a compaction was being published; what was there before is kept as {}",
-        files.compaction_place().display(),
+        files.compaction_path().display(),
         kept.display()
     ))
 }

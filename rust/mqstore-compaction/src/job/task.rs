@@ -22,11 +22,11 @@ use mqstore_io::switch;
 use mqstore_format::RecordView;
 use mqstore_format::properties::KEYS;
 
-use super::control::{Control, Meter};
+use super::control::{JobControl, TaskMeter};
 use super::documents::{QueueTask, TaskResult, Worker};
 use super::job_folder::{check_nonce, check_staging_name, job_dir};
 use super::key_map::Equality;
-use super::newest_by_key::{KeyCollector, Seed, Verdicts};
+use super::newest_by_key::{KeyCollector, NewestBits, Seed};
 use super::options::Keyless;
 use super::survivor_writer::{GenerationWriter, WrittenGeneration};
 use crate::read::source::{Met, Stretch, walk};
@@ -51,7 +51,7 @@ pub fn run_task(
     task: &QueueTask,
     staging: &Path,
     worker: Worker,
-    control: &Control,
+    control: &JobControl,
 ) -> Result<TaskResult, StoreError> {
     begin_task(files, None, task, staging, worker, control)?.finish(files)
 }
@@ -92,7 +92,7 @@ pub(crate) fn begin_task(
     task: &QueueTask,
     staging: &Path,
     worker: Worker,
-    control: &Control,
+    control: &JobControl,
 ) -> Result<WrittenTask, StoreError> {
     attempt(files, task, staging, worker, |result| {
         compact(&Input { files, log, task, control }, staging, result).map(Some)
@@ -144,7 +144,7 @@ pub(crate) struct Input<'a> {
     /// The commit log of this process, where it writes it.
     pub(crate) log: Option<&'a Arc<CommitLog>>,
     pub(crate) task: &'a QueueTask,
-    pub(crate) control: &'a Control,
+    pub(crate) control: &'a JobControl,
 }
 
 impl Input<'_> {
@@ -161,9 +161,9 @@ fn compact(
 ) -> Result<WrittenGeneration, StoreError> {
     let Input { files, task, .. } = *input;
     let keys = staging.join(KEYS_FILE);
-    let seed = Seed::of_nonce(&task.nonce);
+    let seed = Seed::from_nonce(&task.nonce);
     let mut collector = KeyCollector::create(files, &keys, input.equality(), seed)?;
-    gather(input, Stretch::WHOLE, result, &mut |_, key| key.map_or(Ok(()), |key| collector.add(key)))?;
+    collect_keys(input, Stretch::WHOLE, result, &mut |_, key| key.map_or(Ok(()), |key| collector.add(key)))?;
     refuse_keyless(task, result.counts.keyless)?;
     let verdicts = collector.finish(task.memory_bytes)?;
     result.counts.keys = verdicts.keys;
@@ -179,16 +179,16 @@ fn compact(
 }
 
 /// What the first walk does with a record and its key, if it has one.
-pub(crate) type Each<'e> = dyn FnMut(&RecordView<'_>, Option<&str>) -> Result<(), StoreError> + 'e;
+pub(crate) type RecordVisitor<'e> = dyn FnMut(&RecordView<'_>, Option<&str>) -> Result<(), StoreError> + 'e;
 
 /// The first walk: counts the records of `stretch` and hands each to `each`, with its key.
-pub(crate) fn gather(
+pub(crate) fn collect_keys(
     input: &Input<'_>,
     stretch: Stretch,
     result: &mut TaskResult,
-    each: &mut Each<'_>,
+    each: &mut RecordVisitor<'_>,
 ) -> Result<(), StoreError> {
-    let mut meter = Meter::start(input.files, input.control)?;
+    let mut meter = TaskMeter::start(input.files, input.control)?;
     let (counts, position) = (&mut result.counts, &mut result.position);
     result.log_tail = walk(input.files, input.log, input.task, stretch, None, &mut |met| {
         let Met::Record(record) = met else { return Ok(()) };
@@ -221,7 +221,7 @@ pub(crate) fn refuse_keyless(task: &QueueTask, keyless: u64) -> Result<(), Store
 /// Which records stay.
 pub(crate) struct Rule<'a> {
     pub(crate) task: &'a QueueTask,
-    pub(crate) verdicts: &'a Verdicts,
+    pub(crate) verdicts: &'a NewestBits,
 }
 
 impl Rule<'_> {
@@ -241,7 +241,7 @@ impl Rule<'_> {
 pub(crate) struct Copy<'a> {
     pub(crate) input: Input<'a>,
     /// What is known of the records of the stretch; the first keyed one has ordinal 0.
-    pub(crate) verdicts: &'a Verdicts,
+    pub(crate) verdicts: &'a NewestBits,
     pub(crate) writer: GenerationWriter<'a>,
 }
 
@@ -256,7 +256,7 @@ impl<'a> Copy<'a> {
         let Input { files, log, task, control } = self.input;
         let verdicts = self.verdicts;
         let rule = Rule { task, verdicts };
-        let mut meter = Meter::start(files, control)?;
+        let mut meter = TaskMeter::start(files, control)?;
         let (mut seen, mut ordinal) = (0, 0);
         // Where every record has a key, a record's number is that of its verdict.
         let wants = |number| !all_keyed || verdicts.is_newest(number);

@@ -26,7 +26,7 @@ pub(super) fn run(
         spills.push(Spill::open(input.files, keys_file(&folder, step.share), input.equality(), keyed)?);
         keyed += piece.keyed;
     }
-    let seed = Seed::of_nonce(&input.task.nonce);
+    let seed = Seed::from_nonce(&input.task.nonce);
     let verdicts = decide(&spills, input.equality(), seed, input.task.memory_bytes)?;
     write_verdicts(input.files, staging, &verdicts, keyed)?;
     result.counts.before = verdicts.records;

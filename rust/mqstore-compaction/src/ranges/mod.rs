@@ -31,7 +31,7 @@ pub(crate) use documents::{Next, Step};
 pub use split::Strategy;
 pub(crate) use split::{expected_bytes, split};
 
-use super::job::control::Control;
+use super::job::control::JobControl;
 use super::job::documents::{QueueTask, TaskResult, Worker};
 use super::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use super::job::task::{Input, attempt, begin_task, refuse_keyless};
@@ -50,7 +50,7 @@ pub(crate) fn run_step(
     step: &Step,
     staging: &Path,
     worker: Worker,
-    control: &Control,
+    control: &JobControl,
 ) -> Result<TaskResult, StoreError> {
     let task = step.task();
     let input = Input { files, log: None, task, control };
@@ -90,9 +90,9 @@ pub(crate) fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -
     }
     let outcome = match first {
         Step::Whole(_) => answers.first().cloned().ok_or_else(mismatch).map(done),
-        Step::Scan(scan) => after_scan(&scan.plan, answers).map(Next::Steps),
+        Step::Scan(scan) => decide_steps(&scan.plan, answers).map(Next::Steps),
         Step::Decide(decide) => decide_step::after(files, decide, answers).map(Next::Steps),
-        Step::Copy(copy) => gathered(files, copy, answers).map(done),
+        Step::Copy(copy) => merge_copies(files, copy, answers).map(done),
     };
     match outcome {
         Err(
@@ -107,7 +107,7 @@ pub(crate) fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -
 }
 
 /// The shares to decide, when all stretches were scanned.
-fn after_scan(plan: &Plan, answers: &[TaskResult]) -> Result<Vec<Step>, StoreError> {
+fn decide_steps(plan: &Plan, answers: &[TaskResult]) -> Result<Vec<Step>, StoreError> {
     let mut total = TaskResult::begun(&plan.task, "", Worker::default());
     let mut pieces = Vec::new();
     for answer in answers {
@@ -133,7 +133,7 @@ fn after_scan(plan: &Plan, answers: &[TaskResult]) -> Result<Vec<Step>, StoreErr
 }
 
 /// The result of a queue whose files were copied: they move into one folder, from which publishing takes them at once.
-fn gathered(
+fn merge_copies(
     files: &StoreFiles,
     copy: &documents::Copy,
     answers: &[TaskResult],

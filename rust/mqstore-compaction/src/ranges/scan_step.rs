@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::job::documents::TaskResult;
 use super::super::job::newest_by_key::{KeyCollector, Seed};
-use super::super::job::task::{Input, gather};
+use super::super::job::task::{Input, collect_keys};
 use super::documents::Scan;
 use super::step_files::{Note, NoteWriter};
 use mqstore_base::error::StoreError;
@@ -21,10 +21,10 @@ pub(super) fn run(
     result: &mut TaskResult,
 ) -> Result<(), StoreError> {
     let paths = (0..scan.plan.shares).map(|share| keys_file(staging, share)).collect();
-    let seed = Seed::of_nonce(&input.task.nonce);
-    let mut collector = KeyCollector::sharing(input.files, paths, input.equality(), seed)?;
+    let seed = Seed::from_nonce(&input.task.nonce);
+    let mut collector = KeyCollector::create_shares(input.files, paths, input.equality(), seed)?;
     let mut notes = NoteWriter::create(input.files, staging)?;
-    gather(input, scan.stretch, result, &mut |record, key| {
+    collect_keys(input, scan.stretch, result, &mut |record, key| {
         notes.add(Note {
             is_keyed: key.is_some(),
             is_tombstone: record.body.is_empty(),

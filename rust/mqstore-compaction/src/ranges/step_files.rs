@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use mqstore_io::{Access, VfsFile};
 
-use super::super::job::key_map::Bits;
-use super::super::job::newest_by_key::Verdicts;
+use super::super::job::key_map::BitSet;
+use super::super::job::newest_by_key::NewestBits;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -115,7 +115,7 @@ pub(super) fn read_notes(
 pub(super) fn write_verdicts(
     files: &StoreFiles,
     staging: &Path,
-    verdicts: &Verdicts,
+    verdicts: &NewestBits,
     keyed: u64,
 ) -> Result<(), StoreError> {
     let path = staging.join(SUPERSEDED_FILE);
@@ -131,7 +131,7 @@ pub(super) fn read_verdicts(
     stagings: &[PathBuf],
     (first, count): (u64, u64),
     keyed: u64,
-) -> Result<Verdicts, StoreError> {
+) -> Result<NewestBits, StoreError> {
     let (from, to) = (first / 64, (first + count).div_ceil(64));
     let mut opened = Vec::with_capacity(stagings.len());
     for staging in stagings {
@@ -156,12 +156,12 @@ pub(super) fn read_verdicts(
         }
     }
     let shift = first % 64;
-    let mut superseded = Bits::default();
+    let mut superseded = BitSet::default();
     for (at, word) in words.iter().enumerate() {
         let next = words.get(at + 1).copied().unwrap_or(0);
         // A shift by all bits is none.
         let carried = if shift == 0 { 0 } else { next << (64 - shift) };
         superseded.set_word(at as u64 * 64, word >> shift | carried);
     }
-    Ok(Verdicts { superseded, records: count, keys: 0, rounds: 0 })
+    Ok(NewestBits { superseded, records: count, keys: 0, rounds: 0 })
 }

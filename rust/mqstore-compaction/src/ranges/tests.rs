@@ -31,7 +31,7 @@ fn run_all(
                 let staging = job_dir(files, &task.job_id).join(format!("step-{}-{ran}", task.queue_id));
                 ran += 1;
                 let answer =
-                    run_step(files, &same, &staging, Worker::default(), &Control::default()).unwrap();
+                    run_step(files, &same, &staging, Worker::default(), &JobControl::default()).unwrap();
                 answers.push(TaskResult::from_json(answer.to_json().unwrap()).unwrap());
             }
             match next(files, &steps, &answers).unwrap() {
@@ -166,7 +166,7 @@ fn several_workers_write_the_files() {
         kinds.push(steps.len());
         let run = |(at, step): (usize, &Step)| {
             let staging = job_dir(&store.files, &task.job_id).join(format!("{round}-{at}"));
-            run_step(&store.files, step, &staging, Worker::default(), &Control::default()).unwrap()
+            run_step(&store.files, step, &staging, Worker::default(), &JobControl::default()).unwrap()
         };
         let answers: Vec<_> = steps.iter().enumerate().map(run).collect();
         if let Some(Step::Copy(_)) = steps.first() {
@@ -192,7 +192,7 @@ fn scanned(store: &TestStore) -> (Planned, Vec<Step>, Vec<TaskResult>) {
     let steps = split(&store.files, &planned.plan.tasks[0], Strategy::Ranged, 3).unwrap();
     let run = |(at, step): (usize, &Step)| {
         let staging = job_dir(&store.files, &step.task().job_id).join(format!("scan-{at}"));
-        run_step(&store.files, step, &staging, Worker::default(), &Control::default()).unwrap()
+        run_step(&store.files, step, &staging, Worker::default(), &JobControl::default()).unwrap()
     };
     let answers = steps.iter().enumerate().map(run).collect();
     (planned, steps, answers)
@@ -211,7 +211,7 @@ fn entries_that_lie_make_one_worker_walk_the_log() {
     file.write_all_at(&[0, 0, 0, 9], 8).unwrap();
     let run = |(at, step): (usize, &Step)| {
         let staging = job_dir(&store.files, &task.job_id).join(format!("scan-{at}"));
-        run_step(&store.files, step, &staging, Worker::default(), &Control::default()).unwrap()
+        run_step(&store.files, step, &staging, Worker::default(), &JobControl::default()).unwrap()
     };
     let answers: Vec<_> = steps.iter().enumerate().map(run).collect();
     assert!(answers.iter().any(|answer| answer.failed.is_some()));
@@ -234,7 +234,7 @@ fn files_between_the_rounds_are_not_trusted() {
         let Next::Steps(decide) = next(&store.files, &steps, &answers).unwrap() else { panic!() };
         let run = |(at, step): (usize, &Step)| {
             let staging = job.join(format!("decide-{at}"));
-            run_step(&store.files, step, &staging, Worker::default(), &Control::default()).unwrap()
+            run_step(&store.files, step, &staging, Worker::default(), &JobControl::default()).unwrap()
         };
         let decided: Vec<_> = decide.iter().enumerate().map(run).collect();
         let Next::Done(result) = next(&store.files, &decide, &decided).unwrap() else { panic!() };
@@ -254,7 +254,7 @@ fn counts_of_workers_are_not_trusted() {
     let Next::Steps(decide) = next(&store.files, &steps, &answers).unwrap() else { panic!() };
     let staging = job_dir(&store.files, &planned.plan.job_id).join("decide-0");
     let result =
-        run_step(&store.files, &decide[0], &staging, Worker::default(), &Control::default()).unwrap();
+        run_step(&store.files, &decide[0], &staging, Worker::default(), &JobControl::default()).unwrap();
     assert!(result.failed.as_ref().is_some_and(|reason| reason.contains("should be notes")), "{result:?}");
 }
 

@@ -53,7 +53,7 @@ impl Place {
 
 /// What is verified of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verify {
+pub(crate) enum VerifyLevel {
     /// One checksum that covers its body and, where there is one, all of it.
     Once,
     /// Every checksum it has: a copy of it gets a new one.
@@ -61,11 +61,11 @@ pub(crate) enum Verify {
 }
 
 /// Fetches records; see the module's text.
-pub(crate) struct Fetch<'a> {
+pub(crate) struct RecordFetcher<'a> {
     list: &'a SegmentList,
     log: Option<&'a Arc<CommitLog>>,
     limit: u64,
-    verify: Verify,
+    verify: VerifyLevel,
     mapped: Option<Mapped>,
     buffer: Vec<u8>,
     start: u64,
@@ -86,13 +86,13 @@ impl Mapped {
     }
 }
 
-impl<'a> Fetch<'a> {
+impl<'a> RecordFetcher<'a> {
     /// Records of `list` before the log offset `limit`; through the maps of `log` where there is one.
     pub(crate) fn new(
         list: &'a SegmentList,
         log: Option<&'a Arc<CommitLog>>,
         limit: u64,
-        verify: Verify,
+        verify: VerifyLevel,
     ) -> Self {
         Self { list, log, limit, verify, mapped: None, buffer: Vec::new(), start: 0 }
     }
@@ -120,8 +120,8 @@ impl<'a> Fetch<'a> {
 
     fn verified<'b>(&self, bytes: &'b [u8], place: &Place) -> Option<RecordView<'b>> {
         let view = match self.verify {
-            Verify::Once => check_to_show(bytes, place.position),
-            Verify::All => check_record(bytes, place.position, ScanChecks { crc: true }),
+            VerifyLevel::Once => check_to_show(bytes, place.position),
+            VerifyLevel::All => check_record(bytes, place.position, ScanChecks { crc: true }),
         };
         view.ok().filter(|view| view.size == place.size && view.queue_offset == place.queue_offset)
     }

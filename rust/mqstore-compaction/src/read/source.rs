@@ -26,7 +26,7 @@ use mqstore_io::Access;
 use serde::{Deserialize, Serialize};
 
 use super::cursor::{Listed, PairCursor, first_offset};
-use super::fetch::{Fetch, Place, Verify};
+use super::fetch::{Place, RecordFetcher, VerifyLevel};
 use crate::files::folder::{FilePair, QueueFolder};
 use crate::job::documents::{LogTail, QueueTask};
 use crate::restore::restored_folder;
@@ -75,7 +75,7 @@ pub(crate) enum Met<'r> {
 pub(crate) type Visit<'v> = dyn FnMut(Met<'_>) -> Result<(), StoreError> + 'v;
 
 /// Which records a walk that is not the first wants, by their number in it.
-pub(crate) type Wants<'w> = dyn Fn(u64) -> bool + 'w;
+pub(crate) type RecordSelector<'w> = dyn Fn(u64) -> bool + 'w;
 
 /// Calls `visit` with every record of `stretch` in the task's snapshot; the last one that came from the commit
 /// log is returned. `log` is the commit log of this process, where it writes it. With `wants` records
@@ -85,7 +85,7 @@ pub(crate) fn walk(
     log: Option<&Arc<CommitLog>>,
     task: &QueueTask,
     stretch: Stretch,
-    wants: Option<&Wants<'_>>,
+    wants: Option<&RecordSelector<'_>>,
     visit: &mut Visit<'_>,
 ) -> Result<Option<LogTail>, StoreError> {
     let last_offset = stretch.from.saturating_sub(1);
@@ -102,7 +102,7 @@ struct Walk<'a, 'v> {
     log: Option<&'a Arc<CommitLog>>,
     task: &'a QueueTask,
     stretch: Stretch,
-    wants: Option<&'a Wants<'a>>,
+    wants: Option<&'a RecordSelector<'a>>,
     /// The number of the next record.
     number: u64,
     /// Records at or below this queue offset have been seen: RocketMQ's guard against duplicates.
@@ -151,7 +151,7 @@ impl Walk<'_, '_> {
                 format!("the log ends here, and went on to {} when the job was planned", log.log_end);
             return Err(StoreError::corrupt(&self.files.commit_log(), list.end_offset(), reason));
         }
-        match self.by_queue(&list)? {
+        match self.walk_queue(&list)? {
             Followed::ToTheEnd if self.stretch.to < i64::MAX => Ok(()),
             Followed::ToTheEnd => self.by_scan(&list, log.scan_from),
             Followed::Until(position) if self.stretch.is_whole() => {
@@ -167,12 +167,12 @@ impl Walk<'_, '_> {
     }
 
     /// Follows the consume queue as far as it agrees with the log.
-    fn by_queue(&mut self, list: &Arc<SegmentList>) -> Result<Followed, StoreError> {
+    fn walk_queue(&mut self, list: &Arc<SegmentList>) -> Result<Followed, StoreError> {
         let log = &self.task.log;
         let (from, to) = (log.queue_from.max(self.stretch.from), log.queue_to.min(self.stretch.to));
         // What the second walk reads is copied, and sealed anew.
-        let verify = if self.wants.is_some() { Verify::All } else { Verify::Once };
-        let mut fetch = Fetch::new(list, self.log, self.task.log.log_end, verify);
+        let verify = if self.wants.is_some() { VerifyLevel::All } else { VerifyLevel::Once };
+        let mut fetch = RecordFetcher::new(list, self.log, self.task.log.log_end, verify);
         let mut good_end = 0;
         let mut offset = from;
         while offset < to {

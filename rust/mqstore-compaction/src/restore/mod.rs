@@ -32,23 +32,23 @@ use std::sync::Arc;
 use mqstore_format::RecordView;
 use serde::{Serialize, Serializer};
 
-use super::append::uncompacted::Taken;
+use super::append::uncompacted::CompactedEnds;
 use super::files::file_sizes::CompactionGeometry;
 use super::files::folder::{QueueFolder, list_or_none};
 use super::files::generation::GenerationState;
-use super::job::control::Control;
+use super::job::control::JobControl;
 use super::job::documents::CompactionReport;
 use super::job::json::encode;
 use super::job::local_job::run_all;
 use super::job::options::CompactionOptions;
-use super::job::plan::{Chosen, OpenStore, Planned, Planner, begin_chosen, require_store};
+use super::job::plan::{ChosenTopics, OpenStore, Planned, Planner, begin_chosen, require_store};
 use super::job::publish::{lock_store, publish_held};
 use super::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::StoredRecord;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, LogScanner, ScanChecks, ScanItem, read_record};
-use pull::Pull;
+use pull::QueuePull;
 
 /// A store that still has what is lost here.
 pub trait RestoreSource {
@@ -152,7 +152,7 @@ pub struct Run<'a> {
     /// Threads that restore queues.
     pub threads: usize,
     /// Progress and cancellation.
-    pub control: &'a Arc<Control>,
+    pub control: &'a Arc<JobControl>,
     /// The commit log of this process, where it writes it.
     pub log: Option<&'a Arc<CommitLog>>,
 }
@@ -200,13 +200,14 @@ fn restore_by(
         ..RestoreReport::default()
     };
     report.skipped.clone_from(&chosen.skipped);
-    let lacking = Lacking { files, planner: &planner, source }.find(&chosen, &mut report.skipped)?;
-    let restored = pull_all(files, source, run, lacking, &mut report)?;
+    let lacking = MissingQueues { files, planner: &planner, source }.find(&chosen, &mut report.skipped)?;
+    let restored = pull_queues(files, source, run, lacking, &mut report)?;
     if restored.is_empty() || report.dry_run {
         return Ok(report);
     }
     planner.restored = Some(restored);
-    let Planned { plan, job } = begin_chosen(files, &planner, Chosen { skipped: Vec::new(), ..chosen })?;
+    let Planned { plan, job } =
+        begin_chosen(files, &planner, ChosenTopics { skipped: Vec::new(), ..chosen })?;
     let (job, results) = run_all(files, run.log, job, &plan.tasks, run.threads, run.control)?;
     let durable = flush()?;
     let done = publish_held(files, job, &plan, &results, durable)?;
@@ -222,7 +223,7 @@ fn restore_by(
 }
 
 /// A queue whose compaction files lack what the commit log has dropped.
-struct Lack {
+struct MissingQueue {
     topic: String,
     queue_id: i32,
     until: i64,
@@ -241,16 +242,20 @@ fn content(record: &RecordView<'_>) -> (u32, usize, Option<Vec<u8>>) {
     (record.body_crc, record.body.len(), keys)
 }
 
-struct Lacking<'a> {
+struct MissingQueues<'a> {
     files: &'a StoreFiles,
     planner: &'a Planner<'a>,
     source: &'a dyn RestoreSource,
 }
 
-impl Lacking<'_> {
-    fn find(&self, chosen: &Chosen, skipped: &mut Vec<String>) -> Result<Vec<Lack>, StoreError> {
+impl MissingQueues<'_> {
+    fn find(
+        &self,
+        chosen: &ChosenTopics,
+        skipped: &mut Vec<String>,
+    ) -> Result<Vec<MissingQueue>, StoreError> {
         let (queues, _) = self.planner.queues_of(&chosen.topics)?;
-        let mut taken = Taken::load(self.files)?;
+        let mut taken = CompactedEnds::load(self.files)?;
         let mut walked = None;
         let mut found = Vec::new();
         for ((topic, queue_id), _) in queues {
@@ -281,7 +286,7 @@ impl Lacking<'_> {
                 Some(geometry) => geometry,
                 None => self.planner.options.geometry()?,
             };
-            found.push(Lack { topic, queue_id, until, geometry });
+            found.push(MissingQueue { topic, queue_id, until, geometry });
         }
         Ok(found)
     }
@@ -361,11 +366,11 @@ fn view_of<'r>(record: &'r StoredRecord, root: &Path) -> Result<RecordView<'r>, 
 }
 
 /// Pulls every queue; the offsets up to which each is complete now.
-fn pull_all(
+fn pull_queues(
     files: &StoreFiles,
     source: &dyn RestoreSource,
     run: &Run<'_>,
-    lacking: Vec<Lack>,
+    lacking: Vec<MissingQueue>,
     report: &mut RestoreReport,
 ) -> Result<BTreeMap<(String, i32), i64>, StoreError> {
     if !report.dry_run {
@@ -379,7 +384,7 @@ fn pull_all(
             until: lack.until,
             ..RestoredQueue::default()
         };
-        let pull = Pull { files, source, lack: &lack, control: run.control };
+        let pull = QueuePull { files, source, lack: &lack, control: run.control };
         let reason = if report.dry_run {
             source.generation(&lack.topic, lack.queue_id, lack.until)?.err()
         } else {
@@ -396,7 +401,7 @@ fn pull_all(
 }
 
 /// Removes what an earlier restore left of queues that lack nothing any more.
-fn sweep(files: &StoreFiles, lacking: &[Lack]) -> Result<(), StoreError> {
+fn sweep(files: &StoreFiles, lacking: &[MissingQueue]) -> Result<(), StoreError> {
     for topic in list_or_none(files, &files.restore())? {
         let folder = files.restore().join(&topic.name);
         for queue in list_or_none(files, &folder)? {

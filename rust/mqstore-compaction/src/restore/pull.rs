@@ -10,10 +10,10 @@ use std::path::Path;
 use mqstore_format::RecordView;
 use serde::{Deserialize, Serialize};
 
-use super::{Lack, RestoreSource, RestoredQueue, queue_dir, remove, restored_folder};
+use super::{MissingQueue, RestoreSource, RestoredQueue, queue_dir, remove, restored_folder};
 use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::list_or_none;
-use crate::job::control::{Control, Meter};
+use crate::job::control::{JobControl, TaskMeter};
 use crate::job::job_folder::make_dir;
 use crate::job::json::Document;
 use crate::job::survivor_writer::{GenerationWriter, STAGED_LOGS, STAGED_QUEUES};
@@ -69,14 +69,14 @@ impl Progress {
 }
 
 /// The pulling of one queue.
-pub(super) struct Pull<'a> {
+pub(super) struct QueuePull<'a> {
     pub(super) files: &'a StoreFiles,
     pub(super) source: &'a dyn RestoreSource,
-    pub(super) lack: &'a Lack,
-    pub(super) control: &'a Control,
+    pub(super) lack: &'a MissingQueue,
+    pub(super) control: &'a JobControl,
 }
 
-impl Pull<'_> {
+impl QueuePull<'_> {
     /// Pulls what is not there yet; why that cannot be, if so.
     pub(super) fn run(&self, report: &mut RestoredQueue) -> Result<Option<String>, StoreError> {
         let lack = self.lack;
@@ -151,7 +151,7 @@ impl Pull<'_> {
         let (files, lack) = (self.files, self.lack);
         let before = progress.pairs;
         let mut writer = GenerationWriter::behind(files, dir, progress.geometry, before);
-        let mut meter = Meter::start(files, self.control)?;
+        let mut meter = TaskMeter::start(files, self.control)?;
         let mut messages = progress.messages;
         let from = progress.next;
         let mut visit = |record: &RecordView<'_>| {

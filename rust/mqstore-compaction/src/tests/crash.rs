@@ -112,17 +112,17 @@ fn a_folder_that_another_program_made_between_the_two_steps_stays_and_so_does_th
     let (base, old, new) = start_without_exchange();
     let files = files_on(&base);
     // The move of the old folder is the last call that works.
-    base.inject(Fault::nth(1).on(&[OperationKind::Rename]).under(&files.compaction_place()));
+    base.inject(Fault::nth(1).on(&[OperationKind::Rename]).under(&files.compaction_path()));
     assert!(compact_now(&files, None, &options("two"), 1).is_err());
     base.clear_faults();
     assert_eq!(content(&files), new);
-    base.create_dir(&files.compaction_place()).unwrap();
+    base.create_dir(&files.compaction_path()).unwrap();
     let report = compact_now(&files, None, &options("three"), 1).unwrap();
     assert_eq!(report.skipped, Vec::<String>::new());
     let kept = base.list(&files.lost_and_found()).unwrap();
     assert_eq!(kept.len(), 1);
-    base.remove_dir_all(&files.compaction_place()).unwrap();
-    base.rename(&files.lost_and_found().join(&kept[0].name), &files.compaction_place()).unwrap();
+    base.remove_dir_all(&files.compaction_path()).unwrap();
+    base.rename(&files.lost_and_found().join(&kept[0].name), &files.compaction_path()).unwrap();
     assert_eq!(content(&files), old);
 }
 

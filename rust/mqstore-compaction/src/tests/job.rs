@@ -9,8 +9,8 @@ use crate::job::job_folder::job_dir;
 use crate::job::publish::lock_store;
 use crate::testing::{Sent, TestStore, compact_now, compacted, files_on, small};
 use crate::{
-    CompactionOptions, CompactionPlan, CompactionReport, Control, Document, Planned, QueueTask, TaskResult,
-    Worker, compact, run_all, run_task,
+    CompactionOptions, CompactionPlan, CompactionReport, Document, JobControl, Planned, QueueTask,
+    TaskResult, Worker, compact, run_all, run_task,
 };
 use crate::{plan, publish};
 use mqstore_base::error::StoreError;
@@ -39,7 +39,7 @@ fn try_task(
     staging: &std::path::Path,
     worker: Worker,
 ) -> Result<TaskResult, StoreError> {
-    run_task(files, task, staging, worker, &Control::default())
+    run_task(files, task, staging, worker, &JobControl::default())
 }
 
 fn attempt(files: &StoreFiles, task: &QueueTask, name: &str) -> TaskResult {
@@ -213,7 +213,7 @@ fn jobs_of_dead_drivers_are_swept_and_running_ones_are_not() {
 #[test]
 fn a_compaction_that_is_stopped_leaves_nothing_unless_it_has_a_name() {
     let store = store();
-    let stop = Arc::new(Control::default());
+    let stop = Arc::new(JobControl::default());
     stop.end();
     for (options, left) in [(small(), 0), (named("j"), 1)] {
         let error = compact(&store.files, None, &options, 2, &stop).unwrap_err();
@@ -340,7 +340,7 @@ fn stopped(store: &TestStore) -> CompactionPlan {
     let Planned { plan, job } = planned(&store.files, "j");
     let tasks = plan.tasks.get(..1).unwrap();
     let (job, _) = run_all(&store.files, None, job, tasks, 1, &Arc::default()).unwrap();
-    let ended = Arc::new(Control::default());
+    let ended = Arc::new(JobControl::default());
     ended.end();
     let error = run_all(&store.files, None, job, &plan.tasks, 1, &ended).unwrap_err();
     assert!(matches!(error, StoreError::Closed { .. }), "{error}");

@@ -18,8 +18,8 @@ const AT_ONCE: usize = 64;
 
 impl Core {
     /// The record of the message with this id, if it waits: of several with one unique id the newest.
-    pub(super) fn waiting_with_id(&mut self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
-        self.enqueue_all()?;
+    pub(super) fn find_pending(&mut self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
+        self.read_timer_queue()?;
         let mut unique_id = id.to_owned();
         let mut rolled_only = false;
         if let Ok((_, _)) = parse_offset_message_id(id) {
@@ -67,12 +67,12 @@ impl Core {
             durable: false,
         });
         self.store.append_many(&messages)?;
-        self.enqueue_all()
+        self.read_timer_queue()
     }
 
     /// Takes over all of the timer queue, so that it is known of each message whether it waits.
-    fn enqueue_all(&mut self) -> Result<(), StoreError> {
-        self.enqueue().map(drop)
+    fn read_timer_queue(&mut self) -> Result<(), StoreError> {
+        self.read_timer_records().map(drop)
     }
 
     /// Whether `record` is of a message that waits.

@@ -7,7 +7,7 @@ use mqstore_base::message::{Appended, StoredRecord};
 use mqstore_format::delays::timer::ROLL_WINDOW_SLOTS;
 
 use super::engine::{Core, Live, slot_of};
-use super::timer_record::{Parcel, Turn, is_the_messages_fault};
+use super::timer_record::{OutgoingRecord, Turn, is_message_error};
 
 /// Messages that are appended together, and bytes of them.
 const TOGETHER: usize = 512;
@@ -90,7 +90,7 @@ impl Core {
                     Live { held: true, .. } => Turn::Hold,
                     _ => Turn::Due,
                 };
-                Parcel::of(record.as_ref()?, turn, live.write_ms, now_ms)
+                OutgoingRecord::of(record.as_ref()?, turn, live.write_ms, now_ms)
             })
             .collect();
         match self.append(&parcels.iter().flatten().collect::<Vec<_>>()) {
@@ -99,20 +99,20 @@ impl Core {
                 Ok(parcels.iter().map(outcome).collect())
             }
             // Those that can be delivered are; the others say why not.
-            Err(error) if is_the_messages_fault(&error) => {
+            Err(error) if is_message_error(&error) => {
                 Ok(parcels.iter().map(|parcel| self.append_alone(parcel.as_ref())).collect())
             }
             Err(error) => Err(error),
         }
     }
 
-    fn append_alone(&mut self, parcel: Option<&Parcel<'_>>) -> Outcome {
+    fn append_alone(&mut self, parcel: Option<&OutgoingRecord<'_>>) -> Outcome {
         let Some(parcel) = parcel else { return Outcome::Gone };
         // What went out before is not to go out again: also where it is the store's fault, this one is tried once more.
         self.append(&[parcel]).map_or_else(|error| Outcome::Refused(error.to_string()), |()| Outcome::Done)
     }
 
-    fn append(&mut self, parcels: &[&Parcel<'_>]) -> Result<(), StoreError> {
+    fn append(&mut self, parcels: &[&OutgoingRecord<'_>]) -> Result<(), StoreError> {
         let messages: Vec<_> = parcels.iter().map(|parcel| parcel.message()).collect();
         let origins: Vec<_> = parcels.iter().map(|parcel| parcel.origin()).collect();
         let done = self.store.append_copies(&messages, &origins)?;
@@ -129,10 +129,10 @@ impl Core {
         let mut done = 0;
         for some in records.chunks(TOGETHER) {
             let parcels: Vec<_> =
-                some.iter().map(|record| Parcel::of(record, Turn::Level, 0, now_ms)).collect();
+                some.iter().map(|record| OutgoingRecord::of(record, Turn::Level, 0, now_ms)).collect();
             match self.append(&parcels.iter().flatten().collect::<Vec<_>>()) {
                 Ok(()) => done += some.len(),
-                Err(error) if is_the_messages_fault(&error) => {
+                Err(error) if is_message_error(&error) => {
                     for parcel in &parcels {
                         if let Outcome::Refused(reason) = self.append_alone(parcel.as_ref()) {
                             self.note(format!("a delay level waits, because {reason}; it is tried again"));

@@ -38,7 +38,7 @@ pub(super) struct Live {
 
 /// A slot in memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedSlot {
     /// Messages of it that are left.
     pub(super) left: u64,
     /// What was delivered of it lies behind this log offset.
@@ -47,7 +47,7 @@ pub(super) struct Loaded {
 
 /// Deliveries that were found in the log after a stop, by what they were made of.
 #[derive(Debug, Default)]
-pub(super) struct Delivered {
+pub(super) struct FoundDeliveries {
     /// By log offset: the slot of the record, and its queue offset.
     pub(super) records: HashMap<u64, (i64, i64)>,
     /// Where they were looked for.
@@ -75,7 +75,7 @@ pub(super) struct Core {
     pub(super) last_record: i64,
     /// The end of the last record that this engine has read or written.
     pub(super) log_seen: u64,
-    pub(super) slots: BTreeMap<i64, Loaded>,
+    pub(super) slots: BTreeMap<i64, LoadedSlot>,
     pub(super) live: HashMap<u64, Live>,
     pub(super) heap: BinaryHeap<Reverse<(i64, u64)>>,
     /// Records of slots that are not in memory and not in the wheel.
@@ -88,7 +88,7 @@ pub(super) struct Core {
     pub(super) cancelled_keys: HashMap<i64, Vec<Box<str>>>,
     /// Slots whose deletions in the wheel are in the two before.
     pub(super) known_cancelled: HashSet<i64>,
-    pub(super) delivered: Delivered,
+    pub(super) delivered: FoundDeliveries,
     pub(super) pending: u64,
     pub(super) counts: Counts,
     pub(super) lateness: Lateness,
@@ -117,7 +117,7 @@ impl Core {
 
     /// Takes over what the timer queue has got; whether that was anything. Stops early at what lies further ahead than the
     /// wheel reaches.
-    pub(super) fn enqueue(&mut self) -> Result<bool, StoreError> {
+    pub(super) fn read_timer_records(&mut self) -> Result<bool, StoreError> {
         let mut any = false;
         let (min, max) = match self.store.bounds(TIMER_TOPIC, 0) {
             Err(StoreError::TopicNotFound { .. }) => return Ok(false),
@@ -202,7 +202,7 @@ impl Core {
         let Some(record) = self.store.records_at(&[(timed.offset, timed.size)])?.pop().flatten() else {
             return Ok(false);
         };
-        let Some(key) = super::recover::key_of(&record) else { return Ok(false) };
+        let Some(key) = super::recover::delivery_key(&record) else { return Ok(false) };
         let Some(count) = self.delivered.keys.get_mut(&key) else { return Ok(false) };
         *count -= 1;
         if *count == 0 {
@@ -228,13 +228,13 @@ impl Core {
         }
     }
 
-    fn slot_in_memory(&mut self, slot: i64) -> &mut Loaded {
+    fn slot_in_memory(&mut self, slot: i64) -> &mut LoadedSlot {
         let from = self.log_seen;
-        self.slots.entry(slot).or_insert(Loaded { left: 0, from })
+        self.slots.entry(slot).or_insert(LoadedSlot { left: 0, from })
     }
 
     /// As long as the slot is not passed, an open has to find what was delivered of it.
-    fn look_again(&mut self, slot: i64) {
+    fn mark_slot_unfinished(&mut self, slot: i64) {
         let from = self.delivered.from;
         let loaded = self.slot_in_memory(slot);
         loaded.from = loaded.from.min(from);
@@ -288,7 +288,7 @@ impl Core {
     /// The first slot that has messages and is not in memory.
     pub(super) fn next_slot(&mut self) -> Result<Option<i64>, StoreError> {
         let waiting = self.waiting.range(self.loaded_to..).next().map(|(slot, _)| *slot);
-        let used = self.wheel.next_used(self.loaded_to)?;
+        let used = self.wheel.next_used_slot(self.loaded_to)?;
         Ok(waiting.into_iter().chain(used).min())
     }
 
@@ -356,7 +356,7 @@ impl Core {
             let records = self.store.records_at(places)?;
             for ((offset, _), record) in places.iter().zip(records) {
                 if self.delivered.records.contains_key(offset) {
-                    self.look_again(slot);
+                    self.mark_slot_unfinished(slot);
                     self.pending = self.pending.saturating_sub(u64::from(self.delivered.counted));
                     continue;
                 }
@@ -378,7 +378,7 @@ impl Core {
             self.attach(timed);
         }
         if self.delivered.records.values().any(|(of, _)| *of == slot) {
-            self.look_again(slot);
+            self.mark_slot_unfinished(slot);
             let next = self.queue_next;
             self.delivered.records.retain(|_, (of, queue_offset)| *of != slot || *queue_offset >= next);
         }

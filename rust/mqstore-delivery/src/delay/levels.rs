@@ -47,21 +47,26 @@ impl Levels {
 
 impl Core {
     /// Delivers what is due of the levels; when something is due next, in epoch milliseconds.
-    pub(super) fn step_levels(&mut self, now_ms: i64) -> Result<Option<i64>, StoreError> {
+    pub(super) fn deliver_levels(&mut self, now_ms: i64) -> Result<Option<i64>, StoreError> {
         let mut next_due = None::<i64>;
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
             let level = queue_id.saturating_add(1);
             if level > MOST_LEVELS as i32 {
                 continue;
             }
-            if let Some(due_ms) = self.step_level(level, queue_id, now_ms)? {
+            if let Some(due_ms) = self.deliver_level_records(level, queue_id, now_ms)? {
                 next_due = Some(next_due.map_or(due_ms, |next| next.min(due_ms)));
             }
         }
         Ok(next_due)
     }
 
-    fn step_level(&mut self, level: i32, queue_id: i32, now_ms: i64) -> Result<Option<i64>, StoreError> {
+    fn deliver_level_records(
+        &mut self,
+        level: i32,
+        queue_id: i32,
+        now_ms: i64,
+    ) -> Result<Option<i64>, StoreError> {
         let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
         let known = self.levels.next.get(&level).copied().unwrap_or(min);
         let mut next = known.clamp(min, max);
@@ -100,7 +105,7 @@ impl Core {
     }
 
     /// Messages that wait in the levels.
-    pub(super) fn level_pending(&self) -> Result<u64, StoreError> {
+    pub(super) fn count_level_pending(&self) -> Result<u64, StoreError> {
         let mut pending = 0;
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
             let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;

@@ -133,7 +133,7 @@ impl Delays {
         let levels = self.store.delay_tables().latest();
         let mut made = Vec::with_capacity(messages.len());
         for (message, due) in messages {
-            let queue_id = self.store.queue_for(message)?;
+            let queue_id = self.store.target_queue(message)?;
             let (topic, waits_in, due_ms) = match *due {
                 Due::At(due_ms) if due_ms <= now_ms => (None, queue_id, None),
                 Due::At(due_ms) if due_ms > LATEST_MS => {
@@ -151,7 +151,7 @@ impl Delays {
                 }
             };
             topic.map_or(Ok(()), |topic| self.make_topic(topic))?;
-            let properties = due_ms.map(|due| timer_record::waiting_properties(message, queue_id, due));
+            let properties = due_ms.map(|due| timer_record::timer_properties(message, queue_id, due));
             made.push((topic, waits_in, properties));
         }
         let waiting: Vec<_> = messages
@@ -206,7 +206,7 @@ impl Delays {
     /// Cancels the message with this message id or unique id; whether it waited.
     pub(crate) fn cancel(&self, id: &str) -> Result<bool, StoreError> {
         let mut core = self.core.lock();
-        let Some(record) = core.waiting_with_id(id)? else { return Ok(false) };
+        let Some(record) = core.find_pending(id)? else { return Ok(false) };
         core.cancel(&record)?;
         drop(core);
         self.signal.ring();
@@ -217,7 +217,7 @@ impl Delays {
     /// none waits.
     pub(crate) fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, StoreError> {
         let mut core = self.core.lock();
-        let Some(record) = core.waiting_with_id(id)? else { return Ok(None) };
+        let Some(record) = core.find_pending(id)? else { return Ok(None) };
         let again = timer_record::Again::of(&record)?;
         // Not both: what cannot be cancelled is not appended.
         cancel::records_of(&record)?;
@@ -231,12 +231,12 @@ impl Delays {
     /// Where they stand.
     pub(crate) fn counts(&self) -> Result<DelayCounts, StoreError> {
         let mut core = self.core.lock();
-        core.enqueue()?;
+        core.read_timer_records()?;
         let live = core.live.values().map(|live| live.due_ms).min();
         let slot = core.next_slot()?.map(|slot| (slot + 1).saturating_mul(TIMER_PRECISION_MS));
         let counts = core.counts;
         Ok(DelayCounts {
-            pending: core.pending + core.level_pending()?,
+            pending: core.pending + core.count_level_pending()?,
             next_due_ms: live.into_iter().chain(slot).min(),
             delivered: counts.delivered,
             cancelled: counts.cancelled,
@@ -256,14 +256,14 @@ impl Delays {
         loop {
             let mut core = self.core.lock();
             let now_ms = self.store.clock().now_ms();
-            let more = core.enqueue()?;
+            let more = core.read_timer_records()?;
             core.load(now_ms)?;
             let more = core.deliver(now_ms)? || more;
             core.pass(now_ms);
             if more {
                 continue;
             }
-            let next_level = core.step_levels(now_ms)?;
+            let next_level = core.deliver_levels(now_ms)?;
             core.save(false, self.options.save_interval)?;
             let next_live = core.heap.peek().map(|next| next.0.0);
             // A slot is brought into memory one before its time.
@@ -304,7 +304,7 @@ impl BackgroundTask for Delays {
 
     fn end(&self) -> Result<(), StoreError> {
         let mut core = self.core.lock();
-        core.enqueue()?;
+        core.read_timer_records()?;
         core.pass(self.store.clock().now_ms());
         core.save(true, Duration::ZERO)
     }

@@ -20,7 +20,7 @@ use mqstore_io::Access;
 
 use super::engine::slot_of;
 use super::levels::Levels;
-use super::recover::{bring_up, broker_from, check_bytes_in_use};
+use super::recover::{broker_from, check_bytes_in_use, replay_units};
 use super::state_file::StateFiles;
 use super::stats::DelayCounts;
 use super::timer_log::TimerLog;
@@ -77,7 +77,8 @@ impl PendingDelays {
     /// Those of reading the files.
     pub fn of(store: &Store) -> Result<Self, StoreError> {
         let now_ms = store.clock().now_ms();
-        let mut look = Look { store, now_ms, cancelled: Cancelled::default(), counts: DueCounts::default() };
+        let mut look =
+            Look { store, now_ms, cancelled: CancelledIds::default(), counts: DueCounts::default() };
         let mut pending = Self::default();
         look.timer(&mut pending.notes)?;
         pending.timer = look.counts;
@@ -106,13 +107,13 @@ impl DelayCounts {
 
 /// What was cancelled.
 #[derive(Debug, Default)]
-struct Cancelled {
+struct CancelledIds {
     records: HashSet<u64>,
     /// By slot.
     keys: HashMap<i64, Vec<Box<str>>>,
 }
 
-impl Cancelled {
+impl CancelledIds {
     fn add(&mut self, target: Target, slot: i64) {
         match target {
             Target::Record(offset) => {
@@ -133,7 +134,7 @@ impl Cancelled {
 struct Look<'a> {
     store: &'a Store,
     now_ms: i64,
-    cancelled: Cancelled,
+    cancelled: CancelledIds,
     counts: DueCounts,
 }
 
@@ -170,7 +171,7 @@ impl Look<'_> {
             None => broker_from(&log, &check),
         };
         let end = by_us.as_ref().map_or(files_end, |state| state.log_end);
-        let last = bring_up(&mut wheel, &mut log, from, end)?;
+        let last = replay_units(&mut wheel, &mut log, from, end)?;
         let mut next = check.last_timer_queue_offset;
         if by_us.is_none()
             && let Some(unit) = last
@@ -182,11 +183,11 @@ impl Look<'_> {
         }
         let next = next.clamp(min, max);
         self.learn_cancelled(next)?;
-        let mut slot = wheel.next_used(read_slot)?;
+        let mut slot = wheel.next_used_slot(read_slot)?;
         while let Some(time) = slot {
             let last = wheel.slot(time)?.map_or(-1, |slot| slot.last);
             self.count_slot(&log, time, last)?;
-            slot = wheel.next_used(time + 1)?.filter(|next| *next > time);
+            slot = wheel.next_used_slot(time + 1)?.filter(|next| *next > time);
         }
         self.count_queue(next, i64::MIN)
     }

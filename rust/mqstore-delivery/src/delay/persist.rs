@@ -91,7 +91,7 @@ impl Core {
     /// Whether anything happened, or an open would have much to look through.
     fn is_worth_saving(&mut self, now: bool) -> Result<bool, StoreError> {
         let saved = self.saved.state.read_slot;
-        if !self.saved.dirty && (self.pending > 0 || self.wheel.next_used(saved)?.is_some()) {
+        if !self.saved.dirty && (self.pending > 0 || self.wheel.next_used_slot(saved)?.is_some()) {
             let end = self.store.stats()?.log_max_offset;
             let much = end.saturating_sub(self.saved.state.scan_from) > MOST_TO_SCAN;
             if much || now && self.read_slot > saved {
@@ -134,10 +134,10 @@ impl Core {
             self.wheel.put(slot)?;
         }
         snapshot.units.clear();
-        self.forget_waiting(slots.keys(), snapshot.state.queue_next);
+        self.unload_slots(slots.keys(), snapshot.state.queue_next);
         let log_min = self.store.stats()?.log_min_offset;
         let mut state = State {
-            log_begin: self.log.begin_for(log_min)?,
+            log_begin: self.log.first_kept_file(log_min)?,
             log_end: self.log.end(),
             wheel_end: self.saved.state.wheel_end,
             check: self.saved.state.check,
@@ -162,11 +162,11 @@ impl Core {
         self.saved.files.store(&mut state)?;
         self.saved.state = state;
         self.wheel.flush()?;
-        self.saved.files.write_check(&fields)?;
+        self.saved.files.write_timer_check(&fields)?;
         self.saved.check = check;
         self.saved.state.check[0] = self.saved.state.check[1];
         if let Some(text) = &text {
-            self.saved.files.write_offsets(text.as_bytes())?;
+            self.saved.files.write_delay_offsets(text.as_bytes())?;
             self.saved.state.offsets[0] = self.saved.state.offsets[1];
             self.levels.changed = false;
         }
@@ -180,14 +180,14 @@ impl Core {
         let mut places = Vec::with_capacity(units.len());
         let mut end = self.log.end();
         for timed in units {
-            let place = self.log.place_behind(end);
+            let place = self.log.next_unit_position(end);
             end = place + mqstore_format::delays::timer::TIMER_UNIT_BYTES as u64;
             let slot = match slots.get(&timed.slot) {
                 Some(slot) => *slot,
                 None => self.wheel.slot(timed.slot)?.unwrap_or_else(|| empty(timed.slot)),
             };
             let unit = unit(timed, slot.last);
-            slots.insert(timed.slot, led_to(slot, place as i64, unit.deletes));
+            slots.insert(timed.slot, slot_ending_at(slot, place as i64, unit.deletes));
             places.push((place, unit));
         }
         self.log.append(&places)?;
@@ -196,7 +196,7 @@ impl Core {
     }
 
     /// Those that are in the wheel now need not be in memory: all of these slots before `queue_offset`.
-    fn forget_waiting<'a>(&mut self, slots: impl Iterator<Item = &'a i64>, queue_offset: i64) {
+    fn unload_slots<'a>(&mut self, slots: impl Iterator<Item = &'a i64>, queue_offset: i64) {
         for slot in slots {
             if let Entry::Occupied(mut waiting) = self.waiting.entry(*slot) {
                 waiting.get_mut().retain(|timed| timed.queue_offset >= queue_offset);
@@ -214,7 +214,7 @@ pub(super) fn empty(time: i64) -> TimerSlot {
 }
 
 /// The slot once a unit at `place` is its last.
-pub(super) fn led_to(slot: TimerSlot, place: i64, deletes: bool) -> TimerSlot {
+pub(super) fn slot_ending_at(slot: TimerSlot, place: i64, deletes: bool) -> TimerSlot {
     TimerSlot {
         first: if slot.first < 0 { place } else { slot.first },
         last: place,

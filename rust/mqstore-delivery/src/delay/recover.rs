@@ -22,9 +22,9 @@ use mqstore_format::{RecordView, SCHEDULE_TOPIC, crc32};
 use mqstore_io::Access;
 
 use super::DelayOptions;
-use super::engine::{Core, Counts, Delivered, slot_of};
+use super::engine::{Core, Counts, FoundDeliveries, slot_of};
 use super::levels::Levels;
-use super::persist::{Saved, empty, led_to};
+use super::persist::{Saved, empty, slot_ending_at};
 use super::state_file::{State, StateFiles};
 use super::stats::Lateness;
 use super::timer_log::TimerLog;
@@ -38,7 +38,7 @@ const BEFORE_MS: i64 = 60_000;
 
 /// What an open goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Basis {
+enum RecoveryBasis {
     Ours,
     Broker,
     Queue,
@@ -74,7 +74,7 @@ impl Core {
             files: state_files,
             state: state.clone().unwrap_or_default(),
             check,
-            dirty: basis != Basis::Ours,
+            dirty: basis != RecoveryBasis::Ours,
             snapshot: None,
             taken: store.clock().monotonic(),
             failed: false,
@@ -100,7 +100,7 @@ impl Core {
             cancelled: HashMap::new(),
             cancelled_keys: HashMap::new(),
             known_cancelled: HashSet::new(),
-            delivered: Delivered::default(),
+            delivered: FoundDeliveries::default(),
             pending: 0,
             counts: Counts::default(),
             lateness: Lateness::default(),
@@ -110,9 +110,9 @@ impl Core {
         core.saved.state.check = [sums[0]; 2];
         core.saved.state.offsets = [sums[1]; 2];
         match (basis, state) {
-            (Basis::Ours, Some(state)) => core.take_ours(&state)?,
-            (Basis::Broker, state) => core.take_brokers(&check, state.as_ref())?,
-            (_, state) => core.take_queue(state.is_some())?,
+            (RecoveryBasis::Ours, Some(state)) => core.load_own_state(&state)?,
+            (RecoveryBasis::Broker, state) => core.load_broker_state(&check, state.as_ref())?,
+            (_, state) => core.rebuild_from_queue(state.is_some())?,
         }
         core.loaded_to = core.read_slot;
         core.slots.clear();
@@ -127,24 +127,28 @@ impl Core {
         Ok(core)
     }
 
-    fn take_ours(&mut self, state: &State) -> Result<(), StoreError> {
+    fn load_own_state(&mut self, state: &State) -> Result<(), StoreError> {
         self.read_slot = state.read_slot;
         self.queue_next = state.queue_next;
         self.last_record = state.last_record;
         self.pending = state.pending;
-        self.bring_wheel_up(state.wheel_end, state.log_end)?;
+        self.replay_into_wheel(state.wheel_end, state.log_end)?;
         self.log.cut(state.log_end)?;
-        let nothing_left = state.pending == 0 && self.wheel.next_used(state.read_slot)?.is_none();
-        if nothing_left && self.queue_end()? <= state.queue_next && self.level_pending()? == 0 {
+        let nothing_left = state.pending == 0 && self.wheel.next_used_slot(state.read_slot)?.is_none();
+        if nothing_left && self.queue_end()? <= state.queue_next && self.count_level_pending()? == 0 {
             return Ok(());
         }
-        self.look_for_deliveries(state.scan_from, Some(state.as_of), false)
+        self.scan_deliveries(state.scan_from, Some(state.as_of), false)
     }
 
-    fn take_brokers(&mut self, check: &TimerCheckpoint, state: Option<&State>) -> Result<(), StoreError> {
+    fn load_broker_state(
+        &mut self,
+        check: &TimerCheckpoint,
+        state: Option<&State>,
+    ) -> Result<(), StoreError> {
         let (_, files_end) = self.log.bounds();
         let from = broker_from(&self.log, check);
-        self.bring_wheel_up(from, files_end)?;
+        self.replay_into_wheel(from, files_end)?;
         self.log.cut(self.log.end())?;
         self.read_slot = slot_of(check.last_read_time_ms);
         self.saved.state.log_end = self.log.end();
@@ -173,11 +177,11 @@ impl Core {
         self.delivered.counted = true;
         let known = state.filter(|state| state.as_of <= self.log_seen).map_or(0, |state| state.scan_from);
         let by_time = self.store.log_offset_before(check.last_read_time_ms.saturating_sub(BEFORE_MS))?;
-        self.look_for_deliveries(known.max(by_time), None, true)
+        self.scan_deliveries(known.max(by_time), None, true)
     }
 
     /// Makes wheel and timer log anew. With `known`, there was something before.
-    fn take_queue(&mut self, known: bool) -> Result<(), StoreError> {
+    fn rebuild_from_queue(&mut self, known: bool) -> Result<(), StoreError> {
         if known || self.wheel.exists() || self.log.bounds().1 > 0 {
             self.log.reset()?;
             self.wheel.reset()?;
@@ -195,10 +199,10 @@ impl Core {
             let stored = first.view().map_or(i64::MAX, |view| view.store_timestamp);
             self.read_slot = self.read_slot.min(slot_of(stored));
         }
-        if self.level_pending()? > 0 {
-            from = from.min(self.first_of_levels()?);
+        if self.count_level_pending()? > 0 {
+            from = from.min(self.first_undelivered_level_record()?);
         }
-        self.look_for_deliveries(from, None, true)
+        self.scan_deliveries(from, None, true)
     }
 
     fn queue_end(&self) -> Result<i64, StoreError> {
@@ -209,7 +213,7 @@ impl Core {
     }
 
     /// Where the first record of a level lies that may be undelivered.
-    fn first_of_levels(&self) -> Result<u64, StoreError> {
+    fn first_undelivered_level_record(&self) -> Result<u64, StoreError> {
         let mut first = self.log_seen;
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
             let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
@@ -224,8 +228,8 @@ impl Core {
     }
 
     /// Has the wheel lead to the units of `from..end`, as far as it does not.
-    fn bring_wheel_up(&mut self, from: u64, end: u64) -> Result<(), StoreError> {
-        bring_up(&mut self.wheel, &mut self.log, from, end).map(drop)
+    fn replay_into_wheel(&mut self, from: u64, end: u64) -> Result<(), StoreError> {
+        replay_units(&mut self.wheel, &mut self.log, from, end).map(drop)
     }
 
     fn last_unit(&mut self, last: &mut Option<TimerUnit>) -> Result<(), StoreError> {
@@ -243,7 +247,7 @@ impl Core {
     /// Counts what the wheel has: a broker's own counts are not true. What was cancelled by key alone counts until its slot
     /// is in memory, as it does without a broker.
     fn count_pending(&mut self) -> Result<(), StoreError> {
-        let mut next = self.wheel.next_used(self.read_slot)?;
+        let mut next = self.wheel.next_used_slot(self.read_slot)?;
         while let Some(slot) = next {
             let [messages, deletions] = self.units(slot)?;
             let mut waiting: HashSet<u64> = messages.into_iter().map(|(offset, _)| offset).collect();
@@ -254,14 +258,14 @@ impl Core {
                 }
             }
             self.pending += waiting.len() as u64;
-            next = self.wheel.next_used(slot + 1)?.filter(|next| *next > slot);
+            next = self.wheel.next_used_slot(slot + 1)?.filter(|next| *next > slot);
         }
         Ok(())
     }
 
     /// Finds in the log from `from` on what was delivered of what still looks as if it waited. What was delivered before
     /// `as_of` is not counted as pending.
-    fn look_for_deliveries(&mut self, from: u64, as_of: Option<u64>, by_key: bool) -> Result<(), StoreError> {
+    fn scan_deliveries(&mut self, from: u64, as_of: Option<u64>, by_key: bool) -> Result<(), StoreError> {
         let begin = self.store.stats()?.log_min_offset;
         self.delivered.from = from;
         let mut cursor = self.store.scan_log(Some(from.max(begin)))?;
@@ -273,9 +277,9 @@ impl Core {
             for record in &records {
                 let Ok(view) = record.view() else { continue };
                 match origin_of(&view) {
-                    Some(origin) => self.found_delivery(record, &view, origin, as_of)?,
+                    Some(origin) => self.record_delivery(record, &view, origin, as_of)?,
                     None if by_key && view.properties.get(TIMER_DEQUEUE_MS).is_some() => {
-                        if let Some(key) = key_of(record) {
+                        if let Some(key) = delivery_key(record) {
                             *self.delivered.keys.entry(key).or_default() += 1;
                         }
                     }
@@ -285,7 +289,7 @@ impl Core {
         }
     }
 
-    fn found_delivery(
+    fn record_delivery(
         &mut self,
         record: &StoredRecord,
         view: &RecordView<'_>,
@@ -323,7 +327,7 @@ impl Core {
 }
 
 /// Has `wheel`, in memory, lead to the units of `log` in `from..end`, as far as it does not; the last of them.
-pub(super) fn bring_up(
+pub(super) fn replay_units(
     wheel: &mut Wheel,
     log: &mut TimerLog,
     from: u64,
@@ -334,7 +338,7 @@ pub(super) fn bring_up(
         let time = slot_of(unit.slot_ms());
         let slot = wheel.slot(time)?.unwrap_or_else(|| empty(time));
         if slot.last < place {
-            wheel.put(&led_to(slot, place, unit.deletes))?;
+            wheel.put(&slot_ending_at(slot, place, unit.deletes))?;
         }
         last = Some(unit);
         Ok(())
@@ -352,7 +356,7 @@ pub(super) fn broker_from(log: &TimerLog, check: &TimerCheckpoint) -> u64 {
 
 /// By what a broker's delivery and its timer record are known as the same: unique key and slot time. What was put back on
 /// the way has the same; each copy stands for one record before it.
-pub(super) fn key_of(record: &StoredRecord) -> Option<(String, i64)> {
+pub(super) fn delivery_key(record: &StoredRecord) -> Option<(String, i64)> {
     let view = record.view().ok()?;
     let [key, out, cancels] = view.properties.get_many([UNIQ_KEY, TIMER_OUT_MS, TIMER_DEL_UNIQKEY]);
     let (key, out) = (key?, out?.parse().ok()?);
@@ -370,8 +374,8 @@ fn basis(
     state: Option<&State>,
     (wheel, log): (Option<&Wheel>, Option<&TimerLog>),
     check: &[u8],
-) -> Result<Basis, StoreError> {
-    let (Some(wheel), Some(log)) = (wheel, log) else { return Ok(Basis::Queue) };
+) -> Result<RecoveryBasis, StoreError> {
+    let (Some(wheel), Some(log)) = (wheel, log) else { return Ok(RecoveryBasis::Queue) };
     let (begin, end) = log.bounds();
     let stats = store.stats()?;
     let by_us = state.is_some_and(|state| state.check.contains(&crc32(&check_bytes_in_use(check))));
@@ -383,12 +387,12 @@ fn basis(
         && state.as_of <= stats.log_max_offset
         && is_in_queue(store, state)?
     {
-        return Ok(Basis::Ours);
+        return Ok(RecoveryBasis::Ours);
     }
     let read = TimerCheckpoint::decode(check);
     let cut = state.is_some_and(|state| state.as_of > stats.log_max_offset);
     let by_broker = !by_us && !cut && read.last_read_time_ms > 0;
-    Ok(if by_broker && wheel.exists() && end > 0 { Basis::Broker } else { Basis::Queue })
+    Ok(if by_broker && wheel.exists() && end > 0 { RecoveryBasis::Broker } else { RecoveryBasis::Queue })
 }
 
 /// Whether the last record that entered the wheel is still where it was.
@@ -418,7 +422,7 @@ fn levels(files: &StateFiles, state: Option<&State>) -> Levels {
 /// Moves a folder that is no timer log out of the way.
 fn set_aside(store: &Store, folder: &std::path::Path) -> Result<(), StoreError> {
     let files = store.files();
-    let aside = files.free_lost_and_found("timerlog")?;
+    let aside = files.unused_lost_and_found_name("timerlog")?;
     let moved = files.vfs.rename(folder, &aside);
     moved.map_err(|error| StoreError::io(folder, "moving a damaged timer log aside", error))?;
     files.sync_lost_and_found()

@@ -199,7 +199,7 @@ impl StateFiles {
     }
 
     /// Replaces `timercheck`.
-    pub(super) fn write_check(&self, fields: &[u8]) -> Result<(), StoreError> {
+    pub(super) fn write_timer_check(&self, fields: &[u8]) -> Result<(), StoreError> {
         let path = self.check_path();
         let known = self.files.vfs.open(&path, Access::ReadWrite);
         if let Ok(file) = known
@@ -215,7 +215,7 @@ impl StateFiles {
     }
 
     /// Replaces `delayOffset.json`.
-    pub(super) fn write_offsets(&self, text: &[u8]) -> Result<(), StoreError> {
+    pub(super) fn write_delay_offsets(&self, text: &[u8]) -> Result<(), StoreError> {
         self.replace(&self.offsets_path(), text, "writing the offsets of delay levels")
     }
 

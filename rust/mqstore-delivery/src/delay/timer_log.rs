@@ -99,12 +99,12 @@ impl TimerLog {
 
     /// The place of the unit that is appended behind `end`: in the next file where this one has no room for it and a
     /// blank.
-    pub(super) fn place_behind(&self, end: u64) -> u64 {
+    pub(super) fn next_unit_position(&self, end: u64) -> u64 {
         let next = self.base(end) + self.file_bytes;
         if next - end < UNIT + TIMER_BLANK_BYTES as u64 { next } else { end }
     }
 
-    /// Writes units at their places, which [`Self::place_behind`] gave out one after the other.
+    /// Writes units at their places, which [`Self::next_unit_position`] gave out one after the other.
     pub(super) fn append(&mut self, units: &[(u64, TimerUnit)]) -> Result<(), StoreError> {
         let mut end = self.end;
         let mut buffer = Vec::new();
@@ -237,7 +237,7 @@ impl TimerLog {
 
     /// Where the log begins once [`Self::remove_before`] has removed the files whose records are all below `log_min`, the
     /// first byte of the commit log.
-    pub(super) fn begin_for(&self, log_min: u64) -> Result<u64, StoreError> {
+    pub(super) fn first_kept_file(&self, log_min: u64) -> Result<u64, StoreError> {
         let (mut begin, _) = self.bounds();
         while begin + self.file_bytes < self.end {
             // Whatever is left behind the last unit, it is the last that fits.

@@ -7,7 +7,7 @@
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, StoredRecord};
-use mqstore_engine::Origin;
+use mqstore_engine::MessageOrigin;
 use mqstore_format::delays::pending::{TimerRecord, TimerTurn};
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC, slot_time_ms};
 use mqstore_format::properties::{
@@ -92,11 +92,7 @@ pub(super) fn floor(ms: i64) -> i64 {
 }
 
 /// The properties of a message that waits: until `due_ms`, or as its level says.
-pub(super) fn waiting_properties(
-    message: &NewMessage<'_>,
-    queue_id: i32,
-    due_ms: Result<i64, i32>,
-) -> Vec<u8> {
+pub(super) fn timer_properties(message: &NewMessage<'_>, queue_id: i32, due_ms: Result<i64, i32>) -> Vec<u8> {
     let mut text = Vec::with_capacity(message.properties.len() + message.topic.len() + 120);
     text.extend_from_slice(message.properties);
     match due_ms {
@@ -143,14 +139,14 @@ pub(super) enum Turn {
 }
 
 /// A record on its way out: what [`NewMessage`] borrows.
-pub(super) struct Parcel<'a> {
+pub(super) struct OutgoingRecord<'a> {
     view: RecordView<'a>,
     topic: &'a str,
     queue_id: i32,
     properties: Vec<u8>,
 }
 
-impl<'a> Parcel<'a> {
+impl<'a> OutgoingRecord<'a> {
     /// What becomes of `record`; `None` where it says not where it belongs.
     pub(super) fn of(record: &'a StoredRecord, turn: Turn, write_ms: i64, now_ms: i64) -> Option<Self> {
         let view = record.view().ok()?;
@@ -207,8 +203,8 @@ impl<'a> Parcel<'a> {
         }
     }
 
-    pub(super) fn origin(&self) -> Origin {
-        Origin {
+    pub(super) fn origin(&self) -> MessageOrigin {
+        MessageOrigin {
             sys_flag: self.view.sys_flag,
             born_host: self.view.born_host,
             reconsume_times: self.view.reconsume_times,
@@ -279,7 +275,7 @@ pub(super) fn is_copy_of(copy: &RecordView<'_>, origin: &RecordView<'_>) -> bool
 }
 
 /// Whether an append failed because of the message, and not because of the store.
-pub(super) fn is_the_messages_fault(error: &StoreError) -> bool {
+pub(super) fn is_message_error(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::InvalidMessage { .. }

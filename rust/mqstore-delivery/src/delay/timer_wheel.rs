@@ -57,7 +57,7 @@ impl Wheel {
             if file.len().at(&wheel.path, "looking at the timer wheel")? != WHEEL_BYTES {
                 return Ok(None);
             }
-            wheel.look_for_used(file.as_ref())?;
+            wheel.scan_used_slots(file.as_ref())?;
         }
         Ok(Some(wheel))
     }
@@ -67,7 +67,7 @@ impl Wheel {
         self.file.is_some()
     }
 
-    fn look_for_used(&mut self, file: &dyn VfsFile) -> Result<(), StoreError> {
+    fn scan_used_slots(&mut self, file: &dyn VfsFile) -> Result<(), StoreError> {
         let mut buffer = vec![0; PAGES_AT_ONCE * PAGE_BYTES];
         let mut at = 0;
         while let Some(data) = file.next_data(at).at(&self.path, "looking for slots")? {
@@ -135,7 +135,7 @@ impl Wheel {
     }
 
     /// The first time from `from` on, within one turn, whose slot has units.
-    pub(super) fn next_used(&mut self, from: i64) -> Result<Option<i64>, StoreError> {
+    pub(super) fn next_used_slot(&mut self, from: i64) -> Result<Option<i64>, StoreError> {
         let end = from.saturating_add(WHEEL_SLOTS);
         let mut time = from;
         while time < end {

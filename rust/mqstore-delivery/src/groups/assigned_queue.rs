@@ -11,7 +11,7 @@ use mqstore_meta::{MetaLog, QueueKey};
 
 use super::assignment::Queue;
 use super::options::Filter;
-use crate::nonblocking::{NEAR_BYTES, Reach};
+use crate::nonblocking::{NEAR_BYTES, ReadScope};
 use crate::wake_signal::Signal;
 
 /// Offsets that one read of a filtered queue goes through at most: a filter that lets nothing pass must not keep a call
@@ -93,7 +93,7 @@ impl Slot {
     }
 
     /// All below `returned` was handed out, `last` as the last of it, or filtered out.
-    pub(super) fn hand_out(&mut self, last: Option<&StoredRecord>, returned: i64) {
+    pub(super) fn mark_delivered(&mut self, last: Option<&StoredRecord>, returned: i64) {
         self.returned = returned;
         if let Some(last) = last {
             self.handed_out = last.queue_offset + 1;
@@ -101,7 +101,7 @@ impl Slot {
     }
 
     /// Whether a commit of `offset` is of all that was handed out.
-    pub(super) fn is_settled_by(&self, offset: i64) -> bool {
+    pub(super) fn covers_delivered(&self, offset: i64) -> bool {
         offset >= self.handed_out
     }
 
@@ -151,7 +151,7 @@ impl Slot {
         &mut self,
         store: &Store,
         filter: Option<&Filter>,
-        reach: Reach,
+        reach: ReadScope,
     ) -> Result<bool, StoreError> {
         if self.is_armed() {
             return Ok(true);

@@ -54,7 +54,7 @@ pub fn assign(
             shares.give(taker, queue, false);
         }
     }
-    while shares.move_one() {}
+    while shares.balance_once() {}
     shares.owners()
 }
 
@@ -107,7 +107,7 @@ impl<'a> Shares<'a> {
 
     /// Moves a queue from the one who has most to the one who has fewest, among those between whom it makes the
     /// shares more even; whether there was one.
-    fn move_one(&mut self) -> bool {
+    fn balance_once(&mut self) -> bool {
         let mut by_count: Vec<(usize, MemberId)> =
             self.counts.iter().map(|(member, count)| (*count, *member)).collect();
         by_count.sort_unstable_by_key(|(count, member)| (*count, *member));

@@ -13,7 +13,7 @@ use super::offset_history;
 use crate::error::BrokerError;
 
 /// What a commit stored, and where in the metadata log.
-pub(super) struct Stored {
+pub(super) struct StoredCommit {
     offsets: Vec<(Queue, i64)>,
     place: Option<Place>,
 }
@@ -29,7 +29,7 @@ impl Consumer {
             .collect();
         let stored = self.store_offsets(&mut state, &wanted)?;
         drop(state);
-        self.after_commit(&stored, sync)
+        self.finish_commit(&stored, sync)
     }
 
     /// Stores these offsets, the next ones to be read, of queues that it has.
@@ -43,7 +43,7 @@ impl Consumer {
         let wanted = self.wanted(&state, offsets)?;
         let stored = self.store_offsets(&mut state, &wanted)?;
         drop(state);
-        self.after_commit(&stored, sync)
+        self.finish_commit(&stored, sync)
     }
 
     /// In which slot each of these offsets is to be stored.
@@ -69,7 +69,7 @@ impl Consumer {
         &self,
         state: &mut State,
         wanted: &[(usize, i64)],
-    ) -> Result<Stored, BrokerError> {
+    ) -> Result<StoredCommit, BrokerError> {
         let meta = self.meta();
         // Nobody else gets a queue in between.
         let group = self.member.as_ref().map(|(coordinator, member)| (coordinator.lock(), *member));
@@ -80,7 +80,7 @@ impl Consumer {
             {
                 continue;
             }
-            if slot.is_settled_by(*offset) {
+            if slot.covers_delivered(*offset) {
                 settled.push(slot.queue.clone());
             }
             let before = slot.committed(meta);
@@ -104,12 +104,12 @@ impl Consumer {
         if let Some((coordinator, _)) = self.member.as_ref().filter(|_| self.options.ordered) {
             coordinator.free(&settled);
         }
-        Ok(Stored { offsets: stored, place })
+        Ok(StoredCommit { offsets: stored, place })
     }
 
     /// What follows a commit, without the consumer's lock.
-    pub(super) fn after_commit(&self, stored: &Stored, sync: bool) -> Result<(), BrokerError> {
-        let Stored { offsets, place } = stored;
+    pub(super) fn finish_commit(&self, stored: &StoredCommit, sync: bool) -> Result<(), BrokerError> {
+        let StoredCommit { offsets, place } = stored;
         if self.options.history && !offsets.is_empty() {
             offset_history::write(self.store(), &self.group, offsets)?;
         }

@@ -21,10 +21,10 @@ use mqstore_meta::{MetaLog, OffsetChange};
 use super::Coordinator;
 use super::assigned_queue::{Read, Slot};
 use super::assignment::{MemberId, Queue};
-use super::options::{ConsumerOptions, OnLost, Start};
+use super::options::{ConsumerOptions, LostMessagePolicy, Start};
 use crate::broker::Broker;
 use crate::error::BrokerError;
-use crate::nonblocking::{Reach, Rest};
+use crate::nonblocking::{ReadScope, Rest};
 use crate::queue_failures::settle;
 use crate::wake_signal::{LOOK, Signal};
 
@@ -177,8 +177,8 @@ impl Consumer {
     /// As [`Self::poll`], which may also come back with nothing before `wait` has passed.
     pub fn poll_once(&self, max: usize, wait: Duration) -> Result<Vec<StoredRecord>, BrokerError> {
         let mut found = Vec::new();
-        self.with_wait(wait, |state| {
-            let rest = self.collect(state, max, &mut found, Reach::Anywhere)?;
+        self.poll_or_wait(wait, |state| {
+            let rest = self.collect(state, max, &mut found, ReadScope::Anywhere)?;
             Ok(rest != Rest::Nothing || !found.is_empty())
         })?;
         Ok(found)
@@ -187,8 +187,8 @@ impl Consumer {
     /// The next message; `None` when there is none yet, after `wait` or before. Reads ahead.
     pub fn next_once(&self, wait: Duration) -> Result<Option<StoredRecord>, BrokerError> {
         let mut found = None;
-        self.with_wait(wait, |state| {
-            let rest = self.fill(state, Reach::Anywhere)?;
+        self.poll_or_wait(wait, |state| {
+            let rest = self.fill(state, ReadScope::Anywhere)?;
             found = self.take_ahead(state);
             Ok(rest != Rest::Nothing || found.is_some())
         })?;
@@ -196,7 +196,7 @@ impl Consumer {
     }
 
     /// Looks, and if there is nothing waits once and looks again. `look` says whether there is a reason not to wait.
-    fn with_wait(
+    fn poll_or_wait(
         &self,
         wait: Duration,
         mut look: impl FnMut(&mut State) -> Result<bool, BrokerError>,
@@ -231,7 +231,7 @@ impl Consumer {
         state: &mut State,
         max: usize,
         found: &mut Vec<StoredRecord>,
-        reach: Reach,
+        reach: ReadScope,
     ) -> Result<Rest, BrokerError> {
         // What iteration has read ahead comes first.
         while found.len() < max {
@@ -243,13 +243,13 @@ impl Consumer {
             if found.len() > from && !self.keeps(state, at) {
                 found.truncate(from);
             } else if let Some(slot) = state.slots.get_mut(at) {
-                slot.hand_out(found.get(from..).and_then(<[_]>::last), slot.scanned);
+                slot.mark_delivered(found.get(from..).and_then(<[_]>::last), slot.scanned);
             }
         })
     }
 
     /// Reads ahead where nothing is left; what more there is.
-    pub(super) fn fill(&self, state: &mut State, reach: Reach) -> Result<Rest, BrokerError> {
+    pub(super) fn fill(&self, state: &mut State, reach: ReadScope) -> Result<Rest, BrokerError> {
         if state.buffer.is_empty() {
             state.ahead = (state.ahead * 4).clamp(FIRST_AHEAD, MOST_AHEAD);
         }
@@ -261,7 +261,7 @@ impl Consumer {
         &self,
         state: &mut State,
         max: usize,
-        reach: Reach,
+        reach: ReadScope,
     ) -> Result<Rest, BrokerError> {
         if !state.buffer.is_empty() {
             return Ok(Rest::GoesOn);
@@ -283,13 +283,13 @@ impl Consumer {
     pub(super) fn take_ahead(&self, state: &mut State) -> Option<StoredRecord> {
         let at = state.buffer.front()?.slot;
         if !self.keeps(state, at) {
-            state.forget_ahead();
+            state.clear_buffer();
             return None;
         }
         let Ahead { next, record, .. } = state.buffer.pop_front()?;
         if let Some(slot) = state.slots.get_mut(at) {
             slot.buffered -= 1;
-            slot.hand_out(Some(&record), if slot.buffered == 0 { slot.scanned } else { next });
+            slot.mark_delivered(Some(&record), if slot.buffered == 0 { slot.scanned } else { next });
         }
         Some(record)
     }
@@ -316,7 +316,7 @@ impl Consumer {
         state: &mut State,
         max: usize,
         found: &mut Vec<StoredRecord>,
-        reach: Reach,
+        reach: ReadScope,
         mut done: impl FnMut(&mut State, usize, &mut Vec<StoredRecord>, usize),
     ) -> Result<Rest, BrokerError> {
         if reach.reaches_end() {
@@ -403,7 +403,7 @@ impl Consumer {
             slot.move_to(max_offset);
             return Ok(Read::AtEnd);
         }
-        if self.options.on_lost == OnLost::Fail {
+        if self.options.on_lost == LostMessagePolicy::Fail {
             return Err(error.into());
         }
         self.note(format!(
@@ -457,7 +457,7 @@ impl Consumer {
 
     /// Makes `owned` the queues that it has: keeps those that it had, and begins with the others.
     fn take_over(&self, state: &mut State, owned: Vec<(Queue, u64)>) -> Result<(), BrokerError> {
-        state.forget_ahead();
+        state.clear_buffer();
         let mut before = std::mem::take(&mut state.slots);
         let mut fresh = Vec::new();
         for (queue, generation) in owned {
@@ -470,7 +470,7 @@ impl Consumer {
         let begun: Result<Vec<_>, _> =
             fresh.into_iter().map(|(queue, generation)| self.begin(queue, generation)).collect();
         let begun = begun.inspect_err(|_| state.seen = None)?;
-        self.store_beginnings(&begun)?;
+        self.store_start_offsets(&begun)?;
         state.slots.extend(begun);
         state.slots.sort_by(|a, b| a.queue.cmp(&b.queue));
         state.turn = 0;
@@ -479,7 +479,7 @@ impl Consumer {
 
     /// Where a group begins elsewhere than at the first message is stored at once: it must begin there the next time
     /// too, whatever came in between.
-    fn store_beginnings(&self, slots: &[Slot]) -> Result<(), BrokerError> {
+    fn store_start_offsets(&self, slots: &[Slot]) -> Result<(), BrokerError> {
         if self.stored_as.is_none() || self.options.start == Start::Earliest {
             return Ok(());
         }
@@ -535,7 +535,7 @@ impl Consumer {
             coordinator.leave(*member);
         }
         if let (Some(stored_as), true) = (&self.stored_as, self.options.broadcast) {
-            self.broker.give_name_back(stored_as);
+            self.broker.release_broadcast_name(stored_as);
         }
         self.signal.ring();
         let mut state = self.state.lock();
@@ -546,7 +546,7 @@ impl Consumer {
 
 impl State {
     /// Forgets what was read ahead; it is read again.
-    pub(super) fn forget_ahead(&mut self) {
+    pub(super) fn clear_buffer(&mut self) {
         if self.buffer.is_empty() {
             return;
         }

@@ -1,4 +1,4 @@
-//! A consumer for who must not wait: see [`crate::AtOnce`].
+//! A consumer for who must not wait: see [`crate::TryResult`].
 //!
 //! What a thread prepares is read ahead, as iteration does: it is not handed out, and no commit counts it.
 
@@ -9,7 +9,7 @@ use mqstore_base::message::StoredRecord;
 use super::assignment::Queue;
 use super::consumer::{Consumer, MOST_AHEAD, State};
 use crate::error::BrokerError;
-use crate::nonblocking::{AtOnce, Reach, Rest, lock};
+use crate::nonblocking::{ReadScope, Rest, TryResult, lock};
 use crate::wake_signal::{Call, LOOK};
 
 impl Consumer {
@@ -18,24 +18,24 @@ impl Consumer {
     ///
     /// # Errors
     /// [`BrokerError::ConsumerClosed`]; `OffsetOutOfRange` where it is to fail.
-    pub fn poll_at_once(
+    pub fn try_poll(
         &self,
         max: usize,
         patience: bool,
         call: Option<Call>,
-    ) -> Result<AtOnce<Vec<StoredRecord>>, BrokerError> {
-        self.look_at_once(patience, call.filter(|_| max > 0), |state, found, reach| {
+    ) -> Result<TryResult<Vec<StoredRecord>>, BrokerError> {
+        self.poll_buffered(patience, call.filter(|_| max > 0), |state, found, reach| {
             self.collect(state, max, found, reach)
         })
     }
 
-    /// The next message at once, none or one; reads ahead. The rest is as for [`Self::poll_at_once`].
-    pub fn next_at_once(
+    /// The next message at once, none or one; reads ahead. The rest is as for [`Self::try_poll`].
+    pub fn try_next(
         &self,
         patience: bool,
         call: Option<Call>,
-    ) -> Result<AtOnce<Vec<StoredRecord>>, BrokerError> {
-        self.look_at_once(patience, call, |state, found, reach| {
+    ) -> Result<TryResult<Vec<StoredRecord>>, BrokerError> {
+        self.poll_buffered(patience, call, |state, found, reach| {
             let rest = self.fill(state, reach)?;
             found.extend(self.take_ahead(state));
             Ok(rest)
@@ -47,7 +47,7 @@ impl Consumer {
         let mut state = self.state.lock();
         self.check()?;
         self.refresh(&mut state)?;
-        if self.read_ahead(&mut state, max.clamp(1, MOST_AHEAD), Reach::Anywhere)? == Rest::Nothing
+        if self.read_ahead(&mut state, max.clamp(1, MOST_AHEAD), ReadScope::Anywhere)? == Rest::Nothing
             && state.slots.iter().all(|slot| slot.buffered == 0)
         {
             for slot in &mut state.slots {
@@ -59,7 +59,7 @@ impl Consumer {
 
     /// As [`Self::commit`], or [`Self::commit_offsets`] with `offsets`, if that waits for nobody; `None` when it may, and
     /// nothing was stored then. Otherwise whether a sync of the metadata is to follow.
-    pub fn commit_at_once(
+    pub fn try_commit(
         &self,
         offsets: Option<&[(Queue, i64)]>,
         sync: bool,
@@ -73,7 +73,7 @@ impl Consumer {
         let wanted = match offsets {
             None => state.slots.iter().map(|slot| slot.returned).enumerate().collect(),
             Some(offsets) => {
-                if !self.store().looks_at_once() || !self.is_settled(&mut state)? {
+                if !self.store().is_caught_up() || !self.is_settled(&mut state)? {
                     return Ok(None);
                 }
                 self.wanted(&state, offsets)?
@@ -84,7 +84,7 @@ impl Consumer {
         if sync || self.options.commit_interval == Some(Duration::ZERO) {
             return Ok(Some(true));
         }
-        self.after_commit(&stored, false)?;
+        self.finish_commit(&stored, false)?;
         Ok(Some(false))
     }
 
@@ -100,42 +100,47 @@ impl Consumer {
     }
 
     /// Whether to read a slot takes no time.
-    pub(super) fn is_at_hand(&self, state: &mut State, at: usize, reach: Reach) -> Result<bool, BrokerError> {
+    pub(super) fn is_at_hand(
+        &self,
+        state: &mut State,
+        at: usize,
+        reach: ReadScope,
+    ) -> Result<bool, BrokerError> {
         let Some(slot) = state.slots.get_mut(at) else { return Ok(true) };
         Ok(slot.is_at_hand(self.store(), self.options.filter.as_ref(), reach)?)
     }
 
-    fn look_at_once(
+    fn poll_buffered(
         &self,
         patience: bool,
         call: Option<Call>,
-        look: impl FnOnce(&mut State, &mut Vec<StoredRecord>, Reach) -> Result<Rest, BrokerError>,
-    ) -> Result<AtOnce<Vec<StoredRecord>>, BrokerError> {
+        look: impl FnOnce(&mut State, &mut Vec<StoredRecord>, ReadScope) -> Result<Rest, BrokerError>,
+    ) -> Result<TryResult<Vec<StoredRecord>>, BrokerError> {
         let seen = self.signal.rings();
-        let near = self.store().looks_at_once();
-        let Some(mut state) = lock(&self.state, patience) else { return Ok(AtOnce::Prepare) };
+        let near = self.store().is_caught_up();
+        let Some(mut state) = lock(&self.state, patience) else { return Ok(TryResult::Prepare) };
         self.check()?;
         if !self.is_settled(&mut state)? {
-            return Ok(AtOnce::Prepare);
+            return Ok(TryResult::Prepare);
         }
         let mut found = Vec::new();
-        let rest = look(&mut state, &mut found, Reach::AtHand { near })?;
+        let rest = look(&mut state, &mut found, ReadScope::AtHand { near })?;
         if !found.is_empty() {
-            return Ok(AtOnce::Found(found));
+            return Ok(TryResult::Found(found));
         }
         if rest != Rest::Nothing {
-            return Ok(AtOnce::Prepare);
+            return Ok(TryResult::Prepare);
         }
-        let Some(call) = call else { return Ok(AtOnce::Found(found)) };
+        let Some(call) = call else { return Ok(TryResult::Found(found)) };
         for slot in &mut state.slots {
             let may_arm = near || slot.is_armed();
             if !may_arm || slot.arm(self.store(), &self.signal)? {
-                return Ok(AtOnce::Prepare);
+                return Ok(TryResult::Prepare);
             }
         }
         drop(state);
         let listening = self.signal.listen(seen, call);
-        Ok(listening.map_or(AtOnce::Prepare, |listening| AtOnce::Wait { listening, longest: None }))
+        Ok(listening.map_or(TryResult::Prepare, |listening| TryResult::Wait { listening, longest: None }))
     }
 
     /// Whether it has the queues that are its own: none came, and none went to another consumer.

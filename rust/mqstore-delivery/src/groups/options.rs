@@ -21,7 +21,7 @@ pub enum Start {
 
 /// What a consumer does when messages that its group has not read were deleted by the retention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnLost {
+pub enum LostMessagePolicy {
     /// Goes on at the first message there is, and says so in [`super::Consumer::take_notes`].
     #[default]
     GoOn,
@@ -46,7 +46,7 @@ pub struct ConsumerOptions {
     /// interval for metadata, which counts where it is shorter.
     pub commit_interval: Option<Duration>,
     /// What happens when the retention was faster than the group.
-    pub on_lost: OnLost,
+    pub on_lost: LostMessagePolicy,
     /// Whether each commit is also kept as a message: see [`super::OffsetHistory`].
     pub history: bool,
 }

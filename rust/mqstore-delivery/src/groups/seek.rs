@@ -17,7 +17,7 @@ impl Consumer {
     /// # Errors
     /// [`BrokerError::NotAssigned`]; `OffsetOutOfRange` for an offset that the queue does not hold, and is not its end.
     pub fn seek(&self, topic: &str, queue_id: i32, offset: i64) -> Result<(), BrokerError> {
-        let mut state = self.begin_move()?;
+        let mut state = self.start_seek()?;
         let queue = Queue { topic: topic.into(), queue_id };
         let at = self.slot(&state, &queue)?;
         let bounds = self.store().bounds(topic, queue_id)?;
@@ -42,11 +42,11 @@ impl Consumer {
         let wanted: Vec<_> = state.slots.iter().map(|slot| slot.returned).enumerate().collect();
         let stored = self.store_offsets(&mut state, &wanted)?;
         drop(state);
-        self.after_commit(&stored, sync)
+        self.finish_commit(&stored, sync)
     }
 
     fn seek_all(&self, to: Start) -> Result<mqstore_io::sync::MutexGuard<'_, State>, BrokerError> {
-        let mut state = self.begin_move()?;
+        let mut state = self.start_seek()?;
         let mut places = Vec::with_capacity(state.slots.len());
         for slot in &state.slots {
             let (topic, queue_id) = (&*slot.queue.topic, slot.queue.queue_id);
@@ -65,26 +65,28 @@ impl Consumer {
         Ok(state)
     }
 
-    fn begin_move(&self) -> Result<mqstore_io::sync::MutexGuard<'_, State>, BrokerError> {
+    fn start_seek(&self) -> Result<mqstore_io::sync::MutexGuard<'_, State>, BrokerError> {
         let mut state = self.state.lock();
         self.check()?;
         self.refresh(&mut state)?;
         // What was read ahead of the old place must not come behind the move.
-        state.forget_ahead();
+        state.clear_buffer();
         Ok(state)
     }
 
     /// The offset that the next message of a queue has at least; what is read ahead counts as not read.
     pub fn position(&self, topic: &str, queue_id: i32) -> Result<i64, BrokerError> {
-        self.look_at(topic, queue_id, |slot| slot.returned)
+        self.inspect_queue(topic, queue_id, |slot| slot.returned)
     }
 
     /// The offset that the group has stored for a queue that this consumer has; `None` when there is none.
     pub fn committed(&self, topic: &str, queue_id: i32) -> Result<Option<i64>, BrokerError> {
-        self.look_at(topic, queue_id, |slot| slot.committed(self.meta()).filter(|_| self.stored_as.is_some()))
+        self.inspect_queue(topic, queue_id, |slot| {
+            slot.committed(self.meta()).filter(|_| self.stored_as.is_some())
+        })
     }
 
-    fn look_at<T>(
+    fn inspect_queue<T>(
         &self,
         topic: &str,
         queue_id: i32,

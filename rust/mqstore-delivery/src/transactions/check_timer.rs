@@ -28,13 +28,13 @@ const IDLE: Duration = Duration::from_secs(3600);
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub(super) struct Checker {
+pub(super) struct CheckTimer {
     groups: Mutex<BTreeMap<Arc<str>, CheckOptions>>,
     signal: Signal,
     over: AtomicBool,
 }
 
-impl Checker {
+impl CheckTimer {
     /// There may be something to ask earlier than was known.
     pub(super) fn ring(&self) {
         self.signal.ring();
@@ -93,7 +93,7 @@ impl Transactions {
     }
 
     /// Sleeps after an error of [`Self::wait_due`], for `longest` or until that has to end.
-    pub fn rest_after_error(&self, longest: Duration) {
+    pub fn wait_after_error(&self, longest: Duration) {
         let signal = &self.inner.checker.signal;
         let rings = signal.rings();
         if !self.inner.checker.over.load(Ordering::SeqCst) {

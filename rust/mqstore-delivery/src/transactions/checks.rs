@@ -105,7 +105,7 @@ impl Transactions {
         let mut records = Vec::new();
         while asked.len() < most {
             let Some(entry) = self.first_due(group, options, now_ms) else { break };
-            match what_is_due(&entry, options, now_ms, &mut records) {
+            match due_action(&entry, options, now_ms, &mut records) {
                 Due::Later(due_ms) => self.wait_until(&entry, due_ms),
                 Due::Discard => {
                     // Tried again later if it fails now.
@@ -132,7 +132,7 @@ impl Transactions {
                 Due::Nothing => {}
             }
         }
-        self.note_asked(&records)?;
+        self.record_checks(&records)?;
         Ok(asked)
     }
 
@@ -169,7 +169,7 @@ impl Transactions {
         for pending in &due {
             self.answer(&pending.id, check(pending))?;
         }
-        self.note_round(false)?;
+        self.record_progress(false)?;
         Ok(due.len())
     }
 
@@ -212,11 +212,11 @@ impl Transactions {
     }
 
     /// Notes how often was asked about half messages; those decided meanwhile are left out.
-    fn note_asked(&self, records: &[ProgressRecord]) -> Result<(), BrokerError> {
+    fn record_checks(&self, records: &[ProgressRecord]) -> Result<(), BrokerError> {
         if records.is_empty() {
             return Ok(());
         }
-        self.note_round(true)?;
+        self.record_progress(true)?;
         for some in records.chunks(MOST_RECORDS) {
             self.inner.meta.change_progress(&self.inner.progress, |progress, wanted| {
                 let open = some.iter().filter(|record| match record {
@@ -233,7 +233,7 @@ impl Transactions {
 }
 
 /// What is to be done about `entry`; asking is added to `records`.
-fn what_is_due(entry: &Entry, options: &CheckOptions, now_ms: i64, records: &mut Vec<ProgressRecord>) -> Due {
+fn due_action(entry: &Entry, options: &CheckOptions, now_ms: i64, records: &mut Vec<ProgressRecord>) -> Due {
     let mut parts = entry.lock();
     if parts.outcome.is_some() || parts.open {
         return Due::Nothing;

@@ -17,7 +17,7 @@ use super::transaction::{Entry, Half, Parts};
 use crate::error::{BrokerError, view};
 
 /// A record that follows an op message.
-struct Final<'a> {
+struct FinalRecord<'a> {
     topic: &'a str,
     queue_id: i32,
     body: &'a [u8],
@@ -52,7 +52,7 @@ impl Transactions {
         parts.memory = Vec::new();
         drop(parts);
         self.forget(entry);
-        if let Err(error) = self.note_now_and_then() {
+        if let Err(error) = self.record_progress_if_due() {
             // It is decided all the same, by what lies in the log, and the next open finds it there.
             self.inner
                 .note(format!("decisions of transactions cannot be noted in the metadata log: {error}"));
@@ -84,7 +84,7 @@ impl Transactions {
         for half in parts.halves.iter().filter(is_there) {
             let of_memory = |range: &std::ops::Range<usize>| parts.memory.get(range.clone());
             let made = match &half.content {
-                Some(content) => Final {
+                Some(content) => FinalRecord {
                     topic: parts.topics.get(content.topic).map_or("", |topic| topic),
                     queue_id: content.queue_id,
                     body: of_memory(&content.body).unwrap_or_default(),
@@ -116,7 +116,7 @@ impl Transactions {
         &self,
         halves: &[i64],
         outcome: Outcome,
-        finals: &[Final<'_>],
+        finals: &[FinalRecord<'_>],
         durable: bool,
     ) -> Result<Vec<Appended>, BrokerError> {
         let store = &self.inner.store;
@@ -159,7 +159,7 @@ impl Transactions {
     }
 
     /// Appends what a decision lacks: the records of `halves`, behind an op message that names them again.
-    pub(super) fn append_missing(
+    pub(super) fn append_missing_records(
         &self,
         halves: &[(i64, StoredRecord)],
         outcome: Outcome,
@@ -208,12 +208,12 @@ fn went(parts: &Parts, appended: Vec<Appended>) -> Vec<(usize, Appended)> {
 }
 
 /// The record that a half message becomes.
-fn final_of(record: &StoredRecord, outcome: Outcome) -> Result<Final<'_>, BrokerError> {
+fn final_of(record: &StoredRecord, outcome: Outcome) -> Result<FinalRecord<'_>, BrokerError> {
     let view = view(record)?;
     let facts = HalfRecord::of(&view).ok_or_else(|| StoreError::InvalidMessage {
         reason: format!("the half message at {} does not say where it belongs", record.commit_log_offset),
     })?;
-    Ok(Final {
+    Ok(FinalRecord {
         topic: facts.topic,
         queue_id: facts.queue_id,
         body: view.body,

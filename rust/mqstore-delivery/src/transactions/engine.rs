@@ -12,7 +12,7 @@ use mqstore_format::validate_group;
 use mqstore_io::sync::{AtomicI64, Mutex, Ordering};
 use mqstore_meta::{MetaLog, OffsetChange, QueueKey, QueueProgress};
 
-use super::check_timer::Checker;
+use super::check_timer::CheckTimer;
 use super::outcomes::Known;
 use super::transaction::{Entry, Transaction};
 use crate::broker::invalid;
@@ -68,7 +68,7 @@ pub(super) struct Inner {
     /// One past the largest offset of a half message that this process knows.
     pub(super) half_max: AtomicI64,
     pub(super) state: Mutex<State>,
-    pub(super) checker: Checker,
+    pub(super) checker: CheckTimer,
 }
 
 pub(super) struct State {
@@ -104,7 +104,7 @@ impl Transactions {
                 last_round: store.clock().monotonic(),
                 notes: Vec::new(),
             }),
-            checker: Checker::default(),
+            checker: CheckTimer::default(),
             meta,
         };
         let first_time = inner.meta.offset(inner.noted_queue).is_none();
@@ -119,7 +119,7 @@ impl Transactions {
 
     /// Whether we had transactions in this store: a decision may lack its records then. Those of a broker alone never do,
     /// and are left to whoever asks for them.
-    pub(crate) fn were_in(store: &Store) -> Result<bool, StoreError> {
+    pub(crate) fn has_transaction_history(store: &Store) -> Result<bool, StoreError> {
         if store.queue_ids(HALF_TOPIC)?.is_empty() {
             return Ok(false);
         }
@@ -156,7 +156,7 @@ impl Transactions {
     ///
     /// # Errors
     /// What keeps the metadata log from being written.
-    pub fn note_round(&self, all: bool) -> Result<(), BrokerError> {
+    pub fn record_progress(&self, all: bool) -> Result<(), BrokerError> {
         let inner = &*self.inner;
         let until_ms = inner.store.clock().now_ms().saturating_add(CHECK_AFTER_MS);
         let half_max = inner.half_max.load(Ordering::Acquire);
@@ -170,15 +170,15 @@ impl Transactions {
             }
             state.known.noted(notes, durable);
             if is_last {
-                state.known.round_over(half_max);
+                state.known.finish_round(half_max);
                 state.last_round = inner.store.clock().monotonic();
-                return inner.note_ops(&mut state.known);
+                return inner.advance_op_offsets(&mut state.known);
             }
         }
     }
 
     /// Runs a round if one is due.
-    pub(super) fn note_now_and_then(&self) -> Result<(), BrokerError> {
+    pub(super) fn record_progress_if_due(&self) -> Result<(), BrokerError> {
         {
             let mut state = self.inner.state.lock();
             let now = self.inner.store.clock().monotonic();
@@ -187,13 +187,13 @@ impl Transactions {
             }
             state.last_round = now;
         }
-        self.note_round(false)
+        self.record_progress(false)
     }
 }
 
 impl Inner {
     /// Moves the two offsets of op messages on.
-    fn note_ops(&self, known: &mut Known) -> Result<(), BrokerError> {
+    fn advance_op_offsets(&self, known: &mut Known) -> Result<(), BrokerError> {
         let mut changes = Vec::new();
         if self.meta.offset(self.noted_queue) != Some(known.next_op) {
             changes.push(OffsetChange { queue: self.noted_queue, offset: known.next_op });

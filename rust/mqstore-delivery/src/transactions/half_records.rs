@@ -14,7 +14,7 @@
 
 use std::fmt::Write;
 
-use mqstore_engine::{Mark, Origin};
+use mqstore_engine::{Mark, MessageOrigin};
 use mqstore_format::properties::{
     PGROUP, PROPERTY_CRC, REAL_QID, REAL_TOPIC, TAGS, TRAN_MSG, TRANSACTION_ID, UNIQ_KEY, WAIT,
 };
@@ -27,7 +27,7 @@ use super::Outcome;
 pub const DEFAULT_PRODUCER_GROUP: &str = "DEFAULT_PRODUCER";
 
 /// Where a message is to go, and as what.
-pub(super) struct Meant<'a> {
+pub(super) struct HalfTarget<'a> {
     pub(super) topic: &'a str,
     pub(super) queue_id: i32,
     pub(super) group: &'a str,
@@ -36,7 +36,7 @@ pub(super) struct Meant<'a> {
 
 /// Appends the properties of a half message to `out`: `own` are those of the message, without a unique key unless it
 /// was `given`.
-pub(super) fn half_properties(out: &mut Vec<u8>, own: &[u8], key: &str, given: bool, meant: &Meant<'_>) {
+pub(super) fn half_properties(out: &mut Vec<u8>, own: &[u8], key: &str, given: bool, meant: &HalfTarget<'_>) {
     out.extend_from_slice(own);
     if out.last().is_some_and(|last| *last != b'\x02') {
         out.push(b'\x02');
@@ -80,7 +80,7 @@ pub(super) fn op_body(offsets: impl Iterator<Item = i64>) -> Vec<u8> {
 }
 
 /// What was decided, where final records follow the op message.
-pub(super) fn followed(op: &OpRecord) -> Option<Outcome> {
+pub(super) fn decision_of_op(op: &OpRecord) -> Option<Outcome> {
     match op.decision {
         Some(Decision::Commit) => Some(Outcome::Committed),
         Some(Decision::Discard) => Some(Outcome::Discarded),
@@ -94,11 +94,15 @@ pub(super) fn own_properties<'a>(view: &RecordView<'a>) -> std::borrow::Cow<'a, 
 }
 
 /// What marks the record that a transaction makes of a half message.
-pub(super) fn mark(outcome: Outcome, position: u64, origin: Option<Origin>) -> Mark {
+pub(super) fn mark(outcome: Outcome, position: u64, origin: Option<MessageOrigin>) -> Mark {
     Mark { origin, commit: outcome == Outcome::Committed, prepared_transaction_offset: position }
 }
 
 /// What a half message from the log keeps of where it was made.
-pub(super) fn origin(view: &RecordView<'_>) -> Origin {
-    Origin { sys_flag: view.sys_flag, born_host: view.born_host, reconsume_times: view.reconsume_times }
+pub(super) fn origin(view: &RecordView<'_>) -> MessageOrigin {
+    MessageOrigin {
+        sys_flag: view.sys_flag,
+        born_host: view.born_host,
+        reconsume_times: view.reconsume_times,
+    }
 }

@@ -39,8 +39,8 @@ mod tests;
 pub use checks::{Answer, CheckOptions};
 pub use engine::{PendingTransaction, Transactions};
 pub use half_records::DEFAULT_PRODUCER_GROUP;
-pub use pending::UndecidedGroup;
-pub use transaction::{NewHalf, Transaction};
+pub use pending::PendingGroup;
+pub use transaction::{NewHalfMessage, Transaction};
 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

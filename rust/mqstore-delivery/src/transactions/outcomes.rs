@@ -15,7 +15,7 @@ use mqstore_meta::ProgressRecord;
 
 /// An op message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OpPlace {
+pub(super) struct OpPosition {
     /// One past the largest offset that it names.
     half_end: i64,
     /// Where its decision ends in the log.
@@ -33,7 +33,7 @@ pub(super) struct Known {
     slots: VecDeque<u64>,
     /// Decided, of those below `base`: where the decision ends, and the half message.
     pub(super) late: BTreeSet<(u64, i64)>,
-    pub(super) ops: BTreeMap<i64, OpPlace>,
+    pub(super) ops: BTreeMap<i64, OpPosition>,
     /// The first op message that the next open reads.
     pub(super) next_op: i64,
     /// Op messages below, by the end of half messages that they need: passed once the progress has come there.
@@ -44,7 +44,7 @@ pub(super) struct Known {
 
 /// What a round has to note, at most so much of it in one frame.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
+pub(super) struct PendingRecords {
     pub(super) records: Vec<ProgressRecord>,
     passed: usize,
     moved: Vec<(u64, i64)>,
@@ -75,7 +75,7 @@ impl Known {
                 *slot = end;
             }
         }
-        self.ops.insert(op, OpPlace { half_end, end });
+        self.ops.insert(op, OpPosition { half_end, end });
     }
 
     /// A half message is gone from the log: nobody decides it any more.
@@ -101,8 +101,8 @@ impl Known {
 
     /// What can be noted now that the log is durable up to `durable` and half messages up to `half_max` are there.
     /// With `all`, undecided ones are noted even if the round before had not seen them.
-    pub(super) fn notes(&mut self, durable: u64, half_max: i64, until_ms: i64, all: bool) -> Notes {
-        let mut notes = Notes::default();
+    pub(super) fn notes(&mut self, durable: u64, half_max: i64, until_ms: i64, all: bool) -> PendingRecords {
+        let mut notes = PendingRecords::default();
         if let Some(last) = usize::try_from(half_max - self.base).ok().and_then(|count| count.checked_sub(1))
         {
             self.reach(last);
@@ -136,7 +136,7 @@ impl Known {
     }
 
     /// They were noted.
-    pub(super) fn noted(&mut self, notes: Notes, durable: u64) {
+    pub(super) fn noted(&mut self, notes: PendingRecords, durable: u64) {
         for _ in 0..MOST_RECORDS {
             match self.late.first() {
                 Some((end, _)) if *end <= durable => self.late.pop_first(),
@@ -146,7 +146,7 @@ impl Known {
         self.late.extend(notes.moved);
         self.slots.drain(..notes.passed.min(self.slots.len()));
         self.base += notes.passed as i64;
-        let noted = |place: &OpPlace, base| place.end <= durable && place.half_end <= base;
+        let noted = |place: &OpPosition, base| place.end <= durable && place.half_end <= base;
         while let Some(entry) = self.ops.first_entry() {
             if *entry.key() != self.next_op || !noted(entry.get(), self.base) {
                 break;
@@ -167,7 +167,7 @@ impl Known {
     }
 
     /// A round is over: what is undecided now may be noted by the next one.
-    pub(super) fn round_over(&mut self, half_max: i64) {
+    pub(super) fn finish_round(&mut self, half_max: i64) {
         self.seen = half_max;
     }
 

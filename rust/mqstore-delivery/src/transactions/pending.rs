@@ -21,7 +21,7 @@ const AT_ONCE: usize = 256;
 
 /// Undecided transactions of one producer group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UndecidedGroup {
+pub struct PendingGroup {
     /// The producer group.
     pub group: String,
     /// Its transactions.
@@ -34,7 +34,7 @@ pub struct UndecidedGroup {
     pub checks: u32,
 }
 
-impl UndecidedGroup {
+impl PendingGroup {
     /// The undecided transactions of `store` by producer group, in the order of their names; see the module's text.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Decided {
 
 #[derive(Default)]
 struct Groups {
-    by_name: BTreeMap<String, UndecidedGroup>,
+    by_name: BTreeMap<String, PendingGroup>,
     /// Hashes of transactions that were seen.
     seen: HashSet<u64>,
 }
@@ -144,7 +144,7 @@ impl Groups {
         let mut hash = DefaultHasher::new();
         (half.group, half.transaction).hash(&mut hash);
         let is_new = self.seen.insert(hash.finish());
-        let group = self.by_name.entry(half.group.to_owned()).or_insert_with(|| UndecidedGroup {
+        let group = self.by_name.entry(half.group.to_owned()).or_insert_with(|| PendingGroup {
             group: half.group.to_owned(),
             transactions: 0,
             messages: 0,

@@ -16,7 +16,7 @@ use mqstore_meta::{ProgressRecord, QueueKey};
 
 use super::Outcome;
 use super::engine::Transactions;
-use super::half_records::followed;
+use super::half_records::decision_of_op;
 use super::outcomes::Known;
 use super::transaction::{Entry, Half, Parts};
 use crate::error::{BrokerError, view};
@@ -70,7 +70,7 @@ impl Transactions {
         self.complete(&decided.owed)?;
         let found = self.read_halves(&open)?;
         self.take_up(found)?;
-        self.note_round(true)
+        self.record_progress(true)
     }
 
     /// Reads op messages from `first_op` on. What they name that is not there, up to `half_max`, is nothing.
@@ -86,7 +86,7 @@ impl Transactions {
             for record in &records {
                 let mut op = OpRecord::of(&view(record)?);
                 op.half_offsets.retain(|half| (0..half_max).contains(half));
-                self.find_owed(record, &op, &mut decided.owed)?;
+                self.find_missing_records(record, &op, &mut decided.owed)?;
                 decided.halves.extend(&op.half_offsets);
                 let progress = inner.progress.lock();
                 let open: Vec<_> =
@@ -100,18 +100,18 @@ impl Transactions {
 
     /// Looks for the records that are to follow an op message: each is made of a half message that this names, some of
     /// which may have expired before.
-    fn find_owed(
+    fn find_missing_records(
         &self,
         record: &StoredRecord,
         op: &OpRecord,
         owed: &mut BTreeMap<i64, Outcome>,
     ) -> Result<(), BrokerError> {
-        let Some(outcome) = followed(op) else { return Ok(()) };
+        let Some(outcome) = decision_of_op(op) else { return Ok(()) };
         let mut made = HashSet::new();
         let mut position = record.commit_log_offset + record.bytes().len() as u64;
         for _ in &op.half_offsets {
             let Some(follows) = self.inner.store.record_at(position)? else { break };
-            let Some(from) = made_of(&follows, outcome) else { break };
+            let Some(from) = half_of_record(&follows, outcome) else { break };
             made.insert(from);
             position += follows.bytes().len() as u64;
         }
@@ -140,7 +140,7 @@ impl Transactions {
                 owed.iter().filter(|(_, what)| **what == outcome).map(|(half, _)| *half).collect();
             let records = self.halves_at(&halves)?;
             if !records.is_empty() {
-                self.append_missing(&records, outcome)?;
+                self.append_missing_records(&records, outcome)?;
             }
         }
         Ok(())
@@ -232,7 +232,7 @@ impl Found {
 }
 
 /// Of which half message, by its place in the log, this is the record that `outcome` makes; `None` where it is none.
-fn made_of(record: &StoredRecord, outcome: Outcome) -> Option<u64> {
+fn half_of_record(record: &StoredRecord, outcome: Outcome) -> Option<u64> {
     let view = record.view().ok()?;
     let is = match outcome {
         Outcome::Committed => view.sys_flag.transaction() == TransactionType::Commit,

@@ -29,7 +29,7 @@ fn broker(store: &Store) -> (Broker, Transactions) {
 }
 
 fn add(transaction: &Transaction, topic: &str, body: &str) -> String {
-    let new = NewHalf { topic, body: body.as_bytes(), queue_id: Some(0), ..NewHalf::default() };
+    let new = NewHalfMessage { topic, body: body.as_bytes(), queue_id: Some(0), ..NewHalfMessage::default() };
     transaction.append(&new).unwrap().as_str().to_owned()
 }
 
@@ -89,7 +89,9 @@ fn a_commit_shows_all_messages_and_a_rollback_none() {
     // Once more the same changes nothing, the other is refused.
     kept.commit(true).unwrap();
     hidden.rollback(false).unwrap();
-    for ended in [kept.rollback(false), hidden.commit(false), kept.append(&NewHalf::default()).map(drop)] {
+    for ended in
+        [kept.rollback(false), hidden.commit(false), kept.append(&NewHalfMessage::default()).map(drop)]
+    {
         assert!(matches!(ended, Err(BrokerError::TransactionEnded { .. })), "{ended:?}");
     }
     assert_eq!((kept.outcome(), hidden.outcome()), (Some(Outcome::Committed), Some(Outcome::RolledBack)));
@@ -104,14 +106,14 @@ fn the_records_are_those_that_a_broker_writes() {
     let transaction = transactions.begin(GROUP).unwrap();
     let properties =
         mqstore_base::message::encode_properties(["k"], Some("paid"), None, [("a", "b")]).unwrap();
-    let new = NewHalf {
+    let new = NewHalfMessage {
         topic: "orders",
         body: b"one",
         properties: &properties,
         queue_id: Some(3),
         flag: 7,
         born_timestamp_ms: Some(5),
-        ..NewHalf::default()
+        ..NewHalfMessage::default()
     };
     assert_eq!(transaction.append(&new).unwrap().as_str(), transaction.id());
     let second = add(&transaction, "orders", "two");
@@ -165,7 +167,7 @@ fn what_nobody_decided_survives_and_can_be_decided() {
         assert_eq!(pending[0].half_offsets, [0, 1]);
         assert!(pending.iter().all(|pending| pending.open == (round == 0)));
         if round % 2 == 0 {
-            engine.1.note_round(true).unwrap();
+            engine.1.record_progress(true).unwrap();
         }
         let after = kill(&world, &store, engine);
         world = after;
@@ -261,7 +263,7 @@ fn a_broker_s_half_messages_are_found_and_decided_one_by_one() {
     transactions.answer("K2", Answer::Commit).unwrap();
     assert_eq!(seen(&store, "t"), ["K2"]);
     assert_eq!(seen(&store, OP_TOPIC), ["1,", "0,", "2,"]);
-    assert!(Transactions::were_in(&store).unwrap());
+    assert!(Transactions::has_transaction_history(&store).unwrap());
 }
 
 #[test]
@@ -361,14 +363,14 @@ fn what_was_noted_never_passes_what_is_undecided() {
         transaction.commit(false).unwrap();
     }
     store.flush().unwrap();
-    transactions.note_round(false).unwrap();
-    transactions.note_round(false).unwrap();
+    transactions.record_progress(false).unwrap();
+    transactions.record_progress(false).unwrap();
     assert_eq!(meta.offset(half), Some(5));
     assert_eq!(meta.offset(op), Some(5));
     assert_eq!(meta.progress(half).lock().next(), 21);
     open.rollback(false).unwrap();
     store.flush().unwrap();
-    transactions.note_round(false).unwrap();
+    transactions.record_progress(false).unwrap();
     assert_eq!((meta.offset(half), meta.offset(op)), (Some(21), Some(21)));
     // The next round has nothing to do.
     let inner = &transactions.inner;
@@ -384,7 +386,7 @@ fn more_than_a_segment_holds_is_refused_before_the_commit() {
     let (_broker, transactions) = broker(&store);
     let transaction = transactions.begin(GROUP).unwrap();
     let body = vec![b'x'; 5000];
-    let new = NewHalf { topic: "a", body: &body, queue_id: Some(0), ..NewHalf::default() };
+    let new = NewHalfMessage { topic: "a", body: &body, queue_id: Some(0), ..NewHalfMessage::default() };
     let mut count = 0;
     let error = loop {
         match transaction.append(&new) {
@@ -400,6 +402,6 @@ fn more_than_a_segment_holds_is_refused_before_the_commit() {
     assert_eq!(all(&store, "a").len(), count + 1);
     assert!(transactions.begin("").is_err());
     let refused = transactions.begin(GROUP).unwrap();
-    assert!(refused.append(&NewHalf { topic: HALF_TOPIC, ..NewHalf::default() }).is_err());
+    assert!(refused.append(&NewHalfMessage { topic: HALF_TOPIC, ..NewHalfMessage::default() }).is_err());
     assert!(transactions.pending().is_empty());
 }

@@ -11,7 +11,7 @@ use mqstore_io::sync::{AtomicI64, Mutex, MutexGuard, Ordering};
 
 use super::Outcome;
 use super::engine::{PendingTransaction, Transactions};
-use super::half_records::{Meant, half_properties};
+use super::half_records::{HalfTarget, half_properties};
 use crate::error::BrokerError;
 
 /// Bytes of a record that are neither body nor properties nor topic, at most: two addresses, a checksum.
@@ -23,7 +23,7 @@ const OP_FIXED_BYTES: u64 = 320;
 
 /// A message to append to a transaction.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NewHalf<'a> {
+pub struct NewHalfMessage<'a> {
     /// The topic.
     pub topic: &'a str,
     /// The body.
@@ -131,7 +131,12 @@ impl Parts {
     }
 
     /// Takes room for a record of a message; an error where a commit could not store all at once.
-    fn take_room(&mut self, message: &NewHalf<'_>, properties: usize, limit: u64) -> Result<(), StoreError> {
+    fn take_room(
+        &mut self,
+        message: &NewHalfMessage<'_>,
+        properties: usize,
+        limit: u64,
+    ) -> Result<(), StoreError> {
         let record = (message.body.len() + properties + message.topic.len()) as u64 + FIXED_BYTES + OP_BYTES;
         let size = self.bytes.max(OP_FIXED_BYTES) + record;
         if size > limit {
@@ -187,7 +192,7 @@ impl Transaction {
     /// # Errors
     /// [`BrokerError::TransactionEnded`]; those of an append; [`StoreError::TooLarge`] when a segment could not hold all
     /// that the commit stores.
-    pub fn append(&self, message: &NewHalf<'_>) -> Result<UniqueKey, BrokerError> {
+    pub fn append(&self, message: &NewHalfMessage<'_>) -> Result<UniqueKey, BrokerError> {
         let (inner, entry) = (&*self.engine.inner, &*self.entry);
         let mut parts = entry.lock();
         if let Some(outcome) = parts.outcome {
@@ -207,13 +212,14 @@ impl Transaction {
             born_timestamp_ms: message.born_timestamp_ms,
             durable: false,
         };
-        let queue_id = inner.store.queue_for(&half)?;
+        let queue_id = inner.store.target_queue(&half)?;
         let key = match message.unique_key {
             Some(key) => UniqueKey::Given(key.into()),
             None if parts.halves.is_empty() => UniqueKey::Given((&*entry.id).into()),
             None => UniqueKey::Made(inner.store.new_unique_key()?),
         };
-        let meant = Meant { topic: message.topic, queue_id, group: &entry.group, transaction: &entry.id };
+        let meant =
+            HalfTarget { topic: message.topic, queue_id, group: &entry.group, transaction: &entry.id };
         let start = parts.memory.len();
         let given = message.unique_key.is_some();
         half_properties(&mut parts.memory, message.properties, key.as_str(), given, &meant);

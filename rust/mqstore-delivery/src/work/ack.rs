@@ -133,7 +133,7 @@ impl Core {
             return Err(lease.lost());
         }
         // Who sleeps until something is due has to reckon anew.
-        self.ready.ring_one();
+        self.ready.wake_one();
         // Behind a shutdown at once nobody waits for what is not somebody's.
         self.done.ring();
         Ok(())
@@ -148,10 +148,10 @@ impl Core {
         if standing != Standing::Own {
             return Err(lease.lost());
         }
-        lease.set_until(until_ms);
+        lease.set_expiry(until_ms);
         // It may end earlier than who sleeps reckons with.
-        if self.ready.has_listeners() {
-            self.ready.ring_one();
+        if self.ready.has_wakers() {
+            self.ready.wake_one();
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, StoredRecord};
-use mqstore_engine::Origin;
+use mqstore_engine::MessageOrigin;
 use mqstore_format::properties::{
     DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET,
     ORIGIN_MESSAGE_ID, PROPERTY_CRC, RETRY_TOPIC,
@@ -32,7 +32,7 @@ use mqstore_meta::ProgressRecord;
 
 use super::inner::{Core, State};
 use super::leased_message::Place;
-use super::queue_leases::Spent;
+use super::queue_leases::ExhaustedOffsets;
 use crate::error::{BrokerError, view};
 
 /// Copies that are appended, and synced, together.
@@ -65,18 +65,22 @@ impl Core {
     }
 
     /// Dead letters that are due for another try.
-    pub(super) fn to_bury_again(&self, state: &mut State) -> Spent {
-        if self.is_to_bury_again(state) { std::mem::take(&mut state.unburied) } else { Spent::new() }
+    pub(super) fn retryable_dead_letters(&self, state: &mut State) -> ExhaustedOffsets {
+        if self.has_retryable_dead_letters(state) {
+            std::mem::take(&mut state.unburied)
+        } else {
+            ExhaustedOffsets::new()
+        }
     }
 
     /// Whether there are such.
-    pub(super) fn is_to_bury_again(&self, state: &State) -> bool {
+    pub(super) fn has_retryable_dead_letters(&self, state: &State) -> bool {
         let waited = self.store().clock().monotonic().saturating_sub(state.tried);
         !state.unburied.is_empty() && waited >= AGAIN
     }
 
     /// Buries messages whose intents are written; what fails is noted and tried again later.
-    pub(super) fn bury_or_keep(&self, fresh: Spent, again: Spent) {
+    pub(super) fn move_or_retry_later(&self, fresh: ExhaustedOffsets, again: ExhaustedOffsets) {
         for (spent, tried) in [(fresh, false), (again, true)] {
             if let Err(error) = self.bury(&spent, tried) {
                 self.note(format!(
@@ -89,18 +93,18 @@ impl Core {
 
     /// Buries messages whose intents are written. What fails is kept for later, and the error is the answer. With
     /// `tried`, there may be copies already.
-    pub(super) fn bury(&self, spent: &Spent, tried: bool) -> Result<(), BrokerError> {
+    pub(super) fn bury(&self, spent: &ExhaustedOffsets, tried: bool) -> Result<(), BrokerError> {
         if spent.is_empty() {
             return Ok(());
         }
-        self.try_to_bury(spent, tried).inspect_err(|_| {
+        self.try_move_to_dead_letters(spent, tried).inspect_err(|_| {
             let mut state = self.state.lock();
             state.tried = self.store().clock().monotonic();
             state.unburied.extend(spent.iter().cloned());
         })
     }
 
-    fn try_to_bury(&self, spent: &Spent, tried: bool) -> Result<(), BrokerError> {
+    fn try_move_to_dead_letters(&self, spent: &ExhaustedOffsets, tried: bool) -> Result<(), BrokerError> {
         if self.store().queue_ids(self.dead_letter_topic())?.is_empty() {
             self.store().create_topic(self.dead_letter_topic(), 1, &[])?;
         }
@@ -113,7 +117,7 @@ impl Core {
             }
             self.copy(&letters)?;
             for Letter { place, offset, .. } in &letters {
-                self.finish_buried(place, *offset)?;
+                self.finish_moved(place, *offset)?;
             }
         }
         Ok(())
@@ -179,7 +183,7 @@ impl Core {
             self.store().flush()?;
         }
         for Letter { place, offset, .. } in &found {
-            self.finish_buried(place, *offset)?;
+            self.finish_moved(place, *offset)?;
         }
         let mut missing: Vec<_> = wanted.into_values().collect();
         missing.sort_by_key(|letter| letter.record.commit_log_offset);
@@ -209,7 +213,7 @@ impl Core {
         let most = self.options.max_attempts.unwrap_or(0).cast_signed();
         let origins: Vec<_> = parts
             .iter()
-            .map(|(view, _)| Origin {
+            .map(|(view, _)| MessageOrigin {
                 sys_flag: view.sys_flag,
                 born_host: view.born_host,
                 // Those of a retry topic are among the attempts, which may be as many when it comes.
@@ -226,7 +230,7 @@ impl Core {
         Ok(())
     }
 
-    fn finish_buried(&self, place: &Place, offset: i64) -> Result<(), BrokerError> {
+    fn finish_moved(&self, place: &Place, offset: i64) -> Result<(), BrokerError> {
         let record = ProgressRecord::Finished { from: offset, to: offset.saturating_add(1) };
         self.meta().append_progress(&place.progress, &[record])?;
         self.done.ring();
@@ -236,13 +240,13 @@ impl Core {
     /// What a stop has left between the intent and the end.
     pub(super) fn finish_intents(&self) {
         let state = self.state.lock();
-        let mut open = Spent::new();
+        let mut open = ExhaustedOffsets::new();
         for source in &state.sources {
             let progress = source.place.progress.lock();
             open.extend(progress.dead_letters().map(|(offset, _)| (Arc::clone(&source.place), offset)));
         }
         drop(state);
-        self.bury_or_keep(Spent::new(), open);
+        self.move_or_retry_later(ExhaustedOffsets::new(), open);
     }
 }
 

@@ -8,9 +8,9 @@ use mqstore_meta::ProgressRecord;
 
 use super::inner::{Core, State};
 use super::leased_message::{Lease, LeasedMessage, Place};
-use super::queue_leases::{Picked, Source, Spent, Wish};
+use super::queue_leases::{ExhaustedOffsets, LeaseRequest, LeasedRecord, Source};
 use crate::error::BrokerError;
-use crate::nonblocking::{Reach, Rest};
+use crate::nonblocking::{ReadScope, Rest};
 use crate::queue_failures::settle;
 
 /// What one look brought.
@@ -48,27 +48,27 @@ impl Core {
         generation: u64,
     ) -> Result<Look, BrokerError> {
         self.store().catch_up()?;
-        let (mut picked, mut spent) = (Vec::with_capacity(count.min(64)), Spent::new());
+        let (mut picked, mut spent) = (Vec::with_capacity(count.min(64)), ExhaustedOffsets::new());
         let (rest, again) = {
             let mut state = self.state.lock();
-            if self.is_shut_at_once(generation) {
+            if self.is_shut_down_immediately(generation) {
                 return Err(self.shut_down_error());
             }
             self.look_for_queues(&mut state)?;
-            let wish = self.wish(count, invisible, Reach::Anywhere);
+            let wish = self.wish(count, invisible, ReadScope::Anywhere);
             let rest = Self::pick(&mut state, &wish, &mut picked, &mut spent);
-            let again = self.to_bury_again(&mut state);
-            self.pass_on(&state, &picked, count, matches!(rest, Ok(Rest::GoesOn)));
+            let again = self.retryable_dead_letters(&mut state);
+            self.wake_next(&state, &picked, count, matches!(rest, Ok(Rest::GoesOn)));
             (rest, again)
         };
         // The messages that were picked are the caller's, whatever becomes of others; and so do those die whose end is
         // written down, whatever becomes of the look.
-        self.bury_or_keep(spent, again);
+        self.move_or_retry_later(spent, again);
         let goes_on = rest? == Rest::GoesOn;
         if !picked.is_empty() {
             self.room.ring();
         }
-        let messages = self.with_records(picked)?;
+        let messages = self.load_records(picked)?;
         if messages.is_empty() && !goes_on && self.is_shut(generation) && self.is_empty_for_good()? {
             return Err(self.shut_down_error());
         }
@@ -76,14 +76,14 @@ impl Core {
     }
 
     /// Has another one look who waits, where there may be something for it.
-    pub(super) fn pass_on(&self, state: &State, picked: &[Picked], count: usize, goes_on: bool) {
+    pub(super) fn wake_next(&self, state: &State, picked: &[LeasedRecord], count: usize, goes_on: bool) {
         if picked.is_empty() || !self.ready.is_waited_for() {
             return;
         }
-        let more = || state.sources.iter().any(Source::has_ahead);
+        let more = || state.sources.iter().any(Source::has_buffered);
         // A loop is to know when the new leases end.
-        if picked.len() == count || goes_on || self.ready.has_listeners() || more() {
-            self.ready.ring_one();
+        if picked.len() == count || goes_on || self.ready.has_wakers() || more() {
+            self.ready.wake_one();
         }
     }
 
@@ -91,9 +91,9 @@ impl Core {
     /// because something is not at hand. A queue that fails does not keep the others from being looked at, see `settle`.
     pub(super) fn pick(
         state: &mut State,
-        wish: &Wish<'_>,
-        picked: &mut Vec<Picked>,
-        spent: &mut Spent,
+        wish: &LeaseRequest<'_>,
+        picked: &mut Vec<LeasedRecord>,
+        spent: &mut ExhaustedOffsets,
     ) -> Result<Rest, BrokerError> {
         let (count, sources) = (wish.count, state.sources.len());
         let mut rest = Rest::Nothing;
@@ -106,7 +106,7 @@ impl Core {
                     break;
                 }
                 let at = (state.turn + step) % sources;
-                let wish = Wish { count: share.min(left), ..*wish };
+                let wish = LeaseRequest { count: share.min(left), ..*wish };
                 if let Some(source) = state.sources.get_mut(at) {
                     match source.take(&wish, picked, spent) {
                         // A thread has tried to read it already.
@@ -136,9 +136,9 @@ impl Core {
         Ok(rest)
     }
 
-    pub(super) fn wish(&self, count: usize, invisible: Duration, reach: Reach) -> Wish<'_> {
+    pub(super) fn wish(&self, count: usize, invisible: Duration, reach: ReadScope) -> LeaseRequest<'_> {
         let now_ms = self.store().clock().now_ms();
-        Wish {
+        LeaseRequest {
             count,
             now_ms,
             until_ms: now_ms.saturating_add(millis(invisible)),
@@ -151,17 +151,17 @@ impl Core {
     /// Turns messages that were delivered as often as they may be, and have ended, into dead letters: for who waits
     /// until all is done while nobody gets anything.
     pub(super) fn sweep(&self) -> Result<(), BrokerError> {
-        let mut spent = Spent::new();
+        let mut spent = ExhaustedOffsets::new();
         let (swept, again) = {
             let mut state = self.state.lock();
-            let wish = self.wish(0, Duration::ZERO, Reach::Anywhere);
+            let wish = self.wish(0, Duration::ZERO, ReadScope::Anywhere);
             let mut swept = Ok(());
             for source in &mut state.sources {
                 swept = swept.and(source.take_due(&wish, 0, &mut Vec::new(), &mut spent).map(drop));
             }
-            (swept, self.to_bury_again(&mut state))
+            (swept, self.retryable_dead_letters(&mut state))
         };
-        self.bury_or_keep(spent, again);
+        self.move_or_retry_later(spent, again);
         swept
     }
 
@@ -187,12 +187,12 @@ impl Core {
     }
 
     /// Adds the messages to those leases that have none at hand. A message that is gone is finished.
-    pub(super) fn with_records(
+    pub(super) fn load_records(
         self: &Arc<Self>,
-        picked: Vec<Picked>,
+        picked: Vec<LeasedRecord>,
     ) -> Result<Vec<LeasedMessage>, BrokerError> {
         let mut messages = Vec::with_capacity(picked.len());
-        for Picked { place, held, record } in picked {
+        for LeasedRecord { place, held, record } in picked {
             let record = match record {
                 Some(record) => Some(record),
                 None => self.message(&place, held.offset)?,

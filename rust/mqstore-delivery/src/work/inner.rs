@@ -14,7 +14,7 @@ use mqstore_meta::{MetaLog, ProgressRecord};
 use super::leased_message::Place;
 use super::options::WorkQueueOptions;
 use super::queue::WorkQueueCounts;
-use super::queue_leases::{Source, Spent};
+use super::queue_leases::{ExhaustedOffsets, Source};
 use crate::broker::Broker;
 use crate::error::BrokerError;
 use crate::wake_signal::{LOOK, Signal};
@@ -52,7 +52,7 @@ pub(super) struct State {
     /// When the topic was looked at for new queues; monotonic.
     looked: Option<Duration>,
     /// Dead letters whose copy could not be made yet.
-    pub(super) unburied: Spent,
+    pub(super) unburied: ExhaustedOffsets,
     /// When that was tried; monotonic.
     pub(super) tried: Duration,
     /// The generation of handles that are made now; they begin with 1.
@@ -84,7 +84,7 @@ impl Core {
             notes: Mutex::default(),
         });
         let topics = core.topics();
-        for note in broker.before_consuming(group, &topics.each_ref().map(|topic| &**topic))? {
+        for note in broker.prepare_group(group, &topics.each_ref().map(|topic| &**topic))? {
             core.note(note);
         }
         core.look_for_queues(&mut core.state.lock())?;
@@ -161,7 +161,7 @@ impl Core {
         generation <= self.shut.load(Ordering::Acquire)
     }
 
-    pub(super) fn is_shut_at_once(&self, generation: u64) -> bool {
+    pub(super) fn is_shut_down_immediately(&self, generation: u64) -> bool {
         generation <= self.shut_at_once.load(Ordering::Acquire)
     }
 

@@ -52,7 +52,7 @@ impl Lease {
         self.until_ms.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_until(&self, until_ms: i64) {
+    pub(super) fn set_expiry(&self, until_ms: i64) {
         self.until_ms.store(until_ms, Ordering::Relaxed);
     }
 }

@@ -1,7 +1,7 @@
-//! A work queue for who must not wait: see [`crate::AtOnce`].
+//! A work queue for who must not wait: see [`crate::TryResult`].
 //!
 //! A message is leased by the call that hands it out and by no other: what a thread prepares is read, not leased.
-//! Due times need no thread either: [`AtOnce::Wait`] says when the next one is.
+//! Due times need no thread either: [`TryResult::Wait`] says when the next one is.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use super::inner::{Core, State};
 use super::leased_message::LeasedMessage;
 use super::put::NewWork;
 use super::queue::{WorkQueue, WorkQueueCounts};
-use super::queue_leases::{Source, Spent, Wish};
+use super::queue_leases::{ExhaustedOffsets, LeaseRequest, Source};
 use crate::error::BrokerError;
-use crate::nonblocking::{AtOnce, Reach, Rest, lock};
+use crate::nonblocking::{ReadScope, Rest, TryResult, lock};
 use crate::queue_failures::settle;
 use crate::wake_signal::{Call, Signal};
 
@@ -32,7 +32,7 @@ pub enum Put {
 }
 
 /// Whether messages that come ring by now.
-enum Armed {
+enum WakerState {
     /// They do; and until when to wait at most, because something is due then.
     Until(Option<Duration>),
     /// There may be something already, or it takes long to find out.
@@ -63,24 +63,26 @@ impl WorkQueue {
     ///
     /// # Errors
     /// [`BrokerError::ShutDown`].
-    pub fn get_at_once(
+    pub fn try_get(
         &self,
         count: usize,
         patience: bool,
         call: Option<Call>,
-    ) -> Result<AtOnce<Vec<LeasedMessage>>, BrokerError> {
+    ) -> Result<TryResult<Vec<LeasedMessage>>, BrokerError> {
         let core = &self.core;
         let seen = core.ready.rings();
         self.check()?;
-        let near = core.store().looks_at_once();
-        let Some(found) = core.take_at_hand(self, count, near, patience)? else { return Ok(AtOnce::Prepare) };
-        let Some(call) = call.filter(|_| found.is_empty() && count > 0) else {
-            return Ok(AtOnce::Found(found));
+        let near = core.store().is_caught_up();
+        let Some(found) = core.lease_without_io(self, count, near, patience)? else {
+            return Ok(TryResult::Prepare);
         };
-        let Some(state) = lock(&core.state, patience) else { return Ok(AtOnce::Prepare) };
-        match core.arm_at_hand(state, near)? {
-            Armed::Until(longest) => Ok(listen(&core.ready, seen, call, longest)),
-            Armed::NotNow => Ok(AtOnce::Prepare),
+        let Some(call) = call.filter(|_| found.is_empty() && count > 0) else {
+            return Ok(TryResult::Found(found));
+        };
+        let Some(state) = lock(&core.state, patience) else { return Ok(TryResult::Prepare) };
+        match core.register_waker_without_io(state, near)? {
+            WakerState::Until(longest) => Ok(listen(&core.ready, seen, call, longest)),
+            WakerState::NotNow => Ok(TryResult::Prepare),
         }
     }
 
@@ -103,21 +105,21 @@ impl WorkQueue {
         appends: bool,
         patience: bool,
         call: Option<Call>,
-    ) -> Result<AtOnce<Put>, BrokerError> {
+    ) -> Result<TryResult<Put>, BrokerError> {
         let core = &self.core;
         let seen = core.room.rings();
         self.check()?;
         if core.is_shut(self.generation) {
             return Err(core.shut_down_error());
         }
-        let delayed = core.all_delayed(messages)?;
+        let delayed = core.delayed_properties_of_all(messages)?;
         let count = messages.len() as u64;
         if core.options.maxsize > 0 {
-            if !patience && !core.store().looks_at_once() {
-                return Ok(AtOnce::Prepare);
+            if !patience && !core.store().is_caught_up() {
+                return Ok(TryResult::Prepare);
             }
-            let Some(state) = lock(&core.state, patience) else { return Ok(AtOnce::Prepare) };
-            let fits = core.reserve_in(&state, count)?;
+            let Some(state) = lock(&core.state, patience) else { return Ok(TryResult::Prepare) };
+            let fits = core.reserve_capacity_in(&state, count)?;
             drop(state);
             if !fits {
                 let call = call.ok_or_else(|| self.full())?;
@@ -125,28 +127,28 @@ impl WorkQueue {
             }
         }
         let reservation = Reservation { core: Arc::clone(core), count };
-        if appends && let Some(appended) = core.append_at_hand(messages, &delayed)? {
-            return Ok(AtOnce::Found(Put::Done(appended)));
+        if appends && let Some(appended) = core.append_without_io(messages, &delayed)? {
+            return Ok(TryResult::Found(Put::Done(appended)));
         }
-        Ok(AtOnce::Found(Put::Reserved(reservation, delayed)))
+        Ok(TryResult::Found(Put::Reserved(reservation, delayed)))
     }
 
     /// Whether every message that was put is finished, or a dead letter, as [`Self::join`] has it. Where it is not so,
     /// `call` is made when it is time to look again.
-    pub fn join_at_once(&self, patience: bool, call: Option<Call>) -> Result<AtOnce<bool>, BrokerError> {
+    pub fn try_join(&self, patience: bool, call: Option<Call>) -> Result<TryResult<bool>, BrokerError> {
         let core = &self.core;
         let seen = core.done.rings();
         self.check()?;
-        if !patience && !core.store().looks_at_once() {
-            return Ok(AtOnce::Prepare);
+        if !patience && !core.store().is_caught_up() {
+            return Ok(TryResult::Prepare);
         }
-        let Some(mut state) = lock(&core.state, patience) else { return Ok(AtOnce::Prepare) };
+        let Some(mut state) = lock(&core.state, patience) else { return Ok(TryResult::Prepare) };
         core.look_for_queues(&mut state)?;
-        if core.has_to_bury(&state) {
-            return Ok(AtOnce::Prepare);
+        if core.has_dead_letters_to_move(&state) {
+            return Ok(TryResult::Prepare);
         }
-        let done = self.is_done_by(core.counts(&state)?);
-        let Some(call) = call.filter(|_| !done) else { return Ok(AtOnce::Found(done)) };
+        let done = self.is_drained(core.counts(&state)?);
+        let Some(call) = call.filter(|_| !done) else { return Ok(TryResult::Found(done)) };
         // A lease that ends may leave a dead letter. What is due by now is for others to get.
         let left = core.next_event(&state).filter(|left| !left.is_zero());
         drop(state);
@@ -162,7 +164,7 @@ impl WorkQueue {
 
 impl Core {
     /// Leases up to `count` messages that are at hand; `None` where it would take long to find some.
-    fn take_at_hand(
+    fn lease_without_io(
         self: &Arc<Self>,
         handle: &WorkQueue,
         count: usize,
@@ -172,24 +174,24 @@ impl Core {
         if near {
             self.store().catch_up()?;
         }
-        let (mut picked, mut spent) = (Vec::with_capacity(count.min(64)), Spent::new());
+        let (mut picked, mut spent) = (Vec::with_capacity(count.min(64)), ExhaustedOffsets::new());
         {
             let Some(mut state) = lock(&self.state, patience) else { return Ok(None) };
-            if self.is_shut_at_once(handle.generation) {
+            if self.is_shut_down_immediately(handle.generation) {
                 return Err(self.shut_down_error());
             }
             self.look_for_queues(&mut state)?;
-            let wish = self.wish(count, handle.invisible, Reach::AtHand { near });
+            let wish = self.wish(count, handle.invisible, ReadScope::AtHand { near });
             let rest = Self::pick(&mut state, &wish, &mut picked, &mut spent)?;
-            if picked.is_empty() && (rest != Rest::Nothing || self.has_to_bury(&state)) {
+            if picked.is_empty() && (rest != Rest::Nothing || self.has_dead_letters_to_move(&state)) {
                 return Ok(None);
             }
-            self.pass_on(&state, &picked, count, rest == Rest::GoesOn);
+            self.wake_next(&state, &picked, count, rest == Rest::GoesOn);
         }
         if !picked.is_empty() {
             self.room.ring();
         }
-        let messages = self.with_records(picked)?;
+        let messages = self.load_records(picked)?;
         if messages.is_empty() && self.is_shut(handle.generation) {
             if !near && !patience {
                 return Ok(None);
@@ -202,20 +204,20 @@ impl Core {
     }
 
     /// Has `ready` ring when a message comes.
-    fn arm_at_hand(
+    fn register_waker_without_io(
         self: &Arc<Self>,
         mut state: mqstore_io::sync::MutexGuard<'_, State>,
         near: bool,
-    ) -> Result<Armed, BrokerError> {
+    ) -> Result<WakerState, BrokerError> {
         for source in &mut state.sources {
             let may_arm = near || source.is_armed();
             if !may_arm || source.arm(self)? {
-                return Ok(Armed::NotNow);
+                return Ok(WakerState::NotNow);
             }
         }
         let left = self.next_event(&state);
         let is_due = left.is_some_and(|left| left.is_zero());
-        Ok(if is_due { Armed::NotNow } else { Armed::Until(left) })
+        Ok(if is_due { WakerState::NotNow } else { WakerState::Until(left) })
     }
 
     /// How long it is until something is due by itself.
@@ -227,32 +229,33 @@ impl Core {
     }
 
     /// Whether there are dead letters to move, which takes syncs.
-    fn has_to_bury(&self, state: &State) -> bool {
+    fn has_dead_letters_to_move(&self, state: &State) -> bool {
         let now_ms = self.store().clock().now_ms();
         let most = self.options.max_attempts;
-        self.is_to_bury_again(state) || state.sources.iter().any(|source| source.has_spent(most, now_ms))
+        self.has_retryable_dead_letters(state)
+            || state.sources.iter().any(|source| source.has_exhausted(most, now_ms))
     }
 
     fn prepare(self: &Arc<Self>, count: usize, invisible: Duration) -> Result<(), BrokerError> {
         self.store().catch_up()?;
-        let mut spent = Spent::new();
+        let mut spent = ExhaustedOffsets::new();
         let (prepared, again) = {
             let mut state = self.state.lock();
             self.look_for_queues(&mut state)?;
-            let wish = self.wish(count, invisible, Reach::Anywhere);
-            let prepared = self.prepare_each(&mut state.sources, &wish, &mut spent);
-            (prepared, self.to_bury_again(&mut state))
+            let wish = self.wish(count, invisible, ReadScope::Anywhere);
+            let prepared = self.prefetch_each(&mut state.sources, &wish, &mut spent);
+            (prepared, self.retryable_dead_letters(&mut state))
         };
-        self.bury_or_keep(spent, again);
+        self.move_or_retry_later(spent, again);
         prepared
     }
 
     /// Prepares all queues, whichever of them fail.
-    fn prepare_each(
+    fn prefetch_each(
         self: &Arc<Self>,
         sources: &mut [Source],
-        wish: &Wish<'_>,
-        spent: &mut Spent,
+        wish: &LeaseRequest<'_>,
+        spent: &mut ExhaustedOffsets,
     ) -> Result<(), BrokerError> {
         let mut failures = Vec::new();
         for (at, source) in sources.iter_mut().enumerate() {
@@ -261,11 +264,11 @@ impl Core {
                 Err(error) => failures.push((at, error)),
             }
         }
-        let others_have = sources.iter().any(|source| source.has_ahead() || source.has_again());
+        let others_have = sources.iter().any(|source| source.has_buffered() || source.has_buffered_retries());
         settle(sources, failures, others_have, |source, error| source.note_failure(self, error))
     }
 
-    fn append_at_hand(
+    fn append_without_io(
         &self,
         messages: &[NewWork<'_>],
         delayed: &[Option<Vec<u8>>],
@@ -276,9 +279,9 @@ impl Core {
             .map(|(message, delayed)| self.new_message(message, delayed.as_deref()))
             .collect();
         if let [only] = all.as_slice() {
-            return Ok(self.store().append_at_once(only)?.map(|appended| vec![appended]));
+            return Ok(self.store().try_append(only)?.map(|appended| vec![appended]));
         }
-        self.store().append_many_at_once(&all)
+        self.store().try_append_many(&all)
     }
 
     fn look_around(&self) {
@@ -286,9 +289,9 @@ impl Core {
         let known = state.sources.len();
         let mut failed = self.store().is_closed() || self.look_for_queues(&mut state).is_err();
         let is_due = self.next_event(&state).is_some_and(|left| left.is_zero());
-        let to_bury = self.has_to_bury(&state);
+        let to_bury = self.has_dead_letters_to_move(&state);
         let mut is_done = to_bury;
-        if self.done.is_waited_for() && self.store().looks_at_once() {
+        if self.done.is_waited_for() && self.store().is_caught_up() {
             match self.counts(&state) {
                 Ok(counts) => {
                     let is_shut = self.shut_at_once.load(Ordering::Acquire) > 0;
@@ -300,7 +303,7 @@ impl Core {
         }
         // Who deletes or moves rings for nobody.
         let mut has_room = false;
-        if self.room.is_waited_for() && self.store().looks_at_once() {
+        if self.room.is_waited_for() && self.store().is_caught_up() {
             match self.taken(&state) {
                 Ok(taken) => has_room = taken < self.options.maxsize,
                 Err(_) => failed = true,
@@ -317,6 +320,6 @@ impl Core {
 }
 
 /// Leaves `call` with a signal; it rang meanwhile where there is to be another look.
-fn listen<T>(signal: &Arc<Signal>, seen: u64, call: Call, longest: Option<Duration>) -> AtOnce<T> {
-    signal.listen(seen, call).map_or(AtOnce::Prepare, |listening| AtOnce::Wait { listening, longest })
+fn listen<T>(signal: &Arc<Signal>, seen: u64, call: Call, longest: Option<Duration>) -> TryResult<T> {
+    signal.listen(seen, call).map_or(TryResult::Prepare, |listening| TryResult::Wait { listening, longest })
 }

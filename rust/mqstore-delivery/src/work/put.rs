@@ -43,7 +43,7 @@ impl Core {
         if self.is_shut(generation) {
             return Err(self.shut_down_error());
         }
-        let delayed = self.all_delayed(messages)?;
+        let delayed = self.delayed_properties_of_all(messages)?;
         let count = messages.len() as u64;
         if !self.reserve(count)? {
             return Ok(None);
@@ -92,7 +92,10 @@ impl Core {
     }
 
     /// The properties with the time of delivery, of each message that is to be held back.
-    pub(super) fn all_delayed(&self, messages: &[NewWork<'_>]) -> Result<Vec<Option<Vec<u8>>>, BrokerError> {
+    pub(super) fn delayed_properties_of_all(
+        &self,
+        messages: &[NewWork<'_>],
+    ) -> Result<Vec<Option<Vec<u8>>>, BrokerError> {
         messages.iter().map(|message| self.delayed(message)).collect()
     }
 
@@ -113,11 +116,11 @@ impl Core {
         if self.options.maxsize == 0 {
             return Ok(true);
         }
-        self.reserve_in(&self.state.lock(), count)
+        self.reserve_capacity_in(&self.state.lock(), count)
     }
 
     /// As [`Self::reserve`], where there is a limit.
-    pub(super) fn reserve_in(&self, state: &State, count: u64) -> Result<bool, BrokerError> {
+    pub(super) fn reserve_capacity_in(&self, state: &State, count: u64) -> Result<bool, BrokerError> {
         let maxsize = self.options.maxsize;
         // More at once than there is room at all are put where there is nothing else.
         let taken = self.taken(state)?;

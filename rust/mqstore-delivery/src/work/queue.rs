@@ -308,13 +308,17 @@ impl WorkQueue {
     }
 
     fn is_done(&self) -> Result<bool, BrokerError> {
-        Ok(self.is_done_by(self.counts()?))
+        Ok(self.is_drained(self.counts()?))
     }
 
     /// Whether nothing is left to wait for.
-    pub(super) fn is_done_by(&self, counts: WorkQueueCounts) -> bool {
+    pub(super) fn is_drained(&self, counts: WorkQueueCounts) -> bool {
         let held = counts.leased + counts.dying;
-        let rest = if self.core.is_shut_at_once(self.generation) { 0 } else { counts.ready + counts.delayed };
+        let rest = if self.core.is_shut_down_immediately(self.generation) {
+            0
+        } else {
+            counts.ready + counts.delayed
+        };
         held + rest == 0
     }
 

@@ -19,8 +19,8 @@ use mqstore_meta::{MetaLog, Progress, ProgressRecord};
 use super::inner::Core;
 use super::leased_message::{Held, Place};
 use crate::error::BrokerError;
-use crate::nonblocking::{NEAR_BYTES, Reach, Rest};
-use crate::pop_takeover::deliveries_before;
+use crate::nonblocking::{NEAR_BYTES, ReadScope, Rest};
+use crate::pop_takeover::previous_attempts;
 
 /// Messages that are read ahead, at first and at most, and about how many bytes of them.
 const FIRST_AHEAD: usize = 8;
@@ -69,23 +69,23 @@ impl Wait {
 }
 
 /// What was taken out of a source: a lease, and the message if it is at hand.
-pub(super) struct Picked {
+pub(super) struct LeasedRecord {
     pub(super) place: Arc<Place>,
     pub(super) held: Held,
     pub(super) record: Option<StoredRecord>,
 }
 
 /// Messages that were delivered as often as they may be: their offsets.
-pub(super) type Spent = Vec<(Arc<Place>, i64)>;
+pub(super) type ExhaustedOffsets = Vec<(Arc<Place>, i64)>;
 
 /// What a look at a source is to bring.
-pub(super) struct Wish<'a> {
+pub(super) struct LeaseRequest<'a> {
     pub(super) count: usize,
     pub(super) now_ms: i64,
     pub(super) until_ms: i64,
     pub(super) max_attempts: Option<u32>,
     pub(super) core: &'a Core,
-    pub(super) reach: Reach,
+    pub(super) reach: ReadScope,
 }
 
 impl Source {
@@ -119,9 +119,9 @@ impl Source {
     /// ones, or that whose turn it is is not at hand.
     pub(super) fn take(
         &mut self,
-        wish: &Wish<'_>,
-        picked: &mut Vec<Picked>,
-        spent: &mut Spent,
+        wish: &LeaseRequest<'_>,
+        picked: &mut Vec<LeasedRecord>,
+        spent: &mut ExhaustedOffsets,
     ) -> Result<Rest, BrokerError> {
         let before = picked.len();
         if wish.count == 1 {
@@ -157,10 +157,10 @@ impl Source {
     /// delivered as often as they may be become dead letters. Whether all of them were at hand that were met.
     pub(super) fn take_due(
         &mut self,
-        wish: &Wish<'_>,
+        wish: &LeaseRequest<'_>,
         count: usize,
-        picked: &mut Vec<Picked>,
-        spent: &mut Spent,
+        picked: &mut Vec<LeasedRecord>,
+        spent: &mut ExhaustedOffsets,
     ) -> Result<bool, BrokerError> {
         let wanted = picked.len() + count;
         loop {
@@ -174,7 +174,7 @@ impl Source {
             if is_spent {
                 let dlq_offset = wish.core.dead_letters_end()?;
                 let record = ProgressRecord::DeadLetter { offset, dlq_offset };
-                if self.change_due(wish, (offset, attempts), record)? {
+                if self.log_due_change(wish, (offset, attempts), record)? {
                     spent.push((Arc::clone(&self.place), offset));
                 }
                 continue;
@@ -184,31 +184,31 @@ impl Source {
             }
             let (attempt, until_ms) = (attempts.saturating_add(1), wish.until_ms);
             let record = ProgressRecord::Leased { offset, until_ms, attempt };
-            if !self.change_due(wish, (offset, attempts), record)? {
+            if !self.log_due_change(wish, (offset, attempts), record)? {
                 continue;
             }
             let token = self.place.progress.lock().lease(offset).map_or(0, |lease| lease.token);
             let held = Held { offset, attempt, token, until_ms };
             let record = self.again.remove(&offset);
-            picked.push(Picked { place: Arc::clone(&self.place), held, record });
+            picked.push(LeasedRecord { place: Arc::clone(&self.place), held, record });
         }
     }
 
     /// Leases a message that cannot be read, for nobody.
-    fn set_aside(&self, wish: &Wish<'_>, offset: i64) -> Result<(), BrokerError> {
+    fn set_aside(&self, wish: &LeaseRequest<'_>, offset: i64) -> Result<(), BrokerError> {
         let first = due(&self.place.progress.lock(), wish.now_ms);
         if let Some(first @ (_, attempts)) = first.filter(|(first, _)| *first == offset) {
             let (attempt, until_ms) = (attempts.saturating_add(1), wish.until_ms);
-            self.change_due(wish, first, ProgressRecord::Leased { offset, until_ms, attempt })?;
+            self.log_due_change(wish, first, ProgressRecord::Leased { offset, until_ms, attempt })?;
         }
         Ok(())
     }
 
     /// Logs what becomes of the message that is due first, unless that is another by now: who had it may finish it, give it
     /// back or keep it longer at any time.
-    fn change_due(
+    fn log_due_change(
         &self,
-        wish: &Wish<'_>,
+        wish: &LeaseRequest<'_>,
         first: (i64, u32),
         record: ProgressRecord,
     ) -> Result<bool, BrokerError> {
@@ -224,9 +224,9 @@ impl Source {
 
     fn take_new(
         &mut self,
-        wish: &Wish<'_>,
+        wish: &LeaseRequest<'_>,
         count: usize,
-        picked: &mut Vec<Picked>,
+        picked: &mut Vec<LeasedRecord>,
     ) -> Result<Rest, BrokerError> {
         let (mut left, mut passed) = (count, 0);
         while left > 0 {
@@ -238,7 +238,7 @@ impl Source {
                     return Ok(Rest::Nothing);
                 }
             }
-            let (taken, held_back) = self.lease_new(wish, left, picked)?;
+            let (taken, held_back) = self.lease_buffered(wish, left, picked)?;
             left -= taken;
             passed += held_back;
             if passed >= HELD_BACK_AT_ONCE {
@@ -249,7 +249,7 @@ impl Source {
     }
 
     /// Whether to read on takes no time: nothing came, or it was written just now.
-    fn is_at_hand(&mut self, wish: &Wish<'_>) -> Result<bool, StoreError> {
+    fn is_at_hand(&mut self, wish: &LeaseRequest<'_>) -> Result<bool, StoreError> {
         if self.wait.as_ref().is_some_and(|wait| !wait.is_over()) {
             return Ok(true);
         }
@@ -269,8 +269,8 @@ impl Source {
     pub(super) fn prepare(
         &mut self,
         core: &Arc<Core>,
-        wish: &Wish<'_>,
-        spent: &mut Spent,
+        wish: &LeaseRequest<'_>,
+        spent: &mut ExhaustedOffsets,
     ) -> Result<(), BrokerError> {
         self.take_due(wish, 0, &mut Vec::new(), spent)?;
         if wish.count == 0 {
@@ -308,11 +308,11 @@ impl Source {
     }
 
     /// Leases up to `count` of the messages that were read ahead, in one frame; how many, and how many were held back.
-    fn lease_new(
+    fn lease_buffered(
         &mut self,
-        wish: &Wish<'_>,
+        wish: &LeaseRequest<'_>,
         count: usize,
-        picked: &mut Vec<Picked>,
+        picked: &mut Vec<LeasedRecord>,
     ) -> Result<(usize, usize), BrokerError> {
         let (mut leased, mut through) = (0, 0);
         let ahead = &self.ahead;
@@ -347,7 +347,7 @@ impl Source {
             let offset = message.record.queue_offset;
             let Some(lease) = progress.lease(offset) else { continue };
             let held = Held { offset, attempt: lease.attempt, token: lease.token, until_ms: lease.until_ms };
-            picked.push(Picked { place: Arc::clone(&self.place), held, record: Some(message.record) });
+            picked.push(LeasedRecord { place: Arc::clone(&self.place), held, record: Some(message.record) });
         }
         Ok((leased, through - leased))
     }
@@ -409,8 +409,8 @@ impl Source {
         self.count = (2 * count).clamp(FIRST_AHEAD, MOST_AHEAD).min(fitting.max(1));
         self.scanned = reached;
         self.ahead.extend(batch.into_iter().map(|record| {
-            let visible_ms = held_back_until(&record);
-            let delivered = deliveries_before(&self.place.topic, &record);
+            let visible_ms = put_delay_until(&record);
+            let delivered = previous_attempts(&self.place.topic, &record);
             Ahead { record, visible_ms, delivered }
         }));
     }
@@ -444,18 +444,18 @@ impl Source {
     }
 
     /// Whether new messages are at hand.
-    pub(super) fn has_ahead(&self) -> bool {
+    pub(super) fn has_buffered(&self) -> bool {
         !self.ahead.is_empty()
     }
 
     /// Whether messages that are due again were read for a look at hand.
-    pub(super) fn has_again(&self) -> bool {
+    pub(super) fn has_buffered_retries(&self) -> bool {
         !self.again.is_empty()
     }
 
     /// Has the work queue ring when there is more; whether it is there already.
     pub(super) fn arm(&mut self, core: &Arc<Core>) -> Result<bool, BrokerError> {
-        if self.has_ahead() {
+        if self.has_buffered() {
             return Ok(true);
         }
         if let Some(wait) = &self.wait {
@@ -467,7 +467,7 @@ impl Source {
             move || {
                 came.store(true, Ordering::Release);
                 if let Some(core) = core.upgrade() {
-                    core.ready.ring_one();
+                    core.ready.wake_one();
                 }
             }
         };
@@ -486,7 +486,7 @@ impl Source {
     }
 
     /// Whether the first of those that are due is to become a dead letter.
-    pub(super) fn has_spent(&self, max_attempts: Option<u32>, now_ms: i64) -> bool {
+    pub(super) fn has_exhausted(&self, max_attempts: Option<u32>, now_ms: i64) -> bool {
         let Some(most) = max_attempts else { return false };
         due(&self.place.progress.lock(), now_ms).is_some_and(|(_, attempts)| attempts >= most)
     }
@@ -506,6 +506,6 @@ fn due(progress: &Progress, now_ms: i64) -> Option<(i64, u32)> {
 }
 
 /// Until when a put wants its message held back.
-fn held_back_until(record: &StoredRecord) -> Option<i64> {
+fn put_delay_until(record: &StoredRecord) -> Option<i64> {
     record.view().ok()?.properties.get(TIMER_DELIVER_MS)?.parse().ok()
 }

@@ -2,7 +2,7 @@
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
-use mqstore_engine::Origin;
+use mqstore_engine::MessageOrigin;
 use mqstore_format::properties::{
     DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, ORIGIN_MESSAGE_ID, PROPERTY_CRC, RETRY_TOPIC, TIMER_DELIVER_MS,
 };
@@ -67,7 +67,7 @@ impl Core {
                 .collect();
             let origins: Vec<_> = parts
                 .iter()
-                .map(|(view, ..)| Origin {
+                .map(|(view, ..)| MessageOrigin {
                     sys_flag: view.sys_flag,
                     born_host: view.born_host,
                     reconsume_times: 0,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
-use mqstore_compaction::{FeedInput, Lost, beyond_the_log};
+use mqstore_compaction::{AppenderInput, Lost, beyond_the_log};
 
 /// Segments of which the rest is left empty, for a log that has lost its end.
 const MOST_SKIPPED_SEGMENTS: u64 = 8;
@@ -20,14 +20,14 @@ impl Writer {
     /// Has new messages of compaction topics get offsets behind those in the topics' files. Where the log has lost its
     /// end, or an older one was put in its place, the files have more than it, and an offset must not stand for two
     /// messages: readers would be given the old one, and no compaction would look at the new one.
-    pub(crate) fn pass_copies(&self) -> Result<(), StoreError> {
+    pub(crate) fn advance_past_compacted(&self) -> Result<(), StoreError> {
         let topics = self.topics.compaction_topics();
         let log_end =
             |topic: &str, queue_id| self.next_of(topic, queue_id, |next| next.load(Ordering::Acquire));
         let mut lost = Vec::new();
         for queue in beyond_the_log(&self.files, &topics, log_end)? {
             let Lost { topic, queue_id, log_end, end } = &queue;
-            if let Some(outcome) = self.make_gap(topic, *queue_id, *end)? {
+            if let Some(outcome) = self.create_gap(topic, *queue_id, *end)? {
                 self.note(&format!(
                     "{topic}/{queue_id}: the log ends at offset {log_end} and its compaction files have messages up to {end}: \
                      the log has lost its end; new messages get offsets from {end} on{outcome}"
@@ -47,7 +47,7 @@ impl Writer {
         self.feed.log_lost(&lost)?;
         for Lost { topic, queue_id, end, .. } in lost {
             self.next_of(&topic, queue_id, |next| next.store(end, Ordering::Release));
-            self.renew_room(&topic);
+            self.refresh_quota(&topic);
         }
         Ok(())
     }
@@ -60,7 +60,7 @@ impl Writer {
     /// Makes sure that a queue may go on at `end`: the more offsets have no message, the more of the log has to lie
     /// between, as records of damaged logs are told from good ones by that. What was done for it; `None` when it
     /// takes too much.
-    fn make_gap(&self, topic: &str, queue_id: i32, end: i64) -> Result<Option<&'static str>, StoreError> {
+    fn create_gap(&self, topic: &str, queue_id: i32, end: i64) -> Result<Option<&'static str>, StoreError> {
         let Some(queue) = self.queues.get(topic, queue_id) else { return Ok(Some("")) };
         let mut place = self.log.appended();
         let most = place.saturating_add(MOST_SKIPPED_SEGMENTS * self.options.segment_bytes);
@@ -69,7 +69,7 @@ impl Writer {
         }
         let mut outcome = "";
         while queue.has_no_room_for(end, place as i64) {
-            place = self.log.begin_segment()?;
+            place = self.log.force_roll()?;
             outcome = ", in the log's next segment";
         }
         Ok(Some(outcome))
@@ -92,7 +92,7 @@ impl Writer {
         }
         // A broker looks at the files of compaction topics that it knows only.
         self.topics.store()?;
-        let outcome = self.feed.round(&FeedInput {
+        let outcome = self.feed.round(&AppenderInput {
             queues: &self.queues,
             topics: &topics,
             log: &self.log,
@@ -125,20 +125,20 @@ impl Writer {
     }
 
     /// Copies everything that is durable; what goes wrong is said in a note.
-    pub(crate) fn feed_all(&self) {
+    pub(crate) fn drain_compaction_appends(&self) {
         // Queues that were left alone may go on since a compaction.
         self.fed.store(0, Ordering::Release);
         loop {
             match self.feed(&|| false) {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => return self.note_unfed(&error),
+                Err(error) => return self.warn_append_failed(&error),
             }
         }
     }
 
     /// Says that a round failed.
-    pub(crate) fn note_unfed(&self, error: &StoreError) {
+    pub(crate) fn warn_append_failed(&self, error: &StoreError) {
         self.note(&format!(
             "copying what was appended to compaction topics to their files failed ({error}); it is tried again later, and \
              a broker does not serve it until then"

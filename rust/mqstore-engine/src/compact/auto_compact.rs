@@ -16,7 +16,7 @@ use mqstore_io::sync::{Mutex, Ordering};
 use crate::read::view::View;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
-use mqstore_compaction::{CompactionOptions, Control, dirty_topics};
+use mqstore_compaction::{CompactionOptions, JobControl, dirty_topics};
 
 /// When the background looks next; `None` before the first look.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(crate) struct CompactionClock {
 
 impl Writer {
     /// How long the background has nothing to compact; `None` when it never has.
-    pub(crate) fn compaction_rest(&self) -> Option<Duration> {
+    pub(crate) fn next_compaction_delay(&self) -> Option<Duration> {
         let interval = Duration::from_millis(self.options.compaction_interval_ms?);
         let now = self.files.clock.monotonic();
         // The first look comes an interval after the open, so that a program may compact itself before.
@@ -35,8 +35,8 @@ impl Writer {
     }
 
     /// Compacts what is due, if it is time.
-    pub(crate) fn compact_due(&self) -> Result<(), StoreError> {
-        if self.compaction_rest() != Some(Duration::ZERO) {
+    pub(crate) fn compact_if_due(&self) -> Result<(), StoreError> {
+        if self.next_compaction_delay() != Some(Duration::ZERO) {
             return Ok(());
         }
         let done = self.compact_dirty();
@@ -62,9 +62,9 @@ impl Writer {
             memory_bytes: self.options.compaction_memory_bytes,
             ..CompactionOptions::default()
         };
-        let control = Arc::new(Control::default());
+        let control = Arc::new(JobControl::default());
         let report =
-            self.compacting_alone(&control, || self.compact(Some(&topics), &options, 1, &control))?;
+            self.with_compaction_lock(&control, || self.compact(Some(&topics), &options, 1, &control))?;
         let detail = format!(
             "{}: {} messages read, {} kept",
             topics.join(", "),

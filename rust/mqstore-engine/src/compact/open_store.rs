@@ -14,8 +14,8 @@ use crate::store::services;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{
-    CompactionOptions, CompactionReport, Control, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES,
-    OpenStore, Planned, Unswept, plan_open, publish_unswept, rehearse, run_all,
+    CompactionOptions, CompactionReport, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES, JobControl,
+    OpenStore, Planned, ReplacedFiles, plan_open, publish_unswept, rehearse, run_all,
 };
 
 impl Store {
@@ -32,18 +32,18 @@ impl Store {
         topics: Option<&[String]>,
         options: &CompactionOptions,
         threads: usize,
-        control: &Arc<Control>,
+        control: &Arc<JobControl>,
     ) -> Result<CompactionReport, StoreError> {
         let writer = self.writer("compact")?;
-        writer.compacting_alone(control, || writer.compact(topics, options, threads, control))
+        writer.with_compaction_lock(control, || writer.compact(topics, options, threads, control))
     }
 }
 
 impl Writer {
     /// Does `work`, which changes compaction files, unless other work of this kind goes on; a close ends it.
-    pub(crate) fn compacting_alone<T>(
+    pub(crate) fn with_compaction_lock<T>(
         &self,
-        control: &Arc<Control>,
+        control: &Arc<JobControl>,
         work: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let Some(_one) = self.compacting.try_lock() else {
@@ -62,7 +62,7 @@ impl Writer {
         topics: Option<&[String]>,
         options: &CompactionOptions,
         threads: usize,
-        control: &Arc<Control>,
+        control: &Arc<JobControl>,
     ) -> Result<CompactionReport, StoreError> {
         self.topics.store()?;
         let catch_up = || self.catch_up();
@@ -83,16 +83,16 @@ impl Writer {
     }
 
     /// Removes the files that a compaction replaced, beside everything else: large files take their time to go.
-    fn sweep(&self, unswept: Unswept) -> Result<(), StoreError> {
+    fn sweep(&self, unswept: ReplacedFiles) -> Result<(), StoreError> {
         if !self.files.vfs.environment().threads {
             return unswept.sweep(&self.files);
         }
-        self.await_sweep();
+        self.wait_for_removal();
         *self.sweeping.lock() = Some(services::sweep(&self.files, unswept)?);
         Ok(())
     }
 
-    fn await_sweep(&self) {
+    fn wait_for_removal(&self) {
         let thread = self.sweeping.lock().take();
         if let Some(thread) = thread {
             // It has nothing to say.
@@ -113,11 +113,11 @@ impl Writer {
     }
 
     /// Ends a compaction that runs, and waits for its end.
-    pub(crate) fn end_compaction(&self) {
+    pub(crate) fn stop_compaction(&self) {
         if let Some(control) = self.compaction.lock().as_ref() {
             control.end();
         }
         let _ended = self.compacting.lock();
-        self.await_sweep();
+        self.wait_for_removal();
     }
 }

@@ -15,7 +15,8 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{
-    CompactionOptions, Control, OpenStore, RestoreReport, RestoreSource, Run, restore, restore_open, taken_up,
+    CompactionOptions, JobControl, OpenStore, RestoreReport, RestoreSource, Run, restore, restore_open,
+    taken_up,
 };
 
 /// Messages that one step fetches.
@@ -35,12 +36,12 @@ impl Store {
         topics: Option<&[String]>,
         options: &CompactionOptions,
         threads: usize,
-        control: &Arc<Control>,
+        control: &Arc<JobControl>,
     ) -> Result<RestoreReport, StoreError> {
         let writer = self.writer("restore a compaction")?;
         let options = &writer.with_own_lengths(options);
         let run = Run { topics, options, threads, control, log: Some(&writer.log) };
-        writer.compacting_alone(control, || writer.restore(source, &run))
+        writer.with_compaction_lock(control, || writer.restore(source, &run))
     }
 }
 
@@ -54,7 +55,7 @@ pub fn restore_compaction(
     topics: Option<&[String]>,
     options: &CompactionOptions,
     threads: usize,
-    control: &Arc<Control>,
+    control: &Arc<JobControl>,
 ) -> Result<RestoreReport, StoreError> {
     restore(files, &Other { store: source }, &Run { topics, options, threads, control, log: None })
 }

@@ -189,7 +189,7 @@ impl QueueCursor {
                 // What was read before counts; the next call meets the error again.
                 Err(_) if !records.is_empty() => break,
                 Err(error) => {
-                    self.still_there()?;
+                    self.check_not_expired()?;
                     self.distrust(error)?;
                 }
             }
@@ -202,7 +202,7 @@ impl QueueCursor {
     }
 
     /// Fails when the log has lost the place where this cursor stands.
-    fn still_there(&self) -> Result<(), StoreError> {
+    fn check_not_expired(&self) -> Result<(), StoreError> {
         self.view.catch_up()?;
         let Some((min_offset, max_offset)) = self.view.bounds(&self.topic, self.queue_id)? else {
             return Ok(());
@@ -231,21 +231,21 @@ impl QueueCursor {
             self.at_once = (2 * self.at_once).min(MOST_UNITS);
             match self.view.units(&self.topic, self.queue_id, self.next, wanted, &mut self.units) {
                 Err(error) if error.is_gone() => {
-                    self.still_there()?;
+                    self.check_not_expired()?;
                     return Err(error);
                 }
                 fetched => fetched?,
             }
-            self.expect_records();
+            self.prefetch_records();
             if self.units.first().is_none_or(|(offset, _)| *offset > self.next) {
-                self.still_there()?;
+                self.check_not_expired()?;
             }
         }
         Ok(self.units.get(self.used).copied().filter(|(offset, _)| *offset < self.end))
     }
 
     /// Has the system fetch what the entries lead to.
-    fn expect_records(&mut self) {
+    fn prefetch_records(&mut self) {
         let Some((_, first)) = self.units.first() else { return };
         if self.units.len() == 1 || !self.reader.may_be_cold(first.physical_offset.max(0) as u64) {
             return;

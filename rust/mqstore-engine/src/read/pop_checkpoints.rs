@@ -27,7 +27,7 @@ use mqstore_format::json::{
 use mqstore_format::names::TIMERCHECK_FILE;
 use mqstore_format::properties::{REAL_TOPIC, TIMER_OUT_MS};
 
-use crate::store::Side;
+use crate::store::OpenSide;
 use crate::{Boundary, Store};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
@@ -45,7 +45,7 @@ const KEY_VALUE_FOLDER: &str = "kvStore";
 
 /// What a broker popped and nobody acknowledged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Popped {
+pub struct PopState {
     /// By group, topic and queue.
     pub queues: Vec<PoppedQueue>,
     /// What a person should know.
@@ -81,10 +81,10 @@ impl Store {
     ///
     /// # Errors
     /// What reading the two topics meets.
-    pub fn popped(&self) -> Result<Popped, StoreError> {
+    pub fn popped(&self) -> Result<PopState, StoreError> {
         self.check()?;
         let files = &self.inner.files;
-        let mut popped = Popped::default();
+        let mut popped = PopState::default();
         if files.vfs.stat(&files.root.join(KEY_VALUE_FOLDER)).is_ok() {
             let note = "kvStore: a broker kept in RocksDB what it popped, which is not read: what was out there and not \
                         acknowledged counts as consumed";
@@ -96,8 +96,8 @@ impl Store {
             return Ok(popped);
         }
         let known = match &self.inner.side {
-            Side::Writer(writer, _) => Known::Live(&writer.meta),
-            Side::Reader(_) => Known::Read(Box::new(read_state(files, &mut popped.notes)?)),
+            OpenSide::Writer(writer, _) => Known::Live(&writer.meta),
+            OpenSide::Reader(_) => Known::Read(Box::new(read_state(files, &mut popped.notes)?)),
         };
         let mut out = Out { read_ms: timer_read_ms(files), ..Out::default() };
         for topic in &topics {
@@ -170,7 +170,7 @@ struct Written {
 }
 
 /// Messages of a checkpoint that is not dealt with.
-struct Handed {
+struct HandedMessages {
     unacked: Vec<i64>,
     until_ms: i64,
     /// Of its first copy.
@@ -184,7 +184,7 @@ type Ends = (BTreeMap<i64, i64>, i64);
 #[derive(Default)]
 struct Out {
     read_ms: i64,
-    checkpoints: HashMap<Written, Handed>,
+    checkpoints: HashMap<Written, HandedMessages>,
     /// Checkpoints that a broker dealt with, of those that may be found again.
     dealt_with: HashSet<Written>,
     acked: HashMap<Pop, BTreeSet<i64>>,
@@ -313,8 +313,8 @@ impl Out {
     }
 }
 
-fn written(checkpoint: PopCheckpoint, log_offset: u64) -> (Written, Handed) {
-    let handed = Handed {
+fn written(checkpoint: PopCheckpoint, log_offset: u64) -> (Written, HandedMessages) {
+    let handed = HandedMessages {
         unacked: checkpoint.unacked().collect(),
         until_ms: checkpoint.revive_time_ms(),
         log_offset: i64::try_from(log_offset).unwrap_or(i64::MAX),

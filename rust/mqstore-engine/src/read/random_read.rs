@@ -12,12 +12,12 @@ use mqstore_format::{CqUnit, RecordView};
 use super::cursor::{belongs, place};
 use super::view::View;
 use crate::Store;
-use crate::store::Side;
+use crate::store::OpenSide;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_log::commit_log::{MappedPart, RecordReader};
-use mqstore_log::consume_queue::UnitPlace;
+use mqstore_log::consume_queue::MappedUnit;
 
 /// Messages whose memory is waited for at the same time.
 const SIDE_BY_SIDE: usize = 16;
@@ -48,7 +48,7 @@ impl Store {
     ) -> Result<Vec<Option<StoredRecord>>, StoreError> {
         self.check()?;
         let mut found = Vec::with_capacity(offsets.len());
-        if let Side::Writer(writer, _) = &self.inner.side {
+        if let OpenSide::Writer(writer, _) = &self.inner.side {
             writer.messages_in_memory(topic, queue_id, offsets, &mut found)?;
         }
         found.resize_with(offsets.len(), || None);
@@ -58,7 +58,7 @@ impl Store {
         }
         for (offset, found) in offsets.iter().zip(&mut found) {
             if found.is_none() {
-                *found = self.look_for(topic, queue_id, *offset)?;
+                *found = self.find_message(topic, queue_id, *offset)?;
             }
         }
         Ok(found)
@@ -79,7 +79,12 @@ impl Store {
     }
 
     /// The message at `offset`, wherever it is.
-    fn look_for(&self, topic: &str, queue_id: i32, offset: i64) -> Result<Option<StoredRecord>, StoreError> {
+    fn find_message(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        offset: i64,
+    ) -> Result<Option<StoredRecord>, StoreError> {
         let end = offset.saturating_add(1);
         let mut cursor = self.read(topic, queue_id, Some(offset), Some(end), None)?;
         if let Some(record) = cursor.next_batch(1)?.pop() {
@@ -115,14 +120,14 @@ impl Writer {
         let mut reader = (offsets.len() > 1)
             .then(|| RecordReader::new(Some(Arc::clone(&self.log)), self.log.list(), u64::MAX));
         for offsets in offsets.chunks(SIDE_BY_SIDE) {
-            let mut units: [Option<UnitPlace>; SIDE_BY_SIDE] = Default::default();
+            let mut units: [Option<MappedUnit>; SIDE_BY_SIDE] = Default::default();
             for (unit, offset) in units.iter_mut().zip(offsets) {
-                *unit = queue.place_in_memory(*offset);
+                *unit = queue.mapped_unit(*offset);
             }
             let mut places: [Option<Place>; SIDE_BY_SIDE] = Default::default();
             for (place, unit) in places.iter_mut().zip(&units) {
                 *place =
-                    unit.as_ref().and_then(UnitPlace::unit).and_then(|unit| self.place(unit, &mut parts));
+                    unit.as_ref().and_then(MappedUnit::unit).and_then(|unit| self.place(unit, &mut parts));
             }
             if let Some(reader) = &mut reader {
                 reader.expect(places.iter().flatten().map(|place| (place.position, place.size)));

@@ -21,7 +21,7 @@ use mqstore_io::sync::Mutex;
 
 use super::live_reader::{again, settled};
 use crate::store::topics::{batch_topics, load_listed};
-use mqstore_base::durable_mark::{Mark, MarkFile};
+use mqstore_base::durable_mark::{DurableMarkFile, Mark};
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::{LiveState, read_live};
 use mqstore_base::options::StoreOptions;
@@ -105,7 +105,7 @@ impl Reader {
         for (from, to) in &list.gaps {
             notes.push(format!("the segments from offset {from} to {to} are missing"));
         }
-        let mark = MarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
+        let mark = DurableMarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
         let listed = load_listed(files, &mut notes);
         let batch = batch_topics(files, &listed.table);
         let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
@@ -153,7 +153,7 @@ impl Reader {
     fn look(&self) -> Result<(), StoreError> {
         let mut unseen = self.unseen.lock();
         if let Some((live, manifest)) = &*unseen {
-            self.first_look(*live, manifest.as_ref())?;
+            self.load_first_view(*live, manifest.as_ref())?;
             *unseen = None;
         }
         Ok(())
@@ -204,7 +204,7 @@ impl Reader {
         Ok(())
     }
 
-    fn first_look(
+    fn load_first_view(
         &self,
         live: Option<LiveState>,
         manifest: Option<&QueueManifest>,
@@ -213,7 +213,7 @@ impl Reader {
         self.find_end(&mut state, live)?;
         state.queues.recover_bounds()?;
         let vouched = match live {
-            _ if self.files.is_log_alone() => None,
+            _ if self.files.is_bare_log() => None,
             Some(live) => Some(live.dispatched),
             None => self.mark.filter(|_| manifest.is_some()).map(|mark| mark.dispatched),
         };
@@ -228,7 +228,8 @@ impl Reader {
                 state.index_complete_to = self.index.end_physical().max(0) as u64;
             }
         }
-        let as_left = self.mark.is_some_and(|mark| mark.is_as_left(state.end, self.index.extent()));
+        let as_left =
+            self.mark.is_some_and(|mark| mark.is_unchanged_since_close(state.end, self.index.extent()));
         if live.is_none() && !as_left && missed_by_index(&state.list, &self.index, state.end)?.is_some() {
             self.note("index files are missing; look-ups walk the log".to_owned());
             state.index_complete_to = 0;
@@ -367,7 +368,7 @@ impl Reader {
         Ok(())
     }
 
-    fn is_replaced(state: &State, topic: &str, queue_id: i32) -> bool {
+    fn is_derived(state: &State, topic: &str, queue_id: i32) -> bool {
         state.all_replaced || state.replaced_ids.contains(&(topic.to_owned(), queue_id))
     }
 
@@ -390,18 +391,18 @@ impl Reader {
 
     /// The files' batch queue, when it is used.
     fn batch_queue(state: &State, topic: &str, queue_id: i32) -> Option<Arc<BatchQueue>> {
-        if Self::is_replaced(state, topic, queue_id) { None } else { state.queues.batch(topic, queue_id) }
+        if Self::is_derived(state, topic, queue_id) { None } else { state.queues.batch(topic, queue_id) }
     }
 
     /// What was derived of a queue: all of it, or what its files lack.
     fn derived<'a>(state: &'a State, topic: &str, queue_id: i32) -> Option<&'a DerivedQueue> {
-        let replaced = Self::is_replaced(state, topic, queue_id);
+        let replaced = Self::is_derived(state, topic, queue_id);
         let source = if replaced { &state.replaced } else { &state.overlay };
         source.get(topic, queue_id)
     }
 
     /// The files' queue, when it is used: its maximum clamped to the visible log.
     fn file_queue(state: &State, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
-        if Self::is_replaced(state, topic, queue_id) { None } else { state.queues.get(topic, queue_id) }
+        if Self::is_derived(state, topic, queue_id) { None } else { state.queues.get(topic, queue_id) }
     }
 }

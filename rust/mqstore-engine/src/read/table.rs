@@ -110,7 +110,7 @@ struct Entry {
 
 impl Entry {
     /// Whether a message counts beside this one: it is of the same queue, or was not stored before.
-    fn gives_way(&self, queue_id: i32, store_timestamp: i64) -> bool {
+    fn is_superseded(&self, queue_id: i32, store_timestamp: i64) -> bool {
         self.queue_id == queue_id || store_timestamp >= self.row.store_timestamp
     }
 }
@@ -148,12 +148,12 @@ impl TableRows {
         self.puts += 1;
         let time = row.store_timestamp;
         let entry = Entry { number: self.puts, queue_id, row };
-        self.rows.put(key, entry, |known| !known.gives_way(queue_id, time));
+        self.rows.put(key, entry, |known| !known.is_superseded(queue_id, time));
     }
 
     /// Takes up a message without a body.
     pub fn delete(&mut self, key: &str, queue_id: i32, store_timestamp: i64) {
-        self.rows.remove(key, |entry| entry.gives_way(queue_id, store_timestamp));
+        self.rows.remove(key, |entry| entry.is_superseded(queue_id, store_timestamp));
     }
 
     /// Takes up all of a queue, instead of what is known of it.
@@ -166,7 +166,7 @@ impl TableRows {
             self.rows.retain(|key, entry| entry.queue_id != queue_id || newest.get(key).is_some());
         }
         newest.for_each_value(|entry| entry.number += before + 1);
-        self.rows.absorb(newest, |known, new| !known.gives_way(new.queue_id, new.row.store_timestamp));
+        self.rows.absorb(newest, |known, new| !known.is_superseded(new.queue_id, new.row.store_timestamp));
     }
 }
 

@@ -11,16 +11,16 @@ use std::time::Duration;
 use mqstore_io::switch;
 use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
 
-use super::disk_space::{Space, exceeds};
-use super::plan::{Planned, Policy, Scene, Trigger, plan};
+use super::disk_space::{DiskSpace, exceeds};
+use super::plan::{ExpiryTrigger, PlanInput, Planned, RetentionPolicy, plan};
 use super::report::{self, ExpireReport};
 use super::segment_times::{Times, times_of};
 use super::{uncompacted, wipe};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::events::{ExpiredFile, ExpiredKind, Verdict, in_hook};
+use mqstore_base::events::{ExpiredFile, ExpiredKind, Verdict, is_in_hook};
 use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::UntakenSearch;
+use mqstore_compaction::UncompactedSearch;
 use mqstore_log::commit_log::{CommitLog, Segment};
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::flush::Flusher;
@@ -37,7 +37,7 @@ const BATCH: u32 = 10;
 
 /// What went since the store was opened.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct ExpiryCounters {
     /// Segments deleted.
     pub expired_segments: AtomicU64,
     /// Bytes of deleted files, queue and index files included.
@@ -51,13 +51,13 @@ pub struct Counters {
 pub struct Cleaner {
     files: StoreFiles,
     options: StoreOptions,
-    policy: Policy,
+    policy: RetentionPolicy,
     log: Arc<CommitLog>,
     queues: Arc<QueueSet>,
     index: Arc<IndexSet>,
     flusher: Arc<Flusher>,
     /// What went.
-    pub counters: Counters,
+    pub counters: ExpiryCounters,
     /// Used percent of the disk while appends are refused; 0 while they are taken.
     refusing: AtomicU64,
     rest_ms: AtomicU64,
@@ -132,12 +132,12 @@ impl Cleaner {
         Self {
             files: files.clone(),
             options: options.clone(),
-            policy: Policy::of(options),
+            policy: RetentionPolicy::of(options),
             log,
             queues,
             index,
             flusher,
-            counters: Counters::default(),
+            counters: ExpiryCounters::default(),
             refusing: AtomicU64::new(0),
             rest_ms: AtomicU64::new(LOOK.as_millis() as u64),
             state: Mutex::default(),
@@ -161,8 +161,8 @@ impl Cleaner {
 
     /// Looks at the disks: refuses appends or takes them again, and sends new segments to folders with
     /// room.
-    pub fn look_at_disks(&self) -> Result<Space, StoreError> {
-        let space = Space::look(&self.files)?;
+    pub fn check_disks(&self) -> Result<DiskSpace, StoreError> {
+        let space = DiskSpace::look(&self.files)?;
         self.files.log_folders()?.set_full(space.full(self.options.disk_force_ratio));
         let used = space.used_percent();
         let refuse = if exceeds(used, self.options.disk_refuse_ratio) { used } else { 0 };
@@ -194,7 +194,7 @@ impl Cleaner {
     }
 
     fn round(&self) -> Result<Duration, StoreError> {
-        let space = self.look_at_disks()?;
+        let space = self.check_disks()?;
         // Somebody who asked is at it; there is nothing left to do for the background.
         let Some(mut state) = self.state.try_lock() else { return Ok(SOON) };
         self.sweep(&mut state)?;
@@ -213,10 +213,10 @@ impl Cleaner {
             return Ok(left);
         }
         let hour = self.files.clock.local_time(self.files.clock.now_ms()).hour;
-        let planned = self.plan(&mut state, &space, Trigger::Hour(hour), 1);
+        let planned = self.plan(&mut state, &space, ExpiryTrigger::Hour(hour), 1);
         let Some(planned) = planned.first() else {
             state.batch = 0;
-            self.clean_derived(&mut state, &mut |_| {})?;
+            self.remove_old_derived(&mut state, &mut |_| {})?;
             return Ok(later);
         };
         match self.delete(&mut state, planned, false)? {
@@ -226,7 +226,7 @@ impl Cleaner {
                 if state.batch >= BATCH {
                     state.batch = 0;
                     state.rest_until = now + LOOK;
-                    self.clean_derived(&mut state, &mut |_| {})?;
+                    self.remove_old_derived(&mut state, &mut |_| {})?;
                 }
                 Ok(pause)
             }
@@ -244,14 +244,14 @@ impl Cleaner {
         dry_run: bool,
         carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
     ) -> Result<ExpireReport, StoreError> {
-        if in_hook() {
+        if is_in_hook() {
             let reason = "a hook that runs during an expiry cannot expire: it would wait for itself".into();
             return Err(StoreError::Busy { reason });
         }
-        let space = self.look_at_disks()?;
+        let space = self.check_disks()?;
         let mut state = self.state.lock();
         let mut report = ExpireReport { dry_run, ..ExpireReport::default() };
-        let planned = self.plan(&mut state, &space, Trigger::Asked, usize::MAX);
+        let planned = self.plan(&mut state, &space, ExpiryTrigger::Asked, usize::MAX);
         if dry_run {
             self.preview(&planned, &mut report)?;
             return Ok(report);
@@ -270,7 +270,7 @@ impl Cleaner {
                 }
             }
         }
-        self.clean_derived(&mut state, &mut |file| report.add(file))?;
+        self.remove_old_derived(&mut state, &mut |file| report.add(file))?;
         report.log_min_offset = self.log.list().min_offset();
         Ok(report)
     }
@@ -299,11 +299,17 @@ impl Cleaner {
         preview(&check, &self.index, planned, report)
     }
 
-    fn plan(&self, state: &mut State, space: &Space, trigger: Trigger, limit: usize) -> Vec<Planned> {
+    fn plan(
+        &self,
+        state: &mut State,
+        space: &DiskSpace,
+        trigger: ExpiryTrigger,
+        limit: usize,
+    ) -> Vec<Planned> {
         let list = self.log.list();
         let min = list.min_offset();
         state.times = state.times.split_off(&min);
-        let scene = Scene {
+        let scene = PlanInput {
             list: &list,
             end: self.log.appended(),
             now_ms: self.files.clock.now_ms(),
@@ -359,7 +365,7 @@ impl Cleaner {
         asked: bool,
     ) -> Result<Option<String>, StoreError> {
         let base = segment.base_offset();
-        if switch::on("retention.secure") && !self.secure(state, segment, asked)? {
+        if switch::on("retention.secure") && !self.sync_before_delete(state, segment, asked)? {
             return Ok(Some(self.kept(
                 state,
                 file,
@@ -418,7 +424,7 @@ impl Cleaner {
         }
         let list = self.log.list();
         // Everything in the segment was dispatched before.
-        let mut search = UntakenSearch::load(&self.files, &list)?;
+        let mut search = UncompactedSearch::load(&self.files, &list)?;
         let Some(why) = uncompacted::why(&mut search, &self.queues, true, segment)? else {
             return Ok(None);
         };
@@ -439,7 +445,12 @@ impl Cleaner {
 
     /// Whether nothing that a later open reads speaks of a place in `segment`; makes it so where it may
     /// sync.
-    fn secure(&self, state: &mut State, segment: &Segment, asked: bool) -> Result<bool, StoreError> {
+    fn sync_before_delete(
+        &self,
+        state: &mut State,
+        segment: &Segment,
+        asked: bool,
+    ) -> Result<bool, StoreError> {
         if segment.end_offset() <= state.secured {
             return Ok(true);
         }
@@ -492,7 +503,11 @@ impl Cleaner {
     }
 
     /// Removes queue and index files that lie wholly before the log.
-    fn clean_derived(&self, state: &mut State, found: &mut dyn FnMut(ExpiredFile)) -> Result<(), StoreError> {
+    fn remove_old_derived(
+        &self,
+        state: &mut State,
+        found: &mut dyn FnMut(ExpiredFile),
+    ) -> Result<(), StoreError> {
         let log_min = self.log.list().min_offset();
         if log_min <= state.cleaned_min {
             return Ok(());
@@ -555,19 +570,25 @@ pub(super) fn preview(
 
 /// What [`Cleaner::expire`] would do with a store that is not open for writing, whose log ends at `end`.
 pub fn preview_of(files: &StoreFiles, options: &StoreOptions, end: u64) -> Result<ExpireReport, StoreError> {
-    use mqstore_base::durable_mark::MarkFile;
+    use mqstore_base::durable_mark::DurableMarkFile;
     use mqstore_log::commit_log::SegmentList;
 
     let list = Arc::new(SegmentList::load(files)?);
-    let space = Space::look(files)?;
-    let scene =
-        Scene { list: &list, end, now_ms: files.clock.now_ms(), trigger: Trigger::Asked, space: &space };
-    let planned =
-        plan(&Policy::of(options), &scene, usize::MAX, &mut |segment| times_of(files, &list, segment));
+    let space = DiskSpace::look(files)?;
+    let scene = PlanInput {
+        list: &list,
+        end,
+        now_ms: files.clock.now_ms(),
+        trigger: ExpiryTrigger::Asked,
+        space: &space,
+    };
+    let planned = plan(&RetentionPolicy::of(options), &scene, usize::MAX, &mut |segment| {
+        times_of(files, &list, segment)
+    });
     let access = mqstore_io::Access::Read;
     let queues = QueueSet::load(files, options.queue_file_bytes(), access)?;
     queues.recover_bounds()?;
-    let known = MarkFile::new(files).load().map(|mark| mark.index_geometry());
+    let known = DurableMarkFile::new(files).load().map(|mark| mark.index_geometry());
     let configured =
         mqstore_format::IndexGeometry { slots: options.index_slots, entries: options.index_entries };
     let index = IndexSet::load(files, known, configured, access)?;

@@ -16,7 +16,7 @@ use mqstore_base::store_files::StoreFiles;
 
 /// How full the disks of a store are now. A disk that does not tell counts as empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Space {
+pub struct DiskSpace {
     /// The folders that take new segments.
     logs: Vec<(PathBuf, SpaceInfo)>,
     /// The root, with queues and index.
@@ -36,7 +36,7 @@ pub(super) fn exceeds(percent: u64, ratio: f64) -> bool {
     percent as f64 > (ratio * 100.0 + 1e-6)
 }
 
-impl Space {
+impl DiskSpace {
     /// Asks the disks.
     pub fn look(files: &StoreFiles) -> Result<Self, StoreError> {
         let measure = |path: &PathBuf| files.vfs.free_space(path).ok();
@@ -97,7 +97,7 @@ mod tests {
     fn the_emptiest_log_disk_counts_and_the_root_too() {
         let disk = |path: &str, free| (PathBuf::from(path), space(100, free, free));
         let logs = vec![disk("/a", 5), disk("/b", 50)];
-        let mut both = Space { logs, root: Some(space(100, 60, 60)) };
+        let mut both = DiskSpace { logs, root: Some(space(100, 60, 60)) };
         assert_eq!(both.used_percent(), 50);
         assert_eq!(both.full(0.85), BTreeSet::from(["/a".into()]));
         both.root = Some(space(100, 7, 7));

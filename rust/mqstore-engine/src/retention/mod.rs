@@ -35,8 +35,8 @@ mod tests;
 mod uncompacted;
 mod wipe;
 
-pub use cleaner::{Cleaner, Counters, preview_of};
-pub use disk_space::{Space, used_percent};
-pub use plan::{Planned, Policy, Reason, Scene, Trigger, plan};
+pub use cleaner::{Cleaner, ExpiryCounters, preview_of};
+pub use disk_space::{DiskSpace, used_percent};
+pub use plan::{DeleteReason, ExpiryTrigger, PlanInput, Planned, RetentionPolicy, plan};
 pub use report::ExpireReport;
 pub use segment_times::{Times, times_of};

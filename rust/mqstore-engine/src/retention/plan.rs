@@ -12,14 +12,14 @@
 
 use std::sync::Arc;
 
-use super::disk_space::{Space, exceeds};
+use super::disk_space::{DiskSpace, exceeds};
 use super::segment_times::Times;
 use mqstore_base::options::{StoreOptions, delete_hours};
 use mqstore_log::commit_log::{Segment, SegmentList};
 
 /// The rules, from the options.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Policy {
+pub struct RetentionPolicy {
     /// Longest age of a segment's last record, in milliseconds.
     pub retention_ms: Option<u64>,
     /// Most bytes of all segments.
@@ -32,7 +32,7 @@ pub struct Policy {
     pub force_ratio: f64,
 }
 
-impl Policy {
+impl RetentionPolicy {
     /// The rules that `options` set; bad hours, which an open refuses, mean none.
     pub fn of(options: &StoreOptions) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Policy {
 
 /// Why a segment goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum DeleteReason {
     /// It is older than is to be kept.
     Age,
     /// There is more than is to be kept.
@@ -63,7 +63,7 @@ pub enum Reason {
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trigger {
+pub enum ExpiryTrigger {
     /// The background, at this hour of the day (0 to 23).
     Hour(u32),
     /// A person or a program: the hour does not matter.
@@ -78,14 +78,14 @@ pub struct Planned {
     /// Its records' times.
     pub times: Times,
     /// Why.
-    pub reason: Reason,
+    pub reason: DeleteReason,
     /// The same in words.
     pub detail: String,
 }
 
 /// What a plan is made from.
 #[derive(Clone, Debug)]
-pub struct Scene<'a> {
+pub struct PlanInput<'a> {
     /// The segments.
     pub list: &'a SegmentList,
     /// Only segments that end at or before this log offset may go.
@@ -93,15 +93,15 @@ pub struct Scene<'a> {
     /// Now, in epoch milliseconds.
     pub now_ms: i64,
     /// Who asks.
-    pub trigger: Trigger,
+    pub trigger: ExpiryTrigger,
     /// How full the disks are.
-    pub space: &'a Space,
+    pub space: &'a DiskSpace,
 }
 
 /// The segments that are due, oldest first, at most `limit`; never the last one.
 pub fn plan(
-    policy: &Policy,
-    scene: &Scene<'_>,
+    policy: &RetentionPolicy,
+    scene: &PlanInput<'_>,
     limit: usize,
     times: &mut dyn FnMut(&Arc<Segment>) -> Times,
 ) -> Vec<Planned> {
@@ -126,33 +126,33 @@ pub fn plan(
 }
 
 struct Rules<'a> {
-    policy: &'a Policy,
+    policy: &'a RetentionPolicy,
     now_ms: i64,
-    trigger: Trigger,
+    trigger: ExpiryTrigger,
     bytes: u64,
     used: u64,
 }
 
 impl Rules<'_> {
-    fn judge(&self, times: &Times) -> Option<(Reason, String)> {
+    fn judge(&self, times: &Times) -> Option<(DeleteReason, String)> {
         if let Some(most) = self.policy.retention_bytes.filter(|most| self.bytes > *most) {
             let detail = format!("size: the log has {} bytes, retention_bytes keeps {most}", self.bytes);
-            return Some((Reason::Size, detail));
+            return Some((DeleteReason::Size, detail));
         }
         if let Some(detail) = self.too_old(times) {
-            return Some((Reason::Age, detail));
+            return Some((DeleteReason::Age, detail));
         }
         exceeds(self.used, self.policy.force_ratio).then(|| {
             let limit = self.policy.force_ratio;
-            (Reason::Disk, format!("disk: {} % are used, disk_force_ratio is {limit}", self.used))
+            (DeleteReason::Disk, format!("disk: {} % are used, disk_force_ratio is {limit}", self.used))
         })
     }
 
     fn too_old(&self, times: &Times) -> Option<String> {
         let most = self.policy.retention_ms?;
         let now = match self.trigger {
-            Trigger::Asked => true,
-            Trigger::Hour(hour) => {
+            ExpiryTrigger::Asked => true,
+            ExpiryTrigger::Hour(hour) => {
                 self.policy.hours >> hour.min(31) & 1 == 1 || exceeds(self.used, self.policy.clean_ratio)
             }
         };

@@ -12,13 +12,13 @@ use super::report;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::{Untaken, UntakenSearch};
+use mqstore_compaction::{UncompactedMessage, UncompactedSearch};
 use mqstore_log::commit_log::{Segment, SegmentList};
 use mqstore_log::consume_queue::QueueSet;
 
-/// Why `segment` has to stay for a compaction, in words; `trusted` as for [`UntakenSearch::in_segment`].
+/// Why `segment` has to stay for a compaction, in words; `trusted` as for [`UncompactedSearch::in_segment`].
 pub(super) fn why(
-    search: &mut UntakenSearch<'_>,
+    search: &mut UncompactedSearch<'_>,
     queues: &QueueSet,
     trusted: bool,
     segment: &Segment,
@@ -27,7 +27,7 @@ pub(super) fn why(
     if found.is_empty() {
         return Ok(None);
     }
-    let topics: Vec<String> = found.iter().map(Untaken::to_string).collect();
+    let topics: Vec<String> = found.iter().map(UncompactedMessage::to_string).collect();
     Ok(Some(format!(
         "it holds keyed messages that are in no compaction file yet, of {}; compact first, then expire, or let them \
          go with expire_uncompacted",
@@ -54,7 +54,7 @@ impl Check<'_> {
         if self.options.expire_uncompacted || planned.is_empty() {
             return Ok((planned, None));
         }
-        let mut search = UntakenSearch::load(self.files, self.list)?;
+        let mut search = UncompactedSearch::load(self.files, self.list)?;
         for (at, one) in planned.iter().enumerate() {
             let trusted = one.segment.end_offset() <= self.trusted;
             if let Some(why) = why(&mut search, self.queues, trusted, &one.segment)? {

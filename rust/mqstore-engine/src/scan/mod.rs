@@ -32,12 +32,12 @@ pub use workers::{MakeSink, ScanBatch, ScanSink};
 
 use super::read::query::no_queue;
 use super::read::view::View;
-use super::store::{Side, Store};
+use super::store::{OpenSide, Store};
 use mqstore_base::error::StoreError;
 use queue_parts::MessageSource;
 use record_source::{LogSource, QueueRange, QueueSource, Source, Tell, first_behind, span};
 use request::RowFilter;
-use workers::{Common, Outcome, Step, Work};
+use workers::{Outcome, ScanContext, Step, Work};
 
 /// Reading one record that an entry leads to takes as long as walking so many bytes of the log.
 const BYTES_PER_ENTRY: u64 = 16 << 10;
@@ -64,7 +64,7 @@ struct Plan<S> {
 
 /// What [`Scan::next`] answers.
 #[derive(Debug)]
-pub enum Scanned<B> {
+pub enum ScanOutput<B> {
     /// More rows.
     Batch(ScanBatch<B>),
     /// None yet; ask again.
@@ -151,11 +151,11 @@ impl Store {
     /// Tells the person who opened the store something, once.
     pub(crate) fn noter(&self) -> Note {
         match &self.inner.side {
-            Side::Reader(reader) => {
+            OpenSide::Reader(reader) => {
                 let reader = Arc::clone(reader);
                 Arc::new(move |text| reader.note(text))
             }
-            Side::Writer(writer, _) => {
+            OpenSide::Writer(writer, _) => {
                 let writer = Arc::clone(writer);
                 Arc::new(move |text: String| writer.note(&text))
             }
@@ -260,13 +260,13 @@ impl<S: ScanSink> Scan<S> {
     ///
     /// # Errors
     /// [`StoreError::Closed`] when the store was closed meanwhile; errors of the system while reading.
-    pub fn next(&mut self, timeout: Duration) -> Result<Scanned<S::Batch>, StoreError> {
+    pub fn next(&mut self, timeout: Duration) -> Result<ScanOutput<S::Batch>, StoreError> {
         loop {
-            let Some(work) = &mut self.work else { return Ok(Scanned::End) };
+            let Some(work) = &mut self.work else { return Ok(ScanOutput::End) };
             match work.step(timeout) {
                 Step::Batch(batch) => {
                     self.position = batch.end;
-                    return Ok(Scanned::Batch(batch));
+                    return Ok(ScanOutput::Batch(batch));
                 }
                 Step::Passed(Outcome::Done(end)) => self.position = self.position.max(end),
                 Step::Passed(Outcome::Misled(reason)) => {
@@ -279,11 +279,11 @@ impl<S: ScanSink> Scan<S> {
                     self.work = None;
                     return Err(error);
                 }
-                Step::Later => return Ok(Scanned::Later),
+                Step::Later => return Ok(ScanOutput::Later),
                 Step::End => {
                     self.work = None;
                     self.position = self.plan.span.1.max(self.position);
-                    return Ok(Scanned::End);
+                    return Ok(ScanOutput::End);
                 }
             }
         }
@@ -308,7 +308,7 @@ impl<S: ScanSink> Scan<S> {
 
     fn begin(&mut self, source: Source, queues: Arc<[(String, i32)]>) -> Result<(), StoreError> {
         let plan = &self.plan;
-        let common = Common {
+        let common = ScanContext {
             view: Arc::clone(&plan.view),
             filter: Arc::clone(&plan.filter),
             queues,

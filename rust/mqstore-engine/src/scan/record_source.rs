@@ -17,7 +17,7 @@ use super::request::{RowFilter, ScanRequest};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_log::commit_log::{
-    Cut, Damage, LogScanner, LogStretch, ScanChecks, Segment, SegmentList, read_record,
+    Cut, Damage, LogScanner, RecordRun, ScanChecks, Segment, SegmentList, read_record,
 };
 
 /// Bytes of the log that one task decodes.
@@ -37,7 +37,7 @@ const CLOCK_SET_BACK_MS: i64 = 600_000;
 
 /// An entry that a task follows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lead {
+pub(super) struct EntryLead {
     pub(super) offset: u64,
     pub(super) size: u32,
     queue: usize,
@@ -47,9 +47,9 @@ pub(super) struct Lead {
 /// A piece of work.
 pub(super) enum Task {
     /// Records that lie one behind the other.
-    Stretch(LogStretch),
+    Stretch(RecordRun),
     /// Records that entries lead to.
-    Leads(Vec<Lead>),
+    Leads(Vec<EntryLead>),
     /// Records that were read.
     Records(Vec<StoredRecord>),
 }
@@ -276,7 +276,7 @@ impl QueueSource {
                 && let Some((offset, size)) = place(&unit)
             {
                 bytes += u64::from(size);
-                leads.push(Lead { offset, size, queue, queue_offset });
+                leads.push(EntryLead { offset, size, queue, queue_offset });
             }
             self.enter(queue)?;
         }
@@ -337,7 +337,7 @@ pub(super) fn first_behind(
 }
 
 /// Whether `record` is what `lead` was to lead to.
-pub(super) fn fits(record: &RecordView<'_>, lead: &Lead, queues: &[(String, i32)]) -> bool {
+pub(super) fn fits(record: &RecordView<'_>, lead: &EntryLead, queues: &[(String, i32)]) -> bool {
     let queue = queues.get(lead.queue);
     queue.is_some_and(|(topic, queue_id)| belongs(record, topic, *queue_id, lead.queue_offset))
 }

@@ -76,7 +76,7 @@ pub(super) enum Step<B> {
 }
 
 /// What all tasks of a scan have in common.
-pub(super) struct Common<S> {
+pub(super) struct ScanContext<S> {
     pub(super) view: Arc<dyn View>,
     pub(super) filter: Arc<RowFilter>,
     pub(super) queues: Arc<[(String, i32)]>,
@@ -92,7 +92,7 @@ struct Bench<S> {
     skipped: Vec<String>,
 }
 
-impl<S: ScanSink> Common<S> {
+impl<S: ScanSink> ScanContext<S> {
     fn bench(&self) -> Bench<S> {
         Bench { sink: (self.make)(), reader: None, skipped: Vec::new() }
     }
@@ -129,7 +129,7 @@ impl<S: ScanSink> Common<S> {
     fn follow(
         &self,
         bench: &mut Bench<S>,
-        leads: &[super::record_source::Lead],
+        leads: &[super::record_source::EntryLead],
         hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
     ) -> Outcome {
         let Bench { sink, reader, .. } = bench;
@@ -225,7 +225,7 @@ pub(super) enum Work<S: ScanSink> {
 
 /// All in the consumer's thread.
 pub(super) struct Here<S: ScanSink> {
-    common: Common<S>,
+    common: ScanContext<S>,
     bench: Bench<S>,
     source: Source,
     buffer: Vec<u8>,
@@ -235,7 +235,7 @@ pub(super) struct Here<S: ScanSink> {
 
 impl<S: ScanSink> Work<S> {
     /// Begins; with more than one of `threads` in threads of its own.
-    pub(super) fn begin(common: Common<S>, source: Source, threads: u32) -> Result<Self, StoreError> {
+    pub(super) fn begin(common: ScanContext<S>, source: Source, threads: u32) -> Result<Self, StoreError> {
         if threads > 1 && common.view.files().vfs.environment().threads {
             return Workers::start(common, source, threads).map(Self::Workers);
         }
@@ -284,14 +284,14 @@ impl<S: ScanSink> Here<S> {
 
 /// Threads of one scan.
 pub(super) struct Workers<S: ScanSink> {
-    desk: Arc<Desk<S>>,
+    desk: Arc<SharedState<S>>,
     handles: Vec<JoinHandle<()>>,
 }
 
 /// What workers and consumer share.
-struct Desk<S: ScanSink> {
-    common: Common<S>,
-    intake: Mutex<Intake>,
+struct SharedState<S: ScanSink> {
+    common: ScanContext<S>,
+    intake: Mutex<TaskIntake>,
     state: Mutex<State<S::Batch>>,
     /// Raised when a worker handed something over.
     filled: Condvar,
@@ -302,7 +302,7 @@ struct Desk<S: ScanSink> {
     root: PathBuf,
 }
 
-struct Intake {
+struct TaskIntake {
     source: Source,
     /// The number of the next task.
     number: u64,
@@ -340,11 +340,11 @@ impl<B> State<B> {
 }
 
 impl<S: ScanSink> Workers<S> {
-    fn start(common: Common<S>, source: Source, threads: u32) -> Result<Self, StoreError> {
+    fn start(common: ScanContext<S>, source: Source, threads: u32) -> Result<Self, StoreError> {
         let root = common.view.files().root.clone();
-        let desk = Arc::new(Desk {
+        let desk = Arc::new(SharedState {
             common,
-            intake: Mutex::new(Intake { source, number: 0, ended: false, buffers: Vec::new() }),
+            intake: Mutex::new(TaskIntake { source, number: 0, ended: false, buffers: Vec::new() }),
             state: Mutex::new(State {
                 head: 0,
                 slots: VecDeque::new(),
@@ -421,7 +421,7 @@ impl<S: ScanSink> Drop for Workers<S> {
 }
 
 /// Tells the consumer when its worker ends by a panic.
-struct Alarm<'a, S: ScanSink>(&'a Desk<S>);
+struct Alarm<'a, S: ScanSink>(&'a SharedState<S>);
 
 impl<S: ScanSink> Drop for Alarm<'_, S> {
     fn drop(&mut self) {
@@ -432,7 +432,7 @@ impl<S: ScanSink> Drop for Alarm<'_, S> {
     }
 }
 
-impl<S: ScanSink> Desk<S> {
+impl<S: ScanSink> SharedState<S> {
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::services::Services;
-use super::{Side, Store};
+use super::{OpenSide, Store};
 use mqstore_base::error::StoreError;
 
 /// Something to do in the background of a store that is open for writing.
@@ -36,7 +36,7 @@ impl Store {
     /// `ReadOnly`, `Closed`, and the system's error where it has no thread to give.
     pub fn run_in_background(&self, task: &Arc<dyn BackgroundTask>) -> Result<(), StoreError> {
         let writer = self.writer("work in the background")?;
-        let Side::Writer(_, services) = &self.inner.side else { return Ok(()) };
+        let OpenSide::Writer(_, services) = &self.inner.side else { return Ok(()) };
         writer.tasks.lock().push(Arc::downgrade(task));
         services.run(writer, task)
     }
@@ -55,7 +55,7 @@ impl Store {
         &self,
         call: impl Fn(&dyn BackgroundTask) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let Side::Writer(writer, _) = &self.inner.side else { return Ok(()) };
+        let OpenSide::Writer(writer, _) = &self.inner.side else { return Ok(()) };
         let tasks: Vec<_> = writer.tasks.lock().iter().filter_map(Weak::upgrade).collect();
         tasks.iter().map(|task| call(&**task)).fold(Ok(()), Result::and)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Side, Store};
+use super::{OpenSide, Store};
 use crate::retention::{ExpireReport, preview_of};
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
@@ -26,7 +26,7 @@ impl Store {
     ) -> Result<ExpireReport, StoreError> {
         self.check()?;
         match &self.inner.side {
-            Side::Reader(reader) if dry_run => {
+            OpenSide::Reader(reader) if dry_run => {
                 let end = self.view().catch_up()?;
                 preview_of(&self.inner.files, reader.options(), end)
             }
@@ -45,9 +45,9 @@ impl Store {
         let writer = self.writer("set the confirm offset")?;
         writer.check_open()?;
         if let Some(offset) = offset {
-            writer.must_be_a_border(offset)?;
+            writer.check_record_border(offset)?;
         }
-        writer.limit_to(offset.unwrap_or(u64::MAX))
+        writer.set_visible_limit(offset.unwrap_or(u64::MAX))
     }
 
     /// The log offset that [`Self::set_confirm_offset`] set; `None` without a limit, and for a store
@@ -55,8 +55,8 @@ impl Store {
     pub fn confirm_offset(&self) -> Result<Option<u64>, StoreError> {
         self.check()?;
         Ok(match &self.inner.side {
-            Side::Writer(writer, _) => Some(writer.dispatcher.limit()).filter(|limit| *limit != u64::MAX),
-            Side::Reader(_) => None,
+            OpenSide::Writer(writer, _) => Some(writer.dispatcher.limit()).filter(|limit| *limit != u64::MAX),
+            OpenSide::Reader(_) => None,
         })
     }
 }
@@ -70,7 +70,7 @@ impl Writer {
     }
 
     /// Moves the confirm position; `u64::MAX` lifts it.
-    pub(crate) fn limit_to(&self, limit: u64) -> Result<(), StoreError> {
+    pub(crate) fn set_visible_limit(&self, limit: u64) -> Result<(), StoreError> {
         self.dispatcher.set_limit(limit).map_err(|reached| {
             bad_offset(format!(
                 "readers see the log up to {reached} already, so that it cannot end at {limit}"
@@ -81,7 +81,7 @@ impl Writer {
     }
 
     /// Fails unless a record, a filler or a segment starts at log offset `offset`, or the log ends there.
-    fn must_be_a_border(&self, offset: u64) -> Result<(), StoreError> {
+    fn check_record_border(&self, offset: u64) -> Result<(), StoreError> {
         let end = self.log.make_readable()?;
         let list = self.log.list();
         if offset == end || (offset < end && starts_something(&list, offset, end)) {

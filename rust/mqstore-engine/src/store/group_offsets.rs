@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use mqstore_format::json::{ConsumerOffsets, QueueOffsets};
 
 use super::topics::load_listed;
-use super::{Side, Store};
+use super::{OpenSide, Store};
 use crate::read::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
@@ -44,8 +44,8 @@ impl Store {
     pub fn groups(&self) -> Result<Vec<String>, StoreError> {
         self.check()?;
         Ok(match &self.inner.side {
-            Side::Writer(writer, _) => writer.meta.groups(),
-            Side::Reader(_) => load_listed(&self.inner.files, &mut Vec::new()).groups,
+            OpenSide::Writer(writer, _) => writer.meta.groups(),
+            OpenSide::Reader(_) => load_listed(&self.inner.files, &mut Vec::new()).groups,
         })
     }
 
@@ -56,12 +56,12 @@ impl Store {
         self.check()?;
         let files = &self.inner.files;
         let saved = match &self.inner.side {
-            Side::Writer(writer, _) => {
+            OpenSide::Writer(writer, _) => {
                 let mut table = writer.meta.offset_table();
                 let _ = add_light(files, &mut table);
                 table
             }
-            Side::Reader(_) => saved_offsets(files, &mut Vec::new()),
+            OpenSide::Reader(_) => saved_offsets(files, &mut Vec::new()),
         };
         consumers(&*self.view(), saved)
     }
@@ -77,10 +77,10 @@ impl Store {
         self.check()?;
         let wanted = wanted.iter();
         Ok(match &self.inner.side {
-            Side::Writer(writer, _) => {
+            OpenSide::Writer(writer, _) => {
                 wanted.map(|(group, topic, id)| writer.meta.known_of(group, topic, *id)).collect()
             }
-            Side::Reader(_) => {
+            OpenSide::Reader(_) => {
                 let state = read_state(&self.inner.files, &mut Vec::new())?;
                 wanted.map(|(group, topic, id)| state.known_of(group, topic, *id)).collect()
             }

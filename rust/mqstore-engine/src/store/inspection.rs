@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use mqstore_base::durable_mark::MarkFile;
+use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_log::commit_log::SegmentList;
 
 use super::group_offsets::{consumers, saved_offsets};
-use super::{Side, Store};
+use super::{OpenSide, Store};
 use crate::{Geometry, GroupOffsets};
 
 impl Store {
@@ -20,8 +20,8 @@ impl Store {
     /// Geometry of queue and index files, for a store that is open for reading; a default for a writer.
     pub fn geometry(&self) -> Geometry {
         match &self.inner.side {
-            Side::Reader(reader) => reader.geometry(),
-            Side::Writer(..) => Geometry::default(),
+            OpenSide::Reader(reader) => reader.geometry(),
+            OpenSide::Writer(..) => Geometry::default(),
         }
     }
 
@@ -29,11 +29,11 @@ impl Store {
     /// published by the process that writes.
     pub fn settle(&self) -> Result<u64, StoreError> {
         match &self.inner.side {
-            Side::Writer(writer, _) => {
+            OpenSide::Writer(writer, _) => {
                 writer.flush()?;
                 Ok(writer.log.sync_point().position)
             }
-            Side::Reader(_) => self.view().catch_up(),
+            OpenSide::Reader(_) => self.view().catch_up(),
         }
     }
 
@@ -42,16 +42,16 @@ impl Store {
         let files = &self.inner.files;
         let mut options = StoreOptions::default();
         let (queue_file_bytes, index) = match &self.inner.side {
-            Side::Writer(writer, _) => {
+            OpenSide::Writer(writer, _) => {
                 options = writer.options.clone();
                 (Some(writer.queues.file_bytes()), Some(writer.index.geometry()))
             }
-            Side::Reader(reader) => {
+            OpenSide::Reader(reader) => {
                 let known = reader.geometry();
                 (known.queue_file_bytes, known.index)
             }
         };
-        let mark = MarkFile::new(files).load();
+        let mark = DurableMarkFile::new(files).load();
         let queue_file_bytes = queue_file_bytes.or(mark.map(|mark| mark.queue_file_bytes));
         if let Some(bytes) = queue_file_bytes {
             options.queue_file_entries = (bytes / mqstore_format::CQ_UNIT_BYTES as u64) as u32;

@@ -27,7 +27,7 @@ use crate::read::reader::Reader;
 use crate::read::view::View;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
-use mqstore_base::events::in_hook;
+use mqstore_base::events::is_in_hook;
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_base::options::{OpenMode, RecoveryMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
@@ -46,12 +46,12 @@ pub struct Store {
 pub(crate) struct Inner {
     pub(crate) files: StoreFiles,
     mode: OpenMode,
-    pub(crate) side: Side,
+    pub(crate) side: OpenSide,
     pub(crate) manifests: ManifestCache,
     closed: AtomicBool,
 }
 
-pub(crate) enum Side {
+pub(crate) enum OpenSide {
     Writer(Arc<Writer>, Services),
     Reader(Arc<Reader>),
 }
@@ -153,19 +153,19 @@ impl Store {
             match open::open_writer(&files, options, &mut watch) {
                 Ok(writer) => {
                     let services = Services::start(&writer)?;
-                    Side::Writer(writer, services)
+                    OpenSide::Writer(writer, services)
                 }
                 Err(error @ StoreError::Corrupt { .. }) if options.recovery == RecoveryMode::ReadOnly => {
                     mode = OpenMode::Read;
                     let reader = Reader::open(&files, options)?;
                     reader.note(format!("opened for reading only, because it is damaged: {error}"));
-                    Side::Reader(Arc::new(reader))
+                    OpenSide::Reader(Arc::new(reader))
                 }
                 Err(error) => return Err(error),
             }
         } else {
             files = files.for_reading()?.with_logs(options)?;
-            Side::Reader(Arc::new(Reader::open(&files, options)?))
+            OpenSide::Reader(Arc::new(Reader::open(&files, options)?))
         };
         Ok(Self {
             inner: Arc::new(Inner {
@@ -187,7 +187,7 @@ impl Store {
         options: &StoreOptions,
     ) -> Result<Self, StoreError> {
         let files = StoreFiles::new(vfs, clock, path).for_reading()?.with_logs(options)?;
-        let side = Side::Reader(Arc::new(Reader::open_log(&files, options)?));
+        let side = OpenSide::Reader(Arc::new(Reader::open_log(&files, options)?));
         Ok(Self {
             inner: Arc::new(Inner {
                 files,
@@ -223,7 +223,7 @@ impl Store {
     /// Makes everything durable and releases the store. Closing twice is no error; a close that could
     /// not make everything durable leaves `abort` behind and says why.
     pub fn close(&self) -> Result<(), StoreError> {
-        if in_hook() {
+        if is_in_hook() {
             let reason = "a hook that runs during an expiry cannot close the store: it would wait for itself";
             return Err(StoreError::Busy { reason: reason.into() });
         }
@@ -234,7 +234,7 @@ impl Store {
     /// In a child process after a fork: lets go of the lock's descriptor without releasing the lock.
     pub fn disown_in_child(&self) {
         self.inner.closed.store(true, Ordering::Release);
-        if let Side::Writer(writer, _) = &self.inner.side {
+        if let OpenSide::Writer(writer, _) = &self.inner.side {
             writer.closed.store(true, Ordering::Release);
             if let Some(lock) = writer.lock.try_lock().as_deref().and_then(Option::as_ref) {
                 lock.disown_in_child();
@@ -245,8 +245,8 @@ impl Store {
     /// Things that a person should know about this store, in plain words, each once.
     pub fn notes(&self) -> Vec<String> {
         match &self.inner.side {
-            Side::Writer(writer, _) => writer.notes(),
-            Side::Reader(reader) => reader.notes(),
+            OpenSide::Writer(writer, _) => writer.notes(),
+            OpenSide::Reader(reader) => reader.notes(),
         }
     }
 
@@ -260,7 +260,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let writer = self.writer("make topics")?;
         writer.topics.create(topic, queues, attributes)?;
-        writer.renew_room(topic);
+        writer.refresh_quota(topic);
         writer.topics.store()
     }
 
@@ -276,8 +276,8 @@ impl Store {
     pub fn topic_attributes(&self, topic: &str) -> Result<Vec<(String, String)>, StoreError> {
         self.check()?;
         Ok(match &self.inner.side {
-            Side::Writer(writer, _) => writer.topics.attributes(topic),
-            Side::Reader(reader) => reader.attributes(topic),
+            OpenSide::Writer(writer, _) => writer.topics.attributes(topic),
+            OpenSide::Reader(reader) => reader.attributes(topic),
         })
     }
 
@@ -339,7 +339,7 @@ impl Store {
             segment_bytes: list.segment_bytes().unwrap_or(0),
             ..Stats::default()
         };
-        if let Side::Writer(writer, _) = &self.inner.side {
+        if let OpenSide::Writer(writer, _) = &self.inner.side {
             (stats.appends, stats.appended_bytes) = writer.log.appended_records();
             stats.durable_offset = writer.log.durable();
             stats.dispatched_offset = writer.dispatcher.position();
@@ -421,8 +421,8 @@ impl Store {
 
     pub(crate) fn view(&self) -> Arc<dyn View> {
         match &self.inner.side {
-            Side::Writer(writer, _) => Arc::clone(writer) as Arc<dyn View>,
-            Side::Reader(reader) => Arc::clone(reader) as Arc<dyn View>,
+            OpenSide::Writer(writer, _) => Arc::clone(writer) as Arc<dyn View>,
+            OpenSide::Reader(reader) => Arc::clone(reader) as Arc<dyn View>,
         }
     }
 
@@ -431,8 +431,8 @@ impl Store {
             return Err(StoreError::Closed { path: self.inner.files.root.clone() });
         }
         match &self.inner.side {
-            Side::Writer(writer, _) => Ok(writer),
-            Side::Reader(_) => Err(StoreError::ReadOnly { path: self.inner.files.root.clone(), action }),
+            OpenSide::Writer(writer, _) => Ok(writer),
+            OpenSide::Reader(_) => Err(StoreError::ReadOnly { path: self.inner.files.root.clone(), action }),
         }
     }
 }
@@ -443,15 +443,15 @@ impl Inner {
             return Ok(());
         }
         let (writer, services) = match &self.side {
-            Side::Writer(writer, services) => (writer, services),
-            Side::Reader(reader) => {
+            OpenSide::Writer(writer, services) => (writer, services),
+            OpenSide::Reader(reader) => {
                 reader.release();
                 return Ok(());
             }
         };
         writer.closed.store(true, Ordering::Release);
         writer.queues.wake_all();
-        writer.end_compaction();
+        writer.stop_compaction();
         services.stop(writer);
         writer.finish()
     }

@@ -32,7 +32,7 @@ impl Store {
     pub fn change_topic(&self, topic: &str, change: TopicChange) -> Result<(), StoreError> {
         let writer = self.writer("change topics")?;
         writer.topics.change(topic, change)?;
-        writer.renew_room(topic);
+        writer.refresh_quota(topic);
         writer.topics.store()
     }
 

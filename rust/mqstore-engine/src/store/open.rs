@@ -11,12 +11,12 @@ use mqstore_io::{EventCount, FileKind, LockError, StoreLock};
 use super::topics::{Topics, batch_topics_of};
 use crate::retention::Cleaner;
 use crate::write::writer::Writer;
-use mqstore_base::durable_mark::MarkFile;
+use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::{LivePage, writer_pid};
 use mqstore_base::options::{Durability, RecoveryMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::{CompactionGeometry, Feed, finish_exchange};
+use mqstore_compaction::{CompactionAppender, CompactionGeometry, finish_exchange};
 use mqstore_log::commit_log::{CommitLog, LogOptions, SyncPoint};
 use mqstore_log::dispatch::DispatchRules;
 use mqstore_log::flush::{FlushPolicy, Flusher};
@@ -29,11 +29,11 @@ pub(super) fn open_writer(
     options: &StoreOptions,
     watch: &mut Watch<'_>,
 ) -> Result<Arc<Writer>, StoreError> {
-    files.must_be_a_store()?;
+    files.check_is_store()?;
     refuse_rocksdb(files)?;
     let lock = take_lock(files)?;
     let input = RecoveryInput {
-        mark: MarkFile::new(files).load(),
+        mark: DurableMarkFile::new(files).load(),
         aborted: files.vfs.stat(&files.abort()).is_ok(),
         mode: options.recovery,
     };
@@ -41,8 +41,8 @@ pub(super) fn open_writer(
         if input.mark.is_none() {
             sync_store_name(files)?;
         }
-        prepare_side_folder(files)?;
-        mark_running(files)
+        prepare_own_folder(files)?;
+        create_abort_file(files)
     };
     // Before anything is changed: a store whose delay levels or metadata are damaged is refused as it is.
     files.delay_tables(options.delay_levels.as_ref())?;
@@ -105,7 +105,7 @@ fn start(
         mark,
     ));
     if let Some(queues) = derived.listed {
-        flusher.have_manifest_of(queues);
+        flusher.set_manifest_len(queues);
     }
     // The new mark is not clean: from here on the directory is in use, whatever `abort` says.
     flusher.flush_all(false)?;
@@ -117,14 +117,14 @@ fn start(
         }
     });
     let topics = Topics::new(&meta, batch, &derived.queues);
-    if let count @ 1.. = meta.clamp_to(|topic, queue_id| topics.end_of(topic, queue_id))? {
+    if let count @ 1.. = meta.clamp_to_queues(|topic, queue_id| topics.end_of(topic, queue_id))? {
         notes.push(format!(
             "{count} positions of groups were beyond the ends of their queues and are set back"
         ));
     }
     let (queues, index) = (Arc::clone(&derived.queues), Arc::clone(&derived.index));
     let cleaner = Cleaner::new(files, options, Arc::clone(&log), queues, index, Arc::clone(&flusher));
-    cleaner.look_at_disks()?;
+    cleaner.check_disks()?;
     let writer = Arc::new(Writer {
         files: files.clone(),
         options: options.clone(),
@@ -153,13 +153,13 @@ fn start(
         compacting: Mutex::default(),
         compaction: Mutex::default(),
         sweeping: Mutex::default(),
-        feed: Feed::new(files, geometry),
+        feed: CompactionAppender::new(files, geometry),
         fed: 0.into(),
         compaction_clock: crate::compact::auto_compact::CompactionClock::default(),
         tasks: Mutex::default(),
         closed: false.into(),
     });
-    writer.pass_copies()?;
+    writer.advance_past_compacted()?;
     Ok(writer)
 }
 
@@ -205,7 +205,7 @@ fn sync_store_name(files: &StoreFiles) -> Result<(), StoreError> {
 }
 
 /// Makes `mqstore/` and empties its staging folder.
-fn prepare_side_folder(files: &StoreFiles) -> Result<(), StoreError> {
+fn prepare_own_folder(files: &StoreFiles) -> Result<(), StoreError> {
     let staging = files.staging();
     files.ensure_folder(&staging)?;
     for entry in files.vfs.list(&staging).at(&staging, "listing the staging folder")? {
@@ -220,7 +220,7 @@ fn prepare_side_folder(files: &StoreFiles) -> Result<(), StoreError> {
 }
 
 /// Makes `abort` durable before the first change.
-fn mark_running(files: &StoreFiles) -> Result<(), StoreError> {
+fn create_abort_file(files: &StoreFiles) -> Result<(), StoreError> {
     let path = files.abort();
     let pid = files.vfs.environment().pid.to_string();
     files.vfs.write_atomic(&path, &files.staging().join("abort"), pid.as_bytes()).at(&path, "writing abort")

@@ -55,7 +55,7 @@ impl Writer {
     ) -> Result<u64, StoreError> {
         loop {
             match self.log.append(pending, now_ms, wants_sync) {
-                Err(error @ StoreError::Full { .. }) if !self.finds_room(pending) => {
+                Err(error @ StoreError::Full { .. }) if !self.has_space_again(pending) => {
                     self.cleaner.counters.refused_appends.fetch_add(1, Ordering::Relaxed);
                     self.full.store(true, Ordering::Release);
                     self.expire_due.notify_all();
@@ -68,7 +68,7 @@ impl Writer {
     }
 
     /// Whether messages of a topic with a quota went since somebody looked.
-    fn finds_room(&self, pending: &[Pending<'_>]) -> bool {
+    fn has_space_again(&self, pending: &[Pending<'_>]) -> bool {
         let mut found = false;
         let mut last = None;
         for room in pending.iter().map(|pending| pending.room).filter(|room| room.limit().is_some()) {
@@ -81,11 +81,11 @@ impl Writer {
     }
 
     /// Has appends go by the quota and the offsets that `topic` has now.
-    pub(crate) fn renew_room(&self, topic: &str) {
+    pub(crate) fn refresh_quota(&self, topic: &str) {
         let Some(state) = self.topics.get(topic) else { return };
         let limit = self.topics.max_messages(topic);
         if limit.is_some() || state.room.limit().is_some() {
-            self.log.hold_appends(|| state.room.set(limit, state.drawn()));
+            self.log.block_appends(|| state.room.set(limit, state.drawn()));
         }
     }
 }

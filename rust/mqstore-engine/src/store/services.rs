@@ -14,7 +14,7 @@ use crate::write::writer::Writer;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::Durability;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::Unswept;
+use mqstore_compaction::ReplacedFiles;
 use mqstore_log::dispatch::RUN_BYTES;
 use mqstore_meta::SYNC_INTERVAL_MS;
 
@@ -76,7 +76,7 @@ impl Services {
         let handle = spawn(name, move || {
             let _alarm = Alarm(Weak::clone(&weak));
             if comes_second {
-                mqstore_io::os::step_back();
+                mqstore_io::os::lower_thread_priority();
             }
             while !stop.load(Ordering::Acquire) {
                 let Some(writer) = weak.upgrade() else { return };
@@ -150,7 +150,7 @@ impl Services {
 }
 
 /// Removes the files that a compaction replaced, in a thread of its own.
-pub fn sweep(files: &StoreFiles, unswept: Unswept) -> Result<JoinHandle<()>, StoreError> {
+pub fn sweep(files: &StoreFiles, unswept: ReplacedFiles) -> Result<JoinHandle<()>, StoreError> {
     let own = files.clone();
     let sweep = move || {
         // What it leaves is swept by the next job.
@@ -181,8 +181,8 @@ pub(crate) fn step(writer: &Writer) -> Result<(), StoreError> {
     writer.flusher.step(writer.files.clock.now_ms())?;
     writer.meta_step()?;
     writer.cleaner.step()?;
-    writer.feed_all();
-    writer.compact_due()
+    writer.drain_compaction_appends();
+    writer.compact_if_due()
 }
 
 fn dispatch_round(writer: &Writer, stop: &AtomicBool) {
@@ -272,18 +272,18 @@ fn feed_round(writer: &Writer, stop: &AtomicBool) {
         Ok(true) => return,
         // What stopped the log is told to everybody.
         Ok(false) | Err(StoreError::Poisoned { .. }) => {}
-        Err(error) => writer.note_unfed(&error),
+        Err(error) => writer.warn_append_failed(&error),
     }
     writer.flush_due.wait_until(Some(LOOK), stopped);
 }
 
 fn compact_round(writer: &Writer, stop: &AtomicBool) {
-    let Some(rest) = writer.compaction_rest() else { return };
+    let Some(rest) = writer.next_compaction_delay() else { return };
     if writer.expire_due.wait_until(Some(rest.max(Duration::from_millis(1))), || stop.load(Ordering::Acquire))
     {
         return;
     }
-    if let Err(error) = writer.compact_due() {
+    if let Err(error) = writer.compact_if_due() {
         writer.note(&format!("compacting what is due failed ({error}); it is tried again"));
     }
 }
@@ -306,7 +306,7 @@ fn prepare_round(writer: &Writer, stop: &AtomicBool) {
                 return;
             }
         }
-        let rest = writer.log.rest_after(writer.files.clock.monotonic().saturating_sub(begun));
+        let rest = writer.log.pause_after(writer.files.clock.monotonic().saturating_sub(begun));
         if !rest.is_zero() {
             writer.flush_due.wait_until(Some(rest), || stop.load(Ordering::Acquire));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::Boundary;
 use crate::testing::*;
 use crate::{TableRow, TableRows};
-use mqstore_compaction::{CompactionOptions, CompactionReport, Control};
+use mqstore_compaction::{CompactionOptions, CompactionReport, JobControl};
 
 const TABLE: &str = "table";
 
@@ -14,7 +14,7 @@ fn options() -> CompactionOptions {
 }
 
 fn compact(store: &Store, options: &CompactionOptions) -> Result<CompactionReport, StoreError> {
-    store.compact(None, options, 1, &Arc::new(Control::default()))
+    store.compact(None, options, 1, &Arc::new(JobControl::default()))
 }
 
 fn create(world: &World) -> Store {
@@ -125,7 +125,7 @@ fn a_compaction_that_is_ended_leaves_everything() {
     let (world, _, _) = World::simulated();
     let store = create(&world);
     fill(&store, 0, 60, 10);
-    let control = Arc::new(Control::default());
+    let control = Arc::new(JobControl::default());
     control.end();
     let error = store.compact(None, &options(), 1, &control).unwrap_err();
     assert!(matches!(error, StoreError::Closed { .. }), "{error}");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mqstore_io::sim::{Fault, OperationKind};
 
 use crate::testing::*;
-use mqstore_compaction::{CompactedQueue, CompactionOptions, CompactionReport, Control, Keyless};
+use mqstore_compaction::{CompactedQueue, CompactionOptions, CompactionReport, JobControl, Keyless};
 
 const TABLE: &str = "table";
 /// What RocketMQ makes of the two wishes.
@@ -37,7 +37,7 @@ fn fill(store: &Store, from: u32, to: u32, queues: u32) {
 
 fn compact(store: &Store, keyless: Keyless) -> CompactionReport {
     let options = CompactionOptions { keyless, ..CompactionOptions::default() };
-    store.compact(None, &options, 1, &Arc::new(Control::default())).unwrap()
+    store.compact(None, &options, 1, &Arc::new(JobControl::default())).unwrap()
 }
 
 /// The background's steps, after a sync.
@@ -273,7 +273,7 @@ fn what_the_log_let_go_is_compacted_from_its_copies() {
             compact(&store, Keyless::Keep)
         } else {
             store.close().unwrap();
-            mqstore_compaction::compact(&world.files(), None, &options, 1, &Arc::new(Control::default()))
+            mqstore_compaction::compact(&world.files(), None, &options, 1, &Arc::new(JobControl::default()))
                 .unwrap()
         };
         // Messages without a key are there as far as the log has them.

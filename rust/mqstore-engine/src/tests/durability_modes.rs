@@ -10,7 +10,7 @@ use crate::testing::*;
 use mqstore_base::live_page::LivePage;
 use mqstore_base::options::Durability;
 use mqstore_base::options::Visibility;
-use mqstore_log::commit_log::{AheadOptions, CommitLog, LogOptions, PutLimits, SegmentList};
+use mqstore_log::commit_log::{CommitLog, LogOptions, PreallocateOptions, PutLimits, SegmentList};
 
 const MODES: [Durability; 4] = [Durability::Async, Durability::Sync, Durability::Manual, Durability::Pooled];
 
@@ -172,12 +172,12 @@ fn durable_visibility_hides_what_a_power_loss_could_take() {
 }
 
 /// A log of its own, without services.
-fn log(world: &World, pool_bytes: Option<u64>, ahead: AheadOptions) -> CommitLog {
+fn log(world: &World, pool_bytes: Option<u64>, ahead: PreallocateOptions) -> CommitLog {
     let files = world.files();
     files.vfs.create_dir_all(&files.commit_log()).unwrap();
     files.vfs.create_dir_all(&files.staging()).unwrap();
     let live = Arc::new(LivePage::create(&files, 1, false).unwrap());
-    let (row, _) = SegmentList::load_row(&files, 1 << 20, MapAccess::ReadWrite).unwrap();
+    let (row, _) = SegmentList::load_contiguous(&files, 1 << 20, MapAccess::ReadWrite).unwrap();
     let limits = PutLimits { busy_after_ms: 1_000, queue_wait_ms: 200 };
     let options = LogOptions { pool_bytes, limits, ahead, max_bytes: None };
     CommitLog::open(&files, &options, row, mqstore_log::commit_log::SyncPoint::default(), live).unwrap()
@@ -211,7 +211,8 @@ fn append_raw(log: &CommitLog, body: &[u8]) -> u64 {
 fn the_next_segment_is_ready_before_it_is_needed_and_named_when_it_is() {
     for (pool_bytes, prewrite) in [(None, false), (Some(256 << 10), true)] {
         let (world, ..) = World::simulated();
-        let ahead = AheadOptions { enabled: true, window_bytes: 64 << 10, prewrite, lock_memory: false };
+        let ahead =
+            PreallocateOptions { enabled: true, window_bytes: 64 << 10, prewrite, lock_memory: false };
         let log = log(&world, pool_bytes, ahead);
         assert!(!log.prepare().unwrap(), "there is no active segment yet");
         let body = vec![b'b'; 100_000];
@@ -245,7 +246,8 @@ fn the_next_segment_is_ready_before_it_is_needed_and_named_when_it_is() {
 /// A log through a pool, whose window of 64 KiB is prewritten, with one record; where that ends, and the
 /// file of its segment.
 fn prewritten_log(world: &World) -> (CommitLog, u64, std::path::PathBuf) {
-    let ahead = AheadOptions { enabled: true, window_bytes: 64 << 10, prewrite: true, lock_memory: false };
+    let ahead =
+        PreallocateOptions { enabled: true, window_bytes: 64 << 10, prewrite: true, lock_memory: false };
     let log = log(world, Some(256 << 10), ahead);
     let end = append_raw(&log, &vec![b'b'; 10_000]);
     (log, end, world.files().commit_log().join(mqstore_format::offset_file_name(0)))
@@ -303,7 +305,7 @@ fn a_failure_of_prewriting_stops_the_log_like_any_failed_sync() {
 #[test]
 fn a_name_is_durable_before_anything_in_the_segment_is() {
     let (world, vfs, _) = World::simulated();
-    let off = AheadOptions { enabled: false, window_bytes: 0, prewrite: false, lock_memory: false };
+    let off = PreallocateOptions { enabled: false, window_bytes: 0, prewrite: false, lock_memory: false };
     let log = log(&world, None, off);
     for folder in [std::path::Path::new("/data"), &world.path] {
         vfs.sync_dir(folder).unwrap();
@@ -394,7 +396,7 @@ fn the_background_syncs_queues_that_are_four_segments_behind() {
 #[test]
 fn only_the_segments_in_use_are_mapped() {
     let (world, ..) = World::simulated();
-    let off = AheadOptions { enabled: false, window_bytes: 0, prewrite: false, lock_memory: false };
+    let off = PreallocateOptions { enabled: false, window_bytes: 0, prewrite: false, lock_memory: false };
     let log = log(&world, None, off);
     let body = vec![b'b'; 400_000];
     for _ in 0..40 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::restore_compaction;
 use crate::testing::*;
-use mqstore_compaction::{CompactionOptions, Control, RestoreReport};
+use mqstore_compaction::{CompactionOptions, JobControl, RestoreReport};
 
 const TABLE: &str = "table";
 
@@ -15,7 +15,7 @@ fn options() -> CompactionOptions {
 }
 
 fn compact(store: &Store, options: &CompactionOptions) {
-    store.compact(None, options, 1, &Arc::new(Control::default())).unwrap();
+    store.compact(None, options, 1, &Arc::new(JobControl::default())).unwrap();
 }
 
 /// Three stores of the same messages: one that lost nothing, its replica, and one whose compaction files are
@@ -83,13 +83,13 @@ impl Three {
     }
 
     fn restore(&self, options: &CompactionOptions) -> RestoreReport {
-        self.try_restore(options, &Arc::new(Control::default())).unwrap()
+        self.try_restore(options, &Arc::new(JobControl::default())).unwrap()
     }
 
     fn try_restore(
         &self,
         options: &CompactionOptions,
-        control: &Arc<Control>,
+        control: &Arc<JobControl>,
     ) -> Result<RestoreReport, StoreError> {
         let source = self.other.open(OpenMode::Read, &small()).unwrap();
         restore_compaction(&self.lost.files(), &source, None, options, 1, control)
@@ -150,7 +150,7 @@ fn an_open_store_is_restored_too_and_goes_on() {
     let three = Three::new();
     let store = three.lost.open(OpenMode::ReadWrite, &small()).unwrap();
     let source = three.other.open(OpenMode::ReadWrite, &small()).unwrap();
-    let control = Arc::new(Control::default());
+    let control = Arc::new(JobControl::default());
     let report = store.restore_compaction(&source, None, &options(), 2, &control).unwrap();
     assert_eq!(report.queues.len(), 2);
     let itself = store.restore_compaction(&store, None, &options(), 2, &control).unwrap_err();
@@ -188,7 +188,7 @@ fn a_source_that_does_not_fit_is_refused() {
     copy(&three.lost, &poor.path);
     let reason = |world: &World| {
         let source = world.open(OpenMode::Read, &small()).unwrap();
-        let control = Arc::new(Control::default());
+        let control = Arc::new(JobControl::default());
         let report = restore_compaction(&three.lost.files(), &source, None, &options(), 1, &control).unwrap();
         assert_eq!((report.queues.len(), report.compaction), (0, None));
         report.skipped.join("\n")
@@ -253,7 +253,7 @@ fn a_crash_at_any_call_is_gone_on_with() {
 #[test]
 fn a_restore_that_is_ended_is_gone_on_with() {
     let three = Three::new();
-    let ended = Arc::new(Control::default());
+    let ended = Arc::new(JobControl::default());
     ended.end();
     assert!(matches!(three.try_restore(&options(), &ended), Err(StoreError::Closed { .. })));
     assert!(three.sim.list(&three.lost.path.join("compaction")).is_err());

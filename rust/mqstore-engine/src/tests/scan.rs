@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::testing::{World, message, put, small};
-use crate::{MakeSink, Scan, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Scanned, Store};
+use crate::{MakeSink, Scan, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink, Store};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, encode_properties};
 use mqstore_base::options::OpenMode;
@@ -42,13 +42,13 @@ fn rest(scan: &mut Scan<Few>) -> Vec<(u64, Vec<u8>)> {
     let mut found = Vec::new();
     loop {
         match scan.next(Duration::from_secs(5)).unwrap() {
-            Scanned::Batch(batch) => {
+            ScanOutput::Batch(batch) => {
                 assert_eq!(scan.position(), batch.end);
                 assert!(batch.rows.iter().all(|(offset, _)| *offset < batch.end));
                 found.extend(batch.rows);
             }
-            Scanned::Later => {}
-            Scanned::End => return found,
+            ScanOutput::Later => {}
+            ScanOutput::End => return found,
         }
     }
 }
@@ -128,13 +128,13 @@ fn a_scan_goes_on_where_another_one_stood() {
             let mut scan = begin(&store, &ScanRequest { from, ..request.clone() }).unwrap();
             loop {
                 match scan.next(Duration::from_secs(5)).unwrap() {
-                    Scanned::Batch(batch) => {
+                    ScanOutput::Batch(batch) => {
                         found.extend(batch.rows);
                         from = Some(batch.end);
                         break;
                     }
-                    Scanned::Later => {}
-                    Scanned::End => break 'passes,
+                    ScanOutput::Later => {}
+                    ScanOutput::End => break 'passes,
                 }
             }
         }
@@ -178,7 +178,7 @@ fn who_drops_a_scan_waits_for_nobody() {
     store.close().unwrap();
     let closed = loop {
         match scan.next(Duration::from_secs(5)) {
-            Ok(Scanned::End) => break false,
+            Ok(ScanOutput::End) => break false,
             Ok(_) => {}
             Err(error) => break matches!(error, StoreError::Closed { .. }),
         }
@@ -208,7 +208,7 @@ fn a_panic_of_a_worker_arrives() {
     let mut scan = store.scan(&ScanRequest { threads: 2, ..ScanRequest::default() }, make).unwrap();
     let error = loop {
         match scan.next(Duration::from_secs(5)) {
-            Ok(Scanned::End) => panic!("the scan ended well"),
+            Ok(ScanOutput::End) => panic!("the scan ended well"),
             Ok(_) => {}
             Err(error) => break error,
         }
@@ -218,7 +218,7 @@ fn a_panic_of_a_worker_arrives() {
 
 #[test]
 fn copies_keep_what_an_application_cannot_set() {
-    use crate::Origin;
+    use crate::MessageOrigin;
     use mqstore_format::{Host, SysFlag};
 
     let (world, ..) = World::simulated();
@@ -226,7 +226,7 @@ fn copies_keep_what_an_application_cannot_set() {
     let properties = encode_properties(["k"], Some("T"), None, []).unwrap();
     let mut copy = message("t", Some(0), b"body", &properties);
     (copy.unique_key, copy.born_timestamp_ms, copy.flag) = (Some(""), Some(-5), 9);
-    let origin = Origin {
+    let origin = MessageOrigin {
         sys_flag: SysFlag(0x701 | 0xc | 0x80),
         born_host: Host::new([1, 2, 3, 4], 5),
         reconsume_times: 6,
@@ -297,7 +297,7 @@ fn messages_are_those_of_reads() {
         put(&store, "table", (number % 2) as i32, body.as_bytes(), &format!("k{}", number % 70));
         put(&store, "other", 0, b"x", "k");
         if number == 300 {
-            let control = Arc::new(mqstore_compaction::Control::default());
+            let control = Arc::new(mqstore_compaction::JobControl::default());
             store.compact(None, &mqstore_compaction::CompactionOptions::default(), 1, &control).unwrap();
         }
     }
@@ -321,9 +321,9 @@ fn messages_are_those_of_reads() {
             let mut found = Vec::new();
             loop {
                 match scan.next(Duration::from_secs(5)).unwrap() {
-                    Scanned::Batch(batch) => found.extend(batch.rows),
-                    Scanned::Later => {}
-                    Scanned::End => break,
+                    ScanOutput::Batch(batch) => found.extend(batch.rows),
+                    ScanOutput::Later => {}
+                    ScanOutput::End => break,
                 }
             }
             assert_eq!(found, wanted, "{start}..{end}");

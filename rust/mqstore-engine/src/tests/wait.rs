@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::store::Side;
+use crate::store::OpenSide;
 use crate::testing::*;
 
 #[test]
@@ -74,7 +74,7 @@ fn a_close_and_a_failure_call_all_who_wait() {
             })
             .collect();
         if fails {
-            let Side::Writer(writer, _) = &store.inner.side else { panic!("opened for writing") };
+            let OpenSide::Writer(writer, _) = &store.inner.side else { panic!("opened for writing") };
             let _ = writer.log.poison("a test", "it says so");
             for _ in 0..1000 {
                 if called.load(Ordering::SeqCst) == 1000 {

@@ -19,8 +19,8 @@ use std::path::PathBuf;
 
 use mqstore_io::sync::{Condvar, Mutex};
 
-use super::transaction_append::Marks;
-use super::writer::{Returns, Writer};
+use super::transaction_append::AppendMarks;
+use super::writer::{ReturnPoint, Writer};
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
@@ -174,7 +174,7 @@ fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, Appe
             }
         };
         match append(writer, &request) {
-            Ok((appended, end)) if writer.is_to_sync(request.durable) && !appended.is_empty() => {
+            Ok((appended, end)) if writer.needs_sync(request.durable) && !appended.is_empty() => {
                 unsynced.push(Unsynced { done, appended, end });
                 syncing = Some(writer);
             }
@@ -200,8 +200,8 @@ fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, Appe
 fn append(writer: &Writer, request: &AppendRequest) -> Result<(Vec<Appended>, u64), StoreError> {
     let messages = request.messages();
     let appended = match messages.as_slice() {
-        [one] if !request.many => vec![writer.append_one(one, Returns::Placed)?],
-        all => writer.append_all(all, Marks::None, Returns::Placed)?,
+        [one] if !request.many => vec![writer.append_one(one, ReturnPoint::Placed)?],
+        all => writer.append_all(all, AppendMarks::None, ReturnPoint::Placed)?,
     };
     let end = appended.last().map_or(0, |last| last.commit_log_offset + u64::from(last.size));
     Ok((appended, end))

@@ -20,8 +20,8 @@ use mqstore_format::{
     BatchItem, FormatError, Properties, PropertiesBuilder, SysFlag, encode_batch, without_property,
 };
 
-use super::raw_append::Origin;
-use super::writer::{Buffers, Returns, Writer, appended, invalid_record, route};
+use super::raw_append::MessageOrigin;
+use super::writer::{EncodeBuffers, ReturnPoint, Writer, appended, invalid_record, route};
 use crate::store::topics::TopicState;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
@@ -37,8 +37,8 @@ impl Writer {
         messages: &[NewMessage<'_>],
         topic: &Arc<TopicState>,
         now_ms: i64,
-        returns: Returns,
-        buffers: &mut Buffers,
+        returns: ReturnPoint,
+        buffers: &mut EncodeBuffers,
     ) -> Result<Vec<Appended>, StoreError> {
         let Some(first) = messages.first() else { return Ok(Vec::new()) };
         check(messages, first)?;
@@ -77,7 +77,7 @@ impl Writer {
     pub(crate) fn append_batch_copy(
         &self,
         message: &NewMessage<'_>,
-        origin: &Origin,
+        origin: &MessageOrigin,
     ) -> Result<Appended, StoreError> {
         self.before_append()?;
         let refuse = |reason: String| Err(StoreError::InvalidMessage { reason });
@@ -98,7 +98,7 @@ impl Writer {
         let now_ms = self.files.clock.now_ms();
         let queue_id = route(&topic, message)?;
         let next_queue_offset = topic.next_offset(queue_id);
-        let mut buffers = Buffers::default();
+        let mut buffers = EncodeBuffers::default();
         let turn = topic.one_by_one.lock();
         let mut properties = without_property(message.properties, INNER_BASE).into_owned();
         if is_batch {
@@ -110,7 +110,8 @@ impl Writer {
         let flags = SysFlag(0).with_inner_batch(is_batch);
         let encoded = self.encode(&copy, queue_id, flags, now_ms, Some(origin), &mut buffers)?;
         let mut pending = [Pending { messages, ..self.pending(&copy, &topic, queue_id, &mut buffers) }];
-        let durable = self.append_pending(&mut pending, now_ms, copy.durable, Returns::Synced, Some(turn))?;
+        let durable =
+            self.append_pending(&mut pending, now_ms, copy.durable, ReturnPoint::Synced, Some(turn))?;
         let [pending] = &pending;
         let one = appended(queue_id, encoded.unique_id, pending, durable);
         self.told_of(copy.topic, &topic, queue_id, one.queue_offset);

@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
-use super::writer::{Returns, Writer};
+use super::writer::{ReturnPoint, Writer};
 use crate::Store;
-use crate::store::Side;
+use crate::store::OpenSide;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_base::options::Durability;
@@ -25,21 +25,18 @@ impl Store {
     /// Appends one message if that waits for nobody; `None` when it may, and nothing was done then.
     ///
     /// A message that is to be durable, in whatever way, always waits.
-    pub fn append_at_once(&self, message: &NewMessage<'_>) -> Result<Option<Appended>, StoreError> {
+    pub fn try_append(&self, message: &NewMessage<'_>) -> Result<Option<Appended>, StoreError> {
         let writer = self.writer("append")?;
-        if !writer.appends_at_once(std::slice::from_ref(message)) {
+        if !writer.can_append_now(std::slice::from_ref(message)) {
             return Ok(None);
         }
-        writer.append_one(message, Returns::Synced).map(Some)
+        writer.append_one(message, ReturnPoint::Synced).map(Some)
     }
 
-    /// As [`Self::append_at_once`], for [`Store::append_many`].
-    pub fn append_many_at_once(
-        &self,
-        messages: &[NewMessage<'_>],
-    ) -> Result<Option<Vec<Appended>>, StoreError> {
+    /// As [`Self::try_append`], for [`Store::append_many`].
+    pub fn try_append_many(&self, messages: &[NewMessage<'_>]) -> Result<Option<Vec<Appended>>, StoreError> {
         let writer = self.writer("append")?;
-        if !writer.appends_at_once(messages) {
+        if !writer.can_append_now(messages) {
             return Ok(None);
         }
         writer.append_many(messages).map(Some)
@@ -47,13 +44,13 @@ impl Store {
 
     /// Whether a look at a queue has little to do before: queues are built but for what was appended just now.
     /// A store that is open for reading has files to look at, however little changed.
-    pub fn looks_at_once(&self) -> bool {
+    pub fn is_caught_up(&self) -> bool {
         match &self.inner.side {
-            Side::Writer(writer, _) => {
+            OpenSide::Writer(writer, _) => {
                 let end = writer.log.appended().min(writer.dispatcher.limit());
                 end.saturating_sub(writer.dispatcher.position()) <= SMALL_BYTES
             }
-            Side::Reader(_) => false,
+            OpenSide::Reader(_) => false,
         }
     }
 
@@ -80,7 +77,7 @@ impl Store {
 
 impl Writer {
     /// Whether these may be appended without waiting.
-    fn appends_at_once(&self, messages: &[NewMessage<'_>]) -> bool {
+    fn can_append_now(&self, messages: &[NewMessage<'_>]) -> bool {
         let options = &self.options;
         let wants_sync = messages.iter().any(|message| message.durable);
         let bytes = messages.iter().map(|message| {
@@ -88,11 +85,11 @@ impl Writer {
         });
         let bytes = bytes.fold(0_u64, u64::saturating_add);
         // Where appends dispatch, there may be much to dispatch. A topic that an append makes costs files.
-        !self.is_to_sync(wants_sync)
+        !self.needs_sync(wants_sync)
             && options.dispatch_threads != Some(0)
             && bytes <= SMALL_BYTES
             && !self.is_far_behind()
-            && (options.durability != Durability::Pooled || self.log.pool_has_room_for(bytes))
+            && (options.durability != Durability::Pooled || self.log.pool_has_space(bytes))
             && self.log.is_ready_for(bytes, self.files.clock.now_ms())
             && messages.iter().all(|message| self.topics.get(message.topic).is_some())
     }
@@ -113,16 +110,16 @@ mod tests {
     fn an_append_that_may_wait_is_not_made() {
         let world = World::real();
         let store = world.open(OpenMode::Create, &options()).unwrap();
-        let at_once = |message: &NewMessage<'_>| store.append_at_once(message).unwrap().is_some();
+        let at_once = |message: &NewMessage<'_>| store.try_append(message).unwrap().is_some();
         assert!(!at_once(&plain("a", b"there is no segment and no topic")));
         put(&store, "a", 0, b"makes both", "k");
         assert!(at_once(&plain("a", b"body")));
         assert!(!at_once(&plain("b", b"no such topic")));
         assert!(!at_once(&NewMessage { durable: true, ..plain("a", b"body") }));
         assert!(!at_once(&plain("a", &[0; 15 << 10])), "the segment is nearly full then");
-        let many = store.append_many_at_once(&[plain("a", b"x"), plain("a", b"y")]).unwrap().unwrap();
+        let many = store.try_append_many(&[plain("a", b"x"), plain("a", b"y")]).unwrap().unwrap();
         assert_eq!(many.iter().map(|one| one.queue_offset).collect::<Vec<_>>(), [2, 3]);
-        assert!(store.append_many_at_once(&vec![plain("a", b"x"); 60]).unwrap().is_none());
+        assert!(store.try_append_many(&vec![plain("a", b"x"); 60]).unwrap().is_none());
         let mut made = 4;
         while at_once(&plain("a", &[0; 100])) {
             made += 1;
@@ -142,7 +139,7 @@ mod tests {
             let world = World::real();
             let store = world.open(OpenMode::Create, &options).unwrap();
             put(&store, "a", 0, b"body", "k");
-            assert_eq!(store.append_at_once(&plain("a", b"body")).unwrap(), None);
+            assert_eq!(store.try_append(&plain("a", b"body")).unwrap(), None);
             store.close().unwrap();
         }
     }
@@ -158,7 +155,7 @@ mod tests {
         assert!(!cursor(0).is_near_end(16 << 10).unwrap());
         assert!(cursor(95).is_near_end(16 << 10).unwrap());
         assert!(cursor(100).is_near_end(0).unwrap());
-        assert!(store.looks_at_once());
+        assert!(store.is_caught_up());
         let waits = [("a", 0, 99), ("a", 0, 100), ("b", 0, 0)];
         let waits = waits.map(|(topic, queue, offset)| (topic.to_owned(), queue, offset));
         assert_eq!(store.arrived(&waits).unwrap(), [true, false, false]);
@@ -166,7 +163,7 @@ mod tests {
 
         let beside = world.open(OpenMode::Read, &options()).unwrap();
         assert_eq!(beside.arrived(&waits).unwrap(), [true, false, false]);
-        assert!(!beside.looks_at_once());
+        assert!(!beside.is_caught_up());
         assert!(!beside.read("a", 0, Some(99), None, None).unwrap().is_near_end(u64::MAX).unwrap());
         store.close().unwrap();
         assert!(matches!(store.arrived(&waits), Err(StoreError::Closed { .. })));

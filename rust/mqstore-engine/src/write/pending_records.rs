@@ -5,7 +5,7 @@ use mqstore_format::{CqUnit, DelayLevels, MIN_RECORD_BYTES, RecordView, SCHEDULE
 
 use super::writer::route;
 use crate::Store;
-use crate::store::Side;
+use crate::store::OpenSide;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, StoredRecord};
 use mqstore_base::store_files::{DelayTables, StoreFiles};
@@ -26,7 +26,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`Store::append`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
-    pub fn queue_for(&self, message: &NewMessage<'_>) -> Result<i32, StoreError> {
+    pub fn target_queue(&self, message: &NewMessage<'_>) -> Result<i32, StoreError> {
         let writer = self.writer("append")?;
         let properties = message.properties.len() as u64 + MORE_BYTES;
         let limit = MAX_PROPERTIES_BYTES as u64;
@@ -92,8 +92,8 @@ impl Store {
     /// The tables of delay levels: those that its log was written with, and the one that counts now.
     pub fn delay_tables(&self) -> &DelayTables {
         match &self.inner.side {
-            Side::Writer(writer, _) => &writer.dispatcher.rules().delays,
-            Side::Reader(reader) => reader.delays(),
+            OpenSide::Writer(writer, _) => &writer.dispatcher.rules().delays,
+            OpenSide::Reader(reader) => reader.delays(),
         }
     }
 

@@ -5,15 +5,15 @@
 
 use mqstore_format::{Host, RecordSpec, SysFlag, validate_topic};
 
-use super::transaction_append::Marks;
-use super::writer::{Returns, check_queue_id, invalid_record};
+use super::transaction_append::AppendMarks;
+use super::writer::{ReturnPoint, check_queue_id, invalid_record};
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 
 /// What a message keeps of where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct MessageOrigin {
     /// How its body is compressed; of other bits nothing is kept.
     pub sys_flag: SysFlag,
     /// Where it was made.
@@ -26,7 +26,7 @@ pub struct Origin {
 ///
 /// # Errors
 /// [`StoreError::InvalidMessage`].
-pub fn check_copy(message: &NewMessage<'_>, origin: &Origin) -> Result<(), StoreError> {
+pub fn check_copy(message: &NewMessage<'_>, origin: &MessageOrigin) -> Result<(), StoreError> {
     validate_topic(message.topic).map_err(|error| invalid_record(&error))?;
     message.queue_id.map_or(Ok(()), check_queue_id)?;
     let spec = RecordSpec {
@@ -49,10 +49,10 @@ impl Store {
     pub fn append_copies(
         &self,
         messages: &[NewMessage<'_>],
-        origins: &[Origin],
+        origins: &[MessageOrigin],
     ) -> Result<Vec<Appended>, StoreError> {
         messages.iter().try_for_each(|message| self.check_copies_to(message.topic))?;
-        self.writer("append")?.append_all(messages, Marks::Origins(origins), Returns::Synced)
+        self.writer("append")?.append_all(messages, AppendMarks::Origins(origins), ReturnPoint::Synced)
     }
 
     /// Appends a record of another store to a topic with batch queues: a batch of messages as it is, or a single
@@ -64,7 +64,7 @@ impl Store {
     pub fn append_batch_copy(
         &self,
         message: &NewMessage<'_>,
-        origin: &Origin,
+        origin: &MessageOrigin,
     ) -> Result<Appended, StoreError> {
         self.writer("append")?.append_batch_copy(message, origin)
     }

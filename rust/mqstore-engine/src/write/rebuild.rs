@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mqstore_base::error::StoreError;
 use mqstore_base::progress::{Progress, ProgressWatcher};
 use mqstore_log::commit_log::SegmentList;
-use mqstore_log::recovery::{RebuildReport, Rebuilding, WhatToRebuild};
+use mqstore_log::recovery::{RebuildInput, RebuildReport, RebuildRun};
 
 use super::writer::Writer;
 use crate::Store;
@@ -30,12 +30,12 @@ impl Writer {
         let seen = self.catch_up()?;
         let list = self.log.list();
         let helpers = self.options.dispatch_workers(&self.files.vfs.environment()).saturating_sub(1);
-        let what = WhatToRebuild { list: Arc::clone(&list), rules: self.dispatcher.rules().clone(), helpers };
-        let made = Rebuilding::begin(&self.files, (&self.queues, &self.index), what)?;
+        let what = RebuildInput { list: Arc::clone(&list), rules: self.dispatcher.rules().clone(), helpers };
+        let made = RebuildRun::begin(&self.files, (&self.queues, &self.index), what)?;
         let mut watch = |reached| self.check().and_then(|()| tell(watcher, &list, reached, seen));
         let built = made.build_to(&list, seen, &mut watch).and_then(|()| {
             // A flush dispatches: it comes before or after.
-            self.flusher.while_idle(|| {
+            self.flusher.run_while_idle(|| {
                 self.dispatcher.paused(|end| {
                     made.build_to(&self.log.list(), end, &mut |_| Ok(()))?;
                     self.take_over(&made).map(|()| end)
@@ -49,7 +49,7 @@ impl Writer {
     }
 
     /// Puts what was made in place, while nothing is dispatched and nothing synced.
-    fn take_over(&self, made: &Rebuilding) -> Result<(), StoreError> {
+    fn take_over(&self, made: &RebuildRun) -> Result<(), StoreError> {
         made.swap()?;
         let reloaded = self.queues.reload(self.log.list().min_offset()).and_then(|()| self.index.reload());
         // Memory and disk may disagree now.

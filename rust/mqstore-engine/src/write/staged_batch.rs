@@ -25,7 +25,7 @@
 
 use mqstore_format::{Host, Properties, SysFlag, crc31, validate_topic};
 
-use super::raw_append::Origin;
+use super::raw_append::MessageOrigin;
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
@@ -163,7 +163,7 @@ impl Store {
     /// # Errors
     /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
     pub fn append_staged(&self, messages: &[NewMessage<'_>], born_host: Host) -> Result<(), StoreError> {
-        let origin = Origin { sys_flag: SysFlag(0), born_host, reconsume_times: 0 };
+        let origin = MessageOrigin { sys_flag: SysFlag(0), born_host, reconsume_times: 0 };
         self.append_copies(messages, &vec![origin; messages.len()]).map(drop)
     }
 }

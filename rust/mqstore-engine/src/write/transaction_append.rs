@@ -8,8 +8,8 @@
 
 use mqstore_format::{MadeKey, SysFlag, TransactionType, patch_prepared_offset};
 
-use super::raw_append::Origin;
-use super::writer::{Returns, Writer, apart, invalid_record};
+use super::raw_append::MessageOrigin;
+use super::writer::{ReturnPoint, Writer, apart, invalid_record};
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
@@ -18,7 +18,7 @@ use mqstore_base::message::{Appended, NewMessage};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// What it keeps of the half message, where that came from elsewhere.
-    pub origin: Option<Origin>,
+    pub origin: Option<MessageOrigin>,
     /// Whether it is a final record: its transaction bits say so.
     pub commit: bool,
     /// The log position of the half message that it is made of; 0 where there is none.
@@ -27,21 +27,21 @@ pub struct Mark {
 
 /// What is said of each of the messages of one append.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Marks<'a> {
+pub(crate) enum AppendMarks<'a> {
     /// Nothing.
     None,
     /// Where they come from.
-    Origins(&'a [Origin]),
+    Origins(&'a [MessageOrigin]),
     /// What they are in a transaction.
     Together(&'a [Mark]),
 }
 
-impl Marks<'_> {
+impl AppendMarks<'_> {
     fn of(&self, index: usize) -> Option<&Mark> {
         if let Self::Together(marks) = self { marks.get(index) } else { None }
     }
 
-    pub(crate) fn origin(&self, index: usize) -> Option<&Origin> {
+    pub(crate) fn origin(&self, index: usize) -> Option<&MessageOrigin> {
         match self {
             Self::None => None,
             Self::Origins(origins) => origins.get(index),
@@ -101,7 +101,7 @@ impl Store {
         marks: &[Mark],
     ) -> Result<Vec<Appended>, StoreError> {
         messages.iter().try_for_each(|message| self.check_copies_to(message.topic))?;
-        self.writer("append")?.append_all(messages, Marks::Together(marks), Returns::Synced)
+        self.writer("append")?.append_all(messages, AppendMarks::Together(marks), ReturnPoint::Synced)
     }
 
     /// Bytes that the records of one [`Store::append_together`] may have.

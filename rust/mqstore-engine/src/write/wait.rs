@@ -1,6 +1,6 @@
 //! Waiting for messages in the process that writes them.
 //!
-//! A wait is a call in the table of its queue ([`Arrivals`]) and no thread, so that many thousand cost
+//! A wait is a call in the table of its queue ([`QueueWaiters`]) and no thread, so that many thousand cost
 //! nothing but their memory; a thread that waits leaves a call that wakes it. The append makes the calls
 //! that wait for its message, and dispatch those that are left once readers see the message. An append to
 //! a queue that somebody waits for lets dispatch begin at once, where it would let records come together
@@ -16,27 +16,27 @@ use mqstore_io::EventCount;
 use super::writer::Writer;
 use crate::store::topics::TopicState;
 use mqstore_base::error::StoreError;
-use mqstore_log::consume_queue::{Arrivals, BatchQueue, Call, ConsumeQueue, Ticket};
+use mqstore_log::consume_queue::{BatchQueue, Call, ConsumeQueue, QueueWaiters, WaitTicket};
 
 /// How long who waits for a queue that does not exist sleeps before another look.
 const NO_QUEUE_NAP: Duration = Duration::from_millis(10);
 
 /// A wait for a message, from [`crate::Store::wait_with`]; dropping it takes the wait back.
 pub struct Waiter {
-    queue: Waited,
+    queue: WaitTarget,
     topic: Arc<TopicState>,
     queue_id: i32,
     offset: i64,
-    ticket: Option<Ticket>,
+    ticket: Option<WaitTicket>,
 }
 
-enum Waited {
+enum WaitTarget {
     Plain(Arc<ConsumeQueue>),
     Batch(Arc<BatchQueue>),
 }
 
-impl Waited {
-    fn arrivals(&self) -> &Arrivals {
+impl WaitTarget {
+    fn arrivals(&self) -> &QueueWaiters {
         match self {
             Self::Plain(queue) => queue.arrivals(),
             Self::Batch(queue) => queue.arrivals(),
@@ -105,11 +105,11 @@ impl Writer {
         Ok(Some(waiter))
     }
 
-    fn waited(&self, topic: &str, state: &TopicState, queue_id: i32) -> Result<Waited, StoreError> {
+    fn waited(&self, topic: &str, state: &TopicState, queue_id: i32) -> Result<WaitTarget, StoreError> {
         Ok(if state.batch {
-            Waited::Batch(self.queues.batch_or_create(topic, queue_id)?)
+            WaitTarget::Batch(self.queues.batch_or_create(topic, queue_id)?)
         } else {
-            Waited::Plain(self.queues.get_or_create(topic, queue_id)?)
+            WaitTarget::Plain(self.queues.get_or_create(topic, queue_id)?)
         })
     }
 
@@ -121,7 +121,7 @@ impl Writer {
         offset: i64,
         timeout: Duration,
     ) -> Result<(), StoreError> {
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(ThreadWaker::default());
         let call = Box::new({
             let bell = Arc::clone(&bell);
             move || bell.ring()
@@ -143,14 +143,14 @@ impl Writer {
     pub(crate) fn told_of(&self, topic: &str, state: &TopicState, queue_id: i32, queue_offset: i64) {
         // Whoever published the message passed a fence.
         if state.watchers(queue_id).load(Ordering::SeqCst) > 0 {
-            self.wake_for(topic, state, queue_id, queue_offset);
+            self.wake_reader_waits(topic, state, queue_id, queue_offset);
         }
     }
 
     /// Wakes them at once: a reader dispatches what it is missing, and has not to wait for another thread to be
     /// woken and do it. What is not visible yet is left to those who make it so.
     #[cold]
-    fn wake_for(&self, topic: &str, state: &TopicState, queue_id: i32, queue_offset: i64) {
+    fn wake_reader_waits(&self, topic: &str, state: &TopicState, queue_id: i32, queue_offset: i64) {
         self.hurry.store(true, Ordering::SeqCst);
         self.hurried.notify_all();
         if self.options.durable_only() {
@@ -165,12 +165,12 @@ impl Writer {
 
 /// What a thread sleeps on.
 #[derive(Debug, Default)]
-struct Bell {
+struct ThreadWaker {
     rung: AtomicBool,
     event: EventCount,
 }
 
-impl Bell {
+impl ThreadWaker {
     fn ring(&self) {
         self.rung.store(true, Ordering::Release);
         self.event.notify_all();

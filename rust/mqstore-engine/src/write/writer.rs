@@ -16,11 +16,11 @@ use mqstore_format::{KeyBlock, RecordParts, RecordSpec, SysFlag, UniqueKeyGenera
 use mqstore_io::sync::{JoinHandle, Mutex, MutexGuard, RwLock};
 use mqstore_io::{EventCount, StoreLock, switch};
 
-use super::raw_append::Origin;
+use super::raw_append::MessageOrigin;
 use crate::compact::auto_compact::CompactionClock;
 use crate::store::background::BackgroundTask;
 
-use super::transaction_append::Marks;
+use super::transaction_append::AppendMarks;
 use crate::read::view::View;
 use crate::retention::Cleaner;
 use crate::store::topics::{TopicState, Topics, by_key};
@@ -28,7 +28,7 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::{Appended, NewMessage, UniqueKey};
 use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::{Control, Feed};
+use mqstore_compaction::{CompactionAppender, JobControl};
 use mqstore_log::commit_log::{CommitLog, Pending, Placed};
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::{Dispatcher, RUN_BYTES};
@@ -73,13 +73,13 @@ pub(crate) struct Writer {
     pub(crate) rebuilding: Mutex<()>,
     /// Held while topics are compacted, and what ends that.
     pub(crate) compacting: Mutex<()>,
-    pub(crate) compaction: Mutex<Option<Arc<Control>>>,
+    pub(crate) compaction: Mutex<Option<Arc<JobControl>>>,
     /// What removes the files that the last compaction replaced.
     pub(crate) sweeping: Mutex<Option<JoinHandle<()>>>,
     /// When the background compacts next.
     pub(crate) compaction_clock: CompactionClock,
     /// Copies what is appended to compaction topics to their files.
-    pub(crate) feed: Feed,
+    pub(crate) feed: CompactionAppender,
     /// The end of what was durable when the feed had nothing left to copy.
     pub(crate) fed: AtomicU64,
     /// Background work of the floors above.
@@ -89,14 +89,14 @@ pub(crate) struct Writer {
 
 /// What a thread keeps between appends.
 #[derive(Default)]
-struct Scratch {
-    buffers: Buffers,
+struct AppendScratch {
+    buffers: EncodeBuffers,
     last: Option<LastTopic>,
 }
 
 /// Encoded messages: heads, tails, and the properties of the one that is encoded now.
 #[derive(Default)]
-pub(crate) struct Buffers {
+pub(crate) struct EncodeBuffers {
     heads: Vec<u8>,
     tails: Vec<u8>,
     properties: Vec<u8>,
@@ -125,12 +125,12 @@ pub(crate) fn next_token() -> u64 {
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static SCRATCH: RefCell<AppendScratch> = RefCell::default();
 }
 
 /// When an append that is to be synced returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Returns {
+pub(crate) enum ReturnPoint {
     /// Once a sync covers it.
     Synced,
     /// Once it is published: the caller waits for the sync, with [`Writer::synced`].
@@ -148,17 +148,17 @@ pub(crate) struct Encoded {
 impl Writer {
     /// Appends one message; allocates nothing once the thread's buffers have their size.
     pub(crate) fn append(&self, message: &NewMessage<'_>) -> Result<Appended, StoreError> {
-        self.append_one(message, Returns::Synced)
+        self.append_one(message, ReturnPoint::Synced)
     }
 
     pub(crate) fn append_one(
         &self,
         message: &NewMessage<'_>,
-        returns: Returns,
+        returns: ReturnPoint,
     ) -> Result<Appended, StoreError> {
         self.before_append()?;
         let now_ms = self.files.clock.now_ms();
-        SCRATCH.with_borrow_mut(|Scratch { buffers, last }| {
+        SCRATCH.with_borrow_mut(|AppendScratch { buffers, last }| {
             buffers.clear();
             let topic = self.topic(message, last)?;
             let queue_id = route(topic, message)?;
@@ -179,7 +179,7 @@ impl Writer {
         message: &NewMessage<'a>,
         topic: &'a TopicState,
         queue_id: i32,
-        buffers: &'a mut Buffers,
+        buffers: &'a mut EncodeBuffers,
     ) -> Pending<'a> {
         let parts = RecordParts {
             head: &mut buffers.heads,
@@ -199,22 +199,22 @@ impl Writer {
     /// Appends `messages` at consecutive places; one lock, one sync. Those for a topic with batch queues
     /// become one record.
     pub(crate) fn append_many(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
-        self.append_all(messages, Marks::None, Returns::Synced)
+        self.append_all(messages, AppendMarks::None, ReturnPoint::Synced)
     }
 
     /// As [`Self::append_many`]; with `marks`, one for each, what they say of a message is kept.
     pub(crate) fn append_all(
         &self,
         messages: &[NewMessage<'_>],
-        marks: Marks<'_>,
-        returns: Returns,
+        marks: AppendMarks<'_>,
+        returns: ReturnPoint,
     ) -> Result<Vec<Appended>, StoreError> {
         self.before_append()?;
         if messages.is_empty() {
             return Ok(Vec::new());
         }
         let now_ms = self.files.clock.now_ms();
-        SCRATCH.with_borrow_mut(|Scratch { buffers, last }| {
+        SCRATCH.with_borrow_mut(|AppendScratch { buffers, last }| {
             buffers.clear();
             let mut encoded = Vec::with_capacity(messages.len());
             for (index, message) in messages.iter().enumerate() {
@@ -286,28 +286,28 @@ impl Writer {
         pending: &mut [Pending<'_>],
         now_ms: i64,
         wants_sync: bool,
-        returns: Returns,
+        returns: ReturnPoint,
         turn: Option<MutexGuard<'_, ()>>,
     ) -> Result<bool, StoreError> {
         let end = self.append_within_quotas(pending, now_ms, wants_sync)?;
         drop(turn);
-        if returns == Returns::Synced && self.is_to_sync(wants_sync) {
+        if returns == ReturnPoint::Synced && self.needs_sync(wants_sync) {
             self.log.wait_durable(end)?;
         }
-        self.after_append(end)?;
+        self.wake_services(end)?;
         Ok(self.log.durable() >= end)
     }
 
     /// Whether an append of which somebody wants a sync, or not, waits for one.
-    pub(crate) fn is_to_sync(&self, wants_sync: bool) -> bool {
+    pub(crate) fn needs_sync(&self, wants_sync: bool) -> bool {
         wants_sync || self.options.durability == Durability::Sync
     }
 
-    /// Waits for the sync of records that were appended with [`Returns::Placed`] and end at `end`.
+    /// Waits for the sync of records that were appended with [`ReturnPoint::Placed`] and end at `end`.
     pub(crate) fn synced(&self, end: u64) -> Result<(), StoreError> {
         self.log.wait_durable(end)?;
         // Where a sync makes visible, dispatch has to hear of it.
-        self.after_append(end)
+        self.wake_services(end)
     }
 
     /// The state of the message's topic, making the topic where that is allowed.
@@ -368,8 +368,8 @@ impl Writer {
         queue_id: i32,
         sys_flag: SysFlag,
         now_ms: i64,
-        origin: Option<&Origin>,
-        buffers: &mut Buffers,
+        origin: Option<&MessageOrigin>,
+        buffers: &mut EncodeBuffers,
     ) -> Result<Encoded, StoreError> {
         let limit = u64::from(self.options.max_message_bytes);
         if message.body.len() as u64 > limit {
@@ -422,7 +422,7 @@ impl Writer {
     }
 
     /// Dispatches in this thread, or tells the services what there is to do.
-    fn after_append(&self, end: u64) -> Result<(), StoreError> {
+    fn wake_services(&self, end: u64) -> Result<(), StoreError> {
         if self.options.dispatch_threads == Some(0) {
             match self.dispatch() {
                 // The message is in the log and stays there; whoever reads is told.
@@ -512,11 +512,11 @@ impl Writer {
         self.log.stop_preparing();
         self.log.seal();
         // What was held back is in the log and counts from here on.
-        let lifted = self.limit_to(u64::MAX);
+        let lifted = self.set_visible_limit(u64::MAX);
         let outcome =
             lifted.and_then(|()| self.log.check()).and_then(|()| self.topics.store()).and_then(|()| {
                 self.flusher.flush_all(true)?;
-                self.feed_all();
+                self.drain_compaction_appends();
                 self.meta.close()?;
                 let abort = self.files.abort();
                 self.files.vfs.remove_file(&abort).at(&abort, "removing abort")?;
@@ -566,7 +566,7 @@ pub(crate) fn invalid_record(error: &mqstore_format::FormatError) -> StoreError 
     StoreError::InvalidMessage { reason: error.to_string() }
 }
 
-impl Buffers {
+impl EncodeBuffers {
     fn clear(&mut self) {
         self.heads.clear();
         self.tails.clear();

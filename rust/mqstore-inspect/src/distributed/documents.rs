@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::verify::checks::Bounds;
+use crate::verify::checks::VerifyBounds;
 use mqstore_compaction::Document;
-use mqstore_log::index::EntryPlace;
+use mqstore_log::index::EntryLocation;
 
 /// What all steps of a job go by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Settled {
+pub(super) struct JobSettings {
     pub(super) root: PathBuf,
     /// The folder that the attempts have theirs in.
     pub(super) job: PathBuf,
-    pub(super) bounds: Bounds,
+    pub(super) bounds: VerifyBounds,
 }
 
-impl Settled {
-    pub(super) fn new(root: &Path, job: &Path, bounds: Bounds) -> Self {
+impl JobSettings {
+    pub(super) fn new(root: &Path, job: &Path, bounds: VerifyBounds) -> Self {
         Self { root: root.to_path_buf(), job: job.to_path_buf(), bounds }
     }
 }
@@ -28,7 +28,7 @@ impl Settled {
 /// How the check of one store is shared out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    pub(super) settled: Settled,
+    pub(super) settled: JobSettings,
     /// The positions of consumers, as they were before anything else was looked at.
     pub(super) positions: Answer,
     pub(super) stretches: Vec<Stretch>,
@@ -44,7 +44,7 @@ pub(super) struct Stretch {
     /// Where it ends.
     pub(super) end: u64,
     /// The first entry of the index for a record in it or behind it, if there is one.
-    pub(super) entries: Option<EntryPlace>,
+    pub(super) entries: Option<EntryLocation>,
 }
 
 impl Stretch {
@@ -66,7 +66,7 @@ impl Stretch {
 /// What one worker does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    pub(super) settled: Settled,
+    pub(super) settled: JobSettings,
     pub(super) work: Work,
 }
 

@@ -61,7 +61,7 @@ pub(super) fn file_in(attempt: &Path) -> PathBuf {
 }
 
 /// Writes a file.
-pub(super) struct FoundWriter {
+pub(super) struct FindingsWriter {
     folder: String,
     path: PathBuf,
     file: Arc<dyn VfsFile>,
@@ -70,7 +70,7 @@ pub(super) struct FoundWriter {
     sum: Crc31,
 }
 
-impl FoundWriter {
+impl FindingsWriter {
     pub(super) fn create(files: &StoreFiles, attempt: &Path, folder: &str) -> Result<Self, StoreError> {
         let path = file_in(attempt);
         let file = files.vfs.create_new(&path).at(&path, "creating a file for what is found")?;
@@ -100,7 +100,7 @@ impl FoundWriter {
         self.buffer.extend_from_slice(&[0; HEAD_BYTES]);
         self.buffer.push(kind);
         let buffer = std::mem::take(&mut self.buffer);
-        self.buffer = postcard::to_extend(value, buffer).map_err(|error| self.unsaid(&error))?;
+        self.buffer = postcard::to_extend(value, buffer).map_err(|error| self.serialize_error(&error))?;
         let (_, block) = self.buffer.split_at_mut(head);
         let (head, payload) = block.split_at_mut(HEAD_BYTES);
         let (bytes, sum) = head.split_at_mut(4);
@@ -109,7 +109,7 @@ impl FoundWriter {
         if self.buffer.len() < WRITE_BYTES { Ok(()) } else { self.write() }
     }
 
-    fn unsaid(&self, error: &postcard::Error) -> StoreError {
+    fn serialize_error(&self, error: &postcard::Error) -> StoreError {
         StoreError::Busy {
             reason: format!("{}: what was found cannot be written: {error}", self.path.display()),
         }
@@ -131,7 +131,7 @@ impl FoundWriter {
 }
 
 /// Reads a file.
-pub(super) struct FoundReader {
+pub(super) struct FindingsReader {
     path: PathBuf,
     file: Arc<dyn VfsFile>,
     /// Bytes in all, and those that were read.
@@ -142,7 +142,7 @@ pub(super) struct FoundReader {
     buffer: Vec<u8>,
 }
 
-impl FoundReader {
+impl FindingsReader {
     pub(super) fn open(files: &StoreFiles, path: &Path, answer: &Answer) -> Result<Self, StoreError> {
         let file = files.vfs.open(path, Access::Read).at(path, "opening what was found")?;
         let bytes = file.len().at(path, "looking at what was found")?;
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::repair::log::Stretch;
     use crate::verify::index_walk::KeyEvent;
-    use crate::verify::log_part::{Absent, QueuePart};
+    use crate::verify::log_part::{MissingUnits, QueuePart};
 
     fn attempt() -> (StoreFiles, PathBuf) {
         let vfs = Arc::new(SimVfs::default());
@@ -264,7 +264,7 @@ mod tests {
             queue_id: 3,
             rows: vec![Stretch { from: 5, to: 8, first: 100, last: 600, records: 3 }],
             matched: 1,
-            absent: vec![Absent { from: 6, to: 7, physical: 300 }],
+            absent: vec![MissingUnits { from: 6, to: 7, physical: 300 }],
             wrong: vec![(7, "it is another one".to_owned())],
             ..QueuePart::default()
         });
@@ -273,7 +273,7 @@ mod tests {
 
     fn written() -> (StoreFiles, PathBuf, Answer) {
         let (files, folder) = attempt();
-        let mut writer = FoundWriter::create(&files, &folder, "task").unwrap();
+        let mut writer = FindingsWriter::create(&files, &folder, "task").unwrap();
         let kind = Kind::RecordDamaged;
         let finding = Finding { kind, path: "/store/x".into(), offset: Some(9), detail: "no".to_owned() };
         writer.part(&part()).unwrap();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn read(files: &StoreFiles, path: &Path, answer: &Answer) -> Result<Vec<Item>, StoreError> {
-        let mut reader = FoundReader::open(files, path, answer)?;
+        let mut reader = FindingsReader::open(files, path, answer)?;
         let mut items = Vec::new();
         while !matches!(items.last(), Some(Item::End(_))) {
             items.push(reader.item()?);
@@ -305,7 +305,7 @@ mod tests {
             Item::End(End { position: Some(900), over: true, more: 2 }),
         ];
         assert_eq!(format!("{:?}", read(&files, &path, &answer).unwrap()), format!("{wanted:?}"));
-        let file = FoundReader::open(&files, &path, &answer).unwrap();
+        let file = FindingsReader::open(&files, &path, &answer).unwrap();
         assert!(file.whole::<Vec<u64>>().unwrap_err().to_string().contains("of another step"));
     }
 

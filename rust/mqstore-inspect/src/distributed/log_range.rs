@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::super::problem::{Finding, VerifyReport};
-use super::documents::{Settled, Stretch};
-use super::findings::{End, FoundWriter};
+use super::documents::{JobSettings, Stretch};
+use super::findings::{End, FindingsWriter};
 use crate::verify::checks::{load_index, view};
 use crate::verify::index_walk::KeyWalk;
 use crate::verify::log_part::{Part, View};
 use crate::verify::log_walk::{Findings, Log};
 use crate::verify::merged::Watch;
-use crate::verify::parallel_walk::{Pieces, walk};
+use crate::verify::parallel_walk::{LogPieces, walk};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
@@ -19,9 +19,9 @@ use mqstore_base::store_files::StoreFiles;
 pub(super) fn run(
     files: &StoreFiles,
     options: &StoreOptions,
-    settled: &Settled,
+    settled: &JobSettings,
     stretch: &Stretch,
-    found: &mut FoundWriter,
+    found: &mut FindingsWriter,
     progress: Watch<'_>,
 ) -> Result<(), StoreError> {
     let files = &files.clone().for_reading()?;
@@ -39,14 +39,14 @@ pub(super) fn run(
     };
     let keys = KeyWalk::new(&index, index.entries_from(stretch.entries.as_ref())?, settled.bounds.beside)?;
     let mut log = Log::new(&view, keys, None, &mut record);
-    walk_stretch(&mut log, &view, stretch, helpers)?;
+    walk_range(&mut log, &view, stretch, helpers)?;
     let (position, over) = log.end();
     let more = record.more;
     found.end(End { position, over, more })
 }
 
 /// Walks `log` through the pieces of a stretch, and through the rest of all where it is the last one.
-pub(super) fn walk_stretch(
+pub(super) fn walk_range(
     log: &mut Log<'_>,
     view: &View<'_>,
     stretch: &Stretch,
@@ -61,13 +61,13 @@ pub(super) fn walk_stretch(
         let reason = format!("{}: the log from offset {from} to {to} was deleted meanwhile", log.display());
         return Err(StoreError::Busy { reason });
     }
-    walk(view, Pieces::of(&stretch.runs), helpers, &|| (), log)?;
+    walk(view, LogPieces::of(&stretch.runs), helpers, &|| (), log)?;
     if stretch.is_last() { log.finish() } else { Ok(()) }
 }
 
 /// Writes findings down.
 struct Record<'a> {
-    found: &'a mut FoundWriter,
+    found: &'a mut FindingsWriter,
     progress: Watch<'a>,
     start: u64,
     bytes: u64,

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use super::super::problem::VerifyReport;
 use super::documents::{Answer, Plan, Stretch};
 use super::file_of;
-use super::findings::{End, FoundReader, Item};
-use super::log_range::walk_stretch;
-use crate::verify::checks::{conclude, load_index, view};
+use super::findings::{End, FindingsReader, Item};
+use super::log_range::walk_range;
+use crate::verify::checks::{check_other_files, load_index, view};
 use crate::verify::group_offsets::Positions;
 use crate::verify::index_walk::KeyWalk;
 use crate::verify::log_part::View;
 use crate::verify::log_walk::{Findings, Log};
-use crate::verify::merged::{Book, Watch};
+use crate::verify::merged::{MergedReport, Watch};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_log::index::{EntryPlace, IndexSet, WrongFile};
+use mqstore_log::index::{BadIndexFile, EntryLocation, IndexSet};
 
 /// Puts together what the steps of `plan` have found, whose `answers` these are, and looks at the rest of the store.
 ///
@@ -36,10 +36,10 @@ pub fn assemble(
         let reason = format!("{} are not those of {} steps", answers.len(), plan.steps().len());
         return Err(StoreError::InvalidOption { option: "answers", reason });
     }
-    let open = |answer: &Answer| FoundReader::open(files, &file_of(&plan.settled, answer)?, answer);
+    let open = |answer: &Answer| FindingsReader::open(files, &file_of(&plan.settled, answer)?, answer);
     let (stretches, index_answers) = answers.split_at(plan.stretches.len());
     let positions: Positions = open(&plan.positions)?.whole()?;
-    let mut wrong_files: Vec<WrongFile> = Vec::new();
+    let mut wrong_files: Vec<BadIndexFile> = Vec::new();
     for answer in index_answers {
         wrong_files.extend(open(answer)?.whole::<Vec<_>>()?);
     }
@@ -50,7 +50,7 @@ pub fn assemble(
     let mut join = Join {
         view: &view,
         index: &index,
-        book: Book::new(&view, &index, progress),
+        book: MergedReport::new(&view, &index, progress),
         beside,
         position: view.list.min_offset(),
         over: false,
@@ -62,14 +62,14 @@ pub fn assemble(
         join.stretch(stretch, from, open(answer)?)?;
     }
     let Join { book, position, .. } = join;
-    conclude(&view, book, position, wrong_files, beside, &positions)
+    check_other_files(&view, book, position, wrong_files, beside, &positions)
 }
 
 /// The log, put together from its stretches.
 struct Join<'a> {
     view: &'a View<'a>,
     index: &'a Arc<IndexSet>,
-    book: Book<'a>,
+    book: MergedReport<'a>,
     beside: bool,
     /// Where the next record begins.
     position: u64,
@@ -82,8 +82,8 @@ impl Join<'_> {
     fn stretch(
         &mut self,
         stretch: &Stretch,
-        entries: Option<&EntryPlace>,
-        mut found: FoundReader,
+        entries: Option<&EntryLocation>,
+        mut found: FindingsReader,
     ) -> Result<(), StoreError> {
         // A record that goes on through all of a stretch leaves nothing to do there, nor does damage.
         if self.over || self.position >= stretch.end {
@@ -95,13 +95,13 @@ impl Join<'_> {
         }
         let keys = KeyWalk::new(self.index, self.index.entries_from(entries)?, self.beside)?;
         let mut log = Log::new(self.view, keys, Some(self.position), &mut self.book);
-        walk_stretch(&mut log, self.view, stretch, 0)?;
+        walk_range(&mut log, self.view, stretch, 0)?;
         let (position, over) = log.end();
         (self.position, self.over) = (position.unwrap_or(self.position), over);
         Ok(())
     }
 
-    fn take_over(&mut self, first: Item, mut found: FoundReader) -> Result<(), StoreError> {
+    fn take_over(&mut self, first: Item, mut found: FindingsReader) -> Result<(), StoreError> {
         let log_end = self.view.list.end_offset();
         let mut item = first;
         loop {

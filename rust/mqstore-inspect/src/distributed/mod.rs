@@ -42,8 +42,8 @@ pub use plan::{Cut, log_bytes, plan};
 
 use crate::verify::checks::load_index;
 use crate::verify::merged::Watch;
-use documents::{Settled, Work};
-use findings::FoundWriter;
+use documents::{JobSettings, Work};
+use findings::FindingsWriter;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
@@ -84,7 +84,7 @@ pub fn run_step(
 }
 
 /// Makes the folder of an attempt, and the file in it.
-fn begin(files: &StoreFiles, settled: &Settled, attempt: &Path) -> Result<FoundWriter, StoreError> {
+fn begin(files: &StoreFiles, settled: &JobSettings, attempt: &Path) -> Result<FindingsWriter, StoreError> {
     let name = attempt.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     check_job_id(name)?;
     if attempt.parent() != Some(settled.job.as_path()) {
@@ -107,12 +107,12 @@ fn begin(files: &StoreFiles, settled: &Settled, attempt: &Path) -> Result<FoundW
                 files.vfs.environment().hostname
             ),
         }),
-        made => made.and_then(|()| FoundWriter::create(files, attempt, name)),
+        made => made.and_then(|()| FindingsWriter::create(files, attempt, name)),
     }
 }
 
 /// The file of an answer.
-fn file_of(settled: &Settled, answer: &Answer) -> Result<PathBuf, StoreError> {
+fn file_of(settled: &JobSettings, answer: &Answer) -> Result<PathBuf, StoreError> {
     check_job_id(&answer.folder)?;
     Ok(findings::file_in(&settled.job.join(&answer.folder)))
 }

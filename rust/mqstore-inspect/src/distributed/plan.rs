@@ -7,16 +7,16 @@
 use std::path::Path;
 
 use super::begin;
-use super::documents::{Plan, Settled, Stretch};
-use crate::verify::checks::{Bounds, load_index};
+use super::documents::{JobSettings, Plan, Stretch};
+use crate::verify::checks::{VerifyBounds, load_index};
 use crate::verify::group_offsets::Positions;
 use crate::verify::index_walk::MOST_EARLY;
-use crate::verify::parallel_walk::Pieces;
+use crate::verify::parallel_walk::LogPieces;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::SegmentList;
-use mqstore_log::index::{EntryPlace, IndexSet};
+use mqstore_log::index::{EntryLocation, IndexSet};
 
 /// Index files that one step looks at, most of which have 420 MB.
 const INDEX_FILES: usize = 8;
@@ -38,8 +38,8 @@ pub struct Cut {
 /// [`StoreError::NotAStore`], and errors of the system.
 pub fn log_bytes(files: &StoreFiles) -> Result<(u64, bool), StoreError> {
     let files = files.clone().for_reading()?;
-    let pieces = Pieces::all(&SegmentList::load(&files)?, u64::MAX);
-    Ok((pieces.iter().map(|(from, to)| to - from).sum(), !files.is_log_alone()))
+    let pieces = LogPieces::all(&SegmentList::load(&files)?, u64::MAX);
+    Ok((pieces.iter().map(|(from, to)| to - from).sum(), !files.is_bare_log()))
 }
 
 /// How the check of the store at `files` is shared out; `None` for one that one process should look at.
@@ -93,11 +93,11 @@ fn plan_groups(
 ) -> Result<Option<Plan>, StoreError> {
     let root = files.root.as_path();
     let files = &files.clone().for_reading()?;
-    let settled = Settled::new(root, job, Bounds::now(files));
+    let settled = JobSettings::new(root, job, VerifyBounds::now(files));
     let mut positions = begin(files, &settled, attempt)?;
     positions.whole(&Positions::load(files))?;
     let list = &SegmentList::load(files)?;
-    let pieces = Pieces::all(list, settled.bounds.limit);
+    let pieces = LogPieces::all(list, settled.bounds.limit);
     let groups = &group(&pieces);
     if groups.len() < 2 {
         return Ok(None);
@@ -108,7 +108,7 @@ fn plan_groups(
     let ends = starts.iter().skip(1).copied().chain([u64::MAX]);
     let stretches = groups.iter().zip(ends).zip(entries);
     let stretches =
-        stretches.map(|((group, end), entries)| Stretch { runs: Pieces::runs(list, group), end, entries });
+        stretches.map(|((group, end), entries)| Stretch { runs: LogPieces::runs(list, group), end, entries });
     let names = index.finished_files(settled.bounds.beside);
     let file_bytes = index.geometry().file_len();
     let index = names.chunks(INDEX_FILES).map(|names| (names.to_vec(), file_bytes * names.len() as u64));
@@ -137,7 +137,7 @@ fn groups(pieces: &[(u64, u64)], bytes: u64, count: u64) -> Vec<&[(u64, u64)]> {
 
 /// For each of these places of the log, in their order, the first entry for it or for one behind it. `None` where so
 /// many entries stand out of order that who walks them may have to pass over some.
-fn places(index: &IndexSet, starts: &[u64]) -> Result<Option<Vec<Option<EntryPlace>>>, StoreError> {
+fn places(index: &IndexSet, starts: &[u64]) -> Result<Option<Vec<Option<EntryLocation>>>, StoreError> {
     let mut places = Vec::with_capacity(starts.len());
     let mut entries = index.entries();
     let (mut before, mut descents) = (i64::MIN, 0);
@@ -149,7 +149,7 @@ fn places(index: &IndexSet, starts: &[u64]) -> Result<Option<Vec<Option<EntryPla
         }
         before = at;
         while starts.get(places.len()).is_some_and(|start| u64::try_from(at).is_ok_and(|at| at >= *start)) {
-            places.push(entries.file_name().map(|file| EntryPlace { file, number: put.number }));
+            places.push(entries.file_name().map(|file| EntryLocation { file, number: put.number }));
         }
     }
     places.resize(starts.len(), None);

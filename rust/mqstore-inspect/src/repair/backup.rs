@@ -84,7 +84,7 @@ pub(crate) fn copy(
         remove_leftover(files, &staged)?;
         before
     } else {
-        let kept = files.free_lost_and_found(name)?;
+        let kept = files.unused_lost_and_found_name(name)?;
         files.vfs.rename_noreplace(&staged, &kept).at(&kept, "keeping a copy of damaged bytes")?;
         kept
     };
@@ -130,7 +130,7 @@ fn remove_leftover(files: &StoreFiles, staged: &Path) -> Result<(), StoreError> 
 pub(crate) fn aside(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
     let relative = path.strip_prefix(&files.root).unwrap_or(path);
     let name = relative.to_string_lossy().trim_start_matches('/').replace('/', "_");
-    let kept = files.free_lost_and_found(&format!("{name}.{}", files.clock.now_ms()))?;
+    let kept = files.unused_lost_and_found_name(&format!("{name}.{}", files.clock.now_ms()))?;
     match files.vfs.rename_noreplace(path, &kept) {
         // A folder of the log may lie on another file system.
         Err(error) if error.kind() == std::io::ErrorKind::CrossesDevices => {
@@ -149,7 +149,7 @@ pub(crate) fn aside(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<
 
 /// Sees to it that the file at `path` has no other name: a copy takes its place where it has. Whoever has the
 /// file under another name keeps it as it is.
-pub(crate) fn own_file(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
+pub(crate) fn break_hard_link(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
     let stat = files.vfs.stat(path).at(path, "looking at a segment")?;
     if stat.links <= 1 {
         return Ok(());

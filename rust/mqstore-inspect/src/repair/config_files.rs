@@ -37,7 +37,7 @@ pub(crate) fn check_config(name: &str, text: &[u8]) -> Result<(), String> {
 pub(crate) fn config_files(files: &StoreFiles) -> Result<Vec<(PathBuf, String)>, StoreError> {
     let mut found = json_files(files)?;
     let delay_levels = files.delay_levels_file();
-    if !files.is_log_alone() && files.vfs.stat(&delay_levels).is_ok() {
+    if !files.is_bare_log() && files.vfs.stat(&delay_levels).is_ok() {
         found.push((delay_levels, DELAY_LEVELS_FILE.to_owned()));
     }
     Ok(found)

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::queue_records::{Queues, Said};
+use super::queue_records::{LogSummary, Queues};
 use super::renumber;
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
@@ -47,7 +47,7 @@ impl Piece {
 
 /// The log as it was found.
 #[derive(Debug, Default)]
-pub(crate) struct Walked {
+pub(crate) struct WalkedLog {
     /// What is to be filled, in log order.
     pub(crate) pieces: Vec<Piece>,
     /// Where the log ends.
@@ -61,10 +61,10 @@ pub(crate) struct Walked {
     /// Messages that hold together.
     pub(crate) messages: u64,
     /// What the records say of their queues.
-    pub(crate) said: Said,
+    pub(crate) said: LogSummary,
 }
 
-impl Walked {
+impl WalkedLog {
     /// Whether anything was lost between two places of the log.
     pub(crate) fn is_damaged(&self, from: u64, to: u64) -> bool {
         let behind = self.pieces.partition_point(|piece| piece.from < to);
@@ -78,10 +78,10 @@ pub(crate) fn walk(
     segment_bytes: u64,
     mut queues: Queues<'_>,
     watch: &mut dyn FnMut(u64) -> Result<(), StoreError>,
-) -> Result<Walked, StoreError> {
+) -> Result<WalkedLog, StoreError> {
     let start = list.min_offset();
     let mut scanner = LogScanner::new(Arc::clone(list), start, u64::MAX, ScanChecks { crc: true });
-    let mut walked = Walked { end: start, ..Walked::default() };
+    let mut walked = WalkedLog { end: start, ..WalkedLog::default() };
     let mut time = None;
     let mut told = start;
     loop {

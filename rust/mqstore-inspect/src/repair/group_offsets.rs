@@ -37,18 +37,18 @@ impl Ends {
     }
 
     /// Sets `offset` back where it is beyond the end of the queue; whether it was.
-    fn set_back(&self, topic: &str, queue_id: i32, offset: &mut i64) -> bool {
+    fn clamp_offset(&self, topic: &str, queue_id: i32, offset: &mut i64) -> bool {
         let end = self.0.get(&(topic.to_owned(), queue_id)).filter(|end| *offset > **end);
         end.inspect(|end| *offset = **end).is_some()
     }
 
-    /// As [`Self::set_back`], for all offsets of a table; how many were.
-    fn set_back_all(&self, table: &mut BTreeMap<String, QueueOffsets>) -> u32 {
+    /// As [`Self::clamp_offset`], for all offsets of a table; how many were.
+    fn clamp_offsets(&self, table: &mut BTreeMap<String, QueueOffsets>) -> u32 {
         let mut count = 0;
         for (key, queues) in table {
             let Some((topic, _)) = ConsumerOffsets::split_key(key) else { continue };
             for (queue_id, offset) in queues {
-                count += u32::from(self.set_back(topic, *queue_id, offset));
+                count += u32::from(self.clamp_offset(topic, *queue_id, offset));
             }
         }
         count
@@ -63,7 +63,7 @@ pub(crate) fn repair_offsets(files: &StoreFiles, options: &StoreOptions) -> Resu
         let path = files.config().join(name);
         let text = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES).unwrap_or_default();
         let mut offsets = ConsumerOffsets::parse(&text).unwrap_or_default();
-        let count = ends.set_back_all(&mut offsets.table);
+        let count = ends.clamp_offsets(&mut offsets.table);
         if name == "consumerOffset.json" && newest_file(files).is_some() {
             actions.extend(repair_meta(files, &ends, (&path, name, count))?);
         } else {
@@ -76,7 +76,7 @@ pub(crate) fn repair_offsets(files: &StoreFiles, options: &StoreOptions) -> Resu
     if let Ok(mut delays) = DelayOffsets::parse(&text) {
         let mut count = 0;
         for (level, offset) in &mut delays.table {
-            count += u32::from(ends.set_back(SCHEDULE_TOPIC, DelayLevels::queue_id(*level), offset));
+            count += u32::from(ends.clamp_offset(SCHEDULE_TOPIC, DelayLevels::queue_id(*level), offset));
         }
         let write = || delays.to_json(Dialect::default());
         actions.extend(replace(files, &path, DELAY_OFFSET_FILE, count, write)?);
@@ -90,15 +90,15 @@ fn repair_meta(files: &StoreFiles, ends: &Ends, json: (&Path, &str, u32)) -> Res
     let mut actions = Vec::new();
     let log_path = newest_file(files).unwrap_or_default();
     let mut table = read_log(files, &mut Vec::new())?.into_offsets();
-    let count = ends.set_back_all(&mut table);
+    let count = ends.clamp_offsets(&mut table);
     let found = MetaLog::find(files, RecoveryMode::Salvage)?;
     let log = MetaLog::open(files, found, &mut actions)?;
     let end = |topic: &str, queue_id| ends.0.get(&(topic.to_owned(), queue_id)).copied().unwrap_or(i64::MAX);
-    log.clamp_to(end)?;
+    log.clamp_to_queues(end)?;
     actions.extend((count > 0).then(|| set_back_words(&log_path, count)));
     let (path, name, wrong) = json;
     if wrong > 0 {
-        keep_config(files, path, name)?;
+        backup_config(files, path, name)?;
         log.export_offsets()?;
         actions.push(set_back_words(path, wrong));
     }
@@ -121,7 +121,7 @@ fn replace(
     if count == 0 {
         return Ok(None);
     }
-    keep_config(files, path, name)?;
+    backup_config(files, path, name)?;
     files.ensure_folder(&files.staging())?;
     let staged = files.staging().join("config");
     files.vfs.write_atomic(path, &staged, text().as_bytes()).at(path, "setting offsets back")?;
@@ -129,7 +129,7 @@ fn replace(
 }
 
 /// Copies a file of the configuration, as it is, to `lost+found`.
-fn keep_config(files: &StoreFiles, path: &Path, name: &str) -> Result<(), StoreError> {
+fn backup_config(files: &StoreFiles, path: &Path, name: &str) -> Result<(), StoreError> {
     let file = files.vfs.open(path, Access::Read).at(path, "opening the configuration")?;
     let len = file.len().at(path, "looking at the configuration")?;
     backup::copy(files, path, &*file, &format!("config_{name}"), 0..len, &mut |_| Ok(()))?;

@@ -37,26 +37,26 @@ use std::sync::Arc;
 
 use mqstore_io::{Access, FileLength, MapAccess};
 
-use mqstore_base::durable_mark::{Mark, MarkFile};
+use mqstore_base::durable_mark::{DurableMarkFile, Mark};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::BatchTopics;
-use mqstore_log::recovery::{Watch, cut_after};
+use mqstore_log::recovery::{Watch, truncate_after};
 
 pub(crate) use crate::repair::backup::copy_bytes;
 pub(crate) use crate::repair::config_files::repair_config;
 pub(crate) use crate::repair::config_files::{check_config, config_files};
-use crate::repair::damage_scan::{Piece, Walked};
+use crate::repair::damage_scan::{Piece, WalkedLog};
 pub(crate) use crate::repair::group_offsets::{repair_offsets, set_back_words};
-pub(crate) use crate::repair::loss_report::Ledger;
+pub(crate) use crate::repair::loss_report::LossReport;
 pub(crate) use crate::repair::misordered::{Order, Stretch};
 use crate::repair::queue_records::{Corrections, Queues};
-use crate::repair::renumber::Misplaced;
+use crate::repair::renumber::MisplacedRecord;
 use crate::repair::segment_files::Row;
-pub(crate) use crate::repair::used_offsets::Claimed;
+pub(crate) use crate::repair::used_offsets::UsedOffsets;
 
 /// A stretch of the log that no message can be read from any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,13 +126,13 @@ pub(crate) fn repair_log(
     dry_run: bool,
     watch: &mut dyn FnMut(u64, u64) -> Result<(), StoreError>,
 ) -> Result<RepairedLog, StoreError> {
-    let mark = MarkFile::new(files).load();
+    let mark = DurableMarkFile::new(files).load();
     // Nothing is known of the length of the log before its files were looked at.
     let row = crate::repair::segment_files::look(files, mark.as_ref(), &mut |_| watch(0, 0))?;
     let total: u64 = row.list.segments().iter().map(|segment| segment.len()).sum();
     let (walked, misplaced) =
         look_at_log(files, &row, batch_topics, &mut |done| watch(done.min(total), total))?;
-    let mut ledger = Ledger::load(files)?;
+    let mut ledger = LossReport::load(files)?;
     let mut repaired = RepairedLog {
         end: walked.end,
         last: walked.last,
@@ -147,7 +147,7 @@ pub(crate) fn repair_log(
         ..RepairedLog::default()
     };
     let unknown = |lost: &&LostOffsets| !ledger.knows(&lost.topic, lost.queue_id, lost.from, lost.to);
-    let at_edges = lost_at_edges(files, mark.as_ref(), &row, &walked)?;
+    let at_edges = missing_at_ends(files, mark.as_ref(), &row, &walked)?;
     let mut unknown: Vec<LostOffsets> =
         walked.said.missing.iter().chain(&at_edges).filter(unknown).cloned().collect();
     unknown.sort();
@@ -175,7 +175,7 @@ pub(crate) fn repair_log(
     }
     if repaired.changed {
         for one in &misplaced {
-            ledger.misplace(files, one);
+            ledger.add_moved_record(files, one);
         }
         for piece in &emptied {
             ledger.give_up(files, piece, None);
@@ -190,7 +190,13 @@ pub(crate) fn repair_log(
             watch(total, total)
         })?;
         if let Some(torn) = &walked.torn {
-            repaired.actions.extend(cut_end(files, row.segment_bytes, walked.end, &torn.reason, watch)?);
+            repaired.actions.extend(truncate_tail(
+                files,
+                row.segment_bytes,
+                walked.end,
+                &torn.reason,
+                watch,
+            )?);
         }
     }
     Ok(repaired)
@@ -202,9 +208,9 @@ fn look_at_log(
     row: &Row,
     batch_topics: &BatchTopics,
     watch: crate::repair::backup::Step<'_>,
-) -> Result<(Walked, Vec<Misplaced>), StoreError> {
+) -> Result<(WalkedLog, Vec<MisplacedRecord>), StoreError> {
     if row.segment_bytes == 0 {
-        return Ok((Walked::default(), Vec::new()));
+        return Ok((WalkedLog::default(), Vec::new()));
     }
     let none = Corrections::new();
     let walked = crate::repair::damage_scan::walk(
@@ -228,11 +234,11 @@ fn look_at_log(
 }
 
 /// What the queues tell of offsets before the first and behind the last record.
-fn lost_at_edges(
+fn missing_at_ends(
     files: &StoreFiles,
     mark: Option<&Mark>,
     row: &Row,
-    walked: &Walked,
+    walked: &WalkedLog,
 ) -> Result<Vec<LostOffsets>, StoreError> {
     let file_bytes = mark.map_or(StoreOptions::default().queue_file_bytes(), |mark| mark.queue_file_bytes);
     let queues = QueueSet::load(files, file_bytes, Access::Read)?;
@@ -246,7 +252,7 @@ fn give_up(
     row: &Row,
     pieces: &[&Piece],
     missing: &[LostOffsets],
-    ledger: &mut Ledger,
+    ledger: &mut LossReport,
     watch: crate::repair::backup::Step<'_>,
 ) -> Result<Vec<LostRange>, StoreError> {
     let mut lost = Vec::new();
@@ -260,8 +266,8 @@ fn give_up(
         lost.push(LostRange::of(files, piece, known.and_then(|known| known.kept_as.as_deref())));
     }
     for (path, mend) in &row.mends {
-        if matches!(mend, crate::repair::segment_files::Mend::Cut(_)) {
-            crate::repair::segment_files::keep_beyond(files, path, row.segment_bytes, watch)?;
+        if matches!(mend, crate::repair::segment_files::FileAction::Cut(_)) {
+            crate::repair::segment_files::backup_surplus(files, path, row.segment_bytes, watch)?;
         }
     }
     for missing in missing {
@@ -272,7 +278,7 @@ fn give_up(
 }
 
 /// Cuts what lies behind the end of the log.
-fn cut_end(
+fn truncate_tail(
     files: &StoreFiles,
     segment_bytes: u64,
     end: u64,
@@ -281,11 +287,11 @@ fn cut_end(
 ) -> Result<Vec<String>, StoreError> {
     let list = load(files, segment_bytes)?;
     if let Some(segment) = list.find(end) {
-        crate::repair::backup::own_file(files, &segment.path(), &mut |_| watch(end, end))?;
+        crate::repair::backup::break_hard_link(files, &segment.path(), &mut |_| watch(end, end))?;
     }
     let mut tell = |step: mqstore_log::recovery::RecoveryProgress| watch(step.done_bytes, step.total_bytes);
     let mut watch = Watch::new(&files.clock, &mut tell);
-    cut_after(files, &*load(files, segment_bytes)?, end, reason, &mut watch)
+    truncate_after(files, &*load(files, segment_bytes)?, end, reason, &mut watch)
 }
 
 /// The segments as they are now.

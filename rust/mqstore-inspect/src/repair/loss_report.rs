@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use super::damage_scan::Piece;
 use super::log::{LostOffsets, LostRange};
 use super::queue_records::Correction;
-use super::renumber::Misplaced;
+use super::renumber::MisplacedRecord;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -40,14 +40,14 @@ pub(crate) struct GivenUp {
 
 /// The lines of one store.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct LossReport {
     text: Vec<u8>,
     ranges: Vec<GivenUp>,
     gaps: HashMap<String, HashMap<i32, Vec<(i64, i64)>>>,
     added: bool,
 }
 
-impl Ledger {
+impl LossReport {
     /// Reads it; no file is no line.
     pub(crate) fn load(files: &StoreFiles) -> Result<Self, StoreError> {
         let path = files.repairs();
@@ -131,7 +131,7 @@ impl Ledger {
     }
 
     /// Adds a record that gets another place in a queue; one that is given up has a line for its range.
-    pub(crate) fn misplace(&mut self, files: &StoreFiles, one: &Misplaced) {
+    pub(crate) fn add_moved_record(&mut self, files: &StoreFiles, one: &MisplacedRecord) {
         let from = (one.queue_id, one.queue_offset);
         let to = match one.correction {
             Correction::Offset(offset) => (one.queue_id, offset),
@@ -202,7 +202,7 @@ mod tests {
         let (world, _, _) = World::simulated();
         let files = world.files();
         files.vfs.create_dir_all(&files.root).unwrap();
-        let mut ledger = Ledger::load(&files).unwrap();
+        let mut ledger = LossReport::load(&files).unwrap();
         ledger.miss(&files, &lost(5, 8));
         ledger.miss(&files, &lost(8, 9));
         let piece = Piece {
@@ -220,10 +220,10 @@ mod tests {
         let mut text = files.vfs.read_file(&files.repairs(), 1 << 20).unwrap();
         text.extend_from_slice(b"[]\n{\"kind\":\"queue\",\"fr");
         files.vfs.write_atomic(&files.repairs(), &files.staging().join("x"), &text).unwrap();
-        let mut ledger = Ledger::load(&files).unwrap();
+        let mut ledger = LossReport::load(&files).unwrap();
         ledger.miss(&files, &lost(20, 21));
         ledger.store(&files).unwrap();
-        let ledger = Ledger::load(&files).unwrap();
+        let ledger = LossReport::load(&files).unwrap();
         for (from, to, known) in
             [(5, 9, true), (6, 7, true), (4, 6, false), (5, 10, false), (20, 21, true), (9, 20, false)]
         {

@@ -70,7 +70,7 @@ impl Stretch {
 
 /// Records that contradict the others of their queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Misfit {
+pub(crate) struct MisorderedRecords {
     /// What they claim, and where they lie.
     pub stretch: Stretch,
     /// The record of the queue before it: its offset, and where it lies.
@@ -79,7 +79,7 @@ pub(crate) struct Misfit {
     pub behind: Option<(i64, u64)>,
 }
 
-impl Misfit {
+impl MisorderedRecords {
     /// The offsets that are free where it lies: the first, and one past the last. `None` for too few, and for several records.
     pub(crate) fn free(&self) -> Option<(i64, i64)> {
         let from = self.before.map_or(0, |(offset, _)| offset.saturating_add(1));
@@ -121,8 +121,8 @@ pub(crate) struct Order {
     /// Records of `row` that `other` contradicts.
     contradicted: i64,
     /// Wrong ones, for which no record behind them was seen yet.
-    waiting: Vec<Misfit>,
-    misfits: Vec<Misfit>,
+    waiting: Vec<MisorderedRecords>,
+    misfits: Vec<MisorderedRecords>,
 }
 
 impl Order {
@@ -145,7 +145,7 @@ impl Order {
         }
         let begins = self.other.last().is_none_or(|last| next.from < last.to);
         if begins || self.other.len() >= MOST_STRETCHES {
-            self.put_aside();
+            self.reject_new();
             let behind = self.row.iter().rev().take_while(|stretch| stretch.to > next.from);
             self.contradicted = behind.map(|stretch| stretch.records_from(next.from)).sum();
         }
@@ -183,7 +183,7 @@ impl Order {
 
     fn wait(&mut self, stretch: Stretch, before: Option<(i64, u64)>) {
         if self.waiting.len() + self.misfits.len() < MOST_MISFITS {
-            self.waiting.push(Misfit { stretch, before, behind: None });
+            self.waiting.push(MisorderedRecords { stretch, before, behind: None });
         }
     }
 
@@ -197,12 +197,12 @@ impl Order {
         if has_gap && self.others == self.contradicted {
             self.turn();
         } else {
-            self.put_aside();
+            self.reject_new();
         }
     }
 
     /// Those that contradict the row are wrong.
-    fn put_aside(&mut self) {
+    fn reject_new(&mut self) {
         let before = self.end();
         for stretch in std::mem::take(&mut self.other) {
             self.wait(stretch, before);
@@ -238,7 +238,7 @@ impl Order {
     }
 
     fn settle(&mut self, behind: Option<(i64, u64)>) {
-        self.misfits.extend(self.waiting.drain(..).map(|misfit| Misfit { behind, ..misfit }));
+        self.misfits.extend(self.waiting.drain(..).map(|misfit| MisorderedRecords { behind, ..misfit }));
     }
 
     /// There are no more records.
@@ -249,7 +249,7 @@ impl Order {
     }
 
     /// All that contradict the others, in the order of the log, once there are no more records.
-    pub(crate) fn misfits(&self) -> &[Misfit] {
+    pub(crate) fn misfits(&self) -> &[MisorderedRecords] {
         &self.misfits
     }
 }
@@ -266,8 +266,11 @@ fn push(row: &mut Vec<Stretch>, next: Stretch) {
 }
 
 /// The offsets that records had, by their places. `is_damaged` says whether the log is between two places.
-pub(crate) fn corrections(misfits: &[Misfit], is_damaged: impl Fn(u64, u64) -> bool) -> BTreeMap<u64, i64> {
-    let neighbours = |misfit: &Misfit| (misfit.before, misfit.behind);
+pub(crate) fn corrections(
+    misfits: &[MisorderedRecords],
+    is_damaged: impl Fn(u64, u64) -> bool,
+) -> BTreeMap<u64, i64> {
+    let neighbours = |misfit: &MisorderedRecords| (misfit.before, misfit.behind);
     let mut found = BTreeMap::new();
     for together in misfits.chunk_by(|left, right| neighbours(left) == neighbours(right)) {
         match together {

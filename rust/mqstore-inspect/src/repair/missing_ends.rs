@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use super::damage_scan::Walked;
+use super::damage_scan::WalkedLog;
 use super::log::LostOffsets;
 use super::misordered::Stretch;
 use mqstore_base::error::StoreError;
@@ -50,10 +50,14 @@ impl Edge {
 }
 
 /// The queues' first and last records.
-pub(crate) type Edges = BTreeMap<String, BTreeMap<i32, Edge>>;
+pub(crate) type AllQueueEnds = BTreeMap<String, BTreeMap<i32, Edge>>;
 
 /// Offsets that are lost at the edges of queues. `log_min` is where the log begins.
-pub(crate) fn lost(walked: &Walked, queues: &QueueSet, log_min: u64) -> Result<Vec<LostOffsets>, StoreError> {
+pub(crate) fn lost(
+    walked: &WalkedLog,
+    queues: &QueueSet,
+    log_min: u64,
+) -> Result<Vec<LostOffsets>, StoreError> {
     let mut found = Vec::new();
     if log_min == 0 {
         for (topic, ids) in &walked.said.edges {
@@ -81,7 +85,7 @@ pub(crate) fn lost(walked: &Walked, queues: &QueueSet, log_min: u64) -> Result<V
 }
 
 fn of_queue(
-    walked: &Walked,
+    walked: &WalkedLog,
     (topic, queue_id): (&str, i32),
     queue: &Entries<'_>,
     log_min: u64,
@@ -97,7 +101,7 @@ fn of_queue(
 
 /// Offsets before the first record; of a queue without one, all that led into damage.
 fn begin(
-    walked: &Walked,
+    walked: &WalkedLog,
     queue: &Entries<'_>,
     edge: Option<Edge>,
     log_min: u64,
@@ -120,7 +124,11 @@ fn begin(
 }
 
 /// Offsets behind the last record.
-fn end(walked: &Walked, queue: &Entries<'_>, edge: Option<Edge>) -> Result<Option<(i64, i64)>, StoreError> {
+fn end(
+    walked: &WalkedLog,
+    queue: &Entries<'_>,
+    edge: Option<Edge>,
+) -> Result<Option<(i64, i64)>, StoreError> {
     let (_, max) = queue.bounds();
     let Some(edge) = edge.filter(|edge| edge.end < max) else { return Ok(None) };
     if !queue.agrees(Some(edge.last))? {

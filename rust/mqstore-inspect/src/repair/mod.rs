@@ -37,7 +37,7 @@ use crate::repair::log::{
     LostOffsets, LostRange, RepairedLog, load, repair_config, repair_log, repair_offsets, set_back_words,
 };
 use crate::verify::{Problem, verify, verify_locked};
-use mqstore_base::durable_mark::{IndexExtent, Mark, MarkFile};
+use mqstore_base::durable_mark::{DurableMarkFile, IndexExtent, Mark};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::writer_pid;
 use mqstore_base::options::StoreOptions;
@@ -99,23 +99,23 @@ pub fn repair(
     watcher: ProgressWatcher<'_>,
 ) -> Result<RepairReport, StoreError> {
     options.validate()?;
-    files.must_be_a_store()?;
+    files.check_is_store()?;
     refuse_rocksdb(files)?;
     let files = &files.clone().with_logs(options)?;
     match target {
         RepairTarget::DryRun => plan(files, options, watcher),
         RepairTarget::InPlace => {
             let _lock = take_lock(files)?;
-            repair_locked(files, options, &mut Stages::new(3, watcher))
+            repair_locked(files, options, &mut StageProgress::new(3, watcher))
         }
         RepairTarget::Output(output) => {
             let copy = StagedCopy::begin(files, output)?;
-            let mut stages = Stages::new(4, watcher);
-            let filled = copy.filled_by(|copy| {
+            let mut stages = StageProgress::new(4, watcher);
+            let filled = copy.fill_with(|copy| {
                 copy_all(files, copy, &mut |step| stages.tell(step))?;
                 stages.next();
                 let mut report = repair_locked(&copy.files, options, &mut stages)?;
-                report.rebase(&copy.files.root, output);
+                report.rename_prefix(&copy.files.root, output);
                 Ok(report)
             })?;
             filled.publish()
@@ -124,7 +124,7 @@ pub fn repair(
 }
 
 /// Tells of several walks over the store as of one.
-struct Stages<'a> {
+struct StageProgress<'a> {
     watcher: ProgressWatcher<'a>,
     all: u64,
     done: u64,
@@ -134,7 +134,7 @@ struct Stages<'a> {
     last: Progress,
 }
 
-impl<'a> Stages<'a> {
+impl<'a> StageProgress<'a> {
     fn new(all: u64, watcher: ProgressWatcher<'a>) -> Self {
         Self { watcher, all, done: 0, share: 0, last: Progress::default() }
     }
@@ -166,7 +166,7 @@ fn plan(
     if files.vfs.lock_holder(&files.lock()).at(&files.lock(), "asking who has the lock")?.is_some() {
         return Err(StoreError::Locked { path: files.lock(), pid: writer_pid(files) });
     }
-    let mut stages = Stages::new(2, watcher);
+    let mut stages = StageProgress::new(2, watcher);
     let log = repair_log(files, &batch_topics_of(files), true, &mut |done_bytes, total_bytes| {
         stages.tell(Progress { done_bytes, total_bytes })
     })?;
@@ -180,8 +180,8 @@ fn plan(
     report.actions.extend(config);
     if report.changed {
         report.actions.push(MADE_ANEW.to_owned());
-        report.actions.extend(queue_words(files, options)?);
-        report.actions.extend(index_words(files, options)?);
+        report.actions.extend(describe_queues(files, options)?);
+        report.actions.extend(describe_index(files, options)?);
     }
     let mut ahead: BTreeMap<&Path, u32> = BTreeMap::new();
     for problem in found.problems.iter().filter(|problem| is_beyond_its_queue(problem)) {
@@ -203,12 +203,12 @@ fn batch_topics_of(files: &StoreFiles) -> BatchTopics {
 }
 
 /// What a person should know of the index that is made anew.
-fn index_words(files: &StoreFiles, options: &StoreOptions) -> Result<Option<String>, StoreError> {
-    let known = MarkFile::new(files).load().map(|mark| mark.index_geometry());
+fn describe_index(files: &StoreFiles, options: &StoreOptions) -> Result<Option<String>, StoreError> {
+    let known = DurableMarkFile::new(files).load().map(|mark| mark.index_geometry());
     let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
     let index = IndexSet::load(files, known, configured, Access::Read)?;
     let IndexGeometry { slots, entries } = index.geometry();
-    Ok(index.is_guessed().then(|| {
+    Ok(index.has_guessed_geometry().then(|| {
         format!(
             "{}: its files do not tell with how many slots and entries they were made; the new ones have {slots} slots and \
              {entries} entries, and a broker that is set to others finds nothing by key",
@@ -218,8 +218,8 @@ fn index_words(files: &StoreFiles, options: &StoreOptions) -> Result<Option<Stri
 }
 
 /// What a person should know of the queue files that are made anew.
-fn queue_words(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<String>, StoreError> {
-    if MarkFile::new(files).load().is_some() {
+fn describe_queues(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<String>, StoreError> {
+    if DurableMarkFile::new(files).load().is_some() {
         return Ok(Vec::new());
     }
     let (plain, batch) = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?.guessed_lens();
@@ -242,7 +242,7 @@ const MADE_ANEW: &str = "queues, index and checkpoint made anew from the log";
 fn repair_locked(
     files: &StoreFiles,
     options: &StoreOptions,
-    stages: &mut Stages<'_>,
+    stages: &mut StageProgress<'_>,
 ) -> Result<RepairReport, StoreError> {
     let log = repair_log(files, &batch_topics_of(files), false, &mut |done_bytes, total_bytes| {
         stages.tell(Progress { done_bytes, total_bytes })
@@ -250,8 +250,12 @@ fn repair_locked(
     stages.next();
     let (config, config_changed) = repair_config(files, false)?;
     let settled = !log.changed && is_settled(files, &log)?;
-    let seal =
-        Seal { end: log.end, last: log.last, segment_bytes: log.segment_bytes, time: log.store_timestamp_ms };
+    let seal = FinishedLog {
+        end: log.end,
+        last: log.last,
+        segment_bytes: log.segment_bytes,
+        time: log.store_timestamp_ms,
+    };
     let mut report = RepairReport::of(log);
     report.actions.extend(config);
     report.changed |= config_changed;
@@ -270,8 +274,8 @@ fn repair_locked(
     }
     report.changed = true;
     report.actions.push(MADE_ANEW.to_owned());
-    report.actions.extend(queue_words(files, options)?);
-    report.actions.extend(index_words(files, options)?);
+    report.actions.extend(describe_queues(files, options)?);
+    report.actions.extend(describe_index(files, options)?);
     seal.derive(files, options, &mut |step| stages.tell(step))?;
     report.actions.extend(repair_offsets(files, options)?);
     stages.next();
@@ -284,8 +288,8 @@ fn is_settled(files: &StoreFiles, log: &RepairedLog) -> Result<bool, StoreError>
     if files.vfs.stat(&files.abort()).is_ok() {
         return Ok(false);
     }
-    let Some(mark) = MarkFile::new(files).load() else { return Ok(true) };
-    Ok(mark.is_end(log.end) && mark_fits(files, &*load(files, log.segment_bytes)?, &mark))
+    let Some(mark) = DurableMarkFile::new(files).load() else { return Ok(true) };
+    Ok(mark.is_clean_end(log.end) && mark_fits(files, &*load(files, log.segment_bytes)?, &mark))
 }
 
 /// Whether making queues, index and checkpoint anew is the cure.
@@ -305,14 +309,14 @@ fn is_of_positions(problem: &Problem) -> bool {
 }
 
 /// A log whose end is known, for which everything else is made.
-pub(crate) struct Seal {
+pub(crate) struct FinishedLog {
     pub(crate) end: u64,
     pub(crate) last: Option<(u64, u32)>,
     pub(crate) segment_bytes: u64,
     pub(crate) time: i64,
 }
 
-impl Seal {
+impl FinishedLog {
     /// Makes the log durable, then queues, index, checkpoint and mark, and takes `abort` away.
     pub(crate) fn derive(
         &self,
@@ -320,7 +324,7 @@ impl Seal {
         options: &StoreOptions,
         watcher: ProgressWatcher<'_>,
     ) -> Result<RebuildReport, StoreError> {
-        let marks = MarkFile::new(files);
+        let marks = DurableMarkFile::new(files);
         let old = marks.load();
         let list = load(files, self.segment_bytes)?;
         self.sync_log(files, &list, old.as_ref(), watcher)?;
@@ -421,7 +425,7 @@ impl RepairReport {
     }
 
     /// Names what lies below `from` as it is called below `to`.
-    fn rebase(&mut self, from: &Path, to: &Path) {
+    fn rename_prefix(&mut self, from: &Path, to: &Path) {
         let moved = |path: &mut PathBuf| {
             if let Ok(relative) = path.strip_prefix(from) {
                 *path = to.join(relative);

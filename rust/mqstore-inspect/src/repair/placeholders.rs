@@ -71,7 +71,7 @@ pub(crate) fn fill(
             continue;
         };
         let path = segment.path();
-        backup::own_file(files, &path, watch)?;
+        backup::break_hard_link(files, &path, watch)?;
         fill_piece(files, &path, piece, watch)?;
     }
     let mut folders = BTreeSet::new();

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use mqstore_format::RecordView;
 
-use super::log::{Claimed, LostOffsets};
-use super::misordered::{Misfit, Order, Stretch};
-use super::missing_ends::{Edge, Edges};
+use super::log::{LostOffsets, UsedOffsets};
+use super::misordered::{MisorderedRecords, Order, Stretch};
+use super::missing_ends::{AllQueueEnds, Edge};
 use mqstore_log::dispatch::{BatchTopics, DispatchRules, RunOutput};
 
 /// Gaps in queues that are told one by one.
@@ -35,7 +35,7 @@ pub(crate) type Corrections = BTreeMap<u64, Correction>;
 /// What is known of one queue.
 #[derive(Debug, Default)]
 struct Seen {
-    claimed: Claimed,
+    claimed: UsedOffsets,
     edge: Option<Edge>,
     order: Order,
     batch: bool,
@@ -67,18 +67,18 @@ pub(crate) struct Contradiction {
     pub(crate) queue_id: i32,
     /// Whether its records hold several messages.
     pub(crate) batch: bool,
-    pub(crate) misfits: Vec<Misfit>,
+    pub(crate) misfits: Vec<MisorderedRecords>,
     /// Other queues that have room for the first offset of the one or the other, by the place of that.
     pub(crate) elsewhere: Vec<(u64, i32)>,
 }
 
 /// What all records of a log say together.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct LogSummary {
     /// Offsets that no record has.
     pub(crate) missing: Vec<LostOffsets>,
     /// The first and the last record of each queue.
-    pub(crate) edges: Edges,
+    pub(crate) edges: AllQueueEnds,
     /// Records that are out of order.
     pub(crate) contradictions: Vec<Contradiction>,
 }
@@ -136,9 +136,9 @@ impl<'a> Queues<'a> {
     }
 
     /// What they say, when there are no more.
-    pub(crate) fn finish(mut self) -> Said {
+    pub(crate) fn finish(mut self) -> LogSummary {
         self.take_over();
-        let mut said = Said::default();
+        let mut said = LogSummary::default();
         for (topic, mut queues) in self.topics {
             for seen in queues.values_mut() {
                 seen.order.finish();
@@ -155,8 +155,9 @@ impl<'a> Queues<'a> {
                 };
                 said.missing.extend(seen.claimed.gaps().iter().map(lost));
                 // A batch queue has no room for a second record of an offset.
-                let counts = |misfit: &&Misfit| seen.batch || misfit.is_wrong();
-                let misfits: Vec<Misfit> = seen.order.misfits().iter().filter(counts).copied().collect();
+                let counts = |misfit: &&MisorderedRecords| seen.batch || misfit.is_wrong();
+                let misfits: Vec<MisorderedRecords> =
+                    seen.order.misfits().iter().filter(counts).copied().collect();
                 if !misfits.is_empty() {
                     let elsewhere = elsewhere(&queues, *queue_id, &misfits);
                     let (topic, queue_id, batch) = (topic.clone(), *queue_id, seen.batch);
@@ -169,8 +170,8 @@ impl<'a> Queues<'a> {
 }
 
 /// Which of the other queues has room for one of `misfits`, where only one has.
-fn elsewhere(queues: &BTreeMap<i32, Seen>, own: i32, misfits: &[Misfit]) -> Vec<(u64, i32)> {
-    let only = |misfit: &Misfit| {
+fn elsewhere(queues: &BTreeMap<i32, Seen>, own: i32, misfits: &[MisorderedRecords]) -> Vec<(u64, i32)> {
+    let only = |misfit: &MisorderedRecords| {
         let Stretch { from, first, records: 1, .. } = misfit.stretch else { return None };
         let others = queues.iter().filter(|(queue_id, _)| **queue_id != own);
         let mut found = others.filter(|(_, seen)| seen.order.has_room_for(from, first));

@@ -22,9 +22,9 @@ use mqstore_format::{QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, RecordView};
 use mqstore_io::{Access, switch};
 
 use super::backup;
-use super::damage_scan::Walked;
+use super::damage_scan::WalkedLog;
 use super::misordered;
-use super::misordered::Misfit;
+use super::misordered::MisorderedRecords;
 use super::queue_records::{Contradiction, Correction, Corrections};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
@@ -38,7 +38,7 @@ const RECORD_GUESS_BYTES: usize = 4096;
 
 /// A record that cannot have the place in a queue that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Misplaced {
+pub(crate) struct MisplacedRecord {
     pub(crate) topic: String,
     pub(crate) queue_id: i32,
     pub(crate) queue_offset: i64,
@@ -53,8 +53,8 @@ pub(crate) struct Misplaced {
 pub(crate) fn plan(
     files: &StoreFiles,
     list: &SegmentList,
-    walked: &Walked,
-) -> Result<Vec<Misplaced>, StoreError> {
+    walked: &WalkedLog,
+) -> Result<Vec<MisplacedRecord>, StoreError> {
     let mut found = Vec::new();
     for queue in &walked.said.contradictions {
         let offsets = misordered::corrections(&queue.misfits, |from, to| walked.is_damaged(from, to));
@@ -74,10 +74,10 @@ pub(crate) fn plan(
 
 fn correct(
     queue: &Contradiction,
-    misfit: &Misfit,
+    misfit: &MisorderedRecords,
     offsets: &BTreeMap<u64, i64>,
     record: &RecordView<'_>,
-) -> Option<Misplaced> {
+) -> Option<MisplacedRecord> {
     let (log_offset, queue_offset) = (misfit.stretch.first, misfit.stretch.from);
     let elsewhere = queue.elsewhere.iter().find(|(place, _)| *place == log_offset).map(|(_, id)| *id);
     let (correction, patch) = match (offsets.get(&log_offset), elsewhere) {
@@ -89,7 +89,7 @@ fn correct(
     if patch.is_none() && !queue.batch && !misfit.hides_others() {
         return None;
     }
-    Some(Misplaced {
+    Some(MisplacedRecord {
         topic: record.topic.to_owned(),
         queue_id: record.queue_id,
         queue_offset,
@@ -116,13 +116,13 @@ fn offset_patch(
 }
 
 /// What becomes of them, for another look at the log.
-pub(crate) fn corrections(plan: &[Misplaced]) -> Corrections {
+pub(crate) fn corrections(plan: &[MisplacedRecord]) -> Corrections {
     plan.iter().map(|one| (one.log_offset, one.correction)).collect()
 }
 
 /// What a person reads about one of them; of one that is given up its piece tells.
-pub(crate) fn words(files: &StoreFiles, list: &SegmentList, one: &Misplaced) -> Option<String> {
-    let Misplaced { topic, queue_id, queue_offset, log_offset, correction, .. } = one;
+pub(crate) fn words(files: &StoreFiles, list: &SegmentList, one: &MisplacedRecord) -> Option<String> {
+    let MisplacedRecord { topic, queue_id, queue_offset, log_offset, correction, .. } = one;
     let (queue_id, to) = match correction {
         Correction::Offset(to) => (queue_id, format!("{topic}/{queue_id} at offset {to}")),
         Correction::Queue(id) => (queue_id, format!("{topic}/{id} at that offset")),
@@ -142,17 +142,17 @@ pub(crate) fn words(files: &StoreFiles, list: &SegmentList, one: &Misplaced) -> 
 pub(crate) fn renumber(
     files: &StoreFiles,
     segment_bytes: u64,
-    plan: &[Misplaced],
+    plan: &[MisplacedRecord],
     watch: backup::Step<'_>,
 ) -> Result<(), StoreError> {
-    let same_segment = |left: &Misplaced, right: &Misplaced| {
+    let same_segment = |left: &MisplacedRecord, right: &MisplacedRecord| {
         left.log_offset / segment_bytes.max(1) == right.log_offset / segment_bytes.max(1)
     };
     for together in plan.chunk_by(same_segment) {
         let list = super::log::load(files, segment_bytes)?;
         let Some(segment) = together.first().and_then(|one| list.find(one.log_offset)) else { continue };
         let path = segment.path();
-        backup::own_file(files, &path, watch)?;
+        backup::break_hard_link(files, &path, watch)?;
         let file = files.vfs.open(&path, Access::ReadWrite).at(&path, "opening a log segment")?;
         for one in together {
             watch(0)?;

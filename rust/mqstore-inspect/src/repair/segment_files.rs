@@ -43,7 +43,7 @@ const AGREEING: usize = 16;
 
 /// What is to be done with one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Mend {
+pub(crate) enum FileAction {
     /// Moved to `lost+found`, for this reason.
     Aside(String),
     /// Removed: there is nothing in it.
@@ -64,7 +64,7 @@ pub(crate) struct Row {
     /// The length of a segment; 0 where there is no file.
     pub(crate) segment_bytes: u64,
     /// What has to be done, by path.
-    pub(crate) mends: Vec<(PathBuf, Mend)>,
+    pub(crate) mends: Vec<(PathBuf, FileAction)>,
 }
 
 /// A file whose name is an offset.
@@ -94,7 +94,7 @@ pub(crate) fn look(
     if segment_bytes == 0 {
         return Ok(Row { mends, ..Row::default() });
     }
-    let mut places = Places { files, segment_bytes, taken: BTreeMap::new(), mends };
+    let mut places = SegmentNames { files, segment_bytes, taken: BTreeMap::new(), mends };
     let mut misplaced = Vec::new();
     for candidate in candidates {
         match own_base(files, &candidate, segment_bytes, watch)? {
@@ -108,7 +108,7 @@ pub(crate) fn look(
     for (base, candidate) in misplaced {
         places.rename(base, candidate)?;
     }
-    let Places { taken, mut mends, .. } = places;
+    let SegmentNames { taken, mut mends, .. } = places;
     mends.sort_by(|a, b| a.0.cmp(&b.0));
     let segments = taken.into_values().collect();
     Ok(Row { list: Arc::new(SegmentList::of_files(segments)), segment_bytes, mends })
@@ -119,7 +119,7 @@ impl Row {
     /// name with its first one, and a log loses its oldest segments with their files.
     pub(crate) fn emptied(&self) -> Vec<Piece> {
         let first = self.list.min_offset();
-        let removed = self.mends.iter().filter(|(_, mend)| matches!(mend, Mend::Remove));
+        let removed = self.mends.iter().filter(|(_, mend)| matches!(mend, FileAction::Remove));
         removed
             .filter_map(|(path, _)| {
                 let base = parse_offset_file_name(&path.file_name()?.to_string_lossy())?;
@@ -139,7 +139,10 @@ impl Row {
 }
 
 /// Lists the folders; what has no name of a segment goes to `mends`.
-fn candidates(files: &StoreFiles, mends: &mut Vec<(PathBuf, Mend)>) -> Result<Vec<Candidate>, StoreError> {
+fn candidates(
+    files: &StoreFiles,
+    mends: &mut Vec<(PathBuf, FileAction)>,
+) -> Result<Vec<Candidate>, StoreError> {
     let mut found = Vec::new();
     for folder in files.log_folders()?.all() {
         for entry in files.vfs.list(&folder).at(&folder, "listing the commit log")? {
@@ -155,11 +158,11 @@ fn candidates(files: &StoreFiles, mends: &mut Vec<(PathBuf, Mend)>) -> Result<Ve
                     let advice = "a symbolic link in the place of a segment: put the file itself there";
                     return Err(StoreError::corrupt(&path, 0, advice));
                 }
-                (FileKind::File, Some(_)) if entry.stat.len == 0 => mends.push((path, Mend::Remove)),
+                (FileKind::File, Some(_)) if entry.stat.len == 0 => mends.push((path, FileAction::Remove)),
                 (FileKind::File, Some(base)) => {
                     found.push(Candidate { path, base, stat: entry.stat, waiting });
                 }
-                _ => mends.push((path, Mend::Aside("it is no segment of a log".to_owned()))),
+                _ => mends.push((path, FileAction::Aside("it is no segment of a log".to_owned()))),
             }
         }
     }
@@ -187,14 +190,14 @@ fn common_length(candidates: &[Candidate], mark: Option<&Mark>) -> u64 {
 }
 
 /// Who has which place.
-struct Places<'a> {
+struct SegmentNames<'a> {
     files: &'a StoreFiles,
     segment_bytes: u64,
     taken: BTreeMap<u64, Arc<Segment>>,
-    mends: Vec<(PathBuf, Mend)>,
+    mends: Vec<(PathBuf, FileAction)>,
 }
 
-impl Places<'_> {
+impl SegmentNames<'_> {
     /// Takes a file for what its name says, unless another reaches into its place.
     fn keep(&mut self, candidate: Candidate) -> Result<(), StoreError> {
         let before = self.taken.range(..=candidate.base).next_back();
@@ -205,9 +208,9 @@ impl Places<'_> {
         }
         let len = candidate.stat.len;
         if len < self.segment_bytes {
-            self.mends.push((candidate.path.clone(), Mend::Lengthen(len)));
+            self.mends.push((candidate.path.clone(), FileAction::Lengthen(len)));
         } else if len > self.segment_bytes {
-            self.mends.push((candidate.path.clone(), Mend::Cut(len)));
+            self.mends.push((candidate.path.clone(), FileAction::Cut(len)));
         }
         self.take(candidate.base, &candidate)
     }
@@ -221,12 +224,12 @@ impl Places<'_> {
             self.aside(candidate, reason);
             return Ok(());
         }
-        self.mends.push((candidate.path.clone(), Mend::Rename(base)));
+        self.mends.push((candidate.path.clone(), FileAction::Rename(base)));
         self.take(base, &candidate)
     }
 
     fn aside(&mut self, candidate: Candidate, reason: String) {
-        self.mends.push((candidate.path, Mend::Aside(reason)));
+        self.mends.push((candidate.path, FileAction::Aside(reason)));
     }
 
     fn take(&mut self, base: u64, candidate: &Candidate) -> Result<(), StoreError> {
@@ -304,7 +307,9 @@ fn next_record(
         file.read_exact_at(&mut window, at).at(path, reading)?;
         for start in 0..window.len().saturating_sub(MIN_RECORD_BYTES - 1) {
             let head = window.get(start..).unwrap_or_default();
-            let Some(size) = announced(head).filter(|size| at + start as u64 + size <= len) else { continue };
+            let Some(size) = record_size_at(head).filter(|size| at + start as u64 + size <= len) else {
+                continue;
+            };
             let position = at + start as u64;
             let mut whole = vec![0; size as usize];
             file.read_exact_at(&mut whole, position).at(path, reading)?;
@@ -321,7 +326,7 @@ fn next_record(
 }
 
 /// The size of the record that may start here.
-fn announced(head: &[u8]) -> Option<u64> {
+fn record_size_at(head: &[u8]) -> Option<u64> {
     match mqstore_format::peek(head).ok()? {
         mqstore_format::Peek::Record { size, .. } => Some(u64::from(size)),
         _ => None,
@@ -329,23 +334,23 @@ fn announced(head: &[u8]) -> Option<u64> {
 }
 
 /// What a person reads about `mend`.
-pub(crate) fn words(path: &Path, mend: &Mend, segment_bytes: u64) -> String {
+pub(crate) fn words(path: &Path, mend: &FileAction, segment_bytes: u64) -> String {
     let path = path.display();
     match mend {
-        Mend::Aside(reason) => format!("{path}: {reason}; moved to lost+found"),
-        Mend::Remove => format!("{path}: an empty file, removed"),
-        Mend::Lengthen(len) => format!("{path}: was {len} bytes long, made {segment_bytes} with zeros"),
-        Mend::Cut(len) => {
+        FileAction::Aside(reason) => format!("{path}: {reason}; moved to lost+found"),
+        FileAction::Remove => format!("{path}: an empty file, removed"),
+        FileAction::Lengthen(len) => format!("{path}: was {len} bytes long, made {segment_bytes} with zeros"),
+        FileAction::Cut(len) => {
             format!("{path}: was {len} bytes long, cut to {segment_bytes}; the rest is kept in lost+found")
         }
-        Mend::Rename(base) => {
+        FileAction::Rename(base) => {
             format!("{path}: holds the segment at offset {base}, renamed to {}", offset_file_name(*base))
         }
     }
 }
 
 /// Keeps what a file is longer than the others in `lost+found`, unless that is zeros.
-pub(crate) fn keep_beyond(
+pub(crate) fn backup_surplus(
     files: &StoreFiles,
     path: &Path,
     segment_bytes: u64,
@@ -363,21 +368,21 @@ pub(crate) fn mend(files: &StoreFiles, row: &Row, watch: backup::Step<'_>) -> Re
     for (path, mend) in &row.mends {
         folders.extend(path.parent().map(Path::to_path_buf));
         match mend {
-            Mend::Aside(_) => backup::aside(files, path, watch)?,
-            Mend::Remove => files.vfs.remove_file(path).at(path, "removing an empty segment")?,
-            Mend::Lengthen(_) | Mend::Cut(_) => {
-                backup::own_file(files, path, watch)?;
+            FileAction::Aside(_) => backup::aside(files, path, watch)?,
+            FileAction::Remove => files.vfs.remove_file(path).at(path, "removing an empty segment")?,
+            FileAction::Lengthen(_) | FileAction::Cut(_) => {
+                backup::break_hard_link(files, path, watch)?;
                 let file = files.vfs.open(path, Access::ReadWrite).at(path, "opening a log segment")?;
                 file.set_len(row.segment_bytes).at(path, "giving a segment its length")?;
                 switch::step("repair.sync_length", || file.sync_all()).at(path, "syncing a segment")?;
             }
-            Mend::Rename(_) => wait_for_name(files, path)?,
+            FileAction::Rename(_) => wait_for_name(files, path)?,
         }
     }
     sync_folders(files, &folders)?;
     let mut renamed = BTreeSet::new();
     for (path, mend) in &row.mends {
-        if let Mend::Rename(base) = mend {
+        if let FileAction::Rename(base) = mend {
             let waiting = waiting_path(path);
             let to = path.with_file_name(offset_file_name(*base));
             files.vfs.rename_noreplace(&waiting, &to).at(&to, "giving a segment its name")?;

@@ -2,14 +2,14 @@
 
 /// The offsets of one queue, as the records name them in log order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Claimed {
+pub(crate) struct UsedOffsets {
     /// One past the largest offset of a record; `None` before the first.
     end: Option<i64>,
     /// Offsets before it that no record has: from, to (exclusive), ascending.
     gaps: Vec<(i64, i64)>,
 }
 
-impl Claimed {
+impl UsedOffsets {
     /// Records have the offsets `from` to `to` (exclusive). A gap that this makes is kept where there is `room` for it;
     /// answers whether one was.
     pub(crate) fn claim(&mut self, from: i64, to: i64, room: bool) -> bool {
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn gaps_are_what_nobody_claims() {
-        let mut claimed = Claimed::default();
+        let mut claimed = UsedOffsets::default();
         for (from, to) in [(5, 8), (8, 9), (12, 14), (20, 21)] {
             claimed.claim(from, to, true);
         }

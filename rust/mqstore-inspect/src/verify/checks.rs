@@ -13,15 +13,15 @@ use super::group_offsets::Positions;
 use super::index_walk::KeyWalk;
 use super::log_part::View;
 use super::log_walk::Log;
-use super::merged::{Book, Watch};
+use super::merged::{MergedReport, Watch};
 use super::op_messages;
 use super::other_files::Check;
-use super::parallel_walk::{Pieces, walk};
+use super::parallel_walk::{LogPieces, walk};
 use super::queue_extension::Extensions;
 use super::timer_files;
 use crate::problem::{Kind, VerifyReport};
-use crate::repair::log::Ledger;
-use mqstore_base::durable_mark::MarkFile;
+use crate::repair::log::LossReport;
+use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::read_live;
 use mqstore_base::options::StoreOptions;
@@ -29,7 +29,7 @@ use mqstore_base::store_files::{DelayTables, StoreFiles};
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::{BatchTopics, DispatchRules};
-use mqstore_log::index::{IndexSet, WrongFile};
+use mqstore_log::index::{BadIndexFile, IndexSet};
 
 /// Checks the store at `files` and returns what is not as it should be.
 ///
@@ -45,7 +45,7 @@ pub fn verify(
     progress: Watch<'_>,
 ) -> Result<VerifyReport, StoreError> {
     let files = &files.clone().for_reading()?;
-    check(files, options, Bounds::now(files), progress)
+    check(files, options, VerifyBounds::now(files), progress)
 }
 
 /// As [`verify`], by the holder of the store's lock: what the page of an earlier writer says counts no more.
@@ -54,13 +54,13 @@ pub(crate) fn verify_locked(
     options: &StoreOptions,
     progress: Watch<'_>,
 ) -> Result<VerifyReport, StoreError> {
-    files.must_be_a_store()?;
-    check(files, options, Bounds::NONE, progress)
+    files.check_is_store()?;
+    check(files, options, VerifyBounds::NONE, progress)
 }
 
 /// How far a store is looked at, beside whoever writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Bounds {
+pub(crate) struct VerifyBounds {
     /// Nothing from here on counts: it is not published.
     pub limit: u64,
     /// Beyond this nothing was dispatched yet.
@@ -69,7 +69,7 @@ pub(crate) struct Bounds {
     pub beside: bool,
 }
 
-impl Bounds {
+impl VerifyBounds {
     const NONE: Self = Self { limit: u64::MAX, dispatched: u64::MAX, beside: false };
 
     /// Those of this moment.
@@ -87,7 +87,7 @@ impl Bounds {
 fn check(
     files: &StoreFiles,
     options: &StoreOptions,
-    bounds: Bounds,
+    bounds: VerifyBounds,
     progress: Watch<'_>,
 ) -> Result<VerifyReport, StoreError> {
     let positions = Positions::load(files);
@@ -100,26 +100,26 @@ fn check(
         *wrong_files.lock() = found;
     };
     let keys = KeyWalk::new(&index, index.entries(), bounds.beside)?;
-    let mut book = Book::new(&view, &index, progress);
+    let mut book = MergedReport::new(&view, &index, progress);
     let start = view.list.min_offset();
     let mut log = Log::new(&view, keys, Some(start), &mut book);
-    walk(&view, Pieces::default(), helpers, &aside, &mut log)?;
+    walk(&view, LogPieces::default(), helpers, &aside, &mut log)?;
     log.finish()?;
     let end = log.end().0.unwrap_or(start);
-    conclude(&view, book, end, wrong_files.into_inner()?, bounds.beside, &positions)
+    check_other_files(&view, book, end, wrong_files.into_inner()?, bounds.beside, &positions)
 }
 
 /// The checks behind the log, which ends at `end`.
-pub(crate) fn conclude(
+pub(crate) fn check_other_files(
     view: &View<'_>,
-    book: Book<'_>,
+    book: MergedReport<'_>,
     end: u64,
-    wrong_files: Vec<WrongFile>,
+    wrong_files: Vec<BadIndexFile>,
     beside: bool,
     positions: &Positions,
 ) -> Result<VerifyReport, StoreError> {
     let files = view.files;
-    let Book { mut report, tallies, keys, .. } = book;
+    let MergedReport { mut report, tallies, keys, .. } = book;
     for stray in view.queues.strays() {
         report.add(Kind::QueueStray, &stray.path, None, stray.reason.clone());
     }
@@ -133,9 +133,9 @@ pub(crate) fn conclude(
     check.config();
     check.meta()?;
     positions.report(end_of, &mut check.report);
-    if !files.is_log_alone() {
+    if !files.is_bare_log() {
         let queue_end = end_of(TIMER_TOPIC, 0);
-        let against = timer_files::Against { files, list: &view.list, log_end: end, queue_end, beside };
+        let against = timer_files::TimerContext { files, list: &view.list, log_end: end, queue_end, beside };
         timer_files::check(&against, &mut check.report)?;
         if let Some(half_end) = end_of(HALF_TOPIC, 0) {
             op_messages::check(view, half_end, &mut check.report)?;
@@ -149,7 +149,7 @@ pub(crate) fn conclude(
 pub(crate) fn view<'a>(
     files: &'a StoreFiles,
     options: &StoreOptions,
-    bounds: Bounds,
+    bounds: VerifyBounds,
 ) -> Result<View<'a>, StoreError> {
     let list = Arc::new(SegmentList::load(files)?);
     let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?;
@@ -170,16 +170,16 @@ pub(crate) fn view<'a>(
         queues,
         // Who indexes tags is seen from what is there.
         rules: DispatchRules { batch_topics, index_tags: true, delays, ..DispatchRules::default() },
-        repairs: Ledger::load(files)?,
+        repairs: LossReport::load(files)?,
         extensions: Extensions::load(files),
         limit: bounds.limit,
         // Where nothing else is, nothing is missing.
-        dispatched: if files.is_log_alone() { 0 } else { bounds.dispatched },
+        dispatched: if files.is_bare_log() { 0 } else { bounds.dispatched },
     })
 }
 
 pub(crate) fn load_index(files: &StoreFiles, options: &StoreOptions) -> Result<IndexSet, StoreError> {
-    let known = MarkFile::new(files).load().map(|mark| mark.index_geometry());
+    let known = DurableMarkFile::new(files).load().map(|mark| mark.index_geometry());
     let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
     IndexSet::load(files, known, configured, Access::Read)
 }

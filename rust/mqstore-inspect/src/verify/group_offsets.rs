@@ -28,7 +28,7 @@ use mqstore_meta::{newest_file, read_log};
 
 /// One position.
 #[derive(Debug, Serialize, Deserialize)]
-struct Position {
+struct StoredOffset {
     path: PathBuf,
     /// Whose it is, in words.
     owner: String,
@@ -40,7 +40,7 @@ struct Position {
 
 /// All positions, as they were before anything else was looked at: whoever writes the store moves both on.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Positions(Vec<Position>);
+pub(crate) struct Positions(Vec<StoredOffset>);
 
 impl Positions {
     pub(crate) fn load(files: &StoreFiles) -> Self {
@@ -60,7 +60,7 @@ impl Positions {
         let path = files.config().join(DELAY_OFFSET_FILE);
         let text = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES).unwrap_or_default();
         let delays = DelayOffsets::parse(&text).map(|delays| delays.table).unwrap_or_default();
-        found.extend(delays.into_iter().map(|(level, offset)| Position {
+        found.extend(delays.into_iter().map(|(level, offset)| StoredOffset {
             path: path.clone(),
             owner: format!("delay level {level}"),
             topic: SCHEDULE_TOPIC.to_owned(),
@@ -73,7 +73,7 @@ impl Positions {
 
     /// Tells those beyond the ends of their queues, as `end` knows them.
     pub(super) fn report(&self, end: impl Fn(&str, i32) -> Option<i64>, report: &mut VerifyReport) {
-        for Position { path, owner, topic, queue_id, offset, kind } in &self.0 {
+        for StoredOffset { path, owner, topic, queue_id, offset, kind } in &self.0 {
             if let Some(end) = end(topic, *queue_id).filter(|end| offset > end) {
                 let detail =
                     format!("{owner} stands at offset {offset} of {topic}/{queue_id}, which ends at {end}");
@@ -83,10 +83,10 @@ impl Positions {
     }
 }
 
-fn push_consumers(found: &mut Vec<Position>, path: &Path, table: &BTreeMap<String, QueueOffsets>) {
+fn push_consumers(found: &mut Vec<StoredOffset>, path: &Path, table: &BTreeMap<String, QueueOffsets>) {
     for (key, queues) in table {
         let Some((topic, group)) = ConsumerOffsets::split_key(key) else { continue };
-        found.extend(queues.iter().map(|(queue_id, offset)| Position {
+        found.extend(queues.iter().map(|(queue_id, offset)| StoredOffset {
             path: path.to_path_buf(),
             owner: format!("group {group}"),
             topic: topic.to_owned(),

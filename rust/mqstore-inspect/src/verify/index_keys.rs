@@ -13,7 +13,7 @@ use super::index_walk::{KeyEvent, KeyPart, MOST_LOOK_UPS, Times};
 use super::log_part::View;
 use crate::problem::{Kind, VerifyReport};
 use mqstore_base::error::StoreError;
-use mqstore_log::index::{IndexSet, WrongFile};
+use mqstore_log::index::{BadIndexFile, IndexSet};
 
 /// So many records in a row without entries of their tags were written by somebody who adds none.
 const MOST_WITHOUT_TAGS: u64 = 64;
@@ -23,7 +23,7 @@ const MOST_WITHOUT_TAGS: u64 = 64;
 pub(super) struct Keys {
     index: Arc<IndexSet>,
     look_ups: u32,
-    run: Option<Unanswered>,
+    run: Option<UnindexedRun>,
     tags: Tags,
     times: Times,
     /// Whether the log has keys that were dispatched.
@@ -32,7 +32,7 @@ pub(super) struct Keys {
 
 /// Neighbouring records that are not found by a key.
 #[derive(Debug)]
-struct Unanswered {
+struct UnindexedRun {
     first: i64,
     last: i64,
     keys: u64,
@@ -172,11 +172,11 @@ impl Keys {
             return;
         }
         let why = why.unwrap_or_else(|| "its entry is missing".to_owned());
-        self.run = Some(Unanswered { first, last, keys, hash, why });
+        self.run = Some(UnindexedRun { first, last, keys, hash, why });
     }
 
     fn end_run(&mut self, view: &View<'_>, report: &mut VerifyReport) {
-        let Some(Unanswered { first, last, keys, hash, why }) = self.run.take() else { return };
+        let Some(UnindexedRun { first, last, keys, hash, why }) = self.run.take() else { return };
         let detail = match keys {
             1 => format!("the record at log offset {first} is not found by a key's hash {hash}: {why}"),
             _ => format!(
@@ -187,7 +187,12 @@ impl Keys {
     }
 
     /// Tells the rest, when all of the log was compared.
-    pub(super) fn finish(mut self, view: &View<'_>, wrong_files: Vec<WrongFile>, report: &mut VerifyReport) {
+    pub(super) fn finish(
+        mut self,
+        view: &View<'_>,
+        wrong_files: Vec<BadIndexFile>,
+        report: &mut VerifyReport,
+    ) {
         self.end_run(view, report);
         if self.times.wrong > 0 {
             report.add(Kind::IndexTime, &view.files.index(), None, self.times.words());
@@ -199,7 +204,7 @@ impl Keys {
             let detail = "there is no index file, but messages have keys";
             report.add(Kind::IndexMissing, &view.files.index(), None, detail);
         }
-        for WrongFile { path, chains, header } in wrong_files {
+        for BadIndexFile { path, chains, header } in wrong_files {
             for (kind, what) in [(Kind::IndexChain, chains), (Kind::IndexHeader, header)] {
                 if let Some(what) = what {
                     report.add(kind, &path, None, what);

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::log_part::View;
 use mqstore_base::error::StoreError;
-use mqstore_log::index::{IndexEntries, IndexPut, IndexSet, PutEntry};
+use mqstore_log::index::{IndexEntries, IndexSet, IndexedEntry, NewEntry};
 
 /// Keys that are looked up one by one, as a reader would, when their entry is not where it is expected. Beyond it the
 /// order alone decides.
@@ -75,12 +75,12 @@ pub(crate) struct KeyWalk {
     is_empty: bool,
     entries: IndexEntries,
     /// The entry that comes next, and the one behind it.
-    next: Option<PutEntry>,
-    after: Option<PutEntry>,
+    next: Option<IndexedEntry>,
+    after: Option<IndexedEntry>,
     /// Entries that stand before some of older records, by their places in the log.
-    early: BTreeMap<i64, Vec<PutEntry>>,
+    early: BTreeMap<i64, Vec<IndexedEntry>>,
     /// The entries for the record at hand.
-    same: Vec<PutEntry>,
+    same: Vec<IndexedEntry>,
     told: Told,
 }
 
@@ -106,7 +106,7 @@ impl Told {
         }
     }
 
-    fn missing(&mut self, put: &IndexPut, events: &mut Vec<KeyEvent>) {
+    fn missing(&mut self, put: &NewEntry, events: &mut Vec<KeyEvent>) {
         self.found = false;
         let (place, hash) = (put.physical_offset, put.hash);
         if self.missing < MOST_LOOK_UPS {
@@ -119,7 +119,7 @@ impl Told {
         *keys += 1;
     }
 
-    fn tags(&mut self, put: &IndexPut, is_there: bool, events: &mut Vec<KeyEvent>) {
+    fn tags(&mut self, put: &NewEntry, is_there: bool, events: &mut Vec<KeyEvent>) {
         if is_there {
             if !std::mem::replace(&mut self.tags_found, true) {
                 self.flush_tags(events);
@@ -176,7 +176,7 @@ impl KeyWalk {
     pub(super) fn add(
         &mut self,
         view: &View<'_>,
-        puts: &[IndexPut],
+        puts: &[NewEntry],
         part: &mut KeyPart,
     ) -> Result<(), StoreError> {
         for record in puts.chunk_by(|left, right| left.physical_offset == right.physical_offset) {

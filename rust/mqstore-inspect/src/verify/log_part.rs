@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::index_walk::KeyPart;
 use super::queue_extension::Extensions;
-use crate::repair::log::{Ledger, Stretch};
+use crate::repair::log::{LossReport, Stretch};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{ScanChecks, SegmentList, check_record, read_record};
@@ -41,7 +41,7 @@ pub(crate) struct View<'a> {
     pub queues: QueueSet,
     pub rules: DispatchRules,
     /// Gaps that a repair has told already.
-    pub repairs: Ledger,
+    pub repairs: LossReport,
     /// The extension files, if there are some: entries may name a place in them instead of a tags' hash.
     pub(crate) extensions: Option<Extensions>,
     /// Nothing from here on counts: a running writer has not published it.
@@ -86,7 +86,7 @@ pub(crate) struct QueuePart {
     /// Entries that lead to the record with their offset.
     pub matched: i64,
     /// Records for which the queue has no entry; beyond its end too.
-    pub absent: Vec<Absent>,
+    pub absent: Vec<MissingUnits>,
     /// Entries that say something else than the record with their offset.
     pub wrong: Vec<(i64, String)>,
     /// Entries that lead to nothing good in the extension.
@@ -97,7 +97,7 @@ pub(crate) struct QueuePart {
 
 /// Neighbouring offsets of a queue that have records and no entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Absent {
+pub(crate) struct MissingUnits {
     pub from: i64,
     /// One past the last.
     pub to: i64,
@@ -105,7 +105,7 @@ pub(crate) struct Absent {
     pub physical: i64,
 }
 
-impl Absent {
+impl MissingUnits {
     /// Adds `next` to the last of `row` if it follows that; answers it if not.
     pub(super) fn join(row: &mut [Self], next: Self) -> Option<Self> {
         match row.last_mut() {
@@ -173,7 +173,7 @@ impl Part {
                 found.rows.extend(Stretch::of_row(offset, units));
                 match &queue {
                     Some(queue) => found.compare(view, queue, offset, units)?,
-                    None => found.leave_out(view, offset, units),
+                    None => found.add_missing_units(view, offset, units),
                 }
             }
             self.queues.push(found);
@@ -183,7 +183,9 @@ impl Part {
             found.rows.extend(units.iter().map(Stretch::of_batch));
             match view.queues.batch(topic, queue_id) {
                 Some(queue) => found.compare_batches(view, &queue, units)?,
-                None => units.iter().for_each(|unit| found.leave_out(view, unit.base_offset, &[plain(unit)])),
+                None => units
+                    .iter()
+                    .for_each(|unit| found.add_missing_units(view, unit.base_offset, &[plain(unit)])),
             }
             self.queues.push(found);
         }
@@ -215,13 +217,13 @@ impl QueuePart {
     }
 
     /// `units` of records whose queue offsets begin with `from` have no entry.
-    fn leave_out(&mut self, view: &View<'_>, from: i64, units: &[CqUnit]) {
+    fn add_missing_units(&mut self, view: &View<'_>, from: i64, units: &[CqUnit]) {
         // Log order: who has not been dispatched yet stands last.
         let dispatched = units.partition_point(|unit| (unit.physical_offset as u64) < view.dispatched);
         let Some(first) = units.first().filter(|_| dispatched > 0) else { return };
         let to = from.saturating_add(dispatched as i64);
-        let next = Absent { from, to, physical: first.physical_offset };
-        if let Some(next) = Absent::join(&mut self.absent, next) {
+        let next = MissingUnits { from, to, physical: first.physical_offset };
+        if let Some(next) = MissingUnits::join(&mut self.absent, next) {
             self.absent.push(next);
         }
     }
@@ -238,7 +240,7 @@ impl QueuePart {
         let inside = queue.max_offset().saturating_sub(from).clamp(0, units.len() as i64) as usize;
         let (front, rest) = units.split_at(below);
         let (middle, behind) = rest.split_at(inside.saturating_sub(below));
-        self.leave_out(view, from, front);
+        self.add_missing_units(view, from, front);
         let mut entries = middle.iter();
         let begin = from + below as i64;
         if !middle.is_empty() {
@@ -260,9 +262,9 @@ impl QueuePart {
             unless_corrupt(read)?;
             queue.expect(begin + middle.len() as i64, EXPECTED_ROWS * middle.len() as i64);
             let rest = entries.as_slice();
-            self.leave_out(view, begin + (middle.len() - rest.len()) as i64, rest);
+            self.add_missing_units(view, begin + (middle.len() - rest.len()) as i64, rest);
         }
-        self.leave_out(view, begin + middle.len() as i64, behind);
+        self.add_missing_units(view, begin + middle.len() as i64, behind);
         Ok(())
     }
 
@@ -286,7 +288,7 @@ impl QueuePart {
         unit: CqUnit,
     ) -> Result<(), StoreError> {
         if entry.is_blank() || entry.size == 0 {
-            self.leave_out(view, offset, &[unit]);
+            self.add_missing_units(view, offset, &[unit]);
             return Ok(());
         }
         if *self.topic == *SCHEDULE_TOPIC && is_due_by_another_table(view, self.queue_id, &entry, &unit) {
@@ -326,7 +328,7 @@ impl QueuePart {
                         Some(detail) => self.wrong.push((offset, detail)),
                         None => self.matched += 1,
                     },
-                    None => self.leave_out(view, offset, &[plain(unit)]),
+                    None => self.add_missing_units(view, offset, &[plain(unit)]),
                 }
             }
         }
@@ -374,11 +376,15 @@ fn differs(offset: i64, entry: &CqUnit, unit: &CqUnit) -> String {
         let (found, wanted) = (entry.tags_code, unit.tags_code);
         return format!("offset {offset} has the tags' hash {found}; its record has {wanted}");
     }
-    format!("offset {offset} leads to {}; its record lies at {}", where_to(entry), where_to(unit))
+    format!(
+        "offset {offset} leads to {}; its record lies at {}",
+        describe_target(entry),
+        describe_target(unit)
+    )
 }
 
 /// Where an entry leads.
-pub(super) fn where_to(unit: &CqUnit) -> String {
+pub(super) fn describe_target(unit: &CqUnit) -> String {
     format!("log offset {} ({} bytes)", unit.physical_offset, unit.size)
 }
 

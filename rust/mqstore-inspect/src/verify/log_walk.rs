@@ -69,16 +69,16 @@ impl<'a> Log<'a> {
     }
 
     /// Looks at what is no record, at `position`; answers where to go on.
-    fn trouble(&mut self, position: u64) -> Result<Option<u64>, StoreError> {
+    fn inspect_damage(&mut self, position: u64) -> Result<Option<u64>, StoreError> {
         match self.scanner.next_item()? {
             ScanItem::Record(_) | ScanItem::Filler { .. } => Ok(Some(position)),
-            ScanItem::End { offset } => self.behind_end(offset),
+            ScanItem::End { offset } => self.check_after_end(offset),
             ScanItem::Damaged(damage) => self.damage(damage),
         }
     }
 
     /// Zeroes end the log; a record behind them means that a stretch of it was lost.
-    fn behind_end(&mut self, offset: u64) -> Result<Option<u64>, StoreError> {
+    fn check_after_end(&mut self, offset: u64) -> Result<Option<u64>, StoreError> {
         if self.view.limit != u64::MAX {
             return Ok(None);
         }
@@ -134,7 +134,7 @@ impl Assembler for Log<'_> {
             let reached = part.end;
             self.part = part;
             if reached < until {
-                match self.trouble(reached)? {
+                match self.inspect_damage(reached)? {
                     Some(next) => self.position = Some(next),
                     None => self.over = true,
                 }

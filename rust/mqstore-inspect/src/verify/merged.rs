@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::index_keys::Keys;
 use super::log_part::{Part, Times, View};
 use super::log_walk::Findings;
-use super::queues::Tallies;
+use super::queues::QueueFindings;
 use crate::problem::{Finding, Kind, VerifyReport};
 use mqstore_base::error::StoreError;
 use mqstore_base::progress::Progress;
@@ -17,18 +17,18 @@ use mqstore_log::index::IndexSet;
 pub(crate) type Watch<'a> = &'a mut dyn FnMut(Progress) -> Result<(), StoreError>;
 
 /// The report as far as the log goes, and what the checks behind it need.
-pub(crate) struct Book<'a> {
+pub(crate) struct MergedReport<'a> {
     view: &'a View<'a>,
     progress: Watch<'a>,
     pub report: VerifyReport,
-    pub(super) tallies: Tallies,
+    pub(super) tallies: QueueFindings,
     pub(super) keys: Keys,
     /// Store time of the last record.
     last_time: Option<i64>,
     total_bytes: u64,
 }
 
-impl<'a> Book<'a> {
+impl<'a> MergedReport<'a> {
     /// An empty one, with what the list of segments says.
     pub(crate) fn new(view: &'a View<'a>, index: &Arc<IndexSet>, progress: Watch<'a>) -> Self {
         let mut report = VerifyReport::default();
@@ -37,7 +37,7 @@ impl<'a> Book<'a> {
             view,
             progress,
             report,
-            tallies: Tallies::default(),
+            tallies: QueueFindings::default(),
             keys: Keys::new(Arc::clone(index)),
             last_time: None,
             total_bytes: view.list.segments().iter().map(|segment| segment.len()).sum(),
@@ -62,7 +62,7 @@ impl<'a> Book<'a> {
     }
 }
 
-impl Findings for Book<'_> {
+impl Findings for MergedReport<'_> {
     fn part(&mut self, part: &mut Part) -> Result<(), StoreError> {
         self.report.messages += part.messages;
         self.report.bytes += part.bytes;

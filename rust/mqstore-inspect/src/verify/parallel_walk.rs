@@ -43,7 +43,7 @@ struct Piece {
 
 /// The pieces of a log, or of a stretch of it, one after the other.
 #[derive(Debug, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct LogPieces {
     next: u64,
     /// The next segment.
     segment: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Pieces {
     over: bool,
 }
 
-impl Pieces {
+impl LogPieces {
     /// The pieces in these runs: see [`Self::runs`].
     pub(crate) fn of(runs: &[(u64, u64)]) -> Self {
         Self { runs: Some(runs.iter().copied().collect()), ..Self::default() }
@@ -146,7 +146,7 @@ type Outcome = Result<Part, StoreError>;
 
 struct Walk<'a> {
     view: &'a View<'a>,
-    pieces: Mutex<Pieces>,
+    pieces: Mutex<LogPieces>,
     done: Mutex<BTreeMap<u64, (Piece, Outcome)>>,
     spare: Mutex<Vec<Part>>,
     /// Pieces that were put together.
@@ -176,7 +176,7 @@ pub(crate) trait Assembler {
 /// Walks these pieces of the log with `helpers` more threads. One of them begins with `aside`, which is called once.
 pub(crate) fn walk(
     view: &View<'_>,
-    pieces: Pieces,
+    pieces: LogPieces,
     helpers: u32,
     aside: &(dyn Fn() + Sync),
     assembler: &mut dyn Assembler,

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use mqstore_format::CqUnit;
 
-use super::log_part::{Absent, QueuePart, View, leads_to, where_to};
+use super::log_part::{MissingUnits, QueuePart, View, describe_target, leads_to};
 use crate::problem::{Kind, VerifyReport};
-use crate::repair::log::{Claimed, Order};
+use crate::repair::log::{Order, UsedOffsets};
 use mqstore_base::error::StoreError;
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue};
 
@@ -20,23 +20,23 @@ const UNITS_AT_ONCE: usize = 4096;
 
 /// What was found of each queue.
 #[derive(Debug, Default)]
-pub(super) struct Tallies {
-    queues: BTreeMap<Box<str>, BTreeMap<i32, Tally>>,
+pub(super) struct QueueFindings {
+    queues: BTreeMap<Box<str>, BTreeMap<i32, QueueFinding>>,
     /// Findings that are kept one by one.
     findings: usize,
 }
 
 /// What was found of one queue.
 #[derive(Debug, Default)]
-struct Tally {
+struct QueueFinding {
     /// The offsets of its records.
-    claimed: Claimed,
+    claimed: UsedOffsets,
     /// Whether they only grow.
     order: Order,
     /// Entries that lead to their records.
     matched: i64,
     /// Records without an entry.
-    absent: Vec<Absent>,
+    absent: Vec<MissingUnits>,
     /// Entries that say something else than their record.
     wrong: Vec<(i64, String)>,
     /// Entries that lead to nothing good in the extension.
@@ -45,7 +45,7 @@ struct Tally {
     more: u64,
 }
 
-impl Tallies {
+impl QueueFindings {
     /// Adds what a part says, which follows those before it.
     pub(super) fn add(&mut self, parts: &mut Vec<QueuePart>) {
         for part in parts.drain(..) {
@@ -97,7 +97,7 @@ impl Tallies {
     }
 }
 
-impl Tally {
+impl QueueFinding {
     /// Takes a part over, with at most `room` findings; answers how many of them it keeps.
     fn add(&mut self, part: QueuePart, room: usize) -> usize {
         for row in part.rows {
@@ -115,7 +115,7 @@ impl Tally {
             takes
         };
         for absent in part.absent {
-            if let Some(next) = Absent::join(&mut self.absent, absent).filter(|_| takes()) {
+            if let Some(next) = MissingUnits::join(&mut self.absent, absent).filter(|_| takes()) {
                 self.absent.push(next);
             }
         }
@@ -169,7 +169,7 @@ struct Look<'a> {
     report: &'a mut VerifyReport,
     topic: &'a str,
     queue_id: i32,
-    tally: &'a Tally,
+    tally: &'a QueueFinding,
 }
 
 impl Look<'_> {
@@ -205,7 +205,7 @@ impl Look<'_> {
             self.report.add(Kind::QueueStray, folder, None, reason);
         }
         let (min, max) = (queue.min_offset(), queue.max_offset());
-        let is_too_far = |absent: &Absent| queue.has_no_room_for(absent.from, absent.physical);
+        let is_too_far = |absent: &MissingUnits| queue.has_no_room_for(absent.from, absent.physical);
         self.findings(folder, max, |offset| Some(place_of(offset)), is_too_far);
         for (offset, detail) in &self.tally.extension {
             self.report.add(Kind::QueueExtensionWrong, folder, Some(place_of(*offset)), detail.clone());
@@ -312,7 +312,7 @@ impl Look<'_> {
         folder: &Path,
         max: i64,
         place: impl Fn(i64) -> Option<u64>,
-        is_too_far: impl Fn(&Absent) -> bool,
+        is_too_far: impl Fn(&MissingUnits) -> bool,
     ) {
         let told = |(from, to): &&(i64, i64)| !self.view.repairs.knows(self.topic, self.queue_id, *from, *to);
         for (from, to) in self.tally.claimed.gaps().iter().filter(told) {
@@ -333,7 +333,7 @@ impl Look<'_> {
             self.report.add(Kind::QueueEntryWrong, folder, place(*offset), detail.clone());
         }
         for absent in &self.tally.absent {
-            let &Absent { from, to, .. } = absent;
+            let &MissingUnits { from, to, .. } = absent;
             if from < max {
                 let detail =
                     format!("offsets {from} to {} (exclusive) have records but no entries", to.min(max));
@@ -371,8 +371,10 @@ impl Look<'_> {
             return Ok(());
         }
         if !leads_to(self.view, (self.topic, self.queue_id), offset, unit)? {
-            let detail =
-                format!("offset {offset} leads to {}, where the log has no record for it", where_to(&unit));
+            let detail = format!(
+                "offset {offset} leads to {}, where the log has no record for it",
+                describe_target(&unit)
+            );
             self.report.add(Kind::QueueEntryDangling, folder, place, detail);
         }
         Ok(())

@@ -32,7 +32,7 @@ const UNITS_AT_ONCE: u64 = 8192;
 const MOST_FINDINGS: usize = 100;
 
 /// What the files are compared with.
-pub(super) struct Against<'a> {
+pub(super) struct TimerContext<'a> {
     pub files: &'a StoreFiles,
     /// The commit log.
     pub list: &'a SegmentList,
@@ -45,7 +45,7 @@ pub(super) struct Against<'a> {
 }
 
 /// Looks at all of them.
-pub(super) fn check(against: &Against<'_>, report: &mut VerifyReport) -> Result<(), StoreError> {
+pub(super) fn check(against: &TimerContext<'_>, report: &mut VerifyReport) -> Result<(), StoreError> {
     let files = against.files;
     // What speaks of the log comes before it: a broker moves all of them on.
     let checked = files.vfs.read_file(&files.config().join(TIMERCHECK_FILE), 1 << 16).unwrap_or_default();
@@ -88,7 +88,7 @@ pub(super) fn check(against: &Against<'_>, report: &mut VerifyReport) -> Result<
 
 /// A look at what waits: from each slot back through its units, and to their records.
 struct Waiting<'a, 'b> {
-    against: &'a Against<'b>,
+    against: &'a TimerContext<'b>,
     log: &'a TimerLog,
     report: &'a mut VerifyReport,
     /// Findings so far.
@@ -130,7 +130,7 @@ impl Waiting<'_, '_> {
 
     /// What is wrong with the record that a unit leads to.
     fn record(&self, unit: &TimerUnit) -> Result<Option<String>, StoreError> {
-        let Against { files, list, log_end, .. } = self.against;
+        let TimerContext { files, list, log_end, .. } = self.against;
         let (offset, size) = (unit.physical_offset as u64, unit.size.cast_unsigned());
         let end = offset.saturating_add(u64::from(size));
         // It has expired, or is not looked at yet.
@@ -226,7 +226,7 @@ impl TimerLog {
     }
 }
 
-fn timer_log(against: &Against<'_>, report: &mut VerifyReport) -> Result<TimerLog, StoreError> {
+fn timer_log(against: &TimerContext<'_>, report: &mut VerifyReport) -> Result<TimerLog, StoreError> {
     let files = against.files;
     let folder = files.root.join(TIMERLOG_DIR);
     let mut found: Vec<(u64, u64, PathBuf)> = Vec::new();
@@ -266,7 +266,7 @@ fn timer_log(against: &Against<'_>, report: &mut VerifyReport) -> Result<TimerLo
 
 /// Walks the units of a file; whether it goes on with the next one.
 fn units(
-    against: &Against<'_>,
+    against: &TimerContext<'_>,
     (path, base, file): (&Path, u64, &dyn VfsFile),
     report: &mut VerifyReport,
     log: &mut TimerLog,

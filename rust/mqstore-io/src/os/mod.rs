@@ -32,8 +32,8 @@ mod priority;
 mod tests;
 mod wake_descriptor;
 
-pub use priority::step_back;
-pub use wake_descriptor::Doorbell;
+pub use priority::lower_thread_priority;
+pub use wake_descriptor::WakeDescriptor;
 
 use file::OsFile;
 

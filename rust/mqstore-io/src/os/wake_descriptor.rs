@@ -11,12 +11,12 @@ use super::above_stderr;
 
 /// See the head of this module. Not for a child process: a fork shares the bell with its parent.
 #[derive(Debug)]
-pub struct Doorbell {
+pub struct WakeDescriptor {
     button: UnixStream,
     bell: UnixStream,
 }
 
-impl Doorbell {
+impl WakeDescriptor {
     /// A silent bell.
     pub fn new() -> io::Result<Self> {
         let (button, bell) = UnixStream::pair()?;
@@ -52,14 +52,14 @@ fn end(stream: UnixStream) -> io::Result<UnixStream> {
 mod tests {
     use super::*;
 
-    fn is_rung(bell: &Doorbell) -> bool {
+    fn is_rung(bell: &WakeDescriptor) -> bool {
         let mut byte = [0];
         (&bell.bell).read(&mut byte).is_ok()
     }
 
     #[test]
     fn it_rings_until_it_is_silenced() {
-        let bell = Doorbell::new().unwrap();
+        let bell = WakeDescriptor::new().unwrap();
         assert!(bell.descriptor() > 2);
         assert!(!is_rung(&bell));
         // More than it can hold.

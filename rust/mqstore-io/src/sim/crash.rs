@@ -45,7 +45,7 @@ pub struct Choice {
 }
 
 /// Tells for each open thing, with the number of its forms, in which one the disk has it.
-pub(super) type Choose<'a> = &'a mut dyn FnMut(CrashChoice, u32) -> u32;
+pub(super) type ChoiceFn<'a> = &'a mut dyn FnMut(CrashChoice, u32) -> u32;
 
 type Files = BTreeMap<u64, Arc<FileNode>>;
 
@@ -73,7 +73,7 @@ impl State {
     }
 
     /// What the disk may hold, as a file system on which everything is durable.
-    pub(super) fn crash(&self, rng: Rng, torn: bool, choose: Choose<'_>) -> io::Result<Self> {
+    pub(super) fn crash(&self, rng: Rng, torn: bool, choose: ChoiceFn<'_>) -> io::Result<Self> {
         let mut disk = DiskNames::default();
         for (change, pending) in self.tree.pending.iter().enumerate() {
             disk.apply(pending, choose(CrashChoice::Name { change }, pending.forms()));

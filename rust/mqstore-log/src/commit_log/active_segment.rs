@@ -15,7 +15,7 @@ use super::segment_list::Segment;
 /// Aligned so that its reference count, which changes with each append, lies in another cache line.
 #[derive(Clone, Debug)]
 #[repr(align(128))]
-pub(super) struct Active {
+pub(super) struct ActiveSegment {
     pub(super) segment: Arc<Segment>,
     pub(super) region: Region,
 }
@@ -23,7 +23,7 @@ pub(super) struct Active {
 /// The active segment several times, each with a reference count of its own: threads that append keep it
 /// from being unmapped, and would otherwise take one count from each other twice an append.
 #[derive(Debug, Default)]
-pub(super) struct Shares([Option<Arc<Active>>; SHARES]);
+pub(super) struct Shares([Option<Arc<ActiveSegment>>; SHARES]);
 
 /// More than that many threads that append at the same moment share counts.
 const SHARES: usize = 8;
@@ -36,13 +36,13 @@ thread_local! {
 }
 
 impl Shares {
-    pub(super) fn of(active: Option<&Arc<Active>>) -> Self {
-        Self(std::array::from_fn(|_| active.map(|active| Arc::new(Active::clone(active)))))
+    pub(super) fn of(active: Option<&Arc<ActiveSegment>>) -> Self {
+        Self(std::array::from_fn(|_| active.map(|active| Arc::new(ActiveSegment::clone(active)))))
     }
 
     /// The one that this thread shares with the fewest others.
     #[inline]
-    pub(super) fn mine(&self) -> Option<Arc<Active>> {
+    pub(super) fn mine(&self) -> Option<Arc<ActiveSegment>> {
         self.0.get(SHARE.with(|share| *share))?.clone()
     }
 }

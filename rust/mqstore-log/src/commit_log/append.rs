@@ -27,11 +27,11 @@ use mqstore_format::{BLANK_HEADER_BYTES, RecordParts};
 use mqstore_io::sync::{AtomicBool, AtomicI64, AtomicU64, Mutex, Ordering, RwLock};
 use mqstore_io::{MappedFile, MappedFileQueue};
 
-use super::active_segment::{Active, Shares};
+use super::active_segment::{ActiveSegment, Shares};
 use super::copy::seal;
 use super::mapped_reads::{ReadCounts, ReadMaps, hot_bytes};
 use super::pool::Pool;
-use super::preallocate::{Ahead, AheadOptions};
+use super::preallocate::{Ahead, PreallocateOptions};
 use super::publish_ring::PublishRing;
 use super::put_lock::{PutBusy, PutGuard, PutLimits, PutLock};
 use super::quota::Room;
@@ -90,7 +90,7 @@ pub struct LogOptions {
     /// How long appends wait for the put lock.
     pub limits: PutLimits,
     /// What is prepared ahead of the writer.
-    pub ahead: AheadOptions,
+    pub ahead: PreallocateOptions,
     /// Bytes of segments that there may be.
     pub max_bytes: Option<u64>,
 }
@@ -115,7 +115,7 @@ impl LogOptions {
                 queue_wait_ms: options.queue_wait_limit_ms,
             },
             max_bytes: options.max_bytes,
-            ahead: AheadOptions {
+            ahead: PreallocateOptions {
                 enabled: options.prewarm,
                 window_bytes: match options.durability {
                     Durability::Sync => PREWRITTEN_BYTES,
@@ -142,7 +142,7 @@ pub struct CommitLog {
     pub(super) pool: Option<Pool>,
     pub(super) ahead: Ahead,
     /// The segment that is written, for readers that want its newest records.
-    pub(super) active: RwLock<Option<Arc<Active>>>,
+    pub(super) active: RwLock<Option<Arc<ActiveSegment>>>,
     /// Whether a segment got its name since the folder was synced.
     pub(super) names_pending: Mutex<bool>,
     pub(super) commit: GroupCommit,
@@ -178,7 +178,7 @@ pub(super) struct Front {
 
 #[derive(Debug)]
 pub(super) struct PutState {
-    pub(super) active: Option<Arc<Active>>,
+    pub(super) active: Option<Arc<ActiveSegment>>,
     shares: Shares,
     /// Where the next record goes, and the last one before it.
     pub(super) point: SyncPoint,
@@ -189,7 +189,7 @@ pub(super) struct PutState {
 
 impl PutState {
     /// Appends go to this segment from now on.
-    pub(super) fn go_on_in(&mut self, active: Option<Arc<Active>>) {
+    pub(super) fn switch_to(&mut self, active: Option<Arc<ActiveSegment>>) {
         self.shares = Shares::of(active.as_ref());
         self.active = active;
     }
@@ -205,7 +205,7 @@ struct Reservation {
     ticket: u64,
     end: u64,
     /// The segment of the first record.
-    active: Arc<Active>,
+    active: Arc<ActiveSegment>,
     /// How many records have their place; the others met `failure`.
     count: usize,
     failure: Option<Box<StoreError>>,
@@ -225,7 +225,7 @@ impl CommitLog {
         let end = point.position;
         let active = row.find(end).map(activate).transpose()?;
         live.publish(end);
-        live.make_durable(end);
+        live.set_durable(end);
         let pool_bytes = options.pool_bytes;
         let log = Self {
             files: files.clone(),
@@ -293,7 +293,7 @@ impl CommitLog {
     /// Brings everything appended into the segments and returns where it ends.
     pub fn make_readable(&self) -> Result<u64, StoreError> {
         let appended = self.appended();
-        self.drain_to(appended)?;
+        self.drain_pool(appended)?;
         Ok(appended)
     }
 
@@ -329,12 +329,12 @@ impl CommitLog {
 
     /// Refuses every append from now on; those that have their place already go on.
     pub fn seal(&self) {
-        self.front.put.lock_patiently().sealed = true;
+        self.front.put.lock_without_timeout().sealed = true;
     }
 
     /// Gives back maps and descriptors, but for those that somebody uses; for a log that is sealed.
     pub fn release(&self) {
-        self.front.put.lock_patiently().go_on_in(None);
+        self.front.put.lock_without_timeout().switch_to(None);
         *self.active.write() = None;
         for segment in self.row.snapshot().iter() {
             segment.unmap();
@@ -343,7 +343,7 @@ impl CommitLog {
     }
 
     /// The segment that is written.
-    pub(super) fn active(&self) -> Option<Arc<Active>> {
+    pub(super) fn active(&self) -> Option<Arc<ActiveSegment>> {
         self.active.read().clone()
     }
 
@@ -355,12 +355,12 @@ impl CommitLog {
         take_name: impl FnOnce(&MappedFile) -> std::io::Result<()>,
     ) -> std::io::Result<bool> {
         let outcome = self.row.retire_oldest(base, take_name);
-        self.renew_list();
+        self.refresh_list();
         outcome
     }
 
     /// Takes note that the row gained or lost a segment.
-    pub(super) fn renew_list(&self) {
+    pub(super) fn refresh_list(&self) {
         self.list.renew(&self.row);
     }
 
@@ -384,7 +384,7 @@ impl CommitLog {
         let Some(reservation) = self.reserve(records, now_ms)? else { return Ok(self.appended()) };
         let placed = records.get_mut(..reservation.count).unwrap_or_default();
         if !reservation.written {
-            self.expect_copy(placed, &reservation.active);
+            self.prefetch_copy(placed, &reservation.active);
             let copied = match &self.pool {
                 None if through_file => self.write_through(placed, reservation.active),
                 _ => self.copy(placed, reservation.active),
@@ -429,7 +429,7 @@ impl CommitLog {
             put.point.store_timestamp_ms = put.point.store_timestamp_ms.max(now_ms);
             let fits_a_segment = total <= self.max_record_bytes();
             if fits_a_segment {
-                self.make_room(&mut put, total, true)?;
+                self.ensure_space(&mut put, total, true)?;
             } else {
                 self.may_hold(&put, records)?;
             }
@@ -439,7 +439,7 @@ impl CommitLog {
                 }
                 Some(pool) if !pool.has_room_to(put.point.position + total) => {
                     drop(put);
-                    self.make_room_in(pool)?;
+                    self.wait_for_pool(pool)?;
                 }
                 _ => return self.draw(&mut put, records),
             }
@@ -463,7 +463,7 @@ impl CommitLog {
 
     /// Has what is pooled written, or waits until somebody else has, which may last as long as waiting for
     /// the lock.
-    fn make_room_in(&self, pool: &Pool) -> Result<(), StoreError> {
+    fn wait_for_pool(&self, pool: &Pool) -> Result<(), StoreError> {
         let ms = self.front.put.limits().queue_wait_ms;
         let drained = pool.drain_within(&self.row, self.appended(), Duration::from_millis(ms));
         if !drained.map_err(|error| self.poison("writing the log", &error.to_string()))? {
@@ -486,7 +486,7 @@ impl CommitLog {
         let mut active = None;
         let mut failure = None;
         for record in records.iter_mut() {
-            if let Err(error) = self.make_room(put, record.parts.len() as u64, count == 0) {
+            if let Err(error) = self.ensure_space(put, record.parts.len() as u64, count == 0) {
                 failure = Some(Box::new(error));
                 break;
             }
@@ -526,13 +526,13 @@ impl CommitLog {
         put.ticket += 1;
         let end = put.point.position;
         self.front.reserved.store(end, Ordering::Release);
-        self.ahead.notice(end);
+        self.ahead.notify_end(end);
         ticket
     }
 
     /// Has the memory of the first record's place fetched while its checksum is still computed.
     #[inline]
-    fn expect_copy(&self, records: &[Pending<'_>], active: &Active) {
+    fn prefetch_copy(&self, records: &[Pending<'_>], active: &ActiveSegment) {
         if let (None, [first, ..]) = (&self.pool, records) {
             let at = first.placed.commit_log_offset.saturating_sub(active.segment.base_offset());
             active.region.expect_write(at as usize, first.parts.len().min(MOST_EXPECTED_BYTES));
@@ -549,7 +549,7 @@ impl CommitLog {
         let mut failure = None;
         let mut count = 0;
         for record in records.iter_mut() {
-            if let Err(error) = self.make_room(put, record.parts.len() as u64, count == 0) {
+            if let Err(error) = self.ensure_space(put, record.parts.len() as u64, count == 0) {
                 failure = Some(Box::new(error));
                 break;
             }

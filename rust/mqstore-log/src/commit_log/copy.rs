@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use mqstore_io::Region;
 
-use super::active_segment::Active;
+use super::active_segment::ActiveSegment;
 use super::append::{CommitLog, Pending, Placed};
 use super::roll::activate;
 use mqstore_base::error::{IoContext, StoreError};
@@ -21,7 +21,7 @@ impl CommitLog {
     pub(super) fn copy(
         &self,
         records: &mut [Pending<'_>],
-        mut active: Arc<Active>,
+        mut active: Arc<ActiveSegment>,
     ) -> Result<(), StoreError> {
         for record in records {
             let at = record.placed.commit_log_offset;
@@ -51,7 +51,7 @@ impl CommitLog {
     pub(super) fn write_through(
         &self,
         records: &mut [Pending<'_>],
-        mut active: Arc<Active>,
+        mut active: Arc<ActiveSegment>,
     ) -> Result<(), StoreError> {
         let mut rest = records;
         let mut bytes = Vec::new();

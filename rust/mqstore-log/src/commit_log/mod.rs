@@ -38,10 +38,10 @@ mod sync;
 
 pub use append::{CommitLog, LogOptions, Pending, Placed, SyncPoint};
 pub use mapped_reads::{MappedPart, ReadCounts};
-pub use preallocate::AheadOptions;
+pub use preallocate::PreallocateOptions;
 pub use put_lock::PutLimits;
 pub use quota::Room;
 pub use read::{RecordReader, read_record};
 pub use scan::check_to_show;
-pub use scan::{Cut, Damage, LogScanner, LogStretch, ScanChecks, ScanItem, check_record};
+pub use scan::{Cut, Damage, LogScanner, RecordRun, ScanChecks, ScanItem, check_record};
 pub use segment_list::{Segment, SegmentList};

@@ -64,7 +64,7 @@ const MOST_REST: u64 = 8;
 
 /// What is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AheadOptions {
+pub struct PreallocateOptions {
     /// Whether anything is.
     pub enabled: bool,
     /// Bytes of the active segment ahead of the tail that are kept ready; 0 for none.
@@ -78,11 +78,11 @@ pub struct AheadOptions {
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    options: AheadOptions,
+    options: PreallocateOptions,
     /// Where the log ended when it was opened.
     opened_at: u64,
-    staged: Mutex<Option<Staged>>,
-    apart: Mutex<Option<Apart>>,
+    staged: Mutex<Option<PreparedSegment>>,
+    apart: Mutex<Option<PrewriteMap>>,
     /// The log is ready up to here.
     warm: AtomicU64,
     /// Whether the window is being prewritten, until it has its length again.
@@ -102,21 +102,21 @@ pub(crate) struct Ahead {
 
 /// The next segment.
 #[derive(Debug)]
-struct Staged {
+struct PreparedSegment {
     segment: Arc<Segment>,
     /// Ready up to here.
     warm: u64,
-    apart: Option<Apart>,
+    apart: Option<PrewriteMap>,
 }
 
 /// The map that a segment is prewritten through.
 #[derive(Debug)]
-struct Apart {
+struct PrewriteMap {
     base: u64,
     region: Region,
 }
 
-impl Apart {
+impl PrewriteMap {
     /// The map of `segment`, which is made unless it is in `slot`.
     fn of(slot: &mut Option<Self>, segment: &Segment) -> std::io::Result<Region> {
         let base = segment.base_offset();
@@ -132,7 +132,7 @@ impl Apart {
 }
 
 impl Ahead {
-    pub(super) fn new(options: AheadOptions, end: u64) -> Self {
+    pub(super) fn new(options: PreallocateOptions, end: u64) -> Self {
         Self {
             options,
             opened_at: end,
@@ -152,7 +152,7 @@ impl Ahead {
 
     /// Hears that the log reaches to `end` now.
     #[inline]
-    pub(super) fn notice(&self, end: u64) {
+    pub(super) fn notify_end(&self, end: u64) {
         if end >= self.wake_at.load(Ordering::Relaxed) {
             self.moved.notify_all();
         }
@@ -238,14 +238,14 @@ impl CommitLog {
         };
         let next = !warmed && self.prepare_next(&active, tail)?;
         if !warmed && !next {
-            self.ahead.wake_at.store(self.next_notice(&active, tail), Ordering::Release);
+            self.ahead.wake_at.store(self.next_notify_offset(&active, tail), Ordering::Release);
         }
         Ok(warmed || next)
     }
 
     /// How long to rest after a step of [`Self::prepare`] that took so long: the device belongs to those
     /// who wait for a sync.
-    pub fn rest_after(&self, took: Duration) -> Duration {
+    pub fn pause_after(&self, took: Duration) -> Duration {
         if !self.ahead.options.prewrite {
             return Duration::ZERO;
         }
@@ -255,7 +255,7 @@ impl CommitLog {
     }
 
     /// The tail at which there is something to do again.
-    fn next_notice(&self, active: &Segment, tail: u64) -> u64 {
+    fn next_notify_offset(&self, active: &Segment, tail: u64) -> u64 {
         let ahead = &self.ahead;
         let half = half_of(active);
         let staged = ahead.staged.lock().is_some();
@@ -292,7 +292,8 @@ impl CommitLog {
         if self.ahead.stopped.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let region = Apart::of(&mut apart, active).at_file(|| active.path(), "mapping the active segment")?;
+        let region =
+            PrewriteMap::of(&mut apart, active).at_file(|| active.path(), "mapping the active segment")?;
         prewrite(&region, base, warm..end)
             .map_err(|error| self.poison("preparing the log", &error.to_string()))?;
         self.ahead.warm.raise(end, Ordering::AcqRel);
@@ -343,17 +344,22 @@ impl CommitLog {
         }
         match &mut *slot {
             // One that may not get its name would take the room that a quota is to keep free.
-            None if self.may_grow_by(1).is_err() => Ok(false),
+            None if self.can_grow_by(1).is_err() => Ok(false),
             None => {
                 let segment = self.stage_segment("ahead", base)?;
-                *slot = Some(Staged { segment, warm: 0, apart: None });
+                *slot = Some(PreparedSegment { segment, warm: 0, apart: None });
                 Ok(true)
             }
-            Some(staged) => self.improve(staged, tail, base),
+            Some(staged) => self.extend_prepared(staged, tail, base),
         }
     }
 
-    fn improve(&self, staged: &mut Staged, tail: u64, base: u64) -> Result<bool, StoreError> {
+    fn extend_prepared(
+        &self,
+        staged: &mut PreparedSegment,
+        tail: u64,
+        base: u64,
+    ) -> Result<bool, StoreError> {
         let options = self.ahead.options;
         let len = staged.segment.len();
         let (step, wanted) = if options.prewrite {
@@ -367,7 +373,7 @@ impl CommitLog {
         let range = staged.warm..(staged.warm + step).min(wanted);
         if options.prewrite {
             // Nothing in it counts yet; and once something does, it is synced anew.
-            Apart::of(&mut staged.apart, &staged.segment)
+            PrewriteMap::of(&mut staged.apart, &staged.segment)
                 .and_then(|region| prewrite(&region, base, base + range.start..base + range.end))
                 .at_file(|| staged.segment.path(), "preparing a log segment")?;
         } else {

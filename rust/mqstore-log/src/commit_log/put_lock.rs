@@ -82,7 +82,7 @@ impl<T> PutLock<T> {
     }
 
     /// Takes the lock however long that lasts; for those who are not appends.
-    pub(super) fn lock_patiently(&self) -> PutGuard<'_, T> {
+    pub(super) fn lock_without_timeout(&self) -> PutGuard<'_, T> {
         PutGuard { held_since_ms: &self.held_since_ms, data: self.data.lock() }
     }
 
@@ -156,7 +156,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(*lock.lock_patiently(), (8_000, 8_000));
+        assert_eq!(*lock.lock_without_timeout(), (8_000, 8_000));
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod models {
                 other.join().unwrap();
             }
             assert_eq!(lock.held_ms(NOW + 10_000), 0);
-            let put = lock.lock_patiently();
+            let put = lock.lock_without_timeout();
             assert_eq!(put.get(), THREADS as u64);
         });
     }

@@ -53,7 +53,7 @@ impl Room {
     }
 
     /// Sets the quota of a topic whose queues go on at offsets that are `drawn` together. Nobody may append meanwhile:
-    /// see [`CommitLog::hold_appends`].
+    /// see [`CommitLog::block_appends`].
     pub fn set(&self, limit: Option<u64>, drawn: i64) {
         self.drawn.store(drawn, Ordering::Relaxed);
         self.limit.store(limit.unwrap_or(0), Ordering::Relaxed);
@@ -89,8 +89,8 @@ impl Room {
 
 impl CommitLog {
     /// Keeps everybody from appending while `work` is done, which has to be short.
-    pub fn hold_appends(&self, work: impl FnOnce()) {
-        let _put = self.front.put.lock_patiently();
+    pub fn block_appends(&self, work: impl FnOnce()) {
+        let _put = self.front.put.lock_without_timeout();
         work();
     }
 
@@ -125,7 +125,7 @@ impl CommitLog {
     }
 
     /// Whether the log may have so many more segments.
-    pub(super) fn may_grow_by(&self, segments: u64) -> Result<(), StoreError> {
+    pub(super) fn can_grow_by(&self, segments: u64) -> Result<(), StoreError> {
         let Some(limit) = self.max_bytes.filter(|_| segments > 0) else { return Ok(()) };
         let used = self.segments_bytes();
         let more = segments.saturating_mul(self.segment_bytes());
@@ -144,11 +144,11 @@ impl CommitLog {
         let (mut rest, mut segments) = (put.rest().unwrap_or(0), 0);
         for record in records {
             let size = record.parts.len() as u64;
-            if !Self::has_place(rest, size) {
+            if !Self::has_space(rest, size) {
                 (rest, segments) = (self.segment_bytes(), segments + 1);
             }
             rest = rest.saturating_sub(size);
         }
-        self.may_grow_by(segments)
+        self.can_grow_by(segments)
     }
 }

@@ -160,7 +160,7 @@ impl RecordReader {
             return Ok(bytes);
         }
         self.count(offset);
-        self.positional(files, offset, size)
+        self.read_from_file(files, offset, size)
     }
 
     /// Whether [`Self::expect`] would do anything for a record at `offset` or behind it.
@@ -202,7 +202,12 @@ impl RecordReader {
         }
     }
 
-    fn positional(&mut self, files: &StoreFiles, offset: u64, size: u32) -> Result<RecordBytes, StoreError> {
+    fn read_from_file(
+        &mut self,
+        files: &StoreFiles,
+        offset: u64,
+        size: u32,
+    ) -> Result<RecordBytes, StoreError> {
         let near = offset.checked_sub(self.last_end).is_some_and(|gap| gap < NEAR_BYTES) && self.last_end > 0;
         self.last_end = offset + u64::from(size);
         self.hold(offset);

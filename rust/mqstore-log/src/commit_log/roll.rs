@@ -20,7 +20,7 @@ use mqstore_format::{BLANK_HEADER_BYTES, encode_blank, offset_file_name};
 use mqstore_io::sync::Ordering;
 use mqstore_io::{MappedFile, PushError};
 
-use super::active_segment::Active;
+use super::active_segment::ActiveSegment;
 use super::append::{CommitLog, PutState};
 use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
@@ -42,30 +42,35 @@ impl CommitLog {
     }
 
     /// Whether so many bytes and as many of others find room in the pool.
-    pub fn pool_has_room_for(&self, bytes: u64) -> bool {
+    pub fn pool_has_space(&self, bytes: u64) -> bool {
         self.pool.as_ref().is_some_and(|pool| pool.has_room_to(self.reserved().saturating_add(2 * bytes)))
     }
 
     /// Makes sure that `bytes` and a filler behind them fit the active segment, rolling if not. `between`
     /// says that all before has its ticket.
-    pub(super) fn make_room(&self, put: &mut PutState, bytes: u64, between: bool) -> Result<(), StoreError> {
+    pub(super) fn ensure_space(
+        &self,
+        put: &mut PutState,
+        bytes: u64,
+        between: bool,
+    ) -> Result<(), StoreError> {
         let limit = self.max_record_bytes();
         if bytes > limit {
             return Err(StoreError::TooLarge { what: "the record", size: bytes, limit });
         }
-        if put.rest().is_some_and(|rest| Self::has_place(rest, bytes)) {
+        if put.rest().is_some_and(|rest| Self::has_space(rest, bytes)) {
             return Ok(());
         }
         self.roll(put, between)
     }
 
     /// Whether `bytes` and a filler behind them fit in the `rest` of a segment.
-    pub(super) fn has_place(rest: u64, bytes: u64) -> bool {
+    pub(super) fn has_space(rest: u64, bytes: u64) -> bool {
         bytes + BLANK_HEADER_BYTES as u64 <= rest
     }
 
     /// Goes on at the begin of the next segment, whatever is left of this one; where that is.
-    pub fn begin_segment(&self) -> Result<u64, StoreError> {
+    pub fn force_roll(&self) -> Result<u64, StoreError> {
         let mut put = self.lock_put(self.files.clock.now_ms())?;
         self.roll(&mut put, true)?;
         Ok(put.point.position)
@@ -74,7 +79,7 @@ impl CommitLog {
     /// Closes the active segment and opens the next one.
     fn roll(&self, put: &mut PutState, between: bool) -> Result<(), StoreError> {
         let base = put.active.as_ref().map_or(put.point.position, |active| active.segment.end_offset());
-        self.may_grow_by(1)?;
+        self.can_grow_by(1)?;
         let next = self.next_segment(base)?;
         if let (Some(rest), Some(active)) = (put.rest().filter(|rest| *rest > 0), put.active.clone()) {
             self.drain_locked(put)?;
@@ -97,7 +102,7 @@ impl CommitLog {
                 self.complete(ticket, base);
             }
         }
-        put.go_on_in(Some(Arc::clone(&next)));
+        put.switch_to(Some(Arc::clone(&next)));
         *self.active.write() = Some(next);
         Ok(())
     }
@@ -109,14 +114,14 @@ impl CommitLog {
             if !self.ring.wait_published(position, || self.stopped.load(Ordering::Acquire)) {
                 return Err(self.poison("appending", "an append before this one failed"));
             }
-            self.drain_to(position)?;
+            self.drain_pool(position)?;
         }
         Ok(())
     }
 
     /// Gives the segment at `base`, prepared or made now, its name. The name becomes durable with the
     /// next sync, before anything in the segment counts as durable.
-    fn next_segment(&self, base: u64) -> Result<Arc<Active>, StoreError> {
+    fn next_segment(&self, base: u64) -> Result<Arc<ActiveSegment>, StoreError> {
         // A second unsynced name would allow a crash to leave a hole in the row.
         self.sync_names()?;
         let segment = match self.ahead.take(&self.files, base) {
@@ -132,7 +137,7 @@ impl CommitLog {
         let active = activate(Arc::clone(&segment))?;
         let poison = |error: PushError| self.poison("adding a segment", &error.to_string());
         self.row.push(segment).map_err(poison)?;
-        self.renew_list();
+        self.refresh_list();
         Ok(active)
     }
 
@@ -148,7 +153,7 @@ impl CommitLog {
 }
 
 /// Gets a segment ready to be written to.
-pub(super) fn activate(segment: Arc<Segment>) -> Result<Arc<Active>, StoreError> {
+pub(super) fn activate(segment: Arc<Segment>) -> Result<Arc<ActiveSegment>, StoreError> {
     let prepared = segment.file().and_then(|file| {
         // A segment that somebody else made may be sparse: a store into a hole of a full disk would
         // kill the process, an allocation is an error.
@@ -158,5 +163,5 @@ pub(super) fn activate(segment: Arc<Segment>) -> Result<Arc<Active>, StoreError>
         segment.region()
     });
     let region = prepared.at_file(|| segment.path(), "mapping the active segment")?;
-    Ok(Arc::new(Active { segment, region }))
+    Ok(Arc::new(ActiveSegment { segment, region }))
 }

@@ -32,7 +32,7 @@ use mqstore_format::{
     BLANK_HEADER_BYTES, CrcCheck, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, Peek, RecordOutline, RecordView, peek,
 };
 
-pub use dispatch_runs::{Cut, LogStretch};
+pub use dispatch_runs::{Cut, RecordRun};
 
 use super::segment_list::{Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
@@ -152,14 +152,14 @@ impl LogScanner {
         self.maps = true;
     }
 
-    /// From now on keeps the bytes that were read, for [`Self::left_window`].
-    pub(crate) fn keep_windows(&mut self) {
+    /// From now on keeps the bytes that were read, for [`Self::take_previous_window`].
+    pub(crate) fn retain_windows(&mut self) {
         self.window.keep = true;
     }
 
     /// The bytes that the last item was the first not to lie in, with the log offset of the first of
     /// them: every record that came before it since the last such window lies in there.
-    pub(crate) fn left_window(&mut self) -> Option<(u64, Vec<u8>)> {
+    pub(crate) fn take_previous_window(&mut self) -> Option<(u64, Vec<u8>)> {
         self.window.left.take()
     }
 
@@ -281,7 +281,7 @@ impl LogScanner {
         watch: &mut dyn FnMut(u64) -> Result<(), StoreError>,
     ) -> Result<Option<u64>, StoreError> {
         let mut at = from;
-        let mut looked = Looked::default();
+        let mut looked = SearchState::default();
         loop {
             if self.list.find(at).is_none() {
                 let Some(next) = self.list.next_from(at) else { return Ok(None) };
@@ -301,10 +301,15 @@ impl LogScanner {
 
     /// As [`Self::resync`], of records that begin before `end`.
     pub fn resync_before(&mut self, from: u64, end: u64) -> Result<Option<u64>, StoreError> {
-        self.look_before(from, end, &mut Looked::default())
+        self.look_before(from, end, &mut SearchState::default())
     }
 
-    fn look_before(&mut self, from: u64, end: u64, looked: &mut Looked) -> Result<Option<u64>, StoreError> {
+    fn look_before(
+        &mut self,
+        from: u64,
+        end: u64,
+        looked: &mut SearchState,
+    ) -> Result<Option<u64>, StoreError> {
         let list = Arc::clone(&self.list);
         let end = end.min(self.limit);
         for segment in list
@@ -324,7 +329,7 @@ impl LogScanner {
         segment: &Arc<Segment>,
         from: u64,
         before: u64,
-        looked: &mut Looked,
+        looked: &mut SearchState,
     ) -> Result<Option<u64>, StoreError> {
         let end = segment.end_offset().min(self.limit);
         let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
@@ -515,7 +520,7 @@ fn check_place(physical_offset: i64, offset: u64) -> Result<(), String> {
 
 /// What a search for the next record knows of a segment.
 #[derive(Debug)]
-struct Looked {
+struct SearchState {
     /// How much it reads at once: in a whole log the next record is near, elsewhere there may be none for gigabytes.
     wanted: usize,
     /// The base offset of a segment, and the parts of its file that hold data. They are asked for once: what is read
@@ -523,13 +528,13 @@ struct Looked {
     data: Option<(u64, Vec<Range<u64>>)>,
 }
 
-impl Default for Looked {
+impl Default for SearchState {
     fn default() -> Self {
         Self { wanted: FIRST_LOOK_BYTES, data: None }
     }
 }
 
-impl Looked {
+impl SearchState {
     /// The parts of the segment's file that hold data, of those offsets of the log at least.
     fn data_of(
         &mut self,

@@ -43,7 +43,7 @@ impl SegmentList {
                 .at(path, "opening a log segment")?;
             return Ok(Self::of_files(vec![segment]));
         }
-        settled(|| Self::load_row(files, 1, MapAccess::Read).map(|(_, list)| list))
+        settled(|| Self::load_contiguous(files, 1, MapAccess::Read).map(|(_, list)| list))
     }
 
     /// As [`Self::load`]; a log whose folders are all missing is an empty one, as in a copy that kept
@@ -56,7 +56,7 @@ impl SegmentList {
     }
 
     /// Lists the log's folders; new segments of the row have `segment_bytes` unless there are some already.
-    pub fn load_row(
+    pub fn load_contiguous(
         files: &StoreFiles,
         segment_bytes: u64,
         access: MapAccess,
@@ -64,7 +64,7 @@ impl SegmentList {
         Self::load_sized(files, FileLength::Discover { default: segment_bytes }, access)
     }
 
-    /// As [`Self::load_row`]; files of another length than `length` says are strays.
+    /// As [`Self::load_contiguous`]; files of another length than `length` says are strays.
     pub fn load_sized(
         files: &StoreFiles,
         length: FileLength,

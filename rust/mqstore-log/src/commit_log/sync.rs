@@ -28,7 +28,7 @@ impl CommitLog {
     }
 
     /// Brings published bytes up to `position` from the pool to the segments.
-    pub(super) fn drain_to(&self, position: u64) -> Result<(), StoreError> {
+    pub(super) fn drain_pool(&self, position: u64) -> Result<(), StoreError> {
         let Some(pool) = &self.pool else { return Ok(()) };
         pool.drain(&self.row, position)
             .map_err(|error| self.poison("writing the log", &error.to_string()))?;
@@ -52,12 +52,12 @@ impl CommitLog {
     /// Syncs everything reserved so far, segments in order, names first.
     fn sync(&self) -> Result<u64, StoreError> {
         self.check()?;
-        let point = self.front.put.lock_patiently().point;
+        let point = self.front.put.lock_without_timeout().point;
         let target = point.position;
         if !self.ring.wait_published(target, || self.stopped.load(Ordering::Acquire)) {
             return Err(self.poison("syncing the log", "an append failed"));
         }
-        self.drain_to(target)?;
+        self.drain_pool(target)?;
         self.sync_names()?;
         let from = self.synced.lock().position;
         let segments = self.row.snapshot();
@@ -72,7 +72,7 @@ impl CommitLog {
             self.row.unmap_before(target);
         }
         *self.synced.lock() = point;
-        self.live.make_durable(target);
+        self.live.set_durable(target);
         Ok(target)
     }
 

@@ -105,7 +105,7 @@ impl ConsumeQueue {
         Ok(())
     }
 
-    fn list_files(&self) -> Result<discover::Listing, StoreError> {
+    fn list_files(&self) -> Result<discover::QueueListing, StoreError> {
         let folder = self.folder();
         let entries = discover::list_queue(&*self.home.files.vfs, &folder)?;
         Ok(discover::classify(&folder, &entries, self.layout()))
@@ -277,7 +277,7 @@ impl ConsumeQueue {
                     if tail.used == 0 && slot != Slot::Empty {
                         tail.used = position + UNIT_BYTES;
                     }
-                    if let Some(odd) = oddity(slot, next.as_ref().map(|(_, unit)| unit)) {
+                    if let Some(odd) = unit_problem(slot, next.as_ref().map(|(_, unit)| unit)) {
                         tail.odd.get_or_insert_with(|| {
                             format!(
                                 "{}: queue offset {}: {odd}",
@@ -362,7 +362,7 @@ impl ConsumeQueue {
         for (index, &base) in bases.iter().enumerate() {
             let end = self.position_in(base, max);
             let passed_over = log_min > 0 && index + 1 < bases.len();
-            if passed_over && !self.reaches(base, end, log_min)? {
+            if passed_over && !self.ends_at_or_after(base, end, log_min)? {
                 continue;
             }
             let file = self.file(base)?;
@@ -378,13 +378,13 @@ impl ConsumeQueue {
     }
 
     /// Whether the last unit of the file lies at or behind `log_min` in the log.
-    pub(super) fn reaches(&self, base: u64, end: u64, log_min: u64) -> Result<bool, StoreError> {
+    pub(super) fn ends_at_or_after(&self, base: u64, end: u64, log_min: u64) -> Result<bool, StoreError> {
         let last = self.last_unit(base, end)?;
         Ok(last.is_some_and(|(_, unit)| unit.physical_offset as u64 >= log_min))
     }
 
     /// Whether the first unit of the file lies before `position` in the log.
-    pub(super) fn begins_before(&self, base: u64, position: u64) -> Result<bool, StoreError> {
+    pub(super) fn starts_before(&self, base: u64, position: u64) -> Result<bool, StoreError> {
         let first = first_unit(&*self.file(base)?, 0..self.layout().file_bytes(), UNIT_BYTES)
             .map_err(|source| self.io(base, "reading queue entries", source))?;
         Ok(first.is_some_and(|(_, unit)| (unit.physical_offset as u64) < position))
@@ -417,7 +417,7 @@ impl ConsumeQueue {
 }
 
 /// What is wrong with `slot`, given the unit behind it.
-fn oddity(slot: Slot, next: Option<&CqUnit>) -> Option<&'static str> {
+fn unit_problem(slot: Slot, next: Option<&CqUnit>) -> Option<&'static str> {
     match (slot, next) {
         (Slot::Empty, Some(_)) => Some("nothing was written here, but behind it"),
         (Slot::Invalid, _) => Some("no possible entry"),
@@ -459,7 +459,7 @@ fn first_unit(
     let mut found = None;
     let split = range.end.min(range.start + first_bytes);
     for range in [range.start..split, split..range.end] {
-        units::forwards(file, range, |position, slot| match slot {
+        units::for_each_forward(file, range, |position, slot| match slot {
             Slot::Unit(unit) => {
                 found = Some((position, unit));
                 ControlFlow::Break(())

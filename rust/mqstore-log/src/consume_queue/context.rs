@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use mqstore_format::validate_stored_topic;
 use mqstore_io::switch;
-use mqstore_io::sync::{Arc, AtomicU64, Mutex, Ordering, Weak, map_with_helpers};
+use mqstore_io::sync::{Arc, AtomicU64, Mutex, Ordering, Weak, parallel_map};
 use mqstore_io::{Access, FileCache, VfsFile};
 
 use super::layout::QueueLayout;
@@ -146,7 +146,7 @@ impl Home {
     pub(super) fn flush(&self) -> Result<(), StoreError> {
         let helpers = self.sync_helpers;
         let queues = mem::take(&mut *self.dirty_queues.lock());
-        let synced = map_with_helpers(helpers, "mq-sync", &queues, |queue| {
+        let synced = parallel_map(helpers, "mq-sync", &queues, |queue| {
             queue.upgrade().map_or(Ok(()), |queue| queue.flush_files())
         });
         if let Err(error) = synced {
@@ -159,7 +159,7 @@ impl Home {
         let folders = mem::take(&mut *self.dirty_folders.lock());
         let deepest_first: Vec<_> = folders.iter().rev().collect();
         let synced =
-            map_with_helpers(helpers, "mq-sync", &deepest_first, |folder| self.sync_folder(folder)).map(drop);
+            parallel_map(helpers, "mq-sync", &deepest_first, |folder| self.sync_folder(folder)).map(drop);
         if synced.is_err() {
             self.dirty_folders.lock().extend(folders);
         }

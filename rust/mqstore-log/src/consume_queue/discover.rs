@@ -15,7 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use mqstore_format::{parse_offset_file_name, parse_queue_dir_name, validate_stored_topic};
-use mqstore_io::sync::{Arc, map_with_helpers};
+use mqstore_io::sync::{Arc, parallel_map};
 use mqstore_io::{DirEntry, FileKind, Vfs};
 
 use super::layout::QueueLayout;
@@ -43,7 +43,7 @@ pub(super) struct Found {
 
 /// The files of one queue.
 #[derive(Debug, Default)]
-pub(super) struct Listing {
+pub(super) struct QueueListing {
     /// Files of the right length, ascending.
     pub(super) bases: Vec<u64>,
     /// A last file of length 0, which a new one may replace.
@@ -68,13 +68,13 @@ pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<Found, StoreError> {
     }
     let topics = scan_root(vfs, root, &mut found.strays)?;
     let helpers = vfs.environment().helpers();
-    let scanned = map_with_helpers(helpers, LISTING_THREAD, &topics, |topic| scan_topic(vfs, root, topic))?;
+    let scanned = parallel_map(helpers, LISTING_THREAD, &topics, |topic| scan_topic(vfs, root, topic))?;
     let mut queues = Vec::with_capacity(scanned.iter().map(|topic| topic.queue_ids.len()).sum());
     for (topic, scanned) in topics.iter().zip(scanned) {
         queues.extend(scanned.queue_ids.into_iter().map(|queue_id| (topic, queue_id)));
         found.strays.extend(scanned.strays);
     }
-    found.queues = map_with_helpers(helpers, LISTING_THREAD, &queues, |(topic, queue_id)| {
+    found.queues = parallel_map(helpers, LISTING_THREAD, &queues, |(topic, queue_id)| {
         let mut entries = list(vfs, &root.join(&***topic).join(queue_id.to_string()))?;
         // Those of all queues are in memory together, and most are one.
         entries.shrink_to_fit();
@@ -180,8 +180,8 @@ pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64
 }
 
 /// Sorts the entries of the folder of one queue into files and others.
-pub(super) fn classify(folder: &Path, entries: &[DirEntry], layout: QueueLayout) -> Listing {
-    let mut listing = Listing { bases: Vec::with_capacity(entries.len()), ..Listing::default() };
+pub(super) fn classify(folder: &Path, entries: &[DirEntry], layout: QueueLayout) -> QueueListing {
+    let mut listing = QueueListing { bases: Vec::with_capacity(entries.len()), ..QueueListing::default() };
     if is_rocksdb(entries.iter().map(|entry| (entry.name.as_os_str(), entry.stat.kind))) {
         listing.strays.push(stray(folder, ROCKSDB.to_owned()));
         listing.damaged = Some(format!("{}: {ROCKSDB}", folder.display()));
@@ -190,7 +190,7 @@ pub(super) fn classify(folder: &Path, entries: &[DirEntry], layout: QueueLayout)
     let last = entries.iter().filter_map(|entry| base_of(&entry.name)).max();
     for entry in entries {
         let base = base_of(&entry.name);
-        let Some(reason) = why_not_a_file(entry, base, layout) else {
+        let Some(reason) = file_problem(entry, base, layout) else {
             listing.bases.extend(base);
             continue;
         };
@@ -215,7 +215,7 @@ pub(super) fn classify(folder: &Path, entries: &[DirEntry], layout: QueueLayout)
     listing
 }
 
-fn why_not_a_file(entry: &DirEntry, base: Option<u64>, layout: QueueLayout) -> Option<String> {
+fn file_problem(entry: &DirEntry, base: Option<u64>, layout: QueueLayout) -> Option<String> {
     if entry.stat.kind != FileKind::File {
         return Some(format!("{}, not a queue file", kind_name(entry.stat.kind)));
     }

@@ -26,13 +26,13 @@ impl ConsumeQueue {
         let mut older = bases.as_slice();
         while let Some((&last, before)) = older.split_last() {
             older = before;
-            if self.begins_before(last, synced_to)? {
+            if self.starts_before(last, synced_to)? {
                 break;
             }
         }
         let mut found = Vec::new();
         for &base in older {
-            if self.reaches(base, self.layout().file_bytes(), log_min)? {
+            if self.ends_at_or_after(base, self.layout().file_bytes(), log_min)? {
                 break;
             }
             found.push(OldFile {

@@ -41,8 +41,8 @@ mod units;
 mod waiters;
 mod write;
 
-pub use batch::{BatchOutcome, BatchQueue};
-pub use queue::{ConsumeQueue, UnitPlace};
+pub use batch::{BatchAppendOutcome, BatchQueue};
+pub use queue::{ConsumeQueue, MappedUnit};
 pub use set::QueueSet;
-pub use waiters::{Arrivals, Call, Ticket};
+pub use waiters::{Call, QueueWaiters, WaitTicket};
 pub use write::{CommitOutcome, WriteOutcome};

@@ -16,11 +16,11 @@ use mqstore_io::sync::{Arc, AtomicBool, AtomicI64, Mutex, Ordering, RwLock, Weak
 use mqstore_io::{Access, RecentMaps, Region, VfsFile};
 
 use super::context::Home;
-use super::discover::Listing;
+use super::discover::QueueListing;
 use super::layout::{Part, QueueLayout, UNIT_BYTES};
-use super::uncommitted::Covered;
+use super::uncommitted::UncommittedRanges;
 use super::units;
-use super::waiters::Arrivals;
+use super::waiters::QueueWaiters;
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Bytes that one call of [`ConsumeQueue::read`] reads at once, at most.
@@ -43,19 +43,19 @@ pub struct ConsumeQueue {
     pub(super) writing: Mutex<Writing>,
     /// Whether the queue is on its home's list of queues to sync.
     pub(super) dirty: AtomicBool,
-    arrivals: Arrivals,
+    arrivals: QueueWaiters,
     /// Files that were read lately, in memory.
     maps: RecentMaps,
 }
 
 /// A unit in memory.
 #[derive(Debug)]
-pub struct UnitPlace {
+pub struct MappedUnit {
     map: Arc<Region>,
     position: usize,
 }
 
-impl UnitPlace {
+impl MappedUnit {
     /// The unit, unless it is blank.
     pub fn unit(&self) -> Option<CqUnit> {
         let mut bytes = [0; CQ_UNIT_BYTES];
@@ -85,14 +85,14 @@ pub(super) struct Writing {
     /// A queue offset that was the minimum, and where its record starts in the log.
     pub(super) min_record: Option<(i64, u64)>,
     /// What the folder held when the set was loaded, until somebody looks for the bounds.
-    pub(super) listed: Option<Box<Listing>>,
+    pub(super) listed: Option<Box<QueueListing>>,
 }
 
 /// What is to be remembered of a queue that somebody writes to, until all of it is synced.
 #[derive(Debug)]
 pub(super) struct Busy {
     /// Slots at or above the commit position that this process wrote.
-    pub(super) covered: Covered,
+    pub(super) covered: UncommittedRanges,
     /// Files that have no name yet, and where they are meanwhile.
     pub(super) staged: BTreeMap<u64, PathBuf>,
     /// Files with a name and without a unit, which a new file of that name may replace.
@@ -106,7 +106,7 @@ pub(super) struct Busy {
 impl Busy {
     const fn new() -> Self {
         Self {
-            covered: Covered::new(),
+            covered: UncommittedRanges::new(),
             staged: BTreeMap::new(),
             vacant: BTreeSet::new(),
             dirty_files: BTreeSet::new(),
@@ -128,7 +128,7 @@ impl Writing {
     /// Forgets all slots that are not committed; answers the files without a name.
     pub(super) fn forget_uncommitted(&mut self) -> BTreeMap<u64, PathBuf> {
         let Some(busy) = &mut self.busy else { return BTreeMap::new() };
-        busy.covered = Covered::new();
+        busy.covered = UncommittedRanges::new();
         busy.recent = None;
         let staged = mem::take(&mut busy.staged);
         self.rest();
@@ -158,7 +158,7 @@ impl ConsumeQueue {
             damage: Mutex::default(),
             writing: Mutex::new(Writing::default()),
             dirty: AtomicBool::new(false),
-            arrivals: Arrivals::default(),
+            arrivals: QueueWaiters::default(),
             maps: RecentMaps::default(),
         })
     }
@@ -191,8 +191,8 @@ impl ConsumeQueue {
     }
 
     /// Who waits for [`Self::max_offset`] to move. Whoever publishes to readers calls
-    /// [`Arrivals::reached`] when they may see the messages.
-    pub fn arrivals(&self) -> &Arrivals {
+    /// [`QueueWaiters::reached`] when they may see the messages.
+    pub fn arrivals(&self) -> &QueueWaiters {
         &self.arrivals
     }
 
@@ -256,16 +256,16 @@ impl ConsumeQueue {
 
     /// Where in memory the unit of `offset` is, if the queue has the offset and its file is in memory; it is
     /// fetched from there.
-    pub fn place_in_memory(&self, offset: i64) -> Option<UnitPlace> {
+    pub fn mapped_unit(&self, offset: i64) -> Option<MappedUnit> {
         if !(self.min_offset()..self.max_offset()).contains(&offset) {
             return None;
         }
         let part = self.layout().parts(offset..offset + 1).next()?;
-        self.must_have_name(&part).ok()?;
+        self.check_name_exists(&part).ok()?;
         let map = self.in_memory(part.base)?;
         let position = part.position as usize;
         map.expect_read(position, CQ_UNIT_BYTES);
-        Some(UnitPlace { map, position })
+        Some(MappedUnit { map, position })
     }
 
     /// Asks the disk for up to `units` units from `from` on, which are going to be read.
@@ -304,7 +304,7 @@ impl ConsumeQueue {
             }
         };
         for part in self.layout().parts(from..from + wanted) {
-            self.must_have_name(&part)?;
+            self.check_name_exists(&part)?;
             if let Some(map) = self.in_memory(part.base) {
                 // What was committed never changes again.
                 let bytes = map.view(part.position as usize, (part.end_position() - part.position) as usize);
@@ -335,7 +335,7 @@ impl ConsumeQueue {
         self.maps.get(base, map).ok()
     }
 
-    fn must_have_name(&self, part: &Part) -> Result<(), StoreError> {
+    fn check_name_exists(&self, part: &Part) -> Result<(), StoreError> {
         if self.bases.read().binary_search(&part.base).is_err() {
             let reason = format!(
                 "the queue file with offsets {} to {} is missing; mqstore rebuild makes it anew from the log",

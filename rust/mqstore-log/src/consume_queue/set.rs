@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use mqstore_io::sync::{Arc, Mutex, RwLock, map_with_helpers};
+use mqstore_io::sync::{Arc, Mutex, RwLock, parallel_map};
 use mqstore_io::{Access, FileCache};
 
 use super::batch::{BatchQueue, BatchQueues};
@@ -177,7 +177,7 @@ impl QueueSet {
         &self,
         work: impl Fn(&ConsumeQueue) -> Result<(), StoreError> + Sync,
     ) -> Result<(), StoreError> {
-        map_with_helpers(self.home.helpers, "mq-queues", &self.all(), |queue| work(queue)).map(drop)
+        parallel_map(self.home.helpers, "mq-queues", &self.all(), |queue| work(queue)).map(drop)
     }
 
     /// What a person is to be told of, since the last call.
@@ -261,7 +261,7 @@ impl QueueSet {
         let queues = self.queues.read();
         let has_batches = !self.batches().is_empty();
         let chunks: Vec<_> = names.chunk_by(|(a, _), (b, _)| a == b).collect();
-        let bounds = map_with_helpers(self.home.helpers, "mq-queues", &chunks, |names| {
+        let bounds = parallel_map(self.home.helpers, "mq-queues", &chunks, |names| {
             let plain = names.first().and_then(|(topic, _)| queues.get(*topic));
             let bounds = names.iter().map(|(topic, queue_id)| {
                 let batch = if has_batches { self.batch(topic, *queue_id) } else { None };
@@ -334,21 +334,21 @@ impl QueueSet {
     pub fn set_aside(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
         self.home.writable("set a queue aside")?;
         let queue = self.get_or_create(topic, queue_id)?;
-        let moved = self.move_aside("consumequeue", topic, queue_id, &queue.folder())?;
+        let moved = self.move_to_lost_and_found("consumequeue", topic, queue_id, &queue.folder())?;
         queue.forget_files();
         Ok(moved)
     }
 
     /// As [`Self::set_aside`], for a batch queue.
-    pub fn set_batch_aside(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
+    pub fn quarantine_batch_queue(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
         self.home.writable("set a queue aside")?;
         let queue = self.batch_or_create(topic, queue_id)?;
-        let moved = self.move_aside("batchconsumequeue", topic, queue_id, &queue.folder())?;
+        let moved = self.move_to_lost_and_found("batchconsumequeue", topic, queue_id, &queue.folder())?;
         queue.forget_files();
         Ok(moved)
     }
 
-    fn move_aside(
+    fn move_to_lost_and_found(
         &self,
         kind: &str,
         topic: &str,

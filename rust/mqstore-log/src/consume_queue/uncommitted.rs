@@ -21,11 +21,11 @@ pub(super) struct Stretch {
 
 /// Stretches by ascending offset; never empty ones, never two that touch.
 #[derive(Debug, Default)]
-pub(super) struct Covered {
+pub(super) struct UncommittedRanges {
     stretches: Vec<Stretch>,
 }
 
-impl Covered {
+impl UncommittedRanges {
     /// Nothing.
     pub(super) const fn new() -> Self {
         Self { stretches: Vec::new() }
@@ -105,8 +105,8 @@ mod tests {
         Stretch { start, end, first_physical: start * 100, physical_end: end * 100 }
     }
 
-    fn covered(parts: &[(i64, i64)]) -> Covered {
-        let mut covered = Covered::default();
+    fn covered(parts: &[(i64, i64)]) -> UncommittedRanges {
+        let mut covered = UncommittedRanges::default();
         for &(start, end) in parts {
             covered.insert(stretch(start, end));
         }

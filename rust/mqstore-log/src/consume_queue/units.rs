@@ -68,7 +68,7 @@ pub(super) fn physical_end(unit: &CqUnit) -> Option<i64> {
 }
 
 /// Shows `visit` the slots of `range` (file positions, whole units), first to last, until it breaks.
-pub(super) fn forwards(
+pub(super) fn for_each_forward(
     file: &dyn VfsFile,
     range: Range<u64>,
     mut visit: impl FnMut(u64, Slot) -> ControlFlow<()>,

@@ -21,38 +21,38 @@ use mqstore_io::sync::model::Mutex;
 pub type Call = Box<dyn FnOnce() + Send>;
 
 /// The waits of one queue.
-pub struct Arrivals {
+pub struct QueueWaiters {
     /// The lowest offset that somebody waits for.
     lowest: AtomicI64,
-    waits: Mutex<Waits>,
+    waits: Mutex<WaitList>,
 }
 
 /// By offset and number.
 type Calls = BTreeMap<(i64, u64), Call>;
 
 #[derive(Default)]
-struct Waits {
+struct WaitList {
     calls: Calls,
     next: u64,
 }
 
 /// One wait of a queue, to be given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket(i64, u64);
+pub struct WaitTicket(i64, u64);
 
-impl Default for Arrivals {
+impl Default for QueueWaiters {
     fn default() -> Self {
         Self { lowest: AtomicI64::new(i64::MAX), waits: Mutex::default() }
     }
 }
 
-impl Arrivals {
+impl QueueWaiters {
     /// Leaves `call` to be made once a message at or behind `offset` is there, or all are woken. `is_there`
     /// tells whether it is there by now; then nothing is left behind, and the answer is `None`.
-    pub fn wait(&self, offset: i64, call: Call, is_there: impl Fn() -> bool) -> Option<Ticket> {
+    pub fn wait(&self, offset: i64, call: Call, is_there: impl Fn() -> bool) -> Option<WaitTicket> {
         let ticket = {
             let mut waits = self.waits.lock();
-            let ticket = Ticket(offset, waits.next);
+            let ticket = WaitTicket(offset, waits.next);
             waits.next += 1;
             waits.calls.insert((ticket.0, ticket.1), call);
             self.renew(&waits);
@@ -64,7 +64,7 @@ impl Arrivals {
     }
 
     /// Takes a call back; whether it was still to be made.
-    pub fn give_up(&self, ticket: Ticket) -> bool {
+    pub fn give_up(&self, ticket: WaitTicket) -> bool {
         let mut waits = self.waits.lock();
         let was_there = waits.calls.remove(&(ticket.0, ticket.1)).is_some();
         self.renew(&waits);
@@ -76,7 +76,7 @@ impl Arrivals {
     pub fn reached(&self, max: i64) {
         fence(Ordering::SeqCst);
         if self.lowest.load(Ordering::Relaxed) < max {
-            self.call_below(max);
+            self.wake_below(max);
         }
     }
 
@@ -89,7 +89,7 @@ impl Arrivals {
     }
 
     #[cold]
-    fn call_below(&self, max: i64) {
+    fn wake_below(&self, max: i64) {
         self.call(|calls| {
             let later = calls.split_off(&(max, 0));
             std::mem::replace(calls, later)
@@ -109,13 +109,13 @@ impl Arrivals {
         }
     }
 
-    fn renew(&self, waits: &Waits) {
+    fn renew(&self, waits: &WaitList) {
         let lowest = waits.calls.first_key_value().map_or(i64::MAX, |((offset, _), _)| *offset);
         self.lowest.store(lowest, Ordering::Relaxed);
     }
 }
 
-impl fmt::Debug for Arrivals {
+impl fmt::Debug for QueueWaiters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Arrivals").field("waits", &self.waits.lock().calls.len()).finish_non_exhaustive()
     }
@@ -132,7 +132,7 @@ mod models {
     #[test]
     fn no_arrival_is_missed() {
         loom::model(|| {
-            let arrivals = Arc::new(Arrivals::default());
+            let arrivals = Arc::new(QueueWaiters::default());
             let max = Arc::new(AtomicI64::new(0));
             let called = Arc::new(AtomicBool::new(false));
             let writer = {
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn calls_are_made_once_and_in_the_order_of_offsets() {
-        let arrivals = Arrivals::default();
+        let arrivals = QueueWaiters::default();
         let said = Arc::new(Mutex::new(Vec::new()));
         let wait = |offset| {
             let said = Arc::clone(&said);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn what_is_there_already_leaves_nothing_behind() {
-        let arrivals = Arrivals::default();
+        let arrivals = QueueWaiters::default();
         let calls = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&calls);
         let call = Box::new(move || _ = counted.fetch_add(1, Ordering::Relaxed));
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_call_may_wait_again() {
-        let arrivals = Arc::new(Arrivals::default());
+        let arrivals = Arc::new(QueueWaiters::default());
         let again = Arc::clone(&arrivals);
         let call = Box::new(move || _ = again.wait(1, Box::new(|| ()), || false));
         arrivals.wait(0, call, || false);

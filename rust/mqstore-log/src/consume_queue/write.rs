@@ -87,7 +87,7 @@ impl ConsumeQueue {
         self.home.writable("write queue entries")?;
         match self.range_of(first_offset, units) {
             Some(range) => self.write_range(&mut self.writing.lock(), range, units),
-            None => Ok(beyond_the_format(first_offset, units)),
+            None => Ok(unsupported_offsets(first_offset, units)),
         }
     }
 
@@ -101,11 +101,11 @@ impl ConsumeQueue {
     ) -> Result<Option<WriteOutcome>, StoreError> {
         self.home.writable("write queue entries")?;
         let Some(range) = self.range_of(first_offset, units) else {
-            return Ok(Some(beyond_the_format(first_offset, units)));
+            return Ok(Some(unsupported_offsets(first_offset, units)));
         };
         let mut writing = self.writing.lock();
         for part in self.layout().parts(range.clone()) {
-            if self.file_there(&mut writing, part.base)?.is_none() {
+            if self.existing_file(&mut writing, part.base)?.is_none() {
                 return Ok(None);
             }
         }
@@ -135,7 +135,7 @@ impl ConsumeQueue {
     }
 
     /// Whether the slots of `part` hold nothing that anybody counts on: no need to look.
-    fn is_fresh(&self, writing: &Writing, part: &Part) -> bool {
+    fn is_unwritten(&self, writing: &Writing, part: &Part) -> bool {
         let ours = || {
             part.offsets.start >= writing.found_end.max(self.max_offset())
                 && writing.busy().covered.holes(part.offsets.clone()) == [part.offsets.clone()]
@@ -184,7 +184,7 @@ impl ConsumeQueue {
         mut stretch: Stretch,
         outcome: &mut WriteOutcome,
     ) -> Result<(), StoreError> {
-        if self.is_fresh(writing, part) {
+        if self.is_unwritten(writing, part) {
             self.put(writing, file, part.base, part.position, units)?;
             outcome.written += units.len();
         } else {
@@ -263,10 +263,10 @@ impl ConsumeQueue {
         physical: i64,
         outcome: &mut WriteOutcome,
     ) -> Result<Option<Arc<dyn VfsFile>>, StoreError> {
-        if let Some(file) = self.file_there(writing, part.base)? {
+        if let Some(file) = self.existing_file(writing, part.base)? {
             return Ok(Some(file));
         }
-        if let Some(reason) = self.why_no_file(writing, part, physical) {
+        if let Some(reason) = self.missing_file_reason(writing, part, physical) {
             outcome.refuse(part.units(), || reason);
             return Ok(None);
         }
@@ -274,7 +274,7 @@ impl ConsumeQueue {
     }
 
     fn open_or_stage(&self, writing: &mut Writing, base: u64) -> Result<Arc<dyn VfsFile>, StoreError> {
-        if let Some(file) = self.file_there(writing, base)? {
+        if let Some(file) = self.existing_file(writing, base)? {
             return Ok(file);
         }
         let (path, file) = self.home.stage()?;
@@ -283,7 +283,11 @@ impl ConsumeQueue {
     }
 
     /// The file `base`, if it was made, with a name or without.
-    fn file_there(&self, writing: &mut Writing, base: u64) -> Result<Option<Arc<dyn VfsFile>>, StoreError> {
+    fn existing_file(
+        &self,
+        writing: &mut Writing,
+        base: u64,
+    ) -> Result<Option<Arc<dyn VfsFile>>, StoreError> {
         // Most writes go where the one before went: no path is built, and no table asked.
         let recent = writing.busy().recent.as_ref().filter(|(recent, _)| *recent == base);
         if let Some(file) = recent.and_then(|(_, file)| file.upgrade()) {
@@ -301,7 +305,7 @@ impl ConsumeQueue {
     }
 
     /// Why the file of `part` must not be made for a record at log position `physical`.
-    fn why_no_file(&self, writing: &Writing, part: &Part, physical: i64) -> Option<String> {
+    fn missing_file_reason(&self, writing: &Writing, part: &Part, physical: i64) -> Option<String> {
         let offset = part.offsets.start;
         let named = self.bases.read().last().copied();
         if named.is_some_and(|last| part.base < last) {
@@ -397,7 +401,7 @@ impl ConsumeQueue {
             return Ok(vec![whole]);
         }
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        units::forwards(file, whole, |position, slot| {
+        units::for_each_forward(file, whole, |position, slot| {
             if matches!(slot, Slot::Empty | Slot::Invalid) {
                 match ranges.last_mut().filter(|range| range.end == position) {
                     Some(range) => range.end += UNIT_BYTES,
@@ -510,7 +514,7 @@ impl ConsumeQueue {
 }
 
 /// What becomes of units at offsets that no queue has.
-fn beyond_the_format(first_offset: i64, units: &[CqUnit]) -> WriteOutcome {
+fn unsupported_offsets(first_offset: i64, units: &[CqUnit]) -> WriteOutcome {
     let mut outcome = WriteOutcome::default();
     outcome.refuse(units.len(), || format!("queue offset {first_offset} is beyond the format"));
     outcome

@@ -47,7 +47,7 @@ use mqstore_io::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, wi
 pub use derived_units::{DerivedQueue, DerivedQueues};
 pub use run::{BatchTopics, DispatchRules, QueueRun, RunOutput};
 
-use crate::commit_log::{Cut, Damage, LogScanner, LogStretch, ScanChecks, SegmentList};
+use crate::commit_log::{Cut, Damage, LogScanner, RecordRun, ScanChecks, SegmentList};
 use crate::consume_queue::QueueSet;
 use crate::index::IndexSet;
 use mqstore_base::error::StoreError;
@@ -69,7 +69,7 @@ pub struct Dispatcher {
     queues: Arc<QueueSet>,
     index: Arc<IndexSet>,
     rules: DispatchRules,
-    cutter: Mutex<Cutter>,
+    cutter: Mutex<RunSplitter>,
     window: RunWindow<Run>,
     /// Runs that failed, to be taken up again before any other.
     again: Mutex<Vec<Run>>,
@@ -94,7 +94,7 @@ pub struct Dispatcher {
 
 /// Where the next run comes from; one thread at a time.
 #[derive(Debug)]
-struct Cutter {
+struct RunSplitter {
     scanner: LogScanner,
     /// The number of the next run.
     next: u64,
@@ -135,7 +135,7 @@ impl Dispatcher {
             queues,
             index,
             rules: DispatchRules { index_from, ..rules },
-            cutter: Mutex::new(Cutter { scanner, next: 0, run_bytes: RUN_BYTES }),
+            cutter: Mutex::new(RunSplitter { scanner, next: 0, run_bytes: RUN_BYTES }),
             window: RunWindow::new(),
             again: Mutex::default(),
             spare: Mutex::default(),
@@ -390,7 +390,7 @@ impl Dispatcher {
             return Ok(None);
         }
         let mut run = self.spare.lock().pop().unwrap_or_default();
-        let Cutter { scanner, next, run_bytes, .. } = &mut *cutter;
+        let RunSplitter { scanner, next, run_bytes, .. } = &mut *cutter;
         scanner.extend(Arc::clone(list), limit);
         loop {
             let position = scanner.position();
@@ -402,7 +402,7 @@ impl Dispatcher {
                 }
                 // Only damage up to the limit leads here, when it may be passed over.
                 Cut::End if position >= limit => {
-                    run.begin(*next, LogStretch::empty(position));
+                    run.begin(*next, RecordRun::empty(position));
                     *next += 1;
                     return Ok(Some(run));
                 }
@@ -442,7 +442,7 @@ impl Dispatcher {
             if let Some(live) = self.live.get() {
                 live.dispatch(run.end);
             }
-            run.tell_arrivals();
+            run.wake_waiters();
             if let Some(damage) = run.damage.take() {
                 self.stop(Stop::Damage(damage));
                 self.check()?;
@@ -459,7 +459,7 @@ impl Dispatcher {
     }
 
     /// What was passed over since the last call, in words.
-    pub fn take_skipped(&self) -> Vec<String> {
+    pub fn take_skipped_ranges(&self) -> Vec<String> {
         std::mem::take(&mut self.skipped.lock())
     }
 }

@@ -10,7 +10,7 @@ use mqstore_format::{BatchCqUnit, CqUnit, IndexHasher, RecordOutline, validate_s
 use mqstore_io::FileKind;
 use mqstore_io::sync::{Arc, RwLock};
 
-use crate::index::IndexPut;
+use crate::index::NewEntry;
 use mqstore_base::store_files::{DelayTables, StoreFiles};
 
 /// Queue ids below this have their place in a table; others are searched.
@@ -76,7 +76,7 @@ impl BatchTopics {
 #[derive(Debug, Default)]
 pub struct RunOutput {
     /// Index entries in log order.
-    pub index: Vec<IndexPut>,
+    pub index: Vec<NewEntry>,
     /// Records seen, without those that only fill a place.
     pub records: u64,
     /// Log offset and store time of the last of them.
@@ -140,7 +140,7 @@ impl TopicRun {
         }
     }
 
-    fn keep_place(&mut self, queue_id: i32, place: usize) {
+    fn set_queue_index(&mut self, queue_id: i32, place: usize) {
         let id = queue_id as usize;
         if id >= NEAR_QUEUES {
             self.far.push((queue_id, place));
@@ -233,7 +233,7 @@ impl RunOutput {
             let hasher = topic.hasher;
             let mut put = |hash: i32, of_tags: bool| {
                 let (physical_offset, store_timestamp) = (offset as i64, record.store_timestamp);
-                self.index.push(IndexPut { hash, physical_offset, store_timestamp, of_tags });
+                self.index.push(NewEntry { hash, physical_offset, store_timestamp, of_tags });
             };
             fields.key_hashes(hasher, |hash| put(hash, false));
             if rules.index_tags {
@@ -307,7 +307,7 @@ impl RunOutput {
         let units = self.spare.pop().unwrap_or_default();
         self.queues.push(QueueRun { topic, queue_id, units, rows: Vec::new(), next_offset: 0 });
         if let Some(topic) = self.topics.get_mut(topic) {
-            topic.keep_place(queue_id, place);
+            topic.set_queue_index(queue_id, place);
         }
         place
     }

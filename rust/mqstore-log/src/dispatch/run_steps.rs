@@ -6,7 +6,7 @@
 use mqstore_io::sync::{Arc, Ordering};
 
 use super::{Dispatcher, RunOutput};
-use crate::commit_log::{Damage, LogStretch};
+use crate::commit_log::{Damage, RecordRun};
 use crate::consume_queue::{BatchQueue, ConsumeQueue};
 use mqstore_base::error::StoreError;
 
@@ -20,7 +20,7 @@ pub(super) struct Run {
     pub(super) skipped: Vec<String>,
     /// Why the log cannot be dispatched behind `end`.
     pub(super) damage: Option<Damage>,
-    stretch: LogStretch,
+    stretch: RecordRun,
     buffer: Vec<u8>,
     /// What `stretch` contributes, once it was decoded.
     output: RunOutput,
@@ -48,7 +48,7 @@ impl Default for Run {
             end: 0,
             skipped: Vec::new(),
             damage: None,
-            stretch: LogStretch::empty(0),
+            stretch: RecordRun::empty(0),
             buffer: Vec::new(),
             output: RunOutput::default(),
             decoded: false,
@@ -65,7 +65,7 @@ impl Run {
     }
 
     /// Makes it run `number`, over `stretch`.
-    pub(super) fn begin(&mut self, number: u64, stretch: LogStretch) {
+    pub(super) fn begin(&mut self, number: u64, stretch: RecordRun) {
         self.number = number;
         self.end = stretch.end();
         self.stretch = stretch;
@@ -73,7 +73,7 @@ impl Run {
     }
 
     /// Tells those who wait for messages of its queues, now that readers see them.
-    pub(super) fn tell_arrivals(&mut self) {
+    pub(super) fn wake_waiters(&mut self) {
         for work in self.queues.drain(..) {
             work.queue.arrivals().reached(work.queue.max_offset());
         }

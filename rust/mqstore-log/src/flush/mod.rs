@@ -20,7 +20,7 @@ use crate::consume_queue::QueueSet;
 use crate::dispatch::Dispatcher;
 use crate::index::IndexSet;
 use crate::recovery::QueueManifest;
-use mqstore_base::durable_mark::{Mark, MarkFile};
+use mqstore_base::durable_mark::{DurableMarkFile, Mark};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
@@ -66,7 +66,7 @@ pub struct Flusher {
     queues: Arc<QueueSet>,
     index: Arc<IndexSet>,
     dispatcher: Arc<Dispatcher>,
-    marks: MarkFile,
+    marks: DurableMarkFile,
     state: Mutex<FlushState>,
     /// The log position up to which queues and index are durable too.
     dispatched: AtomicU64,
@@ -95,14 +95,14 @@ impl Flusher {
     ) -> Self {
         let state =
             FlushState { mark, mark_synced: false, manifest_queues: 0, thorough_at_ms: files.clock.now_ms() };
-        let marks = MarkFile::new(files);
+        let marks = DurableMarkFile::new(files);
         let dispatched = AtomicU64::new(mark.dispatched);
         let state = Mutex::new(state);
         Self { files: files.clone(), policy, log, queues, index, dispatcher, marks, state, dispatched }
     }
 
     /// Tells that the manifest on the disk names all `queues` that there are.
-    pub fn have_manifest_of(&self, queues: usize) {
+    pub fn set_manifest_len(&self, queues: usize) {
         self.state.lock().manifest_queues = queues;
     }
 
@@ -117,13 +117,13 @@ impl Flusher {
             return u64::MAX;
         }
         // Where dispatch is held back, a step would not help.
-        let behind = self.dispatched() + self.far_behind();
+        let behind = self.dispatched() + self.lag_limit();
         if behind < self.dispatcher.limit() { behind } else { u64::MAX }
     }
 
     /// So far queues and index may be behind until the background makes them durable at once: appends
     /// would wait for that themselves at twice as much.
-    fn far_behind(&self) -> u64 {
+    fn lag_limit(&self) -> u64 {
         MAX_SEGMENTS_BEHIND / 2 * self.log.segment_bytes()
     }
 
@@ -150,7 +150,7 @@ impl Flusher {
         }
         // What is dispatched and not synced is dispatched again after a crash.
         let behind = |end: u64| end.saturating_sub(state.mark.dispatched);
-        let far = behind(appended.min(self.dispatcher.limit())) >= self.far_behind();
+        let far = behind(appended.min(self.dispatcher.limit())) >= self.lag_limit();
         if far || behind(self.dispatcher.position()) >= REDISPATCH_BYTES {
             self.flush_with(&mut state, false)?;
             return Ok(FlushOutcome::Thorough);
@@ -171,7 +171,7 @@ impl Flusher {
     }
 
     /// Runs `then` while nothing is synced here.
-    pub fn while_idle<T>(&self, then: impl FnOnce() -> T) -> T {
+    pub fn run_while_idle<T>(&self, then: impl FnOnce() -> T) -> T {
         let _state = self.state.lock();
         then()
     }

@@ -1,7 +1,7 @@
 //! Looking at all of the index at once: its entries in order, and whether every entry can be reached.
 //!
 //! Reads only, positionally. Memory is that of one buffer, and of the slots of a file, of which so many are looked at
-//! in one turn. Several processes may share it out, by files and by [`EntryPlace`]s.
+//! in one turn. Several processes may share it out, by files and by [`EntryLocation`]s.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const SLOTS_AT_ONCE: u32 = 16 << 20;
 
 /// An entry where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PutEntry {
+pub struct IndexedEntry {
     /// Its bytes.
     pub entry: IndexEntry,
     /// The header of its file.
@@ -32,7 +32,7 @@ pub struct PutEntry {
     pub number: u32,
 }
 
-impl PutEntry {
+impl IndexedEntry {
     /// What its file says wrongly of a record that was stored at `store_timestamp`, if anything. The seconds of the
     /// first entry count from the end of the file before. With `beside` a writer the file's end may be another one already.
     pub fn wrong_time(&self, store_timestamp: i64, beside: bool) -> Option<String> {
@@ -58,7 +58,7 @@ impl PutEntry {
 
 /// Where an entry stands, in words that another process understands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EntryPlace {
+pub struct EntryLocation {
     /// The name of its file.
     pub file: String,
     /// Its number in the file; the first is 1.
@@ -67,7 +67,7 @@ pub struct EntryPlace {
 
 /// What is wrong with a file of the index, in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WrongFile {
+pub struct BadIndexFile {
     /// The file.
     pub path: PathBuf,
     /// Entries that its slots do not lead to.
@@ -108,9 +108,9 @@ impl IndexSet {
     ///
     /// # Errors
     /// [`StoreError::Busy`] when there is no such file.
-    pub fn entries_from(&self, from: Option<&EntryPlace>) -> Result<IndexEntries, StoreError> {
+    pub fn entries_from(&self, from: Option<&EntryLocation>) -> Result<IndexEntries, StoreError> {
         let mut entries = self.entries();
-        let Some(EntryPlace { file, number }) = from else {
+        let Some(EntryLocation { file, number }) = from else {
             entries.files = Vec::new().into_iter();
             return Ok(entries);
         };
@@ -142,7 +142,7 @@ impl IndexSet {
     ///
     /// # Errors
     /// [`StoreError::Busy`] when there is no such file, and errors of the system.
-    pub fn wrong_files(&self, names: &[String]) -> Result<Vec<WrongFile>, StoreError> {
+    pub fn wrong_files(&self, names: &[String]) -> Result<Vec<BadIndexFile>, StoreError> {
         let files = self.files();
         let mut found = Vec::new();
         for name in names {
@@ -150,7 +150,7 @@ impl IndexSet {
             let file = file.ok_or_else(|| self.lost(name))?;
             let (chains, header) = (broken_chains(file)?, wrong_header(file)?);
             if chains.is_some() || header.is_some() {
-                found.push(WrongFile { path: file.path.clone(), chains, header });
+                found.push(BadIndexFile { path: file.path.clone(), chains, header });
             }
         }
         Ok(found)
@@ -189,7 +189,7 @@ impl IndexEntries {
     }
 
     /// The next entry; `None` behind the last one.
-    pub fn next_entry(&mut self) -> Result<Option<PutEntry>, StoreError> {
+    pub fn next_entry(&mut self) -> Result<Option<IndexedEntry>, StoreError> {
         while self.used >= self.buffer.len() {
             if !self.fill()? {
                 return Ok(None);
@@ -198,7 +198,7 @@ impl IndexEntries {
         let behind = (self.buffer.len() - self.used) / INDEX_ENTRY_BYTES;
         let bytes = self.buffer.get(self.used..).and_then(|rest| rest.first_chunk());
         self.used += INDEX_ENTRY_BYTES;
-        Ok(bytes.zip(self.file.as_ref()).map(|(bytes, open)| PutEntry {
+        Ok(bytes.zip(self.file.as_ref()).map(|(bytes, open)| IndexedEntry {
             entry: IndexEntry::decode(bytes),
             header: open.header,
             number: open.next - behind as u32,
@@ -277,13 +277,15 @@ fn broken_chains(file: &Arc<IndexFile>) -> Result<Option<String>, StoreError> {
             used: 0,
         };
         let mut number = 0_u32;
-        while let Some(PutEntry { entry, .. }) = entries.next_entry()? {
+        while let Some(IndexedEntry { entry, .. }) = entries.next_entry()? {
             number += 1;
             let slot = file.geometry.slot_of(entry.hash);
             let Some(known) = slot.checked_sub(begin).and_then(|slot| newest.get_mut(slot as usize)) else {
                 continue;
             };
-            if u32::try_from(entry.previous) != Ok(*known) && !was_put_again(file, &bytes, *known, &entry)? {
+            if u32::try_from(entry.previous) != Ok(*known)
+                && !is_duplicate_after_kill(file, &bytes, *known, &entry)?
+            {
                 tell(format!("entry {number} is followed by entry {}, not by {known}", entry.previous));
             }
             *known = number;
@@ -299,7 +301,7 @@ fn broken_chains(file: &Arc<IndexFile>) -> Result<Option<String>, StoreError> {
 
 /// Whether entry `known` was counted and not linked when its writer was killed, and `entry`, of the same record, was put
 /// when that record was indexed again: both follow the same older one then, and nothing is missing.
-fn was_put_again(
+fn is_duplicate_after_kill(
     file: &IndexFile,
     bytes: &Arc<dyn VfsFile>,
     known: u32,

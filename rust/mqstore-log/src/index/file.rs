@@ -16,7 +16,7 @@ use mqstore_io::switch;
 use mqstore_io::sync::{Arc, AtomicBool, Ordering, RwLock};
 use mqstore_io::{Access, FileCache, MapAccess, RecentMaps, Region, RegionError, VfsFile};
 
-use super::insert::IndexPut;
+use super::insert::NewEntry;
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Entries that are added in one turn: their slots are fetched side by side.
@@ -159,7 +159,7 @@ impl IndexFile {
     /// Each entry is put as if it came alone, so that a kill between any two stores leaves what it always
     /// left. Look-ups in this process wait meanwhile: they would meet slots that the header in memory does
     /// not count yet.
-    pub(super) fn put(&self, map: &WriteMap, new: &[IndexPut]) -> Result<usize, StoreError> {
+    pub(super) fn put(&self, map: &WriteMap, new: &[NewEntry]) -> Result<usize, StoreError> {
         let mut state = self.state.write();
         let room = self.geometry.entries.saturating_sub(state.header.next_entry()) as usize;
         // What comes behind the first entry of a file counts its seconds from that one.
@@ -175,7 +175,7 @@ impl IndexFile {
         &self,
         region: &Region,
         header: &mut IndexHeader,
-        group: &[IndexPut],
+        group: &[NewEntry],
     ) -> Result<(), RegionError> {
         let mut entries = [Prepared::default(); GROUP_ENTRIES];
         for (entry, new) in entries.iter_mut().zip(group) {
@@ -205,7 +205,7 @@ impl IndexFile {
         &self,
         region: &Region,
         header: &mut IndexHeader,
-        new: &IndexPut,
+        new: &NewEntry,
         entry: &mut Prepared,
     ) -> Result<(), RegionError> {
         let number = header.next_entry();

@@ -21,7 +21,7 @@ use mqstore_io::{Access, Vfs, VfsFile};
 
 use super::discover::{FoundFile, common_len};
 use super::file::read_header;
-use super::geometry_guess::by_first_entries;
+use super::geometry_guess::guess_geometry;
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Entries that are followed to tell whether a geometry holds.
@@ -77,7 +77,7 @@ pub(super) fn choose(
     }
     for found in &asked {
         let Some(file) = open(vfs, found)? else { continue };
-        if let Some(found) = by_first_entries(&*file, len).at(&found.path, "reading an index file")? {
+        if let Some(found) = guess_geometry(&*file, len).at(&found.path, "reading an index file")? {
             return Ok(Some(found));
         }
     }

@@ -25,7 +25,7 @@ const LEAST_ENTRIES: u32 = 3;
 const MOST_ENTRIES: u32 = 256;
 
 /// The one geometry that the first entries of a file of `len` bytes agree with.
-pub(super) fn by_first_entries(file: &dyn VfsFile, len: u64) -> io::Result<Option<IndexGeometry>> {
+pub(super) fn guess_geometry(file: &dyn VfsFile, len: u64) -> io::Result<Option<IndexGeometry>> {
     let (mut found, mut tried) = (Vec::new(), 0);
     let step = INDEX_ENTRY_BYTES as u64;
     let mut at = len % step;
@@ -47,7 +47,7 @@ pub(super) fn by_first_entries(file: &dyn VfsFile, len: u64) -> io::Result<Optio
             let is_blank = *entry == [0; INDEX_ENTRY_BYTES];
             if blank && !is_blank && is_first(&IndexEntry::decode(entry)) {
                 tried += 1;
-                found.extend(at_place(file, len, place)?);
+                found.extend(geometry_at(file, len, place)?);
             }
             blank = is_blank;
         }
@@ -64,7 +64,7 @@ fn is_first(entry: &IndexEntry) -> bool {
 }
 
 /// The geometry with entry 1 at `place`, if the entries from there on agree with it.
-fn at_place(file: &dyn VfsFile, len: u64, place: u64) -> io::Result<Option<IndexGeometry>> {
+fn geometry_at(file: &dyn VfsFile, len: u64, place: u64) -> io::Result<Option<IndexGeometry>> {
     let before = (INDEX_HEADER_BYTES + INDEX_ENTRY_BYTES) as u64;
     let Some(slots) = place.checked_sub(before).map(|bytes| bytes / INDEX_SLOT_BYTES as u64) else {
         return Ok(None);

@@ -23,7 +23,7 @@ const NAME_TRIES: u32 = 10_000;
 
 /// One entry to be: a key of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IndexPut {
+pub struct NewEntry {
     /// [`mqstore_format::index_key_hash`] of topic and key.
     pub hash: i32,
     /// Where the record starts in the log.
@@ -38,7 +38,7 @@ impl IndexSet {
     /// Adds entries in the order of the log. An entry for a record before [`Self::end_physical`] is
     /// there already and is skipped; one for the record at that offset is added again, as RocketMQ
     /// does. After an error any first part is added.
-    pub fn put(&self, entries: &[IndexPut]) -> Result<(), StoreError> {
+    pub fn put(&self, entries: &[NewEntry]) -> Result<(), StoreError> {
         self.writable("write index entries")?;
         let mut writer = self.writer();
         let mut end_physical = self.end_physical();
@@ -70,7 +70,7 @@ impl IndexSet {
 
     /// Makes the file after the last one.
     fn roll(&self, writer: &mut Writer) -> Result<Arc<IndexFile>, StoreError> {
-        let header = carried_over(self.last().map(|file| file.known_header()));
+        let header = next_header(self.last().map(|file| file.known_header()));
         let geometry = self.geometry();
         let (staged, file) = self.stage(writer)?;
         let filled = file.allocate(geometry.file_len()).and_then(|()| file.write_all_at(&header.encode(), 0));
@@ -114,7 +114,7 @@ impl IndexSet {
 }
 
 /// The first entries, up to [`GROUP_ENTRIES`], none of which is for a record before that of another.
-fn ascending(entries: &[IndexPut]) -> &[IndexPut] {
+fn ascending(entries: &[NewEntry]) -> &[NewEntry] {
     let group = entries.get(..GROUP_ENTRIES).unwrap_or(entries);
     let neighbours = group.iter().zip(group.iter().skip(1));
     let ordered = neighbours.take_while(|(left, right)| left.physical_offset <= right.physical_offset);
@@ -122,7 +122,7 @@ fn ascending(entries: &[IndexPut]) -> &[IndexPut] {
 }
 
 /// The header of a file that follows one with `previous`.
-fn carried_over(previous: Option<IndexHeader>) -> IndexHeader {
+fn next_header(previous: Option<IndexHeader>) -> IndexHeader {
     let end = previous.unwrap_or_default();
     let timestamp = end.end_timestamp.max(0);
     let physical = end.end_physical.max(0);

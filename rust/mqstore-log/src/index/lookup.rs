@@ -39,7 +39,7 @@ impl IndexSet {
     pub fn candidates(&self, hash: i32, begin_ms: i64, end_ms: i64) -> Result<Candidates, StoreError> {
         let mut found = Candidates { offsets: Vec::new(), damaged: self.damaged().map(str::to_owned) };
         for file in self.files().iter().rev() {
-            let query = Query { hash, begin_ms, end_ms };
+            let query = ChainQuery { hash, begin_ms, end_ms };
             if let Some(damage) = query.walk(file, &mut found.offsets)?
                 && self.still_has(file)
             {
@@ -53,13 +53,13 @@ impl IndexSet {
     }
 }
 
-struct Query {
+struct ChainQuery {
     hash: i32,
     begin_ms: i64,
     end_ms: i64,
 }
 
-impl Query {
+impl ChainQuery {
     /// Collects the hits of one file; answers what is wrong with the chain, if something is.
     fn walk(&self, file: &IndexFile, offsets: &mut Vec<i64>) -> Result<Option<String>, StoreError> {
         let source = match file.source() {

@@ -38,7 +38,7 @@ mod set;
 #[cfg(test)]
 mod tests;
 
-pub use check::{EntryPlace, IndexEntries, PutEntry, WrongFile};
-pub use insert::IndexPut;
+pub use check::{BadIndexFile, EntryLocation, IndexEntries, IndexedEntry};
+pub use insert::NewEntry;
 pub use lookup::Candidates;
 pub use set::IndexSet;

@@ -97,7 +97,7 @@ impl IndexSet {
     }
 
     /// Whether files are there, and neither they nor anybody else tells with how many slots and entries they were made.
-    pub fn is_guessed(&self) -> bool {
+    pub fn has_guessed_geometry(&self) -> bool {
         self.guessed
     }
 
@@ -268,7 +268,7 @@ impl IndexSet {
             file.is_full() && u64::try_from(end).is_ok_and(|end| end < physical)
         };
         let kept = self.files().iter().take_while(|file| stays(file)).count();
-        self.remove_behind(kept)?;
+        self.remove_from(kept)?;
         Ok(self.end_physical())
     }
 
@@ -326,10 +326,10 @@ impl IndexSet {
 
     /// Removes all files of the index; strays stay.
     pub fn remove_all(&self) -> Result<(), StoreError> {
-        self.remove_behind(0)
+        self.remove_from(0)
     }
 
-    fn remove_behind(&self, kept: usize) -> Result<(), StoreError> {
+    fn remove_from(&self, kept: usize) -> Result<(), StoreError> {
         self.writable("remove index files")?;
         let mut writer = self.writer();
         loop {

@@ -17,7 +17,7 @@ use crate::commit_log::read_record;
 use crate::consume_queue::QueueSet;
 use crate::dispatch::{BatchTopics, DispatchRules, Dispatcher};
 use crate::index::IndexSet;
-use mqstore_base::durable_mark::{IndexExtent, Mark, MarkFile};
+use mqstore_base::durable_mark::{DurableMarkFile, IndexExtent, Mark};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::no_sync_failed;
 use mqstore_base::options::StoreOptions;
@@ -25,7 +25,7 @@ use mqstore_base::store_files::StoreFiles;
 
 /// Queues and index that agree with the log.
 #[derive(Debug)]
-pub struct Derived {
+pub struct DerivedFiles {
     /// The queues.
     pub queues: Arc<QueueSet>,
     /// The index.
@@ -45,7 +45,7 @@ pub fn recover_derived(
     log: &RecoveredLog,
     mut rules: DispatchRules,
     watch: &mut Watch<'_>,
-) -> Result<Derived, StoreError> {
+) -> Result<DerivedFiles, StoreError> {
     let mut notes = Vec::new();
     remove_seals(files, &mut notes);
     let log_min = log.list.min_offset();
@@ -61,7 +61,7 @@ pub fn recover_derived(
     if let Some(mark) = log.mark.filter(|mark| start < mark.dispatched) {
         let lower = Mark { sequence: mark.sequence + 2, clean: false, dispatched: start, ..mark };
         if switch::on("recovery.lower_mark") {
-            MarkFile::new(files).store(&lower, true)?;
+            DurableMarkFile::new(files).store(&lower, true)?;
         }
     }
     let list = Arc::clone(&log.list);
@@ -78,7 +78,7 @@ pub fn recover_derived(
     dispatcher.run_with_helpers(helpers, &list, log.end, &mut |reached| {
         watch.step(RecoveryStage::Queues, reached.saturating_sub(start), log.end - start)
     })?;
-    notes.extend(dispatcher.take_skipped());
+    notes.extend(dispatcher.take_skipped_ranges());
     if dispatcher.refused_units() > 0 {
         notes.push(format!(
             "{} records name queue offsets that no queue can hold; they are read by log position and key only",
@@ -88,7 +88,7 @@ pub fn recover_derived(
     if start < log.end {
         queues.correct_min_offsets(log_min)?;
     }
-    Ok(Derived { queues, index, dispatcher, listed: found.listed, notes })
+    Ok(DerivedFiles { queues, index, dispatcher, listed: found.listed, notes })
 }
 
 /// Makes names durable that a writer gave and did not live to sync: of index files, and of the folders
@@ -119,7 +119,7 @@ struct RecoveredQueues {
     queues: QueueSet,
     /// The log position up to which they have everything.
     complete_to: u64,
-    /// As [`Derived::listed`].
+    /// As [`DerivedFiles::listed`].
     listed: Option<usize>,
 }
 
@@ -161,7 +161,7 @@ fn recover_queues(
     })?;
     for queue in queues.all() {
         if let Some(reason) = queue.damaged() {
-            make_anew(&queues, false, (queue.topic(), queue.queue_id()), &reason, notes)?;
+            quarantine_queue(&queues, false, (queue.topic(), queue.queue_id()), &reason, notes)?;
             trusted = false;
         }
     }
@@ -171,7 +171,7 @@ fn recover_queues(
         queue.truncate(trusted_to)?;
         queue.correct_min_offset(log.list.min_offset())?;
         if let Some(reason) = damaged {
-            make_anew(&queues, true, (queue.topic(), queue.queue_id()), &reason, notes)?;
+            quarantine_queue(&queues, true, (queue.topic(), queue.queue_id()), &reason, notes)?;
             trusted = false;
         }
     }
@@ -189,7 +189,7 @@ fn recover_queues(
         listed = Some(manifest.len()).filter(|_| as_closed(log) && compared.complete);
         for (topic, queue_id) in compared.lost {
             let batch = batch_topics.contains(topic);
-            make_anew(&queues, batch, (topic, queue_id), "it is not as it was left", notes)?;
+            quarantine_queue(&queues, batch, (topic, queue_id), "it is not as it was left", notes)?;
             trusted = false;
         }
     }
@@ -199,7 +199,7 @@ fn recover_queues(
 
 /// Whether nobody has written to the log since a close of ours.
 fn as_closed(log: &RecoveredLog) -> bool {
-    !log.aborted && !log.rewritten && log.mark.is_some_and(|mark| mark.is_end(log.end))
+    !log.aborted && !log.rewritten && log.mark.is_some_and(|mark| mark.is_clean_end(log.end))
 }
 
 /// Removes `mqstore/seals`, a cache that older versions wrote and nothing reads. A removal that a crash undoes is
@@ -215,15 +215,18 @@ fn remove_seals(files: &StoreFiles, notes: &mut Vec<String>) {
 }
 
 /// Moves a queue aside, so that all of it is derived from the log.
-fn make_anew(
+fn quarantine_queue(
     queues: &QueueSet,
     batch: bool,
     (topic, queue_id): (&str, i32),
     reason: &str,
     notes: &mut Vec<String>,
 ) -> Result<(), StoreError> {
-    let kept =
-        if batch { queues.set_batch_aside(topic, queue_id)? } else { queues.set_aside(topic, queue_id)? };
+    let kept = if batch {
+        queues.quarantine_batch_queue(topic, queue_id)?
+    } else {
+        queues.set_aside(topic, queue_id)?
+    };
     let kept = kept.map_or(String::new(), |kept| format!(", kept as {}", kept.display()));
     notes.push(format!("queue {topic}/{queue_id}: {reason}; made anew{kept}"));
     Ok(())
@@ -232,7 +235,7 @@ fn make_anew(
 /// Whether everything that was written is there, and what is not synced yet will be by the next sync:
 /// the machine has not stopped since the mark, and no sync has failed. After a power loss any subset of
 /// a file's pages may be there; after a failed sync they may be so any time, and count as clean.
-fn cache_is_whole(files: &StoreFiles, log: &RecoveredLog) -> bool {
+fn is_page_cache_intact(files: &StoreFiles, log: &RecoveredLog) -> bool {
     log.mark.is_some_and(|mark| mark.boot_id == files.vfs.environment().boot_id) && no_sync_failed(files)
 }
 
@@ -274,7 +277,7 @@ fn recover_index(
             index.remove_all()?;
         }
     }
-    if log.aborted && !cache_is_whole(files, log) {
+    if log.aborted && !is_page_cache_intact(files, log) {
         index.drop_from(synced_to(log))?;
     }
     let missing = index.file_count() < log.mark.map_or(0, |mark| mark.index.files as usize) && !log.aborted;
@@ -285,7 +288,8 @@ fn recover_index(
     if index.end_physical() >= log.end as i64 {
         index.drop_from(log.end)?;
     }
-    let as_left = !log.aborted && log.mark.is_some_and(|mark| mark.is_as_left(log.end, index.extent()));
+    let as_left =
+        !log.aborted && log.mark.is_some_and(|mark| mark.is_unchanged_since_close(log.end, index.extent()));
     if !as_left && let Some(missed) = missed_by_index(&log.list, &index, log.end)? {
         notes.push(format!(
             "index files are missing, as after a crash of RocketMQ, which deletes them; messages from log offset {missed} \

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mqstore_io::{Access, VfsFile, switch};
 
-use super::parallel_check::{Checked, Checkers, Stretch};
+use super::parallel_check::{CheckPool, CheckResult, Stretch};
 use super::progress::{RecoveryStage, Watch};
 use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
@@ -147,8 +147,8 @@ impl Walk<'_> {
     fn from(&mut self, from: u64, watch: &mut Watch<'_>) -> Result<(), StoreError> {
         let total = self.list.end_offset().saturating_sub(self.start);
         let mut scanner = LogScanner::new(Arc::clone(self.list), from, u64::MAX, ScanChecks { crc: false });
-        scanner.keep_windows();
-        let mut checkers = Checkers::new(self.threads);
+        scanner.retain_windows();
+        let mut checkers = CheckPool::new(self.threads);
         let mut stretch = Stretch::default();
         loop {
             let offset = scanner.position();
@@ -158,7 +158,7 @@ impl Walk<'_> {
                 ScanItem::End { offset } => Step::Stop(offset, None),
                 ScanItem::Damaged(damage) => Step::Stop(damage.offset, Some(damage)),
             };
-            if let Some((start, bytes)) = scanner.left_window() {
+            if let Some((start, bytes)) = scanner.take_previous_window() {
                 checkers.give(Stretch { start, bytes, ..std::mem::take(&mut stretch) });
                 watch.step(RecoveryStage::Log, offset - self.start, total)?;
             }
@@ -188,7 +188,7 @@ impl Walk<'_> {
     /// Takes what was checked, in log order; `false` when a record was bad, which ends the log.
     fn drain(
         &mut self,
-        checkers: &mut Checkers,
+        checkers: &mut CheckPool,
         scanner: &mut LogScanner,
         all: bool,
     ) -> Result<bool, StoreError> {
@@ -198,7 +198,7 @@ impl Walk<'_> {
             if let (Some(rewriter), Some((offset, bytes))) = (self.rewriter.as_mut(), checked.good()) {
                 rewriter.write(offset, bytes)?;
             }
-            let Checked { bad, stretch, .. } = checked;
+            let CheckResult { bad, stretch, .. } = checked;
             if let Some((offset, size, reason)) = bad {
                 self.found.end = offset;
                 self.found.damage = self.list.find(offset).map(|segment| Damage {

@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use mqstore_io::{FileLength, MapAccess, MappedFileQueue};
 
-pub use derived_files::{Derived, recover_derived};
+pub use derived_files::{DerivedFiles, recover_derived};
 pub use find_end::rewrite;
 pub use index_gap::missed_by_index;
 pub use index_tags::tags_are_indexed;
@@ -43,8 +43,8 @@ pub use mark_check::last_whole_record;
 pub use mark_check::mark_fits;
 pub use progress::{RecoveryProgress, RecoveryStage, RecoveryWatcher, Watch};
 pub use read_only_end::{LogEnd, log_end};
-pub use rebuild::{RebuildReport, Rebuilding, WhatToRebuild};
-pub use truncate::cut_after;
+pub use rebuild::{RebuildInput, RebuildReport, RebuildRun};
+pub use truncate::truncate_after;
 
 use crate::commit_log::SegmentList;
 use find_end::{FoundEnd, TailRules};
@@ -143,12 +143,12 @@ pub fn recover_log(
     let mut notes = std::mem::take(&mut known.notes);
     notes.extend(found.skipped.iter().cloned());
     // After a clean close everything behind the end is zero by construction, and no file lies there.
-    let untouched = mark.is_some_and(|mark| mark.is_end(found.end))
+    let untouched = mark.is_some_and(|mark| mark.is_clean_end(found.end))
         && !aborted
         && known.list.segments().iter().all(|segment| segment.base_offset() <= found.end);
     if !untouched {
         let reason = found.damage.as_ref().map_or("left behind the end of the log", |damage| &damage.reason);
-        notes.extend(truncate::cut_after(files, &known.list, found.end, reason, watch)?);
+        notes.extend(truncate::truncate_after(files, &known.list, found.end, reason, watch)?);
         if !stopped && (aborted || mark.is_some()) {
             let from = mark.map_or(rules.tail_start.min(found.end), |mark| mark.position);
             find_end::rewrite(files, &known.list, from, found.end, watch)?;
@@ -166,10 +166,10 @@ fn look(files: &StoreFiles, input: &RecoveryInput) -> Result<Known, StoreError> 
         FileLength::Expected(bytes) => bytes,
         FileLength::Discover { .. } => list.segment_bytes().unwrap_or(0),
     };
-    let short = truncate::judge_strays(files, &list, whole)?;
+    let short = truncate::classify_strays(files, &list, whole)?;
     let mut known = Known { list, mark: None, rewritten: false, last: None, short, whole, notes: Vec::new() };
     if let Some(mark) = &input.mark {
-        let list = &list_with(files, &known, mark)?;
+        let list = &segments_for_mark(files, &known, mark)?;
         match mark_check::examine(files, list, mark)? {
             Fit::Fits => known.mark = Some(*mark),
             Fit::Foreign => {
@@ -211,7 +211,7 @@ fn length_of_segments(input: &RecoveryInput) -> FileLength {
 
 /// The files in which the record that the mark names is to be looked for: the segments, or the short one
 /// behind them.
-fn list_with(files: &StoreFiles, known: &Known, mark: &Mark) -> Result<Arc<SegmentList>, StoreError> {
+fn segments_for_mark(files: &StoreFiles, known: &Known, mark: &Mark) -> Result<Arc<SegmentList>, StoreError> {
     match &known.short {
         Some(short) if (short.base..short.base + short.len).contains(&mark.last_offset) => {
             let length = FileLength::Expected(short.len);

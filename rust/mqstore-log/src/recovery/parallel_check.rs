@@ -42,7 +42,7 @@ pub(super) struct Stretch {
 
 /// What the check of a stretch found.
 #[derive(Debug, Default)]
-pub(super) struct Checked {
+pub(super) struct CheckResult {
     pub(super) stretch: Stretch,
     /// The last record that is good.
     pub(super) last: Option<(u64, u32)>,
@@ -53,9 +53,9 @@ pub(super) struct Checked {
 }
 
 impl Stretch {
-    fn check(self) -> Checked {
-        let mut checked = Checked { stretch: self, ..Checked::default() };
-        let Checked { stretch, last, store_timestamp_ms, bad } = &mut checked;
+    fn check(self) -> CheckResult {
+        let mut checked = CheckResult { stretch: self, ..CheckResult::default() };
+        let CheckResult { stretch, last, store_timestamp_ms, bad } = &mut checked;
         for &(offset, size) in &stretch.records {
             let at = (offset - stretch.start) as usize;
             let bytes = stretch.bytes.get(at..at + size as usize).unwrap_or_default();
@@ -74,7 +74,7 @@ impl Stretch {
     }
 }
 
-impl Checked {
+impl CheckResult {
     /// The good bytes and where they start.
     pub(super) fn good(&self) -> Option<(u64, &[u8])> {
         let records = self.stretch.records.first().map(|(offset, _)| *offset);
@@ -91,7 +91,7 @@ impl Checked {
 
 /// The workers and what is between them and the walk.
 #[derive(Debug)]
-pub(super) struct Checkers {
+pub(super) struct CheckPool {
     shared: Arc<Shared>,
     helped: bool,
     threads: Vec<JoinHandle<()>>,
@@ -111,13 +111,13 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<(usize, Stretch)>,
-    finished: BTreeMap<usize, Checked>,
+    finished: BTreeMap<usize, CheckResult>,
     /// Helpers that have something in hand.
     busy: usize,
     over: bool,
 }
 
-impl Checkers {
+impl CheckPool {
     /// `threads`: whether there may be any.
     pub(super) fn new(threads: bool) -> Self {
         Self { shared: Arc::default(), helped: threads, threads: Vec::new(), given: 0, taken: 0 }
@@ -145,7 +145,7 @@ impl Checkers {
 
     /// The next stretch in log order. Waits for it, helping, when `all` were given or too many are on
     /// their way; `None` when none is out, or none has to be waited for.
-    pub(super) fn take(&mut self, all: bool) -> Option<Checked> {
+    pub(super) fn take(&mut self, all: bool) -> Option<CheckResult> {
         let out = self.given - self.taken;
         let must_wait = out > 0 && (all || out > 2 * self.threads.len());
         let mut state = self.shared.state.lock();
@@ -186,7 +186,7 @@ impl Checkers {
     }
 }
 
-impl Drop for Checkers {
+impl Drop for CheckPool {
     fn drop(&mut self) {
         self.shared.state.lock().waiting.clear();
         self.end();

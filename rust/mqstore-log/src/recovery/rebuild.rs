@@ -45,7 +45,7 @@ pub struct RebuildReport {
 
 /// The log and the rules of a rebuild.
 #[derive(Clone, Debug)]
-pub struct WhatToRebuild {
+pub struct RebuildInput {
     /// The segments.
     pub list: Arc<SegmentList>,
     /// Which entries a record yields.
@@ -56,22 +56,22 @@ pub struct WhatToRebuild {
 
 /// Derived files on their way.
 #[derive(Debug)]
-pub struct Rebuilding {
+pub struct RebuildRun {
     files: StoreFiles,
     /// The files of the staged root.
     staged: StoreFiles,
-    what: WhatToRebuild,
+    what: RebuildInput,
     queues: Arc<QueueSet>,
     index: Arc<IndexSet>,
     dispatcher: Dispatcher,
 }
 
-impl Rebuilding {
+impl RebuildRun {
     /// Makes empty derived files aside, of the geometry of `queues` and `index`, which are in use.
     pub fn begin(
         files: &StoreFiles,
         (queues, index): (&QueueSet, &IndexSet),
-        what: WhatToRebuild,
+        what: RebuildInput,
     ) -> Result<Self, StoreError> {
         let root = files.rebuild();
         remove_tree(&*files.vfs, &root)?;
@@ -122,7 +122,7 @@ impl Rebuilding {
 
     /// Puts what was made in the place of what is in use.
     pub fn swap(&self) -> Result<(), StoreError> {
-        self.keep_places()?;
+        self.keep_end_offsets()?;
         self.keep_strays()?;
         let (files, staged) = (&self.files, &self.staged);
         for (new, old) in [
@@ -130,7 +130,7 @@ impl Rebuilding {
             (staged.batch_consume_queue(), files.batch_consume_queue()),
             (staged.index(), files.index()),
         ] {
-            take_the_place(&*files.vfs, &new, &old)?;
+            swap_folder(&*files.vfs, &new, &old)?;
         }
         for folder in [&files.root, &staged.root] {
             switch::step("rebuild.sync_swap", || files.vfs.sync_dir(folder))
@@ -143,7 +143,7 @@ impl Rebuilding {
     }
 
     /// A queue without a record in the log says by its old files where it goes on.
-    fn keep_places(&self) -> Result<(), StoreError> {
+    fn keep_end_offsets(&self) -> Result<(), StoreError> {
         let old = QueueSet::load(&self.files, self.queues.file_bytes(), Access::Read)?;
         for queue in old.all() {
             queue.recover_bounds()?;
@@ -197,7 +197,7 @@ impl Rebuilding {
 
     /// What was made.
     pub fn report(&self, end: u64) -> RebuildReport {
-        let mut skipped = self.dispatcher.take_skipped();
+        let mut skipped = self.dispatcher.take_skipped_ranges();
         if self.dispatcher.refused_units() > 0 {
             skipped.push(format!(
                 "{} records name queue offsets that no queue can hold; they are read by log position and key only",
@@ -225,7 +225,7 @@ impl Rebuilding {
 }
 
 /// Gives `new` the name of `old`, which gets that of `new`. A folder without the other one moves alone.
-fn take_the_place(vfs: &dyn Vfs, new: &Path, old: &Path) -> Result<(), StoreError> {
+fn swap_folder(vfs: &dyn Vfs, new: &Path, old: &Path) -> Result<(), StoreError> {
     let there = |path: &Path| vfs.stat(path).is_ok();
     let aside: PathBuf = new.with_extension("old");
     let moved = match (there(new), there(old)) {

@@ -53,7 +53,7 @@ pub(super) struct ShortSegment {
 /// Finds out what lies among the segments without being one. Refuses whatever may hold records: another
 /// length than `whole`, another kind, two for one place. Answers the one that may be made whole: a short
 /// file right behind the last segment. Changes nothing.
-pub(super) fn judge_strays(
+pub(super) fn classify_strays(
     files: &StoreFiles,
     list: &SegmentList,
     whole: u64,
@@ -124,7 +124,7 @@ fn segment_base(path: &Path) -> Option<u64> {
 
 /// Copies everything that is not zero behind `end` to `mqstore/lost+found`, then zeroes it and takes
 /// later segments away. Says what it did.
-pub fn cut_after(
+pub fn truncate_after(
     files: &StoreFiles,
     list: &SegmentList,
     end: u64,
@@ -137,7 +137,7 @@ pub fn cut_after(
         notes.extend(retire(files, segment, watch)?);
     }
     if let Some(segment) = list.find(end).cloned() {
-        notes.extend(zero_rest(files, &segment, end - segment.base_offset(), reason, watch)?);
+        notes.extend(zero_tail(files, &segment, end - segment.base_offset(), reason, watch)?);
         sync_folder_of(files, &segment.path())?;
     }
     Ok(notes)
@@ -157,14 +157,14 @@ fn retire(
         return Ok(None);
     }
     let kept = if path.parent() == Some(&files.commit_log()) {
-        let kept = files.free_lost_and_found(&offset_file_name(segment.base_offset()))?;
+        let kept = files.unused_lost_and_found_name(&offset_file_name(segment.base_offset()))?;
         files.vfs.rename(&path, &kept).at(&path, "moving a segment to lost+found")?;
         files.sync_lost_and_found()?;
         kept
     } else {
         // It may lie on another file system, from which no rename leads here.
         let file = segment.file().at(&path, "opening a log segment")?;
-        let kept = keep_copy(files, segment, file.as_ref(), 0, &chunks)?;
+        let kept = backup_range(files, segment, file.as_ref(), 0, &chunks)?;
         files.vfs.remove_file(&path).at(&path, "removing a segment behind the end of the log")?;
         kept
     };
@@ -218,7 +218,7 @@ fn used_bytes(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Zeroes the segment's file from `from` on, after a copy of what was there.
-fn zero_rest(
+fn zero_tail(
     files: &StoreFiles,
     segment: &Segment,
     from: u64,
@@ -230,7 +230,7 @@ fn zero_rest(
     let file = files.vfs.open(&path, Access::ReadWrite).at(&path, "opening a segment")?;
     let mut note = None;
     if let Some(end) = chunks.last().map(|(place, used)| place + *used as u64) {
-        let kept = keep_copy(files, segment, file.as_ref(), from, &chunks)?;
+        let kept = backup_range(files, segment, file.as_ref(), from, &chunks)?;
         let zeros = vec![0; CHUNK_BYTES.min(segment.len()) as usize];
         // From the end on: what is left by a stop is the beginning, which the next recovery cuts again.
         for (place, used) in chunks.iter().rev() {
@@ -249,15 +249,15 @@ fn zero_rest(
     Ok(note)
 }
 
-fn keep_copy(
+fn backup_range(
     files: &StoreFiles,
     segment: &Segment,
     from_file: &dyn VfsFile,
     from: u64,
     chunks: &[(u64, usize)],
 ) -> Result<PathBuf, StoreError> {
-    let kept =
-        files.free_lost_and_found(&format!("{}.cut-at-{from}", offset_file_name(segment.base_offset())))?;
+    let kept = files
+        .unused_lost_and_found_name(&format!("{}.cut-at-{from}", offset_file_name(segment.base_offset())))?;
     let copy = files.vfs.create_new(&kept).at(&kept, "keeping a copy of the cut tail")?;
     let mut buffer = vec![0; CHUNK_BYTES.min(segment.len()) as usize];
     for (place, used) in chunks {

@@ -171,7 +171,7 @@ fn offsets_and_progress_beyond_the_ends_of_queues_are_set_back_for_good() {
     let vfs = SimVfs::default();
     let log = filled(&vfs);
     let ends = |topic: &str, queue_id| if (topic, queue_id) == ("orders", 0) { 10 } else { 2 };
-    assert_eq!(log.clamp_to(ends).unwrap(), 3);
+    assert_eq!(log.clamp_to_queues(ends).unwrap(), 3);
     assert_eq!(log.offset(key(&log, "billing", "orders", 0)), Some(10));
     assert_eq!(log.offset(key(&log, "billing", "orders", 3)), Some(2));
     let progress = log.progress(key(&log, "workers", "ns%jobs", 0));
@@ -181,7 +181,7 @@ fn offsets_and_progress_beyond_the_ends_of_queues_are_set_back_for_good() {
     drop(state);
     let lost = vfs.crash_with(&mut |_| false).unwrap();
     assert_eq!(dump(&open(&files_on(&lost))), dump(&log));
-    assert_eq!(log.clamp_to(ends).unwrap(), 0);
+    assert_eq!(log.clamp_to_queues(ends).unwrap(), 0);
 }
 
 #[test]

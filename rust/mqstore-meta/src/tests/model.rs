@@ -187,7 +187,7 @@ proptest! {
             progress.apply(&record);
             naive.apply(&record);
         }
-        let changes = progress.taking_over(&popped, place);
+        let changes = progress.pop_takeover_records(&popped, place);
         prop_assert!(progress.check(&changes).is_ok(), "{changes:?}");
         for (offset, (until_ms, attempt)) in popped.range(0..progress.committed()) {
             *naive.at(*offset) = Offset::Leased(*until_ms, *attempt);
@@ -199,7 +199,7 @@ proptest! {
         naive.compare(&restored(&progress));
         prop_assert!(progress.taken_over() >= place);
         // Nothing of it is there a second time.
-        prop_assert_eq!(progress.taking_over(&BTreeMap::new(), place).len(), 1);
+        prop_assert_eq!(progress.pop_takeover_records(&BTreeMap::new(), place).len(), 1);
     }
 
     #[test]

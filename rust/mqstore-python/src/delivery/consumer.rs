@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mqstore_delivery::{BrokerError, Consumer, ConsumerOptions, OffsetHistory, OnLost, Queue, Start};
+use mqstore_delivery::{
+    BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, Queue, Start,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -125,8 +127,8 @@ impl NativeConsumer {
                 .map(|interval| duration("commit_interval", interval))
                 .transpose()?,
             on_lost: match on_lost {
-                "continue" => OnLost::GoOn,
-                "raise" => OnLost::Fail,
+                "continue" => LostMessagePolicy::GoOn,
+                "raise" => LostMessagePolicy::Fail,
                 other => {
                     let reason = format!("on_lost must be \"continue\" or \"raise\", not {other:?}");
                     return Err(PyValueError::new_err(reason));

@@ -17,13 +17,13 @@ use crate::runtime::{Shared, delivered, detached};
 use crate::store::NativeStore;
 
 /// The arguments that say when.
-pub(crate) struct When<'a, 'py> {
+pub(crate) struct DeliveryTime<'a, 'py> {
     pub(crate) delay: Option<&'a Bound<'py, PyAny>>,
     pub(crate) deliver_at: Option<&'a Bound<'py, PyAny>>,
     pub(crate) level: Option<&'a Bound<'py, PyAny>>,
 }
 
-impl When<'_, '_> {
+impl DeliveryTime<'_, '_> {
     /// When a message is due; `None` for at once.
     pub(crate) fn due(&self, clock: &dyn Clock) -> PyResult<Option<Due>> {
         match (self.delay, self.deliver_at, self.level) {
@@ -94,7 +94,7 @@ pub(crate) fn reschedule_delayed(
     deliver_at: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<AppendResult>> {
     let (py, core, shared) = (store.py(), store.get().core()?, store.get().shared());
-    let when = When { delay, deliver_at, level: None };
+    let when = DeliveryTime { delay, deliver_at, level: None };
     let Some(Due::At(due_ms)) = when.due(&**core.clock())? else {
         return Err(PyTypeError::new_err("give delay or deliver_at"));
     };

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_delivery::{Answer, CheckOptions, NewHalf, PendingTransaction, Transaction, Transactions};
+use mqstore_delivery::{Answer, CheckOptions, NewHalfMessage, PendingTransaction, Transaction, Transactions};
 use mqstore_engine::Store;
 use mqstore_format::Host;
 use mqstore_format::topic::HALF_TOPIC;
@@ -137,7 +137,7 @@ impl NativeTransaction {
         let transaction = self.transaction()?;
         let topic = text("topic", topic)?;
         let part = Part::of(body, keys, tags, properties, flag, born_timestamp)?;
-        let half = NewHalf {
+        let half = NewHalfMessage {
             topic: topic.to_str()?,
             body: part.body.as_bytes(),
             properties: &part.encoded.properties,
@@ -255,7 +255,7 @@ impl NativeChecks {
     fn rest(&self, py: Python<'_>) -> PyResult<()> {
         let transactions = self.transactions.get()?;
         delivered(py, || {
-            transactions.rest_after_error(AGAIN);
+            transactions.wait_after_error(AGAIN);
             Ok(())
         })
     }

@@ -1,12 +1,12 @@
 //! What the event loop of a thread has of consumers and work queues.
 //!
 //! A look answers at once, with what it found, with the wait for another look, or with None: then a thread has to
-//! prepare. See `mqstore_delivery::AtOnce`; how tasks wait and take turns is `mqstore.aio`'s.
+//! prepare. See `mqstore_delivery::TryResult`; how tasks wait and take turns is `mqstore.aio`'s.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mqstore_delivery::{AtOnce, BrokerError, Call, NewWork, Put};
+use mqstore_delivery::{BrokerError, Call, NewWork, Put, TryResult};
 use mqstore_engine::{AppendRequest, OwnedMessage};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -19,27 +19,27 @@ use crate::convert::stored_message::StoredMessage;
 use crate::delivery::consumer::{NativeConsumer, places};
 use crate::delivery::leased_message::LeasedMessage;
 use crate::delivery::work_queue::NativeWorkQueue;
-use crate::event_loop::loop_link::{Letters, LoopLink, LoopWait, QueuedAppend, locked};
+use crate::event_loop::loop_link::{EventInbox, LoopLink, LoopWait, QueuedAppend, locked};
 use crate::runtime::delivered;
 use crate::store::NativeStore;
 
 /// The look's answer for Python: what `found` makes of what was found, a `LoopWait`, or None.
 fn answer<'py, T>(
     py: Python<'py>,
-    look: AtOnce<T>,
+    look: TryResult<T>,
     found: impl FnOnce(T) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     match look {
-        AtOnce::Found(value) => found(value),
-        AtOnce::Prepare => Ok(py.None().into_bound(py)),
-        AtOnce::Wait { listening, longest } => {
+        TryResult::Found(value) => found(value),
+        TryResult::Prepare => Ok(py.None().into_bound(py)),
+        TryResult::Wait { listening, longest } => {
             Ok(Bound::new(py, LoopWait::new(Box::new(listening), longest))?.into_any())
         }
     }
 }
 
 /// The call to the loop under `number`, for who waits.
-fn call(letters: &Arc<Letters>, number: Option<u64>) -> Option<Call> {
+fn call(letters: &Arc<EventInbox>, number: Option<u64>) -> Option<Call> {
     let number = number?;
     let letters = Arc::clone(letters);
     Some(Box::new(move || letters.call(number)))
@@ -51,7 +51,7 @@ fn call(letters: &Arc<Letters>, number: Option<u64>) -> Option<Call> {
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopWorkQueue {
     queue: Py<NativeWorkQueue>,
-    letters: Arc<Letters>,
+    letters: Arc<EventInbox>,
 }
 
 #[pymethods]
@@ -73,7 +73,7 @@ impl LoopWorkQueue {
     ) -> PyResult<Bound<'py, PyAny>> {
         let native = self.queue.get();
         let (queue, call) = (native.queue()?, call(&self.letters, number));
-        let look = delivered(py, || queue.get_at_once(count, patience, call))?;
+        let look = delivered(py, || queue.try_get(count, patience, call))?;
         answer(py, look, |found| Ok(PyList::new(py, native.leased(py, found)?)?.into_any()))
     }
 
@@ -131,7 +131,7 @@ impl LoopWorkQueue {
     fn join<'py>(&self, py: Python<'py>, patience: bool, number: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
         let native = self.queue.get();
         let (queue, call) = (native.queue()?, call(&self.letters, number));
-        let look = delivered(py, || queue.join_at_once(patience, call))?;
+        let look = delivered(py, || queue.try_join(patience, call))?;
         log_notes(py, queue.take_notes())?;
         answer(py, look, |done| Ok(done.into_pyobject(py)?.to_owned().into_any()))
     }
@@ -230,7 +230,7 @@ impl LoopPut {
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopConsumer {
     consumer: Py<NativeConsumer>,
-    letters: Arc<Letters>,
+    letters: Arc<EventInbox>,
 }
 
 #[pymethods]
@@ -250,8 +250,8 @@ impl LoopConsumer {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (consumer, call) = (self.consumer.get().consumer()?, call(&self.letters, number));
         let look = delivered(py, || match most {
-            Some(most) => consumer.poll_at_once(most, patience, call),
-            None => consumer.next_at_once(patience, call),
+            Some(most) => consumer.try_poll(most, patience, call),
+            None => consumer.try_next(patience, call),
         });
         log_notes(py, consumer.take_notes())?;
         answer(py, look?, |found| {
@@ -277,7 +277,7 @@ impl LoopConsumer {
     ) -> PyResult<Option<bool>> {
         let consumer = self.consumer.get().consumer()?;
         let offsets = offsets.map(places).transpose()?;
-        let done = delivered(py, || consumer.commit_at_once(offsets.as_deref(), sync));
+        let done = delivered(py, || consumer.try_commit(offsets.as_deref(), sync));
         log_notes(py, consumer.take_notes())?;
         done
     }

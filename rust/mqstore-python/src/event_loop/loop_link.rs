@@ -13,7 +13,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::Appended;
 use mqstore_engine::{AppendQueue, AppendRequest};
 use mqstore_format::Host;
-use mqstore_io::Doorbell;
+use mqstore_io::WakeDescriptor;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
@@ -26,25 +26,25 @@ use crate::runtime::{Shared, detached};
 use crate::store::NativeStore;
 
 /// What happened, by the number that it was asked for under.
-enum News {
+enum LoopEvent {
     /// It is time to look.
     Call,
     Appended(Result<Vec<Appended>, StoreError>),
 }
 
 /// News that the loop has not taken yet.
-pub(crate) struct Letters {
-    bell: Doorbell,
-    waiting: Mutex<Vec<(u64, News)>>,
+pub(crate) struct EventInbox {
+    bell: WakeDescriptor,
+    waiting: Mutex<Vec<(u64, LoopEvent)>>,
 }
 
-impl Letters {
+impl EventInbox {
     /// Has the loop called under `number`.
     pub(crate) fn call(&self, number: u64) {
-        self.leave(number, News::Call);
+        self.leave(number, LoopEvent::Call);
     }
 
-    fn leave(&self, number: u64, news: News) {
+    fn leave(&self, number: u64, news: LoopEvent) {
         let mut waiting = locked(&self.waiting);
         let first = waiting.is_empty();
         waiting.push((number, news));
@@ -55,7 +55,7 @@ impl Letters {
         }
     }
 
-    fn take(&self) -> Vec<(u64, News)> {
+    fn take(&self) -> Vec<(u64, LoopEvent)> {
         self.bell.silence();
         mem::take(&mut *locked(&self.waiting))
     }
@@ -68,7 +68,7 @@ pub(crate) struct LoopLink {
     /// Keeps the store from being forgotten.
     _owner: Py<NativeStore>,
     host: Host,
-    letters: Arc<Letters>,
+    letters: Arc<EventInbox>,
     appends: AppendQueue,
     /// Topic of the appends that were not answered yet, and whether the answer is a list.
     asked: Mutex<HashMap<u64, (Py<PyString>, bool)>>,
@@ -76,7 +76,7 @@ pub(crate) struct LoopLink {
 
 impl LoopLink {
     /// Where news for the loop go.
-    pub(crate) fn letters(&self) -> Arc<Letters> {
+    pub(crate) fn letters(&self) -> Arc<EventInbox> {
         Arc::clone(&self.letters)
     }
 
@@ -103,12 +103,12 @@ impl LoopLink {
     #[new]
     fn new(store: &Bound<'_, NativeStore>) -> PyResult<Self> {
         let core = store.get().core()?;
-        let bell = Doorbell::new().map_err(|error| PyOSError::new_err(error.to_string()))?;
+        let bell = WakeDescriptor::new().map_err(|error| PyOSError::new_err(error.to_string()))?;
         Ok(Self {
             shared: store.get().shared(),
             _owner: store.clone().unbind(),
             host: store.get().host(),
-            letters: Arc::new(Letters { bell, waiting: Mutex::default() }),
+            letters: Arc::new(EventInbox { bell, waiting: Mutex::default() }),
             appends: AppendQueue::new(core),
             asked: Mutex::default(),
         })
@@ -124,8 +124,8 @@ impl LoopLink {
         let mut taken = Vec::new();
         for (number, news) in self.letters.take() {
             let outcome = match news {
-                News::Call => py.None().into_bound(py),
-                News::Appended(answer) => {
+                LoopEvent::Call => py.None().into_bound(py),
+                LoopEvent::Appended(answer) => {
                     let Some((topic, many)) = locked(&self.asked).remove(&number) else { continue };
                     match answer {
                         Ok(appended) => self.results(topic.bind(py), many, appended)?,
@@ -164,11 +164,7 @@ impl LoopLink {
     ) -> PyResult<Option<bool>> {
         let store = self.shared.store()?;
         detached(py, || {
-            if store.looks_at_once() {
-                store.has_arrived(topic, queue_id, offset).map(Some)
-            } else {
-                Ok(None)
-            }
+            if store.is_caught_up() { store.has_arrived(topic, queue_id, offset).map(Some) } else { Ok(None) }
         })
     }
 
@@ -200,7 +196,7 @@ impl LoopLink {
         let name = topic.to_str()?;
         if at_once {
             let message = part.message(name, queue_id, durable);
-            if let Some(appended) = detached(py, || store.append_at_once(&message))? {
+            if let Some(appended) = detached(py, || store.try_append(&message))? {
                 return Ok(Bound::new(py, AppendResult::from_core(&topic, self.host, appended))?.into_any());
             }
         }
@@ -223,7 +219,7 @@ impl LoopLink {
         let name = topic.to_str()?;
         if at_once {
             let batch: Vec<_> = parts.iter().map(|part| part.message(name, queue_id, durable)).collect();
-            if let Some(appended) = detached(py, || store.append_many_at_once(&batch))? {
+            if let Some(appended) = detached(py, || store.try_append_many(&batch))? {
                 return self.results(&topic, true, appended);
             }
         }
@@ -242,7 +238,7 @@ impl LoopLink {
             request,
             Box::new(move |answer| {
                 drop(held);
-                letters.leave(number, News::Appended(answer));
+                letters.leave(number, LoopEvent::Appended(answer));
             }),
         );
         Ok(())

@@ -26,9 +26,9 @@ pub(super) fn broken() -> StoreError {
 
 /// Which rows are null.
 #[derive(Clone, Copy)]
-pub(super) struct Nulls<'a>(Option<&'a [u8]>);
+pub(super) struct NullMask<'a>(Option<&'a [u8]>);
 
-impl<'a> Nulls<'a> {
+impl<'a> NullMask<'a> {
     pub(super) fn of(bits: Option<&'a Bound<'_, PyBytes>>) -> Self {
         Self(bits.map(PyBytesMethods::as_bytes))
     }
@@ -40,9 +40,9 @@ impl<'a> Nulls<'a> {
 
 /// Where the parts of rows begin and end.
 #[derive(Clone, Copy)]
-pub(super) struct Spans<'a>(&'a [u8]);
+pub(super) struct Offsets32<'a>(&'a [u8]);
 
-impl<'a> Spans<'a> {
+impl<'a> Offsets32<'a> {
     pub(super) fn of(offsets: &'a Bound<'_, PyBytes>) -> Self {
         Self(offsets.as_bytes())
     }
@@ -61,14 +61,14 @@ impl<'a> Spans<'a> {
 /// A column of text or bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Texts<'a> {
-    nulls: Nulls<'a>,
-    spans: Spans<'a>,
+    nulls: NullMask<'a>,
+    spans: Offsets32<'a>,
     bytes: &'a [u8],
 }
 
 impl<'a> Texts<'a> {
     pub(super) fn of((nulls, offsets, bytes): &'a RawText<'_>) -> Self {
-        Self { nulls: Nulls::of(nulls.as_ref()), spans: Spans::of(offsets), bytes: bytes.as_bytes() }
+        Self { nulls: NullMask::of(nulls.as_ref()), spans: Offsets32::of(offsets), bytes: bytes.as_bytes() }
     }
 
     pub(super) fn bytes(&self, row: usize) -> Result<Option<&'a [u8]>, StoreError> {
@@ -85,14 +85,14 @@ impl<'a> Texts<'a> {
 
 /// A column of numbers of `N` bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Numbers<'a, const N: usize> {
-    nulls: Nulls<'a>,
+pub(super) struct NumberColumn<'a, const N: usize> {
+    nulls: NullMask<'a>,
     values: &'a [u8],
 }
 
-impl<'a, const N: usize> Numbers<'a, N> {
+impl<'a, const N: usize> NumberColumn<'a, N> {
     pub(super) fn of((nulls, values): &'a RawNumbers<'_>) -> Self {
-        Self { nulls: Nulls::of(nulls.as_ref()), values: values.as_bytes() }
+        Self { nulls: NullMask::of(nulls.as_ref()), values: values.as_bytes() }
     }
 
     pub(super) fn get(&self, row: usize) -> Result<Option<[u8; N]>, StoreError> {

@@ -29,7 +29,7 @@ impl Pool {
             return Buffer::from_vec(std::mem::replace(values, Vec::with_capacity(room)));
         }
         let bytes = std::mem::replace(values, self.take(room));
-        let lent = Lent { bytes, pool: Arc::clone(self) };
+        let lent = PooledBuffer { bytes, pool: Arc::clone(self) };
         Buffer::from(bytes::Bytes::from_owner(lent))
     }
 
@@ -49,18 +49,18 @@ impl Pool {
 }
 
 /// Memory of a batch, on its way back when nobody reads it any more.
-struct Lent {
+struct PooledBuffer {
     bytes: Vec<u8>,
     pool: Arc<Pool>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         self.pool.give_back(std::mem::take(&mut self.bytes));
     }

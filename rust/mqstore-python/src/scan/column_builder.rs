@@ -16,13 +16,13 @@ use serde::de::IgnoredAny;
 
 use super::buffer_pool::Pool;
 use super::schema::{BodyForm, Column, Layout};
-use super::text_columns::{Bytes, KeyLists, Maps, PropertyColumns, taken};
+use super::text_columns::{Bytes, KeyListColumn, MapColumn, PropertyColumns, taken};
 
 /// Bytes of the records and unpacked bodies of a batch, unless one message has more.
 const BATCH_BYTES: usize = 32 << 20;
 
 /// One column that does not come out of the properties.
-enum Growing {
+enum ColumnBuilder {
     Int32(Column, Vec<i32>),
     Int64(Column, Vec<i64>),
     Time(Column, Vec<i64>, NullBufferBuilder),
@@ -33,7 +33,7 @@ enum Growing {
     Body(Bytes),
 }
 
-impl Growing {
+impl ColumnBuilder {
     fn new(column: Column, pool: &Arc<Pool>) -> Option<Self> {
         Some(match column {
             Column::Topic => Self::Topic(Bytes::default()),
@@ -135,25 +135,25 @@ fn fits(body: &[u8], form: BodyForm) -> bool {
 }
 
 /// The columns of one worker.
-pub(super) struct Columns {
+pub(super) struct BatchBuilder {
     layout: Arc<Layout>,
-    growing: Vec<Growing>,
+    growing: Vec<ColumnBuilder>,
     properties: PropertyColumns,
     unpacks: bool,
     rows: usize,
     bytes: usize,
 }
 
-impl Columns {
+impl BatchBuilder {
     /// Bodies lie in memory of `pool`.
     pub(super) fn new(layout: Arc<Layout>, pool: &Arc<Pool>) -> Self {
         let properties = PropertyColumns {
             unique_id: layout.has(Column::UniqueId).then(Bytes::default),
             tags: layout.has(Column::Tags).then(Bytes::default),
-            keys: layout.has(Column::Keys).then(KeyLists::default),
-            map: layout.has(Column::Properties).then(Maps::default),
+            keys: layout.has(Column::Keys).then(KeyListColumn::default),
+            map: layout.has(Column::Properties).then(MapColumn::default),
         };
-        let growing = layout.columns.iter().filter_map(|column| Growing::new(*column, pool)).collect();
+        let growing = layout.columns.iter().filter_map(|column| ColumnBuilder::new(*column, pool)).collect();
         let unpacks = layout.has(Column::Body);
         Self { layout, growing, properties, unpacks, rows: 0, bytes: 0 }
     }
@@ -188,7 +188,7 @@ impl Columns {
     }
 }
 
-impl ScanSink for Columns {
+impl ScanSink for BatchBuilder {
     type Batch = Result<RecordBatch, ArrowError>;
 
     #[inline]

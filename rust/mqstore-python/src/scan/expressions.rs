@@ -12,8 +12,8 @@ use mqstore_format::{CrcCheck, Host, RecordView, index_key_hash, offset_message_
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::arrow_input::{Numbers, RawNumbers, RawText, Texts};
-use super::column_builder::Columns;
+use super::arrow_input::{NumberColumn, RawNumbers, RawText, Texts};
+use super::column_builder::BatchBuilder;
 use super::{ScanRows, arrow_bug, layout};
 use crate::runtime::detached;
 
@@ -27,7 +27,7 @@ pub(crate) fn decode_records(
     let layout = Arc::new(layout(request)?);
     let texts = Texts::of(&records);
     let (batch, found) = detached(request.py(), || {
-        let mut columns = Columns::new(layout, &Arc::default());
+        let mut columns = BatchBuilder::new(layout, &Arc::default());
         let mut found = Vec::new();
         for row in 0..rows {
             let Some(bytes) = texts.bytes(row)? else { continue };
@@ -89,7 +89,7 @@ pub(crate) fn message_ids(
     offsets: RawNumbers<'_>,
     rows: usize,
 ) -> PyResult<Vec<Option<String>>> {
-    let (hosts, offsets) = (Texts::of(&hosts), Numbers::<8>::of(&offsets));
+    let (hosts, offsets) = (Texts::of(&hosts), NumberColumn::<8>::of(&offsets));
     detached(py, || -> Result<_, StoreError> {
         let id = |row: usize| -> Result<Option<String>, StoreError> {
             let host = hosts.text(row)?.and_then(|text| text.parse::<Host>().ok());

@@ -26,7 +26,7 @@ use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{Array, RecordBatch, RecordBatchReader, StructArray};
 use arrow_schema::{ArrowError, SchemaRef};
 use mqstore_base::error::StoreError;
-use mqstore_engine::{MakeSink, Passed, ScanPlan, ScanRange, ScanRequest, Scanned};
+use mqstore_engine::{MakeSink, Passed, ScanOutput, ScanPlan, ScanRange, ScanRequest};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -37,14 +37,14 @@ use crate::convert::filter::message_filter;
 use crate::runtime::{bug, detached};
 use crate::store::NativeStore;
 use buffer_pool::Pool;
-use column_builder::Columns;
-use running_scan::{Pass, Running};
+use column_builder::BatchBuilder;
+use running_scan::{Running, ScanHandle};
 use schema::{BodyForm, Layout};
 
 /// One pass over the messages; made by `scan_open`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct ScanStream {
-    pass: Pass<Columns>,
+    pass: ScanHandle<BatchBuilder>,
     layout: Arc<Layout>,
 }
 
@@ -149,21 +149,24 @@ impl ScanStream {
         let running = py
             .detach(|| self.pass.take())
             .ok_or_else(|| PyValueError::new_err("this pass over the messages is over"))?;
-        let batches = Batches { running: Some(running), schema: Arc::clone(&self.layout.schema), said: 0 };
+        let batches =
+            BatchReader { running: Some(running), schema: Arc::clone(&self.layout.schema), said: 0 };
         let stream = FFI_ArrowArrayStream::new(Box::new(batches));
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
 }
 
 /// What a C stream reads.
-struct Batches {
-    running: Option<Running<Columns>>,
+struct BatchReader {
+    running: Option<Running<BatchBuilder>>,
     schema: SchemaRef,
     said: usize,
 }
 
-impl Batches {
-    fn step(running: &mut Running<Columns>) -> Result<Scanned<Result<RecordBatch, ArrowError>>, ArrowError> {
+impl BatchReader {
+    fn step(
+        running: &mut Running<BatchBuilder>,
+    ) -> Result<ScanOutput<Result<RecordBatch, ArrowError>>, ArrowError> {
         match catch_unwind(AssertUnwindSafe(|| running.next())) {
             Ok(step) => step.map_err(|error| ArrowError::ExternalError(Box::new(error))),
             Err(panic) => Err(ArrowError::ExternalError(bug(panic.as_ref()).to_string().into())),
@@ -171,7 +174,7 @@ impl Batches {
     }
 
     /// Says what there is to say to Python, and asks whether Ctrl-C came.
-    fn look(running: &Running<Columns>, said: &mut usize, waited: bool) -> Result<(), ArrowError> {
+    fn look(running: &Running<BatchBuilder>, said: &mut usize, waited: bool) -> Result<(), ArrowError> {
         let notes = running.shared.store().map_or(0, |store| store.notes().len());
         if notes == *said && !waited {
             return Ok(());
@@ -191,19 +194,19 @@ impl Batches {
     }
 }
 
-impl Iterator for Batches {
+impl Iterator for BatchReader {
     type Item = Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let running = self.running.as_mut()?;
             let step = Self::step(running);
-            let waited = matches!(step, Ok(Scanned::Later));
+            let waited = matches!(step, Ok(ScanOutput::Later));
             let looked = Self::look(running, &mut self.said, waited);
             match (step, looked) {
-                (Ok(Scanned::Later), Ok(())) => {}
-                (Ok(Scanned::Batch(batch)), Ok(())) => return Some(batch.rows),
-                (Ok(Scanned::End), Ok(())) => self.running = None,
+                (Ok(ScanOutput::Later), Ok(())) => {}
+                (Ok(ScanOutput::Batch(batch)), Ok(())) => return Some(batch.rows),
+                (Ok(ScanOutput::End), Ok(())) => self.running = None,
                 (Err(error), _) | (_, Err(error)) => {
                     self.running = None;
                     return Some(Err(error));
@@ -213,7 +216,7 @@ impl Iterator for Batches {
     }
 }
 
-impl RecordBatchReader for Batches {
+impl RecordBatchReader for BatchReader {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
@@ -273,11 +276,11 @@ fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
 pub(crate) fn scan_open(source: &Bound<'_, PyAny>, request: &Bound<'_, PyDict>) -> PyResult<ScanStream> {
     let layout = Arc::new(layout(request)?);
     let request = scan_request(request)?;
-    let make: MakeSink<Columns> = {
+    let make: MakeSink<BatchBuilder> = {
         let (layout, pool) = (Arc::clone(&layout), Arc::<Pool>::default());
-        Arc::new(move || Columns::new(Arc::clone(&layout), &pool))
+        Arc::new(move || BatchBuilder::new(Arc::clone(&layout), &pool))
     };
-    Ok(ScanStream { pass: Pass::begin(source, &request, make)?, layout })
+    Ok(ScanStream { pass: ScanHandle::begin(source, &request, make)?, layout })
 }
 
 /// The schema of a pass, as a capsule of Arrow's C data interface.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
-use mqstore_engine::{MakeSink, Passed, Scan, ScanBatch, ScanRequest, ScanSink, Scanned, Store};
+use mqstore_engine::{MakeSink, Passed, Scan, ScanBatch, ScanOutput, ScanRequest, ScanSink, Store};
 use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -21,13 +21,13 @@ pub(super) struct Running<S: ScanSink> {
 
 impl<S: ScanSink> Running<S> {
     /// What comes next, soon.
-    pub(super) fn next(&mut self) -> Result<Scanned<S::Batch>, StoreError> {
-        self.scan.get_mut().map_or(Ok(Scanned::End), |scan| scan.next(SLICE))
+    pub(super) fn next(&mut self) -> Result<ScanOutput<S::Batch>, StoreError> {
+        self.scan.get_mut().map_or(Ok(ScanOutput::End), |scan| scan.next(SLICE))
     }
 }
 
 /// One pass over the messages. Threads that share one take turns.
-pub(super) struct Pass<S: ScanSink> {
+pub(super) struct ScanHandle<S: ScanSink> {
     running: Mutex<Option<Running<S>>>,
     /// What it had passed over when it ended.
     passed: Mutex<Vec<(Passed, String)>>,
@@ -37,7 +37,7 @@ pub(super) struct Pass<S: ScanSink> {
     pub(super) follows_entries: bool,
 }
 
-impl<S: ScanSink> Pass<S> {
+impl<S: ScanSink> ScanHandle<S> {
     /// Begins a pass over an open store, or over the directory with this path.
     pub(super) fn begin(
         source: &Bound<'_, PyAny>,
@@ -87,8 +87,8 @@ impl<S: ScanSink> Pass<S> {
         loop {
             let step = detached(py, || {
                 let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-                let step = running.as_mut().map_or(Ok(Scanned::End), Running::next);
-                if !matches!(step, Ok(Scanned::Batch(_) | Scanned::Later)) {
+                let step = running.as_mut().map_or(Ok(ScanOutput::End), Running::next);
+                if !matches!(step, Ok(ScanOutput::Batch(_) | ScanOutput::Later)) {
                     let over = running.take();
                     let scan = over.as_ref().and_then(|running| running.scan.peek());
                     let passed = scan.map(Scan::passed).unwrap_or_default();
@@ -98,9 +98,9 @@ impl<S: ScanSink> Pass<S> {
             })?;
             self.shared.say_notes(py, 3)?;
             match step {
-                Scanned::Batch(batch) => return Ok(Some(batch)),
-                Scanned::Later => py.check_signals()?,
-                Scanned::End => return Ok(None),
+                ScanOutput::Batch(batch) => return Ok(Some(batch)),
+                ScanOutput::Later => py.check_signals()?,
+                ScanOutput::End => return Ok(None),
             }
         }
     }

@@ -14,7 +14,7 @@ use mqstore_io::Clock;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::arrow_input::{Nulls, Numbers, RawList, RawMap, RawNumbers, RawText, Spans, Texts};
+use super::arrow_input::{NullMask, NumberColumn, Offsets32, RawList, RawMap, RawNumbers, RawText, Texts};
 use super::entry;
 use crate::convert::error::{invalid, to_py};
 use crate::runtime::{clock, detached};
@@ -42,16 +42,16 @@ struct Given<'py> {
 }
 
 /// The same as slices, for who does not hold the interpreter.
-struct Rows<'a> {
+struct ColumnSlices<'a> {
     body: Texts<'a>,
     topic: Option<Texts<'a>>,
     key: Option<Texts<'a>>,
-    keys: Option<(Nulls<'a>, Spans<'a>, Texts<'a>)>,
+    keys: Option<(NullMask<'a>, Offsets32<'a>, Texts<'a>)>,
     tags: Option<Texts<'a>>,
-    properties: Option<(Nulls<'a>, Spans<'a>, Texts<'a>, Texts<'a>)>,
-    queue_id: Option<Numbers<'a, 4>>,
-    flag: Option<Numbers<'a, 4>>,
-    born_timestamp: Option<Numbers<'a, 8>>,
+    properties: Option<(NullMask<'a>, Offsets32<'a>, Texts<'a>, Texts<'a>)>,
+    queue_id: Option<NumberColumn<'a, 4>>,
+    flag: Option<NumberColumn<'a, 4>>,
+    born_timestamp: Option<NumberColumn<'a, 8>>,
 }
 
 impl<'py> Given<'py> {
@@ -69,22 +69,21 @@ impl<'py> Given<'py> {
         })
     }
 
-    fn rows(&self) -> Rows<'_> {
-        Rows {
+    fn rows(&self) -> ColumnSlices<'_> {
+        ColumnSlices {
             body: Texts::of(&self.body),
             topic: self.topic.as_ref().map(Texts::of),
             key: self.key.as_ref().map(Texts::of),
-            keys: self
-                .keys
-                .as_ref()
-                .map(|(nulls, spans, items)| (Nulls::of(nulls.as_ref()), Spans::of(spans), Texts::of(items))),
+            keys: self.keys.as_ref().map(|(nulls, spans, items)| {
+                (NullMask::of(nulls.as_ref()), Offsets32::of(spans), Texts::of(items))
+            }),
             tags: self.tags.as_ref().map(Texts::of),
             properties: self.properties.as_ref().map(|(nulls, spans, names, values)| {
-                (Nulls::of(nulls.as_ref()), Spans::of(spans), Texts::of(names), Texts::of(values))
+                (NullMask::of(nulls.as_ref()), Offsets32::of(spans), Texts::of(names), Texts::of(values))
             }),
-            queue_id: self.queue_id.as_ref().map(Numbers::of),
-            flag: self.flag.as_ref().map(Numbers::of),
-            born_timestamp: self.born_timestamp.as_ref().map(Numbers::of),
+            queue_id: self.queue_id.as_ref().map(NumberColumn::of),
+            flag: self.flag.as_ref().map(NumberColumn::of),
+            born_timestamp: self.born_timestamp.as_ref().map(NumberColumn::of),
         }
     }
 }
@@ -98,7 +97,7 @@ fn text<'a>(column: Option<&Texts<'a>>, row: usize) -> Result<Option<&'a str>, S
     column.map_or(Ok(None), |column| column.text(row))
 }
 
-impl<'a> Rows<'a> {
+impl<'a> ColumnSlices<'a> {
     fn keys(&self, row: usize) -> Result<Vec<&'a str>, StoreError> {
         let mut found: Vec<&str> = text(self.key.as_ref(), row)?.into_iter().collect();
         if let Some((nulls, spans, items)) = &self.keys
@@ -133,7 +132,7 @@ impl<'a> Rows<'a> {
 }
 
 impl Stager {
-    fn block(&self, rows: &Rows<'_>, from: usize, to: usize) -> Result<(Vec<u8>, usize), StoreError> {
+    fn block(&self, rows: &ColumnSlices<'_>, from: usize, to: usize) -> Result<(Vec<u8>, usize), StoreError> {
         let now_ms = clock().now_ms();
         let mut block = StagedBlock::new(self.most_body_bytes);
         let mut row = from;
@@ -149,7 +148,7 @@ impl Stager {
             let unique = unique.or_else(|| made.as_ref().map(MadeKey::as_str)).unwrap_or_default();
             let tags = text(rows.tags.as_ref(), row)?;
             let properties = encode_properties(rows.keys(row)?, tags, Some(unique), own)?;
-            let number = |column: &Option<Numbers<'_, 4>>| -> Result<Option<i32>, StoreError> {
+            let number = |column: &Option<NumberColumn<'_, 4>>| -> Result<Option<i32>, StoreError> {
                 Ok(column.as_ref().map_or(Ok(None), |column| column.get(row))?.map(i32::from_ne_bytes))
             };
             let born = rows.born_timestamp.as_ref().map_or(Ok(None), |column| column.get(row))?;

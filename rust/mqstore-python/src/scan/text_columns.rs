@@ -19,7 +19,7 @@ pub(super) fn taken<T>(list: &mut Vec<T>) -> Vec<T> {
 
 /// Where the pieces of a row of bytes end.
 fn ends(bytes: &[u8]) -> i32 {
-    // Batches end long before this: see `Columns::has_room`.
+    // Batches end long before this: see `BatchBuilder::has_room`.
     i32::try_from(bytes.len()).unwrap_or(i32::MAX)
 }
 
@@ -135,8 +135,8 @@ impl Bytes {
 pub(super) struct PropertyColumns {
     pub(super) unique_id: Option<Bytes>,
     pub(super) tags: Option<Bytes>,
-    pub(super) keys: Option<KeyLists>,
-    pub(super) map: Option<Maps>,
+    pub(super) keys: Option<KeyListColumn>,
+    pub(super) map: Option<MapColumn>,
 }
 
 impl PropertyColumns {
@@ -188,12 +188,12 @@ impl PropertyColumns {
 
 /// A column of lists of keys.
 #[derive(Default)]
-pub(super) struct KeyLists {
+pub(super) struct KeyListColumn {
     ends: Vec<i32>,
     keys: Bytes,
 }
 
-impl KeyLists {
+impl KeyListColumn {
     #[inline]
     fn push(&mut self, joined: &[u8]) {
         for key in joined.split(|byte| *byte == b' ').filter(|key| !key.is_empty()) {
@@ -210,7 +210,7 @@ impl KeyLists {
 
 /// A column of maps.
 #[derive(Default)]
-pub(super) struct Maps {
+pub(super) struct MapColumn {
     ends: Vec<i32>,
     names: Bytes,
     values: Bytes,
@@ -221,7 +221,7 @@ pub(super) struct Maps {
     doubled: bool,
 }
 
-impl Maps {
+impl MapColumn {
     fn begin(&mut self) {
         self.row = (self.names.rows(), self.names.values.len(), self.values.values.len());
         (self.marks, self.doubled) = (0, false);

@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, StoredRecord};
 use mqstore_base::options::StoreOptions;
-use mqstore_engine::{LogCursor, MakeSink, Origin, ScanRow, ScanSink, Store, check_copy};
+use mqstore_engine::{LogCursor, MakeSink, MessageOrigin, ScanRow, ScanSink, Store, check_copy};
 use mqstore_format::properties::{INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, PROPERTY_CRC};
 use mqstore_format::{Host, PropertiesBuilder, RecordView, SysFlag, offset_message_id, without_property};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::json_lines::{Lines, push_text};
-use super::running_scan::Pass;
+use super::running_scan::ScanHandle;
 use super::schema::Layout;
 use super::{layout, scan_request};
 use crate::convert::arguments::body as body_of;
@@ -33,7 +33,7 @@ const NOT_COPIED: [&str; 3] = [PROPERTY_CRC, INNER_MULTI_DISPATCH, INNER_MULTI_Q
 /// One pass over the messages as JSON lines; made by `scan_lines`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LineStream {
-    pass: Pass<Lines>,
+    pass: ScanHandle<Lines>,
 }
 
 #[pymethods]
@@ -72,7 +72,7 @@ impl LineStream {
 pub(crate) fn scan_lines(source: &Bound<'_, PyAny>, request: &Bound<'_, PyDict>) -> PyResult<LineStream> {
     let layout: Arc<Layout> = Arc::new(layout(request)?);
     let make: MakeSink<Lines> = Arc::new(move || Lines::new(Arc::clone(&layout)));
-    Ok(LineStream { pass: Pass::begin(source, &scan_request(request)?, make)? })
+    Ok(LineStream { pass: ScanHandle::begin(source, &scan_request(request)?, make)? })
 }
 
 /// Records as they are stored, one behind the other.
@@ -105,7 +105,7 @@ impl ScanSink for Raw {
 /// One pass over the messages that appends them to another store; made by `scan_copy`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct CopyStream {
-    pass: Pass<Raw>,
+    pass: ScanHandle<Raw>,
     target: Arc<Shared>,
     host: Host,
     state: Mutex<CopyState>,
@@ -164,7 +164,7 @@ pub(crate) fn scan_copy(
     target: &Bound<'_, NativeStore>,
     done: Option<u64>,
 ) -> PyResult<CopyStream> {
-    let pass = Pass::begin(source, &scan_request(request)?, Arc::new(Raw::default))?;
+    let pass = ScanHandle::begin(source, &scan_request(request)?, Arc::new(Raw::default))?;
     let (target, host) = (target.get().shared(), target.get().host());
     let store = target.store()?;
     let done = done.map(|from| detached(source.py(), || store.scan_log(Some(from)))).transpose()?;
@@ -193,8 +193,8 @@ impl Copy<'_> {
         }
     }
 
-    fn origin(&self) -> Origin {
-        Origin {
+    fn origin(&self) -> MessageOrigin {
+        MessageOrigin {
             sys_flag: self.record.sys_flag,
             born_host: self.record.born_host,
             reconsume_times: self.record.reconsume_times,
@@ -291,7 +291,7 @@ impl CopyState {
         };
         let batched: Vec<bool> = copies.iter().map(is_batched).collect();
         let messages: Vec<NewMessage<'_>> = copies.iter().map(Copy::message).collect();
-        let origins: Vec<Origin> = copies.iter().map(Copy::origin).collect();
+        let origins: Vec<MessageOrigin> = copies.iter().map(Copy::origin).collect();
         let mut appended = Vec::with_capacity(copies.len());
         let (mut messages, mut origins) = (messages.as_slice(), origins.as_slice());
         for row in batched.chunk_by(|left, right| left == right) {
@@ -386,7 +386,7 @@ pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<Row<'_>>) -
     let store = shared.store()?;
     let parts = parts_of(py, rows, host)?;
     let messages: Vec<NewMessage<'_>> = parts.iter().map(Parts::message).collect();
-    let origins: Vec<Origin> = parts.iter().map(|part| part.origin).collect();
+    let origins: Vec<MessageOrigin> = parts.iter().map(|part| part.origin).collect();
     let appended = detached(py, || {
         let wanted = messages.iter().map(|message| (message.topic, message.queue_id.unwrap_or(0), false));
         make_queues(&mut HashMap::new(), store, wanted)?;
@@ -415,7 +415,7 @@ struct Parts<'py> {
     flag: i32,
     born: Option<i64>,
     unique: Option<String>,
-    origin: Origin,
+    origin: MessageOrigin,
 }
 
 impl Parts<'_> {
@@ -444,7 +444,7 @@ fn parts_of<'py>(py: Python<'py>, rows: Vec<Row<'py>>, host: Host) -> PyResult<V
         let born_host = born_host.map(|text| text.parse::<Host>()).transpose();
         let born_host = born_host.map_err(|error| invalid(error.to_string()))?.unwrap_or(host);
         let unique = pairs.iter().rev().find(|(name, _)| name == "UNIQ_KEY").map(|(_, value)| value.clone());
-        let origin = Origin { sys_flag: SysFlag(sys_flag), born_host, reconsume_times };
+        let origin = MessageOrigin { sys_flag: SysFlag(sys_flag), born_host, reconsume_times };
         let (body, properties) = (body_of(&body)?, properties.finish());
         Ok(Parts { topic, queue_id, body, properties, flag, born, unique, origin })
     };

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{
-    CompactedQueue, CompactionOptions, Control, DistributedJob, EncodedStep, Strategy, WeightedStep, Worker,
-    compact, published_report,
+    CompactedQueue, CompactionOptions, DistributedJob, EncodedStep, JobControl, Strategy, WeightedStep,
+    Worker, compact, published_report,
 };
 use mqstore_engine::{Store, restore_compaction};
 use mqstore_io::{Clock, OsVfs, SystemClock};
@@ -130,15 +130,15 @@ fn compaction_run_step<'py>(
     let step = detached(py, || EncodedStep::decode(step))?;
     let (root, total_bytes) = (step.root().to_path_buf(), step.reads_bytes());
     let files = files_at(&root);
-    let work = move |control: &Control| {
+    let work = move |control: &JobControl| {
         let environment = files.vfs.environment();
         let worker = Worker { pid: environment.pid, host: environment.hostname, module };
         step.run(&files, &staging, worker, control)
     };
     let answer = match progress {
-        None => detached(py, || work(&Control::default()))?,
+        None => detached(py, || work(&JobControl::default()))?,
         Some(progress) => {
-            let control = Control::with_total_bytes(total_bytes);
+            let control = JobControl::with_total_bytes(total_bytes);
             drive(py, &root, control, Some(&progress), move |control| work(control))?
         }
     };
@@ -168,10 +168,10 @@ fn compaction_run(
 ) -> PyResult<String> {
     let options = detached(py, || CompactionOptions::from_json(options))?;
     let files = files_at(&path);
-    let work = move |control: &Arc<Control>| {
+    let work = move |control: &Arc<JobControl>| {
         compact(&files, topics.as_deref(), &options, threads, control)?.to_json()
     };
-    drive(py, &path, Control::with_bytes_per_second(bytes_per_second), progress.as_ref(), work)
+    drive(py, &path, JobControl::with_bytes_per_second(bytes_per_second), progress.as_ref(), work)
 }
 
 /// Lost compaction files made anew from the open store `source`; the report as JSON.
@@ -187,12 +187,12 @@ fn compaction_restore(
     let (topics, options, threads, bytes_per_second) = request;
     let options = detached(py, || CompactionOptions::from_json(&options))?;
     let (files, source) = (files_at(&path), source.shared());
-    let work = move |control: &Arc<Control>| {
+    let work = move |control: &Arc<JobControl>| {
         let report =
             restore_compaction(&files, open(&source)?, topics.as_deref(), &options, threads, control)?;
         report.to_json()
     };
-    drive(py, &path, Control::with_bytes_per_second(bytes_per_second), progress.as_ref(), work)
+    drive(py, &path, JobControl::with_bytes_per_second(bytes_per_second), progress.as_ref(), work)
 }
 
 /// The store, unless it was closed.
@@ -211,7 +211,7 @@ pub(crate) fn compact_store(
     let source = source.map(|source| source.get().shared());
     let options = detached(py, || CompactionOptions::from_json(&options))?;
     let path = PathBuf::from(shared.path());
-    let work = move |control: &Arc<Control>| {
+    let work = move |control: &Arc<JobControl>| {
         let (store, topics) = (open(&shared)?, topics.as_deref());
         match &source {
             None => store.compact(topics, &options, threads, control)?.to_json(),
@@ -220,16 +220,16 @@ pub(crate) fn compact_store(
             }
         }
     };
-    drive(py, &path, Control::with_bytes_per_second(bytes_per_second), progress, work)
+    drive(py, &path, JobControl::with_bytes_per_second(bytes_per_second), progress, work)
 }
 
 /// Runs `work` in a thread of its own; a signal, or an error of `progress`, ends it.
 fn drive<T: Send + 'static>(
     py: Python<'_>,
     path: &Path,
-    control: Control,
+    control: JobControl,
     progress: Option<&Py<PyAny>>,
-    work: impl FnOnce(&Arc<Control>) -> Result<T, StoreError> + Send + 'static,
+    work: impl FnOnce(&Arc<JobControl>) -> Result<T, StoreError> + Send + 'static,
 ) -> PyResult<T> {
     let control = Arc::new(control);
     let shared = Arc::clone(&control);

@@ -138,7 +138,7 @@ pub(crate) fn snapshot_store<'py>(
 #[pyfunction]
 pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {
     let (mut report, mut waiting) = detached(py, || {
-        mqstore_inspect::info_and(
+        mqstore_inspect::info_with(
             Arc::new(OsVfs::new()),
             Arc::new(SystemClock::new()),
             &path,

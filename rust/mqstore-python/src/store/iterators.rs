@@ -270,7 +270,7 @@ impl Follow {
             if self.end.is_some_and(|end| self.next >= end) {
                 return Ok(Ahead::End);
             }
-            if at_once && !store.looks_at_once() {
+            if at_once && !store.is_caught_up() {
                 return Ok(Ahead::Later);
             }
             if !store.wait(&self.topic, self.queue_id, self.next, Duration::ZERO)? {

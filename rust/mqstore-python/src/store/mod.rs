@@ -33,12 +33,12 @@ use crate::convert::hooks::report_dict;
 use crate::convert::options;
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::delay;
-use crate::delivery::delay::When;
+use crate::delivery::delay::DeliveryTime;
 use crate::runtime::{SLICE, Shared, clock, detached, tell_recovery};
 use crate::store::compaction::{StoreRequest, compact_store};
 use crate::store::directory::{rebuild_store, snapshot_store, stats_dict};
 use crate::store::iterators::{Follow, MessageIterator, Source};
-use crate::testing::{Machine, TestClock, TestFaults};
+use crate::testing::{TestClock, TestEnv, TestFaults};
 
 /// One queue as Python's `QueueInfo` takes it.
 type QueueRow = (i32, i64, i64, Option<i64>, Option<i64>);
@@ -94,7 +94,7 @@ impl NativeStore {
         let options = options::from_dict(options)?;
         let (host, default_queues) = (options.store_host, options.default_queues);
         let text = path.to_string_lossy().into_owned();
-        let Machine { vfs, clock, faulty } = Machine::new(clock.as_deref(), faults.as_deref());
+        let TestEnv { vfs, clock, faulty } = TestEnv::new(clock.as_deref(), faults.as_deref());
         let mut raised = None;
         let opened = detached(py, || {
             Store::open_watched(vfs, clock, &path, open_mode, &options, &mut |step| {
@@ -229,7 +229,7 @@ impl NativeStore {
         let part = Part::of(body, keys, tags, properties, flag, born_timestamp)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let message = part.message(topic.to_str()?, queue_id, durable);
-        let when = When { delay, deliver_at, level: delay_level };
+        let when = DeliveryTime { delay, deliver_at, level: delay_level };
         if let Some(due) = when.due(&**store.clock())? {
             return delay::append(&topic, &self.shared, self, message, due);
         }

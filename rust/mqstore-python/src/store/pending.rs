@@ -1,6 +1,6 @@
 //! What waits in a store, delayed or undecided, for who looks at it or at its records.
 
-use mqstore_delivery::{DueCounts, UndecidedGroup, Waiting};
+use mqstore_delivery::{DueCounts, PendingGroup, Waiting};
 use mqstore_format::DelayLevels;
 use mqstore_format::delays::pending::{LevelRecord, TimerRecord, TimerTurn, WaitingRecord};
 use mqstore_format::transaction::{Decision, HalfRecord, OpRecord};
@@ -13,7 +13,7 @@ use crate::store::NativeStore;
 
 /// A record as Python has it; what its kind does not have stays `None`.
 #[derive(Default)]
-struct Shown<'a> {
+struct PendingMessageInfo<'a> {
     kind: &'static str,
     topic: Option<&'a str>,
     queue_id: Option<i32>,
@@ -25,7 +25,7 @@ struct Shown<'a> {
     op: Option<OpRecord>,
 }
 
-impl<'a> From<WaitingRecord<'a>> for Shown<'a> {
+impl<'a> From<WaitingRecord<'a>> for PendingMessageInfo<'a> {
     fn from(record: WaitingRecord<'a>) -> Self {
         match record {
             WaitingRecord::Timer(TimerRecord { topic, queue_id, due_ms, turn, .. }) => {
@@ -52,7 +52,7 @@ impl<'a> From<WaitingRecord<'a>> for Shown<'a> {
     }
 }
 
-impl<'a> Shown<'a> {
+impl<'a> PendingMessageInfo<'a> {
     fn of_half(kind: &'static str, half: HalfRecord<'a>) -> Self {
         let (topic, queue_id) = (Some(half.topic), Some(half.queue_id));
         Self { kind, topic, queue_id, half: Some(half), ..Self::default() }
@@ -75,7 +75,7 @@ pub(crate) fn waiting_record<'py>(
         let due_ms = detached(py, || core.level_due_of(message.record()))?;
         level.due_ms = due_ms.unwrap_or(level.due_ms);
     }
-    let shown = Shown::from(record);
+    let shown = PendingMessageInfo::from(record);
     let found = PyDict::new(py);
     found.set_item("kind", shown.kind)?;
     found.set_item("topic", shown.topic)?;
@@ -107,8 +107,8 @@ pub(crate) fn add_waiting(found: &Bound<'_, PyDict>, waiting: Waiting) -> PyResu
     let delayed: Vec<DelayedRow> =
         delays.into_iter().filter(|(_, counts)| counts.messages > 0).map(row).collect();
     found.set_item("delayed", delayed)?;
-    let row = |one: UndecidedGroup| {
-        let UndecidedGroup { group, transactions, messages, oldest_ms, checks } = one;
+    let row = |one: PendingGroup| {
+        let PendingGroup { group, transactions, messages, oldest_ms, checks } = one;
         (group, transactions, messages, oldest_ms, checks)
     };
     let undecided: Vec<UndecidedRow> = waiting.undecided.into_iter().map(row).collect();

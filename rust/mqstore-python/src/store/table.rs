@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mqstore_engine::{TableLoad as Load, TableRow, TableRows as Rows};
+use mqstore_engine::{TableLoad as Load, TableRow, TableRows as ColumnSlices};
 use mqstore_io::Clock;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
@@ -67,11 +67,11 @@ impl TableLoad {
 
 /// What a table knows of its keys.
 #[pyclass(frozen, module = "mqstore._mqstore")]
-pub(crate) struct TableRows(Mutex<Rows>);
+pub(crate) struct TableRows(Mutex<ColumnSlices>);
 
 impl TableRows {
     /// The rows; the interpreter is released where another thread has them.
-    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Rows) -> T + Send) -> T {
+    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut ColumnSlices) -> T + Send) -> T {
         match self.0.try_lock() {
             Ok(mut rows) => work(&mut rows),
             Err(_) => py.detach(|| work(&mut locked(&self.0))),
@@ -83,7 +83,7 @@ impl TableRows {
 impl TableRows {
     #[new]
     fn new() -> Self {
-        Self(Mutex::new(Rows::default()))
+        Self(Mutex::new(ColumnSlices::default()))
     }
 
     fn __len__(&self, py: Python<'_>) -> usize {

@@ -22,7 +22,7 @@ const STAGED_QUEUE: &str = "feed-queue";
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct OpenPair {
+pub(super) struct OpenFilePair {
     pub(super) base: u64,
     /// Bytes of records in the log, and of entries in the queue file.
     pub(super) log_end: u64,
@@ -36,15 +36,15 @@ pub(super) struct OpenPair {
 }
 
 /// What became of the last files of a queue.
-pub(super) enum Reopened {
-    Open(OpenPair),
+pub(super) enum ReopenOutcome {
+    Open(OpenFilePair),
     /// Nothing is to be appended to them; others follow.
     Full,
     /// They cannot be followed by others either, and why.
     Odd(String),
 }
 
-impl OpenPair {
+impl OpenFilePair {
     /// Opens files that were written and published just now.
     pub(super) fn of(
         files: &StoreFiles,
@@ -96,12 +96,12 @@ impl OpenPair {
         topic: &str,
         queue_id: i32,
         geometry: CompactionGeometry,
-    ) -> Result<Reopened, StoreError> {
+    ) -> Result<ReopenOutcome, StoreError> {
         let (log_path, queue_path) = paths(files, topic, queue_id, pair.log.base);
         let Some(queue) = &pair.queue else {
             return complete(files, pair, topic, queue_id, geometry);
         };
-        let moved = || Ok(Reopened::Odd("its files were replaced while they were looked at".to_owned()));
+        let moved = || Ok(ReopenOutcome::Odd("its files were replaced while they were looked at".to_owned()));
         let Some(units) = read_units(files, queue, pair.log.len)? else { return moved() };
         let ends = match units.last() {
             Some(last) => {
@@ -112,7 +112,7 @@ impl OpenPair {
                 };
                 // Only an entry that its record agrees with says where the next one goes.
                 if cursor.next_record()?.is_none_or(|record| record.queue_offset != last.base_offset) {
-                    return Ok(Reopened::Full);
+                    return Ok(ReopenOutcome::Full);
                 }
                 let end = last.physical_offset.saturating_add(i64::from(last.size));
                 (
@@ -123,11 +123,11 @@ impl OpenPair {
             None => (0, 0),
         };
         let open = Self::open(files, log_path, queue_path, pair.log.base, ends)?;
-        Ok(if open.is_clear(geometry)? { Reopened::Open(open) } else { Reopened::Full })
+        Ok(if open.has_clean_end(geometry)? { ReopenOutcome::Open(open) } else { ReopenOutcome::Full })
     }
 
     /// Whether nothing was written behind the last entry, and no record where there is no entry.
-    fn is_clear(&self, geometry: CompactionGeometry) -> Result<bool, StoreError> {
+    fn has_clean_end(&self, geometry: CompactionGeometry) -> Result<bool, StoreError> {
         let mut rest = vec![0; geometry.queue_file_bytes.saturating_sub(self.queue_end) as usize];
         self.queue
             .read_exact_at(&mut rest, self.queue_end)
@@ -156,7 +156,7 @@ impl OpenPair {
         self.queue_end += batch.entries.len() as u64;
         batch.records.clear();
         batch.entries.clear();
-        if self.named { Ok(()) } else { self.give_names(files) }
+        if self.named { Ok(()) } else { self.publish_names(files) }
     }
 
     /// Writes `batch` and what ends the files when others follow.
@@ -172,7 +172,7 @@ impl OpenPair {
         self.flush(files, batch)
     }
 
-    fn give_names(&mut self, files: &StoreFiles) -> Result<(), StoreError> {
+    fn publish_names(&mut self, files: &StoreFiles) -> Result<(), StoreError> {
         for (staged, path) in [(STAGED_LOG, &self.log_path), (STAGED_QUEUE, &self.queue_path)] {
             name_staged(files, staged, path)?;
         }
@@ -215,10 +215,10 @@ fn complete(
     topic: &str,
     queue_id: i32,
     geometry: CompactionGeometry,
-) -> Result<Reopened, StoreError> {
+) -> Result<ReopenOutcome, StoreError> {
     let (log_path, queue_path) = paths(files, topic, queue_id, pair.log.base);
     let Listed::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
-        return Ok(Reopened::Odd("its files were replaced while they were looked at".to_owned()));
+        return Ok(ReopenOutcome::Odd("its files were replaced while they were looked at".to_owned()));
     };
     let (mut tags, mut entries, mut log_end) = (SparseTags::default(), Vec::new(), 0);
     while let Some(record) = cursor.next_record()? {
@@ -229,7 +229,7 @@ fn complete(
         log_end = (position as u64).saturating_sub(pair.log.base) + u64::from(record.size);
     }
     if entries.len() as u64 + BATCH_CQ_UNIT_BYTES as u64 > geometry.queue_file_bytes {
-        return Ok(Reopened::Odd(format!(
+        return Ok(ReopenOutcome::Odd(format!(
             "{} has more records than a queue file has entries",
             log_path.display()
         )));
@@ -240,5 +240,5 @@ fn complete(
         .at(&queue_path, "syncing sparse queue entries")?;
     name_staged(files, STAGED_QUEUE, &queue_path)?;
     let ends = (log_end, entries.len() as u64);
-    OpenPair::open(files, log_path, queue_path, pair.log.base, ends).map(Reopened::Open)
+    OpenFilePair::open(files, log_path, queue_path, pair.log.base, ends).map(ReopenOutcome::Open)
 }

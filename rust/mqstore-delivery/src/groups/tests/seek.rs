@@ -3,7 +3,7 @@
 use mqstore_base::options::StoreOptions;
 
 use super::*;
-use crate::OnLost;
+use crate::LostMessagePolicy;
 use crate::testing::small;
 
 #[test]
@@ -94,7 +94,7 @@ fn the_retention_may_be_faster() {
     let broker = Broker::new(&store).unwrap();
     store.create_topic("t", 1, &[]).unwrap();
     let goes_on = consumer(&broker, "goes-on", "t");
-    let fails = ConsumerOptions { on_lost: OnLost::Fail, ..self::options() };
+    let fails = ConsumerOptions { on_lost: LostMessagePolicy::Fail, ..self::options() };
     let fails = broker.consumer("fails", &["t"], fails).unwrap();
     let filter = MessageFilter::tags("T").unwrap();
     let filtered = ConsumerOptions { filter, ..self::options() };

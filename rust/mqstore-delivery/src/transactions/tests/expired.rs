@@ -128,13 +128,13 @@ fn messages_of_a_transaction_may_have_one_unique_key() {
     let transaction = engine.1.begin(GROUP).unwrap();
     for body in ["one", "two"] {
         let properties = format!("{UNIQ_KEY}\x01ORDER-1\x02");
-        let new = NewHalf {
+        let new = NewHalfMessage {
             topic: "a",
             body: body.as_bytes(),
             properties: properties.as_bytes(),
             unique_key: Some("ORDER-1"),
             queue_id: Some(0),
-            ..NewHalf::default()
+            ..NewHalfMessage::default()
         };
         transaction.append(&new).unwrap();
     }
@@ -176,7 +176,7 @@ fn a_decision_of_what_is_not_there_costs_nothing() {
     });
     assert_eq!(transactions.pending().len(), 1);
     store.flush().unwrap();
-    transactions.note_round(true).unwrap();
+    transactions.record_progress(true).unwrap();
 }
 
 #[test]
@@ -195,6 +195,6 @@ fn a_commit_that_cannot_be_noted_is_a_commit() {
     // It is in the log; whoever is told of an error would do it again.
     second.commit(false).unwrap();
     assert!(transactions.take_notes()[0].contains("cannot be noted"));
-    assert!(transactions.note_round(false).is_err());
+    assert!(transactions.record_progress(false).is_err());
     assert_eq!(seen(&store, "a"), ["first", "second"]);
 }

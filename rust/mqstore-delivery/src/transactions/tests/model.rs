@@ -213,7 +213,7 @@ proptest! {
                         prop_assert!(one.asked >= OPTIONS.max);
                         one.fate = Fate::Ended(Outcome::Discarded, false);
                     }
-                    engine.1.note_round(answer == 2).unwrap();
+                    engine.1.record_progress(answer == 2).unwrap();
                 }
                 Act::Clock(by) => world.clock.set(world.clock.now_ms() + by),
                 Act::Close => {

@@ -7,21 +7,21 @@ use mqstore_base::options::OpenMode;
 use mqstore_format::topic::HALF_TOPIC;
 
 use super::*;
-use crate::UndecidedGroup;
+use crate::PendingGroup;
 use crate::testing::BEGIN_MS;
 
-fn look(world: &World) -> Vec<UndecidedGroup> {
+fn look(world: &World) -> Vec<PendingGroup> {
     let clock: Arc<dyn Clock> = world.clock.clone();
     let path = Path::new("/data/store");
     let before = world.vfs.fingerprint();
     let reader = Store::open(Arc::new(world.vfs.clone()), clock, path, OpenMode::Read, &small()).unwrap();
-    let found = UndecidedGroup::all_of(&reader).unwrap();
+    let found = PendingGroup::all_of(&reader).unwrap();
     assert_eq!(world.vfs.fingerprint(), before);
     found
 }
 
-fn group(group: &str, transactions: u64, messages: u64, oldest_ms: i64) -> UndecidedGroup {
-    UndecidedGroup { group: group.to_owned(), transactions, messages, oldest_ms, checks: 0 }
+fn group(group: &str, transactions: u64, messages: u64, oldest_ms: i64) -> PendingGroup {
+    PendingGroup { group: group.to_owned(), transactions, messages, oldest_ms, checks: 0 }
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn what_nobody_decided_is_counted_by_producer_group() {
     let expected = [group("bank", 1, 1, BEGIN_MS + 30), group("shop", 2, 4, BEGIN_MS + 10)];
     // Beside the writer, with and without what it notes, and after its death.
     assert_eq!(look(&world), expected);
-    transactions.note_round(true).unwrap();
+    transactions.record_progress(true).unwrap();
     assert_eq!(look(&world), expected);
     drop(open);
     let world = kill(&world, &store, (broker, transactions));
@@ -56,7 +56,7 @@ fn what_nobody_decided_is_counted_by_producer_group() {
         }
     }
     assert_eq!(look(&world), expected[..1]);
-    transactions.note_round(true).unwrap();
+    transactions.record_progress(true).unwrap();
     store.close().unwrap();
     drop((broker, transactions));
     assert_eq!(look(&world), expected[..1]);
@@ -90,7 +90,7 @@ fn what_a_broker_left_is_found_with_its_checks() {
     }
     put(OP_TOPIC, "0,", "TAGS\x01d\x02", "");
     store.close().unwrap();
-    assert_eq!(look(&world), [UndecidedGroup { checks: 2, ..group(GROUP, 2, 3, BEGIN_MS) }]);
+    assert_eq!(look(&world), [PendingGroup { checks: 2, ..group(GROUP, 2, 3, BEGIN_MS) }]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::nonblocking::AtOnce;
+use crate::nonblocking::TryResult;
 use crate::testing::{one_queue_spoiled, spoiled};
 use crate::wake_signal::{Call, Signal};
 use crate::work::Put;
@@ -26,10 +26,10 @@ fn counted() -> (Call, Arc<AtomicUsize>) {
 /// What a task does that must not wait: looks, and has a thread prepare, until it has its messages or has to wait.
 fn looked(queue: &WorkQueue, count: usize) -> Result<Vec<LeasedMessage>, BrokerError> {
     for _ in 0..20 {
-        match queue.get_at_once(count, true, Some(no_call()))? {
-            AtOnce::Found(found) => return Ok(found),
-            AtOnce::Prepare => queue.prepare(count)?,
-            AtOnce::Wait { .. } => return Ok(Vec::new()),
+        match queue.try_get(count, true, Some(no_call()))? {
+            TryResult::Found(found) => return Ok(found),
+            TryResult::Prepare => queue.prepare(count)?,
+            TryResult::Wait { .. } => return Ok(Vec::new()),
         }
     }
     panic!("what a thread prepared is never at hand");
@@ -44,7 +44,7 @@ fn is_told(signal: &Arc<Signal>, change: impl FnOnce()) -> bool {
 
 fn reserved(queue: &WorkQueue) -> crate::work::Reservation {
     match queue.put_at_once(&[NewWork::default()], false, true, None).unwrap() {
-        AtOnce::Found(Put::Reserved(reservation, _)) => reservation,
+        TryResult::Found(Put::Reserved(reservation, _)) => reservation,
         other => panic!("{other:?}"),
     }
 }
@@ -82,12 +82,12 @@ fn what_is_given_back_ends_a_wait_behind_a_shutdown_at_once() {
     let message = get(&queue).unwrap();
     queue.shutdown(true);
     let (call, made) = counted();
-    let waiting = queue.join_at_once(true, Some(call)).unwrap();
-    assert!(matches!(waiting, AtOnce::Wait { .. }), "{waiting:?}");
+    let waiting = queue.try_join(true, Some(call)).unwrap();
+    assert!(matches!(waiting, TryResult::Wait { .. }), "{waiting:?}");
     message.lease.nack(Some(seconds(5))).unwrap();
     queue.look_around();
     assert_eq!(made.load(Ordering::SeqCst), 1);
-    assert!(matches!(queue.join_at_once(true, None).unwrap(), AtOnce::Found(true)));
+    assert!(matches!(queue.try_join(true, None).unwrap(), TryResult::Found(true)));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn room_that_nobody_rings_for_is_found() {
     put_work(&queue, "a");
     let (call, made) = counted();
     let waiting = queue.put_at_once(&[NewWork::default()], true, true, Some(call)).unwrap();
-    assert!(matches!(waiting, AtOnce::Wait { .. }), "{waiting:?}");
+    assert!(matches!(waiting, TryResult::Wait { .. }), "{waiting:?}");
     queue.look_around();
     assert_eq!(made.load(Ordering::SeqCst), 0);
     // Somebody moves the group past it.

@@ -187,7 +187,7 @@ impl View for Reader {
     fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError> {
         self.look()?;
         let mut state = self.state.lock();
-        if Self::is_replaced(&state, topic, queue_id) {
+        if Self::is_derived(&state, topic, queue_id) {
             return Ok(false);
         }
         self.replace(&mut state, &BTreeSet::from([(topic.to_owned(), queue_id)]), reason)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use mqstore_compaction::{CompactionOptions, Control};
+use mqstore_compaction::{CompactionOptions, JobControl};
 
 const ATTRIBUTE: (&str, &str) = ("cleanup.policy", "COMPACTION");
 
@@ -21,7 +21,7 @@ fn table_of(bench: &Bench, options: &StoreOptions, segments: usize) -> Store {
 
 fn compact(store: &Store) {
     let options = CompactionOptions { log_file_bytes: 8192, ..CompactionOptions::default() };
-    store.compact(None, &options, 1, &Arc::new(Control::default())).unwrap();
+    store.compact(None, &options, 1, &Arc::new(JobControl::default())).unwrap();
 }
 
 fn keys(store: &Store) -> usize {

@@ -1,6 +1,6 @@
 //! Cutting the log into runs of whole records, by their headers alone.
 //!
-//! A [`LogStretch`] holds its bytes, so that whoever decodes it needs nothing else: several threads may do so
+//! A [`RecordRun`] holds its bytes, so that whoever decodes it needs nothing else: several threads may do so
 //! side by side. It is a view of the mapped segment where the scan may look at maps, else a buffer that was
 //! read; it never crosses the end of a segment.
 
@@ -27,7 +27,7 @@ const MOST_AHEAD_BYTES: usize = 4096;
 
 /// Neighbouring records of one segment, and their bytes.
 #[derive(Debug)]
-pub struct LogStretch {
+pub struct RecordRun {
     segment: Option<Arc<Segment>>,
     start: u64,
     end: u64,
@@ -38,7 +38,7 @@ pub struct LogStretch {
 #[derive(Debug)]
 pub enum Cut {
     /// At least one record, or the filler at a segment's end.
-    Stretch(LogStretch),
+    Stretch(RecordRun),
     /// Nothing more before the limit.
     End,
     /// Bytes that are neither; the position stays.
@@ -73,9 +73,9 @@ impl LogScanner {
             let whole = whole_records(bytes.as_slice(), start, most);
             if whole > 0 {
                 self.position = start + whole;
-                return Ok(Cut::Stretch(LogStretch::new(&segment, start, whole, bytes)));
+                return Ok(Cut::Stretch(RecordRun::new(&segment, start, whole, bytes)));
             }
-            return self.cut_one(&segment, start, bytes);
+            return self.single_record_run(&segment, start, bytes);
         }
         match self.next_item()? {
             ScanItem::Damaged(damage) => Ok(Cut::Damaged(damage)),
@@ -84,7 +84,12 @@ impl LogScanner {
     }
 
     /// Takes what is no row of records: a filler, or one record that is longer than what was fetched.
-    fn cut_one(&mut self, segment: &Arc<Segment>, start: u64, bytes: Bytes) -> Result<Cut, StoreError> {
+    fn single_record_run(
+        &mut self,
+        segment: &Arc<Segment>,
+        start: u64,
+        bytes: Bytes,
+    ) -> Result<Cut, StoreError> {
         let size = match self.next_item()? {
             ScanItem::Record(record) => u64::from(record.size),
             ScanItem::Filler { .. } => 0,
@@ -100,7 +105,7 @@ impl LogScanner {
             0 => Bytes::Read(buffer),
             size => self.fetch(segment, start, end, size, buffer)?,
         };
-        let mut stretch = LogStretch::new(segment, start, size, bytes);
+        let mut stretch = RecordRun::new(segment, start, size, bytes);
         stretch.end = end;
         Ok(Cut::Stretch(stretch))
     }
@@ -154,7 +159,7 @@ fn whole_records(bytes: &[u8], start: u64, most: u64) -> u64 {
     whole
 }
 
-impl LogStretch {
+impl RecordRun {
     fn new(segment: &Arc<Segment>, start: u64, len: u64, bytes: Bytes) -> Self {
         let bytes = match bytes {
             Bytes::InPlace(view) => match view.slice(0..len as usize) {

@@ -21,7 +21,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-pub use queue::{BatchOutcome, BatchQueue};
+pub use queue::{BatchAppendOutcome, BatchQueue};
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -13,7 +13,7 @@ use mqstore_io::{VfsFile, switch};
 
 use super::UNIT_BYTES;
 use crate::consume_queue::context::Home;
-use crate::consume_queue::waiters::Arrivals;
+use crate::consume_queue::waiters::QueueWaiters;
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Units read at once, at most.
@@ -30,7 +30,7 @@ pub struct BatchQueue {
     pub(super) max: AtomicI64,
     pub(super) writing: Mutex<Writing>,
     pub(super) damage: Mutex<Option<String>>,
-    arrivals: Arrivals,
+    arrivals: QueueWaiters,
 }
 
 /// The files, and how far they are filled. Positions count bytes of units from the first one that the
@@ -73,7 +73,7 @@ pub(super) fn follows(last: Option<&BatchCqUnit>, unit: &BatchCqUnit) -> bool {
 
 /// What became of the units of one [`BatchQueue::append`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BatchOutcome {
+pub struct BatchAppendOutcome {
     /// Units that were added.
     pub written: usize,
     /// Units whose record, or a later one, is in the queue already.
@@ -93,7 +93,7 @@ impl BatchQueue {
             max: AtomicI64::new(0),
             writing: Mutex::default(),
             damage: Mutex::default(),
-            arrivals: Arrivals::default(),
+            arrivals: QueueWaiters::default(),
         }
     }
 
@@ -131,9 +131,9 @@ impl BatchQueue {
     /// Adds `units`, which are in log order, behind the last one. A unit whose record does not come behind
     /// that of the last unit is there already. After an error any part is written, and the same call may be
     /// made again.
-    pub fn append(&self, units: &[BatchCqUnit]) -> Result<BatchOutcome, StoreError> {
+    pub fn append(&self, units: &[BatchCqUnit]) -> Result<BatchAppendOutcome, StoreError> {
         self.home.writable("write queue entries")?;
-        let mut outcome = BatchOutcome::default();
+        let mut outcome = BatchAppendOutcome::default();
         let mut writing = self.writing.lock();
         let mut last = writing.last;
         let mut fresh = Vec::with_capacity(units.len());
@@ -197,7 +197,7 @@ impl BatchQueue {
     }
 
     /// As [`crate::consume_queue::ConsumeQueue::arrivals`].
-    pub fn arrivals(&self) -> &Arrivals {
+    pub fn arrivals(&self) -> &QueueWaiters {
         &self.arrivals
     }
 

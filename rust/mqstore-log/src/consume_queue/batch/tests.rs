@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mqstore_format::BatchCqUnit;
 use mqstore_io::{Access, ManualClock, SimVfs, Vfs};
 
-use super::{BatchOutcome, BatchQueue};
+use super::{BatchAppendOutcome, BatchQueue};
 use crate::consume_queue::QueueSet;
 use mqstore_base::store_files::StoreFiles;
 
@@ -60,7 +60,7 @@ fn units_go_to_files_in_a_row_and_are_found_by_offset() {
     assert_eq!(queue.append(&units(0..7)).unwrap().written, 7);
     // Once more, with what follows.
     let outcome = queue.append(&units(5..12)).unwrap();
-    assert_eq!(outcome, BatchOutcome { written: 5, unchanged: 2, refused: 0 });
+    assert_eq!(outcome, BatchAppendOutcome { written: 5, unchanged: 2, refused: 0 });
     assert_eq!((queue.min_offset(), queue.max_offset()), (0, 36));
     assert_eq!(read(&queue, 0), (0..12).collect::<Vec<_>>());
     assert_eq!(read(&queue, 15), (5..12).collect::<Vec<_>>());
@@ -91,7 +91,7 @@ fn what_has_no_place_is_refused() {
     let taken = BatchCqUnit { base_offset: 8, ..unit(5) };
     let empty = BatchCqUnit { batch_size: 0, ..unit(6) };
     let outcome = queue.append(&[taken, empty]).unwrap();
-    assert_eq!(outcome, BatchOutcome { written: 0, unchanged: 0, refused: 2 });
+    assert_eq!(outcome, BatchAppendOutcome { written: 0, unchanged: 0, refused: 2 });
     assert_eq!(read(&queue, 0), [0, 1, 2]);
     // A gap in the offsets stays one.
     queue.append(&[unit(7)]).unwrap();

@@ -106,7 +106,7 @@ fn log(inputs: &[Input]) -> Log {
     Log { list: Arc::new(SegmentList::load(&files).unwrap()), places, end }
 }
 
-type Entries = (Vec<(String, i32, Vec<(i64, CqUnit)>)>, Vec<IndexPut>);
+type Entries = (Vec<(String, i32, Vec<(i64, CqUnit)>)>, Vec<NewEntry>);
 
 /// The entries, one rule a line.
 fn plain(rules: &DispatchRules, inputs: &[Input], log: &Log) -> Entries {
@@ -121,7 +121,7 @@ fn plain(rules: &DispatchRules, inputs: &[Input], log: &Log) -> Entries {
             let tags = properties.get("TAGS").map(|tags| format!("T#{tags}")).filter(|_| rules.index_tags);
             for (key, of_tags) in keys.chain(tags.map(|tags| (tags, true))) {
                 let hash = index_key_hash(input.topic, &key);
-                index.push(IndexPut {
+                index.push(NewEntry {
                     hash,
                     physical_offset: *offset as i64,
                     store_timestamp: STORED,

@@ -6,7 +6,7 @@ use super::*;
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
-fn puts(range: std::ops::Range<i64>) -> Vec<IndexPut> {
+fn puts(range: std::ops::Range<i64>) -> Vec<NewEntry> {
     range.map(nth).collect()
 }
 

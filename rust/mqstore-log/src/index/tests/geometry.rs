@@ -162,11 +162,11 @@ fn without_a_header_the_first_entries_tell() {
             file.write_all_at(&header, 0).unwrap();
             let set = load(&world, None, TINY);
             assert_eq!(set.geometry(), geometry, "{count} entries");
-            assert!(!set.is_guessed());
+            assert!(!set.has_guessed_geometry());
         }
         // Without its first entries nothing tells it, and that is said.
         file.write_all_at(&[0xff; 200], geometry.entry_position(0)).unwrap();
         let set = load(&world, None, TINY);
-        assert_eq!((set.geometry(), set.is_guessed()), (TINY, true), "{count} entries");
+        assert_eq!((set.geometry(), set.has_guessed_geometry()), (TINY, true), "{count} entries");
     }
 }

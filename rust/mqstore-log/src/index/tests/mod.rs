@@ -12,7 +12,7 @@ use std::sync::Arc;
 use mqstore_format::{IndexEntry, IndexGeometry, IndexHeader, index_key_hash};
 use mqstore_io::{Access, FileKind, ManualClock, OsVfs, SimVfs, Vfs};
 
-use super::{Candidates, IndexPut, IndexSet};
+use super::{Candidates, IndexSet, NewEntry};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
@@ -68,12 +68,12 @@ fn hash(key: &str) -> i32 {
     index_key_hash("TopicTest", key)
 }
 
-fn key(key: &str, physical_offset: i64, store_timestamp: i64) -> IndexPut {
-    IndexPut { hash: hash(key), physical_offset, store_timestamp, of_tags: false }
+fn key(key: &str, physical_offset: i64, store_timestamp: i64) -> NewEntry {
+    NewEntry { hash: hash(key), physical_offset, store_timestamp, of_tags: false }
 }
 
 /// The `n`th of many entries with few different keys.
-fn nth(n: i64) -> IndexPut {
+fn nth(n: i64) -> NewEntry {
     key(["a", "b", "c"][n as usize % 3], n * 100, T + n * 700)
 }
 

@@ -24,7 +24,7 @@ impl ModelFile {
         Self { bytes: vec![0; geometry.file_len() as usize], header, geometry }
     }
 
-    fn put(&mut self, put: &IndexPut) -> bool {
+    fn put(&mut self, put: &NewEntry) -> bool {
         let count = self.header.index_count;
         if count >= self.geometry.entries as i32 {
             return false;
@@ -61,7 +61,7 @@ impl ModelFile {
     }
 }
 
-fn model(geometry: IndexGeometry, puts: &[IndexPut]) -> Vec<Vec<u8>> {
+fn model(geometry: IndexGeometry, puts: &[NewEntry]) -> Vec<Vec<u8>> {
     let mut files: Vec<ModelFile> = Vec::new();
     for put in puts {
         if files.last().is_some_and(|file| put.physical_offset < file.header.end_physical) {
@@ -76,7 +76,7 @@ fn model(geometry: IndexGeometry, puts: &[IndexPut]) -> Vec<Vec<u8>> {
     files.into_iter().map(|file| file.bytes).collect()
 }
 
-fn puts() -> impl Strategy<Value = Vec<IndexPut>> {
+fn puts() -> impl Strategy<Value = Vec<NewEntry>> {
     let hashes = prop_oneof![0..40_i32, Just(0), Just(i32::MAX), 0..=i32::MAX];
     // Mostly forward by some seconds; now and then the clock was set.
     let steps = prop_oneof![8 => 0..4_000_i64, 1 => -100_000..100_000_i64, 1 => Just(9_000_000_000_000)];
@@ -88,7 +88,7 @@ fn puts() -> impl Strategy<Value = Vec<IndexPut>> {
             .map(|(hash, gap, step)| {
                 physical += gap * 100;
                 time = (time + step) % 20_000_000_000_000;
-                IndexPut { hash, physical_offset: physical, store_timestamp: time, of_tags: false }
+                NewEntry { hash, physical_offset: physical, store_timestamp: time, of_tags: false }
             })
             .collect()
     })
@@ -159,11 +159,11 @@ proptest! {
             .into_iter()
             .map(|(hash, gap)| {
                 at += gap * 100;
-                IndexPut { hash, physical_offset: at, store_timestamp: T + at * 7, of_tags: false }
+                NewEntry { hash, physical_offset: at, store_timestamp: T + at * 7, of_tags: false }
             })
             .collect();
         // One that comes too late for its place is left out in either case.
-        puts.insert(back.index(puts.len()), IndexPut { hash: 1, physical_offset: at / 2, store_timestamp: T, of_tags: false });
+        puts.insert(back.index(puts.len()), NewEntry { hash: 1, physical_offset: at / 2, store_timestamp: T, of_tags: false });
         let [together, single] = [World::new(&SimVfs::default()), World::new(&SimVfs::default())];
         let open = |world: &World| IndexSet::load(&world.files, None, geometry, Access::ReadWrite).unwrap();
         open(&together).put(&puts).unwrap();

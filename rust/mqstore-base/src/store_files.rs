@@ -1,28 +1,7 @@
-//! Where a store's own folders and files lie.
+//! Names of the folders and files directly below the root of a store, RocketMQ's and ours.
 //!
-//! Owns the names of everything directly under the root, RocketMQ's and ours, so that no other
-//! module joins paths by hand. Ours are all inside `mqstore/`, which RocketMQ ignores:
-//!
-//! ```text
-//! <root>/commitlog/  consumequeue/  batchconsumequeue/  index/      RocketMQ's folders
-//! <root>/compaction/  config/
-//! <root>/checkpoint  abort  lock                                    RocketMQ's files
-//! <root>/mqstore/tmp/            files that do not have their name yet
-//! <root>/mqstore/tmp/rebuild/    queues and index that are made anew
-//! <root>/mqstore/lost+found/     copies of every byte that recovery cut
-//! <root>/mqstore/state.a|b       the durable mark, two slots
-//! <root>/mqstore/queues          which queues there are, and how long they were when all was synced
-//! <root>/mqstore/live            the writer's published positions
-//! <root>/mqstore/meta/           the metadata log, one file a generation
-//! <root>/mqstore/paths           the folders of the log, when they are others than commitlog/
-//! <root>/mqstore/delay-levels    the tables of delay levels, when they are others than RocketMQ's
-//! <root>/mqstore/wipe/           segments that are being overwritten before they go
-//! <root>/mqstore/jobs/           staged compactions
-//! <root>/mqstore/compaction.json what is known of the compacted files
-//! <root>/mqstore/repairs.jsonl   what repairs found lost
-//! ```
-//!
-//! Who only reads may name the `commitlog` folder itself, or one segment: see `log_alone`.
+//! No other module joins these paths by hand; [`StoreFiles`] lists them. Our own files are all inside `mqstore/`, which
+//! RocketMQ ignores. A reader may also open the `commitlog` folder alone, or one segment: see `bare_log`.
 //!
 //! Source: `StorePathConfigHelper`, `BrokerPathConfigHelper`.
 
@@ -61,6 +40,25 @@ pub struct OldFile {
 }
 
 /// The file system, the clock and the root of one store.
+///
+/// ```text
+/// <root>/commitlog/  consumequeue/  batchconsumequeue/  index/      RocketMQ's folders
+/// <root>/compaction/  config/
+/// <root>/checkpoint  abort  lock                                    RocketMQ's files
+/// <root>/mqstore/tmp/            staging: files that have no final name yet
+/// <root>/mqstore/tmp/rebuild/    queues and index while they are rebuilt
+/// <root>/mqstore/lost+found/     copies of every byte that recovery truncated
+/// <root>/mqstore/state.a|b       the durable mark, two slots
+/// <root>/mqstore/queues          manifest of the queues, with their lengths at the last full sync
+/// <root>/mqstore/live            the writer's published positions
+/// <root>/mqstore/meta/           the metadata log, one file per generation
+/// <root>/mqstore/paths           the folders of the log, if they are not just commitlog/
+/// <root>/mqstore/delay-levels    the tables of delay levels, if they are not RocketMQ's
+/// <root>/mqstore/wipe/           segments that are overwritten before they are deleted
+/// <root>/mqstore/jobs/           staged compactions
+/// <root>/mqstore/compaction.json manifest of the compacted files
+/// <root>/mqstore/repairs.jsonl   losses that repairs recorded
+/// ```
 #[derive(Clone, Debug)]
 pub struct StoreFiles {
     /// The file system that the store lives on.

@@ -1,34 +1,13 @@
-//! Compaction: of every key the newest record, in RocketMQ's own compaction folders.
+//! Compaction: keeps the newest record of every key, in RocketMQ's own compaction folders.
 //!
-//! Owns `compaction/` (what RocketMQ keeps of compaction topics), `mqstore/jobs/` and `mqstore/restore/`. A job has three
-//! steps, plain functions on plain values, so that they can run in one process, in many threads, or on
-//! as many machines as see the directory:
+//! Owns `compaction/` (RocketMQ's files of compaction topics), `mqstore/jobs/` and `mqstore/restore/`. The three steps
+//! of a job are plain functions on plain values: they run in one process, in many threads or on many machines (see
+//! `job`).
 //!
-//! ```text
-//! plan      driver, store locked      what to compact, from which generation of the files
-//! run_task  workers, no lock          one queue's new generation, in a folder of the attempt
-//! publish   driver, store locked      checks, then one exchange of folders for all queues
-//! ```
+//! After a crash each queue is in its old or in its new generation, log and queue files together; see `job::publish`.
+//! A job has one driver (the job's lock) and any number of workers and readers. The store's lock orders publications.
 //!
-//! | module | what it does |
-//! |---|---|
-//! | `plan`, `task`, `publish` | the three steps; `local` runs them in this process |
-//! | `model`, `options`, `json` | what they hand to each other |
-//! | `job`, `tree`, `state`, `manifest` | a job's folder and record, the next folder, "has it moved?", what is known |
-//! | `source`, `fetch`, `digests`, `key_map`, `writer`, `control` | a task's input, its memory, its output, its reins |
-//! | `ranges` | the compaction of one huge queue by several workers |
-//! | `distributed` | a job whose steps run in other processes: its driver, and the bytes that pass between them |
-//! | `folder`, `cursor`, `reader`, `positions`, `geometry` | RocketMQ's files |
-//! | `restore` | lost files made anew from another store |
-//! | `checksums` | files against what is known of them, for `verify` |
-//! | `topics`, `untaken` | which topics there are; what of the log no compaction has taken up |
-//!
-//! Across a crash: each queue is wholly in its old or wholly in its new generation, log and queue
-//! together; see `publish`. Across threads and processes: one driver a job (the job's lock), one
-//! publication at a time (the store's lock), any number of workers and readers.
-//!
-//! Source: `CompactionStore`, `CompactionLog`, `SparseConsumeQueue`; what is done better, and why, is
-//! in each module's text.
+//! Source: `CompactionStore`, `CompactionLog`, `SparseConsumeQueue`; each module says what it does better, and why.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -1,43 +1,13 @@
 //! The formats of an Apache RocketMQ store directory: bytes to values and back.
 //!
-//! No I/O, no clock, no threads, no `unsafe`. Every decoder takes any bytes and ends in a value or in a
-//! [`FormatError`]; none panics, none allocates more than its input or its limit justifies. Encoders append
-//! to what they are given.
+//! No I/O, no clock, no threads, no `unsafe`. Every decoder accepts any bytes and returns a value or a [`FormatError`].
+//! None panics, and none allocates more than its input or its limit justifies. Encoders append to the caller's buffer.
 //!
-//! | part of a directory | here |
-//! | --- | --- |
-//! | `commitlog/` | [`record`]: [`RecordView`], [`RecordSpec`], [`peek`]; [`properties`], [`batch`], [`compression`] |
-//! | `consumequeue/` | [`CqUnit`]; [`CqExtUnit`] for `consumequeue_ext/` |
-//! | `batchconsumequeue/`, `compaction/compactionCq/` | [`BatchCqUnit`] |
-//! | `index/` | [`IndexHeader`], [`IndexEntry`], [`IndexGeometry`], [`index_key_hash`] |
-//! | `checkpoint` | [`Checkpoint`] |
-//! | `config/*.json`, `compaction/position-checkpoint` | [`json`] |
-//! | names of files and folders | [`names`] |
-//! | conditions on properties | [`sql`]: [`SqlFilter`] |
-//! | ids, topic names, delay levels | [`ids`], [`topic`], [`delays`] |
-//!
-//! All integers of the format are big-endian and signed. Numbers here have the type of their field (offsets
-//! are `i64`, sizes `i32`), because what a file says may be negative; times are epoch milliseconds.
-//!
-//! ```
-//! use mqstore_format::{CrcCheck, Host, PropertiesBuilder, RecordSpec, RecordView, properties::TAGS};
-//!
-//! let mut properties = PropertiesBuilder::new();
-//! properties.push_reserved(TAGS, "paid")?;
-//! let host = Host::new([127, 0, 0, 1], 10911);
-//! let spec = RecordSpec {
-//!     properties: properties.as_bytes(),
-//!     property_crc: true,
-//!     ..RecordSpec::new("orders", b"Hello", host, host)
-//! };
-//! let mut log = Vec::new();
-//! spec.encode_into(&mut log)?;
-//!
-//! let record = RecordView::decode(&log)?;
-//! record.check_crc(CrcCheck::ALL)?;
-//! assert_eq!((record.topic, record.body, record.tags()), ("orders", &b"Hello"[..], Some("paid")));
-//! # Ok::<(), mqstore_format::FormatError>(())
-//! ```
+//! `commitlog/`: [`record`], [`properties`], [`batch`], [`compression`]. Queues: [`CqUnit`], [`CqExtUnit`] for
+//! `consumequeue_ext/`, [`BatchCqUnit`] also for `compaction/compactionCq/`. `index/`: [`IndexHeader`], [`IndexEntry`].
+//! `checkpoint`: [`Checkpoint`]. Side files: [`json`]. File names: [`names`]. Filters: [`sql`]. [`RecordSpec`] has an
+//! example. Integers in files are big-endian and signed. Numbers have the type of their field (offsets `i64`, sizes
+//! `i32`), because a file may contain negative ones; times are epoch milliseconds.
 #![forbid(unsafe_code)]
 
 pub mod batch;

@@ -1,16 +1,9 @@
-//! A bounded number of open files, by path: the least recently used one is closed.
+//! A bounded cache of open files, by path, which closes the least recently used one.
 //!
-//! For rows of many small files that are written by position and rarely touched, such as consume
-//! queues: a broker has tens of thousands, a process may have a thousand open. Closing a file with
-//! unsynced bytes loses nothing (the page cache has them, and a later sync through another handle
-//! covers them), but an error of the write-back in between may go unseen: keep what cannot be derived
-//! again out of this cache.
-//!
-//! A file that is read often may be mapped as well ([`FileCache::map`]); the map goes with the handle.
-//!
-//! Handles are shared: whoever got one keeps it, closed only when the last clone goes. No lock is
-//! held while a file is opened. [`FileCache::forget`] before a file is removed or renamed, else a later
-//! write goes to the old one.
+//! It serves large sets of small files that are written by position and rarely touched, such as consume queues: a
+//! broker has tens of thousands, and a process may have a thousand open. [`FileCache`] says what closing a file may
+//! hide, so keep data that cannot be derived again out of this cache. A file that is read often may be mapped too
+//! ([`FileCache::map`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -25,7 +18,14 @@ use crate::vfs::{Access, MapAccess, Vfs, VfsFile};
 #[cfg(test)]
 mod tests;
 
-/// Open files by path; see the head of this module.
+/// Open files by path.
+///
+/// Closing a file with unsynced bytes loses nothing: the page cache has them, and a later sync through another handle
+/// covers them. An error of the write-back in between may go unseen.
+///
+/// Handles are shared: a file closes when its last clone is dropped, and its map goes with the handle. No lock is held
+/// while a file is opened. Call [`FileCache::forget`] before you remove or rename a file, or a later write goes to the
+/// old one.
 #[derive(Debug)]
 pub struct FileCache {
     vfs: Arc<dyn Vfs>,

@@ -1,20 +1,11 @@
 //! Files, maps, time and locks: everything that a store asks of the machine.
 //!
-//! The rest of mqstore names no system call. It holds an `Arc<dyn Vfs>` and an `Arc<dyn Clock>` and
-//! gets one of two worlds behind them:
+//! No other crate of mqstore makes a system call. They hold an `Arc<dyn Vfs>` and an `Arc<dyn Clock>`, which are either
+//! real or simulated; [`Vfs`] compares both. The simulated ones forget what was not synced, and fail or fill up on
+//! request; they are behind the feature `sim`. [`MappedFile`], [`MappedFileQueue`] and [`FileCache`] use the traits
+//! alone and behave alike in both.
 //!
-//! ```text
-//!             Vfs ── VfsFile ── Region ── RegionView          Clock        StoreLock
-//! real        OsVfs (`os`)      mapped pages                  SystemClock  record lock on byte 0
-//! simulated   SimVfs (`sim`)    heap pages, the file's own    ManualClock  one holder a file
-//! ```
-//!
-//! The simulated world forgets what was not synced, fails on request and fills up on request; it is
-//! behind the feature `sim`. [`MappedFile`], [`MappedFileQueue`] and [`FileCache`] are built on the
-//! traits alone and behave alike in both.
-//!
-//! This crate knows no message, no record and no offset format but one: segment files are named by
-//! twenty decimal digits.
+//! This crate knows no message and no record. The only format that it knows is the name of a segment: twenty digits.
 
 pub mod clock;
 pub mod event_count;

@@ -1,22 +1,9 @@
-//! One file of fixed length, mapped: a commit-log segment, an index file.
+//! One mapped file of fixed length: a commit-log segment or an index file.
 //!
-//! Owns the file's name, descriptor and map, and three positions in it:
+//! [`MappedFile`] owns the file's name, descriptor and map, and three positions in it. A crash leaves a complete file
+//! under the real name, or none.
 //!
-//! ```text
-//! 0 ......... flushed ......... committed ......... wrote ......... len
-//!   durable     │  in the file      │ readable (or in a pool buffer)
-//! ```
-//!
-//! * **Birth**: made under a staging name, given its whole room on the disk, synced, and only then
-//!   given its real name, whose folder is synced. A crash leaves a complete file under the real name,
-//!   or none; a leftover in staging is garbage. The real name never replaces another file.
-//! * **Death**: [`MappedFile::retire`] removes the name at once; guards and views keep the bytes
-//!   until the last is dropped, and only then is the file unmapped. It is never cut.
-//! * The descriptor and the map are made at first use, so that a store of ten thousand segments opens
-//!   with neither; a descriptor may be given back by [`MappedFile::close_file`].
-//!
-//! Positions only grow, by atomics, except in recovery. Source of the life cycle and of the three
-//! positions: `DefaultMappedFile`, `ReferenceResource`.
+//! Source of the life cycle and of the three positions: `DefaultMappedFile`, `ReferenceResource`.
 
 use std::fmt;
 use std::io;
@@ -40,7 +27,21 @@ use crate::vfs::{Access, FileKind, FileStat, MapAccess, Vfs, VfsFile};
 #[cfg(test)]
 mod tests;
 
-/// One file of fixed length and known place in a row of files.
+/// One file of fixed length at a known position in a sequence of files.
+///
+/// ```text
+/// 0 ......... flushed ......... committed ......... wrote ......... len
+///   durable     │  in the file      │ readable (or in a pool buffer)
+/// ```
+///
+/// * **Creation**: the file gets a staging name and all its space on the disk and is synced. Only then it gets its real
+///   name, and the folder is synced. A leftover in staging is garbage. The real name never replaces another file.
+/// * **Removal**: [`MappedFile::retire`] removes the name at once. Guards and views keep the bytes until the last one
+///   is dropped; only then is the file unmapped. It is never truncated.
+/// * The descriptor and the map are made at first use, so that a store of ten thousand segments opens with neither.
+///   [`MappedFile::close_file`] closes the descriptor.
+///
+/// Positions only grow, by atomics, except in recovery.
 pub struct MappedFile {
     vfs: Arc<dyn Vfs>,
     base_offset: u64,

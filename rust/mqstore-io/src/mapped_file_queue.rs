@@ -1,19 +1,8 @@
-//! A row of equally long files that together hold one logical range of bytes.
+//! A sequence of equally long files that together hold one logical range of bytes.
 //!
-//! ```text
-//! commitlog/00000000000000000000  00000000001073741824  00000000002147483648
-//!           └─ base offset 0      └─ base offset 2^30   └─ the last: being written
-//! ```
-//!
-//! Loading lists, and never opens, maps, writes or removes: what does not belong is reported with its
-//! reason and left alone, where RocketMQ refuses to start or deletes it. A file belongs when it is a
-//! regular file, its name is twenty digits, its length is that of the row, and no file before it
-//! reaches into it. Gaps between files are reported too; look-ups cope with them.
-//!
-//! Readers take a snapshot (one reference count) and never wait for the writer's push or for
-//! retention. Removal syncs the folders, the newest file first when cutting the end and the oldest
-//! first when cutting the front, so that a crash leaves a row without holes where the file system
-//! keeps the order.
+//! Loading lists the folder. It never opens, maps, writes or removes a file. It reports a file that does not belong,
+//! with the reason, and leaves it alone; RocketMQ refuses to start or deletes such a file. Readers take a snapshot (one
+//! reference count) and never wait for the writer's push or for retention.
 //!
 //! Source: `MappedFileQueue#doLoad`, `#findMappedFileByOffset`, `#truncateDirtyFiles`,
 //! `MultiPathMappedFileQueue`.
@@ -138,7 +127,18 @@ pub enum PushError {
 
 type Files = Arc<[Arc<MappedFile>]>;
 
-/// A row of files, ordered by offset; see the head of this module.
+/// A sequence of files, ordered by offset.
+///
+/// ```text
+/// commitlog/00000000000000000000  00000000001073741824  00000000002147483648
+///           └─ base offset 0      └─ base offset 2^30   └─ the last: being written
+/// ```
+///
+/// A file belongs to the sequence if it is a regular file, its name is twenty digits, its length is that of the others,
+/// and no file before it overlaps it. Gaps between files are reported too; look-ups handle them.
+///
+/// Removal syncs the folders. It removes the newest file first when it truncates the end, and the oldest first when it
+/// deletes from the front. So a crash leaves no gap where the file system keeps the order.
 #[derive(Debug)]
 pub struct MappedFileQueue {
     vfs: Arc<dyn Vfs>,

@@ -1,33 +1,9 @@
-//! A stretch of a file in memory, and views of it that keep it there.
+//! A range of a file in memory, and views that keep it there.
 //!
-//! [`Region`] is one concrete type for both worlds: a base pointer, a length and a backing that knows
-//! how to flush. The backing is a shared map of a file (`os/mmap.rs`), the heap pages of a simulated
-//! file, or plain memory ([`Region::heap`]). Copying in, copying out and handing out views, the part
-//! that needs `unsafe`, is therefore the same code in production and under simulation.
-//!
-//! # The rule that makes it sound
-//!
-//! A region has *published* bytes and others; who uses the region keeps the border.
-//!
-//! ```text
-//! 0 ........................ published ........................ len
-//!   never change again          │   reached by the one writer of
-//!   views may be handed out     │   that range, through copies only
-//! ```
-//!
-//! * **Published bytes never change** while a view of them exists. [`Region::view`] may be called for
-//!   published ranges alone; the view is then an honest `&[u8]`.
-//! * **Unpublished bytes** belong to one thread a range. It fills them with [`Region::write`], which
-//!   copies through raw pointers and never makes a reference. Threads may fill disjoint ranges at once.
-//! * **Publication** is a release store of the border, in an atomic of the owner; whoever takes a view
-//!   has loaded the border with acquire before. Other processes have no such atomic: for them the
-//!   first field of a record is stored last, by [`Region::store_u32_be_release`], and they check what
-//!   they read.
-//! * **Bytes that change in place** (index slots, checkpoint, `live`) are never viewed: they are read
-//!   and written as values, under the owner's lock, or by the `store_`/`load_` pairs without one.
-//! * Nobody shortens a mapped file: a touched page beyond its end is a signal, not an error.
-//!
-//! Breaking the rule gives torn bytes; bounds are always checked, so it never leaves the memory.
+//! [`Region`] is one concrete type for real and simulated files: a base pointer, a length and a backing that can flush.
+//! The backing is a shared map of a file (`os/mmap.rs`), the heap pages of a simulated file, or plain memory
+//! ([`Region::heap`]). So the part that needs `unsafe` (copying in and out, and handing out views) is the same code in
+//! production and under simulation. [`Region`] has the rule that makes it sound.
 
 #![expect(unsafe_code, reason = "the one place where bytes of files become memory of ours")]
 
@@ -121,7 +97,28 @@ pub(crate) trait Backing: Send + Sync + fmt::Debug {
 
 /// A range of bytes of a file, in memory; a clone is another handle to the same bytes.
 ///
-/// See the head of this module for who may do what at the same time.
+/// # The rule that makes it sound
+///
+/// A region has *published* bytes and others. Its user keeps the border between them.
+///
+/// ```text
+/// 0 ........................ published ........................ len
+///   never change again          │   reached by the one writer of
+///   views may be handed out     │   that range, through copies only
+/// ```
+///
+/// * **Published bytes never change** while a view of them exists. Call [`Region::view`] for published ranges alone;
+///   the view is then an honest `&[u8]`.
+/// * **Unpublished bytes** belong to one thread per range. It fills them with [`Region::write`], which copies through
+///   raw pointers and never makes a reference. Threads may fill disjoint ranges at once.
+/// * **Publication** is a release store of the border, in an atomic of the owner. A thread that takes a view has loaded
+///   the border with acquire before. Other processes have no such atomic: for them the first field of a record is
+///   stored last, by [`Region::store_u32_be_release`], and they check what they read.
+/// * **Bytes that change in place** (index slots, checkpoint, `live`) are never viewed. They are read and written as
+///   values, under the owner's lock, or by the `store_`/`load_` pairs without one.
+/// * Nobody shortens a mapped file: a touched page beyond its end is a signal, not an error.
+///
+/// Breaking the rule gives torn bytes. Bounds are always checked, so no access leaves the memory of the region.
 #[derive(Clone)]
 pub struct Region {
     base: NonNull<u8>,
@@ -133,7 +130,7 @@ pub struct Region {
 }
 
 // SAFETY: the bytes live as long as the backing, which any thread may drop, and are reached only by
-// the rule at the head of this module.
+// the rule in the documentation of `Region`.
 unsafe impl Send for Region {}
 // SAFETY: as for Send; shared handles write through raw pointers to disjoint ranges only.
 unsafe impl Sync for Region {}

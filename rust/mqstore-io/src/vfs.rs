@@ -1,22 +1,7 @@
-//! The seam: what a store may ask of a file system, and what is durable when the answer is `Ok`.
+//! The file system as a store sees it: what it may ask, and what is durable when the answer is `Ok`.
 //!
-//! Two traits and a lock. [`Vfs`] works on names, [`VfsFile`] on an open file, [`StoreLock`] keeps
-//! other writers out. `OsVfs` answers with system calls, `SimVfs` in memory. Three rules hold for
-//! every method of both:
-//!
-//! * *Durable* means: survives the loss of power. Nothing is durable because it was written; bytes
-//!   become so by [`VfsFile::sync_data`], [`VfsFile::sync_all`] or [`Region::flush`], names by
-//!   [`Vfs::sync_dir`] of the folder that holds them. What is not durable may or may not survive, in
-//!   any combination of 4 KiB pages and of names.
-//! * Everything written survives the death of the process, synced or not.
-//! * Errors carry the system's number ([`io::Error::raw_os_error`]) wherever a system call gave one.
-//!   After a failed sync the state of the pages on disk is unknown and a later sync that succeeds
-//!   proves nothing: the caller has to write the bytes again, then sync.
-//!
-//! No method follows a symbolic link in the last part of the path of a file, and none waits for a pipe
-//! or a device; [`Vfs::list`], [`Vfs::list_kinds`], [`Vfs::sync_dir`] and [`Vfs::free_space`] take a link to a folder, so that
-//! a store's root may be one. Methods may be called from many threads at once; calls on the same bytes at the same time
-//! give one of the possible orders a page.
+//! [`Vfs`] works on names, [`VfsFile`] on an open file, and [`StoreLock`] keeps other writers out. `OsVfs` answers with
+//! system calls, `SimVfs` in memory. [`Vfs`] has the rules for every method of both.
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -166,6 +151,27 @@ pub trait StoreLock: Send + Sync + Debug {
 }
 
 /// A file system, by names.
+///
+/// ```text
+///             Vfs ── VfsFile ── Region ── RegionView          Clock        StoreLock
+/// real        OsVfs (`os`)      mapped pages                  SystemClock  record lock on byte 0
+/// simulated   SimVfs (`sim`)    heap pages, the file's own    ManualClock  one holder per file
+/// ```
+///
+/// Three rules hold for every method of this trait and of [`VfsFile`]:
+///
+/// * *Durable* data survives a power loss. A write alone makes nothing durable. Bytes become durable by
+///   [`VfsFile::sync_data`], [`VfsFile::sync_all`] or [`Region::flush`], names by [`Vfs::sync_dir`] of their folder.
+///   Any combination of 4 KiB pages and of names that are not durable may survive.
+/// * Everything written survives the death of the process, synced or not.
+/// * Errors carry the system's number ([`io::Error::raw_os_error`]) if a system call gave one. After a failed sync the
+///   state of the pages on disk is unknown, and a later sync that succeeds proves nothing: the caller has to write the
+///   bytes again, then sync.
+///
+/// No method follows a symbolic link in the last part of the path of a file, and none waits for a pipe or a device.
+/// [`Vfs::list`], [`Vfs::list_kinds`], [`Vfs::sync_dir`] and [`Vfs::free_space`] accept a link to a folder, so that the
+/// root of a store may be one. Many threads may call methods at once. Calls on the same bytes at the same time give,
+/// for each page, one of the possible orders.
 ///
 /// Paths are taken as they are: relative ones against the process's current folder.
 pub trait Vfs: Send + Sync + Debug {

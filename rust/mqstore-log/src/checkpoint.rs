@@ -1,15 +1,10 @@
-//! The `checkpoint` file: up to which store times and positions derived files are durable.
+//! The `checkpoint` file: the store times and positions up to which derived files are durable.
 //!
-//! Owns the file of that name. It is a hint: recovery reads more of the log without it, and nothing
-//! else changes, so that any content, and none, is accepted. RocketMQ maps the file; here its 48 bytes
-//! in use are written by position and synced, the rest is left as it is.
+//! [`CheckpointFile`] owns the file. It is a hint: any content is accepted, and without it recovery only reads more of
+//! the log. RocketMQ maps the file; here the 48 used bytes are written by position and synced, and the rest stays as it
+//! is.
 //!
-//! ```text
-//! 0 physic time | 8 logics time | 16 index time | 24 master flushed | 32 confirm offset | 40 logics offset
-//! ```
-//!
-//! Across a crash: 48 bytes of one sector are old or new; a new file is written in staging, synced and
-//! renamed.
+//! Across a crash the 48 bytes, in one sector, are old or new. A new file is written in staging, synced and renamed.
 //!
 //! Source: `StoreCheckpoint`.
 
@@ -24,6 +19,10 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
 /// Reads and writes the checkpoint of one store.
+///
+/// ```text
+/// 0 physic time | 8 logics time | 16 index time | 24 master flushed | 32 confirm offset | 40 logics offset
+/// ```
 #[derive(Clone, Debug)]
 pub struct CheckpointFile {
     files: StoreFiles,

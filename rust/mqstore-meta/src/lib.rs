@@ -1,26 +1,11 @@
-//! The metadata log: topics, consumer groups, consumer offsets, and what groups know of the queues that they consume
-//! message by message.
+//! The metadata log: topics, consumer groups, consumer offsets, and each group's state of single messages.
 //!
-//! Owns `mqstore/meta/<generation, 20 digits>.log`, of which the newest counts, and the content of RocketMQ's JSON files
-//! of the same things. The state is in memory; each change of it is a record, and the records are what is on the disk:
+//! Owns `mqstore/meta/<generation, 20 digits>.log`, of which the newest counts, and the content of RocketMQ's JSON
+//! files of the same things. The state is in memory; every change is a record on the disk. [`MetaLog`] draws the file;
+//! `frame` has its bytes and `record` those of records. No class of RocketMQ has this format.
 //!
-//! ```text
-//! head (48) | snapshot: frame frame ... | tail: frame frame frame frame ... | room, zeros
-//!                                       │                     │         └ appended: survives the process
-//!                                       └ synced before the   └ synced: survives the loss of power
-//!                                         file got its name
-//! ```
-//!
-//! Across a crash: a change that an append returned for survives the death of the process, and the loss of power once
-//! [`MetaLog::sync`] returned for its [`Place`], or with the next tick. The records of one call are one frame, and after
-//! a crash they are there together or not at all. The first frame that does not decode ends the log; below what is known
-//! to be synced it is damage, and the store says so instead of going on without what it had.
-//!
-//! Across threads: every call may be made from any thread. Changes of one queue's progress are made one after the
-//! other, and so are those of offsets, and those of topics and groups; a frame is appended under one lock, which is
-//! the last that a thread takes. Who waits for a sync shares it with all others who do.
-//!
-//! The bytes: `frame` has the head and the frames, `record` the records. No class of RocketMQ has this format.
+//! A returned append survives a kill. It survives a power loss once [`MetaLog::sync`] returned for its [`Place`], or
+//! after the next tick. The records of one call are one frame: after a crash all of them are there, or none.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -19,7 +19,21 @@ use mqstore_base::error::StoreError;
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
 
-/// The metadata of one store that is open for writing. See the module's text.
+/// The metadata of one store that is open for writing.
+///
+/// ```text
+/// head (48) | snapshot: frame frame ... | tail: frame frame frame frame ... | zeros, allocated ahead
+///                                       │                     │         └ appended: survives a kill
+///                                       └ synced before the   └ synced: survives a power loss
+///                                         file got its name
+/// ```
+///
+/// Across a crash: the first frame that does not decode ends the log. Below the last synced position it is damage, and
+/// the store reports it and does not continue without the lost changes.
+///
+/// Across threads: any thread may make any call. Changes of one queue's progress are made one after the other, and so
+/// are those of offsets, and those of topics and groups. A frame is appended under one lock, which is the last that a
+/// thread takes. Threads that wait for a sync share one.
 #[derive(Debug)]
 pub struct MetaLog {
     pub(super) files: StoreFiles,

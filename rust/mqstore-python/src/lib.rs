@@ -1,15 +1,12 @@
-//! Python bindings of mqstore: conversion only, no rules.
+//! Python bindings of mqstore: conversion only, no rules. The module is `mqstore._mqstore`.
 //!
-//! The module is `mqstore._mqstore`; `python/mqstore/_native.py` alone imports it. What it promises:
+//! It promises to `python/mqstore/_native.py`, which alone imports it:
+//! * The interpreter is released around every call that copies much, locks, waits or does I/O. It is never taken again
+//!   while a lock of the store is held.
+//! * A panic in the core becomes an exception, never an abort. Importing starts no thread and opens nothing.
+//! * After a fork the child's copy of a store raises an error and is never torn down.
 //!
-//! * The interpreter is released around every call that copies much, locks, waits or does I/O, and is
-//!   never asked for again while a lock of the store is held.
-//! * A panic in the core arrives as an exception, never as an abort.
-//! * Importing starts no thread and opens nothing.
-//! * After a fork the child's copy of a store answers with an error and is never torn down.
-//!
-//! Validation that needs no Python object is the core's; the shape of arguments is checked here, before
-//! anything is written.
+//! Arguments are checked for their shape here; the core validates everything that needs no Python object.
 
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 #![allow(clippy::doc_markdown, reason = "the comments on exported items are Python docstrings")]

@@ -1,23 +1,8 @@
-//! The feed: what is appended to a compaction topic is copied behind what its compactions left.
+//! The appender of compaction topics: copies new messages from the commit log to the compaction files.
 //!
-//! RocketMQ serves a compaction topic from `compaction/` alone, and a segment of the commit log may go once its messages
-//! are there. Owns the appends to those files, in RocketMQ's way:
-//!
-//! ```text
-//! compactionLog/t/0/…   record record … | record record      records with their new PHYSICALOFFSET; blank keys left out
-//! compactionCq/t/0/…    entry  entry  … | entry  entry
-//!                                       ^ one flush: records, sync, entries, sync
-//! ```
-//!
-//! Across a crash: a record is copied when it is durable in the commit log, and its entry is written when the copy is
-//! durable, so that a broker which opens the directory at any point finds whole records behind all entries. The first
-//! files of queues appear together, logs and entries, by the exchange that publishes compactions. Later ones get their
-//! names with their first records inside, the log before the queue file; a log that was left alone in between gets its
-//! queue file here, and is cut by a broker. The files of a generation that the manifest knows are never appended to, so
-//! that its facts stay true; nor is a file that holds anything behind its last good entry.
-//!
-//! Across threads: one feeds at a time, and a compaction holds the [`fence`](Feed::fence) from its plan until it is
-//! published. Jobs of other processes are known by their locks: while one runs, nothing is fed. The store's lock is held.
+//! RocketMQ serves a compaction topic from `compaction/` alone, and retention may delete a segment of the commit log
+//! once its messages are there. [`CompactionAppender`] owns the appends to those files and writes them as RocketMQ
+//! does. It promises that a broker which opens the directory at any time finds a whole record for every entry.
 //!
 //! Source: `CompactionService#putRequest`, `CompactionLog#asyncPutMessage`, `CompactionAppendMessageCallback#doAppend`.
 
@@ -86,7 +71,24 @@ pub struct RoundOutcome {
     pub keyless: Vec<String>,
 }
 
-/// Where each queue stands; see the module's text.
+/// Appends to the compaction files of all queues, and keeps the position of each queue.
+///
+/// ```text
+/// compactionLog/t/0/…   record record … | record record      records with their new PHYSICALOFFSET; no blank keys
+/// compactionCq/t/0/…    entry  entry  … | entry  entry
+///                                       ^ one flush: records, sync, entries, sync
+/// ```
+///
+/// Across a crash: a record is copied once it is durable in the commit log, and its entry is written once the copy is
+/// durable. The first files of all queues appear together, logs and entries, by the exchange that publishes
+/// compactions. A later file gets its name with its first record inside, the log before the queue file. If a crash
+/// leaves such a log without its queue file, the appender makes the queue file; a broker truncates the log. The
+/// appender never appends to a file of a generation in the manifest, so that the manifest stays true, nor to a file
+/// with bytes after its last good entry.
+///
+/// Across threads: one thread at a time appends, and it holds the store's lock. A compaction holds
+/// [`fence`](Self::fence) from its plan until it is published. Jobs of other processes are known by their locks: while
+/// one runs, nothing is appended.
 #[derive(Debug)]
 pub struct CompactionAppender {
     files: StoreFiles,

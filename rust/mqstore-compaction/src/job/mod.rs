@@ -1,7 +1,12 @@
 //! A compaction job: its plan, the work on each queue, and the publication of the result.
 //!
-//! `plan` decides, `task` compacts one queue with the digests of its keys, `survivor_writer` writes the survivors, and
-//! `publish` swaps the generation. `job_folder` owns the folder of a job and removes what a stop left.
+//! ```text
+//! plan      driver, store locked      what to compact, from which generation of the files
+//! task      workers, no lock          the new generation of one queue, in the folder of the attempt
+//! publish   driver, store locked      checks, then one exchange of folders for all queues
+//! ```
+//!
+//! `survivor_writer` writes the survivors. `job_folder` owns the folder of a job and removes what a stop left.
 
 pub(crate) mod control;
 pub(crate) mod documents;

@@ -8,7 +8,21 @@ use super::super::read::source::Stretch;
 use super::split::MOST_SHARES;
 use mqstore_base::error::StoreError;
 
-/// What one worker does.
+/// What one worker does, in one of three rounds.
+///
+/// Any number of processes that see the directory work on a round. Only files and short answers pass between them. The
+/// driver alone starts the next round:
+///
+/// ```text
+/// scan    a range of the queue     ->  keys-000 keys-001 ...   its keys, by share: equal keys, equal share
+///                                      records                 see `step_files`
+/// decide  a share of the keys      ->  superseded              a bit per keyed record: a later one has its key
+/// (next)  the driver               :   where each pair of files of the result begins
+/// copy    some pairs of files      ->  log/ cq/                the survivors, byte for byte as one task writes them
+/// (next)  the driver               :   all pairs in one folder: the result of the queue
+/// ```
+///
+/// A scan reads its range along the consume queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "lowercase")]
 pub(crate) enum Step {

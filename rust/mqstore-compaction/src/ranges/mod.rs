@@ -1,22 +1,11 @@
 //! The compaction of one huge queue by several workers.
 //!
-//! Owns the steps that take the place of one [`super::run_task`], and what they leave for each other in staging
-//! folders. Three rounds of steps, each any number of processes that see the directory, without anything passing
-//! between them but files and short answers; the driver alone goes from round to round:
+//! Owns the steps that replace one [`super::run_task`], and the files that they exchange in staging folders. The steps
+//! are `Step` in `documents`. If the consume queue disagrees with the log, or the first round fails in another way,
+//! the queue is compacted as a whole.
 //!
-//! ```text
-//! scan    a stretch of the queue   ->  keys-000 keys-001 ...   its keys, by share: equal keys, equal share
-//!                                      records                 [keyed, tombstone:1][queue offset:8][size:4] each
-//! decide  a share of the keys      ->  superseded              a bit a keyed record: a later one has its key
-//! (next)  the driver               :   where each pair of files of the result begins
-//! copy    some pairs of files      ->  log/ cq/                what stays, byte for byte as one task writes it
-//! (next)  the driver               :   all pairs in one folder: the result of the queue
-//! ```
-//!
-//! A stretch is read along the consume queue. Where that does not agree with the log, or anything else fails in the
-//! first round, the queue is compacted as a whole. An attempt differs from another one in its folder's name only, so
-//! that all of this may be repeated, run twice at the same time, and be left behind. The intermediate files are not
-//! synced: after a crash of the machine there is no job that reads them.
+//! Any step may be repeated, run twice at the same time, or be abandoned: two attempts differ only in the names of
+//! their folders. The intermediate files are not synced, because no job reads them after a crash of the machine.
 
 mod copy_step;
 mod decide_step;

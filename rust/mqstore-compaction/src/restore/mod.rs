@@ -1,24 +1,10 @@
-//! Compaction files that were lost, made anew from another store.
+//! Restoring lost compaction files from another store.
 //!
-//! Compaction files are data: when they are lost, or end before the commit log begins, every message in
-//! between is gone here. Another store that holds the same messages, a replica or an older copy, still
-//! has them. Owns `mqstore/restore/`, where they are put until a compaction takes them up:
+//! Compaction files are data: if they are lost, or end before the commit log begins, this store has lost every message
+//! in between. Another store with the same messages, such as a replica or an older copy, still has them. This folder
+//! owns `mqstore/restore/`, which keeps the pulled messages until a compaction publishes them. `pull` has the steps.
 //!
-//! ```text
-//! decide    the queues whose compaction files end before the commit log's first message of them
-//! pull      other store, offsets 0 .. first message here  ->  mqstore/restore/<topic>/<queue id>/
-//!             log/0000… cq/0000…    messages, as compaction files hold them
-//!             progress.json         which of these files are complete, and the next offset to pull
-//! compact   mqstore/restore/… and the commit log  ->  the next generation, published as always
-//! ```
-//!
-//! What the other store has replaces what is left of the lost files: a message in them may have been
-//! deleted by one that they lack. Messages are pulled, and not files copied, because a compaction there may
-//! replace its files meanwhile; if one does, the queue is pulled again from its first offset.
-//!
-//! Across a crash: only closed and synced files are in `progress.json`, so that the next call goes on
-//! behind them. Nothing that anybody reads is changed before the one step of `publish`. The store's
-//! lock is held from the first look to the publication.
+//! A restore holds the store's lock to its end. Readers see no change before the one step of `publish`.
 //!
 //! Source: `CompactionLog#load`, `#pullMessageFromMaster`, `MessageFetcher`; compaction.md 13.
 

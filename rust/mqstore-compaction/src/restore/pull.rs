@@ -1,7 +1,19 @@
 //! Pulling one queue from another store, into the queue's folder below `mqstore/restore`.
 //!
-//! Owns that folder's files and its `progress.json`, which is replaced in one step whenever a pair of
-//! files is closed and synced: what it does not name is removed by the next call, which goes on behind
+//! ```text
+//! decide    the queues whose compaction files end before the commit log's first message of them
+//! pull      other store, offsets 0 .. first message here  ->  mqstore/restore/<topic>/<queue id>/
+//!             log/0000… cq/0000…    messages, as compaction files hold them
+//!             progress.json         which of these files are complete, and the next offset to pull
+//! compact   mqstore/restore/… and the commit log  ->  the next generation, published as always
+//! ```
+//!
+//! The pulled messages replace the rest of the lost files, because a message in these may have been deleted by one that
+//! they lack. Files are not copied, because a compaction in the other store may replace them meanwhile. If one does,
+//! the queue is pulled again from its first offset.
+//!
+//! Owns that folder's files and its `progress.json`, which is replaced in one step whenever a pair of files is closed
+//! and synced. After a crash the next call removes every file that `progress.json` does not name and continues after
 //! the rest.
 
 use std::io;

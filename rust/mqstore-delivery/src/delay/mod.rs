@@ -1,25 +1,10 @@
-//! Messages that are delivered later: at a time of their own, or after the delay of a level.
+//! Delayed messages: delivered at a time of their own, or after the delay of a level.
 //!
-//! The files are RocketMQ's. A message with a time becomes a record of `rmq_sys_wheel_timer`, which enters the timer wheel
-//! and its log; one with a level a record of `SCHEDULE_TOPIC_XXXX`. When its time has come it is appended to the topic
-//! and queue that it was for, which were settled when it was accepted.
+//! The files are RocketMQ's. A message with a time becomes a record of `rmq_sys_wheel_timer` and enters the timer wheel
+//! and the timer log. A message with a level becomes a record of `SCHEDULE_TOPIC_XXXX`. When it is due, the store
+//! appends it to the topic and queue that were chosen when it was accepted.
 //!
-//! What is promised:
-//!
-//! * **Never early**, by the wall clock of the store; to the millisecond for what has `TIMER_DELIVER_MS`, else at the end of
-//!   the slot of a second. (A level follows RocketMQ where the clock goes back by more than its delay; and where a shorter
-//!   delay is given to the level, that counts for what waits, from when it was stored.)
-//! * **Exactly once, in the log.** A delivery names the record that it was made of (`TIMER_ORIGIN_OFFSET`). What is saved
-//!   about slots and offsets speaks only of deliveries that are durable, and an open looks for the others in the log
-//!   behind the place that was saved with it. So of what survives a stop, every message is delivered or
-//!   waits, and none both.
-//! * **Cancelled is cancelled**: a message that was cancelled is not delivered, and one that was delivered cannot be
-//!   cancelled. Both are as durable as any append.
-//! * **Any distance**: who waits for longer than RocketMQ's window is put back into the wheel on the way, as there. With a
-//!   retention shorter than two days the record itself may be deleted before.
-//!
-//! Across threads: one lock guards what is in memory; appends of delayed messages take it not. The background is one
-//! task of the store's ([`BackgroundTask`]), which begins with the first delayed message and sleeps until something is due.
+//! `Delays` lists the promises: never early, delivered exactly once in the log, and cancelled for good.
 
 mod cancel;
 mod deliver;
@@ -93,7 +78,23 @@ pub struct Accepted {
     pub waits_in: Option<&'static str>,
 }
 
-/// The delayed messages of one store; see the module's text.
+/// The delayed messages of one store.
+///
+/// What it promises:
+///
+/// * **Never early**, by the wall clock of the store. A message with `TIMER_DELIVER_MS` is due to the millisecond, any
+///   other at the end of its slot of one second. A level follows RocketMQ: if the clock goes back by more than the
+///   delay, or if the level gets a shorter delay, which then also counts for waiting messages, from their store time.
+/// * **Exactly once, in the log.** A delivery names the record that it was made from (`TIMER_ORIGIN_OFFSET`). The saved
+///   state of slots and offsets covers only durable deliveries. An open looks for later ones in the log, after the
+///   position that was saved with that state. So every message that survives a stop is either delivered or waiting.
+/// * **Cancelled is cancelled**: a cancelled message is not delivered, and a delivered one cannot be cancelled. Both
+///   are as durable as any append.
+/// * **Any delay**: a message that waits for longer than RocketMQ's window is put back into the wheel, as in RocketMQ.
+///   If the retention is shorter than two days, the record itself may be deleted before.
+///
+/// Across threads: one lock guards the state in memory; appends of delayed messages do not take it. The background is
+/// one task of the store ([`BackgroundTask`]), which starts with the first delayed message and sleeps until one is due.
 pub(crate) struct Delays {
     store: Store,
     options: DelayOptions,

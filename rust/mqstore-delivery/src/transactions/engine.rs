@@ -53,7 +53,27 @@ pub struct PendingTransaction {
     pub half_offsets: Vec<i64>,
 }
 
-/// See the module's text. Cheap to clone; a clone is the same.
+/// The transactions of one store. Cheap to clone; a clone is the same.
+///
+/// ```text
+/// half topic   h12  h13  h14          one half message per append: invisible to readers of the real topics
+/// log          ... h12 h13 h14 ... op{12,13,14, commit} f12 f13 f14 ...
+///                                  └ one append, in one segment, published in one step
+/// ```
+///
+/// The op message names all half messages of the transaction and is before the final records. If a crash truncates the
+/// append, the log has either no part of it, and the transaction is undecided, or the op message. In the second case
+/// the next open appends the missing final records, exactly once: a final record has the log position of its half
+/// message and comes after the op message that names it.
+///
+/// The state of half messages is the progress of RocketMQ's group `CID_RMQ_SYS_TRANS` in the metadata log. `committed`
+/// is the offset that a broker finds in `consumerOffset.json`. An undecided half message is leased until its next
+/// check, and its attempt is the number of checks. This state is derived: a decision is noted once the log is durable
+/// up to its end, so that a power loss never forgets a half message whose decision was noted. An open reads the
+/// decisions since then, from the op message that the offset of `NOTED_GROUP` names, and no half message from before.
+///
+/// Across threads: each transaction has a lock, which is held while it changes. One more lock guards the state of all
+/// transactions. Neither is held while a callback runs.
 #[derive(Clone)]
 pub struct Transactions {
     pub(super) inner: Arc<Inner>,

@@ -1,25 +1,9 @@
-//! Transactions: messages that appear together, in one step, or never.
+//! Transactions: messages that all become visible in one step, or never.
 //!
-//! ```text
-//! half topic   h12  h13  h14          one half message for each append: seen by nobody who reads the real topics
-//! log          ... h12 h13 h14 ... op{12,13,14, commit} f12 f13 f14 ...
-//!                                  └ one append, in one segment, published by one step
-//! ```
-//!
-//! The op message is the decision: it names all half messages of the transaction, and ours says what was decided
-//! (`mqstore.decision`). It lies before the final records, so that a crash that cuts the append leaves either nothing of
-//! it, and the transaction undecided, or the decision; then the next open appends what is missing, exactly once: a
-//! final record carries the log position of its half message, and lies behind the op message that names it. A
-//! transaction that nobody decided stays as it is across any stop, until somebody asks its producer ([`Transactions::take_due`]) or decides it.
-//!
-//! What is known of half messages is a progress of RocketMQ's group for it in the metadata log (`CID_RMQ_SYS_TRANS`):
-//! `committed` is what a broker finds in `consumerOffset.json`, an undecided one is leased until its next check, with the
-//! number of checks as its attempt. It is derived and follows: a decision is noted once the log is durable up to its end,
-//! so that a loss of power never forgets a half message whose decision it took. An open reads what was decided since,
-//! from the op message on that another offset names, and no half message from before.
-//!
-//! Across threads: each transaction has a lock, held while it is changed, and one lock orders what is known of all;
-//! neither is held while a callback runs. The bytes are RocketMQ's, see `records`.
+//! Each message of a transaction waits as a half message in RocketMQ's half topic. The op message is the decision. Ours
+//! also says what was decided (`mqstore.decision`). [`Transactions`] draws the log and says what survives a crash.
+//! If nobody decides a transaction, it stays undecided across any stop, until its producer is asked
+//! ([`Transactions::take_due`]) or decides it. `half_records` has the bytes, which are RocketMQ's.
 //!
 //! Source: `TransactionalMessageBridge`, `EndTransactionProcessor`, `TransactionalMessageServiceImpl`.
 

@@ -1,14 +1,13 @@
 //! Work queues: messages that are finished one by one.
 //!
-//! A work queue is a topic as one group sees it whose consumers lease messages: whoever got one has it alone until it is
-//! finished (`ack`), given back (`nack`), or its time is over. What is known of each message is kept by the metadata log
-//! ([`mqstore_meta::Progress`]): a lease survives the death of the process once `get` returned, and so does what
-//! was finished; after a loss of power what the last tick synced is there. A message is delivered at least once, and
-//! not again once its `ack` is on the disk.
+//! A work queue is a topic as seen by one group whose consumers lease messages. Nobody else gets a leased message until
+//! it is finished (`ack`), given back (`nack`) or its lease expires. The metadata log ([`mqstore_meta::Progress`])
+//! keeps these states: once a call returned, they survive a kill; after a power loss the state of the last tick is
+//! there. A message is delivered at least once, and never again once its `ack` is on the disk.
 //!
-//! All handles of one queue in a process share a `core::Core`. Its lock orders what is taken out; to finish a message
-//! takes the lock of its queue's progress alone. Waiting costs no thread: a call that waits sleeps on the queue's
-//! signals, which the append rings, until something is due.
+//! All handles of one queue in a process share an `inner::Core`. Its lock orders the leases; finishing a message takes
+//! only the lock of its queue's progress. A waiting call costs no thread: it sleeps on the queue's signals until one is
+//! due.
 
 mod ack;
 mod dead_letters;

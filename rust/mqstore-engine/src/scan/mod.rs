@@ -1,19 +1,10 @@
-//! Scans: many messages in the order of the log, for who makes columns of them.
+//! Scans: many messages in the order of the log, for callers that build columns from them.
 //!
-//! Changes nothing and writes nothing. A scan sees what is visible when it begins. What it yields depends on
-//! the log alone: where entries of queues lead to the records faster than a walk, their answers are checked
-//! against the records, and a scan that is led to a wrong one goes on as a walk from there. Of what a
-//! walk meets, fillers are no rows, and damaged stretches are passed over and said to the person who opened
-//! the store.
+//! A scan writes nothing and sees what is visible when it begins. Its result depends on the log alone: see [`Scan`].
+//! Several threads decode records, check their checksums and build batches ([`ScanSink`]). Batches come out in the
+//! order of the log. The threads belong to the scan and end with it.
 //!
-//! Rows are decoded by several threads, each record with its checksums, and made into batches there
-//! ([`ScanSink`]); batches come out in the order of the log. The threads belong to the scan and end with it.
-//!
-//! With `topics`, rows are the messages that these topics' own queues hold: no half messages that are stored under
-//! the topic itself, and no records of other topics that name a light queue. Of two records that claim one
-//! place of a queue, which no broker writes, following entries shows the first alone.
-//!
-//! [`ScanPlan::Messages`] is another thing: the messages of queues as reads give them, compacted ones too.
+//! [`ScanPlan::Messages`] differs: it yields the messages of queues as reads return them, compacted ones included.
 
 mod queue_parts;
 mod record_source;
@@ -42,7 +33,15 @@ use workers::{Outcome, ScanContext, Step, Work};
 /// Reading one record that an entry leads to takes as long as walking so many bytes of the log.
 const BYTES_PER_ENTRY: u64 = 16 << 10;
 
-/// A scan that has begun; see the module's text.
+/// A scan that has begun.
+///
+/// If entries of queues lead to the records faster than a walk of the log, the scan follows them and checks them
+/// against the records. If an entry leads to a wrong record, the scan continues as a walk from there. A walk yields no
+/// row for fillers. It skips damaged ranges and reports them to the caller.
+///
+/// With `topics`, rows are the messages in these topics' own queues. Half messages under the topic itself are no rows,
+/// nor are records of other topics that name a light queue. If two records claim one slot of a queue, which no broker
+/// writes, a scan along the entries yields only the first.
 pub struct Scan<S: ScanSink> {
     plan: Plan<S>,
     work: Option<Work<S>>,

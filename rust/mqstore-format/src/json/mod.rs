@@ -1,24 +1,12 @@
-//! The JSON side files: topics, consumer groups, consumer, delay and compaction offsets; and the bodies of the records
-//! in which a broker remembers what it popped.
+//! The JSON side files: topics, consumer groups, and consumer, delay and compaction offsets.
 //!
-//! RocketMQ writes them with a library whose dialect is not JSON: maps with integer keys have them without
-//! quotes. It also reads more than it writes. So [`parse`] accepts the dialect with everything that
-//! RocketMQ accepts in such files (either kind of quotes, names without quotes, trailing commas, comments,
-//! number suffixes, a byte-order mark), with bounded depth; the tables keep the members they do not know;
-//! and [`Dialect`] writes the text to the byte as RocketMQ 5.3 or 5.5 lays it out.
+//! It also has the bodies of the records in which a broker remembers what it popped.
 //!
-//! ```text
-//! RocketMQ 5.3                      RocketMQ 5.5
-//! "offsetTable":{                   "offsetTable":{
-//! TAB "t1@g1":{0:12,1:2             TAB "t1@g1":{
-//! TAB }                             TAB TAB 0:12,
-//!                                   TAB TAB 1:2
-//!                                   TAB }
-//! ```
+//! RocketMQ writes these files with a library whose dialect is not JSON, and reads more than it writes. [`parse`]
+//! accepts the same texts as RocketMQ. The tables keep members that they do not know. [`Dialect`] writes the layout of
+//! RocketMQ 5.3 or 5.5 byte for byte. Both versions read both layouts, and plain JSON.
 //!
-//! Both versions read both layouts, and plain JSON. Members of an object stand in alphabetical order, keys
-//! of a table in ours too (RocketMQ's order is that of its hash maps). UTF-8, tabs, no final line break.
-//! Source: `ConfigManager`, `RemotingSerializable`, and the class each table names.
+//! Source: `ConfigManager`, `RemotingSerializable`, and the class that each table names.
 
 mod members;
 mod offsets;

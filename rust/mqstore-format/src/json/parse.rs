@@ -10,10 +10,14 @@ use crate::error::FormatError;
 /// How deep objects and arrays may be nested. RocketMQ's own files need 6.
 pub const MAX_JSON_DEPTH: usize = 64;
 
-/// Reads a text in the dialect that the [module](super) describes.
+/// Reads a text in the dialect of RocketMQ's JSON library.
 ///
-/// Of two members with one name the later counts. Integers that fit 64 bits stay integers; larger ones
-/// become floating point, as do those with a fraction.
+/// RocketMQ writes integer keys of maps without quotes, and accepts more in such files. So does this function: either
+/// kind of quotes, names without quotes, trailing commas, comments, number suffixes and a byte-order mark. Depth is
+/// bounded by [`MAX_JSON_DEPTH`].
+///
+/// If two members have one name, the later counts. Integers that fit 64 bits stay integers; larger ones become floating
+/// point, as do those with a fraction.
 pub fn parse(text: &[u8]) -> Result<Value, FormatError> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let text = std::str::from_utf8(text).map_err(|_| FormatError::BadUtf8 { what: "JSON" })?;

@@ -5,6 +5,18 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 /// Whose layout is written. Every RocketMQ reads both.
+///
+/// ```text
+/// RocketMQ 5.3                      RocketMQ 5.5
+/// "offsetTable":{                   "offsetTable":{
+/// TAB "t1@g1":{0:12,1:2             TAB "t1@g1":{
+/// TAB }                             TAB TAB 0:12,
+///                                   TAB TAB 1:2
+///                                   TAB }
+/// ```
+///
+/// Members of an object are in alphabetical order. Keys of a table are too; RocketMQ writes them in the order of its
+/// hash maps. UTF-8, tabs, no final line break.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// RocketMQ up to 5.3 (fastjson 1): entries with integer keys and sets on one line.

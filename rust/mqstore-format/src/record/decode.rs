@@ -40,6 +40,29 @@ impl CrcCheck {
 }
 
 /// A record in the bytes it was decoded from.
+///
+/// ```text
+/// position (IPv4 hosts)   bytes  field
+///   0                      4     TOTALSIZE, itself included
+///   4                      4     MAGICCODE: V1 DA A3 20 A7, V2 DA A3 20 AB
+///   8                      4     BODYCRC, crc31 of the stored body, 0 for an empty one
+///  12                      4     QUEUEID
+///  16                      4     FLAG, the application's
+///  20                      8     QUEUEOFFSET, 0 for prepared and rollback records
+///  28                      8     PHYSICALOFFSET, the record's own position in the log
+///  36                      4     SYSFLAG
+///  40                      8     BORNTIMESTAMP
+///  48                      8|20  BORNHOST: address, then the port in 4 bytes
+///  56                      8     STORETIMESTAMP
+///  64                      8|20  STOREHOST
+///  72                      4     RECONSUMETIMES
+///  76                      8     PREPARED TRANSACTION OFFSET
+///  84                      4     BODYLEN, then BODY
+///  88 + body               1|2   TOPICLEN (V1 one byte, V2 two), then TOPIC
+///     + topic              2     PROPLEN, then PROPERTIES
+/// ```
+///
+/// An IPv6 host moves all later fields by 12 bytes.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct RecordView<'a> {
     /// TOTALSIZE: the length of [`bytes`](Self::bytes).

@@ -22,6 +22,26 @@ use crate::sys_flag::SysFlag;
 const MAX_HEAD_BYTES: usize = BORN_HOST_POSITION + 20 + 8 + 20 + 16;
 
 /// Everything a record is made of.
+///
+/// ```
+/// use mqstore_format::{CrcCheck, Host, PropertiesBuilder, RecordSpec, RecordView, properties::TAGS};
+///
+/// let mut properties = PropertiesBuilder::new();
+/// properties.push_reserved(TAGS, "paid")?;
+/// let host = Host::new([127, 0, 0, 1], 10911);
+/// let spec = RecordSpec {
+///     properties: properties.as_bytes(),
+///     property_crc: true,
+///     ..RecordSpec::new("orders", b"Hello", host, host)
+/// };
+/// let mut log = Vec::new();
+/// spec.encode_into(&mut log)?;
+///
+/// let record = RecordView::decode(&log)?;
+/// record.check_crc(CrcCheck::ALL)?;
+/// assert_eq!((record.topic, record.body, record.tags()), ("orders", &b"Hello"[..], Some("paid")));
+/// # Ok::<(), mqstore_format::FormatError>(())
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct RecordSpec<'a> {
     /// Topic; above 127 bytes the record becomes V2. Names are checked by [`crate::validate_topic`], not here.

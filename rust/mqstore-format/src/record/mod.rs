@@ -1,31 +1,10 @@
-//! One record of the commit log.
+//! One record of the commit log: encoding, decoding and its fields.
 //!
-//! ```text
-//! position (IPv4 hosts)   bytes  field
-//!   0                      4     TOTALSIZE, itself included
-//!   4                      4     MAGICCODE: V1 DA A3 20 A7, V2 DA A3 20 AB
-//!   8                      4     BODYCRC, crc31 of the stored body, 0 for an empty one
-//!  12                      4     QUEUEID
-//!  16                      4     FLAG, the application's
-//!  20                      8     QUEUEOFFSET, 0 for prepared and rollback records
-//!  28                      8     PHYSICALOFFSET, the record's own position in the log
-//!  36                      4     SYSFLAG
-//!  40                      8     BORNTIMESTAMP
-//!  48                      8|20  BORNHOST: address, then the port in 4 bytes
-//!  56                      8     STORETIMESTAMP
-//!  64                      8|20  STOREHOST
-//!  72                      4     RECONSUMETIMES
-//!  76                      8     PREPARED TRANSACTION OFFSET
-//!  84                      4     BODYLEN, then BODY
-//!  88 + body               1|2   TOPICLEN (V1 one byte, V2 two), then TOPIC
-//!     + topic              2     PROPLEN, then PROPERTIES
-//! ```
+//! [`RecordView`] borrows from the bytes that it was decoded from and draws the layout; [`RecordSpec`] borrows from its
+//! parts. Neither allocates. Records follow each other without gaps. If the next record does not fit into the segment,
+//! the rest of the segment begins with a blank: its length and [`MAGIC_BLANK`].
 //!
-//! An IPv6 host moves what follows by 12. Records stand back to back; what is left of a segment when the
-//! next one does not fit starts with a blank: its length and [`MAGIC_BLANK`].
-//!
-//! [`RecordView`] borrows from the bytes it was decoded from, [`RecordSpec`] from its parts; neither
-//! allocates. Source: `MessageExtEncoder#encode`, `CommitLog#checkMessageAndReturnSize`, `MessageDecoder`.
+//! Source: `MessageExtEncoder#encode`, `CommitLog#checkMessageAndReturnSize`, `MessageDecoder`.
 
 mod decode;
 mod encode;

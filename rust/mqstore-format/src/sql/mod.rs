@@ -1,26 +1,11 @@
 //! RocketMQ's SQL92 filters: conditions on the properties of a message.
 //!
-//! ```text
-//! price > 5 AND (region IN ('eu', 'us') OR region IS NULL) AND note CONTAINS 'it''s' -- texts in single quotes
-//! ```
-//!
-//! What compiles and what a condition comes to is what RocketMQ's own filters do, 5.3 and 5.5 alike, odd as
-//! some of it is: `tests/interop/test_filters.py` asks both. In short:
-//!
-//! * A property is text or is not set. The other side of a comparison says what the text is read as: an `int`
-//!   for a whole number up to 31 bits, a `long` beyond, a `double` for a number with a point or an exponent.
-//!   Two properties are compared as doubles by `<`, as text by `=`.
-//! * Conditions are true, false or unknown; only true matches. A text that cannot be read as it must be ends
-//!   the evaluation, and the message does not match ([`Unreadable`]).
-//! * A property by itself is never true.
-//! * An expression ends where no operator follows. RocketMQ ignores the rest without a word, and so compiles
-//!   `name LIKE 'x'` to `name`; here [`SqlFilter::ignored`] says where that is.
-//!
-//! Where RocketMQ overflows its stack, with some thousand levels, limits are set here instead:
-//! [`MAX_SQL_BYTES`], [`MAX_SQL_DEPTH`].
+//! [`SqlFilter`] compiles the same expressions as RocketMQ's filters, 5.3 and 5.5 alike, and evaluates them to the same
+//! result, odd as some of it is: `tests/interop/test_filters.py` asks both. RocketMQ overflows its stack at some
+//! thousand levels; this module limits expressions instead: [`MAX_SQL_BYTES`], [`MAX_SQL_DEPTH`].
 //!
 //! Source: `org.apache.rocketmq.filter.parser.SelectorParser`, `…filter.expression.*`, and
-//! `ExpressionMessageFilter#isMatchedByCommitLog` for what an exception means.
+//! `ExpressionMessageFilter#isMatchedByCommitLog` for the meaning of an exception.
 
 mod compile;
 mod evaluate;
@@ -51,6 +36,19 @@ pub const MAX_SQL_DEPTH: usize = 256;
 const FEW: usize = 8;
 
 /// A compiled expression; equal to another one of the same text.
+///
+/// ```text
+/// price > 5 AND (region IN ('eu', 'us') OR region IS NULL) AND note CONTAINS 'it''s' -- texts in single quotes
+/// ```
+///
+/// * A property is text or is not set. The other side of a comparison decides how the text is read: as an `int` for a
+///   whole number up to 31 bits, a `long` above, a `double` for a number with a point or an exponent. Two properties
+///   are compared as doubles by `<`, as text by `=`.
+/// * Conditions are true, false or unknown; only true matches. If a text cannot be read as the comparison needs it, the
+///   evaluation ends and the message does not match ([`Unreadable`]).
+/// * A property by itself is never true.
+/// * An expression ends where no operator follows. RocketMQ silently ignores the rest, and so compiles `name LIKE 'x'`
+///   to `name`; [`SqlFilter::ignored`] returns the position of the rest.
 #[derive(Clone)]
 pub struct SqlFilter {
     expression: Box<str>,

@@ -25,7 +25,18 @@ impl JobSettings {
     }
 }
 
-/// How the check of one store is shared out.
+/// How the check of one store is divided among workers.
+///
+/// ```text
+/// plan       the pieces of the log that one process would walk  ->  ranges of it, and where the index is at each
+/// log_range  walks its pieces and joins them                    ->  findings   parts, and the damage between them
+/// index      some index files                                   ->  findings   wrong chains and headers
+/// merge      the parts in the order of the log, then queues, configuration, ...    ->  the report
+/// ```
+///
+/// The findings of a range depend on earlier ranges only in where its first record begins. The worker takes the first
+/// whole record, as for any piece. If the range before it ends elsewhere, that was no record (a message that looks like
+/// a piece of the log), and `merge_report` walks this range itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub(super) settled: JobSettings,

@@ -1,30 +1,11 @@
-//! One store checked by several workers, each a process of its own.
+//! The check of one store by several workers, each a process of its own.
 //!
-//! Owns how the check is shared out, and the files that workers leave for each other in a job's folder; in the store it
-//! changes nothing. The report is that of [`crate::verify`], problem for problem:
+//! Owns the split of the check, and the files that workers exchange in the folder of a job; it changes nothing in the
+//! store. The report has the same problems as that of [`crate::verify`]. [`Plan`] has the steps.
 //!
-//! ```text
-//! plan       pieces of the log, as one process would walk them  ->  stretches of it, and where the index is at each
-//! stretch    walks its pieces and puts them together            ->  found   parts, and what is no record between them
-//! index      some index files                                   ->  found   chains and headers that are wrong
-//! assemble   takes the parts in the order of the log, looks at queues, configuration, ...    ->  the report
-//! ```
-//!
-//! What a stretch has found does not hang on what lies before it, but for where its first record begins: it takes the
-//! first one that holds together, as for any piece. Where the stretch before it ends elsewhere, that was none
-//! (a message that looks like a piece of the log), and who assembles walks this stretch itself.
-//!
-//! Workers only write into folders that no other attempt has, and what they wrote is checked by length and checksums
-//! when it is read: any attempt of a step will do, and others may go on writing. The files are not synced: after a
-//! crash of the machine there is no job that reads them.
-//!
-//! | module | what it does |
-//! |---|---|
-//! | `model` | plans, steps and answers, which travel as JSON |
-//! | `plan` | whether a store is shared out, and where it is cut |
-//! | `stretch` | a stretch of the log |
-//! | `assemble` | the report |
-//! | `found` | what is found, as a file |
+//! A worker writes only into a folder that no other attempt has. Length and checksums of its files are checked when
+//! they are read, so any attempt of a step will do, and other attempts may still be writing. The files are not synced:
+//! after a crash of the machine no job reads them.
 
 mod documents;
 mod findings;

@@ -1,20 +1,5 @@
 //! Making a damaged log one that both engines open, without giving up anything that can be read.
 //!
-//! | module | what it does |
-//! |---|---|
-//! | `row` | the files: lengths, names, what is no part of the log |
-//! | `walk` | what does not hold together, and which queue offsets have no record |
-//! | `keep` | copies in `lost+found`, before anything changes |
-//! | `edges` | which ones are lost before its first and behind its last record |
-//! | `queues` | what the records say of their queues |
-//! | `claimed` | which offsets of a queue no record has |
-//! | `order` | which records contradict the others of their queue |
-//! | `renumber` | the places in queues that these get back |
-//! | `ledger` | `mqstore/repairs.jsonl`: what is lost, written down |
-//! | `fill` | placeholders, fillers and whole segments in the place of what was lost |
-//! | `config` | JSON files that give way to their backups |
-//! | `offsets` | positions beyond the ends of their queues |
-//!
 //! What lies between two records that hold together:
 //!
 //! ```text
@@ -30,7 +15,7 @@
 //! Order, so that a stop at any moment leaves the damage or what a further repair ends: the bytes and what is
 //! known of them are durable in `lost+found` and in the ledger before the first of them changes; files get their
 //! lengths and names; then the stretches are filled and queue offsets set right, and synced; then the torn end is cut. The caller holds the
-//! store's lock. Queues, index, checkpoint and mark come after it: see `store::repair`.
+//! store's lock. Queues, index, checkpoint and mark come after it: see [`super::repair`].
 
 use std::path::PathBuf;
 use std::sync::Arc;

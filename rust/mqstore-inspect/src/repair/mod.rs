@@ -1,14 +1,9 @@
-//! Repair: the log, then everything that is made from it, then what says that all is well.
+//! Repair: of the log, then of every file that derives from it, then of the durable mark.
 //!
-//! Owns the order of the steps, the durable mark and `abort` of a directory that nobody writes:
+//! Owns the order of the steps, and the durable mark and `abort` of a directory that nobody writes. [`repair`] has the
+//! steps, `log` repairs the log itself.
 //!
-//! ```text
-//! log (see `mend`) -> synced -> mark "queues not built" -> queues, index, checkpoint -> mark "clean" -> no `abort`
-//! ```
-//!
-//! Across a crash: before the first mark the old one holds, or fits no more, and after it an open builds the
-//! queues again; a repair that is run again ends each of these states. A store that had no mark, because
-//! another program wrote it, gets none.
+//! After a crash, run the repair again: it completes from every state between two steps.
 
 pub(crate) mod backup;
 pub(crate) mod config_files;
@@ -87,6 +82,13 @@ pub struct RepairReport {
 
 /// Repairs the store at `files`: cuts a torn end, fills damaged stretches after a copy of them, makes queues, index
 /// and checkpoint anew where they are wrong, and takes a stale `abort` away.
+///
+/// ```text
+/// log (see `log`) -> synced -> mark "queues not built" -> queues, index, checkpoint -> mark "clean" -> no `abort`
+/// ```
+///
+/// Across a crash: before the first mark, the old mark is valid or no longer fits the log. After it, an open rebuilds
+/// the queues. A store without a mark, because another program wrote it, gets none.
 ///
 /// # Errors
 /// [`StoreError::NotAStore`]; [`StoreError::Locked`] when somebody has the store open for writing;

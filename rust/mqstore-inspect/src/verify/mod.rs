@@ -1,34 +1,11 @@
-//! Looking at a store from outside: is everything in it as it should be?
+//! Verification: checks every file of a store from outside.
 //!
-//! Reads only, takes no lock, changes no byte; works on stores that cannot be opened for writing and
-//! beside a running writer (then up to what that one has dispatched). Every finding says what it is,
-//! where, what it means for somebody who reads messages, and what a repair would do.
+//! It only reads, takes no lock and changes no byte. It works on stores that cannot be opened for writing, and beside a
+//! running writer (then up to what the writer has dispatched). Every finding says what it is, where, what it means for
+//! readers of messages, and what a repair would do.
 //!
-//! ```text
-//! pieces of the log -> threads -> parts: records, each beside its queue entry
-//!                                   | in the order of the log
-//!                                   v
-//!         damage between parts; entries of a queue counted; keys beside index entries
-//! ```
-//!
-//! | module | what it does |
-//! |---|---|
-//! | `verify` | all checks, one after the other |
-//! | `walk` | pieces of the log, side by side, put together in order |
-//! | `log` | what cannot be walked in pieces, and what is no record |
-//! | `part` | what some records say, and what the queues answer |
-//! | `key_walk` | the entries of the index beside the keys of the log |
-//! | `book` | what all parts say together |
-//! | `queues` | what is in the queues beside it |
-//! | `keys` | what the index answers |
-//! | `rest` | checkpoint, compacted queues, configuration |
-//! | `spread` | all of it by several processes |
-//! | `extension` | what entries lead to in `consumequeue_ext/` |
-//! | `positions` | how far consumers and delay levels have come |
-//! | `sparse` | the queues of compacted topics |
-//! | `timer` | timer wheel and timer log |
-//! | `decisions` | what decides transactions |
-//! | `problems` | findings as values |
+//! `checks` calls all checks in order. `parallel_walk` walks the log in pieces, `log_part` is one piece, and `merged`
+//! joins the pieces into the report. `merged` and `log_walk` also serve [`crate::distributed`].
 
 pub(crate) mod checks;
 mod compacted_queues;

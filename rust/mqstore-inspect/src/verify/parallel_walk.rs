@@ -1,5 +1,12 @@
 //! Walking the log with several threads, in pieces that are put together in the order of the log.
 //!
+//! ```text
+//! pieces of the log -> threads -> parts: records, each beside its queue entry
+//!                                   | in the order of the log
+//!                                   v
+//!         damage between parts; entries of a queue counted; keys beside index entries
+//! ```
+//!
 //! Owns nothing on disk. A piece is some mebibytes of a segment. Who takes one looks in it for the first record that
 //! holds together and goes on from there; in a whole log that is where the record before it ends, which
 //! whoever puts the pieces together checks. Where it is not, the log is damaged there (or somebody sent a piece of a

@@ -1,33 +1,12 @@
-//! A file system in memory that forgets what was not synced, fails and fills up on request.
+//! A simulated file system in memory, which forgets unsynced data and fails or fills up on request.
 //!
-//! It keeps two images of everything: *live*, what every call sees, and *disk*, what was synced.
+//! [`SimVfs`] keeps two images of every file and name: *live*, which every call sees, and *disk*, which was synced. One
+//! seed gives one history: the random numbers come from our own generator, names are in order, and all calls take one
+//! lock. With several threads the scheduler decides their order.
 //!
-//! ```text
-//! write_all_at ─┐
-//!               ├──► live ──sync_data, sync_all, flush──► disk ──crash──► a new SimVfs
-//! Region::write ┘      │                                                    ▲
-//!  names: at once      └──── any 4 KiB page, any name, at any time ─────────┘
-//! ```
-//!
-//! * [`SimVfs::kill`] is the death of the process: the live image goes on, locks are free.
-//! * [`SimVfs::crash`] is the loss of power: each page of each file is as it was last synced or as it
-//!   is now, each length and each change of a name not covered by a sync is there or not. One seed
-//!   gives one of these states; [`SimVfs::crash_with`] asks for each choice, so that all can be tried.
-//! * [`SimVfs::freeze_at`] keeps the state just before a given call while the run goes on, so that a
-//!   test can end the world at each point of one run.
-//! * [`SimVfs::inject`] lets calls fail. After a failed sync the pages count as clean, any of them may
-//!   be on the disk, and the next sync succeeds without writing them: as on Linux.
-//! * A disk of [`SimOptions::space_bytes`] fills up, page by page.
-//!
-//! What would be a signal on a real machine (a map written where the file has no room, a mapped file
-//! cut) is listed by [`SimVfs::violations`]; a test should end by finding that list empty.
-//!
-//! One seed, one history: the numbers come from a generator of ours, names are kept in order, and all
-//! calls take one lock. With several threads their order is the scheduler's.
-//!
-//! Simpler than a real one: there are files and folders only; a file cannot be made longer beyond its
-//! memory while it is mapped (`Unsupported`); the room of a file is free when its last name is
-//! gone, even if it is still open; a sync of a map makes the length of its file durable too.
+//! It is simpler than a real file system. It has only files and folders. A file cannot grow beyond its memory while it
+//! is mapped (`Unsupported`). The space of a file is free once its last name is gone, even if the file is still open. A
+//! sync of a map also makes the length of its file durable.
 
 use std::fmt;
 use std::io;
@@ -83,7 +62,27 @@ pub struct SimOptions {
     pub clock: Option<Arc<dyn Clock>>,
 }
 
-/// A file system in memory; a clone is the same one. See the head of this module.
+/// A file system in memory; a clone is the same one.
+///
+/// ```text
+/// write_all_at ─┐
+///               ├──► live ──sync_data, sync_all, flush──► disk ──crash──► a new SimVfs
+/// Region::write ┘      │                                                    ▲
+///  names: at once      └──── any 4 KiB page, any name, at any time ─────────┘
+/// ```
+///
+/// * [`SimVfs::kill`] is the death of the process: the live image stays, locks are free.
+/// * [`SimVfs::crash`] is a power loss: each page of each file is either as last synced or as it is now. Each length
+///   and each change of a name that no sync covered is there or not. One seed gives one of these states.
+///   [`SimVfs::crash_with`] asks for each choice, so that a test can try all of them.
+/// * [`SimVfs::freeze_at`] keeps the state just before a given call while the run continues, so that a test can crash
+///   at each point of one run.
+/// * [`SimVfs::inject`] lets calls fail. After a failed sync the pages count as clean, any of them may be on the disk,
+///   and the next sync succeeds without writing them, as on Linux.
+/// * A disk of [`SimOptions::space_bytes`] fills up, page by page.
+///
+/// [`SimVfs::violations`] lists accesses that would be a signal on a real machine: a write through a map where the file
+/// has no space, or a mapped file that was truncated. A test should end by asserting that the list is empty.
 #[derive(Clone)]
 pub struct SimVfs {
     shared: Arc<Shared>,

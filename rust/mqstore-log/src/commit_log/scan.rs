@@ -1,25 +1,10 @@
-//! Walking the log from record to record.
+//! The record scanner, which walks the log from record to record.
 //!
-//! The one reader of log structure: recovery, dispatch, verification, derived queues and plain reads
-//! all go through [`LogScanner`], so that they agree on what a record is. Reads positionally in
-//! windows, so that a file which shrinks under it is an error and not a signal. Only the dispatcher of
-//! the process that writes the log looks at its newest segments where they are mapped already
-//! ([`LogScanner::look_at_maps`]): the writer would meet that signal in any case, and what lies below
-//! the limit of the scan is published and never changes.
+//! Recovery, dispatch, verification, derived queues and plain reads all use [`LogScanner`], so that they agree on what
+//! a record is. It reads by position in windows, so that a file that shrinks meanwhile is an error and not a signal.
 //!
-//! At each offset of a segment lies one of
-//!
-//! ```text
-//! size:4 magic:4 ...            a record; its own PHYSICALOFFSET must equal where it lies
-//! rest:4 0xCBD43194             filler; `rest` must be all that is left of the segment
-//! 00000000 00000000             nothing was written from here on
-//! anything else                 damage, or a record that a crash tore
-//! ```
-//!
-//! Where the caller knows how far the log goes, zeros before that are damage too: a page that was lost.
-//!
-//! Source: `CommitLog#checkMessageAndReturnSize`; unlike it, sizes of fillers and the record's own
-//! position are checked too.
+//! Source: `CommitLog#checkMessageAndReturnSize`; this scanner also checks sizes of fillers and the position in a
+//! record.
 
 mod dispatch_runs;
 mod outlines;
@@ -99,7 +84,22 @@ pub struct ScanChecks {
     pub crc: bool,
 }
 
-/// Walks the log; see the module's text.
+/// Walks the log.
+///
+/// Each offset of a segment has one of
+///
+/// ```text
+/// size:4 magic:4 ...            a record; its own PHYSICALOFFSET must equal its offset
+/// rest:4 0xCBD43194             filler; `rest` must be all that is left of the segment
+/// 00000000 00000000             nothing was written from here on
+/// anything else                 damage, or a record that a crash tore
+/// ```
+///
+/// If the caller knows the end of the log, zeros before it are damage too: a page that was lost.
+///
+/// Only the dispatcher of the process that writes the log reads its newest segments through their maps
+/// ([`LogScanner::look_at_maps`]). The writer would get the signal in any case, and the bytes below the limit of the
+/// scan are published and never change.
 #[derive(Debug)]
 pub struct LogScanner {
     list: Arc<SegmentList>,

@@ -1,28 +1,11 @@
-//! Consume queues: for each topic and queue, where in the log its messages lie.
+//! Consume queues: for each topic and queue, the positions of its messages in the log.
 //!
-//! Owns `consumequeue/`: files of one length, no header, one unit of 20 bytes for each queue offset.
-//! They are a function of the log and may be thrown away. Files are sparse, written by position and
-//! never through a map, and appear under their name with their first unit inside:
+//! Owns `consumequeue/`; [`ConsumeQueue`] draws its files. They are derived from the log and may be deleted. `batch`
+//! has the queues of topics whose records hold many messages.
 //!
-//! ```text
-//! consumequeue/<topic>/<queue id>/00000000000006000000
-//!   byte 0: unit 300,000 | unit 300,001 | ...            | record 8 | size 4 | tags code 8 |
-//! ```
-//!
-//! | module | what it does |
-//! |---|---|
-//! | `set` | the table of queues |
-//! | `batch` | queues of topics whose records hold many messages |
-//! | `queue` | one queue, and reading it |
-//! | `write` | units to their slots in any order, then publishing in log order |
-//! | `bounds` | recovery: minimum, maximum, truncation |
-//! | `arrivals` | who waits for a message of one queue |
-//! | `expire` | removal of files that the log's minimum has passed |
-//! | `discover` | what lies in the folder, judged by name, kind and length |
-//! | `home`, `layout`, `slots`, `covered` | descriptors, arithmetic, decoding, bookkeeping |
-//!
-//! Across threads: any number of readers and writers; per queue one writer at a time. Across a crash:
-//! see `write` and `bounds`.
+//! Any number of threads may read and write; each queue has one writer at a time. `write` and `bounds` say what
+//! survives a crash: units go to their slots in any order and are published in log order, and recovery truncates the
+//! rest.
 //!
 //! Source: `ConsumeQueue`, `ConsumeQueueStore`, `MappedFileQueue`.
 

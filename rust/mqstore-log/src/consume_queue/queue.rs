@@ -26,7 +26,15 @@ use mqstore_base::error::{IoContext, StoreError};
 /// Bytes that one call of [`ConsumeQueue::read`] reads at once, at most.
 const READ_BYTES: u64 = 52_428 * UNIT_BYTES;
 
-/// The entries of one queue of one topic: where in the log its messages lie.
+/// The entries of one queue of one topic: the positions of its messages in the log.
+///
+/// Files have one length, no header, and one unit of 20 bytes for each queue offset. They are sparse, written by
+/// position and never through a map, and appear under their name with their first unit inside:
+///
+/// ```text
+/// consumequeue/<topic>/<queue id>/00000000000006000000
+///   byte 0: unit 300,000 | unit 300,001 | ...            | record 8 | size 4 | tags code 8 |
+/// ```
 #[derive(Debug)]
 pub struct ConsumeQueue {
     pub(super) home: Arc<Home>,

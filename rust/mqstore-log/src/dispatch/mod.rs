@@ -1,38 +1,12 @@
-//! From log records to queue entries and index entries.
+//! The dispatcher: makes queue entries and index entries from log records.
 //!
-//! Owns the position up to which derived files agree with the log: the *commit position*. The log is cut into
-//! numbered runs, stretches of whole records, one record in an idle store and about a mebibyte under load.
-//! Any number of threads work on runs side by side; one step in the order of the runs makes them count:
-//!
-//! ```text
-//!   cut, by headers alone     one thread at a time       run 7 | run 8 | run 9 | ...
-//!   decode, queue entries     any number, any order      done    at it    done
-//!   index, commit             one at a time, in order    position = end of run 7; 9 waits for 8
-//! ```
-//!
-//! Queue entries go to the slots that the records themselves name, so that it does not matter who comes
-//! first; of two records for one slot the first in the log wins. What depends on the order waits for the
-//! ordered step: files that are not there yet, batch queues, the index. Readers, the checkpoint and the mark
-//! see nothing beyond the commit position.
-//!
-//! Across threads: every thread that calls [`Dispatcher::run_to`] takes part, be it a worker or a reader that
-//! waits for what it asked for. Who fails gives its run back, and the next one takes it up; a thread that
-//! dies with a run stops the dispatcher for good, with everything before that run committed.
-//!
-//! Across a crash: whatever a run wrote before its position was recorded is written again from the
-//! log, to the same slots; nothing here is needed to read the log.
-//!
-//! | record | queue entry | index entry |
-//! |---|---|---|
-//! | plain, committed | yes | yes |
-//! | prepared (half) | no | yes |
-//! | rolled back | no | no |
-//!
-//! A record that names light queues (`INNER_MULTI_DISPATCH`) has an entry in each of them, too.
+//! Owns the *commit position*, up to which derived files agree with the log. Readers, the checkpoint and the durable
+//! mark see nothing beyond it. After a crash, everything after the recorded position is written again from the log, to
+//! the same slots; reading the log needs nothing of this folder. [`Dispatcher`] says how threads share the work.
 //!
 //! Source: `DefaultMessageStore.ReputMessageService`, `CommitLogDispatcherBuildConsumeQueue`,
-//! `IndexService#buildIndex`; the commit position is the idea of RIP-52, of which RocketMQ's own
-//! `ConcurrentReputMessageService` has the decoding alone.
+//! `IndexService#buildIndex`. The commit position is the idea of RIP-52, of which RocketMQ's
+//! `ConcurrentReputMessageService` has only the decoding.
 
 mod derived_units;
 mod run;
@@ -62,7 +36,32 @@ pub const RUN_BYTES: u64 = 1 << 20;
 /// How long who waits for others' runs sleeps before another look.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Builds queues and index behind the log; see the module's text.
+/// Builds queues and index from the log.
+///
+/// The log is cut into numbered runs of whole records: one record in an idle store, about a mebibyte under load. Any
+/// number of threads work on runs in parallel. The last step takes the runs in order:
+///
+/// ```text
+///   cut, by headers alone     one thread at a time       run 7 | run 8 | run 9 | ...
+///   decode, queue entries     any number, any order      done    at it    done
+///   index, commit             one at a time, in order    position = end of run 7; 9 waits for 8
+/// ```
+///
+/// Records themselves name the slots of their queue entries, so that runs may finish in any order. If two records claim
+/// one slot, the first in the log wins. The ordered step does what depends on the order: new files, batch queues, the
+/// index.
+///
+/// | record | queue entry | index entry |
+/// |---|---|---|
+/// | plain, committed | yes | yes |
+/// | prepared (half) | no | yes |
+/// | rolled back | no | no |
+///
+/// A record that names light queues (`INNER_MULTI_DISPATCH`) has an entry in each of them, too.
+///
+/// Across threads: every thread that calls [`Dispatcher::run_to`] takes part, whether a worker or a waiting reader. A
+/// thread that fails gives its run back, and the next thread takes it. A thread that dies with a run stops the
+/// dispatcher for good, with everything before that run committed.
 #[derive(Debug)]
 pub struct Dispatcher {
     files: StoreFiles,

@@ -1,5 +1,16 @@
 //! One index file: its header, its slots and its entries.
 //!
+//! ```text
+//! index/20240209030405006
+//!   0            header: begin and end time, begin and end physical offset, slots used, next entry
+//!   40           slots: number of the newest entry of a chain, 0 for none
+//!   40 + 4 S     entries: hash 4 | physical offset 8 | seconds 4 | number of the older entry 4
+//! ```
+//!
+//! The writer allocates a file in staging, names it, and writes it through a map: entry, header, slot, in that order.
+//! So neither a kill nor a reader in another process finds a slot whose entry the header does not count. Readers use
+//! positional reads; in the writer's process they read the newest files through their maps.
+//!
 //! Owns the ways to reach its bytes. A file that is being written is mapped, after its room was
 //! allocated, and its header is kept in memory; any other file is read through a map that the cache of open
 //! files keeps, and by position in a process that does not write. Nobody but the writer, which holds the

@@ -1,7 +1,7 @@
 //! Where the log ends.
 //!
 //! Owns the walk over everything that no sync vouches for, and the judgement of what stops it: a torn
-//! tail, which may be cut, or damage, which may not. Records are checked side by side (see `check`); a
+//! tail, which may be cut, or damage, which may not. Records are checked side by side (see `parallel_check`); a
 //! store of ours that was stopped has its good ones written again on the way, from the bytes that were
 //! just read, so that what lies above the mark is read once.
 

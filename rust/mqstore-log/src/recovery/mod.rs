@@ -1,22 +1,11 @@
-//! Opening a store for writing after any kind of stop.
+//! Recovery: opens a store for writing after any kind of stop.
 //!
-//! Owns the decision where the log ends. The durable mark (see `mark`) splits it: below the mark
-//! everything was synced, so that a bad record there is corruption and the store is not touched; above
-//! it a stop may have left any subset of pages, so that the first bad record ends the log. A store that
-//! has no mark which still fits was last written by somebody else; then the last two segments count as
-//! above, and all of the log is walked once.
+//! Owns the decision where the log ends. Everything below the durable mark was synced, so a bad record there is
+//! corruption and the store is not touched. Above it a crash may have left any subset of pages, so the first bad record
+//! ends the log. [`recover_log`] has the steps. A second run, or one after a crash during recovery, gives the same
+//! store; only `lost+found` may then hold a tail twice. The caller holds the store's lock and has made `abort` durable.
 //!
-//! Steps, in this order: find the end, and on the way write everything above the mark again and sync it
-//! (after a failed sync the page cache may hold what the device does not); copy what is cut to
-//! `mqstore/lost+found` and sync it; zero the rest of the segment and take later segments away; then
-//! queues and index. What is read is what lies above the mark, and of one segment the part that the
-//! file system has data for.
-//!
-//! Across a crash: running it twice, or again after a stop in its middle, gives the same store; only
-//! `lost+found` may then hold a tail twice. The caller holds the store's lock and has made `abort`
-//! durable. Nothing is appended before it ends.
-//!
-//! Source of the foreign rules: `CommitLog#recoverNormally`, `#recoverAbnormally`.
+//! Source of the rules for logs of other programs: `CommitLog#recoverNormally`, `#recoverAbnormally`.
 
 mod derived_files;
 mod find_end;
@@ -107,6 +96,18 @@ struct Known {
 /// Finds the end of the log, cuts what lies behind it and makes the rest durable.
 ///
 /// `begin` is called before the first change, after everything that could refuse the store.
+///
+/// Steps, in this order:
+///
+/// 1. Find the end. Write everything above the mark again on the way, and sync it: after a failed sync the page cache
+///    may hold what the device does not.
+/// 2. Copy the tail that is truncated to `mqstore/lost+found` and sync it.
+/// 3. Zero the rest of the segment and move later segments away.
+/// 4. Repair queues and index.
+///
+/// A store without a valid mark was last written by another program. Then the rules above the mark count for the last
+/// two segments, and the whole log is walked once. Otherwise recovery reads only the bytes above the mark, and of one
+/// segment the part that has data in the file system. Nothing is appended before recovery ends.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for damage that is no torn tail; nothing was changed then. What `watch`

@@ -1,18 +1,9 @@
-//! Batch queues: for topics whose records may hold many messages, one unit of 46 bytes a record.
+//! Batch queues: for topics whose records may hold many messages, one unit of 46 bytes per record.
 //!
-//! Owns `batchconsumequeue/`: files of one length, no header, a unit for each record in log order:
+//! Owns `batchconsumequeue/`; [`BatchQueue`] draws its files. Like consume queues they are derived from the log and may
+//! be deleted. After a crash, units after the last synced position are truncated and written again.
 //!
-//! ```text
-//! batchconsumequeue/<topic>/<queue id>/00000000000013800000
-//!   byte 0: unit 300,000 | unit 300,001 | ...     files are named by the first byte that they hold
-//! ```
-//!
-//! The place of a unit says nothing of its queue offset. Log offsets and queue offsets both ascend, so
-//! that everything is found by binary search. Like the other queues these are a function of the log and
-//! may be thrown away; a file appears under its name with its first unit inside.
-//!
-//! Across threads: one writer, which is the dispatcher; readers see the units up to the end that it has
-//! published. Across a crash: units behind what is known to be synced are cut and written again.
+//! The dispatcher is the only writer. Readers see the units up to the end that it has published.
 //!
 //! Source: `BatchConsumeQueue`, `MappedFileQueue`.
 

@@ -19,7 +19,18 @@ use mqstore_base::error::{IoContext, StoreError};
 /// Units read at once, at most.
 const UNITS_AT_ONCE: u64 = 1024;
 
-/// Where in the log the records of one queue lie that may hold many messages each.
+/// Where in the log the records of one queue are that may hold many messages each.
+///
+/// Files have one length, no header, and a unit for each record in log order. A file appears under its name with its
+/// first unit inside:
+///
+/// ```text
+/// batchconsumequeue/<topic>/<queue id>/00000000000013800000
+///   byte 0: unit 300,000 | unit 300,001 | ...     a file is named by its first byte in the queue
+/// ```
+///
+/// The position of a unit does not tell its queue offset. Log offsets and queue offsets both ascend, so that everything
+/// is found by binary search.
 #[derive(Debug)]
 pub struct BatchQueue {
     pub(super) home: Arc<Home>,

@@ -1,7 +1,7 @@
 //! Work queues: messages that are finished one by one.
 //!
-//! A work queue is a topic as seen by one group whose consumers lease messages. Nobody else gets a leased message until
-//! it is finished (`ack`), given back (`nack`) or its lease expires. The metadata log ([`mqstore_meta::Progress`])
+//! A work queue is a topic as seen by one group whose consumers lease messages. One consumer alone has a leased message,
+//! until it is finished (`ack`), given back (`nack`) or its lease expires. The metadata log ([`mqstore_meta::Progress`])
 //! keeps these states: once a call returned, they survive a kill; after a power loss the state of the last tick is
 //! there. A message is delivered at least once, and never again once its `ack` is on the disk.
 //!

@@ -110,6 +110,19 @@ const VIOLATIONS: &[(&str, &str, &str)] = &[
     (THREADS, LOG_INDEX, "fn f() { std::thread::Builder::new(); }\n"),
     (THREADS, LOG_INDEX, "use std::thread;\nfn f() { thread::scope(|s| ()); }\n"),
     (THREADS, "rust/mqstore-io/src/os/planted.rs", "fn f() { rayon::ThreadPoolBuilder::new(); }\n"),
+    // headers
+    (
+        HEADER,
+        "rust/mqstore-io/src/lib.rs",
+        "//! 1\n//! 2\n//! 3\n//! 4\n//! 5\n//! 6\n//! 7\n//! 8\n//! 9\n//! 10\n//! 11\n",
+    ),
+    (
+        HEADER,
+        "rust/mqstore-io/src/lib.rs",
+        "//! 1\n//!\n//! 3\n//! 4\n//! 5\n//! 6\n//! 7\n//! 8\n//!\n//! 10\n//! 11\n",
+    ),
+    (HEADER, "rust/mqstore-log/src/index/mod.rs", "mod planted;\n"),
+    (HEADER, "rust/mqstore-log/src/index/mod.rs", "// A comment.\n/// The rest.\nmod planted;\n"),
     // words
     ("words that do not belong here", LOG_INDEX, concat!("// TO", "DO: later\n")),
     ("words that do not belong here", "docs/planted.md", concat!("see FIX", "ME below\n")),
@@ -189,6 +202,18 @@ const LOOK_ALIKES: &[(&str, &str, &str)] = &[
     ("unsafe only in three files", "rust/mqstore-io/src/region.rs", "fn f() { unsafe { g() } }\n"),
     (THREADS, LOG_INDEX, "#[cfg(test)]\nmod tests { fn f() { std::thread::spawn(|| ()); } }\n"),
     (THREADS, "rust/mqstore-engine/src/store/services.rs", "use mqstore_io::sync::spawn;\n"),
+    (
+        HEADER,
+        "rust/mqstore-io/src/lib.rs",
+        "//! 1\n//! 2\n//! 3\n//! 4\n//! 5\n//! 6\n//! 7\n//! 8\n//! 9\n//! 10\n#![forbid(unsafe_code)]\n\n// x\n/// x\nmod x;\n",
+    ),
+    (
+        HEADER,
+        "rust/mqstore-io/src/lib.rs",
+        "//! x\nmod x {\n    //! 1\n    //! 2\n    //! 3\n    //! 4\n    //! 5\n    //! 6\n    //! 7\n    //! 8\n    //! 9\n    //! 10\n}\n",
+    ),
+    (HEADER, LOG_INDEX, "//! 1\n//! 2\n//! 3\n//! 4\n//! 5\n//! 6\n//! 7\n//! 8\n//! 9\n//! 10\n//! 11\n"),
+    (HEADER, "tests/rust/planted/mod.rs", "mod x;\n"),
     ("words that do not belong here", LOG_INDEX, concat!("const T: &str = \"SCHEDULE_TOPIC_XX", "XX\";\n")),
     (
         "words that do not belong here",
@@ -208,6 +233,8 @@ const FAMILIES: &str = "families of files do not know each other";
 const CIRCLE: &str = "no circle of Python imports";
 const LENGTH: &str = "files of at most 1,000 lines";
 const SIZE: &str = "folders of at most 15 source files";
+const CRATE: &str = "crates of at most 15,000 lines of code";
+const HEADER: &str = "a crate or folder has a header of at most ten lines";
 const THREADS: &str = "threads only in one place";
 
 #[test]
@@ -217,9 +244,9 @@ fn every_rule_finds_what_is_planted() {
         assert!(!found.is_empty(), "the rule \"{name}\" did not find this in {path}:\n{text}");
     }
     for rule in rules::ALL {
-        // Those two are about numbers, and have tests of their own.
-        let planted =
-            [LENGTH, SIZE].contains(&rule.name) || VIOLATIONS.iter().any(|(name, ..)| *name == rule.name);
+        // These three are about numbers, and have tests of their own.
+        let planted = [LENGTH, SIZE, CRATE].contains(&rule.name)
+            || VIOLATIONS.iter().any(|(name, ..)| *name == rule.name);
         assert!(planted, "no violation is planted for the rule \"{}\"", rule.name);
     }
 }
@@ -259,6 +286,45 @@ fn a_folder_of_15_files_passes_and_one_of_16_does_not() {
         assert!(found_in(rule(SIZE), &tree, folder).is_empty(), "15 files of {folder}");
         let tree = tree.with(&format!("{folder}/file_15.{ending}"), "");
         assert_eq!(found_in(rule(SIZE), &tree, folder).len(), 1, "16 files of {folder}");
+    }
+}
+
+#[test]
+fn a_crate_of_15000_lines_of_code_passes_and_one_of_15001_does_not() {
+    let krate = "rust/mqstore-io";
+    let tree = Tree::default()
+        .with(&format!("{krate}/src/lib.rs"), "#[cfg(test)]\nmod tests;\nmod first;\nmod second;\n")
+        .with(&format!("{krate}/src/first.rs"), &"f();\n\n// comment\n".repeat(7_999))
+        .with(&format!("{krate}/src/second/mod.rs"), &"g(\n);\n/// comment\n".repeat(3_499))
+        // None of these counts.
+        .with(&format!("{krate}/src/tests.rs"), &"h();\n".repeat(9_000))
+        .with(&format!("{krate}/src/blocks.rs"), &format!("/*\n{}*/\n", "x\n".repeat(9_000)))
+        .with(
+            &format!("{krate}/src/inline.rs"),
+            &format!("#[cfg(test)]\nmod tests {{\n{}}}\n", "i();\n".repeat(9_000)),
+        )
+        .with(&format!("{krate}/benches/speed.rs"), &"j();\n".repeat(9_000))
+        .with("rust/mqstore-log/src/lib.rs", &"k();\n".repeat(9_000));
+    let tree = tree.with(&format!("{krate}/src/last.rs"), "l();\n");
+    assert!(found_in(rule(CRATE), &tree, krate).is_empty(), "15,000 lines");
+    let tree = tree.with(&format!("{krate}/src/last.rs"), "l();\nm();\n");
+    assert_eq!(
+        found_in(rule(CRATE), &tree, krate),
+        [format!("{krate}:1: 15001 lines of code; 15000 are the limit")]
+    );
+}
+
+#[test]
+fn a_file_beside_its_folder_has_the_header_of_the_folder() {
+    let home = "rust/mqstore-log/src/index/planted.rs";
+    let inside = "rust/mqstore-log/src/index/planted/inside.rs";
+    for (lines, findings) in [(0, 1), (1, 0), (10, 0), (11, 1)] {
+        let tree = Tree::default().with(home, &"//! x\n".repeat(lines));
+        assert!(found_in(rule(HEADER), &tree, home).is_empty(), "{lines} lines and no folder");
+        let tree = tree.with("rust/mqstore-log/src/index/planted_too/inside.rs", "");
+        assert!(found_in(rule(HEADER), &tree, home).is_empty(), "{lines} lines and another folder");
+        let tree = tree.with(inside, "");
+        assert_eq!(found_in(rule(HEADER), &tree, home).len(), findings, "{lines} lines and a folder");
     }
 }
 

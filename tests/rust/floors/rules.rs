@@ -29,5 +29,10 @@ pub(crate) const ALL: &[Rule] = &[
     Rule { name: "threads only in one place", check: source_rules::threads_only_in_one_place },
     Rule { name: "files of at most 1,000 lines", check: source_rules::files_stay_short },
     Rule { name: "folders of at most 15 source files", check: source_rules::folders_stay_small },
+    Rule { name: "crates of at most 15,000 lines of code", check: source_rules::crates_stay_small },
+    Rule {
+        name: "a crate or folder has a header of at most ten lines",
+        check: source_rules::headers_stay_short,
+    },
     Rule { name: "words that do not belong here", check: source_rules::no_unwanted_words },
 ];

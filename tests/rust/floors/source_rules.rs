@@ -1,6 +1,6 @@
-//! What a file may contain: calls to the system, `unsafe`, threads, length, words.
+//! What a file may contain: calls to the system, `unsafe`, threads, length, words. How large folders and crates are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::layout_rules::{dependencies, product_files};
 use crate::rust_source::{self, PathRef, Token};
@@ -50,6 +50,8 @@ const THREAD_WORDS: [&str; 4] = ["spawn", "spawn_scoped", "ThreadPoolBuilder", "
 
 const LONGEST_FILE: usize = 1000;
 const LARGEST_FOLDER: usize = 15;
+const LARGEST_CRATE: usize = 15_000;
+const LONGEST_HEADER: usize = 10;
 const SOURCE_ENDINGS: [&str; 6] = [".rs", ".py", ".pyi", ".sh", ".java", ".scala"];
 
 /// The product reaches files, clocks, sleep and the environment only through `mqstore-io`.
@@ -181,6 +183,48 @@ pub(crate) fn folders_stay_small(tree: &Tree) -> Vec<Finding> {
             Finding::new(folder, 1, format!("{size} source files; {LARGEST_FOLDER} are the limit"))
         })
         .collect()
+}
+
+/// A crate has at most 15,000 lines of code: lines of the product with a token on them. Comments, blank lines and tests
+/// do not count; a string over several lines counts once.
+pub(crate) fn crates_stay_small(tree: &Tree) -> Vec<Finding> {
+    let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
+    for (path, text) in product_files(tree, "rust/") {
+        if let Some((name, _)) = path.split_once("/src/") {
+            let tokens = rust_source::product(text).tokens;
+            let lines: BTreeSet<usize> = tokens.iter().map(|token| token.line).collect();
+            *sizes.entry(name).or_default() += lines.len();
+        }
+    }
+    sizes
+        .into_iter()
+        .filter(|(_, size)| *size > LARGEST_CRATE)
+        .map(|(name, size)| {
+            Finding::new(name, 1, format!("{size} lines of code; {LARGEST_CRATE} are the limit"))
+        })
+        .collect()
+}
+
+/// A crate or folder of the product has a header that says what is inside, in at most ten `//!` lines.
+pub(crate) fn headers_stay_short(tree: &Tree) -> Vec<Finding> {
+    tree.below("rust/", ".rs")
+        .filter(|(path, _)| path.contains("/src/") && opens_a_folder(tree, path))
+        .filter_map(|(path, text)| {
+            let lines = text.lines().filter(|line| line.starts_with("//!")).count();
+            let what = match lines {
+                0 => "no header: say in `//!` lines what is inside".to_owned(),
+                1..=LONGEST_HEADER => return None,
+                _ => format!("a header of {lines} lines; {LONGEST_HEADER} are the limit"),
+            };
+            Some(Finding::new(path, lines.max(1), what))
+        })
+        .collect()
+}
+
+/// Whether a file is where a reader of a crate or folder begins: `lib.rs`, `mod.rs`, or `x.rs` beside the folder `x`.
+fn opens_a_folder(tree: &Tree, path: &str) -> bool {
+    let folder = format!("{}/", path.trim_end_matches(".rs"));
+    path.ends_with("/lib.rs") || path.ends_with("/mod.rs") || tree.below(&folder, ".rs").next().is_some()
 }
 
 /// Marks of unfinished work, paths of one machine, hosts of registries. Written in halves, or this file would be found.

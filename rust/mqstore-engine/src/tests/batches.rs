@@ -166,6 +166,40 @@ fn batch_queues_survive_a_close_a_kill_and_the_loss_of_their_files() {
     assert!(mqstore_inspect::verify(&world.files(), &options, &mut |_| Ok(())).unwrap().ok);
 }
 
+/// The twelfth entry of a file lies in two sectors. Where only the second of them reached the device, it can name
+/// a place before what was synced that is behind the record of the entry before it.
+#[test]
+fn an_entry_made_of_two_by_a_power_loss_is_made_anew() {
+    let (world, vfs, _) = World::simulated();
+    let options = StoreOptions { queue_file_entries: 16, ..small() };
+    let store = create(&world, &options);
+    let records: Vec<_> = (0..11).map(|number| put(&store, 0, &[&[number]])[0].commit_log_offset).collect();
+    let end = || store.stats().unwrap().log_max_offset;
+    // The place of the next record is 65,536 and then some, of which the first sector holds the former.
+    while end() < (1 << 16) + records[10] + 100 {
+        put(&store, 1, &[&[0; 500]]);
+    }
+    store.flush().unwrap();
+    let synced = end();
+    let place = put(&store, 0, &[&[11]])[0].commit_log_offset;
+    let mixed = place % (1 << 16);
+    assert!(
+        records[10] < mixed && mixed < synced && synced <= place,
+        "{mixed} of {place}, {synced} are synced"
+    );
+
+    let killed: SimVfs = vfs.kill().unwrap();
+    let path = world.path.join("batchconsumequeue/batched/0/00000000000000000000");
+    let file = killed.open(&path, mqstore_io::Access::ReadWrite).unwrap();
+    file.write_all_at(&[0; 6], 512 - 6).unwrap();
+    let world = world.on(std::sync::Arc::new(killed));
+    let again = world.open(OpenMode::ReadWrite, &options).unwrap();
+    let expected: Vec<_> = (0..12).map(|number: u8| (i64::from(number), vec![vec![number]])).collect();
+    assert_eq!(read(&again, 0, None), expected);
+    again.close().unwrap();
+    assert!(mqstore_inspect::verify(&world.files(), &options, &mut |_| Ok(())).unwrap().ok);
+}
+
 #[test]
 fn what_a_unit_cannot_say_is_found_and_ends_no_reader() {
     let (world, _, _) = World::simulated();

@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use mqstore_format::parse_index_file_name;
+use mqstore_format::{RecordView, parse_index_file_name};
 use mqstore_io::{Access, switch};
 
 use super::progress::{RecoveryStage, Watch};
 use super::{QueueManifest, RecoveredLog, missed_by_index, tags_are_indexed};
 use crate::commit_log::read_record;
-use crate::consume_queue::QueueSet;
+use crate::consume_queue::{BatchQueue, QueueSet};
 use crate::dispatch::{BatchTopics, DispatchRules, Dispatcher};
 use crate::index::IndexSet;
 use mqstore_base::durable_mark::{DurableMarkFile, IndexExtent, Mark};
@@ -169,6 +169,9 @@ fn recover_queues(
         queue.recover_bounds()?;
         let damaged = queue.damaged();
         queue.truncate(trusted_to)?;
+        if log.aborted {
+            cut_mixed_end(files, log, &queue)?;
+        }
         queue.correct_min_offset(log.list.min_offset())?;
         if let Some(reason) = damaged {
             quarantine_queue(&queues, true, (queue.topic(), queue.queue_id()), &reason, notes)?;
@@ -195,6 +198,26 @@ fn recover_queues(
     }
     let complete_to = log.mark.filter(|_| trusted).map_or(log.list.min_offset(), |mark| mark.dispatched);
     Ok(RecoveredQueues { queues, complete_to, listed: listed.filter(|_| trusted) })
+}
+
+/// Cuts the last entry of a batch queue that a power loss has made of two, both of records behind what was synced, so
+/// that it names a place before it and yet follows the entry before: no record of the queue lies there.
+fn cut_mixed_end(files: &StoreFiles, log: &RecoveredLog, queue: &BatchQueue) -> Result<(), StoreError> {
+    let Some(unit) = queue.last_if_split() else { return Ok(()) };
+    let place = unit.physical_offset as u64;
+    if place < log.list.min_offset() {
+        // The record was deleted, so that nothing can be compared. What keeps the queue's place stays.
+        return Ok(());
+    }
+    let names =
+        |record: &RecordView<'_>| record.topic == queue.topic() && record.queue_id == queue.queue_id();
+    // The size may be part of the mixture.
+    let found = match read_record(files, &log.list, place, 0) {
+        Ok(bytes) => RecordView::decode(bytes.as_slice()).is_ok_and(|record| names(&record)),
+        Err(StoreError::Corrupt { .. }) => false,
+        Err(error) => return Err(error),
+    };
+    if found { Ok(()) } else { queue.truncate(place) }
 }
 
 /// Whether nobody has written to the log since a close of ours.

@@ -36,7 +36,7 @@ impl BatchQueue {
         }
         let mut end = 0;
         while let Some(&base) = listing.bases.last() {
-            let (len, last) = self.filled(base)?;
+            let (len, last) = self.filled(base, |_| true)?;
             if last.is_some() {
                 (end, writing.last) = (base + len, last);
                 break;
@@ -49,8 +49,12 @@ impl BatchQueue {
         self.show(0)
     }
 
-    /// The bytes of units at the front of the file `base`, and the last of them.
-    fn filled(&self, base: u64) -> Result<(u64, Option<BatchCqUnit>), StoreError> {
+    /// The bytes of units at the front of the file `base` that are `wanted`, and the last of them.
+    fn filled(
+        &self,
+        base: u64,
+        wanted: impl Fn(&BatchCqUnit) -> bool,
+    ) -> Result<(u64, Option<BatchCqUnit>), StoreError> {
         let file = self.file(base)?;
         let mut last: Option<BatchCqUnit> = None;
         let mut position = 0;
@@ -60,7 +64,7 @@ impl BatchQueue {
             file.read_exact_at(&mut bytes, position)
                 .map_err(|source| self.io(base, "reading the end of a queue", source))?;
             for unit in BatchCqUnit::decode_all(&bytes) {
-                if !follows(last.as_ref(), &unit) {
+                if !follows(last.as_ref(), &unit) || !wanted(&unit) {
                     return Ok((position, last));
                 }
                 last = Some(unit);
@@ -76,11 +80,8 @@ impl BatchQueue {
         self.home.writable("cut a queue")?;
         let mut writing = self.writing.lock();
         let row = self.row.read().clone();
-        let end = self.search(&row, |unit| (unit.physical_offset as u64) < log_end)?;
-        writing.last = match end.checked_sub(UNIT_BYTES).filter(|last| *last >= row.start()) {
-            Some(last) => Some(self.unit_at(last)?),
-            None => None,
-        };
+        let (end, last) = self.end_before(&row, writing.last, log_end)?;
+        writing.last = last;
         let kept: Vec<u64> = row.bases.iter().copied().filter(|base| *base < end).collect();
         let mut gone: Vec<u64> = row.bases.iter().copied().filter(|base| *base >= end).collect();
         gone.extend(std::mem::take(&mut writing.vacant));
@@ -97,6 +98,33 @@ impl BatchQueue {
             self.clear(&mut writing, base, end - base)?;
         }
         Ok(())
+    }
+
+    /// One past the last unit whose record starts before log position `log_end`, up to which all are synced, and
+    /// that unit. `last` is the last of all.
+    ///
+    /// Behind these units a power loss leaves each sector in any form that it had since the last sync. A unit in two
+    /// sectors can then be half of one form and half of another, and name a place in the log before `log_end`.
+    /// So a search by halves would go astray. The first unit of a file lies in one sector: the last of
+    /// them that is before `log_end` is in the file where the end is. That file is read from its front.
+    fn end_before(
+        &self,
+        row: &Row,
+        last: Option<BatchCqUnit>,
+        log_end: u64,
+    ) -> Result<(u64, Option<BatchCqUnit>), StoreError> {
+        let before = |unit: &BatchCqUnit| unit.is_valid() && (unit.physical_offset as u64) < log_end;
+        // Those before it in its file were in order.
+        if last.as_ref().is_some_and(before) {
+            return Ok((row.end, last));
+        }
+        for &base in row.bases.iter().rev() {
+            if before(&self.unit_at(base)?) {
+                let (len, last) = self.filled(base, before)?;
+                return Ok((base + len, last));
+            }
+        }
+        Ok((row.start(), None))
     }
 
     /// Zeroes the file `base` from `from` on, as far as it is not zero there.

@@ -16,6 +16,8 @@ use crate::consume_queue::context::Home;
 use crate::consume_queue::waiters::QueueWaiters;
 use mqstore_base::error::{IoContext, StoreError};
 
+/// What a device writes as a whole, at least.
+const SECTOR_BYTES: u64 = 512;
 /// Units read at once, at most.
 const UNITS_AT_ONCE: u64 = 1024;
 
@@ -132,6 +134,14 @@ impl BatchQueue {
     /// Where the last record starts in the log; `None` for an empty queue.
     pub fn last_physical_offset(&self) -> Option<i64> {
         self.writing.lock().last.map(|unit| unit.physical_offset)
+    }
+
+    /// The last unit, if it lies in two sectors: a power loss may have left it half of one form and half of another.
+    pub fn last_if_split(&self) -> Option<BatchCqUnit> {
+        let writing = self.writing.lock();
+        let end = self.row.read().end % self.file_bytes();
+        let end = if end == 0 { self.file_bytes() } else { end };
+        writing.last.filter(|_| (end - UNIT_BYTES) / SECTOR_BYTES != (end - 1) / SECTOR_BYTES)
     }
 
     /// Why units may be missing, in words; renewed by [`Self::recover_bounds`].

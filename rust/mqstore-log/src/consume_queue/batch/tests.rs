@@ -145,6 +145,72 @@ fn a_torn_tail_ends_the_queue_and_a_lost_file_is_told() {
     assert!(damaged.contains("no file between"), "{damaged}");
 }
 
+/// The unit of the `n`th record in a log whose places need three bytes.
+fn far_unit(n: i64) -> BatchCqUnit {
+    BatchCqUnit { physical_offset: n * 10_000, ..unit(n) }
+}
+
+/// Unit 27 lies in two sectors, of which the first one ends within its place in the log: 270,000, and 7,856 without
+/// what is there. Only the log position up to which all is synced tells that it is none of those before it.
+#[test]
+fn an_entry_of_two_forms_behind_what_was_synced_is_cut() {
+    let far = |range: std::ops::Range<i64>| range.map(far_unit).collect::<Vec<_>>();
+    let open = |sim: &SimVfs| {
+        // Sixteen units a file.
+        let set = QueueSet::load(&files_on(sim), 320, Access::ReadWrite).unwrap();
+        set.recover_bounds().unwrap();
+        let queue = set.batch_or_create("orders", 3).unwrap();
+        (set, queue)
+    };
+    let bases = |queue: &BatchQueue| {
+        let mut bases = Vec::new();
+        queue.read_units(0, usize::MAX, u64::MAX, |unit| bases.push(unit.base_offset / 3)).unwrap();
+        bases
+    };
+    let (sim, _) = files();
+    let (set, queue) = open(&sim);
+    queue.append(&far(0..40)).unwrap();
+    set.flush().unwrap();
+    let mut states = 0;
+    for rewritten in [27, 28, 40] {
+        let sim = sim.kill().unwrap();
+        let (_set, queue) = open(&sim);
+        queue.truncate(270_000).unwrap();
+        queue.append(&far(27..rewritten)).unwrap();
+        let choices = sim.choices(true);
+        for state in 0..1_u32 << choices.len() {
+            let form = |what| {
+                choices.iter().position(|choice| choice.what == what).map_or(0, |bit| state >> bit & 1)
+            };
+            let disk = sim.crash_as(true, &mut |what, forms| form(what).min(forms - 1)).unwrap();
+            let (_set, queue) = open(&disk);
+            if queue.damaged().is_some() {
+                continue;
+            }
+            queue.truncate(270_000).unwrap();
+            assert_eq!(bases(&queue), (0..27).collect::<Vec<_>>(), "{rewritten}, {state:b} of {choices:?}");
+            queue.append(&far(27..40)).unwrap();
+            assert_eq!(bases(&queue), (0..40).collect::<Vec<_>>());
+            states += 1;
+        }
+    }
+    assert!(states >= 16, "{states}");
+}
+
+#[test]
+fn the_last_entry_is_split_where_a_sector_ends_in_it() {
+    let (_sim, files) = files();
+    let set = QueueSet::load(&files, 30 * 20, Access::ReadWrite).unwrap();
+    let queue = set.batch_or_create("orders", 3).unwrap();
+    let mut split = Vec::new();
+    for n in 0..45 {
+        queue.append(&[unit(n)]).unwrap();
+        split.extend(queue.last_if_split().map(|last| last.base_offset / 3));
+    }
+    // Sectors end after 512 and 1024 bytes of a file, which holds 30 units.
+    assert_eq!(split, [11, 22, 41]);
+}
+
 #[test]
 fn old_files_go_when_the_log_has_passed_them() {
     let (sim, files) = files();

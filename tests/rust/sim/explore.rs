@@ -237,7 +237,15 @@ impl Moment<'_> {
                 continue;
             }
             let mut depth = 0;
-            let outcome = guarded(|| self.check(state, seen, only.is_some(), &mut depth));
+            let outcome = guarded(|| {
+                if only.is_none() {
+                    return self.check(state, seen, false, &mut depth);
+                }
+                self.show(state)?;
+                // What the run drew, so that the same things are tried; then everything.
+                self.check(state, seen, false, &mut depth)?;
+                self.check(state, seen, true, &mut depth)
+            });
             outcome.map_err(|what| (number, depth, format!("call {}, {state}: {what}", self.call)))?;
         }
         Ok(())
@@ -266,7 +274,16 @@ impl Moment<'_> {
         Ok(if durable_only { seen } else { 0 })
     }
 
-    fn check(&self, state: &State, seen: usize, replaying: bool, depth: &mut u32) -> Result<(), String> {
+    /// Copies the disk of `state` to a real folder.
+    fn show(&self, state: &State) -> Result<(), String> {
+        let folder = std::env::temp_dir().join(format!("mqsim-{}-{}", self.case.name, self.call));
+        write_out(&state.image(self.vfs)?.vfs, Path::new("/"), &folder).map_err(explain)?;
+        println!("the disk is in {}", folder.display());
+        Ok(())
+    }
+
+    /// `everything` is tried in a replay, and else what chance picks.
+    fn check(&self, state: &State, seen: usize, everything: bool, depth: &mut u32) -> Result<(), String> {
         let image = state.image(self.vfs)?;
         let mut need = if image.kill {
             self.history.after_kill(self.call)
@@ -277,18 +294,13 @@ impl Moment<'_> {
         let fingerprint = image.vfs.fingerprint() ^ u64::from(image.kill) << 63;
         // The same bytes with more to keep are another question.
         let question = fingerprint ^ (need.least as u64).wrapping_mul(0xA24B_AED4_963E_E407);
-        if !self.counts.is_new(&image, question) && !replaying {
+        if !self.counts.is_new(&image, question) && !everything {
             return Ok(());
         }
         let records = &self.history.records;
         let options = &self.case.options;
         contract::image(&image, self.history, self.call, options)?;
         let pristine = image.vfs.kill().map_err(explain)?;
-        if replaying {
-            let folder = std::env::temp_dir().join(format!("mqsim-{}-{}", self.case.name, self.call));
-            write_out(&pristine, Path::new("/"), &folder).map_err(explain)?;
-            println!("the disk is in {}", folder.display());
-        }
         let recovered = recover(&image.vfs, options, records, need)?;
         add(&self.counts.opens, 1);
         let tail = contract::tail(&pristine, &recovered.store)?;
@@ -302,18 +314,17 @@ impl Moment<'_> {
         let mut rng = Rng::new(fingerprint);
         let extra = Recoveries { options, records, counts: self.counts };
         let (count, recovered_min) = (recovered.count, recovered.min);
-        // A replay draws what the run drew, so that the same things are tried.
-        if (rng.below(self.effort.thorough_one_in) == 0) | replaying {
+        if (rng.below(self.effort.thorough_one_in) == 0) | everything {
             extra.twice(&recovered, count)?;
             extra.without_derived(&pristine, need, &mut rng)?;
             extra.reader(&pristine, need, image.kill && tail.is_empty())?;
         }
-        if rng.chance(4) | replaying {
+        if rng.chance(4) | everything {
             // What a killed process has deleted was deleted in the cache alone.
             let min_from = if image.kill { need.min_from } else { recovered_min };
             extra.again(recovered, min_from, &mut rng)?;
         }
-        if (rng.below(self.effort.nested_one_in) == 0) | replaying {
+        if (rng.below(self.effort.nested_one_in) == 0) | everything {
             *depth = 1;
             let least = if image.kill { self.history.after_power_loss(self.call).least } else { count };
             // So may the names of what was deleted.

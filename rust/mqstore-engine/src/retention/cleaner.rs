@@ -1,23 +1,7 @@
 //! Deletion: one segment at a time, in steps that a crash may interrupt anywhere.
 //!
 //! The background calls [`Cleaner::step`] at intervals, and tests call it by hand. [`Cleaner::expire`] deletes
-//! everything that is due at once. Both take the same steps:
-//!
-//! ```text
-//! every 10 s, or at once while there is more to do
-//!   look at the disks      -> refuse appends, or accept them again; new segments go to disks with space
-//!   the oldest segment     -> due? by age, size or disk; not the last one; below the durable mark
-//!   compaction topics      -> a segment with keyed messages that no compaction has read stays
-//!   ask the hook           -> keep, later, or continue; a segment that readers hold waits for its time
-//!   minimum of all queues  -> moved in memory, so that no read starts below
-//!   the segment's name     -> removed, folder synced; then the next one, after a pause
-//!   queue and index files  -> those wholly below the log's minimum, oldest first
-//! ```
-//!
-//! Across a crash: each removal is durable before the next, so the segments have no gap. The cleaner syncs both slots
-//! of the durable mark and the checkpoint first: they name records after everything that is deleted.
-//!
-//! Across threads: one deletion runs at a time. Readers keep the bytes that they hold, for as long as they hold them.
+//! everything that is due at once. Both take the steps that `plan` draws; it also says what survives a crash.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

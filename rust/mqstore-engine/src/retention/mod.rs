@@ -1,7 +1,7 @@
 //! Retention: which segments of the log are deleted, when, and which other files go with them.
 //!
-//! [`Cleaner`] deletes the oldest segment first and has the steps. After a crash the log has no gap. Recovery truncates
-//! queues and index to the log, so a stop between a segment and its derived files loses nothing.
+//! [`Cleaner`] deletes the oldest segment first; `plan` draws the steps. After a crash the log has no gap. Recovery
+//! truncates queues and index to the log, so a stop between a segment and its derived files loses nothing.
 //!
 //! A segment is as old as its last record. RocketMQ uses the modification time of the file, which a copy or a restore
 //! changes; it counts here only if no record can be read.

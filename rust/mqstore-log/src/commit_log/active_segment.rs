@@ -1,5 +1,16 @@
 //! The segment that is written, as those who append to it hold it.
 //!
+//! An append takes its queue offset, position and time under one lock and copies outside it. Each of these three
+//! positions stays below the one above it:
+//!
+//! ```text
+//! commitlog/00000000000000000000   record record ... record filler
+//! commitlog/00000000001073741824   record record record record 0000000...      <- the active segment
+//!                                         │      │      └ reserved: being copied
+//!                                         │      └ published: all before it is copied; readers see it
+//!                                         └ durable: all before it is synced
+//! ```
+//!
 //! Nothing here reaches a disk. Across threads: whoever has drawn a place in the segment holds it, with its
 //! map, until the record is copied; the last who lets go of a segment that was left unmaps it.
 

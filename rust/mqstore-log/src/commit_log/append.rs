@@ -131,18 +131,7 @@ impl LogOptions {
     }
 }
 
-/// The log of a store that is open for writing.
-///
-/// An append takes its queue offset, position and time under one lock and copies outside it. Each of these three
-/// positions stays below the one above it:
-///
-/// ```text
-/// commitlog/00000000000000000000   record record ... record filler
-/// commitlog/00000000001073741824   record record record record 0000000...      <- the active segment
-///                                         │      │      └ reserved: being copied
-///                                         │      └ published: all before it is copied; readers see it
-///                                         └ durable: all before it is synced
-/// ```
+/// The log of a store that is open for writing. `active_segment` draws its positions.
 ///
 /// Across threads: appenders hold the put lock (`put_lock`) for some nanoseconds each, copy in parallel and are
 /// published in order (`publish_ring`). One thread at a time syncs, for all who wait (`mqstore_base::group_commit`).

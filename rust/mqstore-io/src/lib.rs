@@ -14,6 +14,7 @@ pub mod file_cache;
 pub mod mapped_file;
 pub mod mapped_file_queue;
 pub mod os;
+pub mod pool;
 pub mod region;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -28,6 +29,7 @@ pub use file_cache::{FileCache, RecentMaps};
 pub use mapped_file::{MappedFile, MappedFileGuard};
 pub use mapped_file_queue::{FileLength, LoadReport, MappedFileQueue, PushError, StrayFile, StrayKind};
 pub use os::{OsVfs, WakeDescriptor};
+pub use pool::{Jobs, Pool, parallel_map};
 pub use region::{Advice, Region, RegionError, RegionView, expect_read};
 #[cfg(feature = "sim")]
 pub use sim::{Fault, SimOptions, SimVfs};

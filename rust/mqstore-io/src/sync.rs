@@ -86,50 +86,6 @@ pub fn with_helpers<T>(count: u32, name: &str, help: &(dyn Fn() + Sync), main: i
     })
 }
 
-/// Fewer items than this are not worth a thread.
-const SHARED_ITEMS: usize = 64;
-
-/// How many items a thread takes at once.
-const TAKEN_ITEMS: usize = 16;
-
-/// What `work` makes of each of `items`, in their order, made by this thread and up to `helpers` more called
-/// `name`. The first error ends it; which one that is depends on the threads.
-///
-/// # Panics
-/// When `work` does.
-pub fn parallel_map<T: Sync, R: Send, E: Send>(
-    helpers: u32,
-    name: &str,
-    items: &[T],
-    work: impl Fn(&T) -> Result<R, E> + Sync,
-) -> Result<Vec<R>, E> {
-    if helpers == 0 || items.len() < SHARED_ITEMS {
-        return items.iter().map(work).collect();
-    }
-    let chunks: Vec<_> = items.chunks(TAKEN_ITEMS).collect();
-    let made: Vec<_> = chunks.iter().map(|_| Mutex::new(None)).collect();
-    let failed = AtomicBool::new(false);
-    let next = AtomicUsize::new(0);
-    let take = || {
-        while !failed.load(Ordering::Relaxed) {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let (Some(chunk), Some(slot)) = (chunks.get(number), made.get(number)) else { return };
-            let outcome: Result<Vec<R>, E> = chunk.iter().map(&work).collect();
-            failed.fetch_or(outcome.is_err(), Ordering::Relaxed);
-            *slot.lock() = Some(outcome);
-        }
-    };
-    with_helpers(helpers, name, &take, take);
-    let mut all = Vec::with_capacity(items.len());
-    for slot in made {
-        match slot.into_inner() {
-            Some(outcome) => all.append(&mut outcome?),
-            None => assert!(failed.load(Ordering::Relaxed), "a thread that helped has died"),
-        }
-    }
-    Ok(all)
-}
-
 /// The model checker's locks in the shape of ours; nobody waits for a time in a model, only for a turn.
 #[cfg(loom)]
 pub mod model {
@@ -206,33 +162,5 @@ mod tests {
         };
         assert_eq!(with_helpers(3, "mq-test", &help, || 7), 7);
         assert_eq!(helped.load(Ordering::Relaxed), 3);
-    }
-
-    #[test]
-    fn shared_work_keeps_its_order_and_ends_with_an_error() {
-        let items: Vec<u32> = (0..1000).collect();
-        for (helpers, count) in [(0, 1000), (3, 1000), (3, 70), (3, 10), (3, 0)] {
-            let done = parallel_map(helpers, "mq-test", &items[..count], |item| Ok::<_, ()>(item * 2));
-            assert_eq!(done.unwrap(), (0..count as u32).map(|item| item * 2).collect::<Vec<_>>());
-            let wrong = |item: &u32| if *item == 9 { Err("nine") } else { Ok(()) };
-            let failed = parallel_map(helpers, "mq-test", &items[..count], wrong);
-            assert_eq!(failed.is_err(), count >= 10, "{count}");
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "died")]
-    fn shared_work_tells_of_a_helper_that_died() {
-        let items: Vec<u32> = (0..1000).collect();
-        let main = std::thread::current().id();
-        let seen = AtomicU32::new(0);
-        let _ = parallel_map(2, "mq-test", &items, |_| {
-            let helper = std::thread::current().id() != main;
-            assert!(!helper || seen.fetch_add(1, Ordering::Relaxed) > 0, "the first one dies");
-            while seen.load(Ordering::Relaxed) == 0 {
-                std::thread::yield_now();
-            }
-            Ok::<_, ()>(())
-        });
     }
 }

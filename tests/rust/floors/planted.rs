@@ -123,6 +123,19 @@ const VIOLATIONS: &[(&str, &str, &str)] = &[
     ),
     (HEADER, "rust/mqstore-log/src/index/mod.rs", "mod planted;\n"),
     (HEADER, "rust/mqstore-log/src/index/mod.rs", "// A comment.\n/// The rest.\nmod planted;\n"),
+    (THREADS, "rust/mqstore-log/src/recovery/parallel_check.rs", "use mqstore_io::sync::spawn;\n"),
+    // rayon
+    (RAYON, LOG_INDEX, "use rayon::prelude::*;\n"),
+    (RAYON, "rust/mqstore-io/src/sync.rs", "fn f() { rayon::join(g, h); }\n"),
+    (RAYON, "tests/rust/planted.rs", "use rayon_core::ThreadPool;\n"),
+    (RAYON, "rust/mqstore-log/Cargo.toml", "[dependencies]\nrayon.workspace = true\n"),
+    (GLOBAL_POOL, LOG_INDEX, "fn f() { builder().build_global().ok(); }\n"),
+    (
+        GLOBAL_POOL,
+        "rust/mqstore-io/src/pool.rs",
+        "fn f() { ThreadPoolBuilder::new().build_global().ok(); }\n",
+    ),
+    (GLOBAL_POOL, "tests/rust/planted.rs", "fn f() { builder().build_global().ok(); }\n"),
     // words
     ("words that do not belong here", LOG_INDEX, concat!("// TO", "DO: later\n")),
     ("words that do not belong here", "docs/planted.md", concat!("see FIX", "ME below\n")),
@@ -214,6 +227,12 @@ const LOOK_ALIKES: &[(&str, &str, &str)] = &[
     ),
     (HEADER, LOG_INDEX, "//! 1\n//! 2\n//! 3\n//! 4\n//! 5\n//! 6\n//! 7\n//! 8\n//! 9\n//! 10\n//! 11\n"),
     (HEADER, "tests/rust/planted/mod.rs", "mod x;\n"),
+    (THREADS, "rust/mqstore-io/src/pool.rs", "use rayon::ThreadPoolBuilder;\n"),
+    (RAYON, "rust/mqstore-io/src/pool.rs", "use rayon::ThreadPoolBuilder;\n"),
+    (RAYON, "rust/mqstore-io/Cargo.toml", "[dependencies]\nrayon.workspace = true\n"),
+    (RAYON, "Cargo.toml", "[workspace.dependencies]\nrayon = \"1.12\"\n"),
+    (RAYON, LOG_INDEX, "// rayon\nconst X: &str = \"rayon\";\n"),
+    (GLOBAL_POOL, LOG_INDEX, "// build_global\nconst X: &str = \"build_global\";\n"),
     ("words that do not belong here", LOG_INDEX, concat!("const T: &str = \"SCHEDULE_TOPIC_XX", "XX\";\n")),
     (
         "words that do not belong here",
@@ -236,6 +255,8 @@ const SIZE: &str = "folders of at most 15 source files";
 const CRATE: &str = "crates of at most 15,000 lines of code";
 const HEADER: &str = "a crate or folder has a header of at most ten lines";
 const THREADS: &str = "threads only in one place";
+const RAYON: &str = "rayon only in the pool";
+const GLOBAL_POOL: &str = "no global pool of threads";
 
 #[test]
 fn every_rule_finds_what_is_planted() {

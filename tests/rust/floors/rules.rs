@@ -27,6 +27,8 @@ pub(crate) const ALL: &[Rule] = &[
     Rule { name: "unsafe only in three files", check: source_rules::unsafe_only_in_three_files },
     Rule { name: "PyO3 only in the binding", check: source_rules::pyo3_only_in_the_binding },
     Rule { name: "threads only in one place", check: source_rules::threads_only_in_one_place },
+    Rule { name: "rayon only in the pool", check: source_rules::rayon_only_in_the_pool },
+    Rule { name: "no global pool of threads", check: source_rules::no_global_pool },
     Rule { name: "files of at most 1,000 lines", check: source_rules::files_stay_short },
     Rule { name: "folders of at most 15 source files", check: source_rules::folders_stay_small },
     Rule { name: "crates of at most 15,000 lines of code", check: source_rules::crates_stay_small },

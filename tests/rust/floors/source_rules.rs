@@ -35,18 +35,25 @@ const UNSAFE_ALLOWED: [&str; 3] = [
     "rust/mqstore-python/src/convert/buffer.rs",
 ];
 
-/// Where threads are made; where the store starts those of the background; three calls that start workers of their
-/// own and join them before they return: recovery's check of records, a local compaction, and its binding, which has
-/// to answer Ctrl-C meanwhile; and scans, whose workers end with them.
-const THREADS_ALLOWED: [&str; 6] = [
+/// These files may start threads:
+///
+/// - `sync.rs` has the functions that start one;
+/// - `pool.rs` has the workers that share one call, which joins them before it returns;
+/// - `services.rs` starts the background threads of the store;
+/// - `workers.rs` starts the workers of a scan, which end with it;
+/// - the binding of compaction starts one thread per call, so that the calling thread can answer Ctrl-C.
+const THREADS_ALLOWED: [&str; 5] = [
     "rust/mqstore-io/src/sync.rs",
+    "rust/mqstore-io/src/pool.rs",
     "rust/mqstore-engine/src/store/services.rs",
     "rust/mqstore-engine/src/scan/workers.rs",
-    "rust/mqstore-log/src/recovery/parallel_check.rs",
-    "rust/mqstore-compaction/src/job/local_job.rs",
     "rust/mqstore-python/src/store/compaction.rs",
 ];
-const THREAD_WORDS: [&str; 4] = ["spawn", "spawn_scoped", "ThreadPoolBuilder", "build_global"];
+const THREAD_WORDS: [&str; 3] = ["spawn", "spawn_scoped", "ThreadPoolBuilder"];
+
+/// The file and the crate that may use rayon.
+const POOL_FILE: &str = "rust/mqstore-io/src/pool.rs";
+const POOL_MANIFEST: &str = "rust/mqstore-io/Cargo.toml";
 
 const LONGEST_FILE: usize = 1000;
 const LARGEST_FOLDER: usize = 15;
@@ -137,6 +144,26 @@ pub(crate) fn threads_only_in_one_place(tree: &Tree) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// One file wraps rayon. Everyone else uses the wrapper, whose threads end with the call and inherit what they must.
+pub(crate) fn rayon_only_in_the_pool(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (path, text) in tree.below("", "/Cargo.toml").filter(|(path, _)| *path != POOL_MANIFEST) {
+        for (line, name) in dependencies(text, &[]) {
+            if name.starts_with("rayon") {
+                found.push(Finding::new(path, line, format!("only mqstore-io may depend on {name}")));
+            }
+        }
+    }
+    let code = tree.below("", ".rs").filter(|(path, _)| *path != POOL_FILE);
+    found.extend(words_in(code, &["rayon", "rayon_core"]));
+    found
+}
+
+/// The threads of rayon's global pool never end; a process that forks after they started would hang.
+pub(crate) fn no_global_pool(tree: &Tree) -> Vec<Finding> {
+    words_in(tree.below("", ".rs"), &["build_global"])
 }
 
 fn words_in<'a>(files: impl Iterator<Item = (&'a str, &'a str)>, words: &[&str]) -> Vec<Finding> {

@@ -1,11 +1,12 @@
 //! A whole compaction in this process: the reference for every other way to run one.
 //!
-//! Owns nothing on disk. Tasks run on as many threads as the caller allows; since each attempt has a
-//! folder of its own, the outcome does not depend on their number.
+//! Owns nothing on disk. Tasks run on as many threads as the caller allows; the calling thread is one of them.
+//! Each attempt has a folder of its own; therefore the outcome does not depend on the number of threads.
 
 use std::sync::Arc;
 
-use mqstore_io::sync::{Mutex, spawn};
+use mqstore_io::Pool;
+use mqstore_io::sync::Mutex;
 
 use super::control::JobControl;
 use super::documents::{CompactionReport, QueueTask, TaskResult, Worker};
@@ -15,7 +16,7 @@ use super::plan::{Planned, plan};
 use super::publish::{publish, rehearse};
 use super::resume;
 use super::task::{WrittenTask, begin_task};
-use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::CommitLog;
 
@@ -65,25 +66,21 @@ fn run_on_threads(
     threads: usize,
     control: &Arc<JobControl>,
 ) -> Result<Vec<TaskResult>, StoreError> {
-    let pending: Arc<Mutex<Vec<(usize, QueueTask)>>> =
-        Arc::new(Mutex::new(tasks.iter().cloned().enumerate().rev().collect()));
-    let mut running = Vec::new();
-    for _ in 0..threads.clamp(1, tasks.len().max(1)) {
-        let (files, pending, control) = (files.clone(), Arc::clone(&pending), Arc::clone(control));
-        let (root, log) = (files.root.clone(), log.cloned());
-        let run = move || run_pending(&files, log.as_ref(), &pending, &control);
-        running.push(spawn("mq-compact", run).at(&root, "starting a thread")?);
-    }
-    let mut results = Vec::new();
-    let mut failed = None;
-    for thread in running {
-        match thread.join() {
-            Ok(Ok(mut part)) => results.append(&mut part),
-            Ok(Err(error)) => failed = failed.or(Some(error)),
-            Err(panic) => std::panic::resume_unwind(panic),
+    let pending = Mutex::new(tasks.iter().cloned().enumerate().rev().collect());
+    let workers = threads.clamp(1, tasks.len().max(1));
+    let run = |()| run_pending(files, log, &pending, control);
+    Pool::new(workers as u32 - 1, "mq-compact").in_order(workers, &run, |jobs| {
+        (0..workers).for_each(|_| jobs.give(()));
+        let mut results = Vec::new();
+        let mut failed = None;
+        while let Some(outcome) = jobs.take() {
+            match outcome {
+                Ok(mut part) => results.append(&mut part),
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-    }
-    failed.map_or(Ok(results), Err)
+        failed.map_or(Ok(results), Err)
+    })
 }
 
 fn run_pending(

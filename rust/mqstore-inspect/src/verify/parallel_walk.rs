@@ -12,14 +12,16 @@
 //! whoever puts the pieces together checks. Where it is not, the log is damaged there (or somebody sent a piece of a
 //! log as a message), and that stretch is walked once more, from record to record.
 //!
-//! Pieces that are done wait for those before them; so many may wait that memory stays bounded.
+//! A pool works on the pieces, and the calling thread takes the parts in order. The number of pieces that are out has a
+//! bound, and so has memory.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use mqstore_io::EventCount;
-use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, with_helpers};
+use mqstore_io::Pool;
+use mqstore_io::sync::Mutex;
 
 use super::log_part::{Part, View};
 use mqstore_base::error::StoreError;
@@ -31,16 +33,12 @@ const PIECE_BYTES: u64 = if cfg!(test) { 1 << 10 } else { 8 << 20 };
 /// How far before its turn the disk is asked for the log.
 const AHEAD_BYTES: u64 = 24 << 20;
 
-/// Pieces that may be under way or wait.
-const UNDER_WAY: u64 = 16;
-
-/// How long to sleep at most before looking again.
-const LOOK: Duration = Duration::from_millis(50);
+/// Pieces that are given to the pool and not taken from it, at most.
+const PIECES_OUT: usize = 16;
 
 /// Neighbouring bytes of one segment.
 #[derive(Debug)]
 struct Piece {
-    number: u64,
     segment: Arc<Segment>,
     start: u64,
     end: u64,
@@ -51,7 +49,6 @@ struct Piece {
 /// The pieces of a log, or of a stretch of it, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct LogPieces {
-    next: u64,
     /// The next segment.
     segment: usize,
     /// The runs of bytes that the pieces lie in, where they were planned before.
@@ -60,7 +57,6 @@ pub(crate) struct LogPieces {
     planned: VecDeque<(u64, u64)>,
     /// Before this place of it the disk was asked for everything.
     asked: u64,
-    over: bool,
 }
 
 impl LogPieces {
@@ -90,16 +86,10 @@ impl LogPieces {
 
     fn take(&mut self, list: &SegmentList, limit: u64) -> Option<Piece> {
         while self.planned.is_empty() && self.plan_next(list, limit) {}
-        let planned = self.planned.pop_front();
-        let found = planned.and_then(|(start, end)| Some((start, end, Arc::clone(list.find(start)?))));
-        let Some((start, end, segment)) = found else {
-            self.over = true;
-            return None;
-        };
-        let number = self.next;
-        self.next += 1;
+        let (start, end) = self.planned.pop_front()?;
+        let segment = Arc::clone(list.find(start)?);
         let ahead = self.ahead(segment.base_offset(), start, end);
-        Some(Piece { number, segment, start, end, ahead })
+        Some(Piece { segment, start, end, ahead })
     }
 
     /// Plans the pieces of the next segment, or of the next run; whether there was one.
@@ -149,19 +139,6 @@ impl LogPieces {
     }
 }
 
-type Outcome = Result<Part, StoreError>;
-
-struct Walk<'a> {
-    view: &'a View<'a>,
-    pieces: Mutex<LogPieces>,
-    done: Mutex<BTreeMap<u64, (Piece, Outcome)>>,
-    spare: Mutex<Vec<Part>>,
-    /// Pieces that were put together.
-    taken_over: AtomicU64,
-    over: AtomicBool,
-    moved: EventCount,
-}
-
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Go {
@@ -180,146 +157,81 @@ pub(crate) trait Assembler {
     fn by_hand(&mut self, end: u64) -> Result<Go, StoreError>;
 }
 
-/// Walks these pieces of the log with `helpers` more threads. One of them begins with `aside`, which is called once.
+/// Walks these pieces of the log with up to `helpers` more threads. One of them begins with `aside`, which is called
+/// once.
 pub(crate) fn walk(
     view: &View<'_>,
-    pieces: LogPieces,
+    mut pieces: LogPieces,
     helpers: u32,
     aside: &(dyn Fn() + Sync),
     assembler: &mut dyn Assembler,
 ) -> Result<(), StoreError> {
-    let walk = Walk {
-        view,
-        pieces: Mutex::new(pieces),
-        done: Mutex::default(),
-        spare: Mutex::default(),
-        taken_over: AtomicU64::new(0),
-        over: AtomicBool::new(false),
-        moved: EventCount::new(),
+    // A scanner and a part keep their buffers from one piece to the next.
+    let scanners = Mutex::new(Vec::new());
+    let spare_parts = Mutex::new(Vec::new());
+    let make = |piece: Piece| {
+        let spare = scanners.lock().pop();
+        let mut scanner = spare.unwrap_or_else(|| new_scanner(view));
+        let spare = spare_parts.lock().pop();
+        let mut part = spare.unwrap_or_default();
+        let outcome = make_part(view, &mut scanner, &piece, &mut part);
+        scanners.lock().push(scanner);
+        outcome.map(|()| (piece.end, part))
     };
-    let begun = AtomicBool::new(false);
-    let begin = || {
-        if !begun.swap(true, Ordering::AcqRel) {
-            aside();
-        }
+    let work = |piece| catch_panic(&view.files.root, || make(piece));
+    let mut put = |(end, mut part): (u64, Part)| {
+        let go = assemble(assembler, &mut part, end)?;
+        spare_parts.lock().push(part);
+        Ok::<_, StoreError>(go)
     };
-    let help = || {
-        begin();
-        walk.help();
-    };
-    with_helpers(helpers, "mq-verify", &help, || {
-        let outcome = walk.assemble(assembler);
-        walk.over.store(true, Ordering::Release);
-        walk.moved.notify_all();
-        begin();
-        outcome
-    })
-}
-
-impl Walk<'_> {
-    fn help(&self) {
-        let mut scanner = self.scanner();
-        while !self.over.load(Ordering::Acquire) {
-            match self.take() {
-                Some(piece) => self.work(&mut scanner, piece),
-                None if self.pieces.lock().over => return,
-                None => {
-                    let before = self.taken_over.load(Ordering::Acquire);
-                    let changed = || {
-                        self.taken_over.load(Ordering::Acquire) != before || self.over.load(Ordering::Acquire)
-                    };
-                    self.moved.wait_until(Some(LOOK), changed);
-                }
-            }
-        }
-    }
-
-    fn scanner(&self) -> LogScanner {
-        let list = Arc::clone(&self.view.list);
-        LogScanner::new(list, self.view.list.min_offset(), self.view.limit, ScanChecks { crc: true })
-    }
-
-    fn take(&self) -> Option<Piece> {
-        let mut pieces = self.pieces.lock();
-        if pieces.next >= self.taken_over.load(Ordering::Acquire) + UNDER_WAY {
-            return None;
-        }
-        pieces.take(&self.view.list, self.view.limit)
-    }
-
-    fn work(&self, scanner: &mut LogScanner, piece: Piece) {
-        let mut held = Held { walk: self, piece: Some(piece) };
-        let mut part = self.spare.lock().pop().unwrap_or_default();
-        let outcome = match &held.piece {
-            Some(piece) => make_part(self.view, scanner, piece, &mut part).map(|()| part),
-            None => Ok(part),
-        };
-        held.give(outcome);
-    }
-
-    fn assemble(&self, assembler: &mut dyn Assembler) -> Result<(), StoreError> {
-        let mut scanner = self.scanner();
-        for next in 0.. {
-            let (piece, outcome) = loop {
-                if let Some(done) = self.done.lock().remove(&next) {
-                    break done;
-                }
-                match self.take() {
-                    Some(piece) => self.work(&mut scanner, piece),
-                    None if self.is_over(next) => return Ok(()),
-                    None => {
-                        let there = || self.done.lock().contains_key(&next);
-                        self.moved.wait_until(Some(LOOK), there);
+    let pool = Pool::new(helpers, "mq-verify");
+    pool.run_alongside(aside, || {
+        pool.in_order(PIECES_OUT - 1, &work, |jobs| {
+            while let Some(piece) = pieces.take(&view.list, view.limit) {
+                jobs.give(piece);
+                while let Some(made) = jobs.take_ready() {
+                    if put(made?)? == Go::Home {
+                        return Ok(());
                     }
                 }
-            };
-            let mut part = outcome?;
-            // A record that goes on through all of a piece leaves nothing to do there.
-            let position = assembler.position(part.first);
-            if position.is_some_and(|position| position < piece.end) {
-                if part.first == position {
-                    assembler.take_over(&mut part)?;
-                }
-                if assembler.by_hand(piece.end)? == Go::Home {
+            }
+            while let Some(made) = jobs.take() {
+                if put(made?)? == Go::Home {
                     return Ok(());
                 }
             }
-            self.spare.lock().push(part);
-            self.taken_over.store(next + 1, Ordering::Release);
-            self.moved.notify_all();
-        }
-        Ok(())
-    }
-
-    fn is_over(&self, next: u64) -> bool {
-        let pieces = self.pieces.lock();
-        pieces.over && pieces.next == next
-    }
+            Ok(())
+        })
+    })
 }
 
-/// A piece at work: should its thread panic, whoever waits for it hears of that.
-struct Held<'a, 'b> {
-    walk: &'a Walk<'b>,
-    piece: Option<Piece>,
+fn new_scanner(view: &View<'_>) -> LogScanner {
+    let list = Arc::clone(&view.list);
+    LogScanner::new(list, view.list.min_offset(), view.limit, ScanChecks { crc: true })
 }
 
-impl Held<'_, '_> {
-    fn give(&mut self, outcome: Outcome) {
-        if let Some(piece) = self.piece.take() {
-            self.walk.done.lock().insert(piece.number, (piece, outcome));
-            self.walk.moved.notify_all();
-        }
-    }
-}
-
-impl Drop for Held<'_, '_> {
-    fn drop(&mut self) {
-        self.give(Err(StoreError::Poisoned {
-            path: self.walk.view.files.root.clone(),
+/// Calls `work`; a panic in it becomes an error, which the walk returns at the turn of the piece.
+fn catch_panic<T>(root: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(StoreError::Poisoned {
+            path: root.to_owned(),
             stage: "verifying",
             cause: "a thread that checked the log ended before it was done".to_owned(),
-        }));
+        })
+    })
+}
+
+/// Puts the part of a piece that ends at `end` to those before it.
+fn assemble(assembler: &mut dyn Assembler, part: &mut Part, end: u64) -> Result<Go, StoreError> {
+    // A record that goes on through all of a piece leaves nothing to do there.
+    let position = assembler.position(part.first);
+    if position.is_none_or(|position| position >= end) {
+        return Ok(Go::On);
     }
+    if part.first == position {
+        assembler.take_over(part)?;
+    }
+    assembler.by_hand(end)
 }
 
 /// Makes the part of a piece: from the first record in it to the first one behind it, or to what is no record.
@@ -369,5 +281,18 @@ pub(super) fn add_records(
             ScanItem::Filler { .. } => {}
             ScanItem::End { .. } | ScanItem::Damaged(_) => return Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error_that_names_the_store() {
+        let root = Path::new("/store");
+        let error = catch_panic(root, || -> Result<(), _> { panic!("planted") }).unwrap_err();
+        assert!(matches!(error, StoreError::Poisoned { path, stage: "verifying", .. } if path == root));
+        assert_eq!(catch_panic(root, || Ok(7)).unwrap(), 7);
     }
 }

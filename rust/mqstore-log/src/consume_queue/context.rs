@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use mqstore_format::validate_stored_topic;
 use mqstore_io::switch;
-use mqstore_io::sync::{Arc, AtomicU64, Mutex, Ordering, Weak, parallel_map};
-use mqstore_io::{Access, FileCache, VfsFile};
+use mqstore_io::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
+use mqstore_io::{Access, FileCache, VfsFile, parallel_map};
 
 use super::layout::QueueLayout;
 use super::queue::ConsumeQueue;

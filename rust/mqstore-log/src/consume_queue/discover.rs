@@ -15,8 +15,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use mqstore_format::{parse_offset_file_name, parse_queue_dir_name, validate_stored_topic};
-use mqstore_io::sync::{Arc, parallel_map};
-use mqstore_io::{DirEntry, FileKind, Vfs};
+use mqstore_io::sync::Arc;
+use mqstore_io::{DirEntry, FileKind, Vfs, parallel_map};
 
 use super::layout::QueueLayout;
 use mqstore_base::error::{IoContext, StoreError, Stray};

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use mqstore_io::sync::{Arc, Mutex, RwLock, parallel_map};
-use mqstore_io::{Access, FileCache};
+use mqstore_io::sync::{Arc, Mutex, RwLock};
+use mqstore_io::{Access, FileCache, parallel_map};
 
 use super::batch::{BatchQueue, BatchQueues};
 use super::context::Home;

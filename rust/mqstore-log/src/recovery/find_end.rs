@@ -7,14 +7,20 @@
 
 use std::sync::Arc;
 
-use mqstore_io::{Access, VfsFile, switch};
+use mqstore_io::{Access, Jobs, Pool, VfsFile, switch};
 
-use super::parallel_check::{CheckPool, CheckResult, Stretch};
+use super::parallel_check::{CheckResult, Stretch};
 use super::progress::{RecoveryStage, Watch};
 use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
+
+/// Windows that the calling thread checks before the walk starts a pool: a log with little to check has no use for one.
+const SEQUENTIAL_WINDOWS: usize = 4;
+
+/// The name of the threads that check windows.
+const CHECK_THREAD: &str = "mq-recover";
 
 /// Bytes written again before they are synced: a stop by hand waits for one of these syncs at most.
 const SYNC_BYTES: u64 = 32 << 20;
@@ -60,7 +66,7 @@ pub(super) fn find_end(
     let mut walk = Walk {
         list,
         start,
-        threads: files.vfs.environment().threads,
+        helpers: files.vfs.environment().helpers(),
         rewriter: rewrite.then(|| Rewriter::new(files, list)),
         found: FoundEnd { end: start, ..FoundEnd::default() },
     };
@@ -137,20 +143,55 @@ struct Walk<'a> {
     list: &'a Arc<SegmentList>,
     /// Where the first walk began, to tell how far the last one is.
     start: u64,
-    threads: bool,
+    /// Threads that check windows beside the walk.
+    helpers: u32,
     rewriter: Option<Rewriter<'a>>,
     found: FoundEnd,
+}
+
+/// The checks of windows, in log order.
+type Checks<'scope, 'env> = Jobs<'scope, 'env, Stretch, CheckResult>;
+
+/// The part of the walk that reads.
+struct Reading {
+    scanner: LogScanner,
+    /// The records of the window that is being read.
+    stretch: Stretch,
+    /// Windows that were given to the check.
+    windows: usize,
 }
 
 impl Walk<'_> {
     /// Walks from `from` to where the log cannot go on.
     fn from(&mut self, from: u64, watch: &mut Watch<'_>) -> Result<(), StoreError> {
-        let total = self.list.end_offset().saturating_sub(self.start);
         let mut scanner = LogScanner::new(Arc::clone(self.list), from, u64::MAX, ScanChecks { crc: false });
         scanner.retain_windows();
-        let mut checkers = CheckPool::new(self.threads);
-        let mut stretch = Stretch::default();
-        loop {
+        let mut reading = Reading { scanner, stretch: Stretch::default(), windows: 0 };
+        let is_over = Pool::new(0, CHECK_THREAD).in_order(0, &Stretch::check, |checks| {
+            self.check_windows(&mut reading, SEQUENTIAL_WINDOWS, checks, watch)
+        })?;
+        if is_over {
+            return Ok(());
+        }
+        let pool = Pool::new(self.helpers, CHECK_THREAD);
+        // Windows of 1 MiB, so that this bounds the memory.
+        let ahead = 2 * pool.size();
+        pool.in_order(ahead, &Stretch::check, |checks| {
+            self.check_windows(&mut reading, usize::MAX, checks, watch).map(drop)
+        })
+    }
+
+    /// Reads windows and takes what was checked, until there were `limit` windows (`false`) or the log ends (`true`).
+    fn check_windows(
+        &mut self,
+        reading: &mut Reading,
+        limit: usize,
+        checks: &mut Checks<'_, '_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<bool, StoreError> {
+        let total = self.list.end_offset().saturating_sub(self.start);
+        while reading.windows < limit {
+            let Reading { scanner, stretch, windows } = reading;
             let offset = scanner.position();
             let step = match scanner.next_item()? {
                 ScanItem::Record(record) => Step::Record(record.size),
@@ -159,7 +200,8 @@ impl Walk<'_> {
                 ScanItem::Damaged(damage) => Step::Stop(damage.offset, Some(damage)),
             };
             if let Some((start, bytes)) = scanner.take_previous_window() {
-                checkers.give(Stretch { start, bytes, ..std::mem::take(&mut stretch) });
+                checks.give(Stretch { start, bytes, ..std::mem::take(stretch) });
+                *windows += 1;
                 watch.step(RecoveryStage::Log, offset - self.start, total)?;
             }
             match step {
@@ -168,31 +210,34 @@ impl Walk<'_> {
                     // The next record lies in another file, and so in another window.
                     let (start, bytes) = scanner.take_window();
                     let filler = Some(offset);
-                    checkers.give(Stretch { start, bytes, filler, ..std::mem::take(&mut stretch) });
+                    checks.give(Stretch { start, bytes, filler, ..std::mem::take(stretch) });
+                    *windows += 1;
                 }
                 Step::Stop(end, damage) => {
                     let (start, bytes) = scanner.take_window();
-                    checkers.give(Stretch { start, bytes, ..stretch });
-                    if self.drain(&mut checkers, &mut scanner, true)? {
+                    checks.give(Stretch { start, bytes, ..std::mem::take(stretch) });
+                    if self.drain(checks, scanner, true)? {
                         (self.found.end, self.found.damage) = (end, damage);
                     }
-                    return Ok(());
+                    return Ok(true);
                 }
             }
-            if !self.drain(&mut checkers, &mut scanner, false)? {
-                return Ok(());
+            if !self.drain(checks, scanner, false)? {
+                return Ok(true);
             }
         }
+        Ok(false)
     }
 
-    /// Takes what was checked, in log order; `false` when a record was bad, which ends the log.
+    /// Takes what was checked, in log order, and waits for `all` of it if told so; `false` when a record was bad,
+    /// which ends the log.
     fn drain(
         &mut self,
-        checkers: &mut CheckPool,
+        checks: &mut Checks<'_, '_>,
         scanner: &mut LogScanner,
         all: bool,
     ) -> Result<bool, StoreError> {
-        while let Some(checked) = checkers.take(all) {
+        while let Some(checked) = if all { checks.take() } else { checks.take_ready() } {
             self.found.last = checked.last.or(self.found.last);
             self.found.store_timestamp_ms = self.found.store_timestamp_ms.max(checked.store_timestamp_ms);
             if let (Some(rewriter), Some((offset, bytes))) = (self.rewriter.as_mut(), checked.good()) {

@@ -12,7 +12,7 @@ use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, record};
 use mqstore_compaction::plan;
-use mqstore_compaction::{CompactionOptions, JobControl, Worker, run_task};
+use mqstore_compaction::{CompactionOptions, JobControl, WorkerInfo, run_task};
 use mqstore_io::{OsVfs, SystemClock};
 
 const MESSAGES: u64 = 50_000;
@@ -48,7 +48,7 @@ fn compaction(criterion: &mut Criterion) {
                 attempt += 1;
                 let staging = job.join(format!("attempt-{attempt}"));
                 let result =
-                    run_task(&files, task, &staging, Worker::default(), &JobControl::default()).unwrap();
+                    run_task(&files, task, &staging, WorkerInfo::default(), &JobControl::default()).unwrap();
                 assert_eq!(result.counts.survivors, MESSAGES / SAME);
                 std::fs::remove_dir_all(staging).unwrap();
             });

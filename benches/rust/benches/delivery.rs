@@ -9,7 +9,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use mqstore_base::options::StoreOptions;
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, message, properties, record};
 use mqstore_delivery::{
-    Broker, ConsumerOptions, Due, NewHalfMessage, NewWork, Start, WorkQueue, WorkQueueOptions,
+    Broker, ConsumerOptions, Due, NewHalfMessage, NewWork, StartOffset, WorkQueue, WorkQueueOptions,
 };
 
 const MESSAGES: u64 = 50_000;
@@ -70,7 +70,7 @@ fn poll(criterion: &mut Criterion) {
         group.throughput(Throughput::Elements(MESSAGES));
         group.bench_function(BenchmarkId::new("thousand", body_bytes), |bencher| {
             bencher.iter(|| {
-                consumer.reset(Start::Earliest, false).unwrap();
+                consumer.reset(StartOffset::Earliest, false).unwrap();
                 let mut count = 0;
                 while count < MESSAGES {
                     count += consumer.poll(1000, NOW).unwrap().len() as u64;

@@ -17,7 +17,7 @@ use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_bench::{Bench, limit_step, message, open, properties};
 use mqstore_compaction::plan;
-use mqstore_compaction::{CompactionOptions, JobControl, Worker, run_task};
+use mqstore_compaction::{CompactionOptions, JobControl, WorkerInfo, run_task};
 use mqstore_format::{CrcCheck, Host, IndexHasher, RecordSpec, RecordView};
 use mqstore_io::{OsVfs, SystemClock};
 
@@ -189,7 +189,7 @@ fn compact() -> Case {
         attempt += 1;
         let task = planned.plan.tasks.first().unwrap();
         let staging = bench.path().join("mqstore/jobs").join(&task.job_id).join(format!("attempt-{attempt}"));
-        let result = run_task(&files, task, &staging, Worker::default(), &JobControl::default()).unwrap();
+        let result = run_task(&files, task, &staging, WorkerInfo::default(), &JobControl::default()).unwrap();
         assert_eq!(result.counts.before, MESSAGES);
     })
 }

@@ -44,7 +44,7 @@ pub struct IndexExtent {
 
 /// The content of one slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
+pub struct DurableMark {
     /// Grows with each write; the slot with the larger one counts.
     pub sequence: u64,
     /// Whether the store was closed cleanly at this mark.
@@ -75,7 +75,7 @@ pub struct Mark {
     pub index: IndexExtent,
 }
 
-impl Mark {
+impl DurableMark {
     /// The index geometry of the store.
     pub fn index_geometry(&self) -> IndexGeometry {
         IndexGeometry { slots: self.index_slots, entries: self.index_entries }
@@ -162,16 +162,16 @@ impl DurableMarkFile {
     }
 
     /// The newest mark whose checksum holds. Missing and damaged slots count as absent.
-    pub fn load(&self) -> Option<Mark> {
+    pub fn load(&self) -> Option<DurableMark> {
         [0, 1]
             .into_iter()
             .filter_map(|slot| self.files.vfs.read_file(&self.slot(slot), 1 << 16).ok())
-            .filter_map(|bytes| Mark::decode(&bytes))
+            .filter_map(|bytes| DurableMark::decode(&bytes))
             .max_by_key(|mark| mark.sequence)
     }
 
     /// Writes `mark` to the slot of its sequence, even or odd; `durable` syncs it too.
-    pub fn store(&self, mark: &Mark, durable: bool) -> Result<(), StoreError> {
+    pub fn store(&self, mark: &DurableMark, durable: bool) -> Result<(), StoreError> {
         let path = self.slot(mark.sequence);
         let file = match self.files.vfs.open(&path, Access::ReadWrite) {
             Ok(file) => file,
@@ -195,8 +195,8 @@ impl DurableMarkFile {
 mod tests {
     use super::*;
 
-    fn mark() -> Mark {
-        Mark {
+    fn mark() -> DurableMark {
+        DurableMark {
             sequence: 7,
             clean: true,
             position: 1 << 40,
@@ -218,7 +218,7 @@ mod tests {
     fn slot_round_trips() {
         let bytes = mark().encode();
         assert_eq!(bytes.len(), SLOT_BYTES);
-        assert_eq!(Mark::decode(&bytes), Some(mark()));
+        assert_eq!(DurableMark::decode(&bytes), Some(mark()));
     }
 
     #[test]
@@ -227,8 +227,8 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Mark::decode(&damaged), None, "bit {bit}");
+            assert_eq!(DurableMark::decode(&damaged), None, "bit {bit}");
         }
-        assert_eq!(Mark::decode(&bytes[..SLOT_BYTES - 1]), None);
+        assert_eq!(DurableMark::decode(&bytes[..SLOT_BYTES - 1]), None);
     }
 }

@@ -56,7 +56,7 @@ pub struct ExpiredFile {
 
 /// Whether a segment may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum DeleteVerdict {
     /// It may.
     Delete,
     /// Not in this pass; asked again in the next one.
@@ -78,7 +78,7 @@ pub struct StoreEvent {
 }
 
 type OnEvent = Arc<dyn Fn(&StoreEvent) + Send + Sync>;
-type BeforeDelete = Arc<dyn Fn(&ExpiredFile) -> Verdict + Send + Sync>;
+type BeforeDelete = Arc<dyn Fn(&ExpiredFile) -> DeleteVerdict + Send + Sync>;
 
 /// The calls that a program asked for. Equal when they are the same ones.
 #[derive(Clone, Default)]
@@ -134,8 +134,8 @@ impl Hooks {
     }
 
     /// Asks the program whether `file` may go.
-    pub fn ask(&self, file: &ExpiredFile) -> Verdict {
-        let Some(before_delete) = &self.before_delete else { return Verdict::Delete };
+    pub fn ask(&self, file: &ExpiredFile) -> DeleteVerdict {
+        let Some(before_delete) = &self.before_delete else { return DeleteVerdict::Delete };
         let outer = IN_HOOK.replace(true);
         let verdict = before_delete(file);
         IN_HOOK.set(outer);

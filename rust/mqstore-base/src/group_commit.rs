@@ -96,7 +96,7 @@ impl GroupCommit {
                 return Err(failed(cause));
             }
             if !round.running {
-                self.lead(round, &appended, &sync);
+                self.run_sync(round, &appended, &sync);
                 round = self.round.lock();
                 continue;
             }
@@ -123,7 +123,7 @@ impl GroupCommit {
         }
     }
 
-    fn lead(
+    fn run_sync(
         &self,
         mut round: MutexGuard<'_, SyncRound>,
         appended: &impl Fn() -> u64,

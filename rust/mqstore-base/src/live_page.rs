@@ -143,17 +143,17 @@ pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
     for _ in 0..READ_TRIES {
         let page = files.vfs.read_file(&files.live(), PAGE_BYTES as u64).ok()?;
         match decode(&page, environment.boot_id) {
-            Look::State(now) => match whole {
+            PageRead::State(now) => match whole {
                 Some(before) if before.token == now.token => return Some(before.lower(now)).filter(is_owner),
                 _ => whole = Some(now),
             },
             // A writer that was stopped, or lost its processor, between the counter and the position: that is the old
             // one or the new one, and both hold.
-            Look::InTheMiddle(now) => {
+            PageRead::InTheMiddle(now) => {
                 lower = halfway.filter(|before| before.token == now.token).map(|before| before.lower(now));
                 halfway = Some(now);
             }
-            Look::Foreign => return None,
+            PageRead::Foreign => return None,
         }
     }
     lower.or(whole).filter(is_owner)
@@ -176,7 +176,7 @@ pub fn no_sync_failed(files: &StoreFiles) -> bool {
         && page.get(FAILED_AT..FAILED_AT + 8) == Some(&[0; 8])
 }
 
-enum Look {
+enum PageRead {
     State(LiveState),
     /// A position is being written; those of this state may be anything.
     InTheMiddle(LiveState),
@@ -184,11 +184,11 @@ enum Look {
     Foreign,
 }
 
-fn decode(page: &[u8], boot_id: [u8; 16]) -> Look {
+fn decode(page: &[u8], boot_id: [u8; 16]) -> PageRead {
     match decode_state(page, boot_id) {
-        Some((state, true)) => Look::State(state),
-        Some((state, false)) => Look::InTheMiddle(state),
-        None => Look::Foreign,
+        Some((state, true)) => PageRead::State(state),
+        Some((state, false)) => PageRead::InTheMiddle(state),
+        None => PageRead::Foreign,
     }
 }
 

@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::job::control::JobControl;
-use super::job::documents::{CompactionPlan, CompactionReport, TaskResult, Worker};
+use super::job::documents::{CompactionPlan, CompactionReport, TaskResult, WorkerInfo};
 use super::job::job_folder::{Job, job_dir};
 use super::job::json::{Document, malformed};
 use super::job::options::CompactionOptions;
-use super::job::plan::{Planned, plan};
+use super::job::plan::{PlannedJob, plan};
 use super::job::publish::{publish, rehearse};
 use super::ranges::{Next, Step, Strategy, expected_bytes, next, run_step, split};
 use mqstore_base::error::StoreError;
@@ -82,7 +82,7 @@ impl EncodedStep {
         &self,
         files: &StoreFiles,
         staging: &Path,
-        worker: Worker,
+        worker: WorkerInfo,
         control: &JobControl,
     ) -> Result<Vec<u8>, StoreError> {
         Ok(run_step(files, &self.step, staging, worker, control)?.to_json()?.into_bytes())
@@ -120,7 +120,7 @@ impl DistributedJob {
         topics: Option<&[String]>,
         options: &CompactionOptions,
     ) -> Result<Self, StoreError> {
-        let Planned { plan, job } = plan(&files, topics, options)?;
+        let PlannedJob { plan, job } = plan(&files, topics, options)?;
         Ok(Self { files, plan, job, rounds: Vec::new(), results: Vec::new(), total_bytes: 0 })
     }
 
@@ -282,7 +282,7 @@ mod tests {
             assert_eq!(step.root(), store.files.root);
             let attempt = |time: usize| {
                 let staging = job.dir().join(format!("task-{round}-{number}-{time}"));
-                step.run(&store.files, &staging, Worker::default(), &JobControl::default()).unwrap()
+                step.run(&store.files, &staging, WorkerInfo::default(), &JobControl::default()).unwrap()
             };
             let answer = attempt(0);
             attempt(1);
@@ -351,7 +351,7 @@ mod tests {
         // A late step of the first driver's job finds another token.
         let late = EncodedStep::decode(&steps[0].bytes).unwrap();
         let staging = job.dir().join("task-0-0-late");
-        assert!(late.run(&store.files, &staging, Worker::default(), &JobControl::default()).is_err());
+        assert!(late.run(&store.files, &staging, WorkerInfo::default(), &JobControl::default()).is_err());
         let steps = job.start(Strategy::Partition, 2).unwrap();
         let answers = answers(&store, &job, &steps, 0);
         assert!(job.next(&answers).unwrap().is_empty());

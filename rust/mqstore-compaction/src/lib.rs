@@ -40,7 +40,7 @@ mod tests;
 
 pub use append::appender::{AppenderInput, CompactionAppender};
 pub use append::uncompacted::{
-    Lost, UncompactedMessage, UncompactedSearch, beyond_the_log, dirty_topics, taken_up,
+    QueueAheadOfLog, UncompactedMessage, UncompactedSearch, compacted_end, dirty_topics, queues_ahead_of_log,
 };
 pub use distributed::{DistributedJob, EncodedStep, WeightedStep};
 pub use files::checksums::changed_files;
@@ -49,8 +49,8 @@ pub use files::folder::{DataFile, FilePair, QueueFolder, open_listed};
 pub use files::manifest::ManifestCache;
 pub use job::control::JobControl;
 pub use job::documents::{
-    CompactionPlan, CompactionReport, Counts, LogPart, LogTail, OutputFile, OutputPair, QueueTask,
-    TaskResult, Worker,
+    CompactionPlan, CompactionReport, LogPart, LogTail, OutputFile, OutputPair, QueueTask, TaskCounts,
+    TaskResult, WorkerInfo,
 };
 pub use job::job_folder::ReplacedFiles;
 pub use job::job_folder::check_job_id;
@@ -60,13 +60,13 @@ pub use job::local_job::compact;
 pub use job::local_job::run_all;
 pub use job::options::{CompactionOptions, Keyless};
 pub use job::plan::{OpenStore, plan_open};
-pub use job::plan::{Planned, plan, plan_locked, preview};
-pub use job::publish::publish_unswept;
+pub use job::plan::{PlannedJob, plan, plan_locked, preview_plan};
+pub use job::publish::publish_keeping_replaced;
 pub use job::publish::{publish, publish_locked, rehearse};
 pub use job::survivor_writer::SparseTags;
-pub use job::swap::finish as finish_exchange;
+pub use job::swap::finish_swap as finish_exchange;
 pub use job::task::run_task;
 pub use ranges::Strategy;
 pub use read::reader::{CompactedQueue, CompactedRecords};
 pub use restore::{RestoreReport, RestoredQueue};
-pub use restore::{RestoreSource, Run, restore, restore_open};
+pub use restore::{RestoreRun, RestoreSource, restore, restore_open};

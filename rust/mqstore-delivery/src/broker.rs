@@ -19,7 +19,7 @@ use crate::delay::{DelayOptions, Delays};
 use crate::error::BrokerError;
 use crate::groups::{Consumer, ConsumerOptions, Coordinator};
 use crate::transactions::Transactions;
-use crate::work::{Core, WorkQueue, WorkQueueOptions};
+use crate::work::{WorkQueue, WorkQueueInner, WorkQueueOptions};
 
 /// See the module's text. Cheap to clone; a clone is the same one.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ pub(crate) struct Inner {
     /// Under which names broadcast consumers keep offsets now.
     names: Mutex<HashSet<String>>,
     /// The work queues that somebody has open, by topic and group.
-    queues: Mutex<HashMap<(String, String), Weak<Core>>>,
+    queues: Mutex<HashMap<(String, String), Weak<WorkQueueInner>>>,
     /// What a broker popped before, once it was looked for.
     popped: Mutex<Option<Arc<PopState>>>,
     /// Made with the first delayed message, or where some wait.
@@ -193,7 +193,7 @@ impl Broker {
             }
             return Ok(WorkQueue::new(core, invisible));
         }
-        let core = Core::open(self, topic, group, options)?;
+        let core = WorkQueueInner::open(self, topic, group, options)?;
         queues.insert(key, Arc::downgrade(&core));
         Ok(WorkQueue::new(core, invisible))
     }
@@ -216,7 +216,7 @@ impl Broker {
         self.inner.delays.lock().clone()
     }
 
-    fn work_queue_of(&self, topic: &str, group: &str) -> Option<Arc<Core>> {
+    fn work_queue_of(&self, topic: &str, group: &str) -> Option<Arc<WorkQueueInner>> {
         self.inner.queues.lock().get(&(topic.to_owned(), group.to_owned())).and_then(Weak::upgrade)
     }
 
@@ -247,7 +247,7 @@ impl Broker {
     }
 
     /// The group under which a broadcast consumer of this name keeps its offsets, for it alone.
-    pub(crate) fn take_name(&self, group: &str, name: &str) -> Result<String, BrokerError> {
+    pub(crate) fn claim_broadcast_name(&self, group: &str, name: &str) -> Result<String, BrokerError> {
         validate_group(name).map_err(|error| invalid("name", error.to_string()))?;
         let stored_as = format!("{group}|{name}");
         if !self.inner.names.lock().insert(stored_as.clone()) {

@@ -34,17 +34,18 @@ pub use delay::{Accepted, DelayCounts, DelayOptions, Due, DueCounts, PendingDela
 pub use error::BrokerError;
 pub use groups::{
     Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, LostMessagePolicy, OffsetCommit, OffsetHistory, Queue,
-    Start,
+    StartOffset,
 };
 pub use nonblocking::TryResult;
 pub use pending::Waiting;
 pub use transactions::{
-    Answer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalfMessage, Outcome, PendingGroup, PendingTransaction,
-    Transaction, Transactions,
+    CheckAnswer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalfMessage, PendingGroup, PendingTransaction,
+    Transaction, TransactionOutcome, Transactions,
 };
-pub use wake_signal::{Call, WakerRegistration};
+pub use wake_signal::{Waker, WakerRegistration};
 pub use work::{
-    Backoff, Lease, LeasedMessage, NewWork, Put, Reservation, WorkQueue, WorkQueueCounts, WorkQueueOptions,
+    Backoff, Lease, LeasedMessage, NewWork, PutReservation, TryPut, WorkQueue, WorkQueueCounts,
+    WorkQueueOptions,
 };
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ impl ReadScope {
 
 /// What is left behind a look that went as far as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub(crate) enum Remaining {
     /// Nothing by now.
     Nothing,
     /// There may be more to go through.

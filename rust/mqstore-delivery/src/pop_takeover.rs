@@ -54,7 +54,7 @@ impl Broker {
         let PoppedQueue { group, topic, queue_id, messages, log_offset } = queue;
         let key = self.meta().queue_key(group, topic, *queue_id)?;
         let progress = self.meta().progress(key);
-        if progress.lock().taken_over() >= *log_offset {
+        if progress.lock().pop_taken_over_offset() >= *log_offset {
             return Ok(0);
         }
         let mut popped = BTreeMap::new();

@@ -4,7 +4,7 @@ use crate::error::BrokerError;
 
 /// What becomes of the errors of some of `queues`, given with their places: where other queues have something, `note`
 /// is told of each; else the first is the outcome for who looks. The next look meets them again.
-pub(crate) fn settle<Q>(
+pub(crate) fn merge_queue_errors<Q>(
     queues: &mut [Q],
     failures: Vec<(usize, BrokerError)>,
     others_have: bool,

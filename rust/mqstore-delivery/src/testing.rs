@@ -18,12 +18,12 @@ pub(crate) const BEGIN_MS: i64 = 1_700_000_000_000;
 
 /// A disk in memory and a clock that stands still until told.
 #[derive(Clone)]
-pub(crate) struct World {
+pub(crate) struct SimStore {
     pub(crate) vfs: SimVfs,
     pub(crate) clock: Arc<ManualClock>,
 }
 
-impl World {
+impl SimStore {
     pub(crate) fn new() -> Self {
         let vfs = SimVfs::new(SimOptions { versions: true, by_hand: true, ..SimOptions::default() });
         vfs.create_dir_all(Path::new("/data")).unwrap();
@@ -42,12 +42,12 @@ impl World {
 }
 
 /// A store on the machine's own file system, with its threads.
-pub(crate) struct Real {
+pub(crate) struct DiskStore {
     pub(crate) store: Store,
     _folder: tempfile::TempDir,
 }
 
-impl Real {
+impl DiskStore {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path: PathBuf = folder.path().join("store");
@@ -111,7 +111,7 @@ pub(crate) fn bodies(records: &[StoredRecord]) -> Vec<String> {
 }
 
 /// Closes the store, spoils the body of a message, and opens it again: what was read once is not verified again.
-pub(crate) fn spoiled(world: &World, store: &Store, appended: &Appended) -> Store {
+pub(crate) fn corrupted_store(world: &SimStore, store: &Store, appended: &Appended) -> Store {
     store.close().unwrap();
     let log = Path::new("/data/store/commitlog/00000000000000000000");
     let file = world.vfs.open(log, Access::ReadWrite).unwrap();
@@ -120,12 +120,12 @@ pub(crate) fn spoiled(world: &World, store: &Store, appended: &Appended) -> Stor
 }
 
 /// A spoiled message in queue `bad` of two, and `sound` ones in the other.
-pub(crate) fn one_queue_spoiled(world: &World, bad: i32, sound: &[&str]) -> Store {
+pub(crate) fn store_with_corrupt_queue(world: &SimStore, bad: i32, sound: &[&str]) -> Store {
     let store = world.open();
     store.create_topic("jobs", 2, &[]).unwrap();
     let damaged = put(&store, "jobs", bad, &"x".repeat(50), "T");
     for text in sound {
         put(&store, "jobs", 1 - bad, text, "T");
     }
-    spoiled(world, &store, &damaged)
+    corrupted_store(world, &store, &damaged)
 }

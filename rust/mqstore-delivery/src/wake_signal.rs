@@ -21,22 +21,22 @@ use mqstore_io::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// What a ring does for one who waits without a thread: short, and it must neither panic nor wait.
-pub type Call = Box<dyn FnOnce() + Send>;
+pub type Waker = Box<dyn FnOnce() + Send>;
 
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct Signal {
     rings: AtomicU64,
     event: EventCount,
-    calls: Mutex<Calls>,
+    calls: Mutex<WakerList>,
     /// How many calls there are; changed under their lock.
     listeners: AtomicUsize,
 }
 
 #[derive(Default)]
-struct Calls {
+struct WakerList {
     next: u64,
-    waiting: BTreeMap<u64, Call>,
+    waiting: BTreeMap<u64, Waker>,
 }
 
 /// A call that was left with a signal; dropped, it is taken back.
@@ -47,7 +47,7 @@ pub struct WakerRegistration {
 
 impl Signal {
     /// How often it rang; to be read before the last look at what is waited for.
-    pub(crate) fn rings(&self) -> u64 {
+    pub(crate) fn ring_count(&self) -> u64 {
         self.rings.load(Ordering::SeqCst)
     }
 
@@ -77,16 +77,16 @@ impl Signal {
 
     /// Sleeps until it has rung more often than `seen`, at most for `longest`.
     pub(crate) fn sleep(&self, seen: u64, longest: Duration) {
-        self.event.wait_until(Some(longest), || self.rings() != seen);
+        self.event.wait_until(Some(longest), || self.ring_count() != seen);
     }
 
     /// Sleeps until it has rung more often than `seen`, at most for `longest`, and never longer than [`LOOK`].
     pub(crate) fn wait(&self, seen: u64, longest: Duration) {
-        self.event.wait_until(Some(longest.min(LOOK)), || self.rings() != seen);
+        self.event.wait_until(Some(longest.min(LOOK)), || self.ring_count() != seen);
     }
 
     /// Has `call` made by the next ring; `None` when it has rung more often than `seen` by now.
-    pub(crate) fn listen(self: &Arc<Self>, seen: u64, call: Call) -> Option<WakerRegistration> {
+    pub(crate) fn listen(self: &Arc<Self>, seen: u64, call: Waker) -> Option<WakerRegistration> {
         let number = {
             let mut calls = self.calls.lock();
             let number = calls.next;
@@ -97,7 +97,7 @@ impl Signal {
         };
         let listening = WakerRegistration { signal: Arc::clone(self), number };
         // Either the ring saw the call, or the ring is seen here.
-        (self.rings() == seen).then_some(listening)
+        (self.ring_count() == seen).then_some(listening)
     }
 
     fn call(&self) {
@@ -132,7 +132,7 @@ impl Drop for WakerRegistration {
 
 impl fmt::Debug for Signal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signal").field("rings", &self.rings()).finish_non_exhaustive()
+        f.debug_struct("Signal").field("rings", &self.ring_count()).finish_non_exhaustive()
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
     fn a_call_is_made_once_by_the_next_ring_or_taken_back() {
         let signal = Arc::new(Signal::default());
         let made = Arc::new(AtomicU64::default());
-        let call = || -> Call {
+        let call = || -> Waker {
             let made = Arc::clone(&made);
             Box::new(move || {
                 made.fetch_add(1, Ordering::SeqCst);

@@ -32,7 +32,7 @@ pub mod testing;
 mod tests;
 
 pub use compact::restore::restore_compaction;
-pub use read::cursor::{Batch, LogCursor, LookupCursor, QueueCursor};
+pub use read::cursor::{LogCursor, LookupCursor, QueueCursor, RecordBatch};
 pub use read::pop_checkpoints::{PopState, PoppedMessage, PoppedQueue};
 pub use read::query::Boundary;
 pub use read::reader::accessors::Geometry;
@@ -50,5 +50,5 @@ pub use store::{QueueInfo, Stats, Store};
 pub use write::append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
 pub use write::raw_append::{MessageOrigin, check_copy};
 pub use write::staged_batch::{StagedBlock, staged_messages};
-pub use write::transaction_append::Mark;
+pub use write::transaction_append::TransactionMark;
 pub use write::wait::Waiter;

@@ -32,7 +32,7 @@ pub(crate) fn hours(
     (first_ms, last_ms): (i64, i64),
 ) -> Result<Vec<HourRate>, StoreError> {
     let scanner = LogScanner::new(Arc::clone(list), list.min_offset(), end, ScanChecks { crc: true });
-    let mut times = Times { scanner, end, known: BTreeMap::new() };
+    let mut times = SegmentTimeIndex { scanner, end, known: BTreeMap::new() };
     let newest = last_ms.div_euclid(HOUR_MS);
     let oldest = first_ms.div_euclid(HOUR_MS).max(newest.saturating_sub(MOST_HOURS - 1));
     let mut hours = Vec::new();
@@ -47,7 +47,7 @@ pub(crate) fn hours(
     Ok(hours)
 }
 
-pub(crate) struct Times {
+pub(crate) struct SegmentTimeIndex {
     scanner: LogScanner,
     end: u64,
     /// The first record at or behind a place: where it lies, and its store time. It is that of all places in between,
@@ -55,7 +55,7 @@ pub(crate) struct Times {
     known: BTreeMap<u64, Option<(u64, i64)>>,
 }
 
-impl Times {
+impl SegmentTimeIndex {
     fn at_or_behind(&mut self, place: u64) -> Result<Option<(u64, i64)>, StoreError> {
         if let Some((_, known)) = self.known.range(..=place).next_back()
             && known.is_none_or(|(offset, _)| place <= offset)

@@ -40,7 +40,13 @@ impl VerifyReport {
     /// Problems that are kept one by one; the rest is counted.
     pub const LIMIT: usize = if cfg!(test) { 30 } else { 10_000 };
 
-    pub(crate) fn add(&mut self, kind: Kind, path: &Path, offset: Option<u64>, detail: impl Into<String>) {
+    pub(crate) fn add(
+        &mut self,
+        kind: ProblemKind,
+        path: &Path,
+        offset: Option<u64>,
+        detail: impl Into<String>,
+    ) {
         if self.problems.len() >= Self::LIMIT {
             self.more += 1;
             return;
@@ -60,7 +66,7 @@ impl VerifyReport {
 /// A problem on its way into a report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Finding {
-    pub kind: Kind,
+    pub kind: ProblemKind,
     pub path: PathBuf,
     pub offset: Option<u64>,
     pub detail: String,
@@ -68,7 +74,7 @@ pub(crate) struct Finding {
 
 /// Classes of problems.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum Kind {
+pub(crate) enum ProblemKind {
     SegmentStray,
     SegmentMisnamed,
     SegmentGap,
@@ -106,7 +112,7 @@ pub(crate) enum Kind {
     TimerCheckpoint,
 }
 
-impl Kind {
+impl ProblemKind {
     fn words(self) -> (&'static str, &'static str, &'static str) {
         let rebuild = "make the queues anew from the log: mqstore rebuild DIR";
         let reindex = "make the index anew from the log: mqstore rebuild DIR";

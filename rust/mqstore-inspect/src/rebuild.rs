@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mqstore_format::IndexGeometry;
 use mqstore_io::{Access, switch};
 
-use mqstore_base::durable_mark::{DurableMarkFile, Mark};
+use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::{Progress, ProgressWatcher};
@@ -97,7 +97,7 @@ pub(crate) fn rebuild_locked(
 fn finish(
     files: &StoreFiles,
     list: &SegmentList,
-    mark: Option<Mark>,
+    mark: Option<DurableMark>,
     made: &RebuildRun,
     end: u64,
 ) -> Result<(), StoreError> {
@@ -111,7 +111,8 @@ fn finish(
     let dispatched = mark.map_or(end, |mark| end.min(mark.position));
     if let Some(mark) = mark {
         QueueManifest::of(made.queues(), list.min_offset(), dispatched)?.store(files)?;
-        let renewed = Mark { sequence: mark.sequence + 2, dispatched, index: made.index().extent(), ..mark };
+        let renewed =
+            DurableMark { sequence: mark.sequence + 2, dispatched, index: made.index().extent(), ..mark };
         DurableMarkFile::new(files).store(&renewed, true)?;
     }
     let Some((last_offset, store_timestamp)) = made.last_record() else { return Ok(()) };

@@ -73,14 +73,14 @@ pub fn snapshot(
     let filled = copy.fill_with(|copy| {
         let end = store.settle()?;
         let list = store.segments();
-        Snapshot { source: files, copy: &copy.files, end, list, report: SnapshotReport::default() }
+        SnapshotRun { source: files, copy: &copy.files, end, list, report: SnapshotReport::default() }
             .make(&store.copy_options(), watcher)
     })?;
     filled.publish()
 }
 
 /// A snapshot on its way.
-struct Snapshot<'a> {
+struct SnapshotRun<'a> {
     source: &'a StoreFiles,
     copy: &'a StoreFiles,
     end: u64,
@@ -88,7 +88,7 @@ struct Snapshot<'a> {
     report: SnapshotReport,
 }
 
-impl Snapshot<'_> {
+impl SnapshotRun<'_> {
     fn make(
         mut self,
         options: &StoreOptions,

@@ -35,7 +35,7 @@ pub struct FileCache {
 
 #[derive(Debug, Default)]
 struct State {
-    entries: HashMap<PathBuf, Entry>,
+    entries: HashMap<PathBuf, CacheEntry>,
     /// Paths by the moment of their last use.
     order: BTreeMap<u64, PathBuf>,
     /// Counts uses.
@@ -45,7 +45,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CacheEntry {
     file: Arc<dyn VfsFile>,
     map: Option<Arc<Region>>,
     access: Access,
@@ -168,19 +168,25 @@ impl State {
     }
 
     /// Keeps `file`; returns what has to be closed for it, outside of the lock.
-    fn insert(&mut self, path: &Path, access: Access, file: Arc<dyn VfsFile>, capacity: usize) -> Vec<Entry> {
-        let mut evicted: Vec<Entry> = self.remove(path).into_iter().collect();
+    fn insert(
+        &mut self,
+        path: &Path,
+        access: Access,
+        file: Arc<dyn VfsFile>,
+        capacity: usize,
+    ) -> Vec<CacheEntry> {
+        let mut evicted: Vec<CacheEntry> = self.remove(path).into_iter().collect();
         while self.entries.len() >= capacity {
             let Some((_, oldest)) = self.order.pop_first() else { break };
             evicted.extend(self.entries.remove(&oldest));
         }
         self.now += 1;
         self.order.insert(self.now, path.to_path_buf());
-        self.entries.insert(path.to_path_buf(), Entry { file, map: None, access, used: self.now });
+        self.entries.insert(path.to_path_buf(), CacheEntry { file, map: None, access, used: self.now });
         evicted
     }
 
-    fn remove(&mut self, path: &Path) -> Option<Entry> {
+    fn remove(&mut self, path: &Path) -> Option<CacheEntry> {
         let entry = self.entries.remove(path)?;
         self.order.remove(&entry.used);
         Some(entry)

@@ -170,7 +170,7 @@ impl MappedFileQueue {
         length: FileLength,
         access: MapAccess,
     ) -> io::Result<(Self, LoadReport)> {
-        let mut found = Found::default();
+        let mut found = ListedFiles::default();
         for dir in dirs {
             for entry in vfs.list(dir)? {
                 found.sort_in(dir, &entry);
@@ -289,12 +289,12 @@ impl MappedFileQueue {
 
 /// What the folders hold, before the length of the row is known.
 #[derive(Default)]
-struct Found {
+struct ListedFiles {
     candidates: Vec<(u64, PathBuf, FileStat)>,
     strays: Vec<StrayFile>,
 }
 
-impl Found {
+impl ListedFiles {
     fn sort_in(&mut self, dir: &Path, entry: &DirEntry) {
         let path = dir.join(&entry.name);
         let kind = match (entry.stat.kind, parse_base_offset(&entry.name)) {

@@ -38,13 +38,13 @@ const READ_BYTES: usize = 256 << 10;
 
 /// What the first bytes of a file say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct FileHeader {
     pub(super) generation: u64,
     pub(super) tail_start: u64,
     pub(super) place: Place,
 }
 
-impl Head {
+impl FileHeader {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_be_bytes());
@@ -222,7 +222,7 @@ fn records_of(frame: &[u8]) -> Option<&[u8]> {
 
 /// What lies behind the end of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rest {
+pub(super) struct TailBytes {
     /// One past the last byte that is not zero; `None` when all are.
     pub(super) used: Option<u64>,
     /// The highest place that a frame there says was synced.
@@ -230,8 +230,13 @@ pub(super) struct Rest {
 }
 
 /// Looks at what lies from `from` on.
-pub(super) fn inspect_tail(path: &Path, file: &dyn VfsFile, from: u64, len: u64) -> Result<Rest, StoreError> {
-    let mut rest = Rest::default();
+pub(super) fn inspect_tail(
+    path: &Path,
+    file: &dyn VfsFile,
+    from: u64,
+    len: u64,
+) -> Result<TailBytes, StoreError> {
+    let mut rest = TailBytes::default();
     let mut buffer = vec![0; READ_BYTES.min(len.saturating_sub(from) as usize)];
     let mut at = from;
     while at < len {
@@ -273,16 +278,16 @@ mod tests {
 
     #[test]
     fn a_head_comes_back_and_no_other_byte_is_one() {
-        let head = Head { generation: 7, tail_start: 1 << 33, place: Place(9) };
+        let head = FileHeader { generation: 7, tail_start: 1 << 33, place: Place(9) };
         let bytes = head.encode();
         assert_eq!(bytes.len() as u64, HEAD_BYTES);
-        assert_eq!(Head::decode(&bytes), Some(head));
+        assert_eq!(FileHeader::decode(&bytes), Some(head));
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Head::decode(&damaged), None, "bit {bit}");
+            assert_eq!(FileHeader::decode(&damaged), None, "bit {bit}");
         }
-        assert_eq!(Head::decode(&bytes[..47]), None);
+        assert_eq!(FileHeader::decode(&bytes[..47]), None);
     }
 
     #[test]

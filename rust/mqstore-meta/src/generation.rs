@@ -18,11 +18,11 @@ use std::sync::Arc;
 
 use mqstore_io::{VfsFile, switch};
 
-use super::frame::{Frame, HEAD_BYTES, Head};
+use super::frame::{FileHeader, Frame, HEAD_BYTES};
 use super::load::file_of;
 use super::log::MetaLog;
 use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place};
-use super::tail::Front;
+use super::tail::TailState;
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Bytes of records in a frame of a snapshot, about.
@@ -124,9 +124,9 @@ impl MetaLog {
         writer.frame.clear();
         self.write_state(&mut writer)?;
         let tail_start = writer.at;
-        let head = Head { generation, tail_start, place };
+        let head = FileHeader { generation, tail_start, place };
         file.write_all_at(&head.encode(), 0).at(&staged, "writing a metadata log")?;
-        let mut copied = Copied {
+        let mut copied = CopiedTail {
             cut: cut.as_ref(),
             to: (&staged, &*file),
             from: cut.as_ref().map_or(0, |cut| cut.at),
@@ -148,7 +148,7 @@ impl MetaLog {
             });
             named.at(&path, "naming a metadata log").map_err(|error| (true, error))?;
             let place = place.0 + (copied.at - tail_start);
-            Ok(Front {
+            Ok(TailState {
                 path: path.clone(),
                 file: Arc::clone(&file),
                 tail_start,
@@ -159,7 +159,7 @@ impl MetaLog {
                 room: None,
             })
         })?;
-        self.rest_until(self.interval_ms() + REST_MS, generation);
+        self.set_backoff(self.interval_ms() + REST_MS, generation);
         if let Some(Cut { path, .. }) = &cut {
             // One that stays is removed by the next open.
             let _ = files.vfs.remove_file(path);
@@ -254,14 +254,14 @@ impl MetaLog {
 }
 
 /// What of the old file's tail is in the new one.
-struct Copied<'a> {
+struct CopiedTail<'a> {
     cut: Option<&'a Cut>,
     to: (&'a Path, &'a dyn VfsFile),
     from: u64,
     at: u64,
 }
 
-impl Copied<'_> {
+impl CopiedTail<'_> {
     fn up_to(&mut self, end: u64) -> Result<(), StoreError> {
         let Some(cut) = self.cut else { return Ok(()) };
         let mut buffer = vec![0; COPY_BYTES.min((end - self.from) as usize)];

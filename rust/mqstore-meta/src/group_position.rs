@@ -7,7 +7,7 @@ use super::state::State;
 
 /// Where a group stands in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct GroupPosition {
     /// Its offset, which everything below it is finished or was handed out by a broker; `None` where it has none.
     pub offset: Option<i64>,
     /// See [`ProgressRecord::TookOver`](super::ProgressRecord::TookOver).
@@ -16,11 +16,11 @@ pub struct Standing {
 
 impl State {
     /// Where `group` stands in a queue.
-    pub fn standing(&self, group: &str, topic: &str, queue_id: i32) -> Standing {
+    pub fn standing(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
         let id = |name| self.names.id(name);
-        let Some(queue) = key(id(group), id(topic), queue_id) else { return Standing::default() };
-        let taken_over = self.progress.get(queue).map_or(0, Progress::taken_over);
-        Standing { offset: self.offset(queue), taken_over }
+        let Some(queue) = key(id(group), id(topic), queue_id) else { return GroupPosition::default() };
+        let taken_over = self.progress.get(queue).map_or(0, Progress::pop_taken_over_offset);
+        GroupPosition { offset: self.offset(queue), taken_over }
     }
 }
 
@@ -44,11 +44,12 @@ impl MetaLog {
     }
 
     /// Where `group` stands in a queue.
-    pub fn standing(&self, group: &str, topic: &str, queue_id: i32) -> Standing {
+    pub fn standing(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
         let id = |name| self.names.read().id(name);
-        let Some(queue) = key(id(group), id(topic), queue_id) else { return Standing::default() };
-        let taken_over = self.known_progress(queue).map_or(0, |progress| progress.lock().taken_over());
-        Standing { offset: self.offset(queue), taken_over }
+        let Some(queue) = key(id(group), id(topic), queue_id) else { return GroupPosition::default() };
+        let taken_over =
+            self.known_progress(queue).map_or(0, |progress| progress.lock().pop_taken_over_offset());
+        GroupPosition { offset: self.offset(queue), taken_over }
     }
 }
 

@@ -29,9 +29,9 @@ use mqstore_format::json::{
 };
 
 use super::log::MetaLog;
-use super::record::{JsonFile, JsonStamp, MetaRecord, QueueKey, Saved};
-use super::state::{Entry, JsonState, State};
-use super::tail::Via;
+use super::record::{JsonFile, JsonStamp, MetaRecord, QueueKey, SavedState};
+use super::state::{ConfigEntry, JsonState, State};
+use super::tail::WriteMethod;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
 
@@ -39,13 +39,13 @@ use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
 const QUEUES: usize = 1024;
 
 /// One of the files, as it is there.
-enum Table {
+enum JsonTable {
     Topics(TopicTable),
     Groups(SubscriptionGroups),
     Offsets(ConsumerOffsets),
 }
 
-impl Table {
+impl JsonTable {
     fn parse(file: JsonFile, text: &[u8]) -> Result<Self, mqstore_format::FormatError> {
         Ok(match file {
             JsonFile::Topics => Self::Topics(TopicTable::parse(text)?),
@@ -81,7 +81,7 @@ fn read(
     file: JsonFile,
     known: Option<JsonStamp>,
     unread: &mut dyn FnMut(StoreError) -> Result<(), StoreError>,
-) -> Result<Option<(Vec<u8>, Table)>, StoreError> {
+) -> Result<Option<(Vec<u8>, JsonTable)>, StoreError> {
     let path = path_of(files, file);
     let mut held = Vec::new();
     for path in [path.clone(), path.with_extension("json.bak")] {
@@ -90,7 +90,7 @@ fn read(
             Ok(bytes) if known.is_some_and(|known| known == stamp_of(known.version, &bytes)) => {
                 return Ok(None);
             }
-            Ok(bytes) => match Table::parse(file, &bytes) {
+            Ok(bytes) => match JsonTable::parse(file, &bytes) {
                 Ok(table) => return Ok(Some((bytes, table))),
                 Err(error) => {
                     let error = StoreError::corrupt(&path, 0, format!("not readable ({error})"));
@@ -142,9 +142,9 @@ pub(super) fn import(
             continue;
         }
         match table {
-            Table::Topics(table) => import_topics(state, table.topics, lost),
-            Table::Groups(table) => import_groups(state, table.groups, lost),
-            Table::Offsets(table) => import_offsets(state, &table.table, lost),
+            JsonTable::Topics(table) => import_topics(state, table.topics, lost),
+            JsonTable::Groups(table) => import_groups(state, table.groups, lost),
+            JsonTable::Offsets(table) => import_offsets(state, &table.table, lost),
         }
         *state.tables.json(file) =
             JsonState { known: Some(stamp), intended: None, ..*state.tables.json(file) };
@@ -154,27 +154,27 @@ pub(super) fn import(
 }
 
 fn import_topics(state: &mut State, topics: BTreeMap<String, TopicConfig>, missing: bool) {
-    let stays = |name: &str, saved| missing || saved != Saved::Written || topics.contains_key(name);
+    let stays = |name: &str, saved| missing || saved != SavedState::Written || topics.contains_key(name);
     state.tables.topics.retain(|name, entry| stays(name, entry.saved));
     for (name, config) in topics {
         if missing && state.tables.topics.contains_key(name.as_str()) {
             continue;
         }
         let Some(id) = state.name_id(&name) else { return };
-        let entry = Entry { id, config: Arc::new(config), saved: Saved::Written };
+        let entry = ConfigEntry { id, config: Arc::new(config), saved: SavedState::Written };
         state.tables.put_topic(name.into(), entry);
     }
 }
 
 fn import_groups(state: &mut State, groups: BTreeMap<String, SubscriptionGroup>, missing: bool) {
-    let stays = |name: &str, saved| missing || saved != Saved::Written || groups.contains_key(name);
+    let stays = |name: &str, saved| missing || saved != SavedState::Written || groups.contains_key(name);
     state.tables.groups.retain(|name, entry| stays(name, entry.saved));
     for (name, config) in groups {
         if missing && state.tables.groups.contains_key(name.as_str()) {
             continue;
         }
         let Some(id) = state.name_id(&name) else { return };
-        let entry = Entry { id, config: Arc::new(config), saved: Saved::Written };
+        let entry = ConfigEntry { id, config: Arc::new(config), saved: SavedState::Written };
         state.tables.put_group(name.into(), entry);
     }
 }
@@ -226,9 +226,9 @@ impl MetaLog {
         let mut table = match read(&self.files, file, None, &mut |_| Ok(()))? {
             Some((_, table)) => table,
             None => match file {
-                JsonFile::Topics => Table::Topics(TopicTable::default()),
-                JsonFile::Groups => Table::Groups(SubscriptionGroups::default()),
-                JsonFile::Offsets => Table::Offsets(ConsumerOffsets::default()),
+                JsonFile::Topics => JsonTable::Topics(TopicTable::default()),
+                JsonFile::Groups => JsonTable::Groups(SubscriptionGroups::default()),
+                JsonFile::Offsets => JsonTable::Offsets(ConsumerOffsets::default()),
             },
         };
         self.fill(file, &mut table)?;
@@ -238,7 +238,7 @@ impl MetaLog {
         let stamp = stamp_of(*table.version(), text.as_bytes());
         {
             let mut tables = self.tables.lock();
-            self.write(Via::File, |frame| frame.push(&MetaRecord::JsonIntended { file, stamp }))?;
+            self.write(WriteMethod::File, |frame| frame.push(&MetaRecord::JsonIntended { file, stamp }))?;
             tables.json(file).intended = Some(stamp);
         }
         self.sync(self.place())?;
@@ -248,16 +248,16 @@ impl MetaLog {
         let written = self.files.vfs.write_atomic(&path, &staged, text.as_bytes());
         written.at(&path, "writing a configuration file")?;
         let mut tables = self.tables.lock();
-        self.write(Via::Map, |frame| frame.push(&MetaRecord::JsonKnown { file, stamp }))?;
+        self.write(WriteMethod::Map, |frame| frame.push(&MetaRecord::JsonKnown { file, stamp }))?;
         tables.set_json_stamp(file, stamp);
         Ok(())
     }
 
     /// Puts what is there now into `table`, in the place of what it had; what changes later is for the next file.
-    fn fill(&self, file: JsonFile, table: &mut Table) -> Result<(), StoreError> {
-        let begin = || self.write(Via::Map, |frame| frame.push(&MetaRecord::JsonBegun { file }));
+    fn fill(&self, file: JsonFile, table: &mut JsonTable) -> Result<(), StoreError> {
+        let begin = || self.write(WriteMethod::Map, |frame| frame.push(&MetaRecord::JsonBegun { file }));
         match table {
-            Table::Topics(table) => {
+            JsonTable::Topics(table) => {
                 let mut tables = self.tables.lock();
                 begin()?;
                 tables.begin_json(file);
@@ -270,7 +270,7 @@ impl MetaLog {
                 table.topics =
                     all.into_iter().map(|(name, config)| (name.to_string(), (*config).clone())).collect();
             }
-            Table::Groups(table) => {
+            JsonTable::Groups(table) => {
                 let mut tables = self.tables.lock();
                 begin()?;
                 tables.begin_json(file);
@@ -283,7 +283,7 @@ impl MetaLog {
                 table.groups =
                     all.into_iter().map(|(name, config)| (name.to_string(), (*config).clone())).collect();
             }
-            Table::Offsets(table) => {
+            JsonTable::Offsets(table) => {
                 {
                     let mut tables = self.tables.lock();
                     let _offsets = self.offsets.lock();

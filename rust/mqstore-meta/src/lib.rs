@@ -31,12 +31,12 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
-pub use group_position::Standing;
+pub use group_position::GroupPosition;
 pub use load::{copy_log, find_damage, newest_file};
 pub use log::MetaLog;
 pub use log::{FoundLog, read_log, read_state, read_state_strictly};
 pub use maintenance::SYNC_INTERVAL_MS;
-pub use progress::{Lease, Progress, ProgressRecord, Refused, Waiting};
+pub use progress::{Lease, Progress, ProgressConflict, ProgressRecord, Waiting};
 pub use record::{NameId, OffsetChange, Place, QueueKey};
-pub use state::{Listed, State};
+pub use state::{ListedTables, State};
 pub use state::{ProgressView, QueueProgress};

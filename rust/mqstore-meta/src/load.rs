@@ -15,7 +15,7 @@ use std::sync::Arc;
 use mqstore_format::{offset_file_name, parse_offset_file_name};
 use mqstore_io::{Access, FileKind, VfsFile, switch};
 
-use super::frame::{FrameReader, HEAD_BYTES, Head, Next, inspect_tail};
+use super::frame::{FileHeader, FrameReader, HEAD_BYTES, Next, inspect_tail};
 use super::record::Place;
 use super::state::State;
 use mqstore_base::error::{IoContext, StoreError};
@@ -48,8 +48,8 @@ pub(super) fn generations(files: &StoreFiles) -> Result<Vec<u64>, StoreError> {
 }
 
 /// A file that was read.
-pub(super) struct Found {
-    pub(super) head: Head,
+pub(super) struct FoundLogFile {
+    pub(super) head: FileHeader,
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn VfsFile>,
     pub(super) state: State,
@@ -70,9 +70,9 @@ pub(super) struct Found {
     pub(super) torn: Option<&'static str>,
 }
 
-impl Found {
+impl FoundLogFile {
     /// The place of byte `at` of the file.
-    pub(super) fn place_of(head: &Head, at: u64) -> Place {
+    pub(super) fn place_of(head: &FileHeader, at: u64) -> Place {
         Place(head.place.0.saturating_add(at.saturating_sub(head.tail_start)))
     }
 
@@ -84,20 +84,20 @@ impl Found {
 }
 
 /// Reads the newest file; `None` when there is none.
-pub(super) fn read_newest(files: &StoreFiles, access: Access) -> Result<Option<Found>, StoreError> {
+pub(super) fn read_newest(files: &StoreFiles, access: Access) -> Result<Option<FoundLogFile>, StoreError> {
     let Some(generation) = generations(files)?.first().copied() else { return Ok(None) };
     let path = file_of(files, generation);
     let file = files.vfs.open(&path, access).at(&path, "opening the metadata log")?;
     read_file(&path, &file, generation).map(Some)
 }
 
-fn read_file(path: &Path, file: &Arc<dyn VfsFile>, generation: u64) -> Result<Found, StoreError> {
+fn read_file(path: &Path, file: &Arc<dyn VfsFile>, generation: u64) -> Result<FoundLogFile, StoreError> {
     let len = file.len().at(path, "looking at the metadata log")?;
     let mut bytes = vec![0; HEAD_BYTES.min(len) as usize];
     file.read_exact_at(&mut bytes, 0).at(path, "reading the metadata log")?;
-    let head = Head::decode(&bytes).filter(|head| head.generation == generation);
-    let mut found = Found {
-        head: head.unwrap_or(Head { generation, tail_start: HEAD_BYTES, place: Place(0) }),
+    let head = FileHeader::decode(&bytes).filter(|head| head.generation == generation);
+    let mut found = FoundLogFile {
+        head: head.unwrap_or(FileHeader { generation, tail_start: HEAD_BYTES, place: Place(0) }),
         path: path.to_path_buf(),
         file: Arc::clone(file),
         state: State::default(),
@@ -119,7 +119,7 @@ fn read_file(path: &Path, file: &Arc<dyn VfsFile>, generation: u64) -> Result<Fo
     Ok(found)
 }
 
-impl Found {
+impl FoundLogFile {
     fn replay(&mut self) -> Result<(), StoreError> {
         let head = self.head;
         let mut reader = FrameReader::new(&self.path, &self.file, HEAD_BYTES, self.len);
@@ -162,7 +162,7 @@ impl Found {
 }
 
 /// What a writer will go on with; nothing is changed. Damage is an error unless it may be given up.
-pub(super) fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<Option<Found>, StoreError> {
+pub(super) fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<Option<FoundLogFile>, StoreError> {
     let found = read_newest(files, Access::ReadWrite)?;
     match found.as_ref().and_then(|found| Some((found, found.damage.as_ref()?))) {
         Some((found, reason)) if mode != RecoveryMode::Salvage => Err(found.corrupt(reason)),
@@ -173,9 +173,9 @@ pub(super) fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<Option<Foun
 /// The log that was found as a writer goes on with it: its end is settled, older generations are gone.
 pub(super) fn recover(
     files: &StoreFiles,
-    mut found: Found,
+    mut found: FoundLogFile,
     notes: &mut Vec<String>,
-) -> Result<Found, StoreError> {
+) -> Result<FoundLogFile, StoreError> {
     if let Some(reason) = &found.damage {
         notes.push(format!(
             "{}: {reason} at byte {}; what follows is given up",
@@ -189,7 +189,7 @@ pub(super) fn recover(
         found.state.settle();
         return Ok(found);
     }
-    cut(files, &mut found, notes)?;
+    truncate_tail(files, &mut found, notes)?;
     rewrite(&found)?;
     // Whoever gave the file its name may have been killed before the name was durable.
     switch::step("meta.sync_found_name", || files.vfs.sync_dir(&files.meta()))
@@ -203,7 +203,11 @@ pub(super) fn recover(
 }
 
 /// Takes what lies behind the end away, after a copy.
-fn cut(files: &StoreFiles, found: &mut Found, notes: &mut Vec<String>) -> Result<(), StoreError> {
+fn truncate_tail(
+    files: &StoreFiles,
+    found: &mut FoundLogFile,
+    notes: &mut Vec<String>,
+) -> Result<(), StoreError> {
     if found.used.is_some() {
         backup_tail(files, found, found.end, notes)?;
     }
@@ -219,7 +223,7 @@ fn cut(files: &StoreFiles, found: &mut Found, notes: &mut Vec<String>) -> Result
 /// Copies what lies from `from` on to `lost+found`.
 fn backup_tail(
     files: &StoreFiles,
-    found: &Found,
+    found: &FoundLogFile,
     from: u64,
     notes: &mut Vec<String>,
 ) -> Result<(), StoreError> {
@@ -241,7 +245,7 @@ fn backup_tail(
 }
 
 /// Writes again what no frame says to be synced, and syncs it.
-fn rewrite(found: &Found) -> Result<(), StoreError> {
+fn rewrite(found: &FoundLogFile) -> Result<(), StoreError> {
     if found.synced >= found.changed {
         return Ok(());
     }
@@ -256,7 +260,7 @@ fn rewrite(found: &Found) -> Result<(), StoreError> {
 }
 
 /// The newest file as it is, or was a moment ago, beside whoever may be writing it.
-fn read_next_to_writer(files: &StoreFiles) -> Result<Option<Found>, StoreError> {
+fn read_next_to_writer(files: &StoreFiles) -> Result<Option<FoundLogFile>, StoreError> {
     for rest in (0..TRIES).rev() {
         match read_newest(files, Access::Read) {
             // Replaced by the next generation meanwhile.
@@ -271,7 +275,10 @@ fn read_next_to_writer(files: &StoreFiles) -> Result<Option<Found>, StoreError> 
 
 /// What a reader sees of the log: everything up to its end, or up to damage, of which a note tells; and whether there
 /// is any.
-pub(super) fn look(files: &StoreFiles, notes: &mut Vec<String>) -> Result<Option<(State, bool)>, StoreError> {
+pub(super) fn read_snapshot(
+    files: &StoreFiles,
+    notes: &mut Vec<String>,
+) -> Result<Option<(State, bool)>, StoreError> {
     let Some(mut found) = read_next_to_writer(files)? else { return Ok(None) };
     if let Some(reason) = &found.damage {
         let place = (found.path.display(), found.end);
@@ -306,7 +313,12 @@ pub fn copy_log(files: &StoreFiles, to: &StoreFiles) -> Result<(), StoreError> {
 }
 
 /// Copies bytes of the file to the beginning of `copy`.
-fn copy_part(found: &Found, part: Range<u64>, copy: &dyn VfsFile, to: &Path) -> Result<(), StoreError> {
+fn copy_part(
+    found: &FoundLogFile,
+    part: Range<u64>,
+    copy: &dyn VfsFile,
+    to: &Path,
+) -> Result<(), StoreError> {
     let mut buffer = vec![0; COPY_BYTES.min((part.end - part.start) as usize)];
     let mut at = part.start;
     while at < part.end {

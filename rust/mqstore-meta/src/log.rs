@@ -9,12 +9,12 @@ use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 
 use super::frame::Frame;
 use super::json_files::import;
-use super::load::{Found, find, look, recover};
+use super::load::{FoundLogFile, find, read_snapshot, recover};
 use super::maintenance::MaintenanceTimer;
 use super::progress::{Progress, ProgressRecord};
-use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place, QueueKey, Saved};
-use super::state::{Entry, Names, QueueMap, QueueProgress, State, Tables};
-use super::tail::{Front, Tail, Via};
+use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place, QueueKey, SavedState};
+use super::state::{ConfigEntry, Names, QueueMap, QueueProgress, State, Tables};
+use super::tail::{Tail, TailState, WriteMethod};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
@@ -54,7 +54,7 @@ pub struct MetaLog {
 }
 
 /// What an open has found of a metadata log, before it changes anything.
-pub struct FoundLog(Option<Found>);
+pub struct FoundLog(Option<FoundLogFile>);
 
 thread_local! {
     static FRAME: RefCell<Frame> = RefCell::default();
@@ -62,20 +62,20 @@ thread_local! {
 
 /// What the log alone says; what of it cannot be read is told in `notes`.
 pub fn read_log(files: &StoreFiles, notes: &mut Vec<String>) -> Result<State, StoreError> {
-    Ok(look(files, notes)?.unwrap_or_default().0)
+    Ok(read_snapshot(files, notes)?.unwrap_or_default().0)
 }
 
 /// What is known of a store whose metadata nobody changes here. What of it cannot be read is told in `notes` and counts
 /// as missing.
 pub fn read_state(files: &StoreFiles, notes: &mut Vec<String>) -> Result<State, StoreError> {
-    let (mut state, lost) = look(files, notes)?.unwrap_or_default();
+    let (mut state, lost) = read_snapshot(files, notes)?.unwrap_or_default();
     import(files, &mut state, lost, &mut |error| noted(notes, &error))?;
     Ok(state)
 }
 
 /// As [`read_state`], for who must not take something for missing: a file that the system does not hand out is an error.
 pub fn read_state_strictly(files: &StoreFiles) -> Result<State, StoreError> {
-    let (mut state, lost) = look(files, &mut Vec::new())?.unwrap_or_default();
+    let (mut state, lost) = read_snapshot(files, &mut Vec::new())?.unwrap_or_default();
     let fails = |error| if matches!(error, StoreError::Corrupt { .. }) { Ok(()) } else { Err(error) };
     import(files, &mut state, lost, &mut { fails })?;
     Ok(state)
@@ -109,7 +109,7 @@ impl MetaLog {
             Some(found) => {
                 // What no frame says to be synced, though it is now, the next one says.
                 let said = if found.synced < found.changed { found.synced } else { found.place };
-                let front = Front {
+                let front = TailState {
                     path: found.path,
                     file: found.file,
                     tail_start: found.head.tail_start,
@@ -161,7 +161,7 @@ impl MetaLog {
         self.rest_until_ms.load(Ordering::Relaxed)
     }
 
-    pub(super) fn rest_until(&self, ms: u64, generation: u64) {
+    pub(super) fn set_backoff(&self, ms: u64, generation: u64) {
         self.generation.store(generation, Ordering::Release);
         self.rest_until_ms.store(ms, Ordering::Relaxed);
     }
@@ -201,13 +201,13 @@ impl MetaLog {
         }
         let full = || StoreError::Busy { reason: "the metadata log has no number left for a name".into() };
         let id = names.free().ok_or_else(full)?;
-        self.write(Via::Map, |frame| frame.push(&MetaRecord::Name { id, name }))?;
+        self.write(WriteMethod::Map, |frame| frame.push(&MetaRecord::Name { id, name }))?;
         names.insert(id, name.into());
         Ok(id)
     }
 
     /// Appends a frame of what `fill` pushes.
-    pub(super) fn write(&self, via: Via, fill: impl FnOnce(&mut Frame)) -> Result<Place, StoreError> {
+    pub(super) fn write(&self, via: WriteMethod, fill: impl FnOnce(&mut Frame)) -> Result<Place, StoreError> {
         FRAME.with_borrow_mut(|frame| {
             frame.clear();
             fill(frame);
@@ -220,15 +220,15 @@ impl MetaLog {
         self.ready()?;
         let ids = configs.iter().map(|config| self.topic_id(&config.name)).collect::<Result<Vec<_>, _>>()?;
         let texts: Vec<String> = configs.iter().map(|config| config.to_text(&config.name)).collect();
-        let saved = Saved::Changed;
+        let saved = SavedState::Changed;
         let mut tables = self.tables.lock();
-        let place = self.write(Via::File, |frame| {
+        let place = self.write(WriteMethod::File, |frame| {
             for (topic, config) in ids.iter().zip(&texts) {
                 frame.push(&MetaRecord::Topic { topic: *topic, saved, config });
             }
         })?;
         for (id, config) in ids.into_iter().zip(configs) {
-            let entry = Entry { id, config: Arc::new(config.clone()), saved };
+            let entry = ConfigEntry { id, config: Arc::new(config.clone()), saved };
             tables.put_topic(config.name.as_str().into(), entry);
         }
         Ok(place)
@@ -248,12 +248,12 @@ impl MetaLog {
     pub fn put_group(&self, config: &SubscriptionGroup) -> Result<Place, StoreError> {
         self.ready()?;
         let group = self.group_id(&config.name)?;
-        let (text, saved) = (config.to_text(&config.name), Saved::Changed);
+        let (text, saved) = (config.to_text(&config.name), SavedState::Changed);
         let mut tables = self.tables.lock();
-        let place = self.write(Via::File, |frame| {
+        let place = self.write(WriteMethod::File, |frame| {
             frame.push(&MetaRecord::Group { group, saved, config: &text });
         })?;
-        let entry = Entry { id: group, config: Arc::new(config.clone()), saved };
+        let entry = ConfigEntry { id: group, config: Arc::new(config.clone()), saved };
         tables.put_group(config.name.as_str().into(), entry);
         Ok(place)
     }
@@ -289,7 +289,7 @@ impl MetaLog {
         let held: Vec<_> = of_topics.into_iter().chain(of_groups).map(|(_, progress)| progress).collect();
         // Nobody changes what is removed from here on.
         let mut kept: Vec<_> = held.iter().map(|progress| progress.state.lock()).collect();
-        let written = self.write(Via::File, |frame| {
+        let written = self.write(WriteMethod::File, |frame| {
             for topic in &topic_ids {
                 frame.push(&MetaRecord::TopicRemoved { topic: *topic });
             }
@@ -387,7 +387,7 @@ impl MetaLog {
         };
         let mut kept: BTreeMap<QueueKey, _> =
             held.iter().map(|(queue, progress)| (*queue, progress.state.lock())).collect();
-        let place = self.write(Via::Map, |frame| {
+        let place = self.write(WriteMethod::Map, |frame| {
             for OffsetChange { queue, offset } in changes.iter().copied() {
                 if kept.contains_key(&queue) {
                     frame.push(&MetaRecord::Progress { queue, record: ProgressRecord::Moved { to: offset } });
@@ -467,10 +467,10 @@ impl MetaLog {
         if kept.records.is_empty() {
             return Ok((answer, self.place()));
         }
-        let refused = |refused: super::Refused| StoreError::Refused { reason: refused.to_string() };
+        let refused = |refused: super::ProgressConflict| StoreError::Refused { reason: refused.to_string() };
         kept.progress.check(&kept.records).map_err(refused)?;
         let queue = progress.key;
-        let place = self.write(Via::Map, |frame| {
+        let place = self.write(WriteMethod::Map, |frame| {
             kept.records
                 .iter()
                 .for_each(|record| frame.push(&MetaRecord::Progress { queue, record: *record }));

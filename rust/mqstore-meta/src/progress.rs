@@ -116,7 +116,7 @@ impl ProgressRecord {
 
 /// Why a record does not fit the state; nothing was changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum ProgressConflict {
     /// The offset is finished, or on its way to the dead-letter topic.
     #[error("offset {offset} is finished")]
     Finished {
@@ -198,7 +198,7 @@ impl Progress {
     }
 
     /// See [`ProgressRecord::TookOver`]; 0 where nothing was taken over.
-    pub fn taken_over(&self) -> i64 {
+    pub fn pop_taken_over_offset(&self) -> i64 {
         self.taken_over
     }
 
@@ -315,29 +315,29 @@ impl Progress {
 
     /// Whether all of `records` fit, one after the other. Only what the first of them changes at
     /// [`Self::next`], and that a move opens everything again, is taken into account for the later ones.
-    pub fn check(&self, records: &[ProgressRecord]) -> Result<(), Refused> {
+    pub fn check(&self, records: &[ProgressRecord]) -> Result<(), ProgressConflict> {
         let (mut next, mut moved) = (self.next, None);
         for record in records {
             match *record {
                 ProgressRecord::Leased { offset, .. } => {
                     if offset < 0 || offset == i64::MAX {
-                        return Err(Refused::NoRange { from: offset, to: offset });
+                        return Err(ProgressConflict::NoRange { from: offset, to: offset });
                     }
                     if offset > next {
-                        return Err(Refused::Ahead { offset, next });
+                        return Err(ProgressConflict::Ahead { offset, next });
                     }
                     let dies = moved.is_none() && self.dead_letters.contains_key(&offset);
                     if self.was_finished(offset, moved) || dies {
-                        return Err(Refused::Finished { offset });
+                        return Err(ProgressConflict::Finished { offset });
                     }
                     next = next.max(offset + 1);
                 }
                 ProgressRecord::Finished { from, to } => {
                     if from < 0 || from >= to {
-                        return Err(Refused::NoRange { from, to });
+                        return Err(ProgressConflict::NoRange { from, to });
                     }
                     if from > next {
-                        return Err(Refused::Ahead { offset: from, next });
+                        return Err(ProgressConflict::Ahead { offset: from, next });
                     }
                     next = next.max(to);
                 }
@@ -345,32 +345,32 @@ impl Progress {
                 | ProgressRecord::DeadLetter { offset, .. }
                 | ProgressRecord::Extended { offset, .. } => {
                     if !(0..next).contains(&offset) {
-                        return Err(Refused::NotLeased { offset });
+                        return Err(ProgressConflict::NotLeased { offset });
                     }
                     if self.was_finished(offset, moved) {
-                        return Err(Refused::Finished { offset });
+                        return Err(ProgressConflict::Finished { offset });
                     }
                     let extends = matches!(record, ProgressRecord::Extended { .. });
                     if extends && moved.is_none() && offset < self.next && !self.leases.contains_key(&offset)
                     {
-                        return Err(Refused::NotLeased { offset });
+                        return Err(ProgressConflict::NotLeased { offset });
                     }
                 }
                 ProgressRecord::Moved { to } => {
                     if to < 0 {
-                        return Err(Refused::NoRange { from: to, to });
+                        return Err(ProgressConflict::NoRange { from: to, to });
                     }
                     next = to;
                     moved = Some(to);
                 }
                 ProgressRecord::TookOver { log_offset } => {
                     if log_offset < 0 {
-                        return Err(Refused::NoRange { from: log_offset, to: log_offset });
+                        return Err(ProgressConflict::NoRange { from: log_offset, to: log_offset });
                     }
                 }
                 ProgressRecord::Clamped { min, max } => {
                     if min < 0 || max < min {
-                        return Err(Refused::NoRange { from: min, to: max });
+                        return Err(ProgressConflict::NoRange { from: min, to: max });
                     }
                     next = next.clamp(min, max);
                 }
@@ -526,7 +526,7 @@ impl Progress {
         self.next = self.next.max(to);
         if from == self.committed {
             self.committed = to;
-            self.take_in();
+            self.advance_committed();
         } else {
             self.merge(from, to);
         }
@@ -562,7 +562,7 @@ impl Progress {
     }
 
     /// Moves `committed` over the finished ranges that it has reached.
-    fn take_in(&mut self) {
+    fn advance_committed(&mut self) {
         while let Some(first) = self.finished.first_entry()
             && *first.key() <= self.committed
         {
@@ -581,7 +581,7 @@ impl Progress {
         }
         self.next = self.next.clamp(min, max);
         self.committed = self.committed.clamp(min, max);
-        self.take_in();
+        self.advance_committed();
     }
 }
 

@@ -94,7 +94,7 @@ pub(super) struct JsonStamp {
 
 /// Whether an entry of a table is in its JSON file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Saved {
+pub(super) enum SavedState {
     Changed,
     BeingWritten,
     Written,
@@ -105,9 +105,9 @@ pub(super) enum Saved {
 pub(super) enum MetaRecord<'a> {
     Name { id: NameId, name: &'a str },
     NextId { id: u32 },
-    Topic { topic: NameId, saved: Saved, config: &'a str },
+    Topic { topic: NameId, saved: SavedState, config: &'a str },
     TopicRemoved { topic: NameId },
-    Group { group: NameId, saved: Saved, config: &'a str },
+    Group { group: NameId, saved: SavedState, config: &'a str },
     GroupRemoved { group: NameId },
     Offset(OffsetChange),
     JsonBegun { file: JsonFile },
@@ -373,9 +373,11 @@ impl<'a> PayloadReader<'a> {
         std::str::from_utf8(text).ok()
     }
 
-    fn saved(&mut self) -> Option<Saved> {
+    fn saved(&mut self) -> Option<SavedState> {
         let code = self.byte()?;
-        [Saved::Changed, Saved::BeingWritten, Saved::Written].into_iter().find(|saved| *saved as u8 == code)
+        [SavedState::Changed, SavedState::BeingWritten, SavedState::Written]
+            .into_iter()
+            .find(|saved| *saved as u8 == code)
     }
 
     fn file(&mut self) -> Option<JsonFile> {
@@ -461,7 +463,7 @@ mod tests {
             progress in any_progress(), stamp in any_stamp(), file in 0..3_usize, saved in 0..3_usize,
         ) {
             let (name, place, file) = (NameId(id), Place(number), JsonFile::ALL[file]);
-            let saved = [Saved::Changed, Saved::BeingWritten, Saved::Written][saved];
+            let saved = [SavedState::Changed, SavedState::BeingWritten, SavedState::Written][saved];
             let [offset, committed, next] = offsets;
             let mut records = vec![
                 MetaRecord::Name { id: name, name: &text },

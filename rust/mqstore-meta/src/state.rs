@@ -12,7 +12,7 @@ use mqstore_format::json::{
 use mqstore_io::sync::{Mutex, MutexGuard};
 
 use super::progress::{Progress, ProgressRecord};
-use super::record::{JsonFile, JsonStamp, MetaRecord, NameId, OffsetChange, Place, QueueKey, Saved};
+use super::record::{JsonFile, JsonStamp, MetaRecord, NameId, OffsetChange, Place, QueueKey, SavedState};
 
 /// Names and their numbers.
 #[derive(Debug, Default)]
@@ -57,13 +57,13 @@ impl Names {
 
 /// One entry of a table.
 #[derive(Debug)]
-pub(super) struct Entry<T> {
+pub(super) struct ConfigEntry<T> {
     pub(super) id: NameId,
     pub(super) config: Arc<T>,
-    pub(super) saved: Saved,
+    pub(super) saved: SavedState,
 }
 
-impl<T> Clone for Entry<T> {
+impl<T> Clone for ConfigEntry<T> {
     fn clone(&self) -> Self {
         Self { config: Arc::clone(&self.config), ..*self }
     }
@@ -85,16 +85,16 @@ pub(super) struct JsonState {
 /// Topics and groups by name, and what is known of the JSON files.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    pub(super) topics: BTreeMap<Arc<str>, Entry<TopicConfig>>,
-    pub(super) groups: BTreeMap<Arc<str>, Entry<SubscriptionGroup>>,
+    pub(super) topics: BTreeMap<Arc<str>, ConfigEntry<TopicConfig>>,
+    pub(super) groups: BTreeMap<Arc<str>, ConfigEntry<SubscriptionGroup>>,
     /// Topics that were removed and not made again: their queues are still there.
     pub(super) removed: BTreeMap<Arc<str>, NameId>,
     json: [JsonState; 3],
 }
 
 impl Tables {
-    pub(super) fn put_topic(&mut self, name: Arc<str>, entry: Entry<TopicConfig>) {
-        self.json(JsonFile::Topics).changed |= entry.saved == Saved::Changed;
+    pub(super) fn put_topic(&mut self, name: Arc<str>, entry: ConfigEntry<TopicConfig>) {
+        self.json(JsonFile::Topics).changed |= entry.saved == SavedState::Changed;
         self.removed.remove(&name);
         self.topics.insert(name, entry);
     }
@@ -105,8 +105,8 @@ impl Tables {
         self.removed.insert(name, id);
     }
 
-    pub(super) fn put_group(&mut self, name: Arc<str>, entry: Entry<SubscriptionGroup>) {
-        self.json(JsonFile::Groups).changed |= entry.saved == Saved::Changed;
+    pub(super) fn put_group(&mut self, name: Arc<str>, entry: ConfigEntry<SubscriptionGroup>) {
+        self.json(JsonFile::Groups).changed |= entry.saved == SavedState::Changed;
         self.groups.insert(name, entry);
     }
 
@@ -123,17 +123,17 @@ impl Tables {
     /// What was changed so far goes into the file that is made now.
     pub(super) fn begin_json(&mut self, file: JsonFile) {
         *self.json(file) = JsonState { changed: false, begun: true, ..*self.json(file) };
-        self.pass(file, Saved::Changed, Saved::BeingWritten);
+        self.pass(file, SavedState::Changed, SavedState::BeingWritten);
     }
 
     /// The file is there as `stamp` says.
     pub(super) fn set_json_stamp(&mut self, file: JsonFile, stamp: JsonStamp) {
         *self.json(file) = JsonState { known: Some(stamp), intended: None, begun: false, ..*self.json(file) };
-        self.pass(file, Saved::BeingWritten, Saved::Written);
+        self.pass(file, SavedState::BeingWritten, SavedState::Written);
     }
 
-    fn pass(&mut self, file: JsonFile, from: Saved, to: Saved) {
-        let pass = |saved: &mut Saved| {
+    fn pass(&mut self, file: JsonFile, from: SavedState, to: SavedState) {
+        let pass = |saved: &mut SavedState| {
             if *saved == from {
                 *saved = to;
             }
@@ -325,7 +325,7 @@ pub struct State {
 
 /// Topics and groups by name.
 #[derive(Debug, Default)]
-pub struct Listed {
+pub struct ListedTables {
     /// The topics, as their JSON file has them.
     pub table: TopicTable,
     /// Topics that were removed; their queues may still be there.
@@ -357,7 +357,7 @@ impl State {
             MetaRecord::Topic { topic, saved, config } => {
                 let name = self.name(topic)?;
                 let config = TopicConfig::parse(&name, config.as_bytes()).map_err(|_| NO_CONFIG)?;
-                self.tables.put_topic(name, Entry { id: topic, config: Arc::new(config), saved });
+                self.tables.put_topic(name, ConfigEntry { id: topic, config: Arc::new(config), saved });
             }
             MetaRecord::TopicRemoved { topic } => {
                 let name = self.name(topic)?;
@@ -370,7 +370,7 @@ impl State {
             MetaRecord::Group { group, saved, config } => {
                 let name = self.name(group)?;
                 let config = SubscriptionGroup::parse(&name, config.as_bytes()).map_err(|_| NO_CONFIG)?;
-                self.tables.put_group(name, Entry { id: group, config: Arc::new(config), saved });
+                self.tables.put_group(name, ConfigEntry { id: group, config: Arc::new(config), saved });
             }
             MetaRecord::GroupRemoved { group } => {
                 let name = self.name(group)?;
@@ -481,12 +481,12 @@ impl State {
     }
 
     /// What there is, by name.
-    pub fn into_listed(self) -> Listed {
+    pub fn into_listed(self) -> ListedTables {
         let groups = self.groups();
         let topics = self.tables.topics.into_iter();
         let topics =
             topics.map(|(name, entry)| (name.to_string(), Arc::unwrap_or_clone(entry.config))).collect();
-        Listed {
+        ListedTables {
             table: TopicTable { topics, ..TopicTable::default() },
             removed: self.tables.removed.into_keys().map(|name| name.to_string()).collect(),
             groups,

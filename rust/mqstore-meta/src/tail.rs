@@ -33,7 +33,7 @@ const STAGE: &str = "syncing the metadata log";
 
 /// How a frame gets into the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Via {
+pub(super) enum WriteMethod {
     /// Nobody waits for its sync.
     Map,
     /// It is synced at once.
@@ -44,7 +44,7 @@ pub(super) enum Via {
 #[derive(Debug)]
 pub(super) struct Tail {
     files: StoreFiles,
-    front: Mutex<Option<Front>>,
+    front: Mutex<Option<TailState>>,
     ready: AtomicBool,
     stopped: AtomicBool,
     on_stop: StopListeners,
@@ -53,11 +53,11 @@ pub(super) struct Tail {
 }
 
 /// Called with the stage and the cause when the log stops, under the lock of the tail.
-pub(super) type Tell = Box<dyn Fn(&'static str, &str) + Send + Sync>;
+pub(super) type StopCallback = Box<dyn Fn(&'static str, &str) + Send + Sync>;
 
 /// Who is told when the log stops.
 #[derive(Default)]
-struct StopListeners(OnceLock<Tell>);
+struct StopListeners(OnceLock<StopCallback>);
 
 impl fmt::Debug for StopListeners {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,7 +67,7 @@ impl fmt::Debug for StopListeners {
 
 /// The file that is appended to.
 #[derive(Debug)]
-pub(super) struct Front {
+pub(super) struct TailState {
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn VfsFile>,
     /// Where its snapshot ends.
@@ -79,21 +79,21 @@ pub(super) struct Front {
     pub(super) marked: u64,
     /// Where nothing has been appended since it was said that all is synced.
     pub(super) settled: u64,
-    pub(super) room: Option<Room>,
+    pub(super) room: Option<TailMap>,
 }
 
 /// A map of the file's end.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct TailMap {
     region: Region,
     from: u64,
     end: u64,
 }
 
-impl Front {
-    fn write(&mut self, frame: &[u8], via: Via) -> Result<(), StoreError> {
+impl TailState {
+    fn write(&mut self, frame: &[u8], via: WriteMethod) -> Result<(), StoreError> {
         let len = frame.len() as u64;
-        if via == Via::File || frame.len() > MAPPED_FRAME_BYTES {
+        if via == WriteMethod::File || frame.len() > MAPPED_FRAME_BYTES {
             // A file that is mapped does not grow.
             self.room.take_if(|room| room.end < self.at + len);
             self.file.write_all_at(frame, self.at).at(&self.path, "writing the metadata log")?;
@@ -109,7 +109,7 @@ impl Front {
     }
 
     /// A map with room for `len` bytes.
-    fn room(&mut self, len: u64) -> Result<&Room, StoreError> {
+    fn room(&mut self, len: u64) -> Result<&TailMap, StoreError> {
         if self.room.as_ref().is_none_or(|room| room.end < self.at + len) {
             let step = (self.at - self.tail_start).clamp(LEAST_ROOM_BYTES, MOST_ROOM_BYTES).max(len);
             let end = (self.at + step).next_multiple_of(MAP_STEP_BYTES);
@@ -117,7 +117,8 @@ impl Front {
             self.room = None;
             self.file.allocate(end).at(&self.path, "allocating room for the metadata log")?;
             let region = self.file.map(from, (end - from) as usize, MapAccess::ReadWrite);
-            self.room = Some(Room { region: region.at(&self.path, "mapping the metadata log")?, from, end });
+            self.room =
+                Some(TailMap { region: region.at(&self.path, "mapping the metadata log")?, from, end });
         }
         let none = || StoreError::corrupt(&self.path, self.at, "no room is mapped");
         self.room.as_ref().ok_or_else(none)
@@ -128,7 +129,7 @@ impl Front {
         self.room = None;
         let len = self.file.len().at(&self.path, "looking at the metadata log")?;
         if self.settled < self.place {
-            self.write(&synced_frame(Place(self.place)), Via::File)?;
+            self.write(&synced_frame(Place(self.place)), WriteMethod::File)?;
         } else if len <= self.at {
             return Ok(());
         }
@@ -154,7 +155,7 @@ impl Tail {
     }
 
     /// The end of a file that is durable up to its end.
-    pub(super) fn going_on(files: &StoreFiles, front: Front) -> Self {
+    pub(super) fn going_on(files: &StoreFiles, front: TailState) -> Self {
         let tail = Self::new(files, Place(front.place));
         *tail.front.lock() = Some(front);
         tail.ready.store(true, Ordering::Release);
@@ -179,9 +180,9 @@ impl Tail {
     }
 
     /// Appends a sealed frame and answers the place behind it.
-    pub(super) fn append(&self, frame: &[u8], via: Via) -> Result<Place, StoreError> {
+    pub(super) fn append(&self, frame: &[u8], via: WriteMethod) -> Result<Place, StoreError> {
         let mut front = self.front.lock();
-        let Some(front) = &mut *front else { return Err(self.gone()) };
+        let Some(front) = &mut *front else { return Err(self.closed_error()) };
         if self.stopped.load(Ordering::Acquire) {
             return Err(self.poisoned("a sync failed"));
         }
@@ -195,7 +196,7 @@ impl Tail {
         Ok(Place(front.place))
     }
 
-    fn gone(&self) -> StoreError {
+    fn closed_error(&self) -> StoreError {
         StoreError::Closed { path: self.files.root.clone() }
     }
 
@@ -211,7 +212,7 @@ impl Tail {
     fn sync_once(&self) -> Result<u64, StoreError> {
         let (file, path, place) = match &*self.front.lock() {
             Some(front) => (Arc::clone(&front.file), front.path.clone(), front.place),
-            None => return Err(self.gone()),
+            None => return Err(self.closed_error()),
         };
         let synced = switch::step("meta.sync_tail", || file.sync_data()).at(&path, STAGE);
         synced.inspect_err(|error| self.stop(error))?;
@@ -219,7 +220,7 @@ impl Tail {
     }
 
     /// Has `tell` called when the log stops for good. It must not call into the log.
-    pub(super) fn on_stop(&self, tell: Tell) {
+    pub(super) fn on_stop(&self, tell: StopCallback) {
         // The first one counts; there is one store to a log.
         let _ = self.on_stop.0.set(tell);
     }
@@ -236,7 +237,7 @@ impl Tail {
     }
 
     /// What `look` sees of the file that is appended to, if there is one; appends wait meanwhile.
-    pub(super) fn look<T>(&self, look: impl FnOnce(&Front) -> T) -> Option<T> {
+    pub(super) fn look<T>(&self, look: impl FnOnce(&TailState) -> T) -> Option<T> {
         self.front.lock().as_ref().map(look)
     }
 
@@ -244,7 +245,7 @@ impl Tail {
     /// durable. An error once the name was given stops the log: nobody knows then which file an open will find.
     pub(super) fn replace(
         &self,
-        make: impl FnOnce(Option<&Front>) -> Result<Front, (bool, StoreError)>,
+        make: impl FnOnce(Option<&TailState>) -> Result<TailState, (bool, StoreError)>,
     ) -> Result<(), StoreError> {
         let mut front = self.front.lock();
         match make(front.as_ref()) {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use mqstore_base::message::{NewMessage, encode_properties};
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::{CompactedQueue, CompactionOptions, JobControl, Planned, Worker, compact, run_task};
+use mqstore_compaction::{
+    CompactedQueue, CompactionOptions, JobControl, PlannedJob, WorkerInfo, compact, run_task,
+};
 use mqstore_compaction::{plan, publish};
 use mqstore_engine::Store;
 use mqstore_io::sim::SimOptions;
@@ -236,10 +238,10 @@ fn positions(vfs: &SimVfs) -> Result<(), String> {
 fn damaged_staging() -> Result<(), String> {
     let start = start(Setting { first: true, exchange: true })?;
     let files = start.world.files();
-    let Planned { plan, job } = plan(&files, None, &options("two")).map_err(explain)?;
+    let PlannedJob { plan, job } = plan(&files, None, &options("two")).map_err(explain)?;
     let task = plan.tasks.first().ok_or("nothing to compact")?;
     let staging = root().join("mqstore/jobs/two/worker");
-    let worker = Worker { pid: 1, host: String::new(), module: String::new() };
+    let worker = WorkerInfo { pid: 1, host: String::new(), module: String::new() };
     let result = run_task(&files, task, &staging, worker, &JobControl::default()).map_err(explain)?;
     let mut files_there = Vec::new();
     crate::decay::files_below(&start.world.vfs, &staging, &mut files_there);

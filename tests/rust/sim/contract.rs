@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use mqstore_base::durable_mark::{DurableMarkFile, Mark};
+use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::message::Appended;
 use mqstore_base::options::StoreOptions;
 use mqstore_engine::Store;
@@ -234,7 +234,7 @@ pub(crate) fn log_bytes(vfs: &SimVfs) -> BTreeMap<u64, Vec<u8>> {
 }
 
 fn mark_claims(
-    mark: &Mark,
+    mark: &DurableMark,
     log: &Log,
     vfs: &SimVfs,
     history: &History,

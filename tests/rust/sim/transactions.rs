@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
-use mqstore_delivery::{Answer, Broker, NewHalfMessage, Outcome, Transactions};
+use mqstore_delivery::{Broker, CheckAnswer, NewHalfMessage, TransactionOutcome, Transactions};
 use mqstore_engine::Store;
 
 use crate::check::abandon;
@@ -18,13 +18,13 @@ const LIMITS: Limits = Limits { all_up_to: 8, singles: 3, random: 2, cuts: 1 };
 const NEVER: u64 = u64::MAX;
 
 /// What becomes of each transaction of a session, in order, and whether it is durable when the call returns.
-const PLAN: [(usize, Option<Outcome>, bool); 6] = [
-    (2, Some(Outcome::Committed), true),
-    (3, Some(Outcome::Committed), false),
-    (2, Some(Outcome::RolledBack), false),
+const PLAN: [(usize, Option<TransactionOutcome>, bool); 6] = [
+    (2, Some(TransactionOutcome::Committed), true),
+    (3, Some(TransactionOutcome::Committed), false),
+    (2, Some(TransactionOutcome::RolledBack), false),
     (2, None, false),
-    (1, Some(Outcome::RolledBack), true),
-    (4, Some(Outcome::Committed), false),
+    (1, Some(TransactionOutcome::RolledBack), true),
+    (4, Some(TransactionOutcome::Committed), false),
 ];
 
 /// One transaction: how many calls of the file system there had been when something was promised of it.
@@ -32,7 +32,7 @@ const PLAN: [(usize, Option<Outcome>, bool); 6] = [
 struct Told {
     id: String,
     bodies: Vec<String>,
-    outcome: Option<Outcome>,
+    outcome: Option<TransactionOutcome>,
     stored: u64,
     /// Its half messages are durable.
     kept: u64,
@@ -82,7 +82,7 @@ fn session(world: &World) -> Result<Vec<Told>, String> {
         if let Some(outcome) = outcome {
             told.begun = world.vfs.operations();
             let ended = match outcome {
-                Outcome::Committed => transaction.commit(durable),
+                TransactionOutcome::Committed => transaction.commit(durable),
                 _ => transaction.rollback(durable),
             };
             ended.map_err(explain)?;
@@ -174,13 +174,19 @@ fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
     for told in all {
         let (is_whole, is_pending) = (whole.contains(&told.id), pending.contains(&told.id));
         let known = if state.is_kill() { told.decided } else { told.durable };
-        if is_whole && (is_pending || told.outcome != Some(Outcome::Committed) || told.begun >= call) {
+        if is_whole
+            && (is_pending || told.outcome != Some(TransactionOutcome::Committed) || told.begun >= call)
+        {
             return Err(format!("{told:?} is to be seen"));
         }
-        if known < call && (is_pending || is_whole != (told.outcome == Some(Outcome::Committed))) {
+        if known < call && (is_pending || is_whole != (told.outcome == Some(TransactionOutcome::Committed))) {
             return Err(format!("{told:?} was decided; whole {is_whole}, pending {is_pending}"));
         }
-        if told.outcome != Some(Outcome::RolledBack) && told.kept < call && !is_pending && !is_whole {
+        if told.outcome != Some(TransactionOutcome::RolledBack)
+            && told.kept < call
+            && !is_pending
+            && !is_whole
+        {
             return Err(format!("{told:?} is neither to be seen nor found"));
         }
         if state.is_kill() && told.stored < call && told.begun >= call && !is_pending {
@@ -196,7 +202,7 @@ fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
         return Err(format!("ended again: {again:?} is not {whole:?}, {pending:?}"));
     }
     for id in &pending {
-        transactions.answer(id, Answer::Commit).map_err(explain)?;
+        transactions.answer(id, CheckAnswer::Commit).map_err(explain)?;
     }
     store.flush().map_err(explain)?;
     let last = World::on(State::all_old().image(&next.vfs)?.vfs);

@@ -15,14 +15,14 @@ use std::sync::Arc;
 use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::sync::{Mutex, MutexGuard};
 
-use super::uncompacted::Lost;
+use super::uncompacted::QueueAheadOfLog;
 use crate::append::appender::file_pair::{OpenFilePair, ReopenOutcome};
 use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::{QueueFolder, queue_ids, topics};
 use crate::files::generation::GenerationState;
 use crate::files::manifest::Manifest;
 use crate::files::next_folder::Replacement;
-use crate::files::positions::Positions;
+use crate::files::positions::PositionCheckpoint;
 use crate::job::documents::{CompactionReport, OutputPair};
 use crate::job::job_folder::{Job, LOCAL_PREFIX, StartOutcome, any_running, fresh_token, make_dir};
 use crate::job::publish::switch;
@@ -99,7 +99,7 @@ pub struct CompactionAppender {
 
 #[derive(Debug, Default)]
 pub struct State {
-    queues: HashMap<(String, i32), Fed>,
+    queues: HashMap<(String, i32), QueueStatus>,
     /// The lengths of the files that the store has.
     geometry: Option<CompactionGeometry>,
     /// The queue that comes first in the next round.
@@ -108,7 +108,7 @@ pub struct State {
 
 /// Where one queue stands.
 #[derive(Debug)]
-enum Fed {
+enum QueueStatus {
     Goes(AppendTarget),
     /// It cannot be fed; it was said why.
     Left,
@@ -128,13 +128,13 @@ struct AppendTarget {
 }
 
 /// A queue with something to copy.
-struct Behind {
+struct LaggingQueue {
     name: (String, i32),
     queue: Arc<ConsumeQueue>,
 }
 
 /// What stopped the copying of a queue.
-enum Stopped {
+enum AppendStop {
     /// Everything that is durable was looked at, or the round is over.
     Here,
     /// The bytes that the round may copy are used up.
@@ -160,10 +160,10 @@ impl CompactionAppender {
     ///
     /// # Errors
     /// I/O errors.
-    pub fn log_lost(&self, queues: &[Lost]) -> Result<(), StoreError> {
+    pub fn log_lost(&self, queues: &[QueueAheadOfLog]) -> Result<(), StoreError> {
         let _fence = self.fence();
         let mut manifest = Manifest::load(&self.files)?;
-        for Lost { topic, queue_id, end, .. } in queues {
+        for QueueAheadOfLog { topic, queue_id, end, .. } in queues {
             manifest.set_appended_from(topic, *queue_id, *end);
         }
         self.write(&manifest)
@@ -189,7 +189,7 @@ impl CompactionAppender {
             outcome.waits = true;
             return Ok(outcome);
         }
-        self.look_up(&mut state, &behind, &mut outcome)?;
+        self.find_queue_positions(&mut state, &behind, &mut outcome)?;
         let done = self.copy(&mut state, &behind, input, &mut outcome);
         if done.is_err() {
             // What was written of it is looked up anew.
@@ -201,28 +201,30 @@ impl CompactionAppender {
     fn copy(
         &self,
         state: &mut State,
-        behind: &[Behind],
+        behind: &[LaggingQueue],
         input: &AppenderInput<'_>,
         outcome: &mut RoundOutcome,
     ) -> Result<(), StoreError> {
         self.begin(state, behind, input, outcome)?;
         let mut left = input.most_bytes;
         for at in 0..behind.len() {
-            let Some(Behind { name, queue }) = behind.get((state.turn + at) % behind.len()) else { break };
-            let Some(Fed::Goes(going)) = state.queues.get_mut(name) else { continue };
+            let Some(LaggingQueue { name, queue }) = behind.get((state.turn + at) % behind.len()) else {
+                break;
+            };
+            let Some(QueueStatus::Goes(going)) = state.queues.get_mut(name) else { continue };
             if going.next_base.is_none() {
                 continue;
             }
             let mut copy =
-                Copy { feed: self, name, queue, input, left: &mut left, keyless: &mut outcome.keyless };
+                QueueCopy { feed: self, name, queue, input, left: &mut left, keyless: &mut outcome.keyless };
             match copy.append(going)? {
-                Stopped::Here => {}
-                Stopped::Enough => {
+                AppendStop::Here => {}
+                AppendStop::Enough => {
                     state.turn = (state.turn + at) % behind.len();
                     outcome.more = true;
                     break;
                 }
-                Stopped::Because(reason) => leave(state, outcome, name, &reason),
+                AppendStop::Because(reason) => forget_queue(state, outcome, name, &reason),
             }
             if (input.stop)() {
                 break;
@@ -232,13 +234,13 @@ impl CompactionAppender {
     }
 
     /// Finds out where queues stand that were not looked at yet, and notes from where on they are fed.
-    fn look_up(
+    fn find_queue_positions(
         &self,
         state: &mut State,
-        behind: &[Behind],
+        behind: &[LaggingQueue],
         outcome: &mut RoundOutcome,
     ) -> Result<(), StoreError> {
-        let unknown: Vec<&Behind> =
+        let unknown: Vec<&LaggingQueue> =
             behind.iter().filter(|behind| !state.queues.contains_key(&behind.name)).collect();
         if unknown.is_empty() {
             return Ok(());
@@ -247,9 +249,9 @@ impl CompactionAppender {
             state.geometry = self.existing_geometry()?;
         }
         let mut manifest = Manifest::load(&self.files)?;
-        let positions = Positions::load(&self.files, &self.files.compaction())?;
+        let positions = PositionCheckpoint::load(&self.files, &self.files.compaction())?;
         let mut noted = false;
-        for Behind { name, queue } in unknown {
+        for LaggingQueue { name, queue } in unknown {
             let (topic, queue_id) = (name.0.as_str(), name.1);
             let read = positions.end(topic, queue_id);
             let geometry = state.geometry.unwrap_or(self.geometry);
@@ -265,19 +267,19 @@ impl CompactionAppender {
                         going.next.max(read),
                         queue.min_offset()
                     ));
-                    Fed::Left
+                    QueueStatus::Left
                 }
                 Ok((mut going, fed_from)) => {
                     going.next = going.next.max(read);
-                    if manifest.fed_from(topic, queue_id).is_none_or(|from| from > going.next) {
+                    if manifest.appended_from(topic, queue_id).is_none_or(|from| from > going.next) {
                         manifest.set_appended_from(topic, queue_id, fed_from.unwrap_or(going.next));
                         noted = true;
                     }
-                    Fed::Goes(going)
+                    QueueStatus::Goes(going)
                 }
                 Err(reason) => {
                     outcome.left.push(format!("{topic}/{queue_id}: {reason}"));
-                    Fed::Left
+                    QueueStatus::Left
                 }
             };
             state.queues.insert(name.clone(), fed);
@@ -346,35 +348,37 @@ impl CompactionAppender {
     fn begin(
         &self,
         state: &mut State,
-        behind: &[Behind],
+        behind: &[LaggingQueue],
         input: &AppenderInput<'_>,
         outcome: &mut RoundOutcome,
     ) -> Result<(), StoreError> {
-        let is_new = |behind: &&Behind| match state.queues.get(&behind.name) {
-            Some(Fed::Goes(going)) => going.next_base.is_none() && going.next < behind.queue.max_offset(),
+        let is_new = |behind: &&LaggingQueue| match state.queues.get(&behind.name) {
+            Some(QueueStatus::Goes(going)) => {
+                going.next_base.is_none() && going.next < behind.queue.max_offset()
+            }
             _ => false,
         };
-        let new: Vec<&Behind> = behind.iter().filter(is_new).collect();
+        let new: Vec<&LaggingQueue> = behind.iter().filter(is_new).collect();
         if new.is_empty() {
             return Ok(());
         }
         let id = format!("feed-{}", fresh_token(&self.files));
         let StartOutcome::Running(job) = Job::begin(&self.files, &id)? else { return Ok(()) };
         let (mut begun, mut left) = (Vec::new(), input.most_bytes);
-        for (at, Behind { name, queue }) in new.into_iter().enumerate() {
-            let Some(Fed::Goes(going)) = state.queues.get_mut(name) else { continue };
+        for (at, LaggingQueue { name, queue }) in new.into_iter().enumerate() {
+            let Some(QueueStatus::Goes(going)) = state.queues.get_mut(name) else { continue };
             if left == 0 {
                 outcome.more = true;
                 break;
             }
             let mut copy =
-                Copy { feed: self, name, queue, input, left: &mut left, keyless: &mut outcome.keyless };
+                QueueCopy { feed: self, name, queue, input, left: &mut left, keyless: &mut outcome.keyless };
             let staging = job.dir().join(format!("{LOCAL_PREFIX}{at}"));
             let (pairs, stopped) = copy.first_files(going, &staging)?;
-            if let Stopped::Because(reason) = stopped {
-                leave(state, outcome, name, &reason);
+            if let AppendStop::Because(reason) = stopped {
+                forget_queue(state, outcome, name, &reason);
             } else {
-                outcome.more |= matches!(stopped, Stopped::Enough);
+                outcome.more |= matches!(stopped, AppendStop::Enough);
                 if !pairs.is_empty() {
                     begun.push((name, staging, pairs));
                 }
@@ -396,7 +400,7 @@ impl CompactionAppender {
             switch(&self.files, &job, &replacements, &report, || Ok(()))?;
         }
         for (name, _, pairs) in begun {
-            if let (Some(Fed::Goes(going)), Some(last)) = (state.queues.get_mut(name), pairs.last()) {
+            if let (Some(QueueStatus::Goes(going)), Some(last)) = (state.queues.get_mut(name), pairs.last()) {
                 going.open = Some(OpenFilePair::of(&self.files, &name.0, name.1, last)?);
                 going.next_base = Some(last.base.saturating_add(going.geometry.log_file_bytes));
             }
@@ -406,13 +410,13 @@ impl CompactionAppender {
 }
 
 /// Gives a queue up, until its files are looked up anew.
-fn leave(state: &mut State, outcome: &mut RoundOutcome, name: &(String, i32), reason: &str) {
+fn forget_queue(state: &mut State, outcome: &mut RoundOutcome, name: &(String, i32), reason: &str) {
     outcome.left.push(format!("{}/{}: {reason}", name.0, name.1));
-    state.queues.insert(name.clone(), Fed::Left);
+    state.queues.insert(name.clone(), QueueStatus::Left);
 }
 
 /// The queues that have messages behind what was copied.
-fn behind(state: &State, input: &AppenderInput<'_>) -> Vec<Behind> {
+fn behind(state: &State, input: &AppenderInput<'_>) -> Vec<LaggingQueue> {
     let mut found = Vec::new();
     for (topic, queues) in input.topics {
         for queue_id in 0..*queues as i32 {
@@ -420,12 +424,12 @@ fn behind(state: &State, input: &AppenderInput<'_>) -> Vec<Behind> {
             let Some(queue) = queue.filter(|queue| queue.max_offset() > queue.min_offset()) else { continue };
             let name = (topic.clone(), queue_id);
             let waits = match state.queues.get(&name) {
-                Some(Fed::Goes(going)) => going.next < queue.max_offset(),
-                Some(Fed::Left) => false,
+                Some(QueueStatus::Goes(going)) => going.next < queue.max_offset(),
+                Some(QueueStatus::Left) => false,
                 None => true,
             };
             if waits {
-                found.push(Behind { name, queue });
+                found.push(LaggingQueue { name, queue });
             }
         }
     }
@@ -433,7 +437,7 @@ fn behind(state: &State, input: &AppenderInput<'_>) -> Vec<Behind> {
 }
 
 /// The copying of one queue.
-struct Copy<'a> {
+struct QueueCopy<'a> {
     feed: &'a CompactionAppender,
     name: &'a (String, i32),
     queue: &'a ConsumeQueue,
@@ -444,7 +448,7 @@ struct Copy<'a> {
     keyless: &'a mut Vec<String>,
 }
 
-impl Copy<'_> {
+impl QueueCopy<'_> {
     /// Calls `take` with each durable record from `next` on that has a key.
     fn each(
         &mut self,
@@ -452,7 +456,7 @@ impl Copy<'_> {
         keyless: &mut bool,
         largest: u64,
         mut take: impl FnMut(&RecordView<'_>) -> Result<(), StoreError>,
-    ) -> Result<Stopped, StoreError> {
+    ) -> Result<AppendStop, StoreError> {
         let mut fetch =
             RecordFetcher::new(self.input.list, Some(self.input.log), self.input.durable, VerifyLevel::All);
         let mut units: Vec<CqUnit> = Vec::new();
@@ -469,22 +473,22 @@ impl Copy<'_> {
                 let ahead = places.get(at..).unwrap_or_default();
                 let Some(place) = ahead.first() else { break };
                 if place.position.saturating_add(u64::from(place.size)) > self.input.durable {
-                    return Ok(Stopped::Here);
+                    return Ok(AppendStop::Here);
                 }
                 if *self.left == 0 {
-                    return Ok(Stopped::Enough);
+                    return Ok(AppendStop::Enough);
                 }
                 if u64::from(place.size) > largest {
                     let reason = format!(
                         "the message at offset {} has {} bytes, a compaction file holds {largest}",
                         place.queue_offset, place.size
                     );
-                    return Ok(Stopped::Because(reason));
+                    return Ok(AppendStop::Because(reason));
                 }
                 let record = fetch.record(ahead)?.filter(|record| self.is_ours(record));
                 let Some(record) = record else {
                     let reason = format!("the log has no whole message at offset {}", place.queue_offset);
-                    return Ok(Stopped::Because(reason));
+                    return Ok(AppendStop::Because(reason));
                 };
                 if compaction_key(&record).is_some() {
                     take(&record)?;
@@ -501,7 +505,7 @@ impl Copy<'_> {
                 break;
             }
         }
-        Ok(Stopped::Here)
+        Ok(AppendStop::Here)
     }
 
     fn is_ours(&self, record: &RecordView<'_>) -> bool {
@@ -509,10 +513,10 @@ impl Copy<'_> {
     }
 
     /// Copies behind the files that there are.
-    fn append(&mut self, going: &mut AppendTarget) -> Result<Stopped, StoreError> {
+    fn append(&mut self, going: &mut AppendTarget) -> Result<AppendStop, StoreError> {
         let (files, (topic, queue_id)) = (&self.feed.files, self.name);
         let AppendTarget { next, geometry, open, next_base, keyless } = going;
-        let mut batch = Batch::default();
+        let mut batch = AppendBatch::default();
         let stopped = self.each(next, keyless, geometry.largest_record(), |record| {
             let size = u64::from(record.size);
             if let Some(pair) = open.as_mut()
@@ -546,7 +550,7 @@ impl Copy<'_> {
         &mut self,
         going: &mut AppendTarget,
         staging: &Path,
-    ) -> Result<(Vec<OutputPair>, Stopped), StoreError> {
+    ) -> Result<(Vec<OutputPair>, AppendStop), StoreError> {
         let files = &self.feed.files;
         files.vfs.create_dir(staging).at(staging, "creating a staging folder")?;
         let mut writer = GenerationWriter::create(files, staging, going.geometry, 0)?;
@@ -574,13 +578,13 @@ fn places(units: &[CqUnit], offset: i64, log_start: u64) -> Vec<Place> {
 
 /// Records and entries that are to be written together.
 #[derive(Debug, Default)]
-struct Batch {
+struct AppendBatch {
     records: Vec<u8>,
     entries: Vec<u8>,
     tags: SparseTags,
 }
 
-impl Batch {
+impl AppendBatch {
     fn add(
         &mut self,
         files: &StoreFiles,

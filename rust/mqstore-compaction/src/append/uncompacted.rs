@@ -23,7 +23,7 @@ use mqstore_io::switch;
 use crate::files::folder::{QueueFolder, open_listed, queue_ids};
 use crate::files::generation::GenerationState;
 use crate::files::manifest::{GenerationFacts, Manifest};
-use crate::files::positions::Positions;
+use crate::files::positions::PositionCheckpoint;
 use crate::files::topics::CompactionTopics;
 use crate::job::task::compaction_key;
 use crate::read::cursor::last_offset;
@@ -50,14 +50,14 @@ impl fmt::Display for UncompactedMessage {
 }
 
 /// One past the last queue offset that a compaction has taken up, and the token of its files.
-pub fn taken_up(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(i64, String), StoreError> {
+pub fn compacted_end(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(i64, String), StoreError> {
     let state = GenerationState::load(files, topic, queue_id)?;
     let end = state.known(files, &Manifest::load(files)?, topic, queue_id)?.end;
     Ok((end, state.token))
 }
 
 /// A queue whose compaction files go further than the log.
-pub struct Lost {
+pub struct QueueAheadOfLog {
     /// Topic of the queue.
     pub topic: String,
     /// Id of the queue.
@@ -70,11 +70,11 @@ pub struct Lost {
 
 /// The queues of `topics` whose compaction files go further than `log_end` says that the log does. Those whose files
 /// cannot be read are left out.
-pub fn beyond_the_log(
+pub fn queues_ahead_of_log(
     files: &StoreFiles,
     topics: &[(String, u32)],
     log_end: impl Fn(&str, i32) -> Option<i64>,
-) -> Result<Vec<Lost>, StoreError> {
+) -> Result<Vec<QueueAheadOfLog>, StoreError> {
     let compaction = files.compaction();
     let mut taken = CompactedEnds::load(files)?;
     let mut found = Vec::new();
@@ -90,7 +90,7 @@ pub fn beyond_the_log(
             }
             let end = taken.known(topic, queue_id)?.end.max(read);
             if end > log_end {
-                found.push(Lost { topic: topic.clone(), queue_id, log_end, end });
+                found.push(QueueAheadOfLog { topic: topic.clone(), queue_id, log_end, end });
             }
         }
     }
@@ -138,7 +138,7 @@ pub fn dirty_topics(files: &StoreFiles, queues: &QueueSet, ratio: f64) -> Result
 
 /// What is in the compaction files of a queue.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
+struct CompactedRange {
     /// One past the last queue offset that they have, or that was read for them.
     end: i64,
     /// One past the last queue offset that a compaction has read.
@@ -151,13 +151,14 @@ struct Held {
 pub(crate) struct CompactedEnds<'a> {
     files: &'a StoreFiles,
     manifest: Manifest,
-    positions: Positions,
-    queues: BTreeMap<(String, i32), Held>,
+    positions: PositionCheckpoint,
+    queues: BTreeMap<(String, i32), CompactedRange>,
 }
 
 impl<'a> CompactedEnds<'a> {
     pub(crate) fn load(files: &'a StoreFiles) -> Result<Self, StoreError> {
-        let (manifest, positions) = (Manifest::load(files)?, Positions::load(files, &files.compaction())?);
+        let (manifest, positions) =
+            (Manifest::load(files)?, PositionCheckpoint::load(files, &files.compaction())?);
         Ok(Self { files, manifest, positions, queues: BTreeMap::new() })
     }
 
@@ -172,7 +173,7 @@ impl<'a> CompactedEnds<'a> {
         Ok(end)
     }
 
-    fn known(&mut self, topic: &str, queue_id: i32) -> Result<Held, StoreError> {
+    fn known(&mut self, topic: &str, queue_id: i32) -> Result<CompactedRange, StoreError> {
         let name = (topic.to_owned(), queue_id);
         if let Some(known) = self.queues.get(&name) {
             return Ok(*known);
@@ -182,9 +183,9 @@ impl<'a> CompactedEnds<'a> {
                 let read = self.positions.end(topic, queue_id);
                 let known = state.known(self.files, &self.manifest, topic, queue_id)?.compacted_to(read);
                 let kept = known.generation.map_or(0, GenerationFacts::records);
-                Held { end: known.end, compacted: known.fed_from, kept }
+                CompactedRange { end: known.end, compacted: known.fed_from, kept }
             }
-            Err(StoreError::Corrupt { .. }) => Held::default(),
+            Err(StoreError::Corrupt { .. }) => CompactedRange::default(),
             Err(error) => return Err(error),
         };
         self.queues.insert(name, known);
@@ -236,7 +237,7 @@ impl<'a> UncompactedSearch<'a> {
         if trusted && let Some(found) = self.search_queues(queues, segment)? {
             return Ok(found);
         }
-        Ok(self.by_scan(segment)?.into_iter().collect())
+        Ok(self.search_log(segment)?.into_iter().collect())
     }
 
     /// Follows the consume queues; `None` when one of them disagrees with the log.
@@ -256,19 +257,19 @@ impl<'a> UncompactedSearch<'a> {
                     return Ok(None);
                 };
                 match self.in_queue(&queue, segment)? {
-                    Followed::First(queue_offset) => {
+                    FollowOutcome::First(queue_offset) => {
                         found.push(UncompactedMessage { topic, queue_id, queue_offset });
                         break;
                     }
-                    Followed::Nothing => {}
-                    Followed::Disagrees => return Ok(None),
+                    FollowOutcome::Nothing => {}
+                    FollowOutcome::Disagrees => return Ok(None),
                 }
             }
         }
         Ok(Some(found))
     }
 
-    fn in_queue(&mut self, queue: &ConsumeQueue, segment: &Segment) -> Result<Followed, StoreError> {
+    fn in_queue(&mut self, queue: &ConsumeQueue, segment: &Segment) -> Result<FollowOutcome, StoreError> {
         let end = self.taken.end(queue.topic(), queue.queue_id())?;
         let mut offset = end.max(queue.min_offset());
         let mut units: Vec<CqUnit> = Vec::new();
@@ -282,18 +283,18 @@ impl<'a> UncompactedSearch<'a> {
                 // A gap is an offset without a message.
                 let place = u64::try_from(unit.physical_offset).ok().filter(|_| unit.is_valid());
                 match place.filter(|place| *place >= segment.base_offset()) {
-                    Some(place) if place >= segment.end_offset() => return Ok(Followed::Nothing),
+                    Some(place) if place >= segment.end_offset() => return Ok(FollowOutcome::Nothing),
                     Some(place) => match self.is_keyed(place, unit, queue, offset)? {
-                        Some(true) => return Ok(Followed::First(offset)),
+                        Some(true) => return Ok(FollowOutcome::First(offset)),
                         Some(false) => {}
-                        None => return Ok(Followed::Disagrees),
+                        None => return Ok(FollowOutcome::Disagrees),
                     },
                     None => {}
                 }
                 offset += 1;
             }
         }
-        Ok(Followed::Nothing)
+        Ok(FollowOutcome::Nothing)
     }
 
     /// Whether the message that `unit` points at has a key; `None` when it is another one.
@@ -317,7 +318,7 @@ impl<'a> UncompactedSearch<'a> {
     }
 
     /// Reads the segment. What is damaged cannot be held back for a compaction, which cannot read it either.
-    fn by_scan(&mut self, segment: &Segment) -> Result<Option<UncompactedMessage>, StoreError> {
+    fn search_log(&mut self, segment: &Segment) -> Result<Option<UncompactedMessage>, StoreError> {
         let (from, to) = (segment.base_offset(), segment.end_offset());
         let mut scanner = LogScanner::new(Arc::clone(self.list), from, to, ScanChecks { crc: false });
         loop {
@@ -348,7 +349,7 @@ impl<'a> UncompactedSearch<'a> {
 }
 
 /// What following a queue's entries came to.
-enum Followed {
+enum FollowOutcome {
     /// The first keyed message that was not taken up has this queue offset.
     First(i64),
     Nothing,

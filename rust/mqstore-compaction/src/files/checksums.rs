@@ -19,13 +19,13 @@ use mqstore_base::store_files::StoreFiles;
 
 /// A file that is not what the compaction wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changed {
+pub struct ChangedFile {
     pub path: PathBuf,
     pub detail: String,
 }
 
 /// The files of a queue that differ from what is known of them; none where nothing is known.
-pub fn changed_files(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<Vec<Changed>, StoreError> {
+pub fn changed_files(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<Vec<ChangedFile>, StoreError> {
     let state = GenerationState::load(files, topic, queue_id)?;
     let manifest = Manifest::load(files)?;
     let known = state.known(files, &manifest, topic, queue_id)?;
@@ -37,34 +37,34 @@ pub fn changed_files(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<V
         let both = [(Some(&pair.log), &said.log), (pair.queue.as_ref(), &said.queue)];
         for (file, said) in both.into_iter().filter_map(|(file, said)| Some((file?, said))) {
             match compare(files, file, said)? {
-                Compared::Same => {}
-                Compared::Differs(detail) => found.push(Changed { path: file.path.clone(), detail }),
+                Comparison::Same => {}
+                Comparison::Differs(detail) => found.push(ChangedFile { path: file.path.clone(), detail }),
                 // A new generation takes the place of this one.
-                Compared::Moved => return Ok(Vec::new()),
+                Comparison::Moved => return Ok(Vec::new()),
             }
         }
     }
     Ok(found)
 }
 
-enum Compared {
+enum Comparison {
     Same,
     Differs(String),
     Moved,
 }
 
-fn compare(files: &StoreFiles, file: &DataFile, said: &OutputFile) -> Result<Compared, StoreError> {
+fn compare(files: &StoreFiles, file: &DataFile, said: &OutputFile) -> Result<Comparison, StoreError> {
     let name = offset_file_name(file.base);
     if said.used_bytes > file.len {
         let detail = format!("{name} has {} bytes, {} were written to it", file.len, said.used_bytes);
-        return Ok(Compared::Differs(detail));
+        return Ok(Comparison::Differs(detail));
     }
-    let Some(open) = open_listed(files, file)? else { return Ok(Compared::Moved) };
+    let Some(open) = open_listed(files, file)? else { return Ok(Comparison::Moved) };
     let crc = crc_of(open.as_ref(), said.used_bytes).at(&file.path, "checking a compaction file")?;
     if crc == said.crc {
-        return Ok(Compared::Same);
+        return Ok(Comparison::Same);
     }
-    Ok(Compared::Differs(format!(
+    Ok(Comparison::Differs(format!(
         "the first {} bytes have the checksum {crc:#010x}, what the compaction wrote had {:#010x}",
         said.used_bytes, said.crc
     )))

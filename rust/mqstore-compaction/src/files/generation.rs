@@ -13,7 +13,7 @@ use std::path::Path;
 use super::file_sizes::CompactionGeometry;
 use super::folder::{FilePair, QueueFolder, token_of};
 use super::manifest::{GenerationFacts, Manifest};
-use crate::read::cursor::{Listed, PairCursor, first_offset};
+use crate::read::cursor::{OpenOutcome, PairCursor, first_offset};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
@@ -37,7 +37,7 @@ pub(crate) struct GenerationState {
 
 /// What is known of the files of a queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known<'m> {
+pub(crate) struct KnownFiles<'m> {
     /// The facts about the generation that they begin with.
     pub(crate) generation: Option<&'m GenerationFacts>,
     /// One past the last queue offset that was read for the files.
@@ -48,7 +48,7 @@ pub(crate) struct Known<'m> {
     pub(crate) pairs: usize,
 }
 
-impl Known<'_> {
+impl KnownFiles<'_> {
     /// The same where `position-checkpoint` says that the queue was compacted to before `end`: of files that are
     /// not known a broker has made what lies before, and has left out more than the log has let go.
     pub(crate) fn compacted_to(mut self, end: i64) -> Self {
@@ -74,7 +74,7 @@ impl GenerationState {
     ) -> Result<Self, StoreError> {
         for _ in 0..MOST_TRIES {
             let folder = QueueFolder::load(files, compaction, topic, queue_id)?;
-            if let Listed::Same((end, last_entry)) = end_of(files, &folder.pairs, topic, queue_id)? {
+            if let OpenOutcome::Same((end, last_entry)) = end_of(files, &folder.pairs, topic, queue_id)? {
                 return Ok(Self {
                     token: folder.token(&last_entry),
                     end,
@@ -109,17 +109,18 @@ impl GenerationState {
         manifest: &'m Manifest,
         topic: &str,
         queue_id: i32,
-    ) -> Result<Known<'m>, StoreError> {
+    ) -> Result<KnownFiles<'m>, StoreError> {
         for generation in manifest.generations(topic, queue_id) {
             if self.begins_with(files, generation, topic, queue_id)? {
                 let (end, pairs) = (generation.end.max(self.end), generation.files.len());
                 // Later where the log has lost what was copied since.
-                let fed_from = manifest.fed_from(topic, queue_id).unwrap_or(0).max(generation.end).min(end);
-                return Ok(Known { generation: Some(generation), end, fed_from, pairs });
+                let fed_from =
+                    manifest.appended_from(topic, queue_id).unwrap_or(0).max(generation.end).min(end);
+                return Ok(KnownFiles { generation: Some(generation), end, fed_from, pairs });
             }
         }
-        let fed_from = manifest.fed_from(topic, queue_id).filter(|from| *from <= self.end);
-        Ok(Known { generation: None, end: self.end, fed_from: fed_from.unwrap_or(self.end), pairs: 0 })
+        let fed_from = manifest.appended_from(topic, queue_id).filter(|from| *from <= self.end);
+        Ok(KnownFiles { generation: None, end: self.end, fed_from: fed_from.unwrap_or(self.end), pairs: 0 })
     }
 
     fn begins_with(
@@ -144,8 +145,8 @@ impl GenerationState {
             return Ok(false);
         }
         Ok(match end_of(files, its, topic, queue_id)? {
-            Listed::Same((_, last_entry)) => generation.token == token_of(its, &last_entry),
-            Listed::Moved => false,
+            OpenOutcome::Same((_, last_entry)) => generation.token == token_of(its, &last_entry),
+            OpenOutcome::Moved => false,
         })
     }
 }
@@ -156,17 +157,17 @@ fn end_of(
     pairs: &[FilePair],
     topic: &str,
     queue_id: i32,
-) -> Result<Listed<(i64, Vec<u8>)>, StoreError> {
+) -> Result<OpenOutcome<(i64, Vec<u8>)>, StoreError> {
     for pair in pairs.iter().rev() {
-        let Listed::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
-            return Ok(Listed::Moved);
+        let OpenOutcome::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
+            return Ok(OpenOutcome::Moved);
         };
         if let Some(unit) = cursor.last_unit() {
-            return Ok(Listed::Same((unit.base_offset.saturating_add(1), unit.encode().to_vec())));
+            return Ok(OpenOutcome::Same((unit.base_offset.saturating_add(1), unit.encode().to_vec())));
         }
         if let Some(last) = cursor.last_by_log()? {
-            return Ok(Listed::Same((last.saturating_add(1), last.to_be_bytes().to_vec())));
+            return Ok(OpenOutcome::Same((last.saturating_add(1), last.to_be_bytes().to_vec())));
         }
     }
-    Ok(Listed::Same((0, Vec::new())))
+    Ok(OpenOutcome::Same((0, Vec::new())))
 }

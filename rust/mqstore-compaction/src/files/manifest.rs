@@ -163,7 +163,7 @@ impl Manifest {
     }
 
     /// The queue offset from which on the files hold nothing that the commit log had not.
-    pub(crate) fn fed_from(&self, topic: &str, queue_id: i32) -> Option<i64> {
+    pub(crate) fn appended_from(&self, topic: &str, queue_id: i32) -> Option<i64> {
         self.fed.get(&key(topic, queue_id)).copied()
     }
 
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(found.queues, manifest.queues);
         assert!(by_token(&found, "b").is_some() && by_token(&found, "c").is_some());
         assert!(by_token(&found, "a").is_none() && found.generations("t", 1).is_empty());
-        assert_eq!((found.fed_from("t", 0), found.fed_from("t", 1)), (Some(10), None));
+        assert_eq!((found.appended_from("t", 0), found.appended_from("t", 1)), (Some(10), None));
     }
 
     #[test]

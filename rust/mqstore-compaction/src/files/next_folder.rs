@@ -22,7 +22,7 @@ use mqstore_io::FileKind;
 use mqstore_io::switch;
 
 use super::folder::{LOG_DIR, QUEUE_DIR, list_or_none, queue_dir};
-use super::positions::{POSITIONS_BACKUP, POSITIONS_FILE, Positions, path_below};
+use super::positions::{POSITIONS_BACKUP, POSITIONS_FILE, PositionCheckpoint, path_below};
 use crate::job::documents::OutputPair;
 use crate::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};
@@ -156,7 +156,7 @@ impl<'a> NextFolder<'a> {
             return Ok(());
         }
         let compaction = self.files.compaction();
-        let mut positions = Positions::load(self.files, &compaction)?;
+        let mut positions = PositionCheckpoint::load(self.files, &compaction)?;
         for replacement in replacements {
             if let Some(position) = replacement.position {
                 positions.set(replacement.topic, replacement.queue_id, position);

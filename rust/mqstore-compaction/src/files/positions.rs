@@ -26,11 +26,11 @@ const LIMIT_BYTES: u64 = 64 << 20;
 
 /// The saved positions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Positions {
+pub(crate) struct PositionCheckpoint {
     file: CompactionPositions,
 }
 
-impl Positions {
+impl PositionCheckpoint {
     /// Reads the file below the folder `compaction`, else its backup, else none.
     pub(crate) fn load(files: &StoreFiles, compaction: &Path) -> Result<Self, StoreError> {
         for name in [POSITIONS_FILE, POSITIONS_BACKUP] {
@@ -93,9 +93,9 @@ mod tests {
             let file = files.vfs.create_new(&compaction.join(name)).unwrap();
             file.write_all_at(text.as_bytes(), 0).unwrap();
         };
-        let get = || Positions::load(&files, &compaction).unwrap().get("ctopic", 0);
+        let get = || PositionCheckpoint::load(&files, &compaction).unwrap().get("ctopic", 0);
         assert_eq!(get(), None);
-        let mut positions = Positions::default();
+        let mut positions = PositionCheckpoint::default();
         positions.set("ctopic", 0, 13);
         assert_eq!(
             positions.render(),

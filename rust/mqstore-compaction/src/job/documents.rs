@@ -89,7 +89,7 @@ pub struct LogPart {
 
 /// Who ran a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Worker {
+pub struct WorkerInfo {
     /// The process.
     pub pid: u32,
     /// The machine.
@@ -136,7 +136,7 @@ pub struct OutputPair {
 
 /// What a task counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct TaskCounts {
     /// Records read.
     pub before: u64,
     /// Records kept.
@@ -171,7 +171,7 @@ pub struct TaskResult {
     /// Why there is no output, when the queue could not be compacted.
     pub failed: Option<String>,
     /// What was counted.
-    pub counts: Counts,
+    pub counts: TaskCounts,
     /// What was written.
     pub pairs: Vec<OutputPair>,
     /// The last commit-log record read, if any was.
@@ -181,7 +181,7 @@ pub struct TaskResult {
     /// The queue offset of the first tombstone that was kept.
     pub first_tombstone: Option<i64>,
     /// Who did it.
-    pub worker: Worker,
+    pub worker: WorkerInfo,
 }
 
 /// What a job did.
@@ -233,14 +233,14 @@ impl Document for TaskResult {
 
 impl TaskResult {
     /// The result of an attempt that has not done anything yet.
-    pub(crate) fn begun(task: &QueueTask, staging: &str, worker: Worker) -> Self {
+    pub(crate) fn begun(task: &QueueTask, staging: &str, worker: WorkerInfo) -> Self {
         Self {
             job_id: task.job_id.clone(),
             topic: task.topic.clone(),
             queue_id: task.queue_id,
             staging: staging.to_owned(),
             failed: None,
-            counts: Counts::default(),
+            counts: TaskCounts::default(),
             pairs: Vec::new(),
             log_tail: None,
             position: None,
@@ -252,7 +252,7 @@ impl TaskResult {
 
 impl CompactionReport {
     /// Adds the counts of a queue.
-    pub(crate) fn add(&mut self, counts: &Counts) {
+    pub(crate) fn add(&mut self, counts: &TaskCounts) {
         self.messages_before = self.messages_before.saturating_add(counts.before);
         self.messages_after = self.messages_after.saturating_add(counts.survivors);
         self.keys = self.keys.saturating_add(counts.keys);

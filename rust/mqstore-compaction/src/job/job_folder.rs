@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use super::documents::CompactionReport;
 use super::json::{Document, malformed};
-use super::swap::finish;
+use super::swap::finish_swap;
 use crate::files::folder::{hex, list_or_none};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
@@ -72,7 +72,7 @@ pub struct ReplacedFiles {
 impl ReplacedFiles {
     /// Removes all but the job's record.
     pub fn sweep(self, files: &StoreFiles) -> Result<(), StoreError> {
-        clear(files, &self.dir, &[LOCK_FILE, RECORD_FILE])?;
+        remove_all(files, &self.dir, &[LOCK_FILE, RECORD_FILE])?;
         switch::step("compaction.sync_cleared_job", || files.vfs.sync_dir(&self.dir))
             .at(&self.dir, "syncing a job's folder")
     }
@@ -184,7 +184,7 @@ impl Job {
         check_job_id(id)?;
         make_dir(files, &files.side(), &files.root)?;
         make_dir(files, &files.jobs(), &files.side())?;
-        settle(files, id)?;
+        recover_stale_jobs(files, id)?;
         let dir = job_dir(files, id);
         make_dir(files, &dir, &files.jobs())?;
         let lock = take_lock(files, id)?;
@@ -233,7 +233,7 @@ impl Job {
 
     /// Says whether what the job has finished stays when it is stopped: whoever gave it its id can run it again.
     #[must_use]
-    pub(crate) fn resumable(mut self, resumable: bool) -> Self {
+    pub(crate) fn set_resumable(mut self, resumable: bool) -> Self {
         self.resumable = resumable;
         self
     }
@@ -337,7 +337,7 @@ pub(crate) fn make_dir(files: &StoreFiles, dir: &Path, parent: &Path) -> Result<
 }
 
 /// Removes everything in `dir` but the names in `keep`.
-fn clear(files: &StoreFiles, dir: &Path, keep: &[&str]) -> Result<(), StoreError> {
+fn remove_all(files: &StoreFiles, dir: &Path, keep: &[&str]) -> Result<(), StoreError> {
     remove_all_except(files, dir, |name| keep.contains(&name))
 }
 
@@ -372,8 +372,8 @@ fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
 
 /// Finishes what drivers that died left: records that say *publishing* get their answer, staged
 /// output of dead jobs goes. Job `current` is left to its caller. The store's lock is held.
-pub(crate) fn settle(files: &StoreFiles, current: &str) -> Result<(), StoreError> {
-    finish(files)?;
+pub(crate) fn recover_stale_jobs(files: &StoreFiles, current: &str) -> Result<(), StoreError> {
+    finish_swap(files)?;
     let jobs = files.jobs();
     let mut published = Vec::new();
     for entry in list_or_none(files, &jobs)? {
@@ -396,11 +396,11 @@ pub(crate) fn settle(files: &StoreFiles, current: &str) -> Result<(), StoreError
                 if compaction_inode(files)? == Some(tree_inode) =>
             {
                 write_record(files, &dir, id, created_ms, &State::Published { report })?;
-                clear(files, &dir, &[LOCK_FILE, RECORD_FILE])?;
+                remove_all(files, &dir, &[LOCK_FILE, RECORD_FILE])?;
                 published.push((created_ms, dir));
             }
             Some((State::Published { .. }, created_ms)) => {
-                clear(files, &dir, &[LOCK_FILE, RECORD_FILE])?;
+                remove_all(files, &dir, &[LOCK_FILE, RECORD_FILE])?;
                 published.push((created_ms, dir));
             }
             _ if id == current => {}

@@ -5,13 +5,13 @@
 //! than the budget, and never grows; what does not fit any more is told. Nothing on disk.
 
 /// A place in the map: hash; MD5's second half or the place of the key's text; ordinal plus one, 0 when free.
-type Slot = [u64; 3];
+type MapSlot = [u64; 3];
 
-const SLOT_BYTES: u64 = size_of::<Slot>() as u64;
+const SLOT_BYTES: u64 = size_of::<MapSlot>() as u64;
 
 /// When two records have the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Equality {
+pub(crate) enum KeyEquality {
     /// When the texts are equal.
     FullKeys,
     /// When the MD5 of the texts are equal.
@@ -31,10 +31,10 @@ pub(crate) struct Key<'a> {
 /// An open-addressing map from key to ordinal, of a fixed size.
 #[derive(Debug)]
 pub(crate) struct KeyMap {
-    equality: Equality,
+    equality: KeyEquality,
     /// Odd and not to be foreseen: nobody can send keys that all belong into one slot.
     spread: u64,
-    slots: Vec<Slot>,
+    slots: Vec<MapSlot>,
     used: usize,
     /// The texts of the keys, each behind its length.
     texts: Vec<u8>,
@@ -47,10 +47,16 @@ pub(crate) struct MapFull;
 impl KeyMap {
     /// A map of at most `memory_bytes` for at most `keys` keys whose texts have `text_bytes` bytes together;
     /// it has room for one key in any case.
-    pub(crate) fn new(equality: Equality, seed: u64, memory_bytes: u64, keys: u64, text_bytes: u64) -> Self {
+    pub(crate) fn new(
+        equality: KeyEquality,
+        seed: u64,
+        memory_bytes: u64,
+        keys: u64,
+        text_bytes: u64,
+    ) -> Self {
         let texts = match equality {
-            Equality::FullKeys => text_bytes.saturating_add(keys.saturating_mul(4)),
-            Equality::Digests => 0,
+            KeyEquality::FullKeys => text_bytes.saturating_add(keys.saturating_mul(4)),
+            KeyEquality::Digests => 0,
         };
         // Three of four slots hold a key, and its text.
         let a_slot = SLOT_BYTES + texts.checked_div(keys).unwrap_or(0) * 3 / 4;
@@ -86,8 +92,8 @@ impl KeyMap {
 
     fn is_same(&self, key: Key<'_>, other: u64) -> bool {
         match self.equality {
-            Equality::Digests => other == key.low,
-            Equality::FullKeys => {
+            KeyEquality::Digests => other == key.low,
+            KeyEquality::FullKeys => {
                 let (len, rest) = match self.texts.get(other as usize..).map(<[u8]>::split_first_chunk::<4>) {
                     Some(Some((len, rest))) => (u32::from_be_bytes(*len) as usize, rest),
                     _ => return false,
@@ -113,7 +119,7 @@ impl KeyMap {
             return Ok(Some(std::mem::replace(&mut slot[2], ordinal + 1) - 1));
         }
         let mut second = key.low;
-        if self.equality == Equality::FullKeys {
+        if self.equality == KeyEquality::FullKeys {
             let wanted = (self.texts.len() + 4 + key.text.len()) as u64;
             if full || (wanted > self.most_text_bytes && self.used > 0) {
                 return Err(MapFull);
@@ -184,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_full_map_still_takes_a_known_key() {
-        let mut map = KeyMap::new(Equality::Digests, 7, 0, 10, 0);
+        let mut map = KeyMap::new(KeyEquality::Digests, 7, 0, 10, 0);
         let key = |hash| Key { hash, low: 0, text: &[] };
         assert!(matches!(map.put(key(5), 0), Ok(None)));
         assert!(map.put(key(6), 1).is_err());
@@ -194,9 +200,9 @@ mod tests {
 
     #[test]
     fn a_map_stays_in_its_budget_and_takes_32_bytes_a_key() {
-        let map = KeyMap::new(Equality::Digests, 7, 32_000, 1 << 40, 0);
+        let map = KeyMap::new(KeyEquality::Digests, 7, 32_000, 1 << 40, 0);
         assert!((map.slots.len() * 24) as u64 <= 32_000 && map.slots.len() * 3 / 4 >= 999);
-        let map = KeyMap::new(Equality::FullKeys, 7, 52_000, 1 << 40, (1 << 40) * 16);
+        let map = KeyMap::new(KeyEquality::FullKeys, 7, 52_000, 1 << 40, (1 << 40) * 16);
         let bytes = (map.slots.len() * 24) as u64 + map.most_text_bytes;
         assert!(bytes <= 52_000 && map.slots.len() * 3 / 4 >= 995, "{}", map.slots.len());
         assert!(map.most_text_bytes >= 995 * 20);

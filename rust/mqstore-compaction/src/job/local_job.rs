@@ -9,10 +9,10 @@ use mqstore_io::Pool;
 use mqstore_io::sync::Mutex;
 
 use super::control::JobControl;
-use super::documents::{CompactionReport, QueueTask, TaskResult, Worker};
+use super::documents::{CompactionReport, QueueTask, TaskResult, WorkerInfo};
 use super::job_folder::{Job, LOCAL_PREFIX, job_dir};
 use super::options::CompactionOptions;
-use super::plan::{Planned, plan};
+use super::plan::{PlannedJob, plan};
 use super::publish::{publish, rehearse};
 use super::resume;
 use super::task::{WrittenTask, begin_task};
@@ -33,7 +33,7 @@ pub fn compact(
     threads: usize,
     control: &Arc<JobControl>,
 ) -> Result<CompactionReport, StoreError> {
-    let Planned { plan, job } = plan(files, topics, options)?;
+    let PlannedJob { plan, job } = plan(files, topics, options)?;
     let (job, results) = run_all(files, None, job, &plan.tasks, threads, control)?;
     if options.dry_run { rehearse(files, job, &plan, &results) } else { publish(files, job, &plan, &results) }
 }
@@ -107,7 +107,7 @@ fn run_each(
     results: &mut Vec<TaskResult>,
 ) -> Result<(), StoreError> {
     let environment = files.vfs.environment();
-    let worker = Worker { pid: environment.pid, host: environment.hostname, module: String::new() };
+    let worker = WorkerInfo { pid: environment.pid, host: environment.hostname, module: String::new() };
     // The disk writes one task's files while the next one is under way.
     let mut written: Option<(QueueTask, WrittenTask)> = None;
     loop {
@@ -115,7 +115,7 @@ fn run_each(
         let next = pending.lock().pop();
         let Some((at, task)) = next else { break };
         let staging = job_dir(files, &task.job_id).join(format!("{LOCAL_PREFIX}{at}"));
-        if let Some(known) = resume::take_up(files, &task, &staging)? {
+        if let Some(known) = resume::find_result(files, &task, &staging)? {
             results.push(known);
             continue;
         }
@@ -133,6 +133,6 @@ fn run_each(
 fn finish(files: &StoreFiles, task: &QueueTask, written: WrittenTask) -> Result<TaskResult, StoreError> {
     let staging = written.staging().to_path_buf();
     let result = written.finish(files)?;
-    resume::note(files, task, &staging, &result)?;
+    resume::record_result(files, task, &staging, &result)?;
     Ok(result)
 }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use mqstore_io::{Access, VfsFile};
 
-use super::key_map::{BitSet, Equality, Key, KeyMap, MapFull};
+use super::key_map::{BitSet, Key, KeyEquality, KeyMap, MapFull};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -51,7 +51,7 @@ const TRAILER_BYTES: usize = 16;
 pub(crate) struct Spill {
     path: PathBuf,
     file: Arc<dyn VfsFile>,
-    equality: Equality,
+    equality: KeyEquality,
     /// Whether each key has its ordinal before it; otherwise they count up.
     numbered: bool,
     /// What is added to each ordinal.
@@ -76,7 +76,7 @@ impl Spill {
     fn create(
         files: &StoreFiles,
         path: PathBuf,
-        equality: Equality,
+        equality: KeyEquality,
         numbered: bool,
     ) -> Result<Self, StoreError> {
         let file = files.vfs.create_new(&path).at(&path, "creating a file of keys")?;
@@ -88,7 +88,7 @@ impl Spill {
     pub(crate) fn open(
         files: &StoreFiles,
         path: PathBuf,
-        equality: Equality,
+        equality: KeyEquality,
         first: u64,
     ) -> Result<Self, StoreError> {
         let file = files.vfs.open(&path, Access::Read).at(&path, "opening a file of keys")?;
@@ -101,7 +101,7 @@ impl Spill {
         let (count, text_bytes) = trailer.split_at(TRAILER_BYTES / 2);
         let [count, text_bytes] =
             [count, text_bytes].map(|part| part.try_into().map_or(0, u64::from_be_bytes));
-        let least = ORDINAL_BYTES + if equality == Equality::Digests { DIGEST_BYTES } else { HEAD_BYTES };
+        let least = ORDINAL_BYTES + if equality == KeyEquality::Digests { DIGEST_BYTES } else { HEAD_BYTES };
         if count > written / least as u64 || text_bytes > written.max(count.saturating_mul(1 << 15)) {
             return Err(cut_off(&path, len));
         }
@@ -115,8 +115,8 @@ impl Spill {
         }
         self.buffer.extend_from_slice(&hash.to_be_bytes());
         match self.equality {
-            Equality::Digests => self.buffer.extend_from_slice(&low.to_be_bytes()),
-            Equality::FullKeys => {
+            KeyEquality::Digests => self.buffer.extend_from_slice(&low.to_be_bytes()),
+            KeyEquality::FullKeys => {
                 self.buffer.extend_from_slice(&(key.len() as u32).to_be_bytes());
                 self.buffer.extend_from_slice(key.as_bytes());
             }
@@ -188,11 +188,11 @@ impl Spill {
         let (hash, rest) = bytes.split_first_chunk::<8>()?;
         let hash = u64::from_be_bytes(*hash);
         let (key, len) = match self.equality {
-            Equality::Digests => {
+            KeyEquality::Digests => {
                 let low = u64::from_be_bytes(*rest.first_chunk::<8>()?);
                 (Key { hash, low, text: &[] }, DIGEST_BYTES)
             }
-            Equality::FullKeys => {
+            KeyEquality::FullKeys => {
                 let (len, rest) = rest.split_first_chunk::<4>()?;
                 let len = u32::from_be_bytes(*len) as usize;
                 (Key { hash, low: 0, text: rest.get(..len)? }, HEAD_BYTES + len)
@@ -227,7 +227,7 @@ fn hash_of(seed: u64, text: &str) -> u64 {
 /// Collects the keys of a queue's keyed records, in ascending queue offset.
 #[derive(Debug)]
 pub(crate) struct KeyCollector {
-    equality: Equality,
+    equality: KeyEquality,
     seed: Seed,
     spills: Vec<Spill>,
     chunk_bytes: usize,
@@ -258,7 +258,7 @@ impl KeyCollector {
     pub(crate) fn create(
         files: &StoreFiles,
         path: &Path,
-        equality: Equality,
+        equality: KeyEquality,
         seed: Seed,
     ) -> Result<Self, StoreError> {
         let spills = vec![Spill::create(files, path.to_path_buf(), equality, false)?];
@@ -269,7 +269,7 @@ impl KeyCollector {
     pub(crate) fn create_shares(
         files: &StoreFiles,
         paths: Vec<PathBuf>,
-        equality: Equality,
+        equality: KeyEquality,
         seed: Seed,
     ) -> Result<Self, StoreError> {
         let chunk_bytes = (CHUNK_BYTES / paths.len().max(1)).max(LEAST_CHUNK_BYTES);
@@ -280,8 +280,8 @@ impl KeyCollector {
     /// The next keyed record.
     pub(crate) fn add(&mut self, key: &str) -> Result<(), StoreError> {
         let (hash, low) = match self.equality {
-            Equality::FullKeys => (hash_of(self.seed.0, key), 0),
-            Equality::Digests => {
+            KeyEquality::FullKeys => (hash_of(self.seed.0, key), 0),
+            KeyEquality::Digests => {
                 let digest = u128::from_be_bytes(mqstore_format::key_digest(key));
                 ((digest >> 64) as u64, digest as u64)
             }
@@ -322,7 +322,7 @@ impl KeyCollector {
 /// Decides about every record of `spills`, in their order, with a map of at most `memory_bytes`.
 pub(crate) fn decide(
     spills: &[Spill],
-    equality: Equality,
+    equality: KeyEquality,
     seed: Seed,
     memory_bytes: u64,
 ) -> Result<NewestBits, StoreError> {
@@ -374,12 +374,12 @@ mod tests {
     use crate::testing::sim_files;
     use proptest::prelude::*;
 
-    fn collector(equality: Equality) -> KeyCollector {
+    fn collector(equality: KeyEquality) -> KeyCollector {
         let files = sim_files();
         KeyCollector::create(&files, &files.root.join("keys"), equality, Seed(7)).unwrap()
     }
 
-    fn verdicts(keys: &[u8], memory_bytes: u64, equality: Equality) -> NewestBits {
+    fn verdicts(keys: &[u8], memory_bytes: u64, equality: KeyEquality) -> NewestBits {
         let mut collector = collector(equality);
         for key in keys {
             collector.add(&text(*key)).unwrap();
@@ -405,7 +405,7 @@ mod tests {
         fn the_newest_is_the_last_of_each_key_for_any_memory(
             keys in prop::collection::vec(0..40_u8, 0..200),
             memory in prop::sample::select(vec![0_u64, 100, 400, 1600, 1 << 20]),
-            equality in prop::sample::select(vec![Equality::FullKeys, Equality::Digests]),
+            equality in prop::sample::select(vec![KeyEquality::FullKeys, KeyEquality::Digests]),
         ) {
             check(&keys, &verdicts(&keys, memory, equality));
         }
@@ -416,7 +416,7 @@ mod tests {
             keys in prop::collection::vec(0..40_u8, 0..120),
             memory in prop::sample::select(vec![0_u64, 400, 1 << 20]),
         ) {
-            let mut collector = collector(Equality::FullKeys);
+            let mut collector = collector(KeyEquality::FullKeys);
             for key in &keys {
                 collector.add_hashed(u64::from(key % 3) << 62, 0, &text(*key)).unwrap();
             }
@@ -432,7 +432,7 @@ mod tests {
             cuts in prop::collection::vec(0..200_usize, 0..4),
             shares in 1..6_usize,
             memory in prop::sample::select(vec![0_u64, 400, 1 << 20]),
-            equality in prop::sample::select(vec![Equality::FullKeys, Equality::Digests]),
+            equality in prop::sample::select(vec![KeyEquality::FullKeys, KeyEquality::Digests]),
         ) {
             let files = sim_files();
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(keys.len())).collect();
@@ -468,14 +468,14 @@ mod tests {
         let files = sim_files();
         let path = files.root.join("keys-0");
         let mut collector =
-            KeyCollector::create_shares(&files, vec![path.clone()], Equality::FullKeys, Seed(7)).unwrap();
+            KeyCollector::create_shares(&files, vec![path.clone()], KeyEquality::FullKeys, Seed(7)).unwrap();
         (0..9).for_each(|key| collector.add(&text(key)).unwrap());
         collector.close().unwrap();
         let file = files.vfs.open(&path, Access::ReadWrite).unwrap();
         for len in (0..file.len().unwrap()).rev() {
             file.set_len(len).unwrap();
-            let found = Spill::open(&files, path.clone(), Equality::FullKeys, 0)
-                .and_then(|spill| decide(&[spill], Equality::FullKeys, Seed(7), 1 << 20));
+            let found = Spill::open(&files, path.clone(), KeyEquality::FullKeys, 0)
+                .and_then(|spill| decide(&[spill], KeyEquality::FullKeys, Seed(7), 1 << 20));
             assert!(matches!(found, Err(StoreError::Corrupt { .. })), "{len}: {found:?}");
         }
     }
@@ -483,7 +483,7 @@ mod tests {
     #[test]
     fn little_memory_takes_more_rounds_and_always_ends() {
         let keys: Vec<u8> = (0..=255).collect();
-        for equality in [Equality::FullKeys, Equality::Digests] {
+        for equality in [KeyEquality::FullKeys, KeyEquality::Digests] {
             assert_eq!(verdicts(&keys, 1 << 20, equality).rounds, 1);
             let few = verdicts(&keys, 0, equality);
             assert_eq!((few.rounds, few.keys), (256, 256));
@@ -493,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_key_longer_than_a_read_is_read() {
-        let mut collector = collector(Equality::FullKeys);
+        let mut collector = collector(KeyEquality::FullKeys);
         let long = "x".repeat(3 * CHUNK_BYTES);
         for key in ["a", &long, "b", &long] {
             collector.add(key).unwrap();

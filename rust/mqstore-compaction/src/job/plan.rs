@@ -22,9 +22,9 @@ use super::options::{CompactionOptions, Keyless};
 use super::publish::lock_store;
 use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::{check_names, queue_ids};
-use crate::files::generation::{GenerationState, Known};
+use crate::files::generation::{GenerationState, KnownFiles};
 use crate::files::manifest::{GenerationFacts, Manifest};
-use crate::files::positions::Positions;
+use crate::files::positions::PositionCheckpoint;
 use crate::files::topics::CompactionTopics;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
@@ -36,7 +36,7 @@ const CHUNK_UNITS: usize = 16_384;
 
 /// A plan, and the job that it belongs to.
 #[derive(Debug)]
-pub struct Planned {
+pub struct PlannedJob {
     /// What to do.
     pub plan: CompactionPlan,
     /// To be kept until the plan is published or abandoned; `None` when it was published before.
@@ -53,7 +53,7 @@ pub fn plan(
     files: &StoreFiles,
     topics: Option<&[String]>,
     options: &CompactionOptions,
-) -> Result<Planned, StoreError> {
+) -> Result<PlannedJob, StoreError> {
     require_store(files)?;
     let held = lock_store(files)?;
     plan_locked(files, held.as_ref(), topics, options)
@@ -65,8 +65,8 @@ pub fn plan_locked(
     _held: &dyn StoreLock,
     topics: Option<&[String]>,
     options: &CompactionOptions,
-) -> Result<Planned, StoreError> {
-    begin(files, &Planner::new(files, options)?, topics)
+) -> Result<PlannedJob, StoreError> {
+    start_job(files, &Planner::new(files, options)?, topics)
 }
 
 /// As [`plan_locked`], for the process that has the store open for writing, and so holds its lock.
@@ -75,28 +75,28 @@ pub fn plan_open(
     topics: Option<&[String]>,
     options: &CompactionOptions,
     open: &OpenStore<'_>,
-) -> Result<Planned, StoreError> {
-    begin(files, &Planner::of_open(files, options, open)?, topics)
+) -> Result<PlannedJob, StoreError> {
+    start_job(files, &Planner::of_open(files, options, open)?, topics)
 }
 
-fn begin(
+fn start_job(
     files: &StoreFiles,
     planner: &Planner<'_>,
     topics: Option<&[String]>,
-) -> Result<Planned, StoreError> {
-    begin_chosen(files, planner, planner.choose(topics)?)
+) -> Result<PlannedJob, StoreError> {
+    start_chosen_job(files, planner, planner.choose(topics)?)
 }
 
 /// Plans a job of `planner` for these topics and starts it.
-pub(crate) fn begin_chosen(
+pub(crate) fn start_chosen_job(
     files: &StoreFiles,
     planner: &Planner<'_>,
     topics: ChosenTopics,
-) -> Result<Planned, StoreError> {
+) -> Result<PlannedJob, StoreError> {
     let options = planner.options;
     let id = options.job_id.clone().unwrap_or_else(|| format!("compact-{}", fresh_token(files)));
     let job = match Job::begin(files, &id)? {
-        StartOutcome::Running(job) => job.resumable(options.job_id.is_some()),
+        StartOutcome::Running(job) => job.set_resumable(options.job_id.is_some()),
         StartOutcome::Published(report) => {
             let plan = CompactionPlan {
                 job_id: id,
@@ -105,11 +105,11 @@ pub(crate) fn begin_chosen(
                 skipped: Vec::new(),
                 published: Some(report),
             };
-            return Ok(Planned { plan, job: None });
+            return Ok(PlannedJob { plan, job: None });
         }
     };
     match planner.plan(topics, &id, job.nonce()) {
-        Ok(plan) => Ok(Planned { plan, job: Some(job) }),
+        Ok(plan) => Ok(PlannedJob { plan, job: Some(job) }),
         Err(error) => {
             // The first error is the one to report; the next job sweeps what this leaves.
             let _ = job.abandon(files);
@@ -122,7 +122,7 @@ pub(crate) fn begin_chosen(
 ///
 /// # Errors
 /// As [`plan`], but for the lock.
-pub fn preview(
+pub fn preview_plan(
     files: &StoreFiles,
     topics: Option<&[String]>,
     options: &CompactionOptions,
@@ -177,7 +177,7 @@ pub(crate) struct ChosenTopics {
 }
 
 /// A queue, and one past the last queue offset that was found of it.
-pub(crate) type Ended = ((String, i32), i64);
+pub(crate) type QueueEnd = ((String, i32), i64);
 
 impl<'a> Planner<'a> {
     pub(crate) fn new(files: &'a StoreFiles, options: &'a CompactionOptions) -> Result<Self, StoreError> {
@@ -266,7 +266,7 @@ impl<'a> Planner<'a> {
 
     /// Every queue of `topics` that may hold a record, one past the last queue offset that the walked part of
     /// the log has of it, and where the log ends.
-    pub(crate) fn queues_of(&self, topics: &BTreeSet<String>) -> Result<(Vec<Ended>, u64), StoreError> {
+    pub(crate) fn queues_of(&self, topics: &BTreeSet<String>) -> Result<(Vec<QueueEnd>, u64), StoreError> {
         let known = self.queues.topics();
         let mut found: BTreeMap<&str, BTreeMap<i32, i64>> = BTreeMap::new();
         let mut unknown = false;
@@ -327,7 +327,7 @@ impl<'a> Planner<'a> {
         };
         let (queues, log_end) = self.queues_of(&chosen.topics)?;
         let manifest = Manifest::load(self.files)?;
-        let positions = Positions::load(self.files, &self.files.compaction())?;
+        let positions = PositionCheckpoint::load(self.files, &self.files.compaction())?;
         let now_ms = self.files.clock.now_ms();
         let mut geometry = None;
         let mut states = Vec::new();
@@ -404,7 +404,7 @@ impl<'a> Planner<'a> {
 
     /// Up to where a queue is read from its compaction files. What was fed to them is read from the commit log as
     /// far as that has all of it: that costs less, and has the messages without a key.
-    fn previous_end(&self, topic: &str, queue_id: i32, known: &Known<'_>) -> Result<i64, StoreError> {
+    fn previous_end(&self, topic: &str, queue_id: i32, known: &KnownFiles<'_>) -> Result<i64, StoreError> {
         let queue = self.trusted_queue(topic, queue_id).filter(|queue| queue.max_offset() >= known.end);
         let Some(queue) = queue else { return Ok(known.end) };
         let mut from = known.fed_from.max(queue.min_offset());

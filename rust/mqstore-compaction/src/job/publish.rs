@@ -29,10 +29,12 @@ use mqstore_io::{Access, FileKind, LockError, StoreLock, VfsFile};
 use serde_json::json;
 
 use super::documents::{CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult};
-use super::job_folder::{Job, ReplacedFiles, StartOutcome, check_nonce, check_staging_name, job_dir, settle};
+use super::job_folder::{
+    Job, ReplacedFiles, StartOutcome, check_nonce, check_staging_name, job_dir, recover_stale_jobs,
+};
 use super::options::Keyless;
 use super::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
-use super::swap::exchange;
+use super::swap::swap_generation;
 use crate::files::file_sizes::UNIT_BYTES;
 use crate::files::generation::GenerationState;
 use crate::files::manifest::{GenerationFacts, Manifest};
@@ -81,16 +83,16 @@ pub(crate) fn publish_held(
     results: &[TaskResult],
     durable: u64,
 ) -> Result<CompactionReport, StoreError> {
-    let (report, unswept) = publish_unswept(files, job, plan, results, durable)?;
+    let (report, unswept) = publish_keeping_replaced(files, job, plan, results, durable)?;
     if let Some(unswept) = unswept {
         unswept.sweep(files)?;
-        settle(files, &plan.job_id)?;
+        recover_stale_jobs(files, &plan.job_id)?;
     }
     Ok(report)
 }
 
 /// As `publish_held`; the files that were replaced are still there, for the caller to remove.
-pub fn publish_unswept(
+pub fn publish_keeping_replaced(
     files: &StoreFiles,
     job: Option<Job>,
     plan: &CompactionPlan,
@@ -103,7 +105,7 @@ pub fn publish_unswept(
     let job = if let Some(job) = job {
         job
     } else {
-        settle(files, &plan.job_id)?;
+        recover_stale_jobs(files, &plan.job_id)?;
         match Job::attach(files, &plan.job_id)? {
             StartOutcome::Running(job) => job,
             StartOutcome::Published(report) => return Ok((report, None)),
@@ -163,12 +165,12 @@ pub(crate) fn lock_store(files: &StoreFiles) -> Result<Box<dyn StoreLock>, Store
 }
 
 /// A result that can be published.
-struct Accepted<'a> {
+struct AcceptedResult<'a> {
     task: &'a QueueTask,
     result: &'a TaskResult,
 }
 
-impl Accepted<'_> {
+impl AcceptedResult<'_> {
     fn replacement(&self, job: &Job) -> Replacement<'_> {
         Replacement {
             topic: &self.task.topic,
@@ -187,7 +189,7 @@ fn accept<'a>(
     plan: &'a CompactionPlan,
     results: &'a [TaskResult],
     report: &mut CompactionReport,
-) -> Result<Vec<Accepted<'a>>, StoreError> {
+) -> Result<Vec<AcceptedResult<'a>>, StoreError> {
     let mut accepted = Vec::new();
     let mut seen = HashSet::new();
     let list = SegmentList::load_if_any(files)?;
@@ -202,7 +204,7 @@ fn accept<'a>(
             None => Some("no task returned a result for it".to_owned()),
             Some(result) => match &result.failed {
                 Some(failed) => Some(failed.clone()),
-                None => refuse(files, job, task, result, &list)?,
+                None => rejection_reason(files, job, task, result, &list)?,
             },
         };
         match (reason, result) {
@@ -215,7 +217,7 @@ fn accept<'a>(
                     "worker": result.worker,
                     "staging": result.staging,
                 }));
-                accepted.push(Accepted { task, result });
+                accepted.push(AcceptedResult { task, result });
             }
             (Some(reason), _) => report.skipped.push(format!("{name}: {reason}")),
             (None, None) => {}
@@ -225,7 +227,7 @@ fn accept<'a>(
 }
 
 /// Why a result cannot be published, if so.
-fn refuse(
+fn rejection_reason(
     files: &StoreFiles,
     job: &Job,
     task: &QueueTask,
@@ -246,15 +248,15 @@ fn refuse(
         ));
     }
     if let Some(tail) = &result.log_tail
-        && !holds(files, list, tail)?
+        && !log_has_record(files, list, tail)?
     {
         return Ok(Some("the commit log no longer holds what was compacted; compact it again".to_owned()));
     }
-    Output { files, dir: job_dir(files, job.id()).join(&result.staging), task, result }.check()
+    AttemptOutput { files, dir: job_dir(files, job.id()).join(&result.staging), task, result }.check()
 }
 
 /// Whether the log still has the record, or has dropped it at its other end since.
-fn holds(files: &StoreFiles, list: &SegmentList, tail: &LogTail) -> Result<bool, StoreError> {
+fn log_has_record(files: &StoreFiles, list: &SegmentList, tail: &LogTail) -> Result<bool, StoreError> {
     if tail.physical_offset < list.min_offset() {
         return Ok(true);
     }
@@ -270,14 +272,14 @@ fn holds(files: &StoreFiles, list: &SegmentList, tail: &LogTail) -> Result<bool,
 }
 
 /// The files that an attempt says it wrote.
-struct Output<'a> {
+struct AttemptOutput<'a> {
     files: &'a StoreFiles,
     dir: PathBuf,
     task: &'a QueueTask,
     result: &'a TaskResult,
 }
 
-impl Output<'_> {
+impl AttemptOutput<'_> {
     /// Compares every file with what the result says; the inner value is what is wrong.
     fn check(&self) -> Result<Option<String>, StoreError> {
         let geometry = self.task.geometry;
@@ -403,14 +405,14 @@ pub(crate) fn switch(
     note()?;
     let inode = files.vfs.stat(&tree).at(&tree, "looking at the next generation")?.inode;
     job.mark_publishing(files, inode, report)?;
-    exchange(files, job)
+    swap_generation(files, job)
 }
 
 /// Notes what is known of the next generations, beside what is known of the present ones.
-fn note(files: &StoreFiles, job: &Job, accepted: &[Accepted<'_>]) -> Result<(), StoreError> {
+fn note(files: &StoreFiles, job: &Job, accepted: &[AcceptedResult<'_>]) -> Result<(), StoreError> {
     let mut manifest = Manifest::load(files)?;
     let now_ms = files.clock.now_ms();
-    for Accepted { task, result } in accepted {
+    for AcceptedResult { task, result } in accepted {
         let (topic, queue_id) = (task.topic.as_str(), task.queue_id);
         let present = GenerationState::load(files, topic, queue_id)?;
         let before = present.known(files, &manifest, topic, queue_id)?.generation;

@@ -31,7 +31,7 @@ struct Finished {
 }
 
 /// Notes that the task is finished.
-pub(crate) fn note(
+pub(crate) fn record_result(
     files: &StoreFiles,
     task: &QueueTask,
     staging: &Path,
@@ -46,7 +46,7 @@ pub(crate) fn note(
 }
 
 /// The result of the task, if an earlier run of the job had one; otherwise what that run left of it goes.
-pub(crate) fn take_up(
+pub(crate) fn find_result(
     files: &StoreFiles,
     task: &QueueTask,
     staging: &Path,

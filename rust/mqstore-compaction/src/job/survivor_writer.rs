@@ -53,7 +53,7 @@ const MOST_UNSYNCED: usize = 4;
 
 /// A file that is written from its start to its end.
 #[derive(Debug)]
-struct Output {
+struct OutputFileWriter {
     path: PathBuf,
     file: Arc<dyn VfsFile>,
     buffer: Vec<u8>,
@@ -61,7 +61,7 @@ struct Output {
     crc: Crc31,
 }
 
-impl Output {
+impl OutputFileWriter {
     fn create(files: &StoreFiles, path: PathBuf, len: u64) -> Result<Self, StoreError> {
         let file = files.vfs.create_new(&path).at(&path, "creating a compaction file")?;
         file.set_len(len).at(&path, "setting the length of a compaction file")?;
@@ -93,21 +93,21 @@ impl Output {
     }
 
     /// Writes what was gathered; what the file holds then, and itself, to be synced.
-    fn finish(mut self) -> Result<(OutputFile, Unsynced), StoreError> {
+    fn finish(mut self) -> Result<(OutputFile, UnsyncedFile), StoreError> {
         self.write()?;
         let holds = OutputFile { used_bytes: self.written, crc: self.crc.finish() };
-        Ok((holds, Unsynced { path: self.path, file: self.file }))
+        Ok((holds, UnsyncedFile { path: self.path, file: self.file }))
     }
 }
 
 /// A file that is written and not synced.
 #[derive(Debug)]
-struct Unsynced {
+struct UnsyncedFile {
     path: PathBuf,
     file: Arc<dyn VfsFile>,
 }
 
-impl Unsynced {
+impl UnsyncedFile {
     fn sync(&self) -> Result<(), StoreError> {
         switch::step("compaction.sync_file", || self.file.sync_all())
             .at(&self.path, "syncing a compaction file")
@@ -119,7 +119,7 @@ impl Unsynced {
 pub(crate) struct WrittenGeneration {
     staging: PathBuf,
     pairs: Vec<OutputPair>,
-    unsynced: VecDeque<Unsynced>,
+    unsynced: VecDeque<UnsyncedFile>,
 }
 
 impl WrittenGeneration {
@@ -130,7 +130,7 @@ impl WrittenGeneration {
 
     /// Syncs files and folders.
     pub(crate) fn sync(&self, files: &StoreFiles) -> Result<(), StoreError> {
-        self.unsynced.iter().try_for_each(Unsynced::sync)?;
+        self.unsynced.iter().try_for_each(UnsyncedFile::sync)?;
         sync_names(files, &self.staging)
     }
 }
@@ -150,9 +150,9 @@ pub(crate) struct GenerationWriter<'a> {
     files: &'a StoreFiles,
     staging: PathBuf,
     geometry: CompactionGeometry,
-    open: Option<(Output, Output)>,
+    open: Option<(OutputFileWriter, OutputFileWriter)>,
     pairs: Vec<OutputPair>,
-    unsynced: VecDeque<Unsynced>,
+    unsynced: VecDeque<UnsyncedFile>,
     base: u64,
     tags: SparseTags,
 }
@@ -231,8 +231,8 @@ impl<'a> GenerationWriter<'a> {
         let log = self.staging.join(STAGED_LOGS).join(&name);
         let queue = self.staging.join(STAGED_QUEUES).join(&name);
         self.open = Some((
-            Output::create(self.files, log, self.geometry.log_file_bytes)?,
-            Output::create(self.files, queue, self.geometry.queue_file_bytes)?,
+            OutputFileWriter::create(self.files, log, self.geometry.log_file_bytes)?,
+            OutputFileWriter::create(self.files, queue, self.geometry.queue_file_bytes)?,
         ));
         Ok(())
     }

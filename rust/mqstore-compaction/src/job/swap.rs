@@ -30,7 +30,7 @@ const BEFORE_DIR: &str = "before";
 
 /// Makes the job's tree the `compaction` folder; the last one lies in the job's folder then. Its record says already that
 /// it is published.
-pub(crate) fn exchange(files: &StoreFiles, job: &Job) -> Result<(), StoreError> {
+pub(crate) fn swap_generation(files: &StoreFiles, job: &Job) -> Result<(), StoreError> {
     let (tree, compaction) = (job.tree(), files.compaction_path());
     let switched = if compaction_inode(files)?.is_some() {
         match files.vfs.exchange(&tree, &compaction) {
@@ -52,11 +52,11 @@ fn swap_in_two_steps(files: &StoreFiles, job: &Job) -> Result<(), StoreError> {
         .at(&note, "noting a publication")?;
     let before = job.dir().join(BEFORE_DIR);
     files.vfs.rename_noreplace(&compaction, &before).map_err(|error| cannot_move(&compaction, error))?;
-    finish(files).map(drop)
+    finish_swap(files).map(drop)
 }
 
 /// Ends a publication in two steps that was begun; what a person should know of it. The store's lock is held.
-pub fn finish(files: &StoreFiles) -> Result<Option<String>, StoreError> {
+pub fn finish_swap(files: &StoreFiles) -> Result<Option<String>, StoreError> {
     let note = files.swap_record();
     let id = match files.vfs.read_file(&note, 4096) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -81,7 +81,7 @@ pub fn finish(files: &StoreFiles) -> Result<Option<String>, StoreError> {
                 .at(&compaction, "putting the generation back")?;
         }
         Some(inode) if last && tree_inode(files, &id)? != Some(inode) => {
-            said = Some(keep(files, &before)?);
+            said = Some(quarantine_moved(files, &before)?);
         }
         _ => {}
     }
@@ -93,7 +93,7 @@ pub fn finish(files: &StoreFiles) -> Result<Option<String>, StoreError> {
 }
 
 /// Keeps what was moved aside, after another program made a folder in its place.
-fn keep(files: &StoreFiles, before: &Path) -> Result<String, StoreError> {
+fn quarantine_moved(files: &StoreFiles, before: &Path) -> Result<String, StoreError> {
     let folder = files.lost_and_found();
     files.ensure_folder(&folder)?;
     let kept = folder.join(format!("compaction.{}", files.clock.now_ms()));

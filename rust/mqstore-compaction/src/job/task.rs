@@ -23,13 +23,13 @@ use mqstore_format::RecordView;
 use mqstore_format::properties::KEYS;
 
 use super::control::{JobControl, TaskMeter};
-use super::documents::{QueueTask, TaskResult, Worker};
+use super::documents::{QueueTask, TaskResult, WorkerInfo};
 use super::job_folder::{check_nonce, check_staging_name, job_dir};
-use super::key_map::Equality;
+use super::key_map::KeyEquality;
 use super::newest_by_key::{KeyCollector, NewestBits, Seed};
 use super::options::Keyless;
 use super::survivor_writer::{GenerationWriter, WrittenGeneration};
-use crate::read::source::{Met, Stretch, walk};
+use crate::read::source::{SourceItem, Stretch, walk};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::CommitLog;
@@ -50,7 +50,7 @@ pub fn run_task(
     files: &StoreFiles,
     task: &QueueTask,
     staging: &Path,
-    worker: Worker,
+    worker: WorkerInfo,
     control: &JobControl,
 ) -> Result<TaskResult, StoreError> {
     begin_task(files, None, task, staging, worker, control)?.finish(files)
@@ -91,21 +91,21 @@ pub(crate) fn begin_task(
     log: Option<&Arc<CommitLog>>,
     task: &QueueTask,
     staging: &Path,
-    worker: Worker,
+    worker: WorkerInfo,
     control: &JobControl,
 ) -> Result<WrittenTask, StoreError> {
-    attempt(files, task, staging, worker, |result| {
-        compact(&Input { files, log, task, control }, staging, result).map(Some)
+    run_attempt(files, task, staging, worker, |result| {
+        compact(&TaskInput { files, log, task, control }, staging, result).map(Some)
     })
 }
 
 /// Makes the folder of an attempt and lets `work` fill it and the result; what stands in the way of this queue alone is
 /// told in the result.
-pub(crate) fn attempt(
+pub(crate) fn run_attempt(
     files: &StoreFiles,
     task: &QueueTask,
     staging: &Path,
-    worker: Worker,
+    worker: WorkerInfo,
     work: impl FnOnce(&mut TaskResult) -> Result<Option<WrittenGeneration>, StoreError>,
 ) -> Result<WrittenTask, StoreError> {
     let name = staging.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -139,7 +139,7 @@ pub(crate) fn attempt(
 
 /// Where a task reads, and who holds its reins.
 #[derive(Clone, Copy)]
-pub(crate) struct Input<'a> {
+pub(crate) struct TaskInput<'a> {
     pub(crate) files: &'a StoreFiles,
     /// The commit log of this process, where it writes it.
     pub(crate) log: Option<&'a Arc<CommitLog>>,
@@ -147,19 +147,19 @@ pub(crate) struct Input<'a> {
     pub(crate) control: &'a JobControl,
 }
 
-impl Input<'_> {
+impl TaskInput<'_> {
     /// When two of its keys are the same.
-    pub(crate) fn equality(&self) -> Equality {
-        if self.task.confirm_keys { Equality::FullKeys } else { Equality::Digests }
+    pub(crate) fn equality(&self) -> KeyEquality {
+        if self.task.confirm_keys { KeyEquality::FullKeys } else { KeyEquality::Digests }
     }
 }
 
 fn compact(
-    input: &Input<'_>,
+    input: &TaskInput<'_>,
     staging: &Path,
     result: &mut TaskResult,
 ) -> Result<WrittenGeneration, StoreError> {
-    let Input { files, task, .. } = *input;
+    let TaskInput { files, task, .. } = *input;
     let keys = staging.join(KEYS_FILE);
     let seed = Seed::from_nonce(&task.nonce);
     let mut collector = KeyCollector::create(files, &keys, input.equality(), seed)?;
@@ -171,7 +171,7 @@ fn compact(
     let records = (result.counts.before, result.counts.keyless == 0);
     let writer = GenerationWriter::create(files, staging, task.geometry, 0)?;
     let written = Copy { input: *input, verdicts: &verdicts, writer }
-        .survivors(Stretch::WHOLE, records, result)?
+        .copy_survivors(Stretch::WHOLE, records, result)?
         .finish(false)?;
     result.pairs = written.pairs().to_vec();
     files.vfs.remove_file(&keys).at(&keys, "removing the file of keys")?;
@@ -183,7 +183,7 @@ pub(crate) type RecordVisitor<'e> = dyn FnMut(&RecordView<'_>, Option<&str>) -> 
 
 /// The first walk: counts the records of `stretch` and hands each to `each`, with its key.
 pub(crate) fn collect_keys(
-    input: &Input<'_>,
+    input: &TaskInput<'_>,
     stretch: Stretch,
     result: &mut TaskResult,
     each: &mut RecordVisitor<'_>,
@@ -191,7 +191,7 @@ pub(crate) fn collect_keys(
     let mut meter = TaskMeter::start(input.files, input.control)?;
     let (counts, position) = (&mut result.counts, &mut result.position);
     result.log_tail = walk(input.files, input.log, input.task, stretch, None, &mut |met| {
-        let Met::Record(record) = met else { return Ok(()) };
+        let SourceItem::Record(record) = met else { return Ok(()) };
         meter.read(record.size)?;
         counts.before += 1;
         counts.bytes_before += u64::from(record.size);
@@ -219,12 +219,12 @@ pub(crate) fn refuse_keyless(task: &QueueTask, keyless: u64) -> Result<(), Store
 }
 
 /// Which records stay.
-pub(crate) struct Rule<'a> {
+pub(crate) struct SurvivorRule<'a> {
     pub(crate) task: &'a QueueTask,
     pub(crate) verdicts: &'a NewestBits,
 }
 
-impl Rule<'_> {
+impl SurvivorRule<'_> {
     /// Whether a record stays: `ordinal` is that of its key, if it has one.
     pub(crate) fn keeps(&self, ordinal: Option<u64>, queue_offset: i64, is_tombstone: bool) -> bool {
         match ordinal {
@@ -239,7 +239,7 @@ impl Rule<'_> {
 
 /// The second walk.
 pub(crate) struct Copy<'a> {
-    pub(crate) input: Input<'a>,
+    pub(crate) input: TaskInput<'a>,
     /// What is known of the records of the stretch; the first keyed one has ordinal 0.
     pub(crate) verdicts: &'a NewestBits,
     pub(crate) writer: GenerationWriter<'a>,
@@ -247,23 +247,23 @@ pub(crate) struct Copy<'a> {
 
 impl<'a> Copy<'a> {
     /// Copies what stays of `stretch`, which has so many records, and whether each has a key.
-    pub(crate) fn survivors(
+    pub(crate) fn copy_survivors(
         mut self,
         stretch: Stretch,
         (records, all_keyed): (u64, bool),
         result: &mut TaskResult,
     ) -> Result<GenerationWriter<'a>, StoreError> {
-        let Input { files, log, task, control } = self.input;
+        let TaskInput { files, log, task, control } = self.input;
         let verdicts = self.verdicts;
-        let rule = Rule { task, verdicts };
+        let rule = SurvivorRule { task, verdicts };
         let mut meter = TaskMeter::start(files, control)?;
         let (mut seen, mut ordinal) = (0, 0);
         // Where every record has a key, a record's number is that of its verdict.
         let wants = |number| !all_keyed || verdicts.is_newest(number);
         walk(files, log, task, stretch, Some(&wants), &mut |met| {
             let record = match met {
-                Met::Record(record) => record,
-                Met::Passed { records, bytes } => {
+                SourceItem::Record(record) => record,
+                SourceItem::Passed { records, bytes } => {
                     seen += records;
                     ordinal += records;
                     return meter.passed(records, bytes);

@@ -5,19 +5,19 @@ use std::path::Path;
 use super::super::job::documents::TaskResult;
 use super::super::job::survivor_writer::{GenerationWriter, WrittenGeneration};
 use super::super::job::task;
-use super::super::job::task::Input;
+use super::super::job::task::TaskInput;
 use super::decide_step::folders;
 use super::documents::Copy;
 use super::step_files::read_verdicts;
 use mqstore_base::error::StoreError;
 
 pub(super) fn run(
-    input: &Input<'_>,
+    input: &TaskInput<'_>,
     step: &Copy,
     staging: &Path,
     result: &mut TaskResult,
 ) -> Result<WrittenGeneration, StoreError> {
-    let Input { files, task, .. } = *input;
+    let TaskInput { files, task, .. } = *input;
     let counts = step.plan.total()?.counts;
     let keyed = counts.before.saturating_sub(counts.keyless);
     if step.first_ordinal.checked_add(step.keyed).is_none_or(|end| end > keyed) {
@@ -30,7 +30,7 @@ pub(super) fn run(
     let verdicts = read_verdicts(files, &shares, (step.first_ordinal, step.keyed), keyed)?;
     let writer = GenerationWriter::create(files, staging, task.geometry, step.first_pair)?;
     let copy = task::Copy { input: *input, verdicts: &verdicts, writer };
-    let writer = copy.survivors(step.stretch, (step.records, counts.keyless == 0), result)?;
+    let writer = copy.copy_survivors(step.stretch, (step.records, counts.keyless == 0), result)?;
     let written = writer.finish(step.another_follows)?;
     result.pairs = written.pairs().to_vec();
     if result.pairs.len() as u64 != step.pairs {

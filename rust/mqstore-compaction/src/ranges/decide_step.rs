@@ -6,16 +6,16 @@ use super::super::files::file_sizes::{CompactionGeometry, UNIT_BYTES};
 use super::super::job::documents::{QueueTask, TaskResult};
 use super::super::job::job_folder::{check_staging_name, job_dir};
 use super::super::job::newest_by_key::{Seed, Spill, decide};
-use super::super::job::task::{Input, Rule};
+use super::super::job::task::{SurvivorRule, TaskInput};
 use super::super::read::source::Stretch;
-use super::documents::{Copy, Decide, Piece, Plan, Step};
+use super::documents::{Copy, Decide, RangePlan, ScannedRange, Step};
 use super::scan_step::keys_file;
-use super::step_files::{Note, open_notes, read_notes, read_verdicts, write_verdicts};
+use super::step_files::{RecordNote, open_notes, read_notes, read_verdicts, write_verdicts};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
 pub(super) fn run(
-    input: &Input<'_>,
+    input: &TaskInput<'_>,
     step: &Decide,
     staging: &Path,
     result: &mut TaskResult,
@@ -35,7 +35,7 @@ pub(super) fn run(
     Ok(())
 }
 
-fn names(pieces: &[Piece]) -> impl Iterator<Item = &String> {
+fn names(pieces: &[ScannedRange]) -> impl Iterator<Item = &String> {
     pieces.iter().map(|piece| &piece.staging)
 }
 
@@ -50,7 +50,7 @@ pub(super) fn folders<'n>(
 }
 
 /// The files to copy, when all shares were decided.
-pub(super) fn after(
+pub(super) fn copy_steps(
     files: &StoreFiles,
     step: &Decide,
     answers: &[TaskResult],
@@ -65,7 +65,7 @@ pub(super) fn after(
     total.counts.keys = answers.iter().map(|answer| answer.counts.keys).sum();
     total.counts.rounds = answers.iter().map(|answer| answer.counts.rounds).max().unwrap_or(0);
     let verdicts: Vec<String> = answers.iter().map(|answer| answer.staging.clone()).collect();
-    let plan = Plan { total: Some(total), ..step.plan.clone() };
+    let plan = RangePlan { total: Some(total), ..step.plan.clone() };
     let starts = starts(files, &plan.task, &step.pieces, &verdicts)?;
     let end =
         Start { queue_offset: i64::MAX, record: step.pieces.iter().map(|piece| piece.records).sum(), keyed };
@@ -104,18 +104,18 @@ struct Start {
 fn starts(
     files: &StoreFiles,
     task: &QueueTask,
-    pieces: &[Piece],
+    pieces: &[ScannedRange],
     verdicts: &[String],
 ) -> Result<Vec<Start>, StoreError> {
     let shares = folders(files, task, verdicts.iter())?;
     let keyed = pieces.iter().map(|piece| piece.keyed).sum();
-    let mut layout = Layout { geometry: task.geometry, starts: Vec::new(), log: 0, queue: 0 };
+    let mut layout = FileLayout { geometry: task.geometry, starts: Vec::new(), log: 0, queue: 0 };
     let mut next = Start::default();
     for (piece, folder) in pieces.iter().zip(folders(files, task, names(pieces))?) {
         let verdicts = read_verdicts(files, &shares, (next.keyed, piece.keyed), keyed)?;
-        let (rule, first) = (Rule { task, verdicts: &verdicts }, next.keyed);
+        let (rule, first) = (SurvivorRule { task, verdicts: &verdicts }, next.keyed);
         read_notes(files, &folder, piece.records, |note| {
-            let Note { is_keyed, is_tombstone, queue_offset, size } = note;
+            let RecordNote { is_keyed, is_tombstone, queue_offset, size } = note;
             let ordinal = is_keyed.then(|| next.keyed - first);
             if rule.keeps(ordinal, queue_offset, is_tombstone) {
                 layout.place(u64::from(size), Start { queue_offset, ..next });
@@ -129,14 +129,14 @@ fn starts(
 }
 
 /// Puts records into pairs of files as the writer does.
-struct Layout {
+struct FileLayout {
     geometry: CompactionGeometry,
     starts: Vec<Start>,
     log: u64,
     queue: u64,
 }
 
-impl Layout {
+impl FileLayout {
     fn place(&mut self, size: u64, start: Start) {
         if self.starts.is_empty() || !self.geometry.has_room(self.log, self.queue, size) {
             self.starts.push(start);

@@ -47,7 +47,7 @@ pub(crate) enum Next {
 
 /// What all steps of a queue share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Plan {
+pub(super) struct RangePlan {
     pub(super) task: QueueTask,
     /// How many workers there are to be.
     pub(super) parts: u32,
@@ -59,13 +59,13 @@ pub(super) struct Plan {
 /// See [`Step::Scan`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Scan {
-    pub(super) plan: Plan,
+    pub(super) plan: RangePlan,
     pub(super) stretch: Stretch,
 }
 
 /// A stretch that was scanned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Piece {
+pub(super) struct ScannedRange {
     /// The folder with its files.
     pub(super) staging: String,
     /// Its records, and those of them that have a key.
@@ -76,15 +76,15 @@ pub(super) struct Piece {
 /// See [`Step::Decide`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Decide {
-    pub(super) plan: Plan,
+    pub(super) plan: RangePlan,
     pub(super) share: u32,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<ScannedRange>,
 }
 
 /// See [`Step::Copy`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Copy {
-    pub(super) plan: Plan,
+    pub(super) plan: RangePlan,
     pub(super) stretch: Stretch,
     /// The records of the stretch, those of them that have a key, and the keyed records before it.
     pub(super) records: u64,
@@ -98,7 +98,7 @@ pub(crate) struct Copy {
     pub(super) verdicts: Vec<String>,
 }
 
-impl Plan {
+impl RangePlan {
     pub(super) fn total(&self) -> Result<&TaskResult, StoreError> {
         self.total.as_ref().ok_or_else(|| malformed(Step::WHAT, "has no total"))
     }

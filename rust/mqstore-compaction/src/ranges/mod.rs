@@ -21,11 +21,11 @@ pub use split::Strategy;
 pub(crate) use split::{expected_bytes, split};
 
 use super::job::control::JobControl;
-use super::job::documents::{QueueTask, TaskResult, Worker};
+use super::job::documents::{QueueTask, TaskResult, WorkerInfo};
 use super::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
-use super::job::task::{Input, attempt, begin_task, refuse_keyless};
+use super::job::task::{TaskInput, begin_task, refuse_keyless, run_attempt};
 use decide_step::folders;
-use documents::{Piece, Plan};
+use documents::{RangePlan, ScannedRange};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_format::offset_file_name;
@@ -38,20 +38,20 @@ pub(crate) fn run_step(
     files: &StoreFiles,
     step: &Step,
     staging: &Path,
-    worker: Worker,
+    worker: WorkerInfo,
     control: &JobControl,
 ) -> Result<TaskResult, StoreError> {
     let task = step.task();
-    let input = Input { files, log: None, task, control };
+    let input = TaskInput { files, log: None, task, control };
     let written = match step {
         Step::Whole(task) => begin_task(files, None, task, staging, worker, control),
-        Step::Scan(scan) => attempt(files, task, staging, worker, |result| {
+        Step::Scan(scan) => run_attempt(files, task, staging, worker, |result| {
             scan_step::run(&input, scan, staging, result).map(|()| None)
         }),
-        Step::Decide(decide) => attempt(files, task, staging, worker, |result| {
+        Step::Decide(decide) => run_attempt(files, task, staging, worker, |result| {
             decide_step::run(&input, decide, staging, result).map(|()| None)
         }),
-        Step::Copy(copy) => attempt(files, task, staging, worker, |result| {
+        Step::Copy(copy) => run_attempt(files, task, staging, worker, |result| {
             copy_step::run(&input, copy, staging, result).map(Some)
         }),
     };
@@ -80,14 +80,14 @@ pub(crate) fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -
     let outcome = match first {
         Step::Whole(_) => answers.first().cloned().ok_or_else(mismatch).map(done),
         Step::Scan(scan) => decide_steps(&scan.plan, answers).map(Next::Steps),
-        Step::Decide(decide) => decide_step::after(files, decide, answers).map(Next::Steps),
+        Step::Decide(decide) => decide_step::copy_steps(files, decide, answers).map(Next::Steps),
         Step::Copy(copy) => merge_copies(files, copy, answers).map(done),
     };
     match outcome {
         Err(
             error @ (StoreError::Corrupt { .. } | StoreError::Busy { .. } | StoreError::InvalidOption { .. }),
         ) => {
-            let mut result = TaskResult::begun(first.task(), "", Worker::default());
+            let mut result = TaskResult::begun(first.task(), "", WorkerInfo::default());
             result.failed = Some(error.to_string());
             Ok(done(result))
         }
@@ -96,8 +96,8 @@ pub(crate) fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -
 }
 
 /// The shares to decide, when all stretches were scanned.
-fn decide_steps(plan: &Plan, answers: &[TaskResult]) -> Result<Vec<Step>, StoreError> {
-    let mut total = TaskResult::begun(&plan.task, "", Worker::default());
+fn decide_steps(plan: &RangePlan, answers: &[TaskResult]) -> Result<Vec<Step>, StoreError> {
+    let mut total = TaskResult::begun(&plan.task, "", WorkerInfo::default());
     let mut pieces = Vec::new();
     for answer in answers {
         let (counts, sum) = (&answer.counts, &mut total.counts);
@@ -112,10 +112,10 @@ fn decide_steps(plan: &Plan, answers: &[TaskResult]) -> Result<Vec<Step>, StoreE
         total.position = answer.position.or(total.position);
         total.log_tail = answer.log_tail.or(total.log_tail);
         let keyed = counts.before.saturating_sub(counts.keyless);
-        pieces.push(Piece { staging: answer.staging.clone(), records: counts.before, keyed });
+        pieces.push(ScannedRange { staging: answer.staging.clone(), records: counts.before, keyed });
     }
     refuse_keyless(&plan.task, total.counts.keyless)?;
-    let plan = Plan { total: Some(total), ..plan.clone() };
+    let plan = RangePlan { total: Some(total), ..plan.clone() };
     let decide =
         |share| Step::Decide(documents::Decide { plan: plan.clone(), share, pieces: pieces.clone() });
     Ok((0..plan.shares).map(decide).collect())

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::super::job::documents::TaskResult;
 use super::super::job::newest_by_key::{KeyCollector, Seed};
-use super::super::job::task::{Input, collect_keys};
+use super::super::job::task::{TaskInput, collect_keys};
 use super::documents::Scan;
-use super::step_files::{Note, NoteWriter};
+use super::step_files::{NoteWriter, RecordNote};
 use mqstore_base::error::StoreError;
 
 /// The keys of a share, in the folder of a stretch.
@@ -15,7 +15,7 @@ pub(super) fn keys_file(staging: &Path, share: u32) -> PathBuf {
 }
 
 pub(super) fn run(
-    input: &Input<'_>,
+    input: &TaskInput<'_>,
     scan: &Scan,
     staging: &Path,
     result: &mut TaskResult,
@@ -25,7 +25,7 @@ pub(super) fn run(
     let mut collector = KeyCollector::create_shares(input.files, paths, input.equality(), seed)?;
     let mut notes = NoteWriter::create(input.files, staging)?;
     collect_keys(input, scan.stretch, result, &mut |record, key| {
-        notes.add(Note {
+        notes.add(RecordNote {
             is_keyed: key.is_some(),
             is_tombstone: record.body.is_empty(),
             queue_offset: record.queue_offset,

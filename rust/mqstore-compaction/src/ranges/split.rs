@@ -8,7 +8,7 @@ use super::super::job::documents::QueueTask;
 use super::super::job::json::malformed;
 use super::super::read::cursor::{first_offset, last_offset};
 use super::super::read::source::{Stretch, previous_folder, units};
-use super::documents::{Plan, Scan, Step};
+use super::documents::{RangePlan, Scan, Step};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
@@ -85,7 +85,7 @@ pub(crate) fn split(
     let fitting = key_bytes.div_ceil(task.memory_bytes.max(1)).min(u64::from(MOST_SHARES)) as u32;
     // As many shares for each worker, so that none waits for another.
     let shares = fitting.max(1).next_multiple_of(parts).min(MOST_SHARES);
-    let plan = Plan { task: task.clone(), parts, shares, total: None };
+    let plan = RangePlan { task: task.clone(), parts, shares, total: None };
     Ok(stretches.into_iter().map(|stretch| Step::Scan(Scan { plan: plan.clone(), stretch })).collect())
 }
 

@@ -30,7 +30,7 @@ const TOMBSTONE: u8 = 2;
 
 /// What is noted of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Note {
+pub(super) struct RecordNote {
     pub(super) is_keyed: bool,
     pub(super) is_tombstone: bool,
     pub(super) queue_offset: i64,
@@ -52,7 +52,7 @@ impl NoteWriter {
         Ok(Self { path, file, buffer: Vec::with_capacity(CHUNK_BYTES), written: 0 })
     }
 
-    pub(super) fn add(&mut self, note: Note) -> Result<(), StoreError> {
+    pub(super) fn add(&mut self, note: RecordNote) -> Result<(), StoreError> {
         let kind = (u8::from(note.is_keyed) * KEYED) | (u8::from(note.is_tombstone) * TOMBSTONE);
         self.buffer.push(kind);
         self.buffer.extend_from_slice(&note.queue_offset.to_be_bytes());
@@ -90,7 +90,7 @@ pub(super) fn read_notes(
     files: &StoreFiles,
     staging: &Path,
     records: u64,
-    mut visit: impl FnMut(Note) -> Result<(), StoreError>,
+    mut visit: impl FnMut(RecordNote) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let (path, file) = open_notes(files, staging, records)?;
     let (len, mut chunk, mut position) = (records * NOTE_BYTES as u64, Vec::new(), 0);
@@ -100,7 +100,7 @@ pub(super) fn read_notes(
         position += chunk.len() as u64;
         for [kind, rest @ ..] in chunk.as_chunks::<NOTE_BYTES>().0 {
             let (offset, size) = rest.split_at(8);
-            visit(Note {
+            visit(RecordNote {
                 is_keyed: kind & KEYED != 0,
                 is_tombstone: kind & TOMBSTONE != 0,
                 queue_offset: offset.try_into().map_or(0, i64::from_be_bytes),

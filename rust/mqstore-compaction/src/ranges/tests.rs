@@ -8,7 +8,7 @@ use proptest::strategy::Strategy as Values;
 use super::*;
 use crate::job::job_folder::job_dir;
 use crate::testing::{Sent, TestStore, compact_now, compacted, small};
-use crate::{CompactionOptions, Document, Keyless, Planned};
+use crate::{CompactionOptions, Document, Keyless, PlannedJob};
 use crate::{plan, publish};
 
 const TOPIC: &str = "ctopic";
@@ -31,7 +31,7 @@ fn run_all(
                 let staging = job_dir(files, &task.job_id).join(format!("step-{}-{ran}", task.queue_id));
                 ran += 1;
                 let answer =
-                    run_step(files, &same, &staging, Worker::default(), &JobControl::default()).unwrap();
+                    run_step(files, &same, &staging, WorkerInfo::default(), &JobControl::default()).unwrap();
                 answers.push(TaskResult::from_json(answer.to_json().unwrap()).unwrap());
             }
             match next(files, &steps, &answers).unwrap() {
@@ -51,7 +51,7 @@ fn compact_in_steps(
     strategy: Strategy,
     parts: u32,
 ) -> (super::super::CompactionReport, usize) {
-    let Planned { plan, job } = plan(files, None, options).unwrap();
+    let PlannedJob { plan, job } = plan(files, None, options).unwrap();
     let (results, ran) = run_all(files, &plan.tasks, strategy, parts);
     (publish(files, job, &plan, &results).unwrap(), ran)
 }
@@ -141,7 +141,7 @@ fn a_queue_is_cut_when_its_keys_do_not_fit() {
         (1 << 30, Strategy::Ranged, true),
     ] {
         let options = CompactionOptions { memory_bytes, ..small() };
-        let Planned { plan, job } = plan(&store.files, None, &options).unwrap();
+        let PlannedJob { plan, job } = plan(&store.files, None, &options).unwrap();
         let steps = split(&store.files, &plan.tasks[0], strategy, 4).unwrap();
         assert_eq!(matches!(steps.as_slice(), [Step::Scan(_), ..]), is_cut, "{memory_bytes} {strategy:?}");
         assert_eq!(steps.len(), if is_cut { 4 } else { 1 });
@@ -158,7 +158,7 @@ fn a_queue_is_cut_when_its_keys_do_not_fit() {
 #[test]
 fn several_workers_write_the_files() {
     let store = store_of(200);
-    let Planned { plan, job } = plan(&store.files, None, &small()).unwrap();
+    let PlannedJob { plan, job } = plan(&store.files, None, &small()).unwrap();
     let task = &plan.tasks[0];
     let mut steps = split(&store.files, task, Strategy::Ranged, 3).unwrap();
     let mut kinds = Vec::new();
@@ -166,7 +166,7 @@ fn several_workers_write_the_files() {
         kinds.push(steps.len());
         let run = |(at, step): (usize, &Step)| {
             let staging = job_dir(&store.files, &task.job_id).join(format!("{round}-{at}"));
-            run_step(&store.files, step, &staging, Worker::default(), &JobControl::default()).unwrap()
+            run_step(&store.files, step, &staging, WorkerInfo::default(), &JobControl::default()).unwrap()
         };
         let answers: Vec<_> = steps.iter().enumerate().map(run).collect();
         if let Some(Step::Copy(_)) = steps.first() {
@@ -187,12 +187,12 @@ fn several_workers_write_the_files() {
 }
 
 /// The folder of a plan's first step, and what it answered.
-fn scanned(store: &TestStore) -> (Planned, Vec<Step>, Vec<TaskResult>) {
+fn scanned(store: &TestStore) -> (PlannedJob, Vec<Step>, Vec<TaskResult>) {
     let planned = plan(&store.files, None, &small()).unwrap();
     let steps = split(&store.files, &planned.plan.tasks[0], Strategy::Ranged, 3).unwrap();
     let run = |(at, step): (usize, &Step)| {
         let staging = job_dir(&store.files, &step.task().job_id).join(format!("scan-{at}"));
-        run_step(&store.files, step, &staging, Worker::default(), &JobControl::default()).unwrap()
+        run_step(&store.files, step, &staging, WorkerInfo::default(), &JobControl::default()).unwrap()
     };
     let answers = steps.iter().enumerate().map(run).collect();
     (planned, steps, answers)
@@ -211,7 +211,7 @@ fn entries_that_lie_make_one_worker_walk_the_log() {
     file.write_all_at(&[0, 0, 0, 9], 8).unwrap();
     let run = |(at, step): (usize, &Step)| {
         let staging = job_dir(&store.files, &task.job_id).join(format!("scan-{at}"));
-        run_step(&store.files, step, &staging, Worker::default(), &JobControl::default()).unwrap()
+        run_step(&store.files, step, &staging, WorkerInfo::default(), &JobControl::default()).unwrap()
     };
     let answers: Vec<_> = steps.iter().enumerate().map(run).collect();
     assert!(answers.iter().any(|answer| answer.failed.is_some()));
@@ -234,7 +234,7 @@ fn files_between_the_rounds_are_not_trusted() {
         let Next::Steps(decide) = next(&store.files, &steps, &answers).unwrap() else { panic!() };
         let run = |(at, step): (usize, &Step)| {
             let staging = job.join(format!("decide-{at}"));
-            run_step(&store.files, step, &staging, Worker::default(), &JobControl::default()).unwrap()
+            run_step(&store.files, step, &staging, WorkerInfo::default(), &JobControl::default()).unwrap()
         };
         let decided: Vec<_> = decide.iter().enumerate().map(run).collect();
         let Next::Done(result) = next(&store.files, &decide, &decided).unwrap() else { panic!() };
@@ -254,7 +254,7 @@ fn counts_of_workers_are_not_trusted() {
     let Next::Steps(decide) = next(&store.files, &steps, &answers).unwrap() else { panic!() };
     let staging = job_dir(&store.files, &planned.plan.job_id).join("decide-0");
     let result =
-        run_step(&store.files, &decide[0], &staging, Worker::default(), &JobControl::default()).unwrap();
+        run_step(&store.files, &decide[0], &staging, WorkerInfo::default(), &JobControl::default()).unwrap();
     assert!(result.failed.as_ref().is_some_and(|reason| reason.contains("should be notes")), "{result:?}");
 }
 

@@ -44,7 +44,7 @@ const WINDOW_BYTES: usize = 1 << 20;
 
 /// What came of opening files that were listed before.
 #[derive(Debug)]
-pub(crate) enum Listed<T> {
+pub(crate) enum OpenOutcome<T> {
     /// They are still the same.
     Same(T),
     /// One was replaced or removed since: list again.
@@ -108,7 +108,7 @@ pub(crate) struct PairCursor {
     position: u64,
     last_offset: i64,
     from_offset: i64,
-    window: Window,
+    window: ReadBuffer,
 }
 
 impl PairCursor {
@@ -119,18 +119,18 @@ impl PairCursor {
         topic: &str,
         queue_id: i32,
         from_offset: i64,
-    ) -> Result<Listed<Self>, StoreError> {
+    ) -> Result<OpenOutcome<Self>, StoreError> {
         let Some(file) = open_listed(files, &pair.log)? else {
-            return Ok(Listed::Moved);
+            return Ok(OpenOutcome::Moved);
         };
         let units = match &pair.queue {
             Some(queue) => match read_units(files, queue, pair.log.len)? {
                 Some(units) => units,
-                None => return Ok(Listed::Moved),
+                None => return Ok(OpenOutcome::Moved),
             },
             None => Vec::new(),
         };
-        Ok(Listed::Same(Self {
+        Ok(OpenOutcome::Same(Self {
             topic: topic.to_owned(),
             queue_id,
             log: pair.log.clone(),
@@ -140,7 +140,7 @@ impl PairCursor {
             position: 0,
             last_offset: -1,
             from_offset,
-            window: Window { file, buffer: Vec::new(), start: 0 },
+            window: ReadBuffer { file, buffer: Vec::new(), start: 0 },
         }))
     }
 
@@ -242,13 +242,13 @@ impl PairCursor {
 
 /// The part of a file that the last read fetched.
 #[derive(Debug)]
-struct Window {
+struct ReadBuffer {
     file: Arc<dyn VfsFile>,
     buffer: Vec<u8>,
     start: u64,
 }
 
-impl Window {
+impl ReadBuffer {
     /// `len` bytes at `position`; `None` when they reach beyond `end`, the file's length.
     fn bytes(
         &mut self,

@@ -19,7 +19,7 @@ use mqstore_format::{BLANK_HEADER_BYTES, Peek, RecordView, peek};
 use mqstore_io::{RegionView, expect_read};
 
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_log::commit_log::{CommitLog, MappedPart, ScanChecks, SegmentList, check_record, check_to_show};
+use mqstore_log::commit_log::{CommitLog, MappedPart, ScanChecks, SegmentList, check_full, check_record};
 
 /// Bytes that are read at once: they are still in the nearest caches when their checksums are made.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -66,20 +66,20 @@ pub(crate) struct RecordFetcher<'a> {
     log: Option<&'a Arc<CommitLog>>,
     limit: u64,
     verify: VerifyLevel,
-    mapped: Option<Mapped>,
+    mapped: Option<MappedSegment>,
     buffer: Vec<u8>,
     start: u64,
 }
 
 /// A mapped segment, as far as it is published.
-struct Mapped {
+struct MappedSegment {
     bytes: RegionView,
     base: u64,
     /// Keeps the segment as it is.
     _part: MappedPart,
 }
 
-impl Mapped {
+impl MappedSegment {
     fn bytes(&self, place: &Place) -> Option<&[u8]> {
         let at = usize::try_from(place.position.checked_sub(self.base)?).ok()?;
         self.bytes.get(at..at.checked_add(place.size as usize)?)
@@ -120,7 +120,7 @@ impl<'a> RecordFetcher<'a> {
 
     fn verified<'b>(&self, bytes: &'b [u8], place: &Place) -> Option<RecordView<'b>> {
         let view = match self.verify {
-            VerifyLevel::Once => check_to_show(bytes, place.position),
+            VerifyLevel::Once => check_full(bytes, place.position),
             VerifyLevel::All => check_record(bytes, place.position, ScanChecks { crc: true }),
         };
         view.ok().filter(|view| view.size == place.size && view.queue_offset == place.queue_offset)
@@ -134,7 +134,7 @@ impl<'a> RecordFetcher<'a> {
         }
         self.mapped = log.mapped(place.position).and_then(|part| {
             let (base, bytes) = part.published()?;
-            Some(Mapped { bytes, base, _part: part })
+            Some(MappedSegment { bytes, base, _part: part })
         });
         self.mapped.as_ref().is_some_and(|mapped| mapped.bytes(place).is_some())
     }

@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use mqstore_io::VfsFile;
 
-use super::cursor::{Listed, PairCursor};
+use super::cursor::{OpenOutcome, PairCursor};
 use crate::files::folder::{QueueFolder, check_names, open_listed};
 use crate::files::generation::GenerationState;
 use crate::files::manifest::ManifestCache;
-use crate::files::positions::Positions;
+use crate::files::positions::PositionCheckpoint;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{RecordBytes, StoredRecord};
 use mqstore_base::store_files::StoreFiles;
@@ -55,13 +55,13 @@ impl CompactedQueue {
     /// have, and I/O errors.
     pub fn open(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<Option<Self>, StoreError> {
         check_names(topic, queue_id)?;
-        let read = Positions::load(files, &files.compaction())?.end(topic, queue_id);
+        let read = PositionCheckpoint::load(files, &files.compaction())?.end(topic, queue_id);
         for _ in 0..MOST_RELOADS {
             let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
             if folder.pairs.is_empty() && read == 0 {
                 return Ok(None);
             }
-            let Listed::Same(bounds) = bounds(files, &folder, topic, queue_id)? else {
+            let OpenOutcome::Same(bounds) = bounds(files, &folder, topic, queue_id)? else {
                 continue;
             };
             let first = match folder.pairs.first() {
@@ -149,11 +149,11 @@ fn bounds(
     folder: &QueueFolder,
     topic: &str,
     queue_id: i32,
-) -> Result<Listed<Option<(i64, i64)>>, StoreError> {
+) -> Result<OpenOutcome<Option<(i64, i64)>>, StoreError> {
     let mut first = None;
     for pair in &folder.pairs {
-        let Listed::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
-            return Ok(Listed::Moved);
+        let OpenOutcome::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
+            return Ok(OpenOutcome::Moved);
         };
         first = cursor.next_record()?.map(|record| record.queue_offset);
         if first.is_some() {
@@ -161,12 +161,12 @@ fn bounds(
         }
     }
     let Some(first) = first else {
-        return Ok(Listed::Same(None));
+        return Ok(OpenOutcome::Same(None));
     };
     let mut last = first;
     for pair in folder.pairs.iter().rev() {
-        let Listed::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
-            return Ok(Listed::Moved);
+        let OpenOutcome::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
+            return Ok(OpenOutcome::Moved);
         };
         let end = match cursor.last_unit() {
             Some(unit) => Some(unit.base_offset),
@@ -177,7 +177,7 @@ fn bounds(
             break;
         }
     }
-    Ok(Listed::Same(Some((first, last))))
+    Ok(OpenOutcome::Same(Some((first, last))))
 }
 
 fn replaced_too_often(topic: &str, queue_id: i32) -> StoreError {
@@ -218,13 +218,13 @@ impl CompactedRecords {
                 return Ok(None);
             };
             match PairCursor::open(&self.files, pair, &self.topic, self.queue_id, self.next_offset)? {
-                Listed::Same(cursor) => {
+                OpenOutcome::Same(cursor) => {
                     self.cursor = Some(cursor);
                     self.next_pair += 1;
                     self.folder = Some(folder);
                 }
                 // A new generation: its files hold what this one held, under other names.
-                Listed::Moved => {
+                OpenOutcome::Moved => {
                     self.reloads += 1;
                     if self.reloads > MOST_RELOADS {
                         return Err(replaced_too_often(&self.topic, self.queue_id));

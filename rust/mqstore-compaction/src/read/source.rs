@@ -25,7 +25,7 @@ use mqstore_format::{CQ_UNIT_BYTES, CqUnit, CrcCheck, RecordView, offset_file_na
 use mqstore_io::Access;
 use serde::{Deserialize, Serialize};
 
-use super::cursor::{Listed, PairCursor, first_offset};
+use super::cursor::{OpenOutcome, PairCursor, first_offset};
 use super::fetch::{Place, RecordFetcher, VerifyLevel};
 use crate::files::folder::{FilePair, QueueFolder};
 use crate::job::documents::{LogTail, QueueTask};
@@ -59,7 +59,7 @@ impl Stretch {
 
 /// What a walk meets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Met<'r> {
+pub(crate) enum SourceItem<'r> {
     /// A record.
     Record(&'r RecordView<'r>),
     /// Records that were not wanted and not read.
@@ -72,7 +72,7 @@ pub(crate) enum Met<'r> {
 }
 
 /// What a task does with what it meets.
-pub(crate) type Visit<'v> = dyn FnMut(Met<'_>) -> Result<(), StoreError> + 'v;
+pub(crate) type Visit<'v> = dyn FnMut(SourceItem<'_>) -> Result<(), StoreError> + 'v;
 
 /// Which records a walk that is not the first wants, by their number in it.
 pub(crate) type RecordSelector<'w> = dyn Fn(u64) -> bool + 'w;
@@ -89,7 +89,7 @@ pub(crate) fn walk(
     visit: &mut Visit<'_>,
 ) -> Result<Option<LogTail>, StoreError> {
     let last_offset = stretch.from.saturating_sub(1);
-    let mut walk = Walk { files, log, task, stretch, wants, number: 0, last_offset, tail: None, visit };
+    let mut walk = TaskWalk { files, log, task, stretch, wants, number: 0, last_offset, tail: None, visit };
     walk.previous_generation()?;
     // Also what was read for that generation and not kept.
     walk.last_offset = walk.last_offset.max(task.previous_end.saturating_sub(1));
@@ -97,7 +97,7 @@ pub(crate) fn walk(
     Ok(walk.tail)
 }
 
-struct Walk<'a, 'v> {
+struct TaskWalk<'a, 'v> {
     files: &'a StoreFiles,
     log: Option<&'a Arc<CommitLog>>,
     task: &'a QueueTask,
@@ -111,7 +111,7 @@ struct Walk<'a, 'v> {
     visit: &'a mut Visit<'v>,
 }
 
-impl Walk<'_, '_> {
+impl TaskWalk<'_, '_> {
     fn previous_generation(&mut self) -> Result<(), StoreError> {
         let end = self.task.previous_end.min(self.stretch.to);
         if self.stretch.from >= end {
@@ -122,8 +122,9 @@ impl Walk<'_, '_> {
         let first = pair_of(self.files, &folder.pairs, self.stretch.from, self.task)?;
         for pair in folder.pairs.get(first..).unwrap_or_default() {
             let from = self.stretch.from;
-            let Listed::Same(mut cursor) = PairCursor::open(self.files, pair, topic, queue_id, from)? else {
-                return Err(moved(self.task));
+            let OpenOutcome::Same(mut cursor) = PairCursor::open(self.files, pair, topic, queue_id, from)?
+            else {
+                return Err(files_replaced_error(self.task));
             };
             while let Some(record) = cursor.next_record()? {
                 if record.queue_offset >= end {
@@ -132,7 +133,7 @@ impl Walk<'_, '_> {
                 if record.queue_offset > self.last_offset {
                     self.last_offset = record.queue_offset;
                     self.number += 1;
-                    (self.visit)(Met::Record(&record))?;
+                    (self.visit)(SourceItem::Record(&record))?;
                 }
             }
         }
@@ -152,12 +153,12 @@ impl Walk<'_, '_> {
             return Err(StoreError::corrupt(&self.files.commit_log(), list.end_offset(), reason));
         }
         match self.walk_queue(&list)? {
-            Followed::ToTheEnd if self.stretch.to < i64::MAX => Ok(()),
-            Followed::ToTheEnd => self.by_scan(&list, log.scan_from),
-            Followed::Until(position) if self.stretch.is_whole() => {
-                self.by_scan(&list, position.min(log.scan_from).max(list.min_offset()))
+            FollowOutcome::ToTheEnd if self.stretch.to < i64::MAX => Ok(()),
+            FollowOutcome::ToTheEnd => self.walk_log(&list, log.scan_from),
+            FollowOutcome::Until(position) if self.stretch.is_whole() => {
+                self.walk_log(&list, position.min(log.scan_from).max(list.min_offset()))
             }
-            Followed::Until(_) => Err(StoreError::Busy {
+            FollowOutcome::Until(_) => Err(StoreError::Busy {
                 reason: format!(
                     "entries of {}/{} do not agree with the log, which has to be walked as a whole",
                     self.task.topic, self.task.queue_id
@@ -167,7 +168,7 @@ impl Walk<'_, '_> {
     }
 
     /// Follows the consume queue as far as it agrees with the log.
-    fn walk_queue(&mut self, list: &Arc<SegmentList>) -> Result<Followed, StoreError> {
+    fn walk_queue(&mut self, list: &Arc<SegmentList>) -> Result<FollowOutcome, StoreError> {
         let log = &self.task.log;
         let (from, to) = (log.queue_from.max(self.stretch.from), log.queue_to.min(self.stretch.to));
         // What the second walk reads is copied, and sealed anew.
@@ -178,7 +179,7 @@ impl Walk<'_, '_> {
         while offset < to {
             let units = units(self.files, self.task, offset, CHUNK_UNITS.min(to - offset))?;
             if units.is_empty() {
-                return Ok(Followed::Until(good_end));
+                return Ok(FollowOutcome::Until(good_end));
             }
             let chunk = self.places(&units, offset, list.min_offset(), good_end);
             for at in 0..chunk.wanted.len() {
@@ -186,7 +187,7 @@ impl Walk<'_, '_> {
                 let Some(place) = places.first() else { break };
                 let record = fetch.record(places)?;
                 let Some(record) = record.filter(|record| self.is_ours(record)) else {
-                    return Ok(Followed::Until(place.good_end));
+                    return Ok(FollowOutcome::Until(place.good_end));
                 };
                 self.pass(place.passed, place.queue_offset - 1)?;
                 self.take(&record)?;
@@ -194,16 +195,17 @@ impl Walk<'_, '_> {
             self.pass(chunk.passed, chunk.end - 1)?;
             good_end = chunk.good_end;
             if !chunk.is_whole {
-                return Ok(Followed::Until(good_end));
+                return Ok(FollowOutcome::Until(good_end));
             }
             offset = chunk.end;
         }
-        Ok(Followed::ToTheEnd)
+        Ok(FollowOutcome::ToTheEnd)
     }
 
     /// What to do with entries, of which the first is that of `offset`, and the record before it ends at `good_end`.
-    fn places(&self, units: &[CqUnit], offset: i64, log_start: u64, good_end: u64) -> Chunk {
-        let mut chunk = Chunk { wanted: Vec::new(), passed: (0, 0), good_end, end: offset, is_whole: true };
+    fn places(&self, units: &[CqUnit], offset: i64, log_start: u64, good_end: u64) -> QueueChunk {
+        let mut chunk =
+            QueueChunk { wanted: Vec::new(), passed: (0, 0), good_end, end: offset, is_whole: true };
         let mut number = self.number;
         for unit in units {
             let position = u64::try_from(unit.physical_offset).unwrap_or(u64::MAX);
@@ -236,10 +238,10 @@ impl Walk<'_, '_> {
         }
         self.number += records;
         self.last_offset = self.last_offset.max(last);
-        (self.visit)(Met::Passed { records, bytes })
+        (self.visit)(SourceItem::Passed { records, bytes })
     }
 
-    fn by_scan(&mut self, list: &Arc<SegmentList>, from: u64) -> Result<(), StoreError> {
+    fn walk_log(&mut self, list: &Arc<SegmentList>, from: u64) -> Result<(), StoreError> {
         let checks = ScanChecks { crc: false };
         let mut scanner = LogScanner::new(Arc::clone(list), from, self.task.log.log_end, checks);
         loop {
@@ -286,7 +288,7 @@ impl Walk<'_, '_> {
             store_timestamp: record.store_timestamp,
         });
         self.number += 1;
-        (self.visit)(Met::Record(record))
+        (self.visit)(SourceItem::Record(record))
     }
 }
 
@@ -347,15 +349,15 @@ fn starts_by(files: &StoreFiles, pair: &FilePair, from: i64, task: &QueueTask) -
     }
     // An entry alone does not decide about what is left out.
     match PairCursor::open(files, pair, &task.topic, task.queue_id, 0)? {
-        Listed::Moved => Err(moved(task)),
-        Listed::Same(mut cursor) => {
+        OpenOutcome::Moved => Err(files_replaced_error(task)),
+        OpenOutcome::Same(mut cursor) => {
             Ok(cursor.next_record()?.is_some_and(|record| record.queue_offset <= from))
         }
     }
 }
 
 /// A part of a queue, as the walk goes along it.
-struct Chunk {
+struct QueueChunk {
     /// The records to read.
     wanted: Vec<Place>,
     /// Records behind the last of them, and their bytes.
@@ -369,14 +371,14 @@ struct Chunk {
 }
 
 /// How far the consume queue could be followed.
-enum Followed {
+enum FollowOutcome {
     ToTheEnd,
     /// Records at or behind this log position have to be looked for in the log.
     Until(u64),
 }
 
 /// The files were replaced while the task ran.
-fn moved(task: &QueueTask) -> StoreError {
+fn files_replaced_error(task: &QueueTask) -> StoreError {
     StoreError::Busy {
         reason: format!(
             "the compaction files of {}/{} were replaced while they were read",

@@ -27,7 +27,7 @@ use super::job::documents::CompactionReport;
 use super::job::json::encode;
 use super::job::local_job::run_all;
 use super::job::options::CompactionOptions;
-use super::job::plan::{ChosenTopics, OpenStore, Planned, Planner, begin_chosen, require_store};
+use super::job::plan::{ChosenTopics, OpenStore, PlannedJob, Planner, require_store, start_chosen_job};
 use super::job::publish::{lock_store, publish_held};
 use super::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};
@@ -130,7 +130,7 @@ pub(super) fn restored_folder(
 
 /// How a restore is run.
 #[derive(Clone, Copy)]
-pub struct Run<'a> {
+pub struct RestoreRun<'a> {
     /// Topics to restore; `None` for all.
     pub topics: Option<&'a [String]>,
     /// Geometry and limits of the new files.
@@ -147,7 +147,7 @@ pub struct Run<'a> {
 pub fn restore(
     files: &StoreFiles,
     source: &dyn RestoreSource,
-    run: &Run<'_>,
+    run: &RestoreRun<'_>,
 ) -> Result<RestoreReport, StoreError> {
     require_store(files)?;
     let _held = lock_store(files)?;
@@ -160,7 +160,7 @@ pub fn restore_open(
     files: &StoreFiles,
     open: &OpenStore<'_>,
     source: &dyn RestoreSource,
-    run: &Run<'_>,
+    run: &RestoreRun<'_>,
     flush: &dyn Fn() -> Result<u64, StoreError>,
 ) -> Result<RestoreReport, StoreError> {
     restore_by(files, Planner::of_open(files, run.options, open)?, source, run, flush)
@@ -170,7 +170,7 @@ fn restore_by(
     files: &StoreFiles,
     mut planner: Planner<'_>,
     source: &dyn RestoreSource,
-    run: &Run<'_>,
+    run: &RestoreRun<'_>,
     flush: &dyn Fn() -> Result<u64, StoreError>,
 ) -> Result<RestoreReport, StoreError> {
     if source.root() == files.root {
@@ -192,8 +192,8 @@ fn restore_by(
         return Ok(report);
     }
     planner.restored = Some(restored);
-    let Planned { plan, job } =
-        begin_chosen(files, &planner, ChosenTopics { skipped: Vec::new(), ..chosen })?;
+    let PlannedJob { plan, job } =
+        start_chosen_job(files, &planner, ChosenTopics { skipped: Vec::new(), ..chosen })?;
     let (job, results) = run_all(files, run.log, job, &plan.tasks, run.threads, run.control)?;
     let durable = flush()?;
     let done = publish_held(files, job, &plan, &results, durable)?;
@@ -217,7 +217,7 @@ struct MissingQueue {
 }
 
 /// The first message of a queue that the commit log holds.
-struct First {
+struct FirstMessage {
     queue_offset: i64,
     /// Body checksum, length and keys; `None` when they cannot be read.
     content: Option<(u32, usize, Option<Vec<u8>>)>,
@@ -264,7 +264,7 @@ impl MissingQueues<'_> {
                 skipped.push(format!("{name}: {}", state.blocked.join("; ")));
                 continue;
             }
-            if let Some(reason) = self.foreign(&topic, queue_id, &first)? {
+            if let Some(reason) = self.foreign_reason(&topic, queue_id, &first)? {
                 skipped.push(format!("{name}: {reason}"));
                 continue;
             }
@@ -278,7 +278,12 @@ impl MissingQueues<'_> {
     }
 
     /// Why the other store is not one of the same messages, if that can be seen.
-    fn foreign(&self, topic: &str, queue_id: i32, first: &First) -> Result<Option<String>, StoreError> {
+    fn foreign_reason(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        first: &FirstMessage,
+    ) -> Result<Option<String>, StoreError> {
         let Some(ours) = &first.content else { return Ok(None) };
         let Some(theirs) = self.source.message_at(topic, queue_id, first.queue_offset)? else {
             return Ok(None);
@@ -298,8 +303,8 @@ impl MissingQueues<'_> {
         &self,
         topic: &str,
         queue_id: i32,
-        walked: &mut Option<BTreeMap<(String, i32), First>>,
-    ) -> Result<Option<First>, StoreError> {
+        walked: &mut Option<BTreeMap<(String, i32), FirstMessage>>,
+    ) -> Result<Option<FirstMessage>, StoreError> {
         let list = &self.planner.list;
         let queue = self.planner.queues.get(topic, queue_id);
         if let Some(queue) = queue.filter(|queue| self.planner.trusted && queue.damaged().is_none()) {
@@ -313,7 +318,7 @@ impl MissingQueues<'_> {
                 let bytes = read_record(self.files, list, place, unit.size.max(0) as usize).ok()?;
                 RecordView::decode(bytes.as_slice()).ok().map(|record| content(&record))
             });
-            return Ok((queue.max_offset() > 0).then_some(First { queue_offset, content }));
+            return Ok((queue.max_offset() > 0).then_some(FirstMessage { queue_offset, content }));
         }
         let walked = match walked {
             Some(walked) => walked,
@@ -322,7 +327,7 @@ impl MissingQueues<'_> {
         Ok(walked.remove(&(topic.to_owned(), queue_id)))
     }
 
-    fn walk(&self) -> Result<BTreeMap<(String, i32), First>, StoreError> {
+    fn walk(&self) -> Result<BTreeMap<(String, i32), FirstMessage>, StoreError> {
         let list = &self.planner.list;
         let checks = ScanChecks { crc: true };
         let mut scanner = LogScanner::new(Arc::clone(list), list.min_offset(), u64::MAX >> 1, checks);
@@ -330,7 +335,7 @@ impl MissingQueues<'_> {
         loop {
             match scanner.next_item()? {
                 ScanItem::Record(record) if record.dispatches_to_queue() => {
-                    found.entry((record.topic.to_owned(), record.queue_id)).or_insert_with(|| First {
+                    found.entry((record.topic.to_owned(), record.queue_id)).or_insert_with(|| FirstMessage {
                         queue_offset: record.queue_offset,
                         content: Some(content(&record)),
                     });
@@ -355,7 +360,7 @@ fn view_of<'r>(record: &'r StoredRecord, root: &Path) -> Result<RecordView<'r>, 
 fn pull_queues(
     files: &StoreFiles,
     source: &dyn RestoreSource,
-    run: &Run<'_>,
+    run: &RestoreRun<'_>,
     lacking: Vec<MissingQueue>,
     report: &mut RestoreReport,
 ) -> Result<BTreeMap<(String, i32), i64>, StoreError> {

@@ -100,7 +100,7 @@ impl QueuePull<'_> {
             };
             let progress = self.begin(&dir, generation)?;
             report.resumed = progress.messages;
-            self.go_on(&dir, progress.clone(), report)?;
+            self.resume(&dir, progress.clone(), report)?;
             if self.generation()?.as_ref() == Ok(&progress.generation) {
                 return Ok(None);
             }
@@ -154,7 +154,7 @@ impl QueuePull<'_> {
             && folder.pairs.iter().all(|pair| pair.queue.is_some()))
     }
 
-    fn go_on(
+    fn resume(
         &self,
         dir: &Path,
         mut progress: Progress,

@@ -8,7 +8,7 @@ use crate::files::manifest::Manifest;
 use crate::job::job_folder::{job_dir, tree_inode};
 use crate::job::resume;
 use crate::testing::sim_files;
-use crate::{Counts, Document, Keyless, QueueTask, TaskResult, published_report};
+use crate::{Document, Keyless, QueueTask, TaskCounts, TaskResult, published_report};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
@@ -85,12 +85,12 @@ fn a_manifest_stays_readable() {
     assert_eq!(first.removed, [(700, 1_700_000_000_000), (1200, 1_700_000_000_500)]);
     assert_eq!((first.files[1].base, first.files[1].queue.crc), (2208, 2));
     assert_eq!((second.first_tombstone, second.keyless, second.files.len()), (None, 1, 0));
-    assert_eq!(manifest.fed_from("prices", 0), Some(1200));
+    assert_eq!(manifest.appended_from("prices", 0), Some(1200));
     // Before copies were noted.
     let (queues, _) = MANIFEST.split_once(",\n    \"fed\"").unwrap();
     write(&files, &files.compaction_manifest(), &format!("{queues}}}"));
     let manifest = Manifest::load(&files).unwrap();
-    assert_eq!((manifest.generations("prices", 0).len(), manifest.fed_from("prices", 0)), (2, None));
+    assert_eq!((manifest.generations("prices", 0).len(), manifest.appended_from("prices", 0)), (2, None));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_finished_queue_stays_readable() {
     let task = QueueTask::from_json(TASK).unwrap();
     assert_eq!((task.geometry.log_file_bytes, task.keyless, task.log.queue_to), (2208, Keyless::Drop, 101));
     let again = QueueTask { nonce: "another run".to_owned(), ..task.clone() };
-    let result = resume::take_up(&files, &again, &staging).unwrap().unwrap();
+    let result = resume::find_result(&files, &again, &staging).unwrap().unwrap();
     assert_eq!(
         (result.counts.survivors, result.pairs[0].log.crc, result.position),
         (11, 0x7fff_ffff, Some(100))
@@ -135,5 +135,5 @@ fn values_that_cannot_be_are_refused() {
     ] {
         assert!(TaskResult::from_json(RESULT.replacen(from, to, 1)).is_err(), "{to}");
     }
-    assert_ne!(TaskResult::from_json(RESULT).unwrap().counts, Counts::default());
+    assert_ne!(TaskResult::from_json(RESULT).unwrap().counts, TaskCounts::default());
 }

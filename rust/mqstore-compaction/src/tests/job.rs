@@ -9,8 +9,8 @@ use crate::job::job_folder::job_dir;
 use crate::job::publish::lock_store;
 use crate::testing::{Sent, TestStore, compact_now, compacted, files_on, small};
 use crate::{
-    CompactionOptions, CompactionPlan, CompactionReport, Document, JobControl, Planned, QueueTask,
-    TaskResult, Worker, compact, run_all, run_task,
+    CompactionOptions, CompactionPlan, CompactionReport, Document, JobControl, PlannedJob, QueueTask,
+    TaskResult, WorkerInfo, compact, run_all, run_task,
 };
 use crate::{plan, publish};
 use mqstore_base::error::StoreError;
@@ -29,7 +29,7 @@ fn named(job: &str) -> CompactionOptions {
     CompactionOptions { job_id: Some(job.to_owned()), ..small() }
 }
 
-fn planned(files: &StoreFiles, job: &str) -> Planned {
+fn planned(files: &StoreFiles, job: &str) -> PlannedJob {
     plan(files, None, &named(job)).unwrap()
 }
 
@@ -37,13 +37,13 @@ fn try_task(
     files: &StoreFiles,
     task: &QueueTask,
     staging: &std::path::Path,
-    worker: Worker,
+    worker: WorkerInfo,
 ) -> Result<TaskResult, StoreError> {
     run_task(files, task, staging, worker, &JobControl::default())
 }
 
 fn attempt(files: &StoreFiles, task: &QueueTask, name: &str) -> TaskResult {
-    let worker = Worker { pid: 7, host: "elsewhere".to_owned(), module: "/lib/_mqstore.so".to_owned() };
+    let worker = WorkerInfo { pid: 7, host: "elsewhere".to_owned(), module: "/lib/_mqstore.so".to_owned() };
     try_task(files, task, &job_dir(files, &task.job_id).join(name), worker).unwrap()
 }
 
@@ -58,7 +58,7 @@ fn inode(files: &StoreFiles) -> Option<u64> {
 #[test]
 fn documents_survive_json() {
     let store = store();
-    let Planned { plan, job } = planned(&store.files, "j");
+    let PlannedJob { plan, job } = planned(&store.files, "j");
     assert_eq!(QueueTask::from_json(plan.tasks[0].to_json().unwrap()).unwrap(), plan.tasks[0]);
     let results = attempts(&store.files, &plan);
     for result in &results {
@@ -72,7 +72,7 @@ fn documents_survive_json() {
 #[test]
 fn of_many_attempts_one_is_published() {
     let store = store();
-    let Planned { plan, job } = planned(&store.files, "j");
+    let PlannedJob { plan, job } = planned(&store.files, "j");
     let _lost = attempt(&store.files, &plan.tasks[0], "attempt-0-lost");
     let mut results = attempts(&store.files, &plan);
     results.push(attempt(&store.files, &plan.tasks[0], "attempt-0-late"));
@@ -86,7 +86,7 @@ fn of_many_attempts_one_is_published() {
 #[test]
 fn two_attempts_give_the_same_bytes() {
     let store = store();
-    let Planned { plan, job: _job } = planned(&store.files, "j");
+    let PlannedJob { plan, job: _job } = planned(&store.files, "j");
     let first = attempt(&store.files, &plan.tasks[0], "a");
     let second = attempt(&store.files, &plan.tasks[0], "b");
     assert_eq!(first.pairs, second.pairs);
@@ -96,10 +96,10 @@ fn two_attempts_give_the_same_bytes() {
 #[test]
 fn a_late_attempt_cannot_touch_what_is_published() {
     let store = store();
-    let Planned { plan, job } = planned(&store.files, "j");
+    let PlannedJob { plan, job } = planned(&store.files, "j");
     let results = attempts(&store.files, &plan);
     publish(&store.files, job, &plan, &results).unwrap();
-    let worker = Worker::default();
+    let worker = WorkerInfo::default();
     let error =
         try_task(&store.files, &plan.tasks[0], &job_dir(&store.files, "j").join("late"), worker).unwrap_err();
     assert!(matches!(error, StoreError::NotAStore { .. }), "{error}");
@@ -131,7 +131,7 @@ fn a_job_that_is_running_is_not_started_twice() {
 #[test]
 fn a_job_whose_driver_died_can_be_published_by_another() {
     let store = store();
-    let Planned { plan, job } = planned(&store.files, "j");
+    let PlannedJob { plan, job } = planned(&store.files, "j");
     let results = attempts(&store.files, &plan);
     drop(job);
     let report = publish(&store.files, None, &plan, &results).unwrap();
@@ -142,7 +142,7 @@ fn a_job_whose_driver_died_can_be_published_by_another() {
 #[test]
 fn queues_that_moved_are_skipped() {
     let store = store();
-    let Planned { plan, job } = planned(&store.files, "slow");
+    let PlannedJob { plan, job } = planned(&store.files, "slow");
     let results = attempts(&store.files, &plan);
     compact_now(&store.files, None, &named("fast"), 1).unwrap();
     let before = inode(&store.files);
@@ -155,7 +155,7 @@ fn queues_that_moved_are_skipped() {
 #[test]
 fn messages_appended_meanwhile_are_not_lost() {
     let mut store = store();
-    let Planned { plan, job } = planned(&store.files, "j");
+    let PlannedJob { plan, job } = planned(&store.files, "j");
     let before = store.dictionary(TOPIC, 0);
     store.append(TOPIC, 0, Sent::new("k1", "meanwhile"));
     let results = attempts(&store.files, &plan);
@@ -169,7 +169,7 @@ fn messages_appended_meanwhile_are_not_lost() {
 #[test]
 fn a_log_that_was_cut_meanwhile_is_noticed() {
     let store = store();
-    let Planned { plan, job } = planned(&store.files, "j");
+    let PlannedJob { plan, job } = planned(&store.files, "j");
     let results = attempts(&store.files, &plan);
     let tail = results[0].log_tail.unwrap();
     let path = store.files.commit_log().join(mqstore_format::offset_file_name(0));
@@ -186,7 +186,7 @@ fn a_store_that_is_open_for_writing_is_locked() {
     let held = lock_store(&store.files).unwrap();
     assert!(matches!(plan(&store.files, None, &small()), Err(StoreError::Locked { .. })));
     drop(held);
-    let Planned { plan, job } = planned(&store.files, "j");
+    let PlannedJob { plan, job } = planned(&store.files, "j");
     let results = attempts(&store.files, &plan);
     let held = lock_store(&store.files).unwrap();
     assert!(matches!(publish(&store.files, job, &plan, &results), Err(StoreError::Locked { .. })));
@@ -226,22 +226,22 @@ fn a_compaction_that_is_stopped_leaves_nothing_unless_it_has_a_name() {
 #[test]
 fn a_worker_that_sees_another_directory_says_so() {
     let store = store();
-    let Planned { plan, job: _job } = planned(&store.files, "j");
+    let PlannedJob { plan, job: _job } = planned(&store.files, "j");
     let elsewhere = files_on(&SimVfs::default());
     let staging = job_dir(&elsewhere, "j").join("a");
-    let error = try_task(&elsewhere, &plan.tasks[0], &staging, Worker::default()).unwrap_err();
+    let error = try_task(&elsewhere, &plan.tasks[0], &staging, WorkerInfo::default()).unwrap_err();
     assert!(error.to_string().contains("same path"), "{error}");
     let mut task = plan.tasks[0].clone();
     task.nonce = "another".to_owned();
-    let error =
-        try_task(&store.files, &task, &job_dir(&store.files, "j").join("a"), Worker::default()).unwrap_err();
+    let error = try_task(&store.files, &task, &job_dir(&store.files, "j").join("a"), WorkerInfo::default())
+        .unwrap_err();
     assert!(error.to_string().contains("another job"), "{error}");
 }
 
 #[test]
 fn attempts_write_into_their_jobs_folder_only() {
     let store = store();
-    let Planned { plan, job: _job } = planned(&store.files, "j");
+    let PlannedJob { plan, job: _job } = planned(&store.files, "j");
     let dir = job_dir(&store.files, "j");
     for staging in [
         dir.join("..").join("x"),
@@ -252,11 +252,11 @@ fn attempts_write_into_their_jobs_folder_only() {
         PathBuf::from("x"),
         dir.join(".hidden"),
     ] {
-        let error = try_task(&store.files, &plan.tasks[0], &staging, Worker::default()).unwrap_err();
+        let error = try_task(&store.files, &plan.tasks[0], &staging, WorkerInfo::default()).unwrap_err();
         assert!(matches!(error, StoreError::InvalidOption { .. }), "{}: {error}", staging.display());
     }
     attempt(&store.files, &plan.tasks[0], "a");
-    let again = try_task(&store.files, &plan.tasks[0], &dir.join("a"), Worker::default());
+    let again = try_task(&store.files, &plan.tasks[0], &dir.join("a"), WorkerInfo::default());
     assert!(matches!(again, Err(StoreError::Io { .. })), "a staging folder is used once");
 }
 
@@ -274,7 +274,7 @@ fn refused(lie: impl Fn(&StoreFiles, &mut Vec<TaskResult>)) -> String {
     compact_now(&store.files, None, &named("before"), 1).unwrap();
     let before = compacted(&store.files, TOPIC, 0);
     let forced = CompactionOptions { force: true, ..named("j") };
-    let Planned { plan, job } = plan(&store.files, None, &forced).unwrap();
+    let PlannedJob { plan, job } = plan(&store.files, None, &forced).unwrap();
     let mut results = attempts(&store.files, &plan);
     lie(&store.files, &mut results);
     let report = publish(&store.files, job, &plan, &results).unwrap();
@@ -337,7 +337,7 @@ fn finished(files: &StoreFiles, job: &str) -> Vec<String> {
 
 /// Runs a named job until one queue is finished, and stops it.
 fn stopped(store: &TestStore) -> CompactionPlan {
-    let Planned { plan, job } = planned(&store.files, "j");
+    let PlannedJob { plan, job } = planned(&store.files, "j");
     let tasks = plan.tasks.get(..1).unwrap();
     let (job, _) = run_all(&store.files, None, job, tasks, 1, &Arc::default()).unwrap();
     let ended = Arc::new(JobControl::default());
@@ -358,7 +358,7 @@ fn a_named_job_that_was_stopped_goes_on_where_it_was() {
         files_there.into_iter().map(|entry| entry.stat.inode).collect::<Vec<_>>()
     };
     let before = staged(&store.files);
-    let Planned { plan, job } = planned(&store.files, "j");
+    let PlannedJob { plan, job } = planned(&store.files, "j");
     let (job, results) = run_all(&store.files, None, job, &plan.tasks, 1, &Arc::default()).unwrap();
     assert_eq!(staged(&store.files), before, "its files were written again");
     let report = publish(&store.files, job, &plan, &results).unwrap();
@@ -389,7 +389,7 @@ fn a_finished_queue_whose_note_or_file_was_damaged_is_not_published() {
     let note = folder.join("result.json");
     let vfs = &store.files.vfs;
     vfs.open(&note, Access::ReadWrite).unwrap().write_all_at(b"{", 10).unwrap();
-    let Planned { plan, job } = planned(&store.files, "j");
+    let PlannedJob { plan, job } = planned(&store.files, "j");
     let (job, results) = run_all(&store.files, None, job, &plan.tasks, 1, &Arc::default()).unwrap();
     assert_eq!(publish(&store.files, job, &plan, &results).unwrap().skipped, Vec::<String>::new());
     assert_eq!(compacted(&store.files, TOPIC, 0), store.dictionary(TOPIC, 0));

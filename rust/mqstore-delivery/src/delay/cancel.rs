@@ -9,14 +9,14 @@ use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::parse_offset_message_id;
 use mqstore_format::properties::{TIMER_DEL_UNIQKEY, TIMER_ROLL_TIMES};
 
-use super::engine::Core;
+use super::engine::DelayEngine;
 use super::timer_record::{Timed, cancel_properties, has_delete_key, timed};
 use crate::error::view;
 
 /// Records of one unique id that are looked at.
 const AT_ONCE: usize = 64;
 
-impl Core {
+impl DelayEngine {
     /// The record of the message with this id, if it waits: of several with one unique id the newest.
     pub(super) fn find_pending(&mut self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
         self.read_timer_queue()?;
@@ -24,7 +24,7 @@ impl Core {
         let mut rolled_only = false;
         if let Ok((_, _)) = parse_offset_message_id(id) {
             let Some(record) = self.store.get(id)? else { return Ok(None) };
-            if self.waits(&record)? {
+            if self.is_pending(&record)? {
                 return Ok(Some(record));
             }
             let view = view(&record)?;
@@ -46,7 +46,7 @@ impl Core {
                         && view.properties.get(TIMER_DEL_UNIQKEY).is_none()
                         && (!rolled_only || view.properties.get(TIMER_ROLL_TIMES).is_some())
                 };
-                if wanted && self.waits(&record)? {
+                if wanted && self.is_pending(&record)? {
                     return Ok(Some(record));
                 }
             }
@@ -55,7 +55,7 @@ impl Core {
 
     /// Cancels what `record` is about, which waits.
     pub(super) fn cancel(&mut self, record: &StoredRecord) -> Result<(), StoreError> {
-        let properties = records_of(record)?;
+        let properties = cancel_records(record)?;
         let messages = properties.each_ref().map(|properties| NewMessage {
             topic: TIMER_TOPIC,
             body: b"0",
@@ -76,7 +76,7 @@ impl Core {
     }
 
     /// Whether `record` is of a message that waits.
-    fn waits(&mut self, record: &StoredRecord) -> Result<bool, StoreError> {
+    fn is_pending(&mut self, record: &StoredRecord) -> Result<bool, StoreError> {
         let Some(Timed { offset, slot, queue_offset, cancels: None, .. }) = timed(record) else {
             return Ok(false);
         };
@@ -96,7 +96,7 @@ impl Core {
 }
 
 /// The properties of what cancels `record`.
-pub(super) fn records_of(record: &StoredRecord) -> Result<[Vec<u8>; 2], StoreError> {
+pub(super) fn cancel_records(record: &StoredRecord) -> Result<[Vec<u8>; 2], StoreError> {
     let none = || StoreError::InvalidMessage {
         reason: "the message has no unique key, by which a broker would know it".to_owned(),
     };

@@ -6,8 +6,8 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, StoredRecord};
 use mqstore_format::delays::timer::ROLL_WINDOW_SLOTS;
 
-use super::engine::{Core, Live, slot_of};
-use super::timer_record::{OutgoingRecord, Turn, is_message_error};
+use super::engine::{DelayEngine, PendingMessage, slot_of};
+use super::timer_record::{OutgoingRecord, ReappendReason, is_message_error};
 
 /// Messages that are appended together, and bytes of them.
 const TOGETHER: usize = 512;
@@ -16,7 +16,7 @@ const TOGETHER_BYTES: u64 = 1 << 20;
 pub(super) const AGAIN_MS: i64 = 1_000;
 
 /// What became of a message.
-enum Outcome {
+enum DeliveryOutcome {
     Done,
     /// The topic refuses it, for the reason given.
     Refused(String),
@@ -24,13 +24,13 @@ enum Outcome {
     Gone,
 }
 
-impl Core {
+impl DelayEngine {
     /// Delivers some of what is due; whether there may be more.
     ///
     /// No slot is passed before all of it is gone, and the wheel reaches no further than two weeks behind the first that is
     /// not passed. So what its topic refuses for long is appended anew, to be due in a moment.
     pub(super) fn deliver(&mut self, now_ms: i64) -> Result<bool, StoreError> {
-        let mut due: Vec<(u64, Live)> = Vec::new();
+        let mut due: Vec<(u64, PendingMessage)> = Vec::new();
         let mut bytes = 0;
         while due.len() < TOGETHER && bytes < TOGETHER_BYTES {
             let Some(Reverse((at_ms, offset))) = self.heap.peek().copied().filter(|next| next.0.0 <= now_ms)
@@ -53,18 +53,18 @@ impl Core {
         let done_ms = self.store.clock().now_ms();
         for ((offset, live), outcome) in due.iter().zip(outcomes) {
             match outcome {
-                Outcome::Done => {
+                DeliveryOutcome::Done => {
                     self.detach(*offset);
                     if !live.rolls && !live.held {
                         self.counts.delivered += 1;
                         self.lateness.add(done_ms.saturating_sub(live.due_ms));
                     }
                 }
-                Outcome::Gone => {
+                DeliveryOutcome::Gone => {
                     self.detach(*offset);
                     self.counts.dropped += 1;
                 }
-                Outcome::Refused(reason) => {
+                DeliveryOutcome::Refused(reason) => {
                     self.note(format!("a delayed message waits, because {reason}; it is tried again"));
                     let at_ms = now_ms.saturating_add(AGAIN_MS);
                     if let Some(live) = self.live.get_mut(offset) {
@@ -78,7 +78,11 @@ impl Core {
         Ok(true)
     }
 
-    fn put(&mut self, due: &[(u64, Live)], now_ms: i64) -> Result<Vec<Outcome>, StoreError> {
+    fn put(
+        &mut self,
+        due: &[(u64, PendingMessage)],
+        now_ms: i64,
+    ) -> Result<Vec<DeliveryOutcome>, StoreError> {
         let places: Vec<_> = due.iter().map(|(offset, live)| (*offset, live.size)).collect();
         let records = self.store.records_at(&places)?;
         let parcels: Vec<_> = due
@@ -86,16 +90,18 @@ impl Core {
             .zip(&records)
             .map(|((_, live), record)| {
                 let turn = match live {
-                    Live { rolls: true, .. } => Turn::Roll,
-                    Live { held: true, .. } => Turn::Hold,
-                    _ => Turn::Due,
+                    PendingMessage { rolls: true, .. } => ReappendReason::Roll,
+                    PendingMessage { held: true, .. } => ReappendReason::Hold,
+                    _ => ReappendReason::Due,
                 };
                 OutgoingRecord::of(record.as_ref()?, turn, live.write_ms, now_ms)
             })
             .collect();
         match self.append(&parcels.iter().flatten().collect::<Vec<_>>()) {
             Ok(()) => {
-                let outcome = |parcel: &Option<_>| parcel.as_ref().map_or(Outcome::Gone, |_| Outcome::Done);
+                let outcome = |parcel: &Option<_>| {
+                    parcel.as_ref().map_or(DeliveryOutcome::Gone, |_| DeliveryOutcome::Done)
+                };
                 Ok(parcels.iter().map(outcome).collect())
             }
             // Those that can be delivered are; the others say why not.
@@ -106,17 +112,18 @@ impl Core {
         }
     }
 
-    fn append_alone(&mut self, parcel: Option<&OutgoingRecord<'_>>) -> Outcome {
-        let Some(parcel) = parcel else { return Outcome::Gone };
+    fn append_alone(&mut self, parcel: Option<&OutgoingRecord<'_>>) -> DeliveryOutcome {
+        let Some(parcel) = parcel else { return DeliveryOutcome::Gone };
         // What went out before is not to go out again: also where it is the store's fault, this one is tried once more.
-        self.append(&[parcel]).map_or_else(|error| Outcome::Refused(error.to_string()), |()| Outcome::Done)
+        self.append(&[parcel])
+            .map_or_else(|error| DeliveryOutcome::Refused(error.to_string()), |()| DeliveryOutcome::Done)
     }
 
     fn append(&mut self, parcels: &[&OutgoingRecord<'_>]) -> Result<(), StoreError> {
         let messages: Vec<_> = parcels.iter().map(|parcel| parcel.message()).collect();
         let origins: Vec<_> = parcels.iter().map(|parcel| parcel.origin()).collect();
         let done = self.store.append_copies(&messages, &origins)?;
-        self.saw(&done);
+        self.track_log_end(&done);
         Ok(())
     }
 
@@ -128,13 +135,15 @@ impl Core {
     ) -> Result<usize, StoreError> {
         let mut done = 0;
         for some in records.chunks(TOGETHER) {
-            let parcels: Vec<_> =
-                some.iter().map(|record| OutgoingRecord::of(record, Turn::Level, 0, now_ms)).collect();
+            let parcels: Vec<_> = some
+                .iter()
+                .map(|record| OutgoingRecord::of(record, ReappendReason::Level, 0, now_ms))
+                .collect();
             match self.append(&parcels.iter().flatten().collect::<Vec<_>>()) {
                 Ok(()) => done += some.len(),
                 Err(error) if is_message_error(&error) => {
                     for parcel in &parcels {
-                        if let Outcome::Refused(reason) = self.append_alone(parcel.as_ref()) {
+                        if let DeliveryOutcome::Refused(reason) = self.append_alone(parcel.as_ref()) {
                             self.note(format!("a delay level waits, because {reason}; it is tried again"));
                             return Ok(done);
                         }
@@ -152,7 +161,7 @@ impl Core {
         Ok(done)
     }
 
-    fn saw(&mut self, done: &[Appended]) {
+    fn track_log_end(&mut self, done: &[Appended]) {
         for one in done {
             self.log_seen = self.log_seen.max(one.commit_log_offset + u64::from(one.size));
         }

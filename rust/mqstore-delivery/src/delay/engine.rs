@@ -10,12 +10,12 @@ use mqstore_base::error::StoreError;
 use mqstore_engine::Store;
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC, WHEEL_SLOTS};
 
-use super::levels::Levels;
-use super::persist::Saved;
+use super::levels::LevelOffsets;
+use super::persist::SaveState;
 use super::stats::Lateness;
 use super::timer_log::TimerLog;
-use super::timer_record::{Target, Timed, has_delete_key, timed};
-use super::timer_wheel::Wheel;
+use super::timer_record::{CancelTarget, Timed, has_delete_key, timed};
+use super::timer_wheel::TimerWheel;
 
 /// Records of the timer queue that are read at once.
 const AT_ONCE: usize = 1024;
@@ -24,7 +24,7 @@ const MOST_LIVE: usize = 1 << 19;
 
 /// A message in memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Live {
+pub(super) struct PendingMessage {
     pub(super) slot: i64,
     pub(super) due_ms: i64,
     /// When it is tried (again).
@@ -59,12 +59,12 @@ pub(super) struct FoundDeliveries {
 }
 
 /// See the module's text.
-pub(super) struct Core {
+pub(super) struct DelayEngine {
     pub(super) store: Store,
-    pub(super) wheel: Wheel,
+    pub(super) wheel: TimerWheel,
     pub(super) log: TimerLog,
-    pub(super) saved: Saved,
-    pub(super) levels: Levels,
+    pub(super) saved: SaveState,
+    pub(super) levels: LevelOffsets,
     /// Slots before this one were delivered.
     pub(super) read_slot: i64,
     /// Slots before this one are in memory.
@@ -76,7 +76,7 @@ pub(super) struct Core {
     /// The end of the last record that this engine has read or written.
     pub(super) log_seen: u64,
     pub(super) slots: BTreeMap<i64, LoadedSlot>,
-    pub(super) live: HashMap<u64, Live>,
+    pub(super) live: HashMap<u64, PendingMessage>,
     pub(super) heap: BinaryHeap<Reverse<(i64, u64)>>,
     /// Records of slots that are not in memory and not in the wheel.
     pub(super) waiting: BTreeMap<i64, Vec<Timed>>,
@@ -90,14 +90,14 @@ pub(super) struct Core {
     pub(super) known_cancelled: HashSet<i64>,
     pub(super) delivered: FoundDeliveries,
     pub(super) pending: u64,
-    pub(super) counts: Counts,
+    pub(super) counts: DelayCounters,
     pub(super) lateness: Lateness,
     pub(super) notes: Vec<String>,
 }
 
 /// What was done since the open.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct DelayCounters {
     pub(super) delivered: u64,
     pub(super) cancelled: u64,
     pub(super) dropped: u64,
@@ -107,7 +107,7 @@ pub(super) fn slot_of(ms: i64) -> i64 {
     ms.div_euclid(TIMER_PRECISION_MS)
 }
 
-impl Core {
+impl DelayEngine {
     /// Keeps `note` for the caller, once.
     pub(super) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
@@ -155,7 +155,7 @@ impl Core {
 
     fn admit(&mut self, mut timed: Timed) -> Result<(), StoreError> {
         if let Some(target) = timed.cancels.clone() {
-            if let Target::Record(offset) = &target
+            if let CancelTarget::Record(offset) = &target
                 && let Some(slot) = self.slot_of_record(*offset)?
             {
                 timed.slot = slot;
@@ -213,7 +213,7 @@ impl Core {
 
     /// Brings a message into memory.
     fn attach(&mut self, timed: &Timed) {
-        let live = Live {
+        let live = PendingMessage {
             slot: timed.slot,
             due_ms: timed.due_ms,
             at_ms: timed.due_ms,
@@ -241,7 +241,7 @@ impl Core {
     }
 
     /// Takes a message out of memory.
-    pub(super) fn detach(&mut self, offset: u64) -> Option<Live> {
+    pub(super) fn detach(&mut self, offset: u64) -> Option<PendingMessage> {
         let live = self.live.remove(&offset)?;
         if let Some(slot) = self.slots.get_mut(&live.slot) {
             slot.left = slot.left.saturating_sub(1);
@@ -252,13 +252,13 @@ impl Core {
     }
 
     /// Cancels in memory what `target` names and still waits.
-    fn apply_cancel(&mut self, target: &Target, slot: i64) -> Result<(), StoreError> {
+    fn apply_cancel(&mut self, target: &CancelTarget, slot: i64) -> Result<(), StoreError> {
         match target {
-            Target::Record(offset) if self.live.contains_key(offset) => {
+            CancelTarget::Record(offset) if self.live.contains_key(offset) => {
                 self.detach(*offset);
                 self.counts.cancelled += 1;
             }
-            Target::Record(offset)
+            CancelTarget::Record(offset)
                 if slot >= self.loaded_to && !self.delivered.records.contains_key(offset) =>
             {
                 self.learn_cancelled(slot)?;
@@ -267,8 +267,8 @@ impl Core {
                     self.counts.cancelled += 1;
                 }
             }
-            Target::Record(_) => {}
-            Target::Key(key) => {
+            CancelTarget::Record(_) => {}
+            CancelTarget::Key(key) => {
                 if slot >= self.loaded_to {
                     self.cancelled_keys.entry(slot).or_default().push(key.clone());
                 }
@@ -329,10 +329,10 @@ impl Core {
         for record in self.store.records_at(&units)?.into_iter().flatten() {
             match timed(&record).and_then(|timed| timed.cancels) {
                 // Who put it there has counted it.
-                Some(Target::Record(offset)) => {
+                Some(CancelTarget::Record(offset)) => {
                     self.cancelled.entry(slot).or_default().insert(offset);
                 }
-                Some(Target::Key(key)) => self.cancelled_keys.entry(slot).or_default().push(key),
+                Some(CancelTarget::Key(key)) => self.cancelled_keys.entry(slot).or_default().push(key),
                 None => {}
             }
         }
@@ -383,7 +383,7 @@ impl Core {
             self.delivered.records.retain(|_, (of, queue_offset)| *of != slot || *queue_offset >= next);
         }
         for key in keys {
-            self.apply_cancel(&Target::Key(key), slot)?;
+            self.apply_cancel(&CancelTarget::Key(key), slot)?;
         }
         Ok(())
     }

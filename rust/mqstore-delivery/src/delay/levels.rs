@@ -11,7 +11,7 @@ use mqstore_format::SCHEDULE_TOPIC;
 use mqstore_format::json::{DelayOffsets, Dialect};
 
 use super::deliver::AGAIN_MS;
-use super::engine::Core;
+use super::engine::DelayEngine;
 use super::state_file::MOST_LEVELS;
 
 /// Messages of a level that are read at once.
@@ -19,7 +19,7 @@ const AT_ONCE: usize = 512;
 
 /// Where the levels stand.
 #[derive(Debug)]
-pub(super) struct Levels {
+pub(super) struct LevelOffsets {
     pub(super) next: BTreeMap<i32, i64>,
     /// `delayOffset.json` as it was read or written last.
     pub(super) file: DelayOffsets,
@@ -28,7 +28,7 @@ pub(super) struct Levels {
     pub(super) changed: bool,
 }
 
-impl Levels {
+impl LevelOffsets {
     /// The levels as `text` has them, which is what `delayOffset.json` holds.
     pub(super) fn new(text: &[u8]) -> Self {
         let file = DelayOffsets::parse(text).unwrap_or_default();
@@ -45,7 +45,7 @@ impl Levels {
     }
 }
 
-impl Core {
+impl DelayEngine {
     /// Delivers what is due of the levels; when something is due next, in epoch milliseconds.
     pub(super) fn deliver_levels(&mut self, now_ms: i64) -> Result<Option<i64>, StoreError> {
         let mut next_due = None::<i64>;

@@ -34,7 +34,7 @@ use mqstore_io::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
 
 use crate::error::BrokerError;
 use crate::wake_signal::Signal;
-use engine::Core;
+use engine::DelayEngine;
 pub use pending::{DueCounts, PendingDelays};
 pub use stats::DelayCounts;
 
@@ -98,7 +98,7 @@ pub struct Accepted {
 pub(crate) struct Delays {
     store: Store,
     options: DelayOptions,
-    core: Mutex<Core>,
+    core: Mutex<DelayEngine>,
     signal: Signal,
     /// Until when the task sleeps, in epoch milliseconds; what is due before wakes it.
     sleeps_until_ms: AtomicI64,
@@ -109,7 +109,7 @@ pub(crate) struct Delays {
 impl Delays {
     /// Opens them, and has them done in the background.
     pub(crate) fn open(store: &Store, options: DelayOptions) -> Result<Arc<Self>, StoreError> {
-        let core = Core::open(store, &options)?;
+        let core = DelayEngine::open(store, &options)?;
         let delays = Arc::new(Self {
             store: store.clone(),
             options,
@@ -219,9 +219,9 @@ impl Delays {
     pub(crate) fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, StoreError> {
         let mut core = self.core.lock();
         let Some(record) = core.find_pending(id)? else { return Ok(None) };
-        let again = timer_record::Again::of(&record)?;
+        let again = timer_record::ReappendedMessage::of(&record)?;
         // Not both: what cannot be cancelled is not appended.
-        cancel::records_of(&record)?;
+        cancel::cancel_records(&record)?;
         let appended = self.append(&[(again.message(), Due::At(due_ms))])?;
         core.cancel(&record)?;
         drop(core);
@@ -284,7 +284,7 @@ impl BackgroundTask for Delays {
     }
 
     fn step(&self) -> Result<Duration, StoreError> {
-        self.heard.store(self.signal.rings(), Ordering::SeqCst);
+        self.heard.store(self.signal.ring_count(), Ordering::SeqCst);
         // What comes in from here on rings.
         self.sleeps_until_ms.store(i64::MAX, Ordering::SeqCst);
         let until_ms = self.run()?;

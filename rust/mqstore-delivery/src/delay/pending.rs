@@ -19,13 +19,13 @@ use mqstore_format::{SCHEDULE_TOPIC, crc32};
 use mqstore_io::Access;
 
 use super::engine::slot_of;
-use super::levels::Levels;
-use super::recover::{broker_from, check_bytes_in_use, replay_units};
+use super::levels::LevelOffsets;
+use super::recover::{broker_scan_start, check_bytes_in_use, replay_units};
 use super::state_file::StateFiles;
 use super::stats::DelayCounts;
 use super::timer_log::TimerLog;
-use super::timer_record::{Target, has_delete_key, timed};
-use super::timer_wheel::Wheel;
+use super::timer_record::{CancelTarget, has_delete_key, timed};
+use super::timer_wheel::TimerWheel;
 
 /// Records that are read at once.
 const AT_ONCE: usize = 1024;
@@ -78,7 +78,7 @@ impl PendingDelays {
     pub fn of(store: &Store) -> Result<Self, StoreError> {
         let now_ms = store.clock().now_ms();
         let mut look =
-            Look { store, now_ms, cancelled: CancelledIds::default(), counts: DueCounts::default() };
+            PendingScan { store, now_ms, cancelled: CancelledIds::default(), counts: DueCounts::default() };
         let mut pending = Self::default();
         look.timer(&mut pending.notes)?;
         pending.timer = look.counts;
@@ -114,12 +114,12 @@ struct CancelledIds {
 }
 
 impl CancelledIds {
-    fn add(&mut self, target: Target, slot: i64) {
+    fn add(&mut self, target: CancelTarget, slot: i64) {
         match target {
-            Target::Record(offset) => {
+            CancelTarget::Record(offset) => {
                 self.records.insert(offset);
             }
-            Target::Key(key) => self.keys.entry(slot).or_default().push(key),
+            CancelTarget::Key(key) => self.keys.entry(slot).or_default().push(key),
         }
     }
 
@@ -131,14 +131,14 @@ impl CancelledIds {
     }
 }
 
-struct Look<'a> {
+struct PendingScan<'a> {
     store: &'a Store,
     now_ms: i64,
     cancelled: CancelledIds,
     counts: DueCounts,
 }
 
-impl Look<'_> {
+impl PendingScan<'_> {
     fn timer(&mut self, notes: &mut Vec<String>) -> Result<(), StoreError> {
         let (min, max) = match self.store.bounds(TIMER_TOPIC, 0) {
             Err(StoreError::TopicNotFound { .. }) => return Ok(()),
@@ -148,7 +148,7 @@ impl Look<'_> {
         let (state_files, state) = StateFiles::load(files);
         let check_bytes = state_files.check();
         let check = TimerCheckpoint::decode(&check_bytes);
-        let wheel = Wheel::open(files, Access::Read)?.filter(Wheel::exists);
+        let wheel = TimerWheel::open(files, Access::Read)?.filter(TimerWheel::exists);
         let log = TimerLog::open(files, TIMER_LOG_FILE_BYTES, Access::Read)?;
         let read_slot = slot_of(check.last_read_time_ms);
         let (Some(mut wheel), Some(mut log)) = (wheel, log.filter(|log| log.bounds().1 > 0)) else {
@@ -168,7 +168,7 @@ impl Look<'_> {
         let (_, files_end) = log.bounds();
         let from = match &by_us {
             Some(state) => state.wheel_end,
-            None => broker_from(&log, &check),
+            None => broker_scan_start(&log, &check),
         };
         let end = by_us.as_ref().map_or(files_end, |state| state.log_end);
         let last = replay_units(&mut wheel, &mut log, from, end)?;
@@ -260,7 +260,7 @@ impl Look<'_> {
 
     /// Takes note of what cancels in the timer queue from `from` on.
     fn learn_cancelled(&mut self, from: i64) -> Result<(), StoreError> {
-        each(self.store, from, |record| {
+        for_each_record(self.store, from, |record| {
             if let Some(timed) = timed(record)
                 && let Some(target) = timed.cancels
             {
@@ -271,7 +271,7 @@ impl Look<'_> {
 
     /// Counts the messages of the timer queue from `from` on whose slot is `first_slot` or a later one.
     fn count_queue(&mut self, from: i64, first_slot: i64) -> Result<(), StoreError> {
-        each(self.store, from, |record| {
+        for_each_record(self.store, from, |record| {
             let waits =
                 |timed: &super::timer_record::Timed| timed.cancels.is_none() && timed.slot >= first_slot;
             if let Some(timed) = timed(record).filter(waits)
@@ -285,7 +285,7 @@ impl Look<'_> {
     /// Counts the messages of delay levels: those of one are due in the order of their queue.
     fn levels(&mut self) -> Result<(), StoreError> {
         let (state_files, state) = StateFiles::load(self.store.files());
-        let mut levels = Levels::new(&state_files.offsets());
+        let mut levels = LevelOffsets::new(&state_files.offsets());
         for (level, next) in state.map(|state| state.levels).unwrap_or_default() {
             let known = levels.next.entry(level).or_insert(0);
             *known = (*known).max(next);
@@ -321,7 +321,7 @@ impl Look<'_> {
 }
 
 /// Shows `look` the records of the timer queue from `from` on.
-fn each(store: &Store, from: i64, mut look: impl FnMut(&StoredRecord)) -> Result<(), StoreError> {
+fn for_each_record(store: &Store, from: i64, mut look: impl FnMut(&StoredRecord)) -> Result<(), StoreError> {
     let mut cursor = store.read(TIMER_TOPIC, 0, Some(from), None, None)?;
     loop {
         let records = cursor.next_batch(AT_ONCE)?;

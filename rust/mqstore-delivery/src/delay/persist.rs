@@ -18,7 +18,7 @@ use mqstore_base::error::StoreError;
 use mqstore_format::crc32;
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TimerCheckpoint, TimerSlot, TimerUnit};
 
-use super::engine::Core;
+use super::engine::DelayEngine;
 use super::state_file::{State, StateFiles};
 use super::timer_record::Timed;
 
@@ -29,13 +29,13 @@ const MOST_TO_SCAN: u64 = 64 << 20;
 
 /// What was saved, and what is on its way.
 #[derive(Debug)]
-pub(super) struct Saved {
+pub(super) struct SaveState {
     pub(super) files: StateFiles,
     pub(super) state: State,
     pub(super) check: TimerCheckpoint,
     /// Whether anything happened since the last snapshot.
     pub(super) dirty: bool,
-    pub(super) snapshot: Option<Box<Snapshot>>,
+    pub(super) snapshot: Option<Box<SaveSnapshot>>,
     /// When the last one was taken, on the interval clock.
     pub(super) taken: std::time::Duration,
     /// A sync that failed: nothing is saved any more, and the next open goes by what was.
@@ -44,12 +44,12 @@ pub(super) struct Saved {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Snapshot {
+pub(super) struct SaveSnapshot {
     state: State,
     units: Vec<Timed>,
 }
 
-impl Core {
+impl DelayEngine {
     /// Saves what happened, if it is time; with `now`, whatever the time, and waits for the log.
     pub(super) fn save(&mut self, now: bool, interval: std::time::Duration) -> Result<(), StoreError> {
         if self.saved.failed {
@@ -124,10 +124,10 @@ impl Core {
             ..State::default()
         };
         self.saved.dirty = false;
-        self.saved.snapshot = Some(Box::new(Snapshot { state, units }));
+        self.saved.snapshot = Some(Box::new(SaveSnapshot { state, units }));
     }
 
-    fn write(&mut self, snapshot: &mut Snapshot) -> Result<(), StoreError> {
+    fn write(&mut self, snapshot: &mut SaveSnapshot) -> Result<(), StoreError> {
         let now_ms = self.store.clock().now_ms();
         let slots = self.write_units(&snapshot.units)?;
         for slot in slots.values() {

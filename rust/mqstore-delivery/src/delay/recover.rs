@@ -22,14 +22,14 @@ use mqstore_format::{RecordView, SCHEDULE_TOPIC, crc32};
 use mqstore_io::Access;
 
 use super::DelayOptions;
-use super::engine::{Core, Counts, FoundDeliveries, slot_of};
-use super::levels::Levels;
-use super::persist::{Saved, empty, slot_ending_at};
+use super::engine::{DelayCounters, DelayEngine, FoundDeliveries, slot_of};
+use super::levels::LevelOffsets;
+use super::persist::{SaveState, empty, slot_ending_at};
 use super::state_file::{State, StateFiles};
 use super::stats::Lateness;
 use super::timer_log::TimerLog;
-use super::timer_record::{Target, is_copy_of, origin_of, timed};
-use super::timer_wheel::Wheel;
+use super::timer_record::{CancelTarget, is_copy_of, origin_of, timed};
+use super::timer_wheel::TimerWheel;
 
 /// Records of the log that are read at once.
 const AT_ONCE: usize = 1024;
@@ -44,12 +44,12 @@ enum RecoveryBasis {
     Queue,
 }
 
-impl Core {
+impl DelayEngine {
     /// The engine of a store that is open for writing.
     pub(super) fn open(store: &Store, options: &DelayOptions) -> Result<Self, StoreError> {
         let files = store.files();
         let (state_files, state) = StateFiles::load(files);
-        let wheel = Wheel::open(files, Access::ReadWrite)?;
+        let wheel = TimerWheel::open(files, Access::ReadWrite)?;
         let log = TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?;
         let check_bytes = state_files.check();
         let check = TimerCheckpoint::decode(&check_bytes);
@@ -58,19 +58,19 @@ impl Core {
             wheel
         } else {
             super::timer_wheel::remove(files, &files.root.join(mqstore_format::names::TIMERWHEEL_FILE))?;
-            Wheel::open(files, Access::ReadWrite)?
+            TimerWheel::open(files, Access::ReadWrite)?
                 .ok_or_else(|| StoreError::Busy { reason: "no timer wheel".into() })?
         };
         let log = if let Some(log) = log {
             log
         } else {
             let folder = files.root.join(mqstore_format::names::TIMERLOG_DIR);
-            set_aside(store, &folder)?;
+            quarantine(store, &folder)?;
             TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?
                 .ok_or_else(|| StoreError::Busy { reason: "no timer log".into() })?
         };
         let levels = levels(&state_files, state.as_ref());
-        let saved = Saved {
+        let saved = SaveState {
             files: state_files,
             state: state.clone().unwrap_or_default(),
             check,
@@ -102,7 +102,7 @@ impl Core {
             known_cancelled: HashSet::new(),
             delivered: FoundDeliveries::default(),
             pending: 0,
-            counts: Counts::default(),
+            counts: DelayCounters::default(),
             lateness: Lateness::default(),
             notes: Vec::new(),
         };
@@ -147,7 +147,7 @@ impl Core {
         state: Option<&State>,
     ) -> Result<(), StoreError> {
         let (_, files_end) = self.log.bounds();
-        let from = broker_from(&self.log, check);
+        let from = broker_scan_start(&self.log, check);
         self.replay_into_wheel(from, files_end)?;
         self.log.cut(self.log.end())?;
         self.read_slot = slot_of(check.last_read_time_ms);
@@ -253,7 +253,7 @@ impl Core {
             let mut waiting: HashSet<u64> = messages.into_iter().map(|(offset, _)| offset).collect();
             for record in self.store.records_at(&deletions)?.into_iter().flatten() {
                 // Each of ours is there twice, in the forms of two versions.
-                if let Some(Target::Record(offset)) = timed(&record).and_then(|timed| timed.cancels) {
+                if let Some(CancelTarget::Record(offset)) = timed(&record).and_then(|timed| timed.cancels) {
                     waiting.remove(&offset);
                 }
             }
@@ -328,7 +328,7 @@ impl Core {
 
 /// Has `wheel`, in memory, lead to the units of `log` in `from..end`, as far as it does not; the last of them.
 pub(super) fn replay_units(
-    wheel: &mut Wheel,
+    wheel: &mut TimerWheel,
     log: &mut TimerLog,
     from: u64,
     end: u64,
@@ -347,7 +347,7 @@ pub(super) fn replay_units(
 }
 
 /// From where on a broker's timer log is looked through: the file before the one in which its checkpoint stands.
-pub(super) fn broker_from(log: &TimerLog, check: &TimerCheckpoint) -> u64 {
+pub(super) fn broker_scan_start(log: &TimerLog, check: &TimerCheckpoint) -> u64 {
     let (begin, files_end) = log.bounds();
     let from = u64::try_from(check.last_timer_log_flush_pos).unwrap_or(0);
     let from = from.saturating_sub(log.file_bytes()).max(begin).min(files_end);
@@ -372,7 +372,7 @@ pub(super) fn check_bytes_in_use(bytes: &[u8]) -> Vec<u8> {
 fn basis(
     store: &Store,
     state: Option<&State>,
-    (wheel, log): (Option<&Wheel>, Option<&TimerLog>),
+    (wheel, log): (Option<&TimerWheel>, Option<&TimerLog>),
     check: &[u8],
 ) -> Result<RecoveryBasis, StoreError> {
     let (Some(wheel), Some(log)) = (wheel, log) else { return Ok(RecoveryBasis::Queue) };
@@ -410,9 +410,9 @@ fn is_in_queue(store: &Store, state: &State) -> Result<bool, StoreError> {
 }
 
 /// The levels, as the file has them where a broker wrote it last, else as the state has.
-fn levels(files: &StateFiles, state: Option<&State>) -> Levels {
+fn levels(files: &StateFiles, state: Option<&State>) -> LevelOffsets {
     let text = files.offsets();
-    let mut levels = Levels::new(&text);
+    let mut levels = LevelOffsets::new(&text);
     if let Some(state) = state.filter(|state| state.offsets.contains(&crc32(&text))) {
         levels.next.clone_from(&state.levels);
     }
@@ -420,7 +420,7 @@ fn levels(files: &StateFiles, state: Option<&State>) -> Levels {
 }
 
 /// Moves a folder that is no timer log out of the way.
-fn set_aside(store: &Store, folder: &std::path::Path) -> Result<(), StoreError> {
+fn quarantine(store: &Store, folder: &std::path::Path) -> Result<(), StoreError> {
     let files = store.files();
     let aside = files.unused_lost_and_found_name("timerlog")?;
     let moved = files.vfs.rename(folder, &aside);

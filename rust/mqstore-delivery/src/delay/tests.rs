@@ -19,7 +19,7 @@ use mqstore_io::{Clock, ManualClock, Vfs};
 
 use super::{DelayOptions, Due};
 use crate::Broker;
-use crate::testing::{BEGIN_MS, World, bodies, body};
+use crate::testing::{BEGIN_MS, SimStore, bodies, body};
 
 /// Small files of the timer log, so that a few messages fill one.
 fn options() -> DelayOptions {
@@ -63,7 +63,7 @@ fn advance(clock: &ManualClock, ms: u64) {
 }
 
 /// Lets `ms` pass in steps of `step_ms`, each with a step of the store.
-fn pass(world: &World, store: &Store, ms: u64, step_ms: u64) {
+fn pass(world: &SimStore, store: &Store, ms: u64, step_ms: u64) {
     for _ in 0..ms.div_ceil(step_ms) {
         advance(&world.clock, step_ms);
         store.step().unwrap();
@@ -72,7 +72,7 @@ fn pass(world: &World, store: &Store, ms: u64, step_ms: u64) {
 
 #[test]
 fn a_message_comes_at_its_millisecond_and_keeps_what_it_has() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     for (text, delay) in [("exact", 5_000), ("odd", 5_001), ("soon", 7)] {
@@ -113,7 +113,7 @@ fn a_message_comes_at_its_millisecond_and_keeps_what_it_has() {
 
 #[test]
 fn what_is_due_already_is_appended_at_once_and_queues_are_settled_when_it_is_accepted() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic("t", 3, &[]).unwrap();
     let broker = broker(&store);
@@ -129,7 +129,7 @@ fn what_is_due_already_is_appended_at_once_and_queues_are_settled_when_it_is_acc
 
 #[test]
 fn a_cancelled_message_never_comes_and_a_delivered_one_cannot_be_cancelled() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     let near = later(&broker, "t", "near", Due::At(BEGIN_MS + 300));
@@ -153,7 +153,7 @@ fn a_cancelled_message_never_comes_and_a_delivered_one_cannot_be_cancelled() {
 
 #[test]
 fn a_message_can_be_moved() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     let first = later(&broker, "t", "moved", Due::At(BEGIN_MS + 1_000));
@@ -168,7 +168,7 @@ fn a_message_can_be_moved() {
 
 #[test]
 fn what_waits_is_there_after_a_close_and_after_any_rest() {
-    let world = World::new();
+    let world = SimStore::new();
     for (round, rest_ms) in [2_000, 86_400_000, 40 * 86_400_000].into_iter().enumerate() {
         let store = world.open();
         let broker = broker(&store);
@@ -194,7 +194,7 @@ fn what_waits_is_there_after_a_close_and_after_any_rest() {
 #[test]
 fn who_waits_for_weeks_is_put_back_into_the_wheel_on_the_way() {
     const DAY: u64 = 86_400_000;
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     let due = BEGIN_MS + 30 * DAY as i64 + 123;
@@ -214,7 +214,7 @@ fn who_waits_for_weeks_is_put_back_into_the_wheel_on_the_way() {
 
 #[test]
 fn levels_wait_as_long_as_their_table_says() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     for (text, level) in [("10s", 3), ("1s", 1), ("2h", 99), ("5s", 2)] {
@@ -245,7 +245,7 @@ fn levels_wait_as_long_as_their_table_says() {
 
 #[test]
 fn a_topic_that_refuses_holds_up_its_own_messages_only() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     later(&broker, "shut", "1", Due::At(BEGIN_MS + 100));
@@ -262,7 +262,7 @@ fn a_topic_that_refuses_holds_up_its_own_messages_only() {
 
 #[test]
 fn a_thread_delivers_on_the_machines_clock() {
-    let real = crate::testing::Real::new();
+    let real = crate::testing::DiskStore::new();
     let broker = real.broker();
     let due = real.store.clock().now_ms() + 30;
     later(&broker, "t", "real", Due::At(due));
@@ -275,7 +275,7 @@ fn a_thread_delivers_on_the_machines_clock() {
 
 #[test]
 fn a_clock_that_goes_back_makes_nothing_early() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     later(&broker, "t", "first", Due::At(BEGIN_MS + 1_000));
@@ -296,7 +296,7 @@ fn a_clock_that_goes_back_makes_nothing_early() {
 
 #[test]
 fn a_reader_delivers_nothing_and_a_lost_wheel_is_made_anew() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     for number in 0..100 {
@@ -327,7 +327,7 @@ fn a_reader_delivers_nothing_and_a_lost_wheel_is_made_anew() {
     for name in ["timerwheel", "timerlog/00000000000000000000"] {
         let kept = world.vfs.look().unwrap();
         kept.remove_file(&path.join(name)).unwrap();
-        let other = World { vfs: kept, clock: Arc::new(ManualClock::new(world.clock.now_ms())) };
+        let other = SimStore { vfs: kept, clock: Arc::new(ManualClock::new(world.clock.now_ms())) };
         let store = other.open();
         let broker = self::broker(&store);
         assert_eq!(broker.delay_counts().unwrap().pending, 59, "{name}");

@@ -40,12 +40,12 @@ pub(super) struct Timed {
     pub(super) rolls: bool,
     pub(super) topic_hash: i32,
     /// What it cancels.
-    pub(super) cancels: Option<Target>,
+    pub(super) cancels: Option<CancelTarget>,
 }
 
 /// What is to be cancelled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum CancelTarget {
     /// The record at this log offset: an own one.
     Record(u64),
     /// Whatever is in the same slot and has this key, see [`has_delete_key`]: a broker's.
@@ -61,8 +61,8 @@ pub(super) fn timed(record: &StoredRecord) -> Option<Timed> {
     let found = TimerRecord::of(&view)?;
     let due_ms = if found.rolls { found.slot_ms + TIMER_PRECISION_MS } else { found.due_ms };
     let cancels = match found.turn {
-        TimerTurn::Cancel { record: Some(offset), .. } => Some(Target::Record(offset)),
-        TimerTurn::Cancel { key, .. } => Some(Target::Key(key.into())),
+        TimerTurn::Cancel { record: Some(offset), .. } => Some(CancelTarget::Record(offset)),
+        TimerTurn::Cancel { key, .. } => Some(CancelTarget::Key(key.into())),
         TimerTurn::Deliver | TimerTurn::PutBack => None,
     };
     Some(Timed {
@@ -71,7 +71,7 @@ pub(super) fn timed(record: &StoredRecord) -> Option<Timed> {
         queue_offset: view.queue_offset,
         slot: found.slot_ms.div_euclid(TIMER_PRECISION_MS),
         due_ms,
-        write_ms: floor(view.store_timestamp),
+        write_ms: round_down(view.store_timestamp),
         rolls: found.rolls,
         topic_hash: found.topic.map_or(0, java_hash),
         cancels,
@@ -87,7 +87,7 @@ pub(super) fn has_delete_key(view: &RecordView<'_>, key: &str) -> bool {
 }
 
 /// Rounds down to the precision.
-pub(super) fn floor(ms: i64) -> i64 {
+pub(super) fn round_down(ms: i64) -> i64 {
     ms.div_euclid(TIMER_PRECISION_MS).saturating_mul(TIMER_PRECISION_MS)
 }
 
@@ -127,7 +127,7 @@ pub(super) fn cancel_properties(view: &RecordView<'_>, offset: u64) -> Option<[V
 
 /// Why a record is appended anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum ReappendReason {
     /// Its time has come.
     Due,
     /// It goes back into the wheel.
@@ -148,35 +148,40 @@ pub(super) struct OutgoingRecord<'a> {
 
 impl<'a> OutgoingRecord<'a> {
     /// What becomes of `record`; `None` where it says not where it belongs.
-    pub(super) fn of(record: &'a StoredRecord, turn: Turn, write_ms: i64, now_ms: i64) -> Option<Self> {
+    pub(super) fn of(
+        record: &'a StoredRecord,
+        turn: ReappendReason,
+        write_ms: i64,
+        now_ms: i64,
+    ) -> Option<Self> {
         let view = record.view().ok()?;
-        let wanted = if turn == Turn::Level { SCHEDULE_TOPIC } else { TIMER_TOPIC };
+        let wanted = if turn == ReappendReason::Level { SCHEDULE_TOPIC } else { TIMER_TOPIC };
         if view.topic != wanted {
             return None;
         }
         let [topic, queue_id, rolls] = view.properties.get_many([REAL_TOPIC, REAL_QID, TIMER_ROLL_TIMES]);
         let (topic, queue_id) = match turn {
-            Turn::Roll | Turn::Hold => (TIMER_TOPIC, 0),
-            Turn::Due | Turn::Level => (topic?, queue_id?.parse().ok()?),
+            ReappendReason::Roll | ReappendReason::Hold => (TIMER_TOPIC, 0),
+            ReappendReason::Due | ReappendReason::Level => (topic?, queue_id?.parse().ok()?),
         };
-        let goes_back = matches!(turn, Turn::Roll | Turn::Hold);
+        let goes_back = matches!(turn, ReappendReason::Roll | ReappendReason::Hold);
         let mut properties = Vec::with_capacity(view.properties.raw().len() + 120);
         for (name, value) in view.properties.iter_raw() {
             let is = |other: &str| name == other.as_bytes();
             let made_anew = is(PROPERTY_CRC)
                 || is(TIMER_ORIGIN_OFFSET)
-                || turn != Turn::Level && (is(TIMER_ENQUEUE_MS) || is(TIMER_DEQUEUE_MS))
+                || turn != ReappendReason::Level && (is(TIMER_ENQUEUE_MS) || is(TIMER_DEQUEUE_MS))
                 || goes_back && is(TIMER_ROLL_TIMES)
-                || turn == Turn::Hold && (is(TIMER_OUT_MS) || is(TIMER_DELIVER_MS));
+                || turn == ReappendReason::Hold && (is(TIMER_OUT_MS) || is(TIMER_DELIVER_MS));
             if !made_anew {
                 push_property(&mut properties, name, value);
             }
         }
-        if turn != Turn::Level {
+        if turn != ReappendReason::Level {
             push_property(&mut properties, TIMER_ENQUEUE_MS, write_ms.to_string());
             push_property(&mut properties, TIMER_DEQUEUE_MS, now_ms.to_string());
         }
-        if turn == Turn::Hold {
+        if turn == ReappendReason::Hold {
             let due_ms = now_ms.saturating_add(HOLD_MS);
             push_property(&mut properties, TIMER_DELIVER_MS, due_ms.to_string());
             push_property(&mut properties, TIMER_OUT_MS, slot_time_ms(due_ms).to_string());
@@ -213,14 +218,14 @@ impl<'a> OutgoingRecord<'a> {
 }
 
 /// A message that waits, as it was before: to be appended anew.
-pub(super) struct Again<'a> {
+pub(super) struct ReappendedMessage<'a> {
     view: RecordView<'a>,
     topic: &'a str,
     queue_id: i32,
     properties: Vec<u8>,
 }
 
-impl<'a> Again<'a> {
+impl<'a> ReappendedMessage<'a> {
     /// The message that `record` makes wait.
     pub(super) fn of(record: &'a StoredRecord) -> Result<Self, StoreError> {
         let view = view(record)?;

@@ -24,7 +24,7 @@ type Page = [u8; PAGE_BYTES];
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Wheel {
+pub(super) struct TimerWheel {
     files: StoreFiles,
     path: PathBuf,
     /// None until it is first flushed, where there was none.
@@ -35,7 +35,7 @@ pub(super) struct Wheel {
     used: Vec<u64>,
 }
 
-impl Wheel {
+impl TimerWheel {
     /// The wheel of the store at `files`; `None` where there is a file that is none.
     pub(super) fn open(files: &StoreFiles, access: Access) -> Result<Option<Self>, StoreError> {
         let path = files.root.join(TIMERWHEEL_FILE);

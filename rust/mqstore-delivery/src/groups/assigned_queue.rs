@@ -19,7 +19,7 @@ use crate::wake_signal::Signal;
 const FILTERED_AT_ONCE: i64 = 1 << 16;
 
 /// See the module's text.
-pub(super) struct Slot {
+pub(super) struct AssignedQueue {
     pub(super) queue: Queue,
     pub(super) key: QueueKey,
     /// Which ownership of the queue this is.
@@ -39,16 +39,16 @@ pub(super) struct Slot {
     /// Whether the last read failed, which was noted.
     pub(super) failing: bool,
     cursor: Option<QueueCursor>,
-    wait: Option<Wait>,
+    wait: Option<QueueWait>,
 }
 
 /// A wait for more; over once `came` is set.
-struct Wait {
+struct QueueWait {
     waiter: Waiter,
     came: Arc<AtomicBool>,
 }
 
-impl Wait {
+impl QueueWait {
     fn is_over(&self) -> bool {
         self.came.load(Ordering::Acquire) || self.waiter.has_come()
     }
@@ -56,14 +56,14 @@ impl Wait {
 
 /// What the end of a read was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Read {
+pub(super) enum ReadEnd {
     /// There is no more by now.
     AtEnd,
     /// There may be more.
     GoesOn,
 }
 
-impl Slot {
+impl AssignedQueue {
     pub(super) fn new(queue: Queue, key: QueueKey, generation: u64, position: i64) -> Self {
         Self {
             queue,
@@ -112,10 +112,10 @@ impl Slot {
         filter: Option<&Filter>,
         max: usize,
         into: &mut Vec<StoredRecord>,
-    ) -> Result<Read, StoreError> {
+    ) -> Result<ReadEnd, StoreError> {
         if let Some(wait) = &self.wait {
             if !wait.is_over() {
-                return Ok(Read::AtEnd);
+                return Ok(ReadEnd::AtEnd);
             }
             self.wait = None;
         }
@@ -136,12 +136,12 @@ impl Slot {
             if into.len() >= wanted {
                 // Nobody knows when the next poll comes.
                 cursor.rest();
-                return Ok(Read::GoesOn);
+                return Ok(ReadEnd::GoesOn);
             }
             // The cursor is at its end: that of the queue when it was opened, or of a stretch.
             self.cursor = None;
             if fresh {
-                return Ok(if moved && filter.is_some() { Read::GoesOn } else { Read::AtEnd });
+                return Ok(if moved && filter.is_some() { ReadEnd::GoesOn } else { ReadEnd::AtEnd });
             }
         }
     }
@@ -189,7 +189,7 @@ impl Slot {
         if waiter.is_over() {
             return Ok(true);
         }
-        self.wait = Some(Wait { waiter, came });
+        self.wait = Some(QueueWait { waiter, came });
         Ok(false)
     }
 

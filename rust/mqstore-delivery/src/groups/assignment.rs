@@ -37,7 +37,7 @@ pub fn assign(
     before: &Owners,
     pinned: &BTreeSet<Queue>,
 ) -> Owners {
-    let mut shares = Shares::new(members);
+    let mut shares = MemberShares::new(members);
     let mut free = Vec::new();
     for queue in queues {
         match before.get(queue).filter(|owner| shares.may_have(**owner, &queue.topic)) {
@@ -59,7 +59,7 @@ pub fn assign(
 }
 
 /// What each member has while it is being decided.
-struct Shares<'a> {
+struct MemberShares<'a> {
     members: &'a Members,
     /// Who consumes a topic.
     takers: BTreeMap<&'a str, Vec<MemberId>>,
@@ -69,7 +69,7 @@ struct Shares<'a> {
     fixed: Owners,
 }
 
-impl<'a> Shares<'a> {
+impl<'a> MemberShares<'a> {
     fn new(members: &'a Members) -> Self {
         let mut takers: BTreeMap<&str, Vec<MemberId>> = BTreeMap::new();
         for (member, topics) in members {

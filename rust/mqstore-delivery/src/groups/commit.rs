@@ -40,14 +40,14 @@ impl Consumer {
         let mut state = self.state.lock();
         self.check()?;
         self.refresh(&mut state)?;
-        let wanted = self.wanted(&state, offsets)?;
+        let wanted = self.resolve_offsets(&state, offsets)?;
         let stored = self.store_offsets(&mut state, &wanted)?;
         drop(state);
         self.finish_commit(&stored, sync)
     }
 
     /// In which slot each of these offsets is to be stored.
-    pub(super) fn wanted(
+    pub(super) fn resolve_offsets(
         &self,
         state: &State,
         offsets: &[(Queue, i64)],

@@ -19,13 +19,13 @@ use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 use mqstore_meta::{MetaLog, OffsetChange};
 
 use super::Coordinator;
-use super::assigned_queue::{Read, Slot};
+use super::assigned_queue::{AssignedQueue, ReadEnd};
 use super::assignment::{MemberId, Queue};
-use super::options::{ConsumerOptions, LostMessagePolicy, Start};
+use super::options::{ConsumerOptions, LostMessagePolicy, StartOffset};
 use crate::broker::Broker;
 use crate::error::BrokerError;
-use crate::nonblocking::{ReadScope, Rest};
-use crate::queue_failures::settle;
+use crate::nonblocking::{ReadScope, Remaining};
+use crate::queue_failures::merge_queue_errors;
 use crate::wake_signal::{LOOK, Signal};
 
 /// How long a filter that lets nothing pass may keep one look.
@@ -53,11 +53,11 @@ pub struct Consumer {
 /// What changes.
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<AssignedQueue>,
     /// The slot that the next poll begins with.
     turn: usize,
     /// Read ahead for [`Consumer::next`].
-    buffer: VecDeque<Ahead>,
+    buffer: VecDeque<BufferedMessage>,
     ahead: usize,
     /// The change of owners that `slots` are of.
     pub(super) seen: Option<u64>,
@@ -68,7 +68,7 @@ pub(super) struct State {
 }
 
 /// A message that was read and not handed out.
-struct Ahead {
+struct BufferedMessage {
     slot: usize,
     /// What the consumer's position is once it was handed out.
     next: i64,
@@ -87,7 +87,7 @@ impl Consumer {
         let signal = Arc::new(Signal::default());
         let stored_as = match (&options.name, options.broadcast) {
             (_, false) => Some(Arc::from(group)),
-            (Some(name), true) => Some(Arc::from(broker.take_name(group, name)?)),
+            (Some(name), true) => Some(Arc::from(broker.claim_broadcast_name(group, name)?)),
             (None, true) => None,
         };
         let member = (!options.broadcast).then(|| {
@@ -179,7 +179,7 @@ impl Consumer {
         let mut found = Vec::new();
         self.poll_or_wait(wait, |state| {
             let rest = self.collect(state, max, &mut found, ReadScope::Anywhere)?;
-            Ok(rest != Rest::Nothing || !found.is_empty())
+            Ok(rest != Remaining::Nothing || !found.is_empty())
         })?;
         Ok(found)
     }
@@ -190,7 +190,7 @@ impl Consumer {
         self.poll_or_wait(wait, |state| {
             let rest = self.fill(state, ReadScope::Anywhere)?;
             found = self.take_ahead(state);
-            Ok(rest != Rest::Nothing || found.is_some())
+            Ok(rest != Remaining::Nothing || found.is_some())
         })?;
         Ok(found)
     }
@@ -201,7 +201,7 @@ impl Consumer {
         wait: Duration,
         mut look: impl FnMut(&mut State) -> Result<bool, BrokerError>,
     ) -> Result<(), BrokerError> {
-        let seen = self.signal.rings();
+        let seen = self.signal.ring_count();
         {
             let mut state = self.state.lock();
             self.check()?;
@@ -232,7 +232,7 @@ impl Consumer {
         max: usize,
         found: &mut Vec<StoredRecord>,
         reach: ReadScope,
-    ) -> Result<Rest, BrokerError> {
+    ) -> Result<Remaining, BrokerError> {
         // What iteration has read ahead comes first.
         while found.len() < max {
             let Some(record) = self.take_ahead(state) else { break };
@@ -249,7 +249,7 @@ impl Consumer {
     }
 
     /// Reads ahead where nothing is left; what more there is.
-    pub(super) fn fill(&self, state: &mut State, reach: ReadScope) -> Result<Rest, BrokerError> {
+    pub(super) fn fill(&self, state: &mut State, reach: ReadScope) -> Result<Remaining, BrokerError> {
         if state.buffer.is_empty() {
             state.ahead = (state.ahead * 4).clamp(FIRST_AHEAD, MOST_AHEAD);
         }
@@ -262,9 +262,9 @@ impl Consumer {
         state: &mut State,
         max: usize,
         reach: ReadScope,
-    ) -> Result<Rest, BrokerError> {
+    ) -> Result<Remaining, BrokerError> {
         if !state.buffer.is_empty() {
-            return Ok(Rest::GoesOn);
+            return Ok(Remaining::GoesOn);
         }
         self.read(state, max, &mut Vec::new(), reach, |state, at, found, from| {
             let Some(slot) = state.slots.get_mut(at) else { return };
@@ -276,7 +276,7 @@ impl Consumer {
             let nexts: Vec<_> =
                 records.iter().skip(1).map(|record| record.queue_offset).chain([slot.scanned]).collect();
             let ahead = records.into_iter().zip(nexts);
-            state.buffer.extend(ahead.map(|(record, next)| Ahead { slot: at, next, record }));
+            state.buffer.extend(ahead.map(|(record, next)| BufferedMessage { slot: at, next, record }));
         })
     }
 
@@ -286,7 +286,7 @@ impl Consumer {
             state.clear_buffer();
             return None;
         }
-        let Ahead { next, record, .. } = state.buffer.pop_front()?;
+        let BufferedMessage { next, record, .. } = state.buffer.pop_front()?;
         if let Some(slot) = state.slots.get_mut(at) {
             slot.buffered -= 1;
             slot.mark_delivered(Some(&record), if slot.buffered == 0 { slot.scanned } else { next });
@@ -318,7 +318,7 @@ impl Consumer {
         found: &mut Vec<StoredRecord>,
         reach: ReadScope,
         mut done: impl FnMut(&mut State, usize, &mut Vec<StoredRecord>, usize),
-    ) -> Result<Rest, BrokerError> {
+    ) -> Result<Remaining, BrokerError> {
         if reach.reaches_end() {
             self.store().catch_up()?;
         }
@@ -337,16 +337,16 @@ impl Consumer {
                 if let Ok(false) = at_hand {
                     // It keeps its turn.
                     if total == 0 {
-                        return Ok(Rest::NotAtHand);
+                        return Ok(Remaining::NotAtHand);
                     }
                     goes_on = true;
                     continue;
                 }
-                let read = at_hand.and_then(|_| self.read_slot(state, at, max - total, found));
+                let read = at_hand.and_then(|_| self.read_queue(state, at, max - total, found));
                 total += found.len() - from;
                 match read {
                     Ok(read) => {
-                        goes_on |= read == Read::GoesOn;
+                        goes_on |= read == ReadEnd::GoesOn;
                         state.slots.get_mut(at).into_iter().for_each(|slot| slot.failing = false);
                     }
                     // Asked for by whoever does not go on where messages were lost.
@@ -359,15 +359,17 @@ impl Consumer {
             }
             state.turn = (state.turn + 1).checked_rem(count).unwrap_or(0);
             goes_on |= !failures.is_empty();
-            settle(&mut state.slots, failures, total > 0, |slot, error| self.note_failure(slot, error))?;
+            merge_queue_errors(&mut state.slots, failures, total > 0, |slot, error| {
+                self.note_failure(slot, error)
+            })?;
             if total > 0 || !goes_on || clock.monotonic() >= until {
-                return Ok(if goes_on { Rest::GoesOn } else { Rest::Nothing });
+                return Ok(if goes_on { Remaining::GoesOn } else { Remaining::Nothing });
             }
         }
     }
 
     /// Notes an error that nobody gets, because other queues had something, once until the queue is well again.
-    fn note_failure(&self, slot: &mut Slot, error: &BrokerError) {
+    fn note_failure(&self, slot: &mut AssignedQueue, error: &BrokerError) {
         if !std::mem::replace(&mut slot.failing, true) {
             let (Queue { topic, queue_id }, group) = (&slot.queue, &self.group);
             self.note(format!(
@@ -376,14 +378,14 @@ impl Consumer {
         }
     }
 
-    fn read_slot(
+    fn read_queue(
         &self,
         state: &mut State,
         at: usize,
         max: usize,
         found: &mut Vec<StoredRecord>,
-    ) -> Result<Read, BrokerError> {
-        let Some(slot) = state.slots.get_mut(at) else { return Ok(Read::AtEnd) };
+    ) -> Result<ReadEnd, BrokerError> {
+        let Some(slot) = state.slots.get_mut(at) else { return Ok(ReadEnd::AtEnd) };
         let error = match slot.read(self.store(), self.options.filter.as_ref(), max, found) {
             Err(error) => error,
             read => return Ok(read?),
@@ -401,7 +403,7 @@ impl Consumer {
             ));
             slot.sought = true;
             slot.move_to(max_offset);
-            return Ok(Read::AtEnd);
+            return Ok(ReadEnd::AtEnd);
         }
         if self.options.on_lost == LostMessagePolicy::Fail {
             return Err(error.into());
@@ -411,7 +413,7 @@ impl Consumer {
              read them; it goes on at {min_offset}"
         ));
         slot.move_to(min_offset);
-        Ok(Read::GoesOn)
+        Ok(ReadEnd::GoesOn)
     }
 
     /// Takes up what has changed: queues that came, queues that went to others.
@@ -461,7 +463,7 @@ impl Consumer {
         let mut before = std::mem::take(&mut state.slots);
         let mut fresh = Vec::new();
         for (queue, generation) in owned {
-            let same = |slot: &Slot| slot.queue == queue && slot.generation == generation;
+            let same = |slot: &AssignedQueue| slot.queue == queue && slot.generation == generation;
             match before.iter().position(same) {
                 Some(at) => state.slots.push(before.swap_remove(at)),
                 None => fresh.push((queue, generation)),
@@ -479,8 +481,8 @@ impl Consumer {
 
     /// Where a group begins elsewhere than at the first message is stored at once: it must begin there the next time
     /// too, whatever came in between.
-    fn store_start_offsets(&self, slots: &[Slot]) -> Result<(), BrokerError> {
-        if self.stored_as.is_none() || self.options.start == Start::Earliest {
+    fn store_start_offsets(&self, slots: &[AssignedQueue]) -> Result<(), BrokerError> {
+        if self.stored_as.is_none() || self.options.start == StartOffset::Earliest {
             return Ok(());
         }
         let fresh = slots.iter().filter(|slot| slot.committed(self.meta()).is_none());
@@ -493,27 +495,27 @@ impl Consumer {
     }
 
     /// A queue that it has from now on, at the group's offset, or where a new group begins.
-    fn begin(&self, queue: Queue, generation: u64) -> Result<Slot, BrokerError> {
+    fn begin(&self, queue: Queue, generation: u64) -> Result<AssignedQueue, BrokerError> {
         let (store, meta) = (self.store(), self.meta());
         let stored_as = self.stored_as.as_deref().unwrap_or(&self.group);
         let key = meta.queue_key(stored_as, &queue.topic, queue.queue_id)?;
         let stored = self.stored_as.as_ref().and_then(|_| meta.offset(key)).filter(|offset| *offset >= 0);
         if let Some(offset) = stored {
-            return Ok(Slot::new(queue, key, generation, offset));
+            return Ok(AssignedQueue::new(queue, key, generation, offset));
         }
         // A queue that came later begins at its first message, wherever the group began in the topic.
         let knows_topic = self.stored_as.is_some()
             && meta.offsets(key.group).iter().any(|change| change.queue.topic == key.topic);
-        let start = if knows_topic { Start::Earliest } else { self.options.start };
+        let start = if knows_topic { StartOffset::Earliest } else { self.options.start };
         let (min, max) = store.bounds(&queue.topic, queue.queue_id)?;
         let position = match start {
-            Start::Earliest => min,
-            Start::Latest => max,
-            Start::Time(ms) => {
+            StartOffset::Earliest => min,
+            StartOffset::Latest => max,
+            StartOffset::Time(ms) => {
                 store.offset_for_time(&queue.topic, queue.queue_id, ms, Boundary::Lower)?.max(min)
             }
         };
-        Ok(Slot::new(queue, key, generation, position))
+        Ok(AssignedQueue::new(queue, key, generation, position))
     }
 
     /// Where in `state` a queue that it has is.

@@ -125,7 +125,7 @@ impl Coordinator {
         let mut shared = self.state.lock();
         let member = shared.group.join(topics);
         shared.signals.insert(member, signal);
-        self.changed(&shared);
+        self.notify_members(&shared);
         member
     }
 
@@ -134,14 +134,14 @@ impl Coordinator {
         let mut shared = self.state.lock();
         shared.signals.remove(&member);
         shared.group.leave(member);
-        self.changed(&shared);
+        self.notify_members(&shared);
     }
 
     /// There are these queues.
     pub(crate) fn learn(&self, queues: Vec<Queue>) {
         let mut shared = self.state.lock();
         if shared.group.learn(queues) {
-            self.changed(&shared);
+            self.notify_members(&shared);
         }
     }
 
@@ -176,11 +176,11 @@ impl Coordinator {
         let before = shared.group.generation;
         shared.group.free(queues);
         if shared.group.generation != before {
-            self.changed(&shared);
+            self.notify_members(&shared);
         }
     }
 
-    fn changed(&self, shared: &Shared) {
+    fn notify_members(&self, shared: &Shared) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         shared.signals.values().for_each(|signal| signal.ring());
     }

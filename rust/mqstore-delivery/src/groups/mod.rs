@@ -14,7 +14,7 @@ pub use assignment::Queue;
 pub use consumer::Consumer;
 pub(crate) use coordinator::Coordinator;
 pub use offset_history::{HISTORY_TOPIC, OffsetCommit, OffsetHistory};
-pub use options::{ConsumerOptions, Filter, LostMessagePolicy, Start};
+pub use options::{ConsumerOptions, Filter, LostMessagePolicy, StartOffset};
 
 #[cfg(test)]
 mod tests;

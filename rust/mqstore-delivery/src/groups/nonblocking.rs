@@ -9,8 +9,8 @@ use mqstore_base::message::StoredRecord;
 use super::assignment::Queue;
 use super::consumer::{Consumer, MOST_AHEAD, State};
 use crate::error::BrokerError;
-use crate::nonblocking::{ReadScope, Rest, TryResult, lock};
-use crate::wake_signal::{Call, LOOK};
+use crate::nonblocking::{ReadScope, Remaining, TryResult, lock};
+use crate::wake_signal::{LOOK, Waker};
 
 impl Consumer {
     /// Up to `max` messages at once. Where there are none, `call` is made when it is time to look again; without one
@@ -22,7 +22,7 @@ impl Consumer {
         &self,
         max: usize,
         patience: bool,
-        call: Option<Call>,
+        call: Option<Waker>,
     ) -> Result<TryResult<Vec<StoredRecord>>, BrokerError> {
         self.poll_buffered(patience, call.filter(|_| max > 0), |state, found, reach| {
             self.collect(state, max, found, reach)
@@ -33,7 +33,7 @@ impl Consumer {
     pub fn try_next(
         &self,
         patience: bool,
-        call: Option<Call>,
+        call: Option<Waker>,
     ) -> Result<TryResult<Vec<StoredRecord>>, BrokerError> {
         self.poll_buffered(patience, call, |state, found, reach| {
             let rest = self.fill(state, reach)?;
@@ -47,7 +47,7 @@ impl Consumer {
         let mut state = self.state.lock();
         self.check()?;
         self.refresh(&mut state)?;
-        if self.read_ahead(&mut state, max.clamp(1, MOST_AHEAD), ReadScope::Anywhere)? == Rest::Nothing
+        if self.read_ahead(&mut state, max.clamp(1, MOST_AHEAD), ReadScope::Anywhere)? == Remaining::Nothing
             && state.slots.iter().all(|slot| slot.buffered == 0)
         {
             for slot in &mut state.slots {
@@ -73,10 +73,10 @@ impl Consumer {
         let wanted = match offsets {
             None => state.slots.iter().map(|slot| slot.returned).enumerate().collect(),
             Some(offsets) => {
-                if !self.store().is_caught_up() || !self.is_settled(&mut state)? {
+                if !self.store().is_caught_up() || !self.has_stable_assignment(&mut state)? {
                     return Ok(None);
                 }
-                self.wanted(&state, offsets)?
+                self.resolve_offsets(&state, offsets)?
             }
         };
         let stored = self.store_offsets(&mut state, &wanted)?;
@@ -92,7 +92,7 @@ impl Consumer {
     /// now and then while somebody waits at once.
     pub fn look_around(&self) {
         let Some(mut state) = self.state.try_lock() else { return };
-        let settled = self.is_settled(&mut state);
+        let settled = self.has_stable_assignment(&mut state);
         drop(state);
         if self.store().is_closed() || !settled.unwrap_or(false) {
             self.signal.ring();
@@ -113,14 +113,14 @@ impl Consumer {
     fn poll_buffered(
         &self,
         patience: bool,
-        call: Option<Call>,
-        look: impl FnOnce(&mut State, &mut Vec<StoredRecord>, ReadScope) -> Result<Rest, BrokerError>,
+        call: Option<Waker>,
+        look: impl FnOnce(&mut State, &mut Vec<StoredRecord>, ReadScope) -> Result<Remaining, BrokerError>,
     ) -> Result<TryResult<Vec<StoredRecord>>, BrokerError> {
-        let seen = self.signal.rings();
+        let seen = self.signal.ring_count();
         let near = self.store().is_caught_up();
         let Some(mut state) = lock(&self.state, patience) else { return Ok(TryResult::Prepare) };
         self.check()?;
-        if !self.is_settled(&mut state)? {
+        if !self.has_stable_assignment(&mut state)? {
             return Ok(TryResult::Prepare);
         }
         let mut found = Vec::new();
@@ -128,7 +128,7 @@ impl Consumer {
         if !found.is_empty() {
             return Ok(TryResult::Found(found));
         }
-        if rest != Rest::Nothing {
+        if rest != Remaining::Nothing {
             return Ok(TryResult::Prepare);
         }
         let Some(call) = call else { return Ok(TryResult::Found(found)) };
@@ -144,7 +144,7 @@ impl Consumer {
     }
 
     /// Whether it has the queues that are its own: none came, and none went to another consumer.
-    fn is_settled(&self, state: &mut State) -> Result<bool, BrokerError> {
+    fn has_stable_assignment(&self, state: &mut State) -> Result<bool, BrokerError> {
         let now = self.store().clock().monotonic();
         if state.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK) {
             if self.queues()?.len() != state.known {

@@ -9,7 +9,7 @@ pub type Filter = MessageFilter;
 
 /// Where a group begins in a topic in which it has no offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Start {
+pub enum StartOffset {
     /// At the first message there is.
     #[default]
     Earliest,
@@ -35,7 +35,7 @@ pub struct ConsumerOptions {
     /// Which messages it wants; `None` is all.
     pub filter: Option<Filter>,
     /// Where a group without an offset begins.
-    pub start: Start,
+    pub start: StartOffset,
     /// Whether a queue stays with this consumer as long as one of its messages was handed out and not committed.
     pub ordered: bool,
     /// Whether it gets the messages of all queues, whatever others of its group get.

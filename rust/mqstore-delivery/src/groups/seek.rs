@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use mqstore_engine::Boundary;
 
-use super::assigned_queue::Slot;
+use super::assigned_queue::AssignedQueue;
 use super::assignment::Queue;
 use super::consumer::{Consumer, State, out_of_range};
-use super::options::Start;
+use super::options::StartOffset;
 use crate::error::BrokerError;
 
 impl Consumer {
@@ -25,19 +25,19 @@ impl Consumer {
             return Err(out_of_range(&queue, offset, bounds).into());
         }
         if let Some(slot) = state.slots.get_mut(at) {
-            go_to(slot, offset);
+            seek_queue(slot, offset);
         }
         Ok(())
     }
 
     /// Goes on, in each queue that it has, at the first message stored at or after `time_ms` (epoch milliseconds).
     pub fn seek_to_time(&self, time_ms: i64) -> Result<(), BrokerError> {
-        self.seek_all(Start::Time(time_ms)).map(drop)
+        self.seek_all(StartOffset::Time(time_ms)).map(drop)
     }
 
     /// Moves the group in each queue that this consumer has, and stores that at once; with `sync` it is on the disk when
     /// this returns.
-    pub fn reset(&self, to: Start, sync: bool) -> Result<(), BrokerError> {
+    pub fn reset(&self, to: StartOffset, sync: bool) -> Result<(), BrokerError> {
         let mut state = self.seek_all(to)?;
         let wanted: Vec<_> = state.slots.iter().map(|slot| slot.returned).enumerate().collect();
         let stored = self.store_offsets(&mut state, &wanted)?;
@@ -45,22 +45,22 @@ impl Consumer {
         self.finish_commit(&stored, sync)
     }
 
-    fn seek_all(&self, to: Start) -> Result<mqstore_io::sync::MutexGuard<'_, State>, BrokerError> {
+    fn seek_all(&self, to: StartOffset) -> Result<mqstore_io::sync::MutexGuard<'_, State>, BrokerError> {
         let mut state = self.start_seek()?;
         let mut places = Vec::with_capacity(state.slots.len());
         for slot in &state.slots {
             let (topic, queue_id) = (&*slot.queue.topic, slot.queue.queue_id);
             let (min, max) = self.store().bounds(topic, queue_id)?;
             places.push(match to {
-                Start::Earliest => min,
-                Start::Latest => max,
-                Start::Time(ms) => {
+                StartOffset::Earliest => min,
+                StartOffset::Latest => max,
+                StartOffset::Time(ms) => {
                     self.store().offset_for_time(topic, queue_id, ms, Boundary::Lower)?.clamp(min, max)
                 }
             });
         }
         for (slot, place) in state.slots.iter_mut().zip(places) {
-            go_to(slot, place);
+            seek_queue(slot, place);
         }
         Ok(state)
     }
@@ -90,7 +90,7 @@ impl Consumer {
         &self,
         topic: &str,
         queue_id: i32,
-        look: impl FnOnce(&Slot) -> T,
+        look: impl FnOnce(&AssignedQueue) -> T,
     ) -> Result<T, BrokerError> {
         let mut state = self.state.lock();
         self.check()?;
@@ -122,7 +122,7 @@ impl Consumer {
     }
 }
 
-fn go_to(slot: &mut Slot, offset: i64) {
+fn seek_queue(slot: &mut AssignedQueue, offset: i64) {
     slot.move_to(offset);
     slot.sought = true;
 }

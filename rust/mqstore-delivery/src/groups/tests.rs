@@ -9,8 +9,8 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
 
-use crate::testing::{World, bodies, body, fill, one_queue_spoiled, put};
-use crate::{Broker, BrokerError, Consumer, ConsumerOptions, OffsetHistory, Queue, Start};
+use crate::testing::{SimStore, bodies, body, fill, put, store_with_corrupt_queue};
+use crate::{Broker, BrokerError, Consumer, ConsumerOptions, OffsetHistory, Queue, StartOffset};
 
 fn options() -> ConsumerOptions {
     ConsumerOptions::default()
@@ -30,7 +30,7 @@ fn queue(topic: &str, queue_id: i32) -> Queue {
 
 #[test]
 fn a_group_goes_on_where_it_committed() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic("t", 2, &[]).unwrap();
     fill(&store, "t", 2, 0..10);
@@ -63,8 +63,8 @@ fn a_group_goes_on_where_it_committed() {
 #[test]
 fn a_queue_that_cannot_be_read_does_not_keep_others_from_being_read() {
     for (bad, ahead) in [(0, false), (1, false), (0, true), (1, true)] {
-        let world = World::new();
-        let store = one_queue_spoiled(&world, bad, &["a", "b", "c"]);
+        let world = SimStore::new();
+        let store = store_with_corrupt_queue(&world, bad, &["a", "b", "c"]);
         let broker = Broker::new(&store).unwrap();
         let consumer = consumer(&broker, "g", "jobs");
         let next = || -> Result<Vec<_>, BrokerError> {
@@ -94,7 +94,7 @@ fn a_queue_that_cannot_be_read_does_not_keep_others_from_being_read() {
 
 #[test]
 fn offsets_outlive_the_store() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     fill(&store, "t", 1, 0..10);
     let broker = Broker::new(&store).unwrap();
@@ -111,7 +111,7 @@ fn offsets_outlive_the_store() {
 
 #[test]
 fn a_new_group_begins_where_it_is_told() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     fill(&store, "t", 1, 0..3);
     world.clock.advance(Duration::from_secs(1));
@@ -122,22 +122,22 @@ fn a_new_group_begins_where_it_is_told() {
         let consumer = broker.consumer(group, &["t"], ConsumerOptions { start, ..options() }).unwrap();
         bodies(&poll(&consumer, 10))
     };
-    assert_eq!(begin("a", Start::Earliest), ["0", "1", "2", "3", "4"]);
-    assert_eq!(begin("b", Start::Time(time)), ["3", "4"]);
-    assert!(begin("c", Start::Latest).is_empty());
+    assert_eq!(begin("a", StartOffset::Earliest), ["0", "1", "2", "3", "4"]);
+    assert_eq!(begin("b", StartOffset::Time(time)), ["3", "4"]);
+    assert!(begin("c", StartOffset::Latest).is_empty());
     // It did begin there, although it committed nothing.
     fill(&store, "t", 1, 5..6);
-    assert_eq!(begin("c", Start::Latest), ["5"]);
-    assert_eq!(begin("b", Start::Latest), ["3", "4", "5"]);
+    assert_eq!(begin("c", StartOffset::Latest), ["5"]);
+    assert_eq!(begin("b", StartOffset::Latest), ["3", "4", "5"]);
     // Queues that come later begin at their first message.
     store.create_topic("t", 2, &[]).unwrap();
     put(&store, "t", 1, "new queue", "T");
-    assert_eq!(begin("c", Start::Latest), ["5", "new queue"]);
+    assert_eq!(begin("c", StartOffset::Latest), ["5", "new queue"]);
 }
 
 #[test]
 fn queues_are_shared_and_what_was_lost_cannot_be_committed() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic("t", 4, &[]).unwrap();
     fill(&store, "t", 4, 0..8);
@@ -172,7 +172,7 @@ fn ordered_by_tag(broker: &Broker) -> Consumer {
 
 #[test]
 fn an_ordered_queue_of_which_nothing_is_out_waits_for_nothing() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic("t", 2, &[]).unwrap();
     let broker = Broker::new(&store).unwrap();
@@ -185,7 +185,7 @@ fn an_ordered_queue_of_which_nothing_is_out_waits_for_nothing() {
 
 #[test]
 fn an_ordered_queue_stays_until_all_that_is_out_is_committed() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic("t", 2, &[]).unwrap();
     let broker = Broker::new(&store).unwrap();
@@ -211,7 +211,7 @@ fn an_ordered_queue_stays_until_all_that_is_out_is_committed() {
 
 #[test]
 fn an_ordered_queue_waits_for_its_commit() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic("t", 2, &[]).unwrap();
     fill(&store, "t", 2, 0..4);
@@ -235,7 +235,7 @@ fn an_ordered_queue_waits_for_its_commit() {
 
 #[test]
 fn broadcast_consumers_get_everything() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     fill(&store, "t", 1, 0..3);
     let broker = Broker::new(&store).unwrap();
@@ -262,7 +262,7 @@ fn broadcast_consumers_get_everything() {
 
 #[test]
 fn queues_and_topics_that_come_are_taken_up() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let one = broker.consumer("g", &["t", "later"], options()).unwrap();
@@ -282,7 +282,7 @@ fn queues_and_topics_that_come_are_taken_up() {
 
 #[test]
 fn a_commit_covers_what_was_filtered_out_and_no_more_than_was_handed_out() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     for (number, tag) in ["a", "b", "b", "a", "a", "b"].into_iter().enumerate() {
         put(&store, "t", 0, &number.to_string(), tag);
@@ -311,7 +311,7 @@ fn a_commit_covers_what_was_filtered_out_and_no_more_than_was_handed_out() {
 
 #[test]
 fn queues_take_turns() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic("t", 3, &[]).unwrap();
     fill(&store, "t", 3, 0..30);
@@ -323,7 +323,7 @@ fn queues_take_turns() {
 
 #[test]
 fn what_was_committed_can_be_looked_up_later() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic("t", 2, &[]).unwrap();
     fill(&store, "t", 2, 0..8);
@@ -363,7 +363,7 @@ fn what_was_committed_can_be_looked_up_later() {
 
 #[test]
 fn groups_and_topics_have_to_be_possible() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     for (group, topics) in [("a@b", &["t"][..]), ("", &["t"]), ("g", &[])] {

@@ -63,7 +63,7 @@ impl Transactions {
         let (checker, clock) = (&self.inner.checker, self.inner.store.clock());
         loop {
             // What comes in from here on rings.
-            let rings = checker.signal.rings();
+            let rings = checker.signal.ring_count();
             if checker.over.load(Ordering::SeqCst) || self.inner.store.is_closed() {
                 return Ok(None);
             }
@@ -95,7 +95,7 @@ impl Transactions {
     /// Sleeps after an error of [`Self::wait_due`], for `longest` or until that has to end.
     pub fn wait_after_error(&self, longest: Duration) {
         let signal = &self.inner.checker.signal;
-        let rings = signal.rings();
+        let rings = signal.ring_count();
         if !self.inner.checker.over.load(Ordering::SeqCst) {
             signal.sleep(rings, longest);
         }

@@ -18,9 +18,9 @@ use std::time::Duration;
 use mqstore_io::sync::Ordering;
 use mqstore_meta::ProgressRecord;
 
-use super::Outcome;
+use super::TransactionOutcome;
 use super::engine::{PendingTransaction, Transactions};
-use super::transaction::Entry;
+use super::transaction::TransactionEntry;
 use crate::broker::invalid;
 use crate::error::BrokerError;
 
@@ -66,7 +66,7 @@ impl CheckOptions {
 
 /// What a producer group says of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CheckAnswer {
     /// Its messages are to appear.
     Commit,
     /// They are to be hidden.
@@ -80,7 +80,7 @@ fn millis(span: Duration) -> i64 {
 }
 
 /// What is to be done about a transaction that may be due.
-enum Due {
+enum DueAction {
     Later(i64),
     Discard,
     Ask(PendingTransaction),
@@ -106,11 +106,11 @@ impl Transactions {
         while asked.len() < most {
             let Some(entry) = self.first_due(group, options, now_ms) else { break };
             match due_action(&entry, options, now_ms, &mut records) {
-                Due::Later(due_ms) => self.wait_until(&entry, due_ms),
-                Due::Discard => {
+                DueAction::Later(due_ms) => self.wait_until(&entry, due_ms),
+                DueAction::Discard => {
                     // Tried again later if it fails now.
                     self.wait_until(&entry, now_ms.saturating_add(millis(options.interval)));
-                    if let Err(error) = self.decide(&entry, Outcome::Discarded, false) {
+                    if let Err(error) = self.decide(&entry, TransactionOutcome::Discarded, false) {
                         if asked.is_empty() {
                             return Err(error);
                         }
@@ -125,11 +125,11 @@ impl Transactions {
                     );
                     self.inner.note(note);
                 }
-                Due::Ask(pending) => {
+                DueAction::Ask(pending) => {
                     self.wait_until(&entry, now_ms.saturating_add(millis(options.interval)));
                     asked.push(pending);
                 }
-                Due::Nothing => {}
+                DueAction::Nothing => {}
             }
         }
         self.record_checks(&records)?;
@@ -140,11 +140,11 @@ impl Transactions {
     ///
     /// # Errors
     /// Those of a commit.
-    pub fn answer(&self, id: &str, answer: Answer) -> Result<(), BrokerError> {
+    pub fn answer(&self, id: &str, answer: CheckAnswer) -> Result<(), BrokerError> {
         let outcome = match answer {
-            Answer::Commit => Outcome::Committed,
-            Answer::Rollback => Outcome::RolledBack,
-            Answer::Unknown => return Ok(()),
+            CheckAnswer::Commit => TransactionOutcome::Committed,
+            CheckAnswer::Rollback => TransactionOutcome::RolledBack,
+            CheckAnswer::Unknown => return Ok(()),
         };
         let entry = self.inner.state.lock().pending.get(id).cloned();
         match entry.map_or(Ok(()), |entry| self.decide(&entry, outcome, false)) {
@@ -163,7 +163,7 @@ impl Transactions {
         options: &CheckOptions,
         now_ms: i64,
         most: usize,
-        check: &mut dyn FnMut(&PendingTransaction) -> Answer,
+        check: &mut dyn FnMut(&PendingTransaction) -> CheckAnswer,
     ) -> Result<usize, BrokerError> {
         let due = self.take_due(group, options, now_ms, most)?;
         for pending in &due {
@@ -181,7 +181,7 @@ impl Transactions {
     }
 
     /// Takes the first of those that may be due out of the row.
-    fn first_due(&self, group: &str, options: &CheckOptions, now_ms: i64) -> Option<Arc<Entry>> {
+    fn first_due(&self, group: &str, options: &CheckOptions, now_ms: i64) -> Option<Arc<TransactionEntry>> {
         let mut state = self.inner.state.lock();
         let state = &mut *state;
         let row = state.due.get_mut(group)?;
@@ -204,7 +204,7 @@ impl Transactions {
     }
 
     /// Puts an undecided transaction into the row of its group.
-    pub(super) fn wait_until(&self, entry: &Entry, due_ms: i64) {
+    pub(super) fn wait_until(&self, entry: &TransactionEntry, due_ms: i64) {
         let mut state = self.inner.state.lock();
         let row = state.due.entry(Arc::clone(&entry.group)).or_default();
         row.remove(&(entry.due_ms.swap(due_ms, Ordering::Relaxed), Arc::clone(&entry.id)));
@@ -233,17 +233,22 @@ impl Transactions {
 }
 
 /// What is to be done about `entry`; asking is added to `records`.
-fn due_action(entry: &Entry, options: &CheckOptions, now_ms: i64, records: &mut Vec<ProgressRecord>) -> Due {
+fn due_action(
+    entry: &TransactionEntry,
+    options: &CheckOptions,
+    now_ms: i64,
+    records: &mut Vec<ProgressRecord>,
+) -> DueAction {
     let mut parts = entry.lock();
     if parts.outcome.is_some() || parts.open {
-        return Due::Nothing;
+        return DueAction::Nothing;
     }
     let first_ms = parts.stored_timestamp_ms.saturating_add(millis(options.after));
     if parts.checks == 0 && now_ms >= parts.stored_timestamp_ms && now_ms < first_ms {
-        return Due::Later(first_ms);
+        return DueAction::Later(first_ms);
     }
     if parts.checks >= options.max {
-        return Due::Discard;
+        return DueAction::Discard;
     }
     parts.checks += 1;
     let (attempt, until_ms) = (parts.checks, now_ms.saturating_add(millis(options.interval)));
@@ -253,5 +258,5 @@ fn due_action(entry: &Entry, options: &CheckOptions, now_ms: i64, records: &mut 
         attempt,
     }));
     drop(parts);
-    entry.describe().map_or(Due::Nothing, Due::Ask)
+    entry.describe().map_or(DueAction::Nothing, DueAction::Ask)
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, StoredRecord};
-use mqstore_engine::Mark;
+use mqstore_engine::TransactionMark;
 use mqstore_format::topic::{CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_TOPIC};
 use mqstore_format::transaction::HalfRecord;
 use mqstore_io::sync::Ordering;
 
-use super::Outcome;
+use super::TransactionOutcome;
 use super::engine::Transactions;
 use super::half_records::{mark, op_body, op_properties, origin, own_properties};
-use super::transaction::{Entry, Half, Parts};
+use super::transaction::{HalfMessage, Parts, TransactionEntry};
 use crate::error::{BrokerError, view};
 
 /// A record that follows an op message.
@@ -24,15 +24,15 @@ struct FinalRecord<'a> {
     properties: Cow<'a, [u8]>,
     flag: i32,
     born_timestamp_ms: i64,
-    mark: Mark,
+    mark: TransactionMark,
 }
 
 impl Transactions {
     /// Decides a transaction; again the same way changes nothing.
     pub(super) fn decide(
         &self,
-        entry: &Arc<Entry>,
-        outcome: Outcome,
+        entry: &Arc<TransactionEntry>,
+        outcome: TransactionOutcome,
         durable: bool,
     ) -> Result<(), BrokerError> {
         let mut parts = entry.lock();
@@ -43,8 +43,8 @@ impl Transactions {
         }
         if !parts.halves.is_empty() {
             let appended = self.append_decision(entry, &parts, outcome, durable)?;
-            if outcome == Outcome::Committed {
-                parts.went = went(&parts, appended);
+            if outcome == TransactionOutcome::Committed {
+                parts.went = destinations(&parts, appended);
             }
         }
         parts.outcome = Some(outcome);
@@ -62,18 +62,18 @@ impl Transactions {
 
     fn append_decision(
         &self,
-        entry: &Entry,
+        entry: &TransactionEntry,
         parts: &Parts,
-        outcome: Outcome,
+        outcome: TransactionOutcome,
         durable: bool,
     ) -> Result<Vec<Appended>, BrokerError> {
         let halves: Vec<_> = parts.halves.iter().map(|half| half.offset).collect();
-        if outcome == Outcome::RolledBack {
+        if outcome == TransactionOutcome::RolledBack {
             return self.append_op(&halves, outcome, &[], durable);
         }
         // What expired before anybody decided it is gone, as it is for an open.
         let (first_half, _) = self.inner.store.bounds(HALF_TOPIC, 0)?;
-        let is_there = |half: &&Half| half.content.is_some() || half.offset >= first_half;
+        let is_there = |half: &&HalfMessage| half.content.is_some() || half.offset >= first_half;
         let gone = parts.halves.iter().filter(|half| !is_there(half)).count();
         let mut records = Vec::new();
         for half in parts.halves.iter().filter(|half| half.content.is_none() && is_there(half)) {
@@ -115,12 +115,12 @@ impl Transactions {
     fn append_op(
         &self,
         halves: &[i64],
-        outcome: Outcome,
+        outcome: TransactionOutcome,
         finals: &[FinalRecord<'_>],
         durable: bool,
     ) -> Result<Vec<Appended>, BrokerError> {
         let store = &self.inner.store;
-        if outcome == Outcome::Discarded && store.queue_ids(CHECK_MAX_TIME_TOPIC)?.is_empty() {
+        if outcome == TransactionOutcome::Discarded && store.queue_ids(CHECK_MAX_TIME_TOPIC)?.is_empty() {
             store.create_topic(CHECK_MAX_TIME_TOPIC, 1, &[])?;
         }
         let (body, properties) = (op_body(halves.iter().copied()), op_properties(outcome));
@@ -134,9 +134,9 @@ impl Transactions {
             born_timestamp_ms: None,
             durable,
         };
-        let (mut messages, mut marks) = (vec![op], vec![Mark::default()]);
+        let (mut messages, mut marks) = (vec![op], vec![TransactionMark::default()]);
         for one in finals {
-            let discarded = outcome == Outcome::Discarded;
+            let discarded = outcome == TransactionOutcome::Discarded;
             messages.push(NewMessage {
                 topic: if discarded { CHECK_MAX_TIME_TOPIC } else { one.topic },
                 body: one.body,
@@ -152,7 +152,7 @@ impl Transactions {
         let mut appended = store.append_together(&messages, &marks)?;
         if let (Some(op), Some(last)) = (appended.first(), appended.last()) {
             let end = last.commit_log_offset + u64::from(last.size);
-            self.inner.state.lock().known.decided(halves.iter().copied(), op.queue_offset, end);
+            self.inner.state.lock().known.record_decision(halves.iter().copied(), op.queue_offset, end);
             appended.remove(0);
         }
         Ok(appended)
@@ -162,7 +162,7 @@ impl Transactions {
     pub(super) fn append_missing_records(
         &self,
         halves: &[(i64, StoredRecord)],
-        outcome: Outcome,
+        outcome: TransactionOutcome,
     ) -> Result<(), BrokerError> {
         let offsets: Vec<_> = halves.iter().map(|(offset, _)| *offset).collect();
         let finals =
@@ -172,10 +172,10 @@ impl Transactions {
 
     /// Takes half messages out of sight that stand for nothing.
     pub(super) fn append_rollback(&self, halves: &[i64]) -> Result<(), BrokerError> {
-        self.append_op(halves, Outcome::RolledBack, &[], false).map(drop)
+        self.append_op(halves, TransactionOutcome::RolledBack, &[], false).map(drop)
     }
 
-    fn forget(&self, entry: &Entry) {
+    fn forget(&self, entry: &TransactionEntry) {
         let mut state = self.inner.state.lock();
         state.pending.remove(&entry.id);
         let due = (entry.due_ms.load(Ordering::Relaxed), Arc::clone(&entry.id));
@@ -185,7 +185,7 @@ impl Transactions {
     }
 
     /// Whoever had it open does not decide it any more.
-    pub(super) fn give_up(&self, entry: &Arc<Entry>) {
+    pub(super) fn give_up(&self, entry: &Arc<TransactionEntry>) {
         let mut parts = entry.lock();
         parts.open = false;
         if parts.outcome.is_some() || parts.halves.is_empty() {
@@ -199,7 +199,7 @@ impl Transactions {
 }
 
 /// Where the messages went that this process appended, with their own keys.
-fn went(parts: &Parts, appended: Vec<Appended>) -> Vec<(usize, Appended)> {
+fn destinations(parts: &Parts, appended: Vec<Appended>) -> Vec<(usize, Appended)> {
     let own = parts.halves.iter().zip(appended).filter_map(|(half, appended)| {
         let content = half.content.as_ref()?;
         Some((content.topic, Appended { unique_id: content.key.clone(), ..appended }))
@@ -208,7 +208,7 @@ fn went(parts: &Parts, appended: Vec<Appended>) -> Vec<(usize, Appended)> {
 }
 
 /// The record that a half message becomes.
-fn final_of(record: &StoredRecord, outcome: Outcome) -> Result<FinalRecord<'_>, BrokerError> {
+fn final_of(record: &StoredRecord, outcome: TransactionOutcome) -> Result<FinalRecord<'_>, BrokerError> {
     let view = view(record)?;
     let facts = HalfRecord::of(&view).ok_or_else(|| StoreError::InvalidMessage {
         reason: format!("the half message at {} does not say where it belongs", record.commit_log_offset),

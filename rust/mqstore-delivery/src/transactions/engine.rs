@@ -13,8 +13,8 @@ use mqstore_io::sync::{AtomicI64, Mutex, Ordering};
 use mqstore_meta::{MetaLog, OffsetChange, QueueKey, QueueProgress};
 
 use super::check_timer::CheckTimer;
-use super::outcomes::Known;
-use super::transaction::{Entry, Transaction};
+use super::outcomes::OutcomeTracker;
+use super::transaction::{Transaction, TransactionEntry};
 use crate::broker::invalid;
 use crate::error::BrokerError;
 
@@ -92,8 +92,8 @@ pub(super) struct Inner {
 }
 
 pub(super) struct State {
-    pub(super) known: Known,
-    pub(super) pending: HashMap<Arc<str>, Arc<Entry>>,
+    pub(super) known: OutcomeTracker,
+    pub(super) pending: HashMap<Arc<str>, Arc<TransactionEntry>>,
     /// Of each group those that nobody has open, by the time at which they are to be checked.
     pub(super) due: BTreeMap<Arc<str>, BTreeSet<(i64, Arc<str>)>>,
     last_round: Duration,
@@ -118,7 +118,7 @@ impl Transactions {
             noted_queue: meta.queue_key(NOTED_GROUP, OP_TOPIC, 0)?,
             half_max: AtomicI64::new(0),
             state: Mutex::new(State {
-                known: Known::default(),
+                known: OutcomeTracker::default(),
                 pending: HashMap::new(),
                 due: BTreeMap::new(),
                 last_round: store.clock().monotonic(),
@@ -155,7 +155,7 @@ impl Transactions {
     pub fn begin(&self, group: &str) -> Result<Transaction, BrokerError> {
         validate_group(group).map_err(|error| invalid("group", error.to_string()))?;
         let id = self.inner.store.new_unique_key()?;
-        Ok(Transaction::new(self.clone(), Entry::new(id.as_str().into(), group.into(), true)))
+        Ok(Transaction::new(self.clone(), TransactionEntry::new(id.as_str().into(), group.into(), true)))
     }
 
     /// The transactions that nobody decided, the oldest first.
@@ -213,7 +213,7 @@ impl Transactions {
 
 impl Inner {
     /// Moves the two offsets of op messages on.
-    fn advance_op_offsets(&self, known: &mut Known) -> Result<(), BrokerError> {
+    fn advance_op_offsets(&self, known: &mut OutcomeTracker) -> Result<(), BrokerError> {
         let mut changes = Vec::new();
         if self.meta.offset(self.noted_queue) != Some(known.next_op) {
             changes.push(OffsetChange { queue: self.noted_queue, offset: known.next_op });

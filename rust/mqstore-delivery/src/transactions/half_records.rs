@@ -14,14 +14,14 @@
 
 use std::fmt::Write;
 
-use mqstore_engine::{Mark, MessageOrigin};
+use mqstore_engine::{MessageOrigin, TransactionMark};
 use mqstore_format::properties::{
     PGROUP, PROPERTY_CRC, REAL_QID, REAL_TOPIC, TAGS, TRAN_MSG, TRANSACTION_ID, UNIQ_KEY, WAIT,
 };
 use mqstore_format::transaction::{DECISION, Decision, OpRecord, REMOVE_TAG, TRANSACTION};
 use mqstore_format::{RecordView, push_property, without_property};
 
-use super::Outcome;
+use super::TransactionOutcome;
 
 /// RocketMQ's group of producers that name none (`MixAll#DEFAULT_PRODUCER_GROUP`).
 pub const DEFAULT_PRODUCER_GROUP: &str = "DEFAULT_PRODUCER";
@@ -57,14 +57,14 @@ pub(super) fn half_properties(out: &mut Vec<u8>, own: &[u8], key: &str, given: b
 }
 
 /// The properties of an op message.
-pub(super) fn op_properties(outcome: Outcome) -> Vec<u8> {
+pub(super) fn op_properties(outcome: TransactionOutcome) -> Vec<u8> {
     let mut text = Vec::with_capacity(48);
     push_property(&mut text, WAIT, "true");
     push_property(&mut text, TAGS, REMOVE_TAG);
     let decision = match outcome {
-        Outcome::Committed => Decision::Commit,
-        Outcome::RolledBack => Decision::Rollback,
-        Outcome::Discarded => Decision::Discard,
+        TransactionOutcome::Committed => Decision::Commit,
+        TransactionOutcome::RolledBack => Decision::Rollback,
+        TransactionOutcome::Discarded => Decision::Discard,
     };
     push_property(&mut text, DECISION, decision.name());
     text
@@ -80,10 +80,10 @@ pub(super) fn op_body(offsets: impl Iterator<Item = i64>) -> Vec<u8> {
 }
 
 /// What was decided, where final records follow the op message.
-pub(super) fn decision_of_op(op: &OpRecord) -> Option<Outcome> {
+pub(super) fn decision_of_op(op: &OpRecord) -> Option<TransactionOutcome> {
     match op.decision {
-        Some(Decision::Commit) => Some(Outcome::Committed),
-        Some(Decision::Discard) => Some(Outcome::Discarded),
+        Some(Decision::Commit) => Some(TransactionOutcome::Committed),
+        Some(Decision::Discard) => Some(TransactionOutcome::Discarded),
         Some(Decision::Rollback) | None => None,
     }
 }
@@ -94,8 +94,16 @@ pub(super) fn own_properties<'a>(view: &RecordView<'a>) -> std::borrow::Cow<'a, 
 }
 
 /// What marks the record that a transaction makes of a half message.
-pub(super) fn mark(outcome: Outcome, position: u64, origin: Option<MessageOrigin>) -> Mark {
-    Mark { origin, commit: outcome == Outcome::Committed, prepared_transaction_offset: position }
+pub(super) fn mark(
+    outcome: TransactionOutcome,
+    position: u64,
+    origin: Option<MessageOrigin>,
+) -> TransactionMark {
+    TransactionMark {
+        origin,
+        commit: outcome == TransactionOutcome::Committed,
+        prepared_transaction_offset: position,
+    }
 }
 
 /// What a half message from the log keeps of where it was made.

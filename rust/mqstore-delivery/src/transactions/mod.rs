@@ -20,7 +20,7 @@ mod transaction;
 #[cfg(test)]
 mod tests;
 
-pub use checks::{Answer, CheckOptions};
+pub use checks::{CheckAnswer, CheckOptions};
 pub use engine::{PendingTransaction, Transactions};
 pub use half_records::DEFAULT_PRODUCER_GROUP;
 pub use pending::PendingGroup;
@@ -28,7 +28,7 @@ pub use transaction::{NewHalfMessage, Transaction};
 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TransactionOutcome {
     /// Its messages are in their topics.
     Committed,
     /// They will never be.
@@ -37,7 +37,7 @@ pub enum Outcome {
     Discarded,
 }
 
-impl Outcome {
+impl TransactionOutcome {
     /// The word for it.
     pub fn name(self) -> &'static str {
         match self {

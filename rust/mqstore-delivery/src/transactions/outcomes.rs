@@ -28,7 +28,7 @@ const MOST_STEPS: usize = 1024;
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct OutcomeTracker {
     pub(super) base: i64,
     slots: VecDeque<u64>,
     /// Decided, of those below `base`: where the decision ends, and the half message.
@@ -53,7 +53,7 @@ pub(super) struct PendingRecords {
 /// Records in one frame of the metadata log.
 const MOST_RECORDS: usize = 4096;
 
-impl Known {
+impl OutcomeTracker {
     /// Nothing is noted from `base` on, and op messages are read from `next_op` on; those below need half messages up to
     /// `half_end`.
     pub(super) fn starting_at(base: i64, next_op: i64) -> Self {
@@ -61,7 +61,7 @@ impl Known {
     }
 
     /// Takes note of a decision: its half messages, its op message, where it ends.
-    pub(super) fn decided(&mut self, halves: impl Iterator<Item = i64>, op: i64, end: u64) {
+    pub(super) fn record_decision(&mut self, halves: impl Iterator<Item = i64>, op: i64, end: u64) {
         let end = end.max(1);
         let mut half_end = 0;
         for half in halves {
@@ -70,7 +70,7 @@ impl Known {
                 self.late.insert((end, half));
                 continue;
             };
-            self.reach(at);
+            self.extend_range(at);
             if let Some(slot) = self.slots.get_mut(at) {
                 *slot = end;
             }
@@ -85,7 +85,7 @@ impl Known {
                 self.late.insert((1, half));
             }
             Ok(at) => {
-                self.reach(at);
+                self.extend_range(at);
                 if let Some(slot) = self.slots.get_mut(at) {
                     *slot = 1;
                 }
@@ -93,7 +93,7 @@ impl Known {
         }
     }
 
-    fn reach(&mut self, at: usize) {
+    fn extend_range(&mut self, at: usize) {
         if at >= self.slots.len() {
             self.slots.resize(at + 1, 0);
         }
@@ -105,7 +105,7 @@ impl Known {
         let mut notes = PendingRecords::default();
         if let Some(last) = usize::try_from(half_max - self.base).ok().and_then(|count| count.checked_sub(1))
         {
-            self.reach(last);
+            self.extend_range(last);
         }
         let finished = self.late.iter().take_while(|(end, _)| *end <= durable).take(MOST_RECORDS);
         notes

@@ -52,7 +52,7 @@ impl PendingGroup {
         let mut known = store.group_progress(&wanted)?.into_iter();
         let halves = known.next().flatten().unwrap_or_else(|| Progress::starting_at(half_min));
         let op = known.flatten().find_map(|progress| progress.offset());
-        let mut decided = Decided::from(halves.committed().clamp(half_min, half_max), half_max);
+        let mut decided = DecidedHalves::from(halves.committed().clamp(half_min, half_max), half_max);
         let (op_min, op_max) = bounds(OP_TOPIC)?;
         if op_min < op_max {
             decided.read(store, op.unwrap_or(op_min).clamp(op_min, op_max))?;
@@ -60,7 +60,7 @@ impl PendingGroup {
         let noted = halves.leases().map(|(offset, lease)| (offset, lease.attempt));
         let since = (halves.next().max(half_min)..half_max).map(|offset| (offset, 0));
         let open = noted.chain(since).filter(|(offset, _)| !decided.has(*offset));
-        let mut groups = Groups::default();
+        let mut groups = GroupTotals::default();
         let mut some = Vec::with_capacity(AT_ONCE);
         for one in open {
             some.push(one);
@@ -75,13 +75,13 @@ impl PendingGroup {
 }
 
 /// Which half messages op messages name.
-struct Decided {
+struct DecidedHalves {
     base: i64,
     end: i64,
     bits: Vec<u64>,
 }
 
-impl Decided {
+impl DecidedHalves {
     fn from(base: i64, end: i64) -> Self {
         let words = (end - base).unsigned_abs().div_ceil(64);
         Self { base, end, bits: vec![0; words as usize] }
@@ -117,13 +117,13 @@ impl Decided {
 }
 
 #[derive(Default)]
-struct Groups {
+struct GroupTotals {
     by_name: BTreeMap<String, PendingGroup>,
     /// Hashes of transactions that were seen.
     seen: HashSet<u64>,
 }
 
-impl Groups {
+impl GroupTotals {
     fn add(&mut self, store: &Store, open: &[(i64, u32)]) -> Result<(), StoreError> {
         let offsets: Vec<i64> = open.iter().map(|(offset, _)| *offset).collect();
         if offsets.is_empty() {

@@ -14,11 +14,11 @@ use mqstore_format::transaction::{HalfRecord, OpRecord};
 use mqstore_io::sync::Ordering;
 use mqstore_meta::{ProgressRecord, QueueKey};
 
-use super::Outcome;
+use super::TransactionOutcome;
 use super::engine::Transactions;
 use super::half_records::decision_of_op;
-use super::outcomes::Known;
-use super::transaction::{Entry, Half, Parts};
+use super::outcomes::OutcomeTracker;
+use super::transaction::{HalfMessage, Parts, TransactionEntry};
 use crate::error::{BrokerError, view};
 
 /// Records that are read at once.
@@ -26,13 +26,13 @@ const AT_ONCE: usize = 256;
 
 /// Which half messages are decided, and which of those lack their record.
 #[derive(Default)]
-struct Decided {
+struct DecidedHalves {
     halves: HashSet<i64>,
-    owed: BTreeMap<i64, Outcome>,
+    owed: BTreeMap<i64, TransactionOutcome>,
 }
 
 /// An undecided half message as the metadata log has it.
-struct Open {
+struct PendingHalf {
     offset: i64,
     checks: u32,
     due_ms: i64,
@@ -40,13 +40,13 @@ struct Open {
 
 /// Undecided transactions that are being put together.
 #[derive(Default)]
-struct Found {
-    entries: HashMap<Arc<str>, Arc<Entry>>,
+struct FoundTransactions {
+    entries: HashMap<Arc<str>, Arc<TransactionEntry>>,
     /// By transaction and unique key: the newest half message.
     keys: HashMap<(Arc<str>, Box<str>), i64>,
     /// Half messages of which there is a newer copy.
     superseded: Vec<i64>,
-    due: Vec<(Arc<Entry>, i64)>,
+    due: Vec<(Arc<TransactionEntry>, i64)>,
 }
 
 impl Transactions {
@@ -64,19 +64,19 @@ impl Transactions {
         inner.half_max.store(half_max, Ordering::Release);
         let first_op = inner.first_op(op_min, op_max);
         let next = inner.progress.lock().next();
-        inner.state.lock().known = Known::starting_at(next, first_op);
+        inner.state.lock().known = OutcomeTracker::starting_at(next, first_op);
         let decided = self.read_ops(first_op, half_max)?;
         let open = self.open_halves(&decided, half_max);
         self.complete(&decided.owed)?;
         let found = self.read_halves(&open)?;
-        self.take_up(found)?;
+        self.collect_halves(found)?;
         self.record_progress(true)
     }
 
     /// Reads op messages from `first_op` on. What they name that is not there, up to `half_max`, is nothing.
-    fn read_ops(&self, first_op: i64, half_max: i64) -> Result<Decided, BrokerError> {
+    fn read_ops(&self, first_op: i64, half_max: i64) -> Result<DecidedHalves, BrokerError> {
         let inner = &*self.inner;
-        let mut decided = Decided::default();
+        let mut decided = DecidedHalves::default();
         let mut cursor = inner.store.read(OP_TOPIC, 0, Some(first_op), None, None)?;
         loop {
             let records = cursor.next_batch(AT_ONCE)?;
@@ -93,7 +93,7 @@ impl Transactions {
                     op.half_offsets.iter().copied().filter(|half| !progress.is_finished(*half)).collect();
                 drop(progress);
                 // Whatever an open finds is durable.
-                inner.state.lock().known.decided(open.into_iter(), record.queue_offset, 1);
+                inner.state.lock().known.record_decision(open.into_iter(), record.queue_offset, 1);
             }
         }
     }
@@ -104,7 +104,7 @@ impl Transactions {
         &self,
         record: &StoredRecord,
         op: &OpRecord,
-        owed: &mut BTreeMap<i64, Outcome>,
+        owed: &mut BTreeMap<i64, TransactionOutcome>,
     ) -> Result<(), BrokerError> {
         let Some(outcome) = decision_of_op(op) else { return Ok(()) };
         let mut made = HashSet::new();
@@ -134,8 +134,8 @@ impl Transactions {
     }
 
     /// Appends the records that decisions lack, durably: together, as they were to be.
-    fn complete(&self, owed: &BTreeMap<i64, Outcome>) -> Result<(), BrokerError> {
-        for outcome in [Outcome::Committed, Outcome::Discarded] {
+    fn complete(&self, owed: &BTreeMap<i64, TransactionOutcome>) -> Result<(), BrokerError> {
+        for outcome in [TransactionOutcome::Committed, TransactionOutcome::Discarded] {
             let halves: Vec<_> =
                 owed.iter().filter(|(_, what)| **what == outcome).map(|(half, _)| *half).collect();
             let records = self.halves_at(&halves)?;
@@ -147,19 +147,20 @@ impl Transactions {
     }
 
     /// Half messages that no op message names: those that were noted as undecided, and those since.
-    fn open_halves(&self, decided: &Decided, half_max: i64) -> Vec<Open> {
+    fn open_halves(&self, decided: &DecidedHalves, half_max: i64) -> Vec<PendingHalf> {
         let progress = self.inner.progress.lock();
-        let noted = progress.leases().map(|(offset, lease)| Open {
+        let noted = progress.leases().map(|(offset, lease)| PendingHalf {
             offset,
             checks: lease.attempt,
             due_ms: lease.until_ms,
         });
-        let since = (progress.next()..half_max).map(|offset| Open { offset, checks: 0, due_ms: i64::MIN });
+        let since =
+            (progress.next()..half_max).map(|offset| PendingHalf { offset, checks: 0, due_ms: i64::MIN });
         noted.chain(since).filter(|open| !decided.halves.contains(&open.offset)).collect()
     }
 
-    fn read_halves(&self, open: &[Open]) -> Result<Found, BrokerError> {
-        let mut found = Found::default();
+    fn read_halves(&self, open: &[PendingHalf]) -> Result<FoundTransactions, BrokerError> {
+        let mut found = FoundTransactions::default();
         for some in open.chunks(AT_ONCE) {
             let offsets: Vec<_> = some.iter().map(|open| open.offset).collect();
             let records = self.inner.store.messages_at(HALF_TOPIC, 0, &offsets)?;
@@ -182,8 +183,8 @@ impl Transactions {
         Ok(found)
     }
 
-    fn take_up(&self, found: Found) -> Result<(), BrokerError> {
-        let Found { entries, superseded, due, .. } = found;
+    fn collect_halves(&self, found: FoundTransactions) -> Result<(), BrokerError> {
+        let FoundTransactions { entries, superseded, due, .. } = found;
         {
             let mut state = self.inner.state.lock();
             for (entry, due_ms) in due {
@@ -200,16 +201,16 @@ impl Transactions {
     }
 }
 
-impl Found {
+impl FoundTransactions {
     /// Adds a half message to its transaction; whether it says which that is.
-    fn add(&mut self, open: &Open, record: &StoredRecord) -> Result<bool, BrokerError> {
+    fn add(&mut self, open: &PendingHalf, record: &StoredRecord) -> Result<bool, BrokerError> {
         let view = view(record)?;
         let Some(facts) = HalfRecord::of(&view) else { return Ok(false) };
         let id: Arc<str> = facts.transaction.into();
         let entry = self
             .entries
             .entry(Arc::clone(&id))
-            .or_insert_with(|| Entry::new(Arc::clone(&id), facts.group.into(), false));
+            .or_insert_with(|| TransactionEntry::new(Arc::clone(&id), facts.group.into(), false));
         let mut parts = entry.lock();
         // A broker counts in each copy how often it asked. Messages of one transaction of ours may have one key.
         let may_be_copy = facts.checks > 0 || facts.transaction == facts.unique_key;
@@ -232,12 +233,12 @@ impl Found {
 }
 
 /// Of which half message, by its place in the log, this is the record that `outcome` makes; `None` where it is none.
-fn half_of_record(record: &StoredRecord, outcome: Outcome) -> Option<u64> {
+fn half_of_record(record: &StoredRecord, outcome: TransactionOutcome) -> Option<u64> {
     let view = record.view().ok()?;
     let is = match outcome {
-        Outcome::Committed => view.sys_flag.transaction() == TransactionType::Commit,
-        Outcome::Discarded => view.topic == CHECK_MAX_TIME_TOPIC,
-        Outcome::RolledBack => false,
+        TransactionOutcome::Committed => view.sys_flag.transaction() == TransactionType::Commit,
+        TransactionOutcome::Discarded => view.topic == CHECK_MAX_TIME_TOPIC,
+        TransactionOutcome::RolledBack => false,
     };
     u64::try_from(view.prepared_transaction_offset).ok().filter(|_| is)
 }
@@ -245,5 +246,5 @@ fn half_of_record(record: &StoredRecord, outcome: Outcome) -> Option<u64> {
 fn add_half(parts: &mut Parts, offset: i64, position: u64, topic: &str, checks: u32) {
     parts.topic(topic);
     parts.checks = parts.checks.max(checks);
-    parts.halves.push(Half { offset, position, content: None });
+    parts.halves.push(HalfMessage { offset, position, content: None });
 }

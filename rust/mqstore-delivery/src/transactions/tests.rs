@@ -13,7 +13,7 @@ use mqstore_format::{SysFlag, TransactionType};
 use mqstore_io::{Access, Clock, Vfs};
 
 use super::*;
-use crate::testing::{World, bodies, small};
+use crate::testing::{SimStore, bodies, small};
 use crate::{Broker, BrokerError};
 
 mod expired;
@@ -53,8 +53,8 @@ fn seen(store: &Store, topic: &str) -> Vec<String> {
 }
 
 /// The process dies: everything that it published is there, nothing was closed.
-fn kill(world: &World, store: &Store, broker: (Broker, Transactions)) -> World {
-    let after = World { vfs: world.vfs.kill().unwrap(), clock: world.clock.clone() };
+fn kill(world: &SimStore, store: &Store, broker: (Broker, Transactions)) -> SimStore {
+    let after = SimStore { vfs: world.vfs.kill().unwrap(), clock: world.clock.clone() };
     drop(broker);
     // Whatever it still does is not on the disk that goes on.
     store.disown_in_child();
@@ -63,7 +63,7 @@ fn kill(world: &World, store: &Store, broker: (Broker, Transactions)) -> World {
 
 #[test]
 fn a_commit_shows_all_messages_and_a_rollback_none() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let (_broker, transactions) = broker(&store);
     let kept = transactions.begin(GROUP).unwrap();
@@ -94,13 +94,16 @@ fn a_commit_shows_all_messages_and_a_rollback_none() {
     {
         assert!(matches!(ended, Err(BrokerError::TransactionEnded { .. })), "{ended:?}");
     }
-    assert_eq!((kept.outcome(), hidden.outcome()), (Some(Outcome::Committed), Some(Outcome::RolledBack)));
+    assert_eq!(
+        (kept.outcome(), hidden.outcome()),
+        (Some(TransactionOutcome::Committed), Some(TransactionOutcome::RolledBack))
+    );
     assert_eq!(seen(&store, "orders").len() + seen(&store, "stock").len(), 3);
 }
 
 #[test]
 fn the_records_are_those_that_a_broker_writes() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let (_broker, transactions) = broker(&store);
     let transaction = transactions.begin(GROUP).unwrap();
@@ -152,7 +155,7 @@ fn the_records_are_those_that_a_broker_writes() {
 
 #[test]
 fn what_nobody_decided_survives_and_can_be_decided() {
-    let mut world = World::new();
+    let mut world = SimStore::new();
     let mut store = world.open();
     let mut engine = broker(&store);
     let (left, other) = (engine.1.begin(GROUP).unwrap(), engine.1.begin("another").unwrap());
@@ -174,8 +177,8 @@ fn what_nobody_decided_survives_and_can_be_decided() {
         store = world.open();
         engine = broker(&store);
     }
-    engine.1.answer(&ids[0], Answer::Commit).unwrap();
-    engine.1.answer(&ids[1], Answer::Rollback).unwrap();
+    engine.1.answer(&ids[0], CheckAnswer::Commit).unwrap();
+    engine.1.answer(&ids[1], CheckAnswer::Rollback).unwrap();
     for _ in 0..2 {
         assert_eq!(seen(&store, "a"), ["shop 1"]);
         assert_eq!(seen(&store, "b"), ["shop 2"]);
@@ -188,8 +191,12 @@ fn what_nobody_decided_survives_and_can_be_decided() {
 
 #[test]
 fn a_decision_without_its_records_is_completed_once() {
-    for (whole, outcome) in [(0, Outcome::Committed), (1, Outcome::Committed), (1, Outcome::Discarded)] {
-        let mut world = World::new();
+    for (whole, outcome) in [
+        (0, TransactionOutcome::Committed),
+        (1, TransactionOutcome::Committed),
+        (1, TransactionOutcome::Discarded),
+    ] {
+        let mut world = SimStore::new();
         let mut store = world.open();
         let mut engine = broker(&store);
         let transaction = engine.1.begin(GROUP).unwrap();
@@ -213,7 +220,7 @@ fn a_decision_without_its_records_is_completed_once() {
         for _ in 0..3 {
             engine = broker(&store);
             let (a, b, moved) = (seen(&store, "a"), seen(&store, "b"), seen(&store, CHECK_MAX_TIME_TOPIC));
-            if outcome == Outcome::Committed {
+            if outcome == TransactionOutcome::Committed {
                 assert_eq!((a, b), (vec!["one".to_owned(), "three".to_owned()], vec!["two".to_owned()]));
             } else {
                 assert_eq!(
@@ -230,7 +237,7 @@ fn a_decision_without_its_records_is_completed_once() {
 
 #[test]
 fn a_broker_s_half_messages_are_found_and_decided_one_by_one() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic(HALF_TOPIC, 1, &[]).unwrap();
     // As its bridge writes them; the second one was copied by a check, with one check more.
@@ -259,8 +266,8 @@ fn a_broker_s_half_messages_are_found_and_decided_one_by_one() {
     let found: Vec<_> =
         pending.iter().map(|one| (one.id.as_str(), one.checks, one.half_offsets.clone())).collect();
     assert_eq!(found, [("K1", 0, vec![0]), ("K2", 2, vec![2])]);
-    transactions.answer("K1", Answer::Rollback).unwrap();
-    transactions.answer("K2", Answer::Commit).unwrap();
+    transactions.answer("K1", CheckAnswer::Rollback).unwrap();
+    transactions.answer("K2", CheckAnswer::Commit).unwrap();
     assert_eq!(seen(&store, "t"), ["K2"]);
     assert_eq!(seen(&store, OP_TOPIC), ["1,", "0,", "2,"]);
     assert!(Transactions::has_transaction_history(&store).unwrap());
@@ -268,7 +275,7 @@ fn a_broker_s_half_messages_are_found_and_decided_one_by_one() {
 
 #[test]
 fn groups_are_asked_as_often_as_was_said() {
-    let mut world = World::new();
+    let mut world = SimStore::new();
     let mut store = world.open();
     let mut engine = broker(&store);
     let options = CheckOptions { max: 3, ..CheckOptions::default() };
@@ -276,13 +283,13 @@ fn groups_are_asked_as_often_as_was_said() {
     add(&transaction, "a", "x");
     add(&transaction, "b", "y");
     let id = transaction.id().to_owned();
-    let ask = |engine: &(Broker, Transactions), world: &World| {
+    let ask = |engine: &(Broker, Transactions), world: &SimStore| {
         let mut asked = Vec::new();
         let now = world.clock.now_ms();
         let step = engine.1.step(GROUP, &options, now, 10, &mut |pending| {
             asked.push(pending.checks);
             assert_eq!(pending.id, id);
-            Answer::Unknown
+            CheckAnswer::Unknown
         });
         step.unwrap();
         asked
@@ -292,7 +299,7 @@ fn groups_are_asked_as_often_as_was_said() {
     drop(transaction);
     assert_eq!(ask(&engine, &world), [1]);
     assert!(ask(&engine, &world).is_empty());
-    assert!(engine.1.step("another", &options, i64::MAX, 9, &mut |_| Answer::Commit).is_ok());
+    assert!(engine.1.step("another", &options, i64::MAX, 9, &mut |_| CheckAnswer::Commit).is_ok());
     world.clock.advance(Duration::from_secs(30));
     // A stop in between changes nothing.
     world = kill(&world, &store, engine);
@@ -322,7 +329,7 @@ fn groups_are_asked_as_often_as_was_said() {
 
 #[test]
 fn a_young_transaction_is_left_alone_and_one_from_the_future_is_not() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let (_broker, transactions) = broker(&store);
     let options = CheckOptions::default();
@@ -347,7 +354,7 @@ fn a_young_transaction_is_left_alone_and_one_from_the_future_is_not() {
 
 #[test]
 fn what_was_noted_never_passes_what_is_undecided() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let (broker, transactions) = broker(&store);
     let meta = broker.meta();
@@ -381,7 +388,7 @@ fn what_was_noted_never_passes_what_is_undecided() {
 
 #[test]
 fn more_than_a_segment_holds_is_refused_before_the_commit() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let (_broker, transactions) = broker(&store);
     let transaction = transactions.begin(GROUP).unwrap();

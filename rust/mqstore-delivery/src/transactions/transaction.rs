@@ -9,7 +9,7 @@ use mqstore_base::message::{Appended, NewMessage, UniqueKey};
 use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
 use mqstore_io::sync::{AtomicI64, Mutex, MutexGuard, Ordering};
 
-use super::Outcome;
+use super::TransactionOutcome;
 use super::engine::{PendingTransaction, Transactions};
 use super::half_records::{HalfTarget, half_properties};
 use crate::error::BrokerError;
@@ -42,7 +42,7 @@ pub struct NewHalfMessage<'a> {
 
 /// What this process appended, so that a commit need not read it again.
 #[derive(Debug)]
-pub(super) struct Content {
+pub(super) struct AppendedContent {
     pub(super) topic: usize,
     pub(super) queue_id: i32,
     pub(super) flag: i32,
@@ -54,17 +54,17 @@ pub(super) struct Content {
 
 /// A half message.
 #[derive(Debug)]
-pub(super) struct Half {
+pub(super) struct HalfMessage {
     pub(super) offset: i64,
     pub(super) position: u64,
     /// Where it is in memory; `None` is in the log alone.
-    pub(super) content: Option<Content>,
+    pub(super) content: Option<AppendedContent>,
 }
 
 /// What changes of a transaction.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    pub(super) halves: Vec<Half>,
+    pub(super) halves: Vec<HalfMessage>,
     pub(super) topics: Vec<Arc<str>>,
     pub(super) memory: Vec<u8>,
     /// Bytes that its records may need, together.
@@ -74,14 +74,14 @@ pub(super) struct Parts {
     pub(super) checks: u32,
     /// Whether somebody in this process has it open.
     pub(super) open: bool,
-    pub(super) outcome: Option<Outcome>,
+    pub(super) outcome: Option<TransactionOutcome>,
     /// Of a transaction that was committed by whoever had it open: where its messages went, by the number of the topic.
     pub(super) went: Vec<(usize, Appended)>,
 }
 
 /// A transaction as the engine knows it.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct TransactionEntry {
     pub(super) id: Arc<str>,
     pub(super) group: Arc<str>,
     /// Where it stands in the row of its group; changed with the engine's lock held.
@@ -89,7 +89,7 @@ pub(super) struct Entry {
     parts: Mutex<Parts>,
 }
 
-impl Entry {
+impl TransactionEntry {
     pub(super) fn new(id: Arc<str>, group: Arc<str>, open: bool) -> Arc<Self> {
         let parts = Mutex::new(Parts { open, ..Parts::default() });
         Arc::new(Self { id, group, due_ms: AtomicI64::new(0), parts })
@@ -116,7 +116,7 @@ impl Entry {
         })
     }
 
-    pub(super) fn ended(&self, outcome: Outcome) -> BrokerError {
+    pub(super) fn ended(&self, outcome: TransactionOutcome) -> BrokerError {
         BrokerError::TransactionEnded { id: self.id.to_string(), outcome: outcome.name() }
     }
 }
@@ -131,7 +131,7 @@ impl Parts {
     }
 
     /// Takes room for a record of a message; an error where a commit could not store all at once.
-    fn take_room(
+    fn reserve_space(
         &mut self,
         message: &NewHalfMessage<'_>,
         properties: usize,
@@ -156,11 +156,11 @@ impl Parts {
 /// A transaction that somebody has open. One that is dropped undecided is pending, and its producer group is asked.
 pub struct Transaction {
     engine: Transactions,
-    entry: Arc<Entry>,
+    entry: Arc<TransactionEntry>,
 }
 
 impl Transaction {
-    pub(super) fn new(engine: Transactions, entry: Arc<Entry>) -> Self {
+    pub(super) fn new(engine: Transactions, entry: Arc<TransactionEntry>) -> Self {
         Self { engine, entry }
     }
 
@@ -175,7 +175,7 @@ impl Transaction {
     }
 
     /// How it ended, if it has.
-    pub fn outcome(&self) -> Option<Outcome> {
+    pub fn outcome(&self) -> Option<TransactionOutcome> {
         self.entry.lock().outcome
     }
 
@@ -228,7 +228,8 @@ impl Transaction {
         half.unique_key = Some(key.as_str());
         half.queue_id = Some(0);
         let (length, before) = (properties.len(), parts.bytes);
-        let room = inner.store.max_together_bytes().and_then(|limit| parts.take_room(message, length, limit));
+        let room =
+            inner.store.max_together_bytes().and_then(|limit| parts.reserve_space(message, length, limit));
         half.properties = parts.memory.get(properties.clone()).unwrap_or_default();
         let stored = room.and_then(|()| inner.store.append(&half));
         let appended = match stored {
@@ -247,7 +248,7 @@ impl Transaction {
             parts.stored_timestamp_ms = appended.store_timestamp_ms;
         }
         let body = parts.remember(message.body);
-        let content = Content {
+        let content = AppendedContent {
             topic: parts.topic(message.topic),
             queue_id,
             flag: message.flag,
@@ -256,7 +257,7 @@ impl Transaction {
             properties,
             body,
         };
-        let half = Half {
+        let half = HalfMessage {
             offset: appended.queue_offset,
             position: appended.commit_log_offset,
             content: Some(content),
@@ -274,7 +275,7 @@ impl Transaction {
     /// [`BrokerError::TransactionEnded`] when it was rolled back; those of an append, upon which it is undecided as
     /// before, unless the store was stopped.
     pub fn commit(&self, durable: bool) -> Result<(), BrokerError> {
-        self.engine.decide(&self.entry, Outcome::Committed, durable)
+        self.engine.decide(&self.entry, TransactionOutcome::Committed, durable)
     }
 
     /// Hides its messages for ever. To roll back again changes nothing.
@@ -282,7 +283,7 @@ impl Transaction {
     /// # Errors
     /// As [`Self::commit`].
     pub fn rollback(&self, durable: bool) -> Result<(), BrokerError> {
-        self.engine.decide(&self.entry, Outcome::RolledBack, durable)
+        self.engine.decide(&self.entry, TransactionOutcome::RolledBack, durable)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mqstore_meta::{Place as LogPlace, Progress, ProgressRecord};
 
 use super::get::millis;
-use super::inner::Core;
+use super::inner::WorkQueueInner;
 use super::leased_message::Lease;
 use super::options::{LONGEST, check_invisible};
 use crate::broker::invalid;
@@ -14,7 +14,7 @@ use crate::error::BrokerError;
 
 /// How a lease stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum LeaseStatus {
     /// It is the caller's, ended or not.
     Own,
     /// The message is finished.
@@ -23,11 +23,11 @@ enum Standing {
     Lost,
 }
 
-fn standing(progress: &Progress, lease: &Lease) -> Standing {
+fn standing(progress: &Progress, lease: &Lease) -> LeaseStatus {
     match progress.lease(lease.offset) {
-        Some(now) if now.token == lease.token => Standing::Own,
-        None if progress.is_finished(lease.offset) => Standing::Finished,
-        _ => Standing::Lost,
+        Some(now) if now.token == lease.token => LeaseStatus::Own,
+        None if progress.is_finished(lease.offset) => LeaseStatus::Finished,
+        _ => LeaseStatus::Lost,
     }
 }
 
@@ -43,7 +43,7 @@ impl Lease {
 
     /// Whether the message is still the caller's; not once it is finished.
     pub fn is_held(&self) -> bool {
-        standing(&self.place.progress.lock(), self) == Standing::Own
+        standing(&self.place.progress.lock(), self) == LeaseStatus::Own
     }
 
     /// Finishes the message: it is not delivered again. On the disk within the store's interval for metadata, or, with
@@ -78,10 +78,10 @@ impl Lease {
     }
 
     /// Logs `record` if the lease is still the caller's; how it stood.
-    fn change(&self, record: ProgressRecord) -> Result<(Standing, LogPlace), BrokerError> {
+    fn change(&self, record: ProgressRecord) -> Result<(LeaseStatus, LogPlace), BrokerError> {
         let changed = self.core.meta().change_progress(&self.place.progress, |progress, records| {
             let standing = standing(progress, self);
-            if standing == Standing::Own {
+            if standing == LeaseStatus::Own {
                 records.push(record);
             }
             standing
@@ -90,12 +90,12 @@ impl Lease {
     }
 }
 
-impl Core {
+impl WorkQueueInner {
     /// See [`Lease::ack`].
     fn ack(&self, lease: &Lease, durable: bool) -> Result<(), BrokerError> {
         let finished = ProgressRecord::Finished { from: lease.offset, to: lease.offset.saturating_add(1) };
         let (standing, place) = lease.change(finished)?;
-        if standing == Standing::Lost {
+        if standing == LeaseStatus::Lost {
             return Err(lease.lost());
         }
         self.done.ring();
@@ -112,7 +112,9 @@ impl Core {
             let intent = ProgressRecord::DeadLetter { offset: lease.offset, dlq_offset };
             let (standing, _) = lease.change(intent)?;
             return match standing {
-                Standing::Own => self.bury(&vec![(Arc::clone(&lease.place), lease.offset)], false),
+                LeaseStatus::Own => {
+                    self.move_to_dead_letters(&vec![(Arc::clone(&lease.place), lease.offset)], false)
+                }
                 _ => Err(lease.lost()),
             };
         }
@@ -129,7 +131,7 @@ impl Core {
         let visible_ms = self.store().clock().now_ms().saturating_add(millis(delay));
         let returned = ProgressRecord::Returned { offset: lease.offset, visible_ms, attempt: lease.attempt };
         let (standing, _) = lease.change(returned)?;
-        if standing != Standing::Own {
+        if standing != LeaseStatus::Own {
             return Err(lease.lost());
         }
         // Who sleeps until something is due has to reckon anew.
@@ -145,7 +147,7 @@ impl Core {
         let until_ms = self.store().clock().now_ms().saturating_add(millis(time));
         let extended = ProgressRecord::Extended { offset: lease.offset, until_ms };
         let (standing, _) = lease.change(extended)?;
-        if standing != Standing::Own {
+        if standing != LeaseStatus::Own {
             return Err(lease.lost());
         }
         lease.set_expiry(until_ms);

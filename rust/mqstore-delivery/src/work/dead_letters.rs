@@ -30,7 +30,7 @@ use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 use mqstore_format::{RecordView, push_property};
 use mqstore_meta::ProgressRecord;
 
-use super::inner::{Core, State};
+use super::inner::{State, WorkQueueInner};
 use super::leased_message::Place;
 use super::queue_leases::ExhaustedOffsets;
 use crate::error::{BrokerError, view};
@@ -49,13 +49,13 @@ const NOT_COPIED: [&str; 5] =
     [PROPERTY_CRC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID];
 
 /// A message on its way.
-struct Letter {
+struct DeadLetter {
     place: Arc<Place>,
     offset: i64,
     record: StoredRecord,
 }
 
-impl Core {
+impl WorkQueueInner {
     /// The offset that the next dead letter has at least.
     pub(super) fn dead_letters_end(&self) -> Result<i64, StoreError> {
         match self.store().bounds(self.dead_letter_topic(), 0) {
@@ -82,7 +82,7 @@ impl Core {
     /// Buries messages whose intents are written; what fails is noted and tried again later.
     pub(super) fn move_or_retry_later(&self, fresh: ExhaustedOffsets, again: ExhaustedOffsets) {
         for (spent, tried) in [(fresh, false), (again, true)] {
-            if let Err(error) = self.bury(&spent, tried) {
+            if let Err(error) = self.move_to_dead_letters(&spent, tried) {
                 self.note(format!(
                     "{}: moving dead letters failed ({error}); it is tried again",
                     self.name()
@@ -93,7 +93,11 @@ impl Core {
 
     /// Buries messages whose intents are written. What fails is kept for later, and the error is the answer. With
     /// `tried`, there may be copies already.
-    pub(super) fn bury(&self, spent: &ExhaustedOffsets, tried: bool) -> Result<(), BrokerError> {
+    pub(super) fn move_to_dead_letters(
+        &self,
+        spent: &ExhaustedOffsets,
+        tried: bool,
+    ) -> Result<(), BrokerError> {
         if spent.is_empty() {
             return Ok(());
         }
@@ -116,7 +120,7 @@ impl Core {
                 letters = self.without_copies(letters)?;
             }
             self.copy(&letters)?;
-            for Letter { place, offset, .. } in &letters {
+            for DeadLetter { place, offset, .. } in &letters {
                 self.finish_moved(place, *offset)?;
             }
         }
@@ -124,7 +128,7 @@ impl Core {
     }
 
     /// The messages, as far as they can still be read and are on their way.
-    fn letters(&self, spent: &[(Arc<Place>, i64)]) -> Result<Vec<Letter>, BrokerError> {
+    fn letters(&self, spent: &[(Arc<Place>, i64)]) -> Result<Vec<DeadLetter>, BrokerError> {
         let mut letters = Vec::with_capacity(spent.len());
         for (place, offset) in spent {
             if !place.progress.lock().dead_letters().any(|(on_its_way, _)| on_its_way == *offset) {
@@ -138,7 +142,9 @@ impl Core {
                 found => found?,
             };
             match record {
-                Some(record) => letters.push(Letter { place: Arc::clone(place), offset: *offset, record }),
+                Some(record) => {
+                    letters.push(DeadLetter { place: Arc::clone(place), offset: *offset, record })
+                }
                 None => self.finish_lost(place, *offset)?,
             }
         }
@@ -146,7 +152,7 @@ impl Core {
     }
 
     /// Finishes those of which there is a copy, and returns the others.
-    fn without_copies(&self, letters: Vec<Letter>) -> Result<Vec<Letter>, BrokerError> {
+    fn without_copies(&self, letters: Vec<DeadLetter>) -> Result<Vec<DeadLetter>, BrokerError> {
         let intents = letters.iter().filter_map(|letter| {
             let progress = letter.place.progress.lock();
             progress
@@ -156,7 +162,7 @@ impl Core {
         });
         let Some(first) = intents.min() else { return Ok(letters) };
         let (min, max) = self.store().bounds(self.dead_letter_topic(), 0)?;
-        let mut wanted: HashMap<(String, String), Letter> = HashMap::with_capacity(letters.len());
+        let mut wanted: HashMap<(String, String), DeadLetter> = HashMap::with_capacity(letters.len());
         for letter in letters {
             let view = view(&letter.record)?;
             let key = (origin_topic(&view).to_owned(), view.offset_message_id());
@@ -182,7 +188,7 @@ impl Core {
             // It counts once it is on the disk.
             self.store().flush()?;
         }
-        for Letter { place, offset, .. } in &found {
+        for DeadLetter { place, offset, .. } in &found {
             self.finish_moved(place, *offset)?;
         }
         let mut missing: Vec<_> = wanted.into_values().collect();
@@ -190,7 +196,7 @@ impl Core {
         Ok(missing)
     }
 
-    fn copy(&self, letters: &[Letter]) -> Result<(), BrokerError> {
+    fn copy(&self, letters: &[DeadLetter]) -> Result<(), BrokerError> {
         let mut parts = Vec::with_capacity(letters.len());
         for letter in letters {
             let view = view(&letter.record)?;

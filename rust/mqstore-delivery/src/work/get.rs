@@ -6,21 +6,21 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_meta::ProgressRecord;
 
-use super::inner::{Core, State};
+use super::inner::{State, WorkQueueInner};
 use super::leased_message::{Lease, LeasedMessage, Place};
 use super::queue_leases::{ExhaustedOffsets, LeaseRequest, LeasedRecord, Source};
 use crate::error::BrokerError;
-use crate::nonblocking::{ReadScope, Rest};
-use crate::queue_failures::settle;
+use crate::nonblocking::{ReadScope, Remaining};
+use crate::queue_failures::merge_queue_errors;
 
 /// What one look brought.
-struct Look {
+struct GetResult {
     messages: Vec<LeasedMessage>,
     /// Whether another look may find what this one had no time for.
     goes_on: bool,
 }
 
-impl Core {
+impl WorkQueueInner {
     /// Up to `count` messages; none after `wait`, or before.
     pub(super) fn get_once(
         self: &Arc<Self>,
@@ -29,7 +29,7 @@ impl Core {
         wait: Duration,
         generation: u64,
     ) -> Result<Vec<LeasedMessage>, BrokerError> {
-        let seen = self.ready.rings();
+        let seen = self.ready.ring_count();
         let look = self.look(count, invisible, generation)?;
         if !look.messages.is_empty() || look.goes_on || wait.is_zero() {
             return Ok(look.messages);
@@ -46,7 +46,7 @@ impl Core {
         count: usize,
         invisible: Duration,
         generation: u64,
-    ) -> Result<Look, BrokerError> {
+    ) -> Result<GetResult, BrokerError> {
         self.store().catch_up()?;
         let (mut picked, mut spent) = (Vec::with_capacity(count.min(64)), ExhaustedOffsets::new());
         let (rest, again) = {
@@ -55,24 +55,24 @@ impl Core {
                 return Err(self.shut_down_error());
             }
             self.look_for_queues(&mut state)?;
-            let wish = self.wish(count, invisible, ReadScope::Anywhere);
+            let wish = self.lease_request(count, invisible, ReadScope::Anywhere);
             let rest = Self::pick(&mut state, &wish, &mut picked, &mut spent);
             let again = self.retryable_dead_letters(&mut state);
-            self.wake_next(&state, &picked, count, matches!(rest, Ok(Rest::GoesOn)));
+            self.wake_next(&state, &picked, count, matches!(rest, Ok(Remaining::GoesOn)));
             (rest, again)
         };
         // The messages that were picked are the caller's, whatever becomes of others; and so do those die whose end is
         // written down, whatever becomes of the look.
         self.move_or_retry_later(spent, again);
-        let goes_on = rest? == Rest::GoesOn;
+        let goes_on = rest? == Remaining::GoesOn;
         if !picked.is_empty() {
             self.room.ring();
         }
         let messages = self.load_records(picked)?;
-        if messages.is_empty() && !goes_on && self.is_shut(generation) && self.is_empty_for_good()? {
+        if messages.is_empty() && !goes_on && self.is_shut_down(generation) && self.is_empty_for_good()? {
             return Err(self.shut_down_error());
         }
-        Ok(Look { messages, goes_on })
+        Ok(GetResult { messages, goes_on })
     }
 
     /// Has another one look who waits, where there may be something for it.
@@ -94,9 +94,9 @@ impl Core {
         wish: &LeaseRequest<'_>,
         picked: &mut Vec<LeasedRecord>,
         spent: &mut ExhaustedOffsets,
-    ) -> Result<Rest, BrokerError> {
+    ) -> Result<Remaining, BrokerError> {
         let (count, sources) = (wish.count, state.sources.len());
-        let mut rest = Rest::Nothing;
+        let mut rest = Remaining::Nothing;
         let (mut failures, mut unprepared) = (Vec::new(), false);
         // A fair share of each first, then what is left.
         for share in [count.div_ceil(sources.max(1)), count] {
@@ -110,11 +110,11 @@ impl Core {
                 if let Some(source) = state.sources.get_mut(at) {
                     match source.take(&wish, picked, spent) {
                         // A thread has tried to read it already.
-                        Ok(Rest::NotAtHand) if picked.is_empty() && source.failing => unprepared = true,
-                        Ok(Rest::NotAtHand) if picked.is_empty() => return Ok(Rest::NotAtHand),
-                        Ok(Rest::Nothing) => source.failing = false,
+                        Ok(Remaining::NotAtHand) if picked.is_empty() && source.failing => unprepared = true,
+                        Ok(Remaining::NotAtHand) if picked.is_empty() => return Ok(Remaining::NotAtHand),
+                        Ok(Remaining::Nothing) => source.failing = false,
                         // What was leased is the caller's; the next look meets what is left.
-                        Ok(_) => rest = Rest::GoesOn,
+                        Ok(_) => rest = Remaining::GoesOn,
                         Err(error) => failures.push((at, error)),
                     }
                 }
@@ -124,19 +124,24 @@ impl Core {
             }
         }
         if !failures.is_empty() {
-            rest = Rest::GoesOn;
+            rest = Remaining::GoesOn;
         }
-        settle(&mut state.sources, failures, !picked.is_empty(), |source, error| {
+        merge_queue_errors(&mut state.sources, failures, !picked.is_empty(), |source, error| {
             source.note_failure(wish.core, error);
         })?;
         if unprepared && picked.is_empty() {
-            return Ok(Rest::NotAtHand);
+            return Ok(Remaining::NotAtHand);
         }
         state.turn = (state.turn + 1).checked_rem(sources).unwrap_or(0);
         Ok(rest)
     }
 
-    pub(super) fn wish(&self, count: usize, invisible: Duration, reach: ReadScope) -> LeaseRequest<'_> {
+    pub(super) fn lease_request(
+        &self,
+        count: usize,
+        invisible: Duration,
+        reach: ReadScope,
+    ) -> LeaseRequest<'_> {
         let now_ms = self.store().clock().now_ms();
         LeaseRequest {
             count,
@@ -154,7 +159,7 @@ impl Core {
         let mut spent = ExhaustedOffsets::new();
         let (swept, again) = {
             let mut state = self.state.lock();
-            let wish = self.wish(0, Duration::ZERO, ReadScope::Anywhere);
+            let wish = self.lease_request(0, Duration::ZERO, ReadScope::Anywhere);
             let mut swept = Ok(());
             for source in &mut state.sources {
                 swept = swept.and(source.take_due(&wish, 0, &mut Vec::new(), &mut spent).map(drop));

@@ -20,7 +20,7 @@ use crate::error::BrokerError;
 use crate::wake_signal::{LOOK, Signal};
 
 /// See the module's text.
-pub(crate) struct Core {
+pub(crate) struct WorkQueueInner {
     broker: Broker,
     topic: Arc<str>,
     group: Arc<str>,
@@ -59,7 +59,7 @@ pub(super) struct State {
     generation: u64,
 }
 
-impl Core {
+impl WorkQueueInner {
     /// The queue of `topic` for `group`, which goes on where it was.
     pub(crate) fn open(
         broker: &Broker,
@@ -157,7 +157,7 @@ impl Core {
         }
     }
 
-    pub(super) fn is_shut(&self, generation: u64) -> bool {
+    pub(super) fn is_shut_down(&self, generation: u64) -> bool {
         generation <= self.shut.load(Ordering::Acquire)
     }
 
@@ -252,7 +252,7 @@ impl Core {
     }
 }
 
-impl fmt::Debug for Core {
+impl fmt::Debug for WorkQueueInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core").field("name", &self.name).finish_non_exhaustive()
     }

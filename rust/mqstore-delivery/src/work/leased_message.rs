@@ -8,7 +8,7 @@ use mqstore_base::message::StoredRecord;
 use mqstore_io::sync::{AtomicI64, Ordering};
 use mqstore_meta::QueueProgress;
 
-use super::inner::Core;
+use super::inner::WorkQueueInner;
 
 /// A queue that a work queue draws from, with what its group knows of it.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Place {
 /// The right to finish a message, as long as nobody else got it.
 #[derive(Clone)]
 pub struct Lease {
-    pub(super) core: Arc<Core>,
+    pub(super) core: Arc<WorkQueueInner>,
     pub(super) place: Arc<Place>,
     pub(super) offset: i64,
     pub(super) attempt: u32,
@@ -30,8 +30,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(super) fn new(core: &Arc<Core>, place: &Arc<Place>, held: Held) -> Self {
-        let Held { offset, attempt, token, until_ms } = held;
+    pub(super) fn new(core: &Arc<WorkQueueInner>, place: &Arc<Place>, held: LeaseNumbers) -> Self {
+        let LeaseNumbers { offset, attempt, token, until_ms } = held;
         Self {
             core: Arc::clone(core),
             place: Arc::clone(place),
@@ -48,7 +48,7 @@ impl Lease {
     }
 
     /// Until when nobody else gets it, in epoch milliseconds.
-    pub fn until_ms(&self) -> i64 {
+    pub fn expires_ms(&self) -> i64 {
         self.until_ms.load(Ordering::Relaxed)
     }
 
@@ -64,14 +64,14 @@ impl fmt::Debug for Lease {
             .field("queue_id", &self.place.queue_id)
             .field("offset", &self.offset)
             .field("attempt", &self.attempt)
-            .field("until_ms", &self.until_ms())
+            .field("until_ms", &self.expires_ms())
             .finish_non_exhaustive()
     }
 }
 
 /// What a lease is in numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct LeaseNumbers {
     pub(super) offset: i64,
     pub(super) attempt: u32,
     pub(super) token: u64,

@@ -21,9 +21,9 @@ mod queue;
 mod queue_leases;
 mod redrive;
 
-pub(crate) use inner::Core;
+pub(crate) use inner::WorkQueueInner;
 pub use leased_message::{Lease, LeasedMessage};
-pub use nonblocking::{Put, Reservation};
+pub use nonblocking::{PutReservation, TryPut};
 pub use options::{Backoff, WorkQueueOptions};
 pub use put::NewWork;
 pub use queue::{WorkQueue, WorkQueueCounts};

@@ -11,24 +11,24 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::Appended;
 use mqstore_io::sync::Ordering;
 
-use super::inner::{Core, State};
+use super::inner::{State, WorkQueueInner};
 use super::leased_message::LeasedMessage;
 use super::put::NewWork;
 use super::queue::{WorkQueue, WorkQueueCounts};
 use super::queue_leases::{ExhaustedOffsets, LeaseRequest, Source};
 use crate::error::BrokerError;
-use crate::nonblocking::{ReadScope, Rest, TryResult, lock};
-use crate::queue_failures::settle;
-use crate::wake_signal::{Call, Signal};
+use crate::nonblocking::{ReadScope, Remaining, TryResult, lock};
+use crate::queue_failures::merge_queue_errors;
+use crate::wake_signal::{Signal, Waker};
 
 /// What a put at once came to.
 #[derive(Debug)]
-pub enum Put {
+pub enum TryPut {
     /// It is done.
     Done(Vec<Appended>),
     /// There is room, which is kept, and the append may have to wait: it is the caller's to make, with these properties
     /// in place of those of the messages that have some here.
-    Reserved(Reservation, Vec<Option<Vec<u8>>>),
+    Reserved(PutReservation, Vec<Option<Vec<u8>>>),
 }
 
 /// Whether messages that come ring by now.
@@ -40,18 +40,18 @@ enum WakerState {
 }
 
 /// Room that is kept for messages on their way; given back when it is dropped.
-pub struct Reservation {
-    core: Arc<Core>,
+pub struct PutReservation {
+    core: Arc<WorkQueueInner>,
     count: u64,
 }
 
-impl Drop for Reservation {
+impl Drop for PutReservation {
     fn drop(&mut self) {
         self.core.give_back(self.count);
     }
 }
 
-impl fmt::Debug for Reservation {
+impl fmt::Debug for PutReservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reservation").field("count", &self.count).finish_non_exhaustive()
     }
@@ -67,10 +67,10 @@ impl WorkQueue {
         &self,
         count: usize,
         patience: bool,
-        call: Option<Call>,
+        call: Option<Waker>,
     ) -> Result<TryResult<Vec<LeasedMessage>>, BrokerError> {
         let core = &self.core;
-        let seen = core.ready.rings();
+        let seen = core.ready.ring_count();
         self.check()?;
         let near = core.store().is_caught_up();
         let Some(found) = core.lease_without_io(self, count, near, patience)? else {
@@ -104,12 +104,12 @@ impl WorkQueue {
         messages: &[NewWork<'_>],
         appends: bool,
         patience: bool,
-        call: Option<Call>,
-    ) -> Result<TryResult<Put>, BrokerError> {
+        call: Option<Waker>,
+    ) -> Result<TryResult<TryPut>, BrokerError> {
         let core = &self.core;
-        let seen = core.room.rings();
+        let seen = core.room.ring_count();
         self.check()?;
-        if core.is_shut(self.generation) {
+        if core.is_shut_down(self.generation) {
             return Err(core.shut_down_error());
         }
         let delayed = core.delayed_properties_of_all(messages)?;
@@ -126,18 +126,18 @@ impl WorkQueue {
                 return Ok(listen(&core.room, seen, call, None));
             }
         }
-        let reservation = Reservation { core: Arc::clone(core), count };
+        let reservation = PutReservation { core: Arc::clone(core), count };
         if appends && let Some(appended) = core.append_without_io(messages, &delayed)? {
-            return Ok(TryResult::Found(Put::Done(appended)));
+            return Ok(TryResult::Found(TryPut::Done(appended)));
         }
-        Ok(TryResult::Found(Put::Reserved(reservation, delayed)))
+        Ok(TryResult::Found(TryPut::Reserved(reservation, delayed)))
     }
 
     /// Whether every message that was put is finished, or a dead letter, as [`Self::join`] has it. Where it is not so,
     /// `call` is made when it is time to look again.
-    pub fn try_join(&self, patience: bool, call: Option<Call>) -> Result<TryResult<bool>, BrokerError> {
+    pub fn try_join(&self, patience: bool, call: Option<Waker>) -> Result<TryResult<bool>, BrokerError> {
         let core = &self.core;
-        let seen = core.done.rings();
+        let seen = core.done.ring_count();
         self.check()?;
         if !patience && !core.store().is_caught_up() {
             return Ok(TryResult::Prepare);
@@ -162,7 +162,7 @@ impl WorkQueue {
     }
 }
 
-impl Core {
+impl WorkQueueInner {
     /// Leases up to `count` messages that are at hand; `None` where it would take long to find some.
     fn lease_without_io(
         self: &Arc<Self>,
@@ -181,18 +181,18 @@ impl Core {
                 return Err(self.shut_down_error());
             }
             self.look_for_queues(&mut state)?;
-            let wish = self.wish(count, handle.invisible, ReadScope::AtHand { near });
+            let wish = self.lease_request(count, handle.invisible, ReadScope::AtHand { near });
             let rest = Self::pick(&mut state, &wish, &mut picked, &mut spent)?;
-            if picked.is_empty() && (rest != Rest::Nothing || self.has_dead_letters_to_move(&state)) {
+            if picked.is_empty() && (rest != Remaining::Nothing || self.has_dead_letters_to_move(&state)) {
                 return Ok(None);
             }
-            self.wake_next(&state, &picked, count, rest == Rest::GoesOn);
+            self.wake_next(&state, &picked, count, rest == Remaining::GoesOn);
         }
         if !picked.is_empty() {
             self.room.ring();
         }
         let messages = self.load_records(picked)?;
-        if messages.is_empty() && self.is_shut(handle.generation) {
+        if messages.is_empty() && self.is_shut_down(handle.generation) {
             if !near && !patience {
                 return Ok(None);
             }
@@ -242,7 +242,7 @@ impl Core {
         let (prepared, again) = {
             let mut state = self.state.lock();
             self.look_for_queues(&mut state)?;
-            let wish = self.wish(count, invisible, ReadScope::Anywhere);
+            let wish = self.lease_request(count, invisible, ReadScope::Anywhere);
             let prepared = self.prefetch_each(&mut state.sources, &wish, &mut spent);
             (prepared, self.retryable_dead_letters(&mut state))
         };
@@ -265,7 +265,7 @@ impl Core {
             }
         }
         let others_have = sources.iter().any(|source| source.has_buffered() || source.has_buffered_retries());
-        settle(sources, failures, others_have, |source, error| source.note_failure(self, error))
+        merge_queue_errors(sources, failures, others_have, |source, error| source.note_failure(self, error))
     }
 
     fn append_without_io(
@@ -320,6 +320,6 @@ impl Core {
 }
 
 /// Leaves `call` with a signal; it rang meanwhile where there is to be another look.
-fn listen<T>(signal: &Arc<Signal>, seen: u64, call: Call, longest: Option<Duration>) -> TryResult<T> {
+fn listen<T>(signal: &Arc<Signal>, seen: u64, call: Waker, longest: Option<Duration>) -> TryResult<T> {
     signal.listen(seen, call).map_or(TryResult::Prepare, |listening| TryResult::Wait { listening, longest })
 }

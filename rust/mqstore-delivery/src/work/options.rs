@@ -33,7 +33,7 @@ impl Backoff {
         }
     }
 
-    fn same(&self, other: &Self) -> bool {
+    fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Levels, Self::Levels) => true,
             (Self::Function(one), Self::Function(other)) => Arc::ptr_eq(one, other),
@@ -93,7 +93,7 @@ impl WorkQueueOptions {
             Some("max_attempts")
         } else if self.maxsize != other.maxsize {
             Some("maxsize")
-        } else if !self.backoff.same(&other.backoff) {
+        } else if !self.backoff.is_same(&other.backoff) {
             Some("backoff")
         } else {
             None

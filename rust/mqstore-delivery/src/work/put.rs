@@ -8,7 +8,7 @@ use mqstore_format::properties::{TIMER_DELIVER_MS, push_property};
 use mqstore_io::sync::Ordering;
 
 use super::get::millis;
-use super::inner::{Core, State};
+use super::inner::{State, WorkQueueInner};
 use super::options::LONGEST;
 use crate::broker::invalid;
 use crate::error::BrokerError;
@@ -32,7 +32,7 @@ pub struct NewWork<'a> {
     pub durable: bool,
 }
 
-impl Core {
+impl WorkQueueInner {
     /// Puts messages at once, or finds no room; `None` then. A delay is written down as the time of delivery in
     /// RocketMQ's property for it; whoever comes upon the message before that time lets it wait at its offset.
     pub(super) fn try_put(
@@ -40,12 +40,12 @@ impl Core {
         messages: &[NewWork<'_>],
         generation: u64,
     ) -> Result<Option<Vec<Appended>>, BrokerError> {
-        if self.is_shut(generation) {
+        if self.is_shut_down(generation) {
             return Err(self.shut_down_error());
         }
         let delayed = self.delayed_properties_of_all(messages)?;
         let count = messages.len() as u64;
-        if !self.reserve(count)? {
+        if !self.reserve_capacity(count)? {
             return Ok(None);
         }
         let appended = self.append(messages, &delayed);
@@ -112,7 +112,7 @@ impl Core {
     }
 
     /// Keeps room for `count` messages, if there is a limit; whether there was room.
-    fn reserve(&self, count: u64) -> Result<bool, BrokerError> {
+    fn reserve_capacity(&self, count: u64) -> Result<bool, BrokerError> {
         if self.options.maxsize == 0 {
             return Ok(true);
         }

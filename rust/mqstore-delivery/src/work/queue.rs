@@ -10,7 +10,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::Appended;
 use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 
-use super::inner::Core;
+use super::inner::WorkQueueInner;
 use super::leased_message::{Lease, LeasedMessage};
 use super::options::WorkQueueOptions;
 use super::put::NewWork;
@@ -27,24 +27,24 @@ const QUOTA_LOOK: Duration = Duration::from_millis(50);
 ///
 /// Dropped or closed, it gets and puts nothing more; what was got by it stays leased until its time is over.
 pub struct WorkQueue {
-    pub(super) core: Arc<Core>,
+    pub(super) core: Arc<WorkQueueInner>,
     pub(super) invisible: Duration,
     /// What is shut down with it: see [`Self::shutdown`].
     pub(super) generation: u64,
     closed: AtomicBool,
     /// What each thread got and has not finished, for [`Self::task_done`].
-    got: Mutex<HashMap<ThreadId, Got>>,
+    got: Mutex<HashMap<ThreadId, ThreadLeases>>,
 }
 
 /// What one thread got and has not finished, the oldest first.
 #[derive(Default)]
-struct Got {
+struct ThreadLeases {
     leases: VecDeque<Lease>,
     /// How many there may be before those that ended are looked for.
     room: usize,
 }
 
-impl Got {
+impl ThreadLeases {
     fn push(&mut self, lease: Lease) {
         if self.leases.len() >= self.room {
             self.leases.retain(Lease::is_held);
@@ -69,7 +69,7 @@ pub struct WorkQueueCounts {
 }
 
 impl WorkQueue {
-    pub(crate) fn new(core: Arc<Core>, invisible: Duration) -> Self {
+    pub(crate) fn new(core: Arc<WorkQueueInner>, invisible: Duration) -> Self {
         let generation = core.generation();
         Self { core, invisible, generation, closed: AtomicBool::new(false), got: Mutex::default() }
     }
@@ -145,7 +145,7 @@ impl WorkQueue {
         messages: &[NewWork<'_>],
         wait: Duration,
     ) -> Result<Option<Vec<Appended>>, BrokerError> {
-        let seen = self.core.room.rings();
+        let seen = self.core.room.ring_count();
         self.check()?;
         let wait = match self.core.try_put(messages, self.generation) {
             // What an expiry frees nobody is told of.
@@ -200,7 +200,7 @@ impl WorkQueue {
         self.check()?;
         let found = self.core.get_once(count, self.invisible, wait, self.generation)?;
         if let [only] = found.as_slice() {
-            self.remember(&only.lease);
+            self.track_lease(&only.lease);
         }
         Ok(found)
     }
@@ -210,7 +210,7 @@ impl WorkQueue {
         BrokerError::Empty { queue: self.core.name().to_owned() }
     }
 
-    fn remember(&self, lease: &Lease) {
+    fn track_lease(&self, lease: &Lease) {
         let mut got = self.got.lock();
         if got.len() >= KEPT && !got.contains_key(&std::thread::current().id()) {
             // Threads that have ended.
@@ -297,7 +297,7 @@ impl WorkQueue {
 
     /// As [`Self::join`]; may come back with `false` before `wait` has passed.
     pub fn join_once(&self, wait: Duration) -> Result<bool, BrokerError> {
-        let seen = self.core.done.rings();
+        let seen = self.core.done.ring_count();
         self.check()?;
         self.core.sweep()?;
         if self.is_done()? || wait.is_zero() {

@@ -16,10 +16,10 @@ use mqstore_format::properties::TIMER_DELIVER_MS;
 use mqstore_io::sync::{AtomicBool, Ordering};
 use mqstore_meta::{MetaLog, Progress, ProgressRecord};
 
-use super::inner::Core;
-use super::leased_message::{Held, Place};
+use super::inner::WorkQueueInner;
+use super::leased_message::{LeaseNumbers, Place};
 use crate::error::BrokerError;
-use crate::nonblocking::{NEAR_BYTES, ReadScope, Rest};
+use crate::nonblocking::{NEAR_BYTES, ReadScope, Remaining};
 use crate::pop_takeover::previous_attempts;
 
 /// Messages that are read ahead, at first and at most, and about how many bytes of them.
@@ -34,21 +34,21 @@ const HELD_BACK_AT_ONCE: usize = 4096;
 pub(super) struct Source {
     pub(super) place: Arc<Place>,
     /// New messages that were read and are not leased.
-    ahead: VecDeque<Ahead>,
+    ahead: VecDeque<BufferedMessage>,
     /// Messages that are due again and were read by [`Self::prepare`], by offset.
     again: BTreeMap<i64, StoredRecord>,
     /// Where reading goes on.
     scanned: i64,
     cursor: Option<QueueCursor>,
     count: usize,
-    wait: Option<Wait>,
+    wait: Option<QueueWait>,
     /// Whether a message that is due again has its turn before a new one.
     due_first: bool,
     /// Whether an error of it was noted and it was not well since.
     pub(super) failing: bool,
 }
 
-struct Ahead {
+struct BufferedMessage {
     record: StoredRecord,
     /// Until when it is held back, in epoch milliseconds.
     visible_ms: Option<i64>,
@@ -57,12 +57,12 @@ struct Ahead {
 }
 
 /// A wait for more; over once `came` is set.
-struct Wait {
+struct QueueWait {
     waiter: Waiter,
     came: Arc<AtomicBool>,
 }
 
-impl Wait {
+impl QueueWait {
     fn is_over(&self) -> bool {
         self.came.load(Ordering::Acquire) || self.waiter.has_come()
     }
@@ -71,7 +71,7 @@ impl Wait {
 /// What was taken out of a source: a lease, and the message if it is at hand.
 pub(super) struct LeasedRecord {
     pub(super) place: Arc<Place>,
-    pub(super) held: Held,
+    pub(super) held: LeaseNumbers,
     pub(super) record: Option<StoredRecord>,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct LeaseRequest<'a> {
     pub(super) now_ms: i64,
     pub(super) until_ms: i64,
     pub(super) max_attempts: Option<u32>,
-    pub(super) core: &'a Core,
+    pub(super) core: &'a WorkQueueInner,
     pub(super) reach: ReadScope,
 }
 
@@ -105,7 +105,7 @@ impl Source {
     }
 
     /// Notes an error that nobody gets, because other queues had something, once until the queue is well again.
-    pub(super) fn note_failure(&mut self, core: &Core, error: &BrokerError) {
+    pub(super) fn note_failure(&mut self, core: &WorkQueueInner, error: &BrokerError) {
         if !mem::replace(&mut self.failing, true) {
             let Place { topic, queue_id, .. } = &*self.place;
             core.note(format!(
@@ -122,33 +122,36 @@ impl Source {
         wish: &LeaseRequest<'_>,
         picked: &mut Vec<LeasedRecord>,
         spent: &mut ExhaustedOffsets,
-    ) -> Result<Rest, BrokerError> {
+    ) -> Result<Remaining, BrokerError> {
         let before = picked.len();
         if wish.count == 1 {
             let due_first = self.due_first;
             if due_first && !self.take_due(wish, 1, picked, spent)? {
-                return Ok(Rest::NotAtHand);
+                return Ok(Remaining::NotAtHand);
             }
-            let mut rest = Rest::Nothing;
+            let mut rest = Remaining::Nothing;
             if picked.len() == before {
-                rest = self.take_new(wish, 1, picked)?;
+                rest = self.lease_new(wish, 1, picked)?;
             }
-            if picked.len() == before && rest != Rest::NotAtHand && !self.take_due(wish, 1, picked, spent)? {
-                rest = Rest::NotAtHand;
+            if picked.len() == before
+                && rest != Remaining::NotAtHand
+                && !self.take_due(wish, 1, picked, spent)?
+            {
+                rest = Remaining::NotAtHand;
             }
             // What is not at hand keeps its turn.
-            if rest != Rest::NotAtHand {
+            if rest != Remaining::NotAtHand {
                 self.due_first = !due_first;
             }
             return Ok(rest);
         }
         let all = before + wish.count;
         if !self.take_due(wish, wish.count.div_ceil(2), picked, spent)? {
-            return Ok(Rest::NotAtHand);
+            return Ok(Remaining::NotAtHand);
         }
-        let rest = self.take_new(wish, all - picked.len(), picked)?;
+        let rest = self.lease_new(wish, all - picked.len(), picked)?;
         if !self.take_due(wish, all - picked.len(), picked, spent)? {
-            return Ok(Rest::NotAtHand);
+            return Ok(Remaining::NotAtHand);
         }
         Ok(rest)
     }
@@ -188,7 +191,7 @@ impl Source {
                 continue;
             }
             let token = self.place.progress.lock().lease(offset).map_or(0, |lease| lease.token);
-            let held = Held { offset, attempt, token, until_ms };
+            let held = LeaseNumbers { offset, attempt, token, until_ms };
             let record = self.again.remove(&offset);
             picked.push(LeasedRecord { place: Arc::clone(&self.place), held, record });
         }
@@ -222,30 +225,30 @@ impl Source {
         Ok(changed)
     }
 
-    fn take_new(
+    fn lease_new(
         &mut self,
         wish: &LeaseRequest<'_>,
         count: usize,
         picked: &mut Vec<LeasedRecord>,
-    ) -> Result<Rest, BrokerError> {
+    ) -> Result<Remaining, BrokerError> {
         let (mut left, mut passed) = (count, 0);
         while left > 0 {
             if self.ahead.is_empty() {
                 if wish.reach.is_at_hand() && !self.is_at_hand(wish)? {
-                    return Ok(Rest::NotAtHand);
+                    return Ok(Remaining::NotAtHand);
                 }
                 if !self.read_ahead(wish.core, left)? {
-                    return Ok(Rest::Nothing);
+                    return Ok(Remaining::Nothing);
                 }
             }
             let (taken, held_back) = self.lease_buffered(wish, left, picked)?;
             left -= taken;
             passed += held_back;
             if passed >= HELD_BACK_AT_ONCE {
-                return Ok(Rest::GoesOn);
+                return Ok(Remaining::GoesOn);
             }
         }
-        Ok(Rest::Nothing)
+        Ok(Remaining::Nothing)
     }
 
     /// Whether to read on takes no time: nothing came, or it was written just now.
@@ -268,7 +271,7 @@ impl Source {
     /// lease is nobody's, and counts as a delivery, so that it goes the way of those that fail.
     pub(super) fn prepare(
         &mut self,
-        core: &Arc<Core>,
+        core: &Arc<WorkQueueInner>,
         wish: &LeaseRequest<'_>,
         spent: &mut ExhaustedOffsets,
     ) -> Result<(), BrokerError> {
@@ -346,14 +349,15 @@ impl Source {
         for message in self.ahead.drain(..through) {
             let offset = message.record.queue_offset;
             let Some(lease) = progress.lease(offset) else { continue };
-            let held = Held { offset, attempt: lease.attempt, token: lease.token, until_ms: lease.until_ms };
+            let held =
+                LeaseNumbers { offset, attempt: lease.attempt, token: lease.token, until_ms: lease.until_ms };
             picked.push(LeasedRecord { place: Arc::clone(&self.place), held, record: Some(message.record) });
         }
         Ok((leased, through - leased))
     }
 
     /// Reads new messages; whether there are any.
-    fn read_ahead(&mut self, core: &Core, wanted: usize) -> Result<bool, BrokerError> {
+    fn read_ahead(&mut self, core: &WorkQueueInner, wanted: usize) -> Result<bool, BrokerError> {
         if let Some(wait) = &self.wait {
             if !wait.is_over() {
                 return Ok(false);
@@ -411,7 +415,7 @@ impl Source {
         self.ahead.extend(batch.into_iter().map(|record| {
             let visible_ms = put_delay_until(&record);
             let delivered = previous_attempts(&self.place.topic, &record);
-            Ahead { record, visible_ms, delivered }
+            BufferedMessage { record, visible_ms, delivered }
         }));
     }
 
@@ -429,7 +433,7 @@ impl Source {
     }
 
     /// The retention was faster: what lies below `min` is gone.
-    fn skip_to(&mut self, core: &Core, min: i64) -> Result<(), BrokerError> {
+    fn skip_to(&mut self, core: &WorkQueueInner, min: i64) -> Result<(), BrokerError> {
         let Place { topic, queue_id, progress } = &*self.place;
         let (_, max) = core.store().bounds(topic, *queue_id)?;
         core.note(format!(
@@ -454,7 +458,7 @@ impl Source {
     }
 
     /// Has the work queue ring when there is more; whether it is there already.
-    pub(super) fn arm(&mut self, core: &Arc<Core>) -> Result<bool, BrokerError> {
+    pub(super) fn arm(&mut self, core: &Arc<WorkQueueInner>) -> Result<bool, BrokerError> {
         if self.has_buffered() {
             return Ok(true);
         }
@@ -476,7 +480,7 @@ impl Source {
         if waiter.is_over() {
             return Ok(true);
         }
-        self.wait = Some(Wait { waiter, came });
+        self.wait = Some(QueueWait { waiter, came });
         Ok(false)
     }
 

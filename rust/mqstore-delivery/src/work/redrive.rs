@@ -9,7 +9,7 @@ use mqstore_format::properties::{
 use mqstore_format::push_property;
 use mqstore_meta::OffsetChange;
 
-use super::inner::Core;
+use super::inner::WorkQueueInner;
 use crate::error::{BrokerError, view};
 
 /// Dead letters that are appended and synced together.
@@ -19,7 +19,7 @@ const TOGETHER: usize = 64;
 const ADDED: [&str; 6] =
     [PROPERTY_CRC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, TIMER_DELIVER_MS];
 
-impl Core {
+impl WorkQueueInner {
     /// Puts up to `limit` dead letters of the group back into the topics that they came from, the oldest first, as new
     /// messages that nobody got yet; how many. A dead letter that does not say where it came from goes to this queue's
     /// topic. How far this has come is the group's offset in its dead-letter topic; a stop between the copy and that

@@ -12,7 +12,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::TagFilter;
 use mqstore_base::options::StoreOptions;
 
-use crate::testing::{World, body, fill, put, small};
+use crate::testing::{SimStore, body, fill, put, small};
 use crate::{Backoff, WorkQueueCounts};
 use crate::{Broker, BrokerError, ConsumerOptions, LeasedMessage, NewWork, WorkQueue, WorkQueueOptions};
 
@@ -52,7 +52,7 @@ fn is_lost<T: std::fmt::Debug>(outcome: &Result<T, BrokerError>) -> bool {
 
 #[test]
 fn a_message_is_somebodys_until_it_is_finished() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let (queue, other) = (work(&broker), work(&broker));
@@ -62,7 +62,7 @@ fn a_message_is_somebodys_until_it_is_finished() {
     assert_eq!(queue.qsize().unwrap(), 3);
     let first = get(&queue).unwrap();
     assert_eq!((body(&first).as_str(), first.lease.attempt()), ("0", 1));
-    assert_eq!(first.lease.until_ms(), crate::testing::BEGIN_MS + 30_000);
+    assert_eq!(first.lease.expires_ms(), crate::testing::BEGIN_MS + 30_000);
     let second = get(&other).unwrap();
     assert_eq!(body(&second), "1");
     let counts = WorkQueueCounts { ready: 1, leased: 2, ..WorkQueueCounts::default() };
@@ -80,7 +80,7 @@ fn a_message_is_somebodys_until_it_is_finished() {
 
 #[test]
 fn what_was_not_finished_in_time_is_delivered_again() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
@@ -107,7 +107,7 @@ fn what_was_not_finished_in_time_is_delivered_again() {
 
 #[test]
 fn what_is_given_back_waits_as_it_is_told() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
@@ -134,7 +134,7 @@ fn what_is_given_back_waits_as_it_is_told() {
 
 #[test]
 fn a_function_may_say_how_long() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let backoff = Backoff::Function(std::sync::Arc::new(|attempt| seconds(u64::from(attempt) * 7)));
@@ -153,7 +153,7 @@ fn a_function_may_say_how_long() {
 
 #[test]
 fn a_put_may_be_held_back() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
@@ -187,7 +187,7 @@ fn a_put_may_be_held_back() {
 
 #[test]
 fn many_at_once_come_from_all_queues() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic("jobs", 3, &[]).unwrap();
     fill(&store, "jobs", 3, 0..30);
@@ -211,7 +211,7 @@ fn many_at_once_come_from_all_queues() {
 
 #[test]
 fn one_slow_message_holds_nothing_up() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
@@ -233,7 +233,7 @@ fn one_slow_message_holds_nothing_up() {
 
 #[test]
 fn retries_and_new_messages_take_turns() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
@@ -252,7 +252,7 @@ fn retries_and_new_messages_take_turns() {
 
 #[test]
 fn a_full_queue_takes_no_more() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let options = WorkQueueOptions { maxsize: 2, ..options() };
@@ -277,7 +277,7 @@ fn a_full_queue_takes_no_more() {
 
 #[test]
 fn tasks_are_done_in_the_order_in_which_a_thread_got_them() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
@@ -303,7 +303,7 @@ fn tasks_are_done_in_the_order_in_which_a_thread_got_them() {
 
 #[test]
 fn a_shutdown_loses_nothing() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let (queue, other) = (work(&broker), work(&broker));
@@ -329,7 +329,7 @@ fn a_shutdown_loses_nothing() {
 
 #[test]
 fn a_close_ends_one_handle() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let (queue, other) = (work(&broker), work(&broker));
@@ -345,7 +345,7 @@ fn a_close_ends_one_handle() {
 
 #[test]
 fn a_group_is_one_or_the_other_at_a_time() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     fill(&store, "jobs", 1, 0..6);
     let broker = Broker::new(&store).unwrap();
@@ -381,7 +381,7 @@ fn a_group_is_one_or_the_other_at_a_time() {
 
 #[test]
 fn topics_are_made_where_that_is_allowed() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.try_open(&StoreOptions { auto_create_topics: false, ..small() }).unwrap();
     let broker = Broker::new(&store).unwrap();
     let refused = broker.work_queue("jobs", "workers", options());
@@ -396,7 +396,7 @@ fn topics_are_made_where_that_is_allowed() {
 
 #[test]
 fn the_retention_may_be_faster() {
-    let world = World::new();
+    let world = SimStore::new();
     let options = StoreOptions { retention_bytes: Some(1), ..small() };
     let store = world.try_open(&options).unwrap();
     let broker = Broker::new(&store).unwrap();

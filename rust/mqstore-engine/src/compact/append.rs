@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
-use mqstore_compaction::{AppenderInput, Lost, beyond_the_log};
+use mqstore_compaction::{AppenderInput, QueueAheadOfLog, queues_ahead_of_log};
 
 /// Segments of which the rest is left empty, for a log that has lost its end.
 const MOST_SKIPPED_SEGMENTS: u64 = 8;
@@ -25,8 +25,8 @@ impl Writer {
         let log_end =
             |topic: &str, queue_id| self.next_of(topic, queue_id, |next| next.load(Ordering::Acquire));
         let mut lost = Vec::new();
-        for queue in beyond_the_log(&self.files, &topics, log_end)? {
-            let Lost { topic, queue_id, log_end, end } = &queue;
+        for queue in queues_ahead_of_log(&self.files, &topics, log_end)? {
+            let QueueAheadOfLog { topic, queue_id, log_end, end } = &queue;
             if let Some(outcome) = self.create_gap(topic, *queue_id, *end)? {
                 self.note(&format!(
                     "{topic}/{queue_id}: the log ends at offset {log_end} and its compaction files have messages up to {end}: \
@@ -45,7 +45,7 @@ impl Writer {
         }
         // Before the first append: readers go by it.
         self.feed.log_lost(&lost)?;
-        for Lost { topic, queue_id, end, .. } in lost {
+        for QueueAheadOfLog { topic, queue_id, end, .. } in lost {
             self.next_of(&topic, queue_id, |next| next.store(end, Ordering::Release));
             self.refresh_quota(&topic);
         }

@@ -15,7 +15,7 @@ use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{
     CompactionOptions, CompactionReport, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES, JobControl,
-    OpenStore, Planned, ReplacedFiles, plan_open, publish_unswept, rehearse, run_all,
+    OpenStore, PlannedJob, ReplacedFiles, plan_open, publish_keeping_replaced, rehearse, run_all,
 };
 
 impl Store {
@@ -68,7 +68,7 @@ impl Writer {
         let catch_up = || self.catch_up();
         let open = OpenStore { queues: &self.queues, catch_up: &catch_up };
         let options = &self.with_own_lengths(options);
-        let Planned { plan, job } = plan_open(&self.files, topics, options, &open)?;
+        let PlannedJob { plan, job } = plan_open(&self.files, topics, options, &open)?;
         let (job, results) = run_all(&self.files, Some(&self.log), job, &plan.tasks, threads, control)?;
         if options.dry_run {
             return rehearse(&self.files, job, &plan, &results);
@@ -77,7 +77,7 @@ impl Writer {
         // records are not in the file yet.
         self.flusher.flush_all(false)?;
         let durable = self.log.durable();
-        let (report, unswept) = publish_unswept(&self.files, job, &plan, &results, durable)?;
+        let (report, unswept) = publish_keeping_replaced(&self.files, job, &plan, &results, durable)?;
         unswept.map_or(Ok(()), |unswept| self.sweep(unswept))?;
         Ok(report)
     }

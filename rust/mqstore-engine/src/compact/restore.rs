@@ -15,8 +15,8 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{
-    CompactionOptions, JobControl, OpenStore, RestoreReport, RestoreSource, Run, restore, restore_open,
-    taken_up,
+    CompactionOptions, JobControl, OpenStore, RestoreReport, RestoreRun, RestoreSource, compacted_end,
+    restore, restore_open,
 };
 
 /// Messages that one step fetches.
@@ -40,7 +40,7 @@ impl Store {
     ) -> Result<RestoreReport, StoreError> {
         let writer = self.writer("restore a compaction")?;
         let options = &writer.with_own_lengths(options);
-        let run = Run { topics, options, threads, control, log: Some(&writer.log) };
+        let run = RestoreRun { topics, options, threads, control, log: Some(&writer.log) };
         writer.with_compaction_lock(control, || writer.restore(source, &run))
     }
 }
@@ -57,11 +57,15 @@ pub fn restore_compaction(
     threads: usize,
     control: &Arc<JobControl>,
 ) -> Result<RestoreReport, StoreError> {
-    restore(files, &Other { store: source }, &Run { topics, options, threads, control, log: None })
+    restore(
+        files,
+        &SourceStore { store: source },
+        &RestoreRun { topics, options, threads, control, log: None },
+    )
 }
 
 impl Writer {
-    fn restore(&self, source: &Store, run: &Run<'_>) -> Result<RestoreReport, StoreError> {
+    fn restore(&self, source: &Store, run: &RestoreRun<'_>) -> Result<RestoreReport, StoreError> {
         self.topics.store()?;
         let catch_up = || self.catch_up();
         let open = OpenStore { queues: &self.queues, catch_up: &catch_up };
@@ -70,16 +74,16 @@ impl Writer {
             self.flusher.flush_all(false)?;
             Ok(self.log.durable())
         };
-        restore_open(&self.files, &open, &Other { store: source }, run, &flush)
+        restore_open(&self.files, &open, &SourceStore { store: source }, run, &flush)
     }
 }
 
 /// A store that messages are pulled from.
-struct Other<'a> {
+struct SourceStore<'a> {
     store: &'a Store,
 }
 
-impl RestoreSource for Other<'_> {
+impl RestoreSource for SourceStore<'_> {
     fn root(&self) -> &Path {
         self.store.path()
     }
@@ -97,7 +101,7 @@ impl RestoreSource for Other<'_> {
         let Some((first, max)) = view.bounds(topic, queue_id)? else {
             return Ok(Err(format!("{at} has no such queue")));
         };
-        let (taken, generation) = taken_up(view.files(), topic, queue_id)?;
+        let (taken, generation) = compacted_end(view.files(), topic, queue_id)?;
         let taken = if view.keeps_newest(topic) { taken } else { 0 };
         if first > taken {
             return Ok(Err(format!("{at} itself lacks the messages from offset {taken} to {first}")));

@@ -23,7 +23,7 @@ const FIRST_UNITS: usize = 32;
 const MOST_UNITS: usize = 512;
 
 /// Some of the records that a cursor finds.
-pub struct Batch {
+pub struct RecordBatch {
     /// The records; none may also mean that none of those that were looked at matched.
     pub records: Vec<StoredRecord>,
     /// Whether there is nothing behind them.
@@ -157,7 +157,7 @@ impl QueueCursor {
 
     /// As [`next_batch`](Self::next_batch), but at most `looks` records are read to find them: a filter may pass
     /// over any number, and the caller may have something else to do meanwhile.
-    pub fn next_of(&mut self, max: usize, looks: usize) -> Result<Batch, StoreError> {
+    pub fn next_of(&mut self, max: usize, looks: usize) -> Result<RecordBatch, StoreError> {
         self.view.check()?;
         let mut records = Vec::new();
         let (mut ended, mut looks) = (false, looks);
@@ -198,7 +198,7 @@ impl QueueCursor {
             // Whoever waits for more is in nobody's way.
             self.reader.release();
         }
-        Ok(Batch { records, ended })
+        Ok(RecordBatch { records, ended })
     }
 
     /// Fails when the log has lost the place where this cursor stands.
@@ -350,7 +350,7 @@ impl LogCursor {
     }
 
     /// As [`next_batch`](Self::next_batch), but about `looks` records are read to find them at most.
-    pub fn next_of(&mut self, max: usize, looks: usize) -> Result<Batch, StoreError> {
+    pub fn next_of(&mut self, max: usize, looks: usize) -> Result<RecordBatch, StoreError> {
         self.view.check()?;
         let (mut records, mut ended) = (Vec::new(), false);
         self.held = self.view.list().find(self.scanner.position()).and_then(Segment::hold);
@@ -363,15 +363,15 @@ impl LogCursor {
         };
         while records.len() < max && looks.get() > 0 {
             match next_record(&*self.view, &mut self.scanner, self.limit, wanted)? {
-                Found::Record(..) if !matches.get() => {}
-                Found::Record(offset, bytes) => {
+                NextRecord::Record(..) if !matches.get() => {}
+                NextRecord::Record(offset, bytes) => {
                     let record = StoredRecord::new(bytes, offset, None);
                     records.push(record.map_err(|error| {
                         StoreError::format(&self.view.files().commit_log(), offset, &error)
                     })?);
                 }
-                Found::Skipped(text) => (self.on_damage)(text),
-                Found::End => {
+                NextRecord::Skipped(text) => (self.on_damage)(text),
+                NextRecord::End => {
                     ended = true;
                     break;
                 }
@@ -380,12 +380,12 @@ impl LogCursor {
         if ended && records.is_empty() {
             self.held = None;
         }
-        Ok(Batch { records, ended })
+        Ok(RecordBatch { records, ended })
     }
 }
 
 /// What [`next_record`] came upon.
-pub(crate) enum Found {
+pub(crate) enum NextRecord {
     /// A record and its offset.
     Record(u64, RecordBytes),
     /// Damage that was skipped, in words.
@@ -395,7 +395,10 @@ pub(crate) enum Found {
 }
 
 /// The next wanted record of a scan that goes around damage; others are passed without a copy.
-fn next_in(scanner: &mut LogScanner, wanted: impl Fn(&RecordView<'_>) -> bool) -> Result<Found, StoreError> {
+fn next_in(
+    scanner: &mut LogScanner,
+    wanted: impl Fn(&RecordView<'_>) -> bool,
+) -> Result<NextRecord, StoreError> {
     loop {
         let offset = scanner.position();
         match scanner.next_item()? {
@@ -403,10 +406,10 @@ fn next_in(scanner: &mut LogScanner, wanted: impl Fn(&RecordView<'_>) -> bool) -
             ScanItem::Record(record) => {
                 let bytes = Arc::new(record.bytes.to_vec());
                 let range = 0..bytes.len();
-                return Ok(Found::Record(offset, RecordBytes::Read(bytes, range)));
+                return Ok(NextRecord::Record(offset, RecordBytes::Read(bytes, range)));
             }
             ScanItem::Filler { .. } => {}
-            ScanItem::End { .. } => return Ok(Found::End),
+            ScanItem::End { .. } => return Ok(NextRecord::End),
             ScanItem::Damaged(damage) => return skip(scanner, &damage),
         }
     }
@@ -419,7 +422,7 @@ pub(crate) fn next_record(
     scanner: &mut LogScanner,
     limit: u64,
     wanted: impl Fn(&RecordView<'_>) -> bool,
-) -> Result<Found, StoreError> {
+) -> Result<NextRecord, StoreError> {
     let error = match next_in(scanner, wanted) {
         Err(error) if error.is_gone() => error,
         found => return found,
@@ -432,17 +435,17 @@ pub(crate) fn next_record(
     }
     scanner.extend(list, limit.max(min));
     scanner.seek(min);
-    Ok(Found::Skipped(format!("the log from offset {position} to {min} was deleted while it was read")))
+    Ok(NextRecord::Skipped(format!("the log from offset {position} to {min} was deleted while it was read")))
 }
 
-fn skip(scanner: &mut LogScanner, damage: &Damage) -> Result<Found, StoreError> {
+fn skip(scanner: &mut LogScanner, damage: &Damage) -> Result<NextRecord, StoreError> {
     if let Some(next) = scanner.skip(damage)? {
-        return Ok(Found::Skipped(damage.skipped(next - damage.offset)));
+        return Ok(NextRecord::Skipped(damage.skipped(next - damage.offset)));
     }
     // Nothing valid follows: this is where the log ends, torn.
     scanner.end_at(damage.offset);
     let place = format!("{} at offset {}: {}", damage.path.display(), damage.file_offset, damage.reason);
-    Ok(Found::Skipped(format!("{place}; no record follows, the log ends there")))
+    Ok(NextRecord::Skipped(format!("{place}; no record follows, the log ends there")))
 }
 
 /// The records that carry a key, oldest first unless told otherwise.
@@ -513,9 +516,9 @@ impl LookupCursor {
         let Some(scanner) = &mut self.scanner else { return Ok(None) };
         loop {
             match next_record(&*self.view, scanner, self.limit, |record| self.wanted.matches(record))? {
-                Found::Record(offset, bytes) => return Ok(Some((offset, bytes))),
-                Found::Skipped(_) => {}
-                Found::End => return Ok(None),
+                NextRecord::Record(offset, bytes) => return Ok(Some((offset, bytes))),
+                NextRecord::Skipped(_) => {}
+                NextRecord::End => return Ok(None),
             }
         }
     }
@@ -525,9 +528,9 @@ impl LookupCursor {
         let Some(mut scanner) = self.scanner.take() else { return Ok(()) };
         loop {
             match next_record(&*self.view, &mut scanner, self.limit, |record| self.wanted.matches(record)) {
-                Ok(Found::Record(offset, _)) => self.offsets.push_back(offset),
-                Ok(Found::Skipped(_)) => {}
-                Ok(Found::End) => return Ok(()),
+                Ok(NextRecord::Record(offset, _)) => self.offsets.push_back(offset),
+                Ok(NextRecord::Skipped(_)) => {}
+                Ok(NextRecord::End) => return Ok(()),
                 Err(error) => {
                     // Nothing was handed out yet; the next call goes on.
                     self.scanner = Some(scanner);

@@ -22,12 +22,12 @@ const FIRST_NAP: Duration = Duration::from_micros(100);
 const LONGEST_NAP: Duration = Duration::from_millis(10);
 
 /// How long to sleep before look `round` (0 is the first) for what the writer may have done.
-pub(crate) fn nap(round: u32) -> Duration {
+pub(crate) fn poll_interval(round: u32) -> Duration {
     FIRST_NAP.saturating_mul(1 << round.min(16)).min(LONGEST_NAP)
 }
 
 /// What `look` answers, when a writer that deletes files does not come between it at each try.
-pub(crate) fn again<T>(mut look: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+pub(crate) fn retry_if_changed<T>(mut look: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
     for _ in 0..GONE_TRIES {
         match look() {
             Err(error) if error.is_gone() => {}
@@ -55,7 +55,7 @@ pub(crate) fn renewed<T>(
 /// while it is made and have the one that is named after it; and of two workers the one with the later file may be
 /// the first to name it. Beside a writer the files of such queues are therefore listed anew, by `renew`, before
 /// that counts.
-pub(crate) fn settled<Q>(
+pub(crate) fn confirm_problems<Q>(
     files: &StoreFiles,
     beside: bool,
     mut queues: Vec<Arc<Q>>,
@@ -78,7 +78,7 @@ pub(crate) fn settled<Q>(
     let mut done = keep_odd(false)?;
     let mut round = 0;
     while beside && !done && round < SETTLE_TRIES {
-        files.clock.sleep(nap(round));
+        files.clock.sleep(poll_interval(round));
         done = keep_odd(true)?;
         round += 1;
     }
@@ -106,7 +106,7 @@ mod tests {
             Ok(())
         };
         let queues = vec![Arc::new(1), Arc::new(3), Arc::new(7)];
-        let odd = settled(&files, beside, queues, is_odd, renew).unwrap();
+        let odd = confirm_problems(&files, beside, queues, is_odd, renew).unwrap();
         (odd.into_iter().map(|queue| *queue).collect(), looks.get())
     }
 

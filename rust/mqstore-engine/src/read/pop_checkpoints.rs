@@ -32,7 +32,7 @@ use crate::{Boundary, Store};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_meta::{Standing, State, read_state};
+use mqstore_meta::{GroupPosition, State, read_state};
 
 /// How far ahead a timer message is in the wheel at most. Source: `TimerMessageStore#TIMER_WHEEL_TTL_DAY`.
 const WHEEL_MS: i64 = 7 * 86_400_000;
@@ -96,8 +96,8 @@ impl Store {
             return Ok(popped);
         }
         let known = match &self.inner.side {
-            OpenSide::Writer(writer, _) => Known::Live(&writer.meta),
-            OpenSide::Reader(_) => Known::Read(Box::new(read_state(files, &mut popped.notes)?)),
+            OpenSide::Writer(writer, _) => KnownPositions::Live(&writer.meta),
+            OpenSide::Reader(_) => KnownPositions::Read(Box::new(read_state(files, &mut popped.notes)?)),
         };
         let mut out = Out { read_ms: timer_read_ms(files), ..Out::default() };
         for topic in &topics {
@@ -130,13 +130,13 @@ fn timer_read_ms(files: &StoreFiles) -> i64 {
 }
 
 /// Where groups stand.
-enum Known<'a> {
+enum KnownPositions<'a> {
     Live(&'a mqstore_meta::MetaLog),
     Read(Box<State>),
 }
 
-impl Known<'_> {
-    fn standing(&self, group: &str, topic: &str, queue_id: i32) -> Standing {
+impl KnownPositions<'_> {
+    fn standing(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
         match self {
             Self::Live(meta) => meta.standing(group, topic, queue_id),
             Self::Read(state) => state.standing(group, topic, queue_id),
@@ -163,7 +163,7 @@ impl Pop {
 
 /// A checkpoint; a broker that could not revive one writes it again with another time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Written {
+struct WrittenCheckpoint {
     pop: Pop,
     invisible_time_ms: i64,
     re_put: Option<String>,
@@ -178,15 +178,15 @@ struct HandedMessages {
 }
 
 /// By offset until when messages are out, and where the records that tell of them end.
-type Ends = (BTreeMap<i64, i64>, i64);
+type InvisibleEnds = (BTreeMap<i64, i64>, i64);
 
 /// What was found so far.
 #[derive(Default)]
 struct Out {
     read_ms: i64,
-    checkpoints: HashMap<Written, HandedMessages>,
+    checkpoints: HashMap<WrittenCheckpoint, HandedMessages>,
     /// Checkpoints that a broker dealt with, of those that may be found again.
-    dealt_with: HashSet<Written>,
+    dealt_with: HashSet<WrittenCheckpoint>,
     acked: HashMap<Pop, BTreeSet<i64>>,
     unread: u64,
 }
@@ -204,7 +204,7 @@ impl Out {
         let (min, max) = store.bounds(topic, queue_id)?;
         let lately = store.offset_for_time(topic, queue_id, self.read_ms, Boundary::Lower)?;
         let start = dealt_with.saturating_add(1).min(lately).clamp(min, max);
-        each(
+        for_each_record(
             store,
             topic,
             queue_id,
@@ -237,7 +237,7 @@ impl Out {
         let start = store.offset_for_time(TIMER_TOPIC, 0, since_ms, Boundary::Lower)?.clamp(min, max);
         // An acknowledgement comes behind its checkpoint.
         let mut pops: HashSet<Pop> = self.checkpoints.keys().map(|key| key.pop.clone()).collect();
-        each(
+        for_each_record(
             store,
             TIMER_TOPIC,
             0,
@@ -281,9 +281,9 @@ impl Out {
     }
 
     /// What is out, as far as it counts: below the group's offset, and not taken over.
-    fn into_queues(self, known: &Known<'_>) -> Vec<PoppedQueue> {
-        let mut queues: BTreeMap<(String, String, i32), Ends> = BTreeMap::new();
-        for (Written { pop, .. }, handed) in self.checkpoints {
+    fn into_queues(self, known: &KnownPositions<'_>) -> Vec<PoppedQueue> {
+        let mut queues: BTreeMap<(String, String, i32), InvisibleEnds> = BTreeMap::new();
+        for (WrittenCheckpoint { pop, .. }, handed) in self.checkpoints {
             let acked = self.acked.get(&pop);
             let standing = known.standing(&pop.group, &pop.topic, pop.queue_id);
             if handed.log_offset < standing.taken_over {
@@ -313,18 +313,18 @@ impl Out {
     }
 }
 
-fn written(checkpoint: PopCheckpoint, log_offset: u64) -> (Written, HandedMessages) {
+fn written(checkpoint: PopCheckpoint, log_offset: u64) -> (WrittenCheckpoint, HandedMessages) {
     let handed = HandedMessages {
         unacked: checkpoint.unacked().collect(),
         until_ms: checkpoint.revive_time_ms(),
         log_offset: i64::try_from(log_offset).unwrap_or(i64::MAX),
     };
     let PopCheckpoint { handle, invisible_time_ms, re_put_times, .. } = checkpoint;
-    (Written { pop: Pop::of(handle), invisible_time_ms, re_put: re_put_times }, handed)
+    (WrittenCheckpoint { pop: Pop::of(handle), invisible_time_ms, re_put: re_put_times }, handed)
 }
 
 /// Shows `look` every record of a queue from `start` on that has a tag of pop records.
-fn each(
+fn for_each_record(
     store: &Store,
     topic: &str,
     queue_id: i32,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mqstore_format::{CqUnit, RecordView, index_key_hash, parse_offset_message_id};
 
-use super::cursor::{Found, KeyQuery, LogCursor, LookupCursor, QueueCursor, next_record, place};
+use super::cursor::{KeyQuery, LogCursor, LookupCursor, NextRecord, QueueCursor, next_record, place};
 use super::view::View;
 use crate::{QueueInfo, Store};
 use mqstore_base::error::StoreError;
@@ -161,7 +161,7 @@ impl Store {
         let view = self.view();
         let limit = view.catch_up()?;
         let first = start.unwrap_or_else(|| view.list().min_offset());
-        let note = self.noter();
+        let note = self.warning_sink();
         let on_damage = Box::new(move |text| note(text));
         Ok(LogCursor::new(view, first, limit, on_damage))
     }
@@ -236,13 +236,13 @@ impl Store {
         let mut scanner = LogScanner::new(view.list(), scan_from, limit, ScanChecks { crc: true });
         loop {
             match next_record(&*view, &mut scanner, limit, |record| record.unique_key() == Some(id))? {
-                Found::Record(offset, bytes) => {
+                NextRecord::Record(offset, bytes) => {
                     return StoredRecord::new(bytes, offset, None)
                         .map(Some)
                         .map_err(|error| StoreError::format(&view.files().commit_log(), offset, &error));
                 }
-                Found::Skipped(_) => {}
-                Found::End => return Ok(None),
+                NextRecord::Skipped(_) => {}
+                NextRecord::End => return Ok(None),
             }
         }
     }
@@ -352,7 +352,7 @@ struct TimeSearch<'a> {
 impl<'a> TimeSearch<'a> {
     fn new(view: &'a Arc<dyn View>, topic: &'a str, queue_id: i32, limit: u64) -> Self {
         // Who asks for times gets no message: no reader is late because of it.
-        let reader = RecordReader::new(view.log(), view.list(), limit).uncounted();
+        let reader = RecordReader::new(view.log(), view.list(), limit).without_counting();
         Self { view, topic, queue_id, reader, compacted: None }
     }
 
@@ -385,14 +385,14 @@ impl<'a> TimeSearch<'a> {
             });
             match time {
                 Some(time) => return Ok(Some((offset, time))),
-                None => from = self.past(offset, unit)?,
+                None => from = self.skip_unreadable(offset, unit)?,
             }
         }
     }
 
     /// Where to go on when the record of an entry cannot be read; at the same offset when the queue was
     /// derived anew because of it.
-    fn past(&self, offset: i64, unit: CqUnit) -> Result<i64, StoreError> {
+    fn skip_unreadable(&self, offset: i64, unit: CqUnit) -> Result<i64, StoreError> {
         self.view.catch_up()?;
         if u64::try_from(unit.physical_offset).is_ok_and(|at| at < self.view.list().min_offset()) {
             // Deleted since the entry was read, perhaps by the writer beside this process: the queue is right.

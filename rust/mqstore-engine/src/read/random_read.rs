@@ -138,7 +138,7 @@ impl Writer {
             }
         }
         let hot = found.iter().flatten().count() as u64;
-        self.log.reads().hot.fetch_add(hot, Ordering::Relaxed);
+        self.log.read_counts().hot.fetch_add(hot, Ordering::Relaxed);
         Ok(())
     }
 

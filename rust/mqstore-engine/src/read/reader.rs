@@ -19,9 +19,9 @@ use mqstore_format::IndexGeometry;
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 
-use super::live_reader::{again, settled};
+use super::live_reader::{confirm_problems, retry_if_changed};
 use crate::store::topics::{batch_topics, load_listed};
-use mqstore_base::durable_mark::{DurableMarkFile, Mark};
+use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::{LiveState, read_live};
 use mqstore_base::options::StoreOptions;
@@ -31,7 +31,7 @@ use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use mqstore_log::dispatch::{BatchTopics, DerivedQueue, DerivedQueues};
 use mqstore_log::index::IndexSet;
 use mqstore_log::recovery::{QueueManifest, log_end, mark_fits, missed_by_index};
-use mqstore_meta::Listed;
+use mqstore_meta::ListedTables;
 
 /// Up to this many bytes a log is walked to derive queues that nothing vouches for.
 const FULL_WALK_BYTES: u64 = 2 << 30;
@@ -49,10 +49,10 @@ const MOST_NAMED: usize = 8;
 pub(crate) struct Reader {
     files: StoreFiles,
     options: StoreOptions,
-    listed: Listed,
+    listed: ListedTables,
     batch: BatchTopics,
     index: IndexSet,
-    mark: Option<Mark>,
+    mark: Option<DurableMark>,
     delays: DelayTables,
     state: Mutex<State>,
     notes: Mutex<Vec<String>>,
@@ -80,7 +80,7 @@ struct State {
 impl Reader {
     /// Opens the store at `files` without changing it.
     pub(crate) fn open(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
-        again(|| {
+        retry_if_changed(|| {
             let reader = Self::open_once(files, options)?;
             reader.look()?;
             Ok(reader)
@@ -89,7 +89,7 @@ impl Reader {
 
     /// As [`Self::open`], for who may want the log alone: queues are looked at when they are asked for.
     pub(crate) fn open_log(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
-        again(|| Self::open_once(files, options))
+        retry_if_changed(|| Self::open_once(files, options))
     }
 
     fn open_once(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
@@ -218,13 +218,13 @@ impl Reader {
             None => self.mark.filter(|_| manifest.is_some()).map(|mark| mark.dispatched),
         };
         match vouched.map(|complete_to| complete_to.min(state.end)) {
-            Some(complete_to) => self.trust(&mut state, complete_to, manifest, live.is_some())?,
+            Some(complete_to) => self.use_queue_files(&mut state, complete_to, manifest, live.is_some())?,
             None if state.end - state.list.min_offset() <= FULL_WALK_BYTES => self.walk_all(&mut state)?,
             None => {
                 let furthest = state.queues.all().iter().map(|queue| queue.max_physical_end()).max();
                 let complete_to = u64::try_from(furthest.unwrap_or(0)).unwrap_or(0).min(state.end);
                 let complete_to = complete_to.max(state.list.min_offset());
-                self.trust(&mut state, complete_to, manifest, false)?;
+                self.use_queue_files(&mut state, complete_to, manifest, false)?;
                 state.index_complete_to = self.index.end_physical().max(0) as u64;
             }
         }
@@ -240,7 +240,7 @@ impl Reader {
     /// Uses the queue files up to `complete_to` and derives the rest; single queues that are short or
     /// damaged are derived whole. The `manifest` must have been read before the queues were listed. `beside` a
     /// writer of ours the files change meanwhile.
-    fn trust(
+    fn use_queue_files(
         &self,
         state: &mut State,
         complete_to: u64,
@@ -257,11 +257,14 @@ impl Reader {
         };
         let mut suspects: BTreeSet<(String, i32)> = BTreeSet::new();
         let is_odd = |queue: &ConsumeQueue| Ok(queue.damaged_before(complete_to)?.is_some());
-        for queue in settled(&self.files, beside, state.queues.all(), is_odd, ConsumeQueue::recover_bounds)? {
+        for queue in
+            confirm_problems(&self.files, beside, state.queues.all(), is_odd, ConsumeQueue::recover_bounds)?
+        {
             suspects.insert((queue.topic().to_owned(), queue.queue_id()));
         }
         let is_odd = |queue: &BatchQueue| Ok(queue.damaged().is_some());
-        for queue in settled(&self.files, beside, state.queues.batches(), is_odd, BatchQueue::recover_bounds)?
+        for queue in
+            confirm_problems(&self.files, beside, state.queues.batches(), is_odd, BatchQueue::recover_bounds)?
         {
             suspects.insert((queue.topic().to_owned(), queue.queue_id()));
         }
@@ -386,7 +389,7 @@ impl Reader {
         state.replaced.drop_below(min);
         state.end = state.end.max(min);
         self.index.forget_below(min);
-        again(|| state.queues.recover_bounds())
+        retry_if_changed(|| state.queues.recover_bounds())
     }
 
     /// The files' batch queue, when it is used.

@@ -13,7 +13,7 @@ use mqstore_format::RecordView;
 use mqstore_format::properties::KEYS;
 
 use super::cursor::QueueCursor;
-use super::text_map::KeyMap;
+use super::text_map::TextMap;
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
@@ -37,7 +37,7 @@ pub struct TableLoad {
     keeps_messages: bool,
     queue_id: i32,
     /// Their numbers are their queue offsets.
-    newest: KeyMap<Entry>,
+    newest: TextMap<TableEntry>,
     reached: i64,
 }
 
@@ -54,7 +54,7 @@ impl Store {
     ) -> Result<TableLoad, StoreError> {
         let cursor = self.read(topic, queue_id, None, None, None)?;
         let log = self.inner.files.commit_log();
-        Ok(TableLoad { cursor, log, keeps_messages, queue_id, newest: KeyMap::default(), reached: 0 })
+        Ok(TableLoad { cursor, log, keeps_messages, queue_id, newest: TextMap::default(), reached: 0 })
     }
 }
 
@@ -79,7 +79,7 @@ impl TableLoad {
                 store_timestamp,
                 record: self.keeps_messages.then(|| record.clone()),
             };
-            let entry = Entry { number: queue_offset as u64, queue_id: self.queue_id, row };
+            let entry = TableEntry { number: queue_offset as u64, queue_id: self.queue_id, row };
             self.newest.put(key, entry, |_| false);
         }
         Ok(goes_on)
@@ -94,7 +94,7 @@ impl TableLoad {
 /// What a table knows of its keys.
 #[derive(Debug, Default)]
 pub struct TableRows {
-    rows: KeyMap<Entry>,
+    rows: TextMap<TableEntry>,
     /// Puts so far: the order of the keys is that of their newest messages.
     puts: u64,
     /// The queues that were loaded.
@@ -102,13 +102,13 @@ pub struct TableRows {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct TableEntry {
     number: u64,
     queue_id: i32,
     row: TableRow,
 }
 
-impl Entry {
+impl TableEntry {
     /// Whether a message counts beside this one: it is of the same queue, or was not stored before.
     fn is_superseded(&self, queue_id: i32, store_timestamp: i64) -> bool {
         self.queue_id == queue_id || store_timestamp >= self.row.store_timestamp
@@ -147,7 +147,7 @@ impl TableRows {
     pub fn put(&mut self, key: &str, queue_id: i32, row: TableRow) {
         self.puts += 1;
         let time = row.store_timestamp;
-        let entry = Entry { number: self.puts, queue_id, row };
+        let entry = TableEntry { number: self.puts, queue_id, row };
         self.rows.put(key, entry, |known| !known.is_superseded(queue_id, time));
     }
 

@@ -35,13 +35,13 @@ struct Row<V> {
 
 /// The texts.
 #[derive(Debug, Default)]
-struct Texts {
+struct TextArena {
     pieces: Vec<String>,
     bytes: usize,
     dropped: usize,
 }
 
-impl Texts {
+impl TextArena {
     fn at(&self, place: Place) -> &str {
         let (start, end) = (place.start as usize, place.start as usize + place.len as usize);
         self.pieces.get(place.piece as usize).and_then(|piece| piece.get(start..end)).unwrap_or_default()
@@ -66,18 +66,18 @@ impl Texts {
 
 /// The map; see the module's text.
 #[derive(Debug)]
-pub(crate) struct KeyMap<V> {
+pub(crate) struct TextMap<V> {
     rows: HashTable<Row<V>>,
-    texts: Texts,
+    texts: TextArena,
 }
 
-impl<V> Default for KeyMap<V> {
+impl<V> Default for TextMap<V> {
     fn default() -> Self {
-        Self { rows: HashTable::new(), texts: Texts::default() }
+        Self { rows: HashTable::new(), texts: TextArena::default() }
     }
 }
 
-impl<V> KeyMap<V> {
+impl<V> TextMap<V> {
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -120,7 +120,7 @@ impl<V> KeyMap<V> {
         {
             texts.dropped += slot.remove().0.key.len as usize;
         }
-        self.tidy();
+        self.compact_texts();
     }
 
     /// Keeps what `stays` says of.
@@ -133,7 +133,7 @@ impl<V> KeyMap<V> {
             keep
         });
         texts.dropped += dropped;
-        self.tidy();
+        self.compact_texts();
     }
 
     /// Takes all of `other` in; where both have a key, `stays` says of the value here and the other one whether this stays.
@@ -163,16 +163,16 @@ impl<V> KeyMap<V> {
                 }
             }
         }
-        self.tidy();
+        self.compact_texts();
     }
 
     /// Writes the texts anew when half of them are those of no key.
-    fn tidy(&mut self) {
+    fn compact_texts(&mut self) {
         let Self { rows, texts } = self;
         if texts.dropped <= LARGEST_PIECE || texts.dropped < texts.bytes / 2 {
             return;
         }
-        let mut kept = Texts::default();
+        let mut kept = TextArena::default();
         for row in rows.iter_mut() {
             row.key = kept.push(texts.at(row.key));
         }
@@ -186,13 +186,13 @@ mod tests {
 
     use super::*;
 
-    fn content(map: &KeyMap<u32>) -> BTreeMap<String, u32> {
+    fn content(map: &TextMap<u32>) -> BTreeMap<String, u32> {
         map.iter().map(|(key, value)| (key.to_owned(), *value)).collect()
     }
 
     #[test]
     fn it_does_what_a_map_does_and_forgets_the_texts_of_keys_that_went() {
-        let (mut map, mut model) = (KeyMap::default(), BTreeMap::new());
+        let (mut map, mut model) = (TextMap::default(), BTreeMap::new());
         let mut seed = 1_u32;
         for step in 0..60_000_u32 {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -210,7 +210,7 @@ mod tests {
         map.retain(|_, value| value % 2 == 0);
         model.retain(|_, value| *value % 2 == 0);
         assert_eq!((content(&map), map.len()), (model.clone(), model.len()));
-        let (mut other, both) = (KeyMap::default(), model.keys().next().cloned().unwrap());
+        let (mut other, both) = (TextMap::default(), model.keys().next().cloned().unwrap());
         other.put(&both, 1, |_| false);
         other.put("", 7, |_| false);
         map.absorb(other, |known, new| known > new);

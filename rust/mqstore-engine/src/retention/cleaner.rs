@@ -11,12 +11,12 @@ use mqstore_io::switch;
 use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
 
 use super::disk_space::{DiskSpace, exceeds};
-use super::plan::{ExpiryTrigger, PlanInput, Planned, RetentionPolicy, plan};
+use super::plan::{ExpiryTrigger, PlanInput, PlannedDeletion, RetentionPolicy, plan};
 use super::report::{self, ExpireReport};
-use super::segment_times::{Times, times_of};
+use super::segment_times::{SegmentTimes, times_of};
 use super::{uncompacted, wipe};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::events::{ExpiredFile, ExpiredKind, Verdict, is_in_hook};
+use mqstore_base::events::{DeleteVerdict, ExpiredFile, ExpiredKind, is_in_hook};
 use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::UncompactedSearch;
@@ -66,7 +66,7 @@ pub struct Cleaner {
 #[derive(Debug, Default)]
 struct State {
     /// Times of sealed segments, by offset.
-    times: BTreeMap<u64, Times>,
+    times: BTreeMap<u64, SegmentTimes>,
     /// Neither the durable mark nor queues and index need the log before this offset.
     secured: u64,
     /// Queue and index files were cleaned for this minimum of the log.
@@ -112,7 +112,7 @@ impl State {
 }
 
 /// What became of a segment that is due.
-enum Outcome {
+enum DeleteOutcome {
     Gone(ExpiredFile),
     /// It stays for now.
     Kept(String),
@@ -219,8 +219,8 @@ impl Cleaner {
             return Ok(later);
         };
         match self.delete(&mut state, planned, false)? {
-            Outcome::Kept(_) => Ok(later.min(SOON)),
-            Outcome::Gone(_) => {
+            DeleteOutcome::Kept(_) => Ok(later.min(SOON)),
+            DeleteOutcome::Gone(_) => {
                 state.batch += 1;
                 if state.batch >= BATCH {
                     state.batch = 0;
@@ -262,8 +262,8 @@ impl Cleaner {
                 self.pause(carry_on)?;
             }
             match self.delete(&mut state, planned, true)? {
-                Outcome::Gone(file) => report.add(file),
-                Outcome::Kept(reason) => {
+                DeleteOutcome::Gone(file) => report.add(file),
+                DeleteOutcome::Kept(reason) => {
                     report.kept.push(reason);
                     break;
                 }
@@ -286,9 +286,9 @@ impl Cleaner {
         Ok(())
     }
 
-    fn preview(&self, planned: &[Planned], report: &mut ExpireReport) -> Result<(), StoreError> {
+    fn preview(&self, planned: &[PlannedDeletion], report: &mut ExpireReport) -> Result<(), StoreError> {
         let list = self.log.list();
-        let check = uncompacted::Check {
+        let check = uncompacted::UncompactedCheck {
             files: &self.files,
             options: &self.options,
             list: &list,
@@ -304,7 +304,7 @@ impl Cleaner {
         space: &DiskSpace,
         trigger: ExpiryTrigger,
         limit: usize,
-    ) -> Vec<Planned> {
+    ) -> Vec<PlannedDeletion> {
         let list = self.log.list();
         let min = list.min_offset();
         state.times = state.times.split_off(&min);
@@ -322,11 +322,16 @@ impl Cleaner {
     }
 
     /// Deletes one segment, the oldest, unless something keeps it.
-    fn delete(&self, state: &mut State, planned: &Planned, asked: bool) -> Result<Outcome, StoreError> {
+    fn delete(
+        &self,
+        state: &mut State,
+        planned: &PlannedDeletion,
+        asked: bool,
+    ) -> Result<DeleteOutcome, StoreError> {
         let segment = &planned.segment;
         let file = report::segment(planned);
         if let Some(reason) = self.keeps(state, segment, &file, asked)? {
-            return Ok(Outcome::Kept(reason));
+            return Ok(DeleteOutcome::Kept(reason));
         }
         let aside = self.wipe_place(segment)?;
         // In memory only: from here on no read starts below, and none is led to what is about to go.
@@ -341,7 +346,7 @@ impl Cleaner {
         state.waiting = None;
         state.deleted_at = Some(self.files.clock.monotonic());
         if !gone {
-            return Ok(Outcome::Kept(format!("{}: it is not the oldest segment", file.path.display())));
+            return Ok(DeleteOutcome::Kept(format!("{}: it is not the oldest segment", file.path.display())));
         }
         self.counters.expired_segments.fetch_add(1, Ordering::Relaxed);
         self.counters.expired_bytes.fetch_add(file.bytes, Ordering::Relaxed);
@@ -352,7 +357,7 @@ impl Cleaner {
         }
         self.options.hooks.tell("segment_deleted", Some(&file), file.reason.clone());
         self.wipe_what_is_free(state)?;
-        Ok(Outcome::Gone(file))
+        Ok(DeleteOutcome::Gone(file))
     }
 
     /// Why a segment that is due stays for now, if something keeps it.
@@ -365,7 +370,7 @@ impl Cleaner {
     ) -> Result<Option<String>, StoreError> {
         let base = segment.base_offset();
         if switch::on("retention.secure") && !self.sync_before_delete(state, segment, asked)? {
-            return Ok(Some(self.kept(
+            return Ok(Some(self.report_kept(
                 state,
                 file,
                 base,
@@ -379,24 +384,24 @@ impl Cleaner {
         let waiting = state.waiting.as_ref().filter(|waiting| waiting.base == base);
         let (ask_at, held_since) = waiting.map_or((None, None), |one| (one.ask_at, one.held_since));
         if ask_at.is_some_and(|at| now < at) {
-            return Ok(Some(self.kept(state, file, base, "before_delete asked for more time")));
+            return Ok(Some(self.report_kept(state, file, base, "before_delete asked for more time")));
         }
         let since = held_since.unwrap_or(now);
         let limit = Duration::from_millis(self.options.held_limit_ms);
         if segment.holders() > 0 && now.saturating_sub(since) < limit {
-            let text = self.kept(state, file, base, "a reader is using it");
+            let text = self.report_kept(state, file, base, "a reader is using it");
             let waiting = state.wait_for(base);
             (waiting.held_since, waiting.ask_at) = (Some(since), None);
             return Ok(Some(text));
         }
         match self.options.hooks.ask(file) {
-            Verdict::Delete => {}
+            DeleteVerdict::Delete => {}
             verdict => {
                 let (wait, text) = match verdict {
-                    Verdict::Later(wait) => (wait, "before_delete asked for more time"),
+                    DeleteVerdict::Later(wait) => (wait, "before_delete asked for more time"),
                     _ => (LOOK, "before_delete keeps it"),
                 };
-                let text = self.kept(state, file, base, text);
+                let text = self.report_kept(state, file, base, text);
                 state.wait_for(base).ask_at = Some(now + wait);
                 return Ok(Some(text));
             }
@@ -427,13 +432,13 @@ impl Cleaner {
         let Some(why) = uncompacted::why(&mut search, &self.queues, true, segment)? else {
             return Ok(None);
         };
-        let text = self.kept(state, file, base, &why);
+        let text = self.report_kept(state, file, base, &why);
         state.wait_for(base).uncompacted_until = Some(now + LOOK);
         Ok(Some(text))
     }
 
     /// Tells, once, why a segment stays.
-    fn kept(&self, state: &mut State, file: &ExpiredFile, base: u64, why: &str) -> String {
+    fn report_kept(&self, state: &mut State, file: &ExpiredFile, base: u64, why: &str) -> String {
         let waiting = state.wait_for(base);
         if waiting.told != why {
             why.clone_into(&mut waiting.told);
@@ -537,9 +542,9 @@ impl Cleaner {
 
 /// Enters into `report` what would go of `planned`, and the files that lie before the log then.
 pub(super) fn preview(
-    check: &uncompacted::Check<'_>,
+    check: &uncompacted::UncompactedCheck<'_>,
     index: &IndexSet,
-    planned: &[Planned],
+    planned: &[PlannedDeletion],
     report: &mut ExpireReport,
 ) -> Result<(), StoreError> {
     let (going, kept) = check.split(planned)?;
@@ -594,7 +599,7 @@ pub fn preview_of(files: &StoreFiles, options: &StoreOptions, end: u64) -> Resul
     let mut report = ExpireReport { dry_run: true, ..ExpireReport::default() };
     // Entries may be missing where the store was not closed, or a writer is at work.
     let trusted = if files.vfs.stat(&files.abort()).is_err() { u64::MAX } else { 0 };
-    let check = uncompacted::Check { files, options, list: &list, queues: &queues, trusted };
+    let check = uncompacted::UncompactedCheck { files, options, list: &list, queues: &queues, trusted };
     preview(&check, &index, &planned, &mut report)?;
     Ok(report)
 }

@@ -21,6 +21,6 @@ mod wipe;
 
 pub use cleaner::{Cleaner, ExpiryCounters, preview_of};
 pub use disk_space::{DiskSpace, used_percent};
-pub use plan::{DeleteReason, ExpiryTrigger, PlanInput, Planned, RetentionPolicy, plan};
+pub use plan::{DeleteReason, ExpiryTrigger, PlanInput, PlannedDeletion, RetentionPolicy, plan};
 pub use report::ExpireReport;
-pub use segment_times::{Times, times_of};
+pub use segment_times::{SegmentTimes, times_of};

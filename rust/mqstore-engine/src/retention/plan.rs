@@ -31,7 +31,7 @@
 use std::sync::Arc;
 
 use super::disk_space::{DiskSpace, exceeds};
-use super::segment_times::Times;
+use super::segment_times::SegmentTimes;
 use mqstore_base::options::{StoreOptions, delete_hours};
 use mqstore_log::commit_log::{Segment, SegmentList};
 
@@ -90,11 +90,11 @@ pub enum ExpiryTrigger {
 
 /// A segment that is due.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub struct PlannedDeletion {
     /// It.
     pub segment: Arc<Segment>,
     /// Its records' times.
-    pub times: Times,
+    pub times: SegmentTimes,
     /// Why.
     pub reason: DeleteReason,
     /// The same in words.
@@ -121,8 +121,8 @@ pub fn plan(
     policy: &RetentionPolicy,
     scene: &PlanInput<'_>,
     limit: usize,
-    times: &mut dyn FnMut(&Arc<Segment>) -> Times,
-) -> Vec<Planned> {
+    times: &mut dyn FnMut(&Arc<Segment>) -> SegmentTimes,
+) -> Vec<PlannedDeletion> {
     let mut planned = Vec::new();
     let Some((_, older)) = scene.list.segments().split_last().filter(|_| policy.retains()) else {
         return planned;
@@ -133,12 +133,12 @@ pub fn plan(
         let used = space.used_percent();
         let rules = Rules { policy, now_ms: scene.now_ms, trigger: scene.trigger, bytes, used };
         let times = times(segment);
-        let Some((reason, detail)) = rules.judge(&times) else { break };
+        let Some((reason, detail)) = rules.delete_reason(&times) else { break };
         bytes = bytes.saturating_sub(segment.len());
         if let Some(folder) = segment.path().parent() {
             space.give_back(folder, segment.len());
         }
-        planned.push(Planned { segment: Arc::clone(segment), times, reason, detail });
+        planned.push(PlannedDeletion { segment: Arc::clone(segment), times, reason, detail });
     }
     planned
 }
@@ -152,7 +152,7 @@ struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    fn judge(&self, times: &Times) -> Option<(DeleteReason, String)> {
+    fn delete_reason(&self, times: &SegmentTimes) -> Option<(DeleteReason, String)> {
         if let Some(most) = self.policy.retention_bytes.filter(|most| self.bytes > *most) {
             let detail = format!("size: the log has {} bytes, retention_bytes keeps {most}", self.bytes);
             return Some((DeleteReason::Size, detail));
@@ -166,7 +166,7 @@ impl Rules<'_> {
         })
     }
 
-    fn too_old(&self, times: &Times) -> Option<String> {
+    fn too_old(&self, times: &SegmentTimes) -> Option<String> {
         let most = self.policy.retention_ms?;
         let now = match self.trigger {
             ExpiryTrigger::Asked => true,

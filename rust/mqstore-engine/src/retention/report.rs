@@ -1,11 +1,11 @@
 //! What an expiry deletes, or would delete, file by file.
 
-use super::plan::Planned;
+use super::plan::PlannedDeletion;
 use mqstore_base::events::{ExpiredFile, ExpiredKind};
 use mqstore_base::store_files::OldFile;
 
 /// A segment that is planned to go.
-pub(super) fn segment(planned: &Planned) -> ExpiredFile {
+pub(super) fn segment(planned: &PlannedDeletion) -> ExpiredFile {
     let segment = &planned.segment;
     ExpiredFile {
         path: segment.path(),

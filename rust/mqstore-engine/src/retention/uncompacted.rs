@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::plan::Planned;
+use super::plan::PlannedDeletion;
 use super::report;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
@@ -36,7 +36,7 @@ pub(super) fn why(
 }
 
 /// What a plan that is only told is checked against.
-pub(super) struct Check<'a> {
+pub(super) struct UncompactedCheck<'a> {
     pub(super) files: &'a StoreFiles,
     pub(super) options: &'a StoreOptions,
     pub(super) list: &'a Arc<SegmentList>,
@@ -45,12 +45,12 @@ pub(super) struct Check<'a> {
     pub(super) trusted: u64,
 }
 
-impl Check<'_> {
+impl UncompactedCheck<'_> {
     /// The segments of `planned` that would go, and why the first of the others would not.
     pub(super) fn split<'p>(
         &self,
-        planned: &'p [Planned],
-    ) -> Result<(&'p [Planned], Option<String>), StoreError> {
+        planned: &'p [PlannedDeletion],
+    ) -> Result<(&'p [PlannedDeletion], Option<String>), StoreError> {
         if self.options.expire_uncompacted || planned.is_empty() {
             return Ok((planned, None));
         }

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use mqstore_io::sync::Mutex;
 
-pub(crate) use record_source::Note;
 pub use record_source::Passed;
+pub(crate) use record_source::WarningSink;
 pub use request::{ScanPlan, ScanRange, ScanRequest, ScanRow};
 pub use workers::{MakeSink, ScanBatch, ScanSink};
 
@@ -26,9 +26,9 @@ use super::read::view::View;
 use super::store::{OpenSide, Store};
 use mqstore_base::error::StoreError;
 use queue_parts::MessageSource;
-use record_source::{LogSource, QueueRange, QueueSource, Source, Tell, first_behind, span};
+use record_source::{LogSource, QueueRange, QueueSource, SkipCallback, Source, first_behind, span};
 use request::RowFilter;
-use workers::{Outcome, ScanContext, Step, Work};
+use workers::{ScanContext, Step, TaskOutcome, Work};
 
 /// Reading one record that an entry leads to takes as long as walking so many bytes of the log.
 const BYTES_PER_ENTRY: u64 = 16 << 10;
@@ -43,7 +43,7 @@ const BYTES_PER_ENTRY: u64 = 16 << 10;
 /// nor are records of other topics that name a light queue. If two records claim one slot of a queue, which no broker
 /// writes, a scan along the entries yields only the first.
 pub struct Scan<S: ScanSink> {
-    plan: Plan<S>,
+    plan: ScanSetup<S>,
     work: Option<Work<S>>,
     threads: u32,
     start: u64,
@@ -52,11 +52,11 @@ pub struct Scan<S: ScanSink> {
 }
 
 /// What it takes to begin.
-struct Plan<S> {
+struct ScanSetup<S> {
     view: Arc<dyn View>,
     filter: Arc<RowFilter>,
     span: (u64, u64),
-    tell: Tell,
+    tell: SkipCallback,
     passed: Arc<Mutex<Vec<(Passed, String)>>>,
     make: MakeSink<S>,
 }
@@ -83,13 +83,13 @@ impl Store {
         let limit = view.catch_up()?;
         let span = span(&*view, request, limit);
         let filter = Arc::new(RowFilter::new(request));
-        let (passed, note) = (Arc::default(), self.noter());
+        let (passed, note) = (Arc::default(), self.warning_sink());
         let told: Arc<Mutex<Vec<(Passed, String)>>> = Arc::clone(&passed);
-        let tell: Tell = Arc::new(move |what, text: String| {
+        let tell: SkipCallback = Arc::new(move |what, text: String| {
             told.lock().push((what, text.clone()));
             note(text);
         });
-        let plan = Plan { view, filter, span, tell, passed, make };
+        let plan = ScanSetup { view, filter, span, tell, passed, make };
         let mut scan = Scan {
             plan,
             work: None,
@@ -148,7 +148,7 @@ impl Store {
     }
 
     /// Tells the person who opened the store something, once.
-    pub(crate) fn noter(&self) -> Note {
+    pub(crate) fn warning_sink(&self) -> WarningSink {
         match &self.inner.side {
             OpenSide::Reader(reader) => {
                 let reader = Arc::clone(reader);
@@ -267,14 +267,14 @@ impl<S: ScanSink> Scan<S> {
                     self.position = batch.end;
                     return Ok(ScanOutput::Batch(batch));
                 }
-                Step::Passed(Outcome::Done(end)) => self.position = self.position.max(end),
-                Step::Passed(Outcome::Misled(reason)) => {
+                Step::Passed(TaskOutcome::Done(end)) => self.position = self.position.max(end),
+                Step::Passed(TaskOutcome::Misled(reason)) => {
                     let text = format!("{reason}; the scan walks the log from there");
                     (self.plan.tell)(Passed::Misled, text);
                     self.work = None;
                     self.walk()?;
                 }
-                Step::Passed(Outcome::Failed(error)) => {
+                Step::Passed(TaskOutcome::Failed(error)) => {
                     self.work = None;
                     return Err(error);
                 }

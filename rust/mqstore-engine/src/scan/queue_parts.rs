@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::super::read::cursor::QueueCursor;
 use super::super::store::Store;
-use super::record_source::{Next, Passed, TASK_BYTES, TASK_ENTRIES, Task, Tell};
+use super::record_source::{Next, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
 use super::request::ScanRequest;
 use mqstore_base::error::StoreError;
 
@@ -22,7 +22,7 @@ pub(super) struct MessageSource {
 
 impl MessageSource {
     /// Cursors on the ranges of `request`; tells of messages that were deleted from one that was not compacted.
-    pub(super) fn new(store: &Store, request: &ScanRequest, tell: &Tell) -> Result<Self, StoreError> {
+    pub(super) fn new(store: &Store, request: &ScanRequest, tell: &SkipCallback) -> Result<Self, StoreError> {
         let mut cursors = VecDeque::new();
         for range in request.ranges.iter().flatten() {
             let (topic, queue_id) = (range.topic.as_str(), range.queue_id);

@@ -61,7 +61,7 @@ pub(super) enum Next {
 }
 
 /// Tells the person who opened the store something.
-pub(crate) type Note = Arc<dyn Fn(String) + Send + Sync>;
+pub(crate) type WarningSink = Arc<dyn Fn(String) + Send + Sync>;
 
 /// What a scan has to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub enum Passed {
 }
 
 /// Tells it.
-pub(super) type Tell = Arc<dyn Fn(Passed, String) + Send + Sync>;
+pub(super) type SkipCallback = Arc<dyn Fn(Passed, String) + Send + Sync>;
 
 /// See the module's text.
 pub(super) enum Source {
@@ -101,14 +101,14 @@ pub(super) struct LogSource {
     scanner: LogScanner,
     list: Arc<SegmentList>,
     limit: u64,
-    tell: Tell,
+    tell: SkipCallback,
     held: Option<MappedFileGuard>,
     /// Up to where the system was asked to fetch.
     expected: u64,
 }
 
 impl LogSource {
-    pub(super) fn new(view: Arc<dyn View>, from: u64, limit: u64, tell: Tell) -> Self {
+    pub(super) fn new(view: Arc<dyn View>, from: u64, limit: u64, tell: SkipCallback) -> Self {
         let list = view.list();
         let scanner = LogScanner::new(Arc::clone(&list), from, limit, ScanChecks { crc: true });
         Self { view, scanner, list, limit, tell, held: None, expected: 0 }

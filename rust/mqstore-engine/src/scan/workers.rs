@@ -14,7 +14,7 @@ use mqstore_format::RecordView;
 use mqstore_io::sync::{AtomicBool, Condvar, JoinHandle, Mutex, Ordering, spawn};
 
 use super::super::read::view::View;
-use super::record_source::{Next, Passed, Source, Task, Tell, fits};
+use super::record_source::{Next, Passed, SkipCallback, Source, Task, fits};
 use super::request::{RowFilter, ScanRow};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::StoredRecord;
@@ -57,7 +57,7 @@ pub struct ScanBatch<B> {
 }
 
 /// How a task came out.
-pub(super) enum Outcome {
+pub(super) enum TaskOutcome {
     /// All of it was handed over; the scan stands here then.
     Done(u64),
     /// An entry led nowhere, or to another record: the log has to be walked.
@@ -69,7 +69,7 @@ pub(super) enum Outcome {
 pub(super) enum Step<B> {
     Batch(ScanBatch<B>),
     /// A task is over.
-    Passed(Outcome),
+    Passed(TaskOutcome),
     /// Nothing yet.
     Later,
     End,
@@ -81,32 +81,32 @@ pub(super) struct ScanContext<S> {
     pub(super) filter: Arc<RowFilter>,
     pub(super) queues: Arc<[(String, i32)]>,
     pub(super) limit: u64,
-    pub(super) tell: Tell,
+    pub(super) tell: SkipCallback,
     pub(super) make: MakeSink<S>,
 }
 
 /// A worker's own things.
-struct Bench<S> {
+struct WorkerState<S> {
     sink: S,
     reader: Option<RecordReader>,
     skipped: Vec<String>,
 }
 
 impl<S: ScanSink> ScanContext<S> {
-    fn bench(&self) -> Bench<S> {
-        Bench { sink: (self.make)(), reader: None, skipped: Vec::new() }
+    fn bench(&self) -> WorkerState<S> {
+        WorkerState { sink: (self.make)(), reader: None, skipped: Vec::new() }
     }
 
     /// Does `task`; `hand_over` takes the batches, and says whether to go on. Gives the task's buffer back.
     fn run(
         &self,
-        bench: &mut Bench<S>,
+        bench: &mut WorkerState<S>,
         task: Task,
         hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
-    ) -> (Outcome, Vec<u8>) {
+    ) -> (TaskOutcome, Vec<u8>) {
         match task {
             Task::Stretch(mut stretch) => {
-                let Bench { sink, skipped, .. } = bench;
+                let WorkerState { sink, skipped, .. } = bench;
                 let mut goes_on = true;
                 let (mut end, behind) = (stretch.start(), stretch.end());
                 stretch.views(skipped, |record, offset| {
@@ -119,7 +119,7 @@ impl<S: ScanSink> ScanContext<S> {
                 if goes_on && let Some((rows, bytes)) = sink.take() {
                     hand_over(ScanBatch { rows, end: behind }, bytes);
                 }
-                (Outcome::Done(behind), stretch.let_go())
+                (TaskOutcome::Done(behind), stretch.let_go())
             }
             Task::Leads(leads) => (self.follow(bench, &leads, hand_over), Vec::new()),
             Task::Records(records) => (self.take(&mut bench.sink, &records, hand_over), Vec::new()),
@@ -128,11 +128,11 @@ impl<S: ScanSink> ScanContext<S> {
 
     fn follow(
         &self,
-        bench: &mut Bench<S>,
+        bench: &mut WorkerState<S>,
         leads: &[super::record_source::EntryLead],
         hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
-    ) -> Outcome {
-        let Bench { sink, reader, .. } = bench;
+    ) -> TaskOutcome {
+        let WorkerState { sink, reader, .. } = bench;
         let reader =
             reader.get_or_insert_with(|| RecordReader::new(self.view.log(), self.view.list(), self.limit));
         reader.expect(leads.iter().map(|lead| (lead.offset, lead.size)));
@@ -145,12 +145,12 @@ impl<S: ScanSink> ScanContext<S> {
                     misled = Some(error.to_string());
                     break;
                 }
-                Err(error) => return Outcome::Failed(error),
+                Err(error) => return TaskOutcome::Failed(error),
             };
             match RecordView::decode(bytes.as_slice()) {
                 Ok(record) if fits(&record, lead, &self.queues) => {
                     if !self.row(sink, &record, lead.offset, end, hand_over) {
-                        return Outcome::Done(end);
+                        return TaskOutcome::Done(end);
                     }
                     end = lead.offset + u64::from(record.size);
                 }
@@ -164,7 +164,7 @@ impl<S: ScanSink> ScanContext<S> {
         if let Some((rows, bytes)) = sink.take() {
             hand_over(ScanBatch { rows, end }, bytes);
         }
-        misled.map_or(Outcome::Done(end), Outcome::Misled)
+        misled.map_or(TaskOutcome::Done(end), TaskOutcome::Misled)
     }
 
     /// Adds records that were read; they may lie in other files than the log, so that no offset says how far.
@@ -173,23 +173,23 @@ impl<S: ScanSink> ScanContext<S> {
         sink: &mut S,
         records: &[StoredRecord],
         hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
-    ) -> Outcome {
+    ) -> TaskOutcome {
         for record in records {
             let view = match record.view() {
                 Ok(view) => view,
                 Err(error) => {
                     let root = &self.view.files().root;
-                    return Outcome::Failed(StoreError::format(root, record.commit_log_offset, &error));
+                    return TaskOutcome::Failed(StoreError::format(root, record.commit_log_offset, &error));
                 }
             };
             if !self.row(sink, &view, record.commit_log_offset, 0, hand_over) {
-                return Outcome::Done(0);
+                return TaskOutcome::Done(0);
             }
         }
         if let Some((rows, bytes)) = sink.take() {
             hand_over(ScanBatch { rows, end: 0 }, bytes);
         }
-        Outcome::Done(0)
+        TaskOutcome::Done(0)
     }
 
     /// Adds a record if it is wanted; what is in the batch before it ends at `end`.
@@ -226,11 +226,11 @@ pub(super) enum Work<S: ScanSink> {
 /// All in the consumer's thread.
 pub(super) struct Here<S: ScanSink> {
     common: ScanContext<S>,
-    bench: Bench<S>,
+    bench: WorkerState<S>,
     source: Source,
     buffer: Vec<u8>,
     ready: VecDeque<ScanBatch<S::Batch>>,
-    outcome: Option<Outcome>,
+    outcome: Option<TaskOutcome>,
 }
 
 impl<S: ScanSink> Work<S> {
@@ -270,7 +270,7 @@ impl<S: ScanSink> Here<S> {
         let task = match self.source.next(std::mem::take(&mut self.buffer)) {
             Ok(Next::Task(task)) => task,
             Ok(Next::End) => return Step::End,
-            Err(error) => return Step::Passed(Outcome::Failed(error)),
+            Err(error) => return Step::Passed(TaskOutcome::Failed(error)),
         };
         let ready = &mut self.ready;
         let (outcome, buffer) = self.common.run(&mut self.bench, task, &mut |batch, _| {
@@ -313,20 +313,20 @@ struct TaskIntake {
 struct State<B> {
     /// The number of the task whose slot is the first.
     head: u64,
-    slots: VecDeque<Slot<B>>,
+    slots: VecDeque<TaskSlot<B>>,
     waiting_bytes: u64,
     /// How many tasks there are, once that is known.
     total: Option<u64>,
     panicked: bool,
 }
 
-struct Slot<B> {
+struct TaskSlot<B> {
     batches: VecDeque<(ScanBatch<B>, u64)>,
-    outcome: Option<Outcome>,
+    outcome: Option<TaskOutcome>,
 }
 
 impl<B> State<B> {
-    fn slot(&mut self, number: u64) -> Option<&mut Slot<B>> {
+    fn slot(&mut self, number: u64) -> Option<&mut TaskSlot<B>> {
         self.slots.get_mut(usize::try_from(number.checked_sub(self.head)?).ok()?)
     }
 
@@ -393,7 +393,7 @@ impl<S: ScanSink> Workers<S> {
                 return Step::End;
             }
             if state.panicked {
-                return Step::Passed(Outcome::Failed(StoreError::Poisoned {
+                return Step::Passed(TaskOutcome::Failed(StoreError::Poisoned {
                     path: self.desk.root.clone(),
                     stage: "a worker of a scan",
                     cause: "it panicked; what it said is on stderr".to_owned(),
@@ -421,9 +421,9 @@ impl<S: ScanSink> Drop for Workers<S> {
 }
 
 /// Tells the consumer when its worker ends by a panic.
-struct Alarm<'a, S: ScanSink>(&'a SharedState<S>);
+struct PanicGuard<'a, S: ScanSink>(&'a SharedState<S>);
 
-impl<S: ScanSink> Drop for Alarm<'_, S> {
+impl<S: ScanSink> Drop for PanicGuard<'_, S> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.state.lock().panicked = true;
@@ -438,7 +438,7 @@ impl<S: ScanSink> SharedState<S> {
     }
 
     fn work(&self) {
-        let _alarm = Alarm(self);
+        let _alarm = PanicGuard(self);
         let mut bench = self.common.bench();
         while let Some((number, task)) = self.take_task() {
             let mut hand_over = |batch, bytes| self.hand_over(number, batch, bytes);
@@ -463,7 +463,7 @@ impl<S: ScanSink> SharedState<S> {
             if self.stopped() {
                 return None;
             }
-            state.slots.push_back(Slot { batches: VecDeque::new(), outcome: None });
+            state.slots.push_back(TaskSlot { batches: VecDeque::new(), outcome: None });
         }
         let buffer = intake.buffers.pop().unwrap_or_default();
         let next = intake.source.next(buffer);
@@ -476,7 +476,7 @@ impl<S: ScanSink> SharedState<S> {
                 state.slots.pop_back();
                 state.total = Some(number);
             }
-            Err(error) => self.finish(number, Outcome::Failed(error)),
+            Err(error) => self.finish(number, TaskOutcome::Failed(error)),
         }
         self.filled.notify_all();
         None
@@ -499,7 +499,7 @@ impl<S: ScanSink> SharedState<S> {
         true
     }
 
-    fn finish(&self, number: u64, outcome: Outcome) {
+    fn finish(&self, number: u64, outcome: TaskOutcome) {
         if let Some(slot) = self.state.lock().slot(number) {
             slot.outcome = Some(outcome);
         }

@@ -63,7 +63,7 @@ impl Store {
             }
             OpenSide::Reader(_) => saved_offsets(files, &mut Vec::new()),
         };
-        consumers(&*self.view(), saved)
+        offsets_with_lag(&*self.view(), saved)
     }
 }
 
@@ -89,7 +89,7 @@ impl Store {
 }
 
 /// What is behind `saved` offsets, by `topic@group`, in the queues of the store.
-pub(super) fn consumers(
+pub(super) fn offsets_with_lag(
     view: &dyn View,
     saved: BTreeMap<String, QueueOffsets>,
 ) -> Result<Vec<GroupOffsets>, StoreError> {

@@ -7,7 +7,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_log::commit_log::SegmentList;
 
-use super::group_offsets::{consumers, saved_offsets};
+use super::group_offsets::{offsets_with_lag, saved_offsets};
 use super::{OpenSide, Store};
 use crate::{Geometry, GroupOffsets};
 
@@ -68,6 +68,6 @@ impl Store {
 
     /// Saved offsets of all groups with their lag, as files say. Reports in `notes` what could not be read.
     pub fn saved_group_offsets(&self, notes: &mut Vec<String>) -> Result<Vec<GroupOffsets>, StoreError> {
-        consumers(&*self.view(), saved_offsets(&self.inner.files, notes))
+        offsets_with_lag(&*self.view(), saved_offsets(&self.inner.files, notes))
     }
 }

@@ -33,17 +33,17 @@ use mqstore_base::options::{OpenMode, RecoveryMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::ManifestCache;
 use mqstore_log::consume_queue::ConsumeQueue;
-use mqstore_log::recovery::{RecoveryWatcher, Watch};
+use mqstore_log::recovery::{ProgressReporter, RecoveryWatcher};
 use mqstore_meta::MetaLog;
 use services::Services;
 
 /// An open store.
 #[derive(Clone)]
 pub struct Store {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<StoreInner>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct StoreInner {
     pub(crate) files: StoreFiles,
     mode: OpenMode,
     pub(crate) side: OpenSide,
@@ -149,7 +149,7 @@ impl Store {
             if mode == OpenMode::Create {
                 files.make_log_folders()?;
             }
-            let mut watch = Watch::new(&files.clock, watcher);
+            let mut watch = ProgressReporter::new(&files.clock, watcher);
             match open::open_writer(&files, options, &mut watch) {
                 Ok(writer) => {
                     let services = Services::start(&writer)?;
@@ -168,7 +168,7 @@ impl Store {
             OpenSide::Reader(Arc::new(Reader::open(&files, options)?))
         };
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(StoreInner {
                 files,
                 mode,
                 side,
@@ -189,7 +189,7 @@ impl Store {
         let files = StoreFiles::new(vfs, clock, path).for_reading()?.with_logs(options)?;
         let side = OpenSide::Reader(Arc::new(Reader::open_log(&files, options)?));
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(StoreInner {
                 files,
                 mode: OpenMode::Read,
                 side,
@@ -349,7 +349,7 @@ impl Store {
             stats.expired_segments = counters.expired_segments.load(Ordering::Relaxed);
             stats.expired_bytes = counters.expired_bytes.load(Ordering::Relaxed);
             stats.refused_appends = counters.refused_appends.load(Ordering::Relaxed) + writer.log.refused();
-            let reads = writer.log.reads();
+            let reads = writer.log.read_counts();
             stats.hot_reads = reads.hot.load(Ordering::Relaxed);
             stats.cold_reads = reads.cold.load(Ordering::Relaxed);
             stats.reader_lag_bytes = reads.behind.swap(0, Ordering::Relaxed);
@@ -437,7 +437,7 @@ impl Store {
     }
 }
 
-impl Inner {
+impl StoreInner {
     fn close(&self) -> Result<(), StoreError> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -457,7 +457,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for StoreInner {
     fn drop(&mut self) {
         // A store that was forgotten is closed; there is nobody to tell if that fails, and `abort`
         // stays then.

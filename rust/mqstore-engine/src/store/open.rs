@@ -20,14 +20,14 @@ use mqstore_compaction::{CompactionAppender, CompactionGeometry, finish_exchange
 use mqstore_log::commit_log::{CommitLog, LogOptions, SyncPoint};
 use mqstore_log::dispatch::DispatchRules;
 use mqstore_log::flush::{FlushPolicy, Flusher};
-use mqstore_log::recovery::{RecoveredLog, RecoveryInput, Watch, recover_derived, recover_log};
+use mqstore_log::recovery::{ProgressReporter, RecoveredLog, RecoveryInput, recover_derived, recover_log};
 use mqstore_meta::{FoundLog, MetaLog};
 
 /// Opens the store at `files` for writing: lock, recovery, ready.
 pub(super) fn open_writer(
     files: &StoreFiles,
     options: &StoreOptions,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressReporter<'_>,
 ) -> Result<Arc<Writer>, StoreError> {
     files.check_is_store()?;
     refuse_rocksdb(files)?;
@@ -48,16 +48,16 @@ pub(super) fn open_writer(
     files.delay_tables(options.delay_levels.as_ref())?;
     let meta = MetaLog::find(files, options.recovery)?;
     let recovered = recover_log(files, options.segment_bytes, &input, begin, watch)?;
-    start(files, options, lock, (recovered, meta), &input, watch)
+    start_writer(files, options, lock, (recovered, meta), &input, watch)
 }
 
-fn start(
+fn start_writer(
     files: &StoreFiles,
     options: &StoreOptions,
     lock: Box<dyn StoreLock>,
     (recovered, meta): (RecoveredLog, FoundLog),
     input: &RecoveryInput,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressReporter<'_>,
 ) -> Result<Arc<Writer>, StoreError> {
     let mut notes = recovered.notes.clone();
     notes.extend(finish_exchange(files)?);
@@ -90,7 +90,7 @@ fn start(
         store_timestamp_ms: recovered.store_timestamp_ms,
     };
     let log = CommitLog::open(files, &LogOptions::of(options), recovered.row, point, Arc::clone(&live))?;
-    let log = Arc::new(with_room(log, options)?);
+    let log = Arc::new(check_log_quota(log, options)?);
     let dispatcher = Arc::new(derived.dispatcher);
     dispatcher.attach(&live);
     dispatcher.look_at_maps();
@@ -173,7 +173,7 @@ fn flush_policy(options: &StoreOptions) -> FlushPolicy {
 }
 
 /// The log, if it may have a segment at all.
-fn with_room(log: CommitLog, options: &StoreOptions) -> Result<CommitLog, StoreError> {
+fn check_log_quota(log: CommitLog, options: &StoreOptions) -> Result<CommitLog, StoreError> {
     let Some(most) = options.max_bytes.filter(|most| *most < log.segment_bytes()) else { return Ok(log) };
     let reason =
         format!("{most} is less than a segment of this log, which has {} bytes", log.segment_bytes());

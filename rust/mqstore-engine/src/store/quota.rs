@@ -11,7 +11,7 @@ use mqstore_format::json::TopicConfig;
 use super::Store;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
-use mqstore_log::commit_log::Pending;
+use mqstore_log::commit_log::EncodedRecord;
 
 /// A topic's quota and its use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Writer {
     /// Gives records their places, once there is room for all of them.
     pub(crate) fn append_within_quotas(
         &self,
-        pending: &mut [Pending<'_>],
+        pending: &mut [EncodedRecord<'_>],
         now_ms: i64,
         wants_sync: bool,
     ) -> Result<u64, StoreError> {
@@ -68,7 +68,7 @@ impl Writer {
     }
 
     /// Whether messages of a topic with a quota went since somebody looked.
-    fn has_space_again(&self, pending: &[Pending<'_>]) -> bool {
+    fn has_space_again(&self, pending: &[EncodedRecord<'_>]) -> bool {
         let mut found = false;
         let mut last = None;
         for room in pending.iter().map(|pending| pending.room).filter(|room| room.limit().is_some()) {
@@ -85,7 +85,7 @@ impl Writer {
         let Some(state) = self.topics.get(topic) else { return };
         let limit = self.topics.max_messages(topic);
         if limit.is_some() || state.room.limit().is_some() {
-            self.log.block_appends(|| state.room.set(limit, state.drawn()));
+            self.log.block_appends(|| state.room.set(limit, state.total_next_offset()));
         }
     }
 }

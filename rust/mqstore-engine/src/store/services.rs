@@ -74,7 +74,7 @@ impl Services {
         // dispatched when they rest, by a flush, or by who wants to read it.
         let comes_second = name == DISPATCH;
         let handle = spawn(name, move || {
-            let _alarm = Alarm(Weak::clone(&weak));
+            let _alarm = PanicGuard(Weak::clone(&weak));
             if comes_second {
                 mqstore_io::os::lower_thread_priority();
             }
@@ -101,7 +101,7 @@ impl Services {
         let (weak, alarm) = (Arc::downgrade(task), Arc::downgrade(writer));
         let stop = Arc::clone(&self.stop);
         let handle = spawn(task.name(), move || {
-            let alarm = Alarm(alarm);
+            let alarm = PanicGuard(alarm);
             while !stop.load(Ordering::Acquire) {
                 let Some(task) = weak.upgrade() else { return };
                 let rest = match task.step() {
@@ -160,9 +160,9 @@ pub fn sweep(files: &StoreFiles, unswept: ReplacedFiles) -> Result<JoinHandle<()
 }
 
 /// Stops the store when its thread ends by a panic: what that thread was to do is done by nobody now.
-struct Alarm(Weak<Writer>);
+struct PanicGuard(Weak<Writer>);
 
-impl Drop for Alarm {
+impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking()
             && let Some(writer) = self.0.upgrade()
@@ -214,7 +214,7 @@ fn help_round(writer: &Writer, stop: &AtomicBool) {
 }
 
 fn flush_round(writer: &Writer, stop: &AtomicBool) {
-    let due = || stop.load(Ordering::Acquire) || writer.log.appended() >= writer.flusher.wake_at();
+    let due = || stop.load(Ordering::Acquire) || writer.log.appended() >= writer.flusher.flush_due_offset();
     let interval = Duration::from_millis(writer.flusher.interval_ms());
     if writer.flush_due.wait_until(Some(interval), due) && stop.load(Ordering::Acquire) {
         return;

@@ -20,10 +20,10 @@ use mqstore_io::sync::{Mutex, OnceLock, Raise, RwLock};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_log::commit_log::Room;
+use mqstore_log::commit_log::TopicQuotaState;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::BatchTopics;
-use mqstore_meta::{Listed, MetaLog, State, read_state};
+use mqstore_meta::{ListedTables, MetaLog, State, read_state};
 
 /// A queue count of the table, which may hold any number.
 fn count(queues: i32) -> u32 {
@@ -34,9 +34,9 @@ fn count(queues: i32) -> u32 {
 #[derive(Debug)]
 pub(crate) struct TopicState {
     /// The next offset of each queue.
-    offsets: Offsets,
+    offsets: QueueCounters,
     /// What it may hold.
-    pub(crate) room: Room,
+    pub(crate) room: TopicQuotaState,
     next: AtomicU32,
     /// Queues that appends without a queue id take in turn.
     write_queues: AtomicU32,
@@ -72,8 +72,8 @@ const PERM_WRITE: i32 = 2;
 impl TopicState {
     fn new(topic: &Arc<str>, write_queues: u32, batch: bool, compaction: bool) -> Self {
         Self {
-            offsets: Offsets::default(),
-            room: Room::new(topic),
+            offsets: QueueCounters::default(),
+            room: TopicQuotaState::new(topic),
             next: AtomicU32::new(0),
             write_queues: AtomicU32::new(write_queues),
             batch,
@@ -124,13 +124,13 @@ impl TopicState {
     }
 
     /// The next offsets of all queues together.
-    pub(crate) fn drawn(&self) -> i64 {
+    pub(crate) fn total_next_offset(&self) -> i64 {
         self.offsets.all().map(|offset| offset.next.load(Ordering::Acquire)).sum()
     }
 
     /// How many wait for messages of queue `queue_id`.
     #[inline]
-    pub(crate) fn watchers(&self, queue_id: i32) -> &AtomicU32 {
+    pub(crate) fn waiter_count(&self, queue_id: i32) -> &AtomicU32 {
         &self.offsets.at(queue_id as u16).watchers
     }
 }
@@ -140,7 +140,7 @@ impl TopicState {
 /// Of the others, block 0 has the first [`FIRST_BLOCK`] counters, and each further one twice as many as the one
 /// before. A store may have very many topics of one queue: they need no blocks, and no room for them.
 #[derive(Debug, Default)]
-struct Offsets {
+struct QueueCounters {
     first: Offset,
     others: OnceLock<Box<[Block; BLOCKS]>>,
 }
@@ -160,7 +160,7 @@ const FIRST_BLOCK: usize = 8;
 /// Enough for 65,535 counters: `FIRST_BLOCK * (2^BLOCKS - 1)` are no fewer.
 const BLOCKS: usize = 14;
 
-impl Offsets {
+impl QueueCounters {
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "every index of 16 bits has its place in one of the blocks")]
     fn at(&self, index: u16) -> &Offset {
@@ -198,11 +198,11 @@ pub fn load_table(files: &StoreFiles, notes: &mut Vec<String>) -> TopicTable {
 }
 
 /// As [`load_table`], with what else there is by name.
-pub(crate) fn load_listed(files: &StoreFiles, notes: &mut Vec<String>) -> Listed {
+pub(crate) fn load_listed(files: &StoreFiles, notes: &mut Vec<String>) -> ListedTables {
     read_state(files, notes).map_or_else(
         |error| {
             notes.push(format!("topics and groups are not known ({error})"));
-            Listed::default()
+            ListedTables::default()
         },
         State::into_listed,
     )
@@ -256,7 +256,7 @@ impl Topics {
         }
         for config in meta.topics() {
             if let Some(state) = states.get(config.name.as_str()) {
-                state.room.set(config.max_messages(), state.drawn());
+                state.room.set(config.max_messages(), state.total_next_offset());
             }
         }
         for name in meta.removed_topics(|name| states.contains_key(name)) {
@@ -469,7 +469,7 @@ fn check_quota(topic: &str, most: Option<u64>) -> Result<(), StoreError> {
 /// The queue of a message that replaces others by its key: the same key always goes to the same one.
 /// The hash is that of Java's strings over the whole `KEYS` property, its absolute value modulo the
 /// number of queues, as RocketMQ's own examples do.
-pub(crate) fn by_key(topic: &TopicState, message: &NewMessage<'_>) -> Option<i32> {
+pub(crate) fn queue_for_key(topic: &TopicState, message: &NewMessage<'_>) -> Option<i32> {
     if !topic.is_compaction() {
         return None;
     }
@@ -483,7 +483,7 @@ mod tests {
 
     #[test]
     fn every_queue_has_a_counter_of_its_own() {
-        let offsets = Offsets::default();
+        let offsets = QueueCounters::default();
         for index in 0..=u16::MAX {
             assert_eq!(
                 offsets.at(index).next.fetch_add(i64::from(index) + 1, Ordering::Relaxed),

@@ -196,8 +196,8 @@ fn append_raw(log: &CommitLog, body: &[u8]) -> u64 {
     let parts = mqstore_format::RecordParts { head: &mut head, body, tail: &mut tail, property_crc: false };
     let next_queue_offset = std::sync::atomic::AtomicI64::new(0);
     let placed = mqstore_log::commit_log::Placed::default();
-    let room = mqstore_log::commit_log::Room::new(&"orders".into());
-    let mut pending = [mqstore_log::commit_log::Pending {
+    let room = mqstore_log::commit_log::TopicQuotaState::new(&"orders".into());
+    let mut pending = [mqstore_log::commit_log::EncodedRecord {
         parts,
         next_queue_offset: &next_queue_offset,
         messages: 1,

@@ -70,7 +70,7 @@ struct State {
 }
 
 /// A request that has its place and waits for a sync.
-struct Unsynced {
+struct UnsyncedRequest {
     done: AppendDone,
     appended: Vec<Appended>,
     end: u64,
@@ -175,7 +175,7 @@ fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, Appe
         };
         match append(writer, &request) {
             Ok((appended, end)) if writer.needs_sync(request.durable) && !appended.is_empty() => {
-                unsynced.push(Unsynced { done, appended, end });
+                unsynced.push(UnsyncedRequest { done, appended, end });
                 syncing = Some(writer);
             }
             Ok((appended, _)) => done(Ok(appended)),
@@ -185,7 +185,7 @@ fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, Appe
     let (Some(writer), Some(last)) = (syncing, unsynced.last()) else { return };
     // Covers those before it; if it fails, each gets an error of its own.
     let _ = writer.synced(last.end);
-    for Unsynced { done, mut appended, end } in unsynced {
+    for UnsyncedRequest { done, mut appended, end } in unsynced {
         let outcome = writer.synced(end).map(|()| {
             for one in &mut appended {
                 one.durable = true;

@@ -25,7 +25,7 @@ use super::writer::{EncodeBuffers, ReturnPoint, Writer, appended, invalid_record
 use crate::store::topics::TopicState;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
-use mqstore_log::commit_log::Pending;
+use mqstore_log::commit_log::EncodedRecord;
 
 /// Messages that one record can hold: the count has 16 bits in a queue's units.
 const MOST_MESSAGES: usize = i16::MAX as usize;
@@ -62,8 +62,10 @@ impl Writer {
         };
         let flags = SysFlag(0).with_inner_batch(true);
         let encoded = self.encode(&batch, queue_id, flags, now_ms, None, buffers)?;
-        let mut pending =
-            [Pending { messages: messages.len() as u16, ..self.pending(&batch, topic, queue_id, buffers) }];
+        let mut pending = [EncodedRecord {
+            messages: messages.len() as u16,
+            ..self.pending(&batch, topic, queue_id, buffers)
+        }];
         let durable = self.append_pending(&mut pending, now_ms, batch.durable, returns, Some(turn))?;
         let [pending] = &pending;
         let one = appended(queue_id, encoded.unique_id, pending, durable);
@@ -109,7 +111,7 @@ impl Writer {
         let copy = NewMessage { properties: &properties, ..*message };
         let flags = SysFlag(0).with_inner_batch(is_batch);
         let encoded = self.encode(&copy, queue_id, flags, now_ms, Some(origin), &mut buffers)?;
-        let mut pending = [Pending { messages, ..self.pending(&copy, &topic, queue_id, &mut buffers) }];
+        let mut pending = [EncodedRecord { messages, ..self.pending(&copy, &topic, queue_id, &mut buffers) }];
         let durable =
             self.append_pending(&mut pending, now_ms, copy.durable, ReturnPoint::Synced, Some(turn))?;
         let [pending] = &pending;

@@ -36,7 +36,7 @@ impl Writer {
         let built = made.build_to(&list, seen, &mut watch).and_then(|()| {
             // A flush dispatches: it comes before or after.
             self.flusher.run_while_idle(|| {
-                self.dispatcher.paused(|end| {
+                self.dispatcher.run_while_paused(|end| {
                     made.build_to(&self.log.list(), end, &mut |_| Ok(()))?;
                     self.take_over(&made).map(|()| end)
                 })

@@ -16,7 +16,7 @@ use mqstore_base::message::{Appended, NewMessage};
 
 /// What a record of a transaction has that no application can set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
+pub struct TransactionMark {
     /// What it keeps of the half message, where that came from elsewhere.
     pub origin: Option<MessageOrigin>,
     /// Whether it is a final record: its transaction bits say so.
@@ -33,11 +33,11 @@ pub(crate) enum AppendMarks<'a> {
     /// Where they come from.
     Origins(&'a [MessageOrigin]),
     /// What they are in a transaction.
-    Together(&'a [Mark]),
+    Together(&'a [TransactionMark]),
 }
 
 impl AppendMarks<'_> {
-    fn of(&self, index: usize) -> Option<&Mark> {
+    fn of(&self, index: usize) -> Option<&TransactionMark> {
         if let Self::Together(marks) = self { marks.get(index) } else { None }
     }
 
@@ -98,7 +98,7 @@ impl Store {
     pub fn append_together(
         &self,
         messages: &[NewMessage<'_>],
-        marks: &[Mark],
+        marks: &[TransactionMark],
     ) -> Result<Vec<Appended>, StoreError> {
         messages.iter().try_for_each(|message| self.check_copies_to(message.topic))?;
         self.writer("append")?.append_all(messages, AppendMarks::Together(marks), ReturnPoint::Synced)

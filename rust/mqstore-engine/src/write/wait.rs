@@ -16,7 +16,7 @@ use mqstore_io::EventCount;
 use super::writer::Writer;
 use crate::store::topics::TopicState;
 use mqstore_base::error::StoreError;
-use mqstore_log::consume_queue::{BatchQueue, Call, ConsumeQueue, QueueWaiters, WaitTicket};
+use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueWaiters, WaitTicket, Waker};
 
 /// How long who waits for a queue that does not exist sleeps before another look.
 const NO_QUEUE_NAP: Duration = Duration::from_millis(10);
@@ -75,7 +75,7 @@ impl Drop for Waiter {
         if let Some(ticket) = self.ticket {
             self.queue.arrivals().give_up(ticket);
         }
-        self.topic.watchers(self.queue_id).fetch_sub(1, Ordering::SeqCst);
+        self.topic.waiter_count(self.queue_id).fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -86,13 +86,13 @@ impl Writer {
         topic: &str,
         queue_id: i32,
         offset: i64,
-        call: Call,
+        call: Waker,
     ) -> Result<Option<Waiter>, StoreError> {
         let Some(state) = self.topics.get(topic).filter(|_| self.has_queue(topic, queue_id)) else {
             return Ok(None);
         };
         let queue = self.waited(topic, &state, queue_id)?;
-        state.watchers(queue_id).fetch_add(1, Ordering::SeqCst);
+        state.waiter_count(queue_id).fetch_add(1, Ordering::SeqCst);
         let mut waiter = Waiter { queue, topic: state, queue_id, offset, ticket: None };
         let over = || waiter.queue.max_offset() > offset || self.closed.load(Ordering::Acquire);
         waiter.ticket = waiter.queue.arrivals().wait(offset, call, over);
@@ -142,7 +142,7 @@ impl Writer {
     #[inline]
     pub(crate) fn told_of(&self, topic: &str, state: &TopicState, queue_id: i32, queue_offset: i64) {
         // Whoever published the message passed a fence.
-        if state.watchers(queue_id).load(Ordering::SeqCst) > 0 {
+        if state.waiter_count(queue_id).load(Ordering::SeqCst) > 0 {
             self.wake_reader_waits(topic, state, queue_id, queue_offset);
         }
     }

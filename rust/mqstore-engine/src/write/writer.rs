@@ -23,13 +23,13 @@ use crate::store::background::BackgroundTask;
 use super::transaction_append::AppendMarks;
 use crate::read::view::View;
 use crate::retention::Cleaner;
-use crate::store::topics::{TopicState, Topics, by_key};
+use crate::store::topics::{TopicState, Topics, queue_for_key};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::{Appended, NewMessage, UniqueKey};
 use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{CompactionAppender, JobControl};
-use mqstore_log::commit_log::{CommitLog, Pending, Placed};
+use mqstore_log::commit_log::{CommitLog, EncodedRecord, Placed};
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::{Dispatcher, RUN_BYTES};
 use mqstore_log::flush::{Flusher, MAX_SEGMENTS_BEHIND};
@@ -138,7 +138,7 @@ pub(crate) enum ReturnPoint {
 }
 
 /// A message that is encoded in the buffers.
-pub(crate) struct Encoded {
+pub(crate) struct EncodedMessage {
     pub(crate) unique_id: UniqueKey,
     /// Where its head and its tail end; without a tail the head is all of it.
     head_end: usize,
@@ -180,14 +180,14 @@ impl Writer {
         topic: &'a TopicState,
         queue_id: i32,
         buffers: &'a mut EncodeBuffers,
-    ) -> Pending<'a> {
+    ) -> EncodedRecord<'a> {
         let parts = RecordParts {
             head: &mut buffers.heads,
             body: apart(message.body),
             tail: &mut buffers.tails,
             property_crc: self.options.record_crc,
         };
-        Pending {
+        EncodedRecord {
             parts,
             next_queue_offset: topic.next_offset(queue_id),
             messages: 1,
@@ -243,7 +243,7 @@ impl Writer {
                 ends = (encoded.head_end, encoded.tail_end);
                 (heads, tails) = (more_heads, more_tails);
                 let property_crc = self.options.record_crc;
-                pending.push(Pending {
+                pending.push(EncodedRecord {
                     parts: RecordParts { head, body: apart(message.body), tail, property_crc },
                     next_queue_offset: topic.next_offset(*queue_id),
                     messages: 1,
@@ -283,7 +283,7 @@ impl Writer {
     /// `turn` ends when the records have their places.
     pub(crate) fn append_pending(
         &self,
-        pending: &mut [Pending<'_>],
+        pending: &mut [EncodedRecord<'_>],
         now_ms: i64,
         wants_sync: bool,
         returns: ReturnPoint,
@@ -370,7 +370,7 @@ impl Writer {
         now_ms: i64,
         origin: Option<&MessageOrigin>,
         buffers: &mut EncodeBuffers,
-    ) -> Result<Encoded, StoreError> {
+    ) -> Result<EncodedMessage, StoreError> {
         let limit = u64::from(self.options.max_message_bytes);
         if message.body.len() as u64 > limit {
             return Err(StoreError::TooLarge { what: "the body", size: message.body.len() as u64, limit });
@@ -418,7 +418,7 @@ impl Writer {
         if size as u64 > limit {
             return Err(StoreError::TooLarge { what: "the record", size: size as u64, limit });
         }
-        Ok(Encoded { unique_id, head_end: buffers.heads.len(), tail_end: buffers.tails.len() })
+        Ok(EncodedMessage { unique_id, head_end: buffers.heads.len(), tail_end: buffers.tails.len() })
     }
 
     /// Dispatches in this thread, or tells the services what there is to do.
@@ -437,7 +437,7 @@ impl Writer {
                 self.appended.notify_all_after_fence();
             }
         }
-        if end >= self.flusher.wake_at() {
+        if end >= self.flusher.flush_due_offset() {
             self.flush_due.notify_all();
         }
         if self.commit_is_due() {
@@ -542,7 +542,7 @@ pub(crate) fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32,
             let reason = format!("topic {topic} takes no messages: its perm has no bit 2 (write)");
             Err(StoreError::Refused { reason })
         }
-        None => Ok(by_key(topic, message).unwrap_or_else(|| topic.turn())),
+        None => Ok(queue_for_key(topic, message).unwrap_or_else(|| topic.turn())),
         Some(queue_id) => {
             check_queue_id(queue_id)?;
             if (queue_id as u32) < topic.write_queues() {
@@ -581,7 +581,7 @@ pub(crate) fn apart(body: &[u8]) -> &[u8] {
 pub(crate) fn appended(
     queue_id: i32,
     unique_id: UniqueKey,
-    pending: &Pending<'_>,
+    pending: &EncodedRecord<'_>,
     durable: bool,
 ) -> Appended {
     Appended {

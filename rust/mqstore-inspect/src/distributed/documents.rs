@@ -38,10 +38,10 @@ impl JobSettings {
 /// whole record, as for any piece. If the range before it ends elsewhere, that was no record (a message that looks like
 /// a piece of the log), and `merge_report` walks this range itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct VerifyPlan {
     pub(super) settled: JobSettings,
     /// The positions of consumers, as they were before anything else was looked at.
-    pub(super) positions: Answer,
+    pub(super) positions: StepAnswer,
     pub(super) stretches: Vec<Stretch>,
     /// Names of index files for each step that looks at some, and bytes of them.
     pub(super) index: Vec<(Vec<String>, u64)>,
@@ -89,14 +89,14 @@ pub(super) enum Work {
 
 /// What a step left: a file in a folder of the job, its length and its checksum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct StepAnswer {
     /// The folder of the attempt.
     pub(super) folder: String,
     pub(super) bytes: u64,
     pub(super) checksum: u32,
 }
 
-impl Plan {
+impl VerifyPlan {
     /// What workers do, in the order in which [`super::merge_report`] wants their answers.
     pub fn steps(&self) -> Vec<Step> {
         let step = |work| Step { settled: self.settled.clone(), work };
@@ -126,7 +126,7 @@ impl Step {
     }
 }
 
-impl Document for Plan {
+impl Document for VerifyPlan {
     const WHAT: &'static str = "verification plan";
 }
 
@@ -134,6 +134,6 @@ impl Document for Step {
     const WHAT: &'static str = "verification step";
 }
 
-impl Document for Answer {
+impl Document for StepAnswer {
     const WHAT: &'static str = "verification answer";
 }

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::super::problem::Finding;
-use super::documents::Answer;
+use super::documents::StepAnswer;
 use crate::verify::log_part::Part;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
@@ -124,9 +124,9 @@ impl FindingsWriter {
     }
 
     /// Writes the rest; the file is whole then.
-    pub(super) fn finish(mut self) -> Result<Answer, StoreError> {
+    pub(super) fn finish(mut self) -> Result<StepAnswer, StoreError> {
         self.write()?;
-        Ok(Answer { folder: self.folder, bytes: self.written, checksum: self.sum.finish() })
+        Ok(StepAnswer { folder: self.folder, bytes: self.written, checksum: self.sum.finish() })
     }
 }
 
@@ -143,7 +143,7 @@ pub(super) struct FindingsReader {
 }
 
 impl FindingsReader {
-    pub(super) fn open(files: &StoreFiles, path: &Path, answer: &Answer) -> Result<Self, StoreError> {
+    pub(super) fn open(files: &StoreFiles, path: &Path, answer: &StepAnswer) -> Result<Self, StoreError> {
         let file = files.vfs.open(path, Access::Read).at(path, "opening what was found")?;
         let bytes = file.len().at(path, "looking at what was found")?;
         let mut reader = Self {
@@ -242,7 +242,7 @@ impl FindingsReader {
 mod tests {
     use mqstore_io::{ManualClock, SimVfs, Vfs};
 
-    use super::super::super::problem::Kind;
+    use super::super::super::problem::ProblemKind;
     use super::*;
     use crate::repair::log::Stretch;
     use crate::verify::index_walk::KeyEvent;
@@ -271,10 +271,10 @@ mod tests {
         part
     }
 
-    fn written() -> (StoreFiles, PathBuf, Answer) {
+    fn written() -> (StoreFiles, PathBuf, StepAnswer) {
         let (files, folder) = attempt();
         let mut writer = FindingsWriter::create(&files, &folder, "task").unwrap();
-        let kind = Kind::RecordDamaged;
+        let kind = ProblemKind::RecordDamaged;
         let finding = Finding { kind, path: "/store/x".into(), offset: Some(9), detail: "no".to_owned() };
         writer.part(&part()).unwrap();
         writer.problem(&finding).unwrap();
@@ -282,7 +282,7 @@ mod tests {
         (files, file_in(&folder), writer.finish().unwrap())
     }
 
-    fn read(files: &StoreFiles, path: &Path, answer: &Answer) -> Result<Vec<Item>, StoreError> {
+    fn read(files: &StoreFiles, path: &Path, answer: &StepAnswer) -> Result<Vec<Item>, StoreError> {
         let mut reader = FindingsReader::open(files, path, answer)?;
         let mut items = Vec::new();
         while !matches!(items.last(), Some(Item::End(_))) {
@@ -297,7 +297,7 @@ mod tests {
         let wanted = [
             Item::Part(Box::new(part())),
             Item::Problem(Finding {
-                kind: Kind::RecordDamaged,
+                kind: ProblemKind::RecordDamaged,
                 path: "/store/x".into(),
                 offset: Some(9),
                 detail: "no".to_owned(),
@@ -331,7 +331,7 @@ mod tests {
         }
         refused(&[&bytes[..], &[0]].concat(), bytes.len());
         // Another attempt has another checksum, though each of its blocks is right.
-        let other = Answer { checksum: answer.checksum ^ 1, ..answer.clone() };
+        let other = StepAnswer { checksum: answer.checksum ^ 1, ..answer.clone() };
         let file = files.vfs.open(&path, Access::ReadWrite).unwrap();
         file.set_len(bytes.len() as u64).unwrap();
         file.write_all_at(&bytes, 0).unwrap();

@@ -8,8 +8,8 @@ use super::findings::{End, FindingsWriter};
 use crate::verify::checks::{load_index, view};
 use crate::verify::index_walk::KeyWalk;
 use crate::verify::log_part::{Part, View};
-use crate::verify::log_walk::{Findings, Log};
-use crate::verify::merged::Watch;
+use crate::verify::log_walk::{Findings, LogWalk};
+use crate::verify::merged::ProgressWatch;
 use crate::verify::parallel_walk::{LogPieces, walk};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
@@ -22,13 +22,13 @@ pub(super) fn run(
     settled: &JobSettings,
     stretch: &Stretch,
     found: &mut FindingsWriter,
-    progress: Watch<'_>,
+    progress: ProgressWatch<'_>,
 ) -> Result<(), StoreError> {
     let files = &files.clone().for_reading()?;
     let view = view(files, options, settled.bounds)?;
     let index = Arc::new(load_index(files, options)?);
     let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
-    let mut record = Record {
+    let mut record = FindingsRecorder {
         found,
         progress,
         start: stretch.start(),
@@ -38,7 +38,7 @@ pub(super) fn run(
         more: 0,
     };
     let keys = KeyWalk::new(&index, index.entries_from(stretch.entries.as_ref())?, settled.bounds.beside)?;
-    let mut log = Log::new(&view, keys, None, &mut record);
+    let mut log = LogWalk::new(&view, keys, None, &mut record);
     walk_range(&mut log, &view, stretch, helpers)?;
     let (position, over) = log.end();
     let more = record.more;
@@ -47,7 +47,7 @@ pub(super) fn run(
 
 /// Walks `log` through the pieces of a stretch, and through the rest of all where it is the last one.
 pub(super) fn walk_range(
-    log: &mut Log<'_>,
+    log: &mut LogWalk<'_>,
     view: &View<'_>,
     stretch: &Stretch,
     helpers: u32,
@@ -66,9 +66,9 @@ pub(super) fn walk_range(
 }
 
 /// Writes findings down.
-struct Record<'a> {
+struct FindingsRecorder<'a> {
     found: &'a mut FindingsWriter,
-    progress: Watch<'a>,
+    progress: ProgressWatch<'a>,
     start: u64,
     bytes: u64,
     /// So many findings of queues are told one by one still, at most.
@@ -79,7 +79,7 @@ struct Record<'a> {
     more: u64,
 }
 
-impl Findings for Record<'_> {
+impl Findings for FindingsRecorder<'_> {
     fn part(&mut self, part: &mut Part) -> Result<(), StoreError> {
         for queue in &mut part.queues {
             queue.trim(&mut self.room);

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::super::problem::VerifyReport;
-use super::documents::{Answer, Plan, Stretch};
+use super::documents::{StepAnswer, Stretch, VerifyPlan};
 use super::file_of;
 use super::findings::{End, FindingsReader, Item};
 use super::log_range::walk_range;
 use crate::verify::checks::{check_other_files, load_index, view};
-use crate::verify::group_offsets::Positions;
+use crate::verify::group_offsets::StoredOffsets;
 use crate::verify::index_walk::KeyWalk;
 use crate::verify::log_part::View;
-use crate::verify::log_walk::{Findings, Log};
-use crate::verify::merged::{MergedReport, Watch};
+use crate::verify::log_walk::{Findings, LogWalk};
+use crate::verify::merged::{MergedReport, ProgressWatch};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
@@ -28,17 +28,17 @@ use mqstore_log::index::{BadIndexFile, EntryLocation, IndexSet};
 pub fn assemble(
     files: &StoreFiles,
     options: &StoreOptions,
-    plan: &Plan,
-    answers: &[Answer],
-    progress: Watch<'_>,
+    plan: &VerifyPlan,
+    answers: &[StepAnswer],
+    progress: ProgressWatch<'_>,
 ) -> Result<VerifyReport, StoreError> {
     if answers.len() != plan.stretches.len() + plan.index.len() {
         let reason = format!("{} are not those of {} steps", answers.len(), plan.steps().len());
         return Err(StoreError::InvalidOption { option: "answers", reason });
     }
-    let open = |answer: &Answer| FindingsReader::open(files, &file_of(&plan.settled, answer)?, answer);
+    let open = |answer: &StepAnswer| FindingsReader::open(files, &file_of(&plan.settled, answer)?, answer);
     let (stretches, index_answers) = answers.split_at(plan.stretches.len());
-    let positions: Positions = open(&plan.positions)?.whole()?;
+    let positions: StoredOffsets = open(&plan.positions)?.whole()?;
     let mut wrong_files: Vec<BadIndexFile> = Vec::new();
     for answer in index_answers {
         wrong_files.extend(open(answer)?.whole::<Vec<_>>()?);
@@ -47,7 +47,7 @@ pub fn assemble(
     let beside = plan.settled.bounds.beside;
     let view = view(reading, options, plan.settled.bounds)?;
     let index = Arc::new(load_index(reading, options)?);
-    let mut join = Join {
+    let mut join = ReportMerger {
         view: &view,
         index: &index,
         book: MergedReport::new(&view, &index, progress),
@@ -61,12 +61,12 @@ pub fn assemble(
         let from = entries.replace(stretch.entries.as_ref()).unwrap_or(stretch.entries.as_ref());
         join.stretch(stretch, from, open(answer)?)?;
     }
-    let Join { book, position, .. } = join;
+    let ReportMerger { book, position, .. } = join;
     check_other_files(&view, book, position, wrong_files, beside, &positions)
 }
 
 /// The log, put together from its stretches.
-struct Join<'a> {
+struct ReportMerger<'a> {
     view: &'a View<'a>,
     index: &'a Arc<IndexSet>,
     book: MergedReport<'a>,
@@ -76,7 +76,7 @@ struct Join<'a> {
     over: bool,
 }
 
-impl Join<'_> {
+impl ReportMerger<'_> {
     /// Takes over what was `found` of a stretch, if it begins where the last one has ended; if not, walks it. The walk
     /// over the index then begins at `entries`.
     fn stretch(
@@ -94,7 +94,7 @@ impl Join<'_> {
             return self.take_over(first, found);
         }
         let keys = KeyWalk::new(self.index, self.index.entries_from(entries)?, self.beside)?;
-        let mut log = Log::new(self.view, keys, Some(self.position), &mut self.book);
+        let mut log = LogWalk::new(self.view, keys, Some(self.position), &mut self.book);
         walk_range(&mut log, self.view, stretch, 0)?;
         let (position, over) = log.end();
         (self.position, self.over) = (position.unwrap_or(self.position), over);

@@ -15,14 +15,14 @@ mod plan;
 
 use std::path::{Path, PathBuf};
 
-pub use documents::{Answer, Plan, Step};
+pub use documents::{Step, StepAnswer, VerifyPlan};
 pub use merge_report::assemble;
 #[cfg(test)]
 pub(crate) use plan::plan_at;
 pub use plan::{Cut, log_bytes, plan};
 
 use crate::verify::checks::load_index;
-use crate::verify::merged::Watch;
+use crate::verify::merged::ProgressWatch;
 use documents::{JobSettings, Work};
 use findings::FindingsWriter;
 use mqstore_base::error::{IoContext, StoreError};
@@ -43,8 +43,8 @@ pub fn run_step(
     options: &StoreOptions,
     step: &Step,
     attempt: &Path,
-    progress: Watch<'_>,
-) -> Result<Answer, StoreError> {
+    progress: ProgressWatch<'_>,
+) -> Result<StepAnswer, StoreError> {
     let mut found = begin(files, &step.settled, attempt)?;
     match &step.work {
         Work::Stretch(stretch) => {
@@ -93,7 +93,7 @@ fn begin(files: &StoreFiles, settled: &JobSettings, attempt: &Path) -> Result<Fi
 }
 
 /// The file of an answer.
-fn file_of(settled: &JobSettings, answer: &Answer) -> Result<PathBuf, StoreError> {
+fn file_of(settled: &JobSettings, answer: &StepAnswer) -> Result<PathBuf, StoreError> {
     check_job_id(&answer.folder)?;
     Ok(findings::file_in(&settled.job.join(&answer.folder)))
 }

@@ -7,9 +7,9 @@
 use std::path::Path;
 
 use super::begin;
-use super::documents::{JobSettings, Plan, Stretch};
+use super::documents::{JobSettings, Stretch, VerifyPlan};
 use crate::verify::checks::{VerifyBounds, load_index};
-use crate::verify::group_offsets::Positions;
+use crate::verify::group_offsets::StoredOffsets;
 use crate::verify::index_walk::MOST_EARLY;
 use crate::verify::parallel_walk::LogPieces;
 use mqstore_base::error::StoreError;
@@ -54,7 +54,7 @@ pub fn plan(
     cut: Cut,
     job: &Path,
     attempt: &Path,
-) -> Result<Option<Plan>, StoreError> {
+) -> Result<Option<VerifyPlan>, StoreError> {
     plan_groups(files, options, job, attempt, |pieces| {
         let bytes: u64 = pieces.iter().map(|(from, to)| to - from).sum();
         if bytes <= cut.from_bytes {
@@ -73,7 +73,7 @@ pub(crate) fn plan_at(
     cuts: impl Fn(usize) -> Vec<usize>,
     job: &Path,
     attempt: &Path,
-) -> Result<Option<Plan>, StoreError> {
+) -> Result<Option<VerifyPlan>, StoreError> {
     plan_groups(files, options, job, attempt, |pieces| {
         let mut cuts = cuts(pieces.len());
         cuts.extend([0, pieces.len()]);
@@ -90,12 +90,12 @@ fn plan_groups(
     job: &Path,
     attempt: &Path,
     group: impl FnOnce(&[(u64, u64)]) -> Vec<&[(u64, u64)]>,
-) -> Result<Option<Plan>, StoreError> {
+) -> Result<Option<VerifyPlan>, StoreError> {
     let root = files.root.as_path();
     let files = &files.clone().for_reading()?;
     let settled = JobSettings::new(root, job, VerifyBounds::now(files));
     let mut positions = begin(files, &settled, attempt)?;
-    positions.whole(&Positions::load(files))?;
+    positions.whole(&StoredOffsets::load(files))?;
     let list = &SegmentList::load(files)?;
     let pieces = LogPieces::all(list, settled.bounds.limit);
     let groups = &group(&pieces);
@@ -112,7 +112,7 @@ fn plan_groups(
     let names = index.finished_files(settled.bounds.beside);
     let file_bytes = index.geometry().file_len();
     let index = names.chunks(INDEX_FILES).map(|names| (names.to_vec(), file_bytes * names.len() as u64));
-    Ok(Some(Plan {
+    Ok(Some(VerifyPlan {
         stretches: stretches.collect(),
         index: index.collect(),
         positions: positions.finish()?,

@@ -127,7 +127,7 @@ fn remove_leftover(files: &StoreFiles, staged: &Path) -> Result<(), StoreError> 
 }
 
 /// Moves a file that is no part of the store to `lost+found`.
-pub(crate) fn aside(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
+pub(crate) fn quarantine_file(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
     let relative = path.strip_prefix(&files.root).unwrap_or(path);
     let name = relative.to_string_lossy().trim_start_matches('/').replace('/', "_");
     let kept = files.unused_lost_and_found_name(&format!("{name}.{}", files.clock.now_ms()))?;

@@ -76,7 +76,7 @@ pub(crate) fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<St
             ));
             changed = true;
             if !dry_run {
-                backup::aside(files, &path, &mut |_| Ok(()))?;
+                backup::quarantine_file(files, &path, &mut |_| Ok(()))?;
                 let folder = parent_dir(&path);
                 switch::step("repair.sync_config_aside", || files.vfs.sync_dir(folder))
                     .at(folder, "syncing a folder")?;

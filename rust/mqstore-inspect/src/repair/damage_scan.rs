@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::queue_records::{LogSummary, Queues};
+use super::queue_records::{LogQueues, LogSummary};
 use super::renumber;
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
@@ -76,7 +76,7 @@ impl WalkedLog {
 pub(crate) fn walk(
     list: &Arc<SegmentList>,
     segment_bytes: u64,
-    mut queues: Queues<'_>,
+    mut queues: LogQueues<'_>,
     watch: &mut dyn FnMut(u64) -> Result<(), StoreError>,
 ) -> Result<WalkedLog, StoreError> {
     let start = list.min_offset();

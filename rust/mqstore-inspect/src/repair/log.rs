@@ -22,14 +22,14 @@ use std::sync::Arc;
 
 use mqstore_io::{Access, FileLength, MapAccess};
 
-use mqstore_base::durable_mark::{DurableMarkFile, Mark};
+use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::BatchTopics;
-use mqstore_log::recovery::{Watch, truncate_after};
+use mqstore_log::recovery::{ProgressReporter, truncate_after};
 
 pub(crate) use crate::repair::backup::copy_bytes;
 pub(crate) use crate::repair::config_files::repair_config;
@@ -37,8 +37,8 @@ pub(crate) use crate::repair::config_files::{check_config, config_files};
 use crate::repair::damage_scan::{Piece, WalkedLog};
 pub(crate) use crate::repair::group_offsets::{repair_offsets, set_back_words};
 pub(crate) use crate::repair::loss_report::LossReport;
-pub(crate) use crate::repair::misordered::{Order, Stretch};
-use crate::repair::queue_records::{Corrections, Queues};
+pub(crate) use crate::repair::misordered::{QueueOrder, Stretch};
+use crate::repair::queue_records::{Corrections, LogQueues};
 use crate::repair::renumber::MisplacedRecord;
 use crate::repair::segment_files::Row;
 pub(crate) use crate::repair::used_offsets::UsedOffsets;
@@ -113,10 +113,9 @@ pub(crate) fn repair_log(
 ) -> Result<RepairedLog, StoreError> {
     let mark = DurableMarkFile::new(files).load();
     // Nothing is known of the length of the log before its files were looked at.
-    let row = crate::repair::segment_files::look(files, mark.as_ref(), &mut |_| watch(0, 0))?;
+    let row = crate::repair::segment_files::inspect_files(files, mark.as_ref(), &mut |_| watch(0, 0))?;
     let total: u64 = row.list.segments().iter().map(|segment| segment.len()).sum();
-    let (walked, misplaced) =
-        look_at_log(files, &row, batch_topics, &mut |done| watch(done.min(total), total))?;
+    let (walked, misplaced) = scan_log(files, &row, batch_topics, &mut |done| watch(done.min(total), total))?;
     let mut ledger = LossReport::load(files)?;
     let mut repaired = RepairedLog {
         end: walked.end,
@@ -127,7 +126,7 @@ pub(crate) fn repair_log(
         actions: row
             .mends
             .iter()
-            .map(|(path, mend)| crate::repair::segment_files::words(path, mend, row.segment_bytes))
+            .map(|(path, mend)| crate::repair::segment_files::describe_action(path, mend, row.segment_bytes))
             .collect(),
         ..RepairedLog::default()
     };
@@ -144,10 +143,12 @@ pub(crate) fn repair_log(
         || !misplaced.is_empty()
         || walked.torn.is_some();
     repaired.actions.extend(odd.iter().map(|piece| crate::repair::placeholders::too_small(piece)));
-    repaired.actions.extend(pieces.iter().map(|piece| crate::repair::placeholders::words(files, piece)));
     repaired
         .actions
-        .extend(misplaced.iter().filter_map(|one| crate::repair::renumber::words(files, &row.list, one)));
+        .extend(pieces.iter().map(|piece| crate::repair::placeholders::describe_fill(files, piece)));
+    repaired.actions.extend(
+        misplaced.iter().filter_map(|one| crate::repair::renumber::describe_change(files, &row.list, one)),
+    );
     repaired.queue_offsets = unknown;
     let emptied = row.emptied();
     if dry_run {
@@ -165,12 +166,15 @@ pub(crate) fn repair_log(
         for piece in &emptied {
             ledger.give_up(files, piece, None);
         }
-        let lost = give_up(files, &row, &pieces, &repaired.queue_offsets, &mut ledger, &mut |_| {
-            watch(total, total)
-        })?;
+        let lost =
+            backup_and_report(files, &row, &pieces, &repaired.queue_offsets, &mut ledger, &mut |_| {
+                watch(total, total)
+            })?;
         repaired.lost = emptied.iter().map(|piece| LostRange::of(files, piece, None)).chain(lost).collect();
         crate::repair::segment_files::mend(files, &row, &mut |_| watch(total, total))?;
-        crate::repair::placeholders::fill(files, row.segment_bytes, &pieces, &mut |_| watch(total, total))?;
+        crate::repair::placeholders::write_placeholders(files, row.segment_bytes, &pieces, &mut |_| {
+            watch(total, total)
+        })?;
         crate::repair::renumber::renumber(files, row.segment_bytes, &misplaced, &mut |_| {
             watch(total, total)
         })?;
@@ -188,7 +192,7 @@ pub(crate) fn repair_log(
 }
 
 /// Walks the log; once more where records get other places in queues, with these.
-fn look_at_log(
+fn scan_log(
     files: &StoreFiles,
     row: &Row,
     batch_topics: &BatchTopics,
@@ -201,7 +205,7 @@ fn look_at_log(
     let walked = crate::repair::damage_scan::walk(
         &row.list,
         row.segment_bytes,
-        Queues::new(batch_topics, &none),
+        LogQueues::new(batch_topics, &none),
         watch,
     )?;
     let misplaced = crate::repair::renumber::plan(files, &row.list, &walked)?;
@@ -212,7 +216,7 @@ fn look_at_log(
     let walked = crate::repair::damage_scan::walk(
         &row.list,
         row.segment_bytes,
-        Queues::new(batch_topics, &corrections),
+        LogQueues::new(batch_topics, &corrections),
         watch,
     )?;
     Ok((walked, misplaced))
@@ -221,18 +225,18 @@ fn look_at_log(
 /// What the queues tell of offsets before the first and behind the last record.
 fn missing_at_ends(
     files: &StoreFiles,
-    mark: Option<&Mark>,
+    mark: Option<&DurableMark>,
     row: &Row,
     walked: &WalkedLog,
 ) -> Result<Vec<LostOffsets>, StoreError> {
     let file_bytes = mark.map_or(StoreOptions::default().queue_file_bytes(), |mark| mark.queue_file_bytes);
     let queues = QueueSet::load(files, file_bytes, Access::Read)?;
     queues.recover_bounds()?;
-    crate::repair::missing_ends::lost(walked, &queues, row.list.min_offset())
+    crate::repair::missing_ends::lost_at_ends(walked, &queues, row.list.min_offset())
 }
 
 /// Keeps what is about to change, and writes down what is lost.
-fn give_up(
+fn backup_and_report(
     files: &StoreFiles,
     row: &Row,
     pieces: &[&Piece],
@@ -243,7 +247,7 @@ fn give_up(
     let mut lost = Vec::new();
     for piece in pieces {
         if ledger.given_up(piece.from, piece.to).is_none() {
-            let kept = crate::repair::placeholders::keep(files, &row.list, piece, watch)?;
+            let kept = crate::repair::placeholders::backup_piece(files, &row.list, piece, watch)?;
             let name = kept.as_ref().and_then(|kept| kept.file_name()).map(|name| name.to_string_lossy());
             ledger.give_up(files, piece, name.as_deref());
         }
@@ -275,7 +279,7 @@ fn truncate_tail(
         crate::repair::backup::break_hard_link(files, &segment.path(), &mut |_| watch(end, end))?;
     }
     let mut tell = |step: mqstore_log::recovery::RecoveryProgress| watch(step.done_bytes, step.total_bytes);
-    let mut watch = Watch::new(&files.clock, &mut tell);
+    let mut watch = ProgressReporter::new(&files.clock, &mut tell);
     truncate_after(files, &*load(files, segment_bytes)?, end, reason, &mut watch)
 }
 

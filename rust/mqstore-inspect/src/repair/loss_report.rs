@@ -31,7 +31,7 @@ const LIMIT_BYTES: u64 = 1 << 30;
 
 /// A range of the log that was given up.
 #[derive(Debug)]
-pub(crate) struct GivenUp {
+pub(crate) struct LostRangeEntry {
     from: u64,
     to: u64,
     /// The name of the copy.
@@ -42,7 +42,7 @@ pub(crate) struct GivenUp {
 #[derive(Debug, Default)]
 pub(crate) struct LossReport {
     text: Vec<u8>,
-    ranges: Vec<GivenUp>,
+    ranges: Vec<LostRangeEntry>,
     gaps: HashMap<String, HashMap<i32, Vec<(i64, i64)>>>,
     added: bool,
 }
@@ -71,7 +71,7 @@ impl LossReport {
                 let from = line.get("log_offset")?.as_u64()?;
                 let to = from.checked_add(line.get("bytes")?.as_u64()?)?;
                 let kept_as = line.get("kept_as").and_then(Value::as_str).map(str::to_owned);
-                self.ranges.push(GivenUp { from, to, kept_as });
+                self.ranges.push(LostRangeEntry { from, to, kept_as });
             }
             "queue" => {
                 let queue_id = i32::try_from(line.get("queue_id")?.as_i64()?).ok()?;
@@ -98,7 +98,7 @@ impl LossReport {
     }
 
     /// The range that was given up already and holds this one.
-    pub(crate) fn given_up(&self, from: u64, to: u64) -> Option<&GivenUp> {
+    pub(crate) fn given_up(&self, from: u64, to: u64) -> Option<&LostRangeEntry> {
         self.ranges.iter().find(|known| known.from <= from && to <= known.to)
     }
 

@@ -100,7 +100,7 @@ impl MisorderedRecords {
 
     /// The offset that it had, of those that are free. `is_damaged` says whether the log is between two places: what is lost
     /// lay there. Where that does not tell, the first.
-    fn had(&self, is_damaged: impl Fn(u64, u64) -> bool) -> Option<i64> {
+    fn original_offset(&self, is_damaged: impl Fn(u64, u64) -> bool) -> Option<i64> {
         let (from, to) = self.free()?;
         let place = self.stretch.first;
         let lost_before = self.before.is_none_or(|(_, before)| is_damaged(before, place));
@@ -111,7 +111,7 @@ impl MisorderedRecords {
 
 /// The offsets of one queue, in the order of the log.
 #[derive(Debug, Default)]
-pub(crate) struct Order {
+pub(crate) struct QueueOrder {
     /// Those that count as right: offsets and places only grow. Where there are too many, the oldest are one.
     row: Vec<Stretch>,
     /// Those that contradict the end of it, in the same order.
@@ -125,7 +125,7 @@ pub(crate) struct Order {
     misfits: Vec<MisorderedRecords>,
 }
 
-impl Order {
+impl QueueOrder {
     /// Adds the next records of the log. `room` says whether much may be kept of them.
     pub(crate) fn add(&mut self, next: Stretch, room: bool) {
         if next.offsets() <= 0 {
@@ -274,7 +274,7 @@ pub(crate) fn corrections(
     let mut found = BTreeMap::new();
     for together in misfits.chunk_by(|left, right| neighbours(left) == neighbours(right)) {
         match together {
-            [one] => found.extend(one.had(&is_damaged).map(|offset| (one.stretch.first, offset))),
+            [one] => found.extend(one.original_offset(&is_damaged).map(|offset| (one.stretch.first, offset))),
             // Those with the same neighbours are in the order of the log.
             [first, ..] => {
                 let (mut at, end) = first.free().unwrap_or_default();
@@ -297,8 +297,8 @@ mod tests {
     use super::*;
 
     /// Records with these offsets, each at a hundred times its number in the log.
-    fn order(offsets: &[i64]) -> Order {
-        let mut order = Order::default();
+    fn order(offsets: &[i64]) -> QueueOrder {
+        let mut order = QueueOrder::default();
         for (number, offset) in (0_u64..).zip(offsets) {
             let place = number * 100;
             order.add(Stretch { from: *offset, to: offset + 1, first: place, last: place, records: 1 }, true);
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn stretches_are_judged_as_their_records() {
-        let mut order = Order::default();
+        let mut order = QueueOrder::default();
         order.add(stretch(0, 100, 0, 99), true);
         order.add(stretch(50, 51, 100, 100), true);
         order.add(stretch(101, 200, 101, 199), true);
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_batch_counts_as_one_however_much_it_claims() {
-        let mut order = Order::default();
+        let mut order = QueueOrder::default();
         for (place, (from, to)) in (0..).zip([(0, 3), (3, 20_000), (5, 6), (6, 9), (9, 10)]) {
             order.add(Stretch { from, to, first: place, last: place, records: 1 }, true);
         }
@@ -393,7 +393,7 @@ mod tests {
             order.misfits().iter().map(|one| (one.stretch.first, one.hides_others(), one.free())).collect();
         assert_eq!(found, [(1, true, None)]);
         // One of two messages fits where two are free.
-        let mut order = Order::default();
+        let mut order = QueueOrder::default();
         for (place, (from, to)) in (0..).zip([(0, 3), (40, 42), (5, 6), (6, 9)]) {
             order.add(Stretch { from, to, first: place, last: place, records: 1 }, true);
         }
@@ -404,7 +404,7 @@ mod tests {
     #[test]
     fn a_row_with_many_gaps_takes_bounded_memory_and_still_finds_what_is_new() {
         for room in [true, false] {
-            let mut order = Order::default();
+            let mut order = QueueOrder::default();
             for number in 0..10_000 {
                 order.add(stretch(number * 2, number * 2 + 1, number as u64, number as u64), room);
             }

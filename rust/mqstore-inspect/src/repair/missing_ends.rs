@@ -25,14 +25,14 @@ const UNITS_AT_ONCE: i64 = 4096;
 
 /// The first and the last record of a queue: queue offset, and place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Edge {
+pub(crate) struct QueueEnds {
     pub(crate) first: (i64, u64),
     pub(crate) last: (i64, u64),
     /// One past the last offset of the last record.
     pub(crate) end: i64,
 }
 
-impl Edge {
+impl QueueEnds {
     /// Takes a row of records in; those of a log come in its order.
     pub(crate) fn add(edge: &mut Option<Self>, row: &Stretch) {
         let first = (row.from, row.first);
@@ -50,10 +50,10 @@ impl Edge {
 }
 
 /// The queues' first and last records.
-pub(crate) type AllQueueEnds = BTreeMap<String, BTreeMap<i32, Edge>>;
+pub(crate) type AllQueueEnds = BTreeMap<String, BTreeMap<i32, QueueEnds>>;
 
 /// Offsets that are lost at the edges of queues. `log_min` is where the log begins.
-pub(crate) fn lost(
+pub(crate) fn lost_at_ends(
     walked: &WalkedLog,
     queues: &QueueSet,
     log_min: u64,
@@ -61,7 +61,7 @@ pub(crate) fn lost(
     let mut found = Vec::new();
     if log_min == 0 {
         for (topic, ids) in &walked.said.edges {
-            for (queue_id, Edge { first: (offset, place), .. }) in ids {
+            for (queue_id, QueueEnds { first: (offset, place), .. }) in ids {
                 if *offset > 0 && walked.pieces.iter().any(|piece| piece.from < *place) {
                     found.push(LostOffsets {
                         topic: topic.clone(),
@@ -92,7 +92,7 @@ fn of_queue(
     found: &mut Vec<LostOffsets>,
 ) -> Result<(), StoreError> {
     let edge = walked.said.edges.get(topic).and_then(|ids| ids.get(&queue_id)).copied();
-    let ranges = [begin(walked, queue, edge, log_min)?, end(walked, queue, edge)?];
+    let ranges = [lost_before_first(walked, queue, edge, log_min)?, end(walked, queue, edge)?];
     for (from, to) in ranges.into_iter().flatten() {
         found.push(LostOffsets { topic: topic.to_owned(), queue_id, from, to });
     }
@@ -100,10 +100,10 @@ fn of_queue(
 }
 
 /// Offsets before the first record; of a queue without one, all that led into damage.
-fn begin(
+fn lost_before_first(
     walked: &WalkedLog,
     queue: &Entries<'_>,
-    edge: Option<Edge>,
+    edge: Option<QueueEnds>,
     log_min: u64,
 ) -> Result<Option<(i64, i64)>, StoreError> {
     if edge.is_some() && log_min == 0 {
@@ -127,7 +127,7 @@ fn begin(
 fn end(
     walked: &WalkedLog,
     queue: &Entries<'_>,
-    edge: Option<Edge>,
+    edge: Option<QueueEnds>,
 ) -> Result<Option<(i64, i64)>, StoreError> {
     let (_, max) = queue.bounds();
     let Some(edge) = edge.filter(|edge| edge.end < max) else { return Ok(None) };
@@ -145,7 +145,7 @@ fn end(
 }
 
 /// An entry that leads somewhere: its offsets, and the place in the log.
-struct Entry {
+struct UnitRange {
     from: i64,
     to: i64,
     place: u64,
@@ -174,7 +174,7 @@ impl Entries<'_> {
     }
 
     /// Visits the entries that begin from `from` to before `to`.
-    fn each(&self, from: i64, to: i64, visit: impl FnMut(&Entry)) -> Result<(), StoreError> {
+    fn each(&self, from: i64, to: i64, visit: impl FnMut(&UnitRange)) -> Result<(), StoreError> {
         let (min, max) = self.bounds();
         let (from, to) = (from.max(min), to.min(max));
         match self {
@@ -188,7 +188,7 @@ fn each_plain(
     queue: &ConsumeQueue,
     mut from: i64,
     to: i64,
-    mut visit: impl FnMut(&Entry),
+    mut visit: impl FnMut(&UnitRange),
 ) -> Result<(), StoreError> {
     let mut units = Vec::new();
     while from < to {
@@ -202,7 +202,7 @@ fn each_plain(
                 && !unit.is_blank()
                 && unit.size > 0
             {
-                visit(&Entry { from: offset, to: offset + 1, place });
+                visit(&UnitRange { from: offset, to: offset + 1, place });
             }
         }
         from += UNITS_AT_ONCE;
@@ -214,7 +214,7 @@ fn each_batch(
     queue: &BatchQueue,
     mut from: i64,
     to: i64,
-    mut visit: impl FnMut(&Entry),
+    mut visit: impl FnMut(&UnitRange),
 ) -> Result<(), StoreError> {
     while from < to {
         let mut next = None;
@@ -223,7 +223,7 @@ fn each_batch(
             if let Ok(place) = u64::try_from(unit.physical_offset)
                 && unit.base_offset < to
             {
-                visit(&Entry { from: unit.base_offset, to: unit.next_offset(), place });
+                visit(&UnitRange { from: unit.base_offset, to: unit.next_offset(), place });
             }
         });
         match next.filter(|next| *next > from) {

@@ -32,7 +32,7 @@ use crate::repair::log::{
     LostOffsets, LostRange, RepairedLog, load, repair_config, repair_log, repair_offsets, set_back_words,
 };
 use crate::verify::{Problem, verify, verify_locked};
-use mqstore_base::durable_mark::{DurableMarkFile, IndexExtent, Mark};
+use mqstore_base::durable_mark::{DurableMark, DurableMarkFile, IndexExtent};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::writer_pid;
 use mqstore_base::options::StoreOptions;
@@ -46,7 +46,7 @@ use mqstore_log::commit_log::{SegmentList, read_record};
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::BatchTopics;
 use mqstore_log::index::IndexSet;
-use mqstore_log::recovery::{RebuildReport, Watch, mark_fits, rewrite};
+use mqstore_log::recovery::{ProgressReporter, RebuildReport, mark_fits, rewrite};
 
 /// What a repair works on.
 #[derive(Clone, Copy, Debug)]
@@ -176,7 +176,7 @@ fn plan(
     let (config, config_changed) = repair_config(files, true)?;
     let found = verify(files, options, &mut |step| stages.tell(step))?;
     let derived = found.problems.iter().any(is_of_derived_files);
-    let open = !log.changed && is_settled(files, &log)?;
+    let open = !log.changed && is_closed_at_end(files, &log)?;
     let mut report = RepairReport::of(log);
     report.changed |= config_changed || derived || !open;
     report.actions.extend(config);
@@ -251,7 +251,7 @@ fn repair_locked(
     })?;
     stages.next();
     let (config, config_changed) = repair_config(files, false)?;
-    let settled = !log.changed && is_settled(files, &log)?;
+    let settled = !log.changed && is_closed_at_end(files, &log)?;
     let seal = FinishedLog {
         end: log.end,
         last: log.last,
@@ -286,7 +286,7 @@ fn repair_locked(
 }
 
 /// Whether the store was closed at the end of its log as it is.
-fn is_settled(files: &StoreFiles, log: &RepairedLog) -> Result<bool, StoreError> {
+fn is_closed_at_end(files: &StoreFiles, log: &RepairedLog) -> Result<bool, StoreError> {
     if files.vfs.stat(&files.abort()).is_ok() {
         return Ok(false);
     }
@@ -341,7 +341,8 @@ impl FinishedLog {
             checkpoint.store(&Checkpoint { master_flushed_offset, ..Checkpoint::default() })?;
         }
         if let Some(mark) = marks.load().filter(|_| old.is_some()) {
-            let clean = Mark { sequence: mark.sequence + 1, clean: true, dispatched: self.end, ..mark };
+            let clean =
+                DurableMark { sequence: mark.sequence + 1, clean: true, dispatched: self.end, ..mark };
             marks.store(&clean, true)?;
         }
         match files.vfs.remove_file(&files.abort()) {
@@ -361,7 +362,7 @@ impl FinishedLog {
         &self,
         files: &StoreFiles,
         list: &Arc<SegmentList>,
-        old: Option<&Mark>,
+        old: Option<&DurableMark>,
         watcher: ProgressWatcher<'_>,
     ) -> Result<(), StoreError> {
         let known = old.filter(|mark| mark_fits(files, list, mark));
@@ -369,7 +370,13 @@ impl FinishedLog {
             let mut tell = |step: mqstore_log::recovery::RecoveryProgress| {
                 watcher(Progress { done_bytes: 0, total_bytes: step.total_bytes })
             };
-            rewrite(files, list, mark.position, self.end, &mut Watch::new(&files.clock, &mut tell))?;
+            rewrite(
+                files,
+                list,
+                mark.position,
+                self.end,
+                &mut ProgressReporter::new(&files.clock, &mut tell),
+            )?;
         }
         let synced = known.map_or(0, |mark| mark.position);
         for segment in list.segments().iter().filter(|segment| segment.end_offset() > synced) {
@@ -384,14 +391,14 @@ impl FinishedLog {
         &self,
         files: &StoreFiles,
         list: &SegmentList,
-        old: &Mark,
-    ) -> Result<Mark, StoreError> {
+        old: &DurableMark,
+    ) -> Result<DurableMark, StoreError> {
         let (last_offset, last_size) = self.last.unwrap_or_default();
         let last_crc = match self.last {
             Some((offset, size)) => crc31(read_record(files, list, offset, size as usize)?.as_slice()),
             None => 0,
         };
-        Ok(Mark {
+        Ok(DurableMark {
             sequence: old.sequence + 1,
             clean: false,
             position: self.end,

@@ -29,7 +29,7 @@ pub(crate) fn too_small(piece: &Piece) -> String {
 }
 
 /// What a person reads about the others.
-pub(crate) fn words(files: &StoreFiles, piece: &Piece) -> String {
+pub(crate) fn describe_fill(files: &StoreFiles, piece: &Piece) -> String {
     let (bytes, at, reason) = (piece.to - piece.from, piece.from - piece.base, &piece.reason);
     let Some(path) = &piece.path else {
         let path = files.commit_log().join(offset_file_name(piece.base));
@@ -40,7 +40,7 @@ pub(crate) fn words(files: &StoreFiles, piece: &Piece) -> String {
 }
 
 /// Keeps the bytes of a piece in `lost+found`, unless they are zeros.
-pub(crate) fn keep(
+pub(crate) fn backup_piece(
     files: &StoreFiles,
     list: &SegmentList,
     piece: &Piece,
@@ -58,7 +58,7 @@ pub(crate) fn keep(
 }
 
 /// Fills all pieces, and makes that durable.
-pub(crate) fn fill(
+pub(crate) fn write_placeholders(
     files: &StoreFiles,
     segment_bytes: u64,
     pieces: &[&Piece],

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use mqstore_format::RecordView;
 
 use super::log::{LostOffsets, UsedOffsets};
-use super::misordered::{MisorderedRecords, Order, Stretch};
-use super::missing_ends::{AllQueueEnds, Edge};
+use super::misordered::{MisorderedRecords, QueueOrder, Stretch};
+use super::missing_ends::{AllQueueEnds, QueueEnds};
 use mqstore_log::dispatch::{BatchTopics, DispatchRules, RunOutput};
 
 /// Gaps in queues that are told one by one.
@@ -34,29 +34,29 @@ pub(crate) type Corrections = BTreeMap<u64, Correction>;
 
 /// What is known of one queue.
 #[derive(Debug, Default)]
-struct Seen {
+struct QueueState {
     claimed: UsedOffsets,
-    edge: Option<Edge>,
-    order: Order,
+    edge: Option<QueueEnds>,
+    order: QueueOrder,
     batch: bool,
 }
 
-impl Seen {
+impl QueueState {
     /// Adds the next records of the log; whether that makes a gap that is kept, for which there has to be `room`.
     fn add(&mut self, stretch: Stretch, room: bool) -> bool {
-        Edge::add(&mut self.edge, &stretch);
+        QueueEnds::add(&mut self.edge, &stretch);
         self.order.add(stretch, room);
-        self.claimed.claim(stretch.from, stretch.to, room)
+        self.claimed.add_range(stretch.from, stretch.to, room)
     }
 }
 
 /// The queues of a log.
 #[derive(Debug)]
-pub(crate) struct Queues<'a> {
+pub(crate) struct LogQueues<'a> {
     rules: DispatchRules,
     corrections: &'a Corrections,
     output: RunOutput,
-    topics: BTreeMap<Box<str>, BTreeMap<i32, Seen>>,
+    topics: BTreeMap<Box<str>, BTreeMap<i32, QueueState>>,
     gaps: usize,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct LogSummary {
     pub(crate) contradictions: Vec<Contradiction>,
 }
 
-impl<'a> Queues<'a> {
+impl<'a> LogQueues<'a> {
     pub(crate) fn new(batch_topics: &BatchTopics, corrections: &'a Corrections) -> Self {
         // Keys are of no interest here.
         let index_from = u64::MAX;
@@ -170,7 +170,7 @@ impl<'a> Queues<'a> {
 }
 
 /// Which of the other queues has room for one of `misfits`, where only one has.
-fn elsewhere(queues: &BTreeMap<i32, Seen>, own: i32, misfits: &[MisorderedRecords]) -> Vec<(u64, i32)> {
+fn elsewhere(queues: &BTreeMap<i32, QueueState>, own: i32, misfits: &[MisorderedRecords]) -> Vec<(u64, i32)> {
     let only = |misfit: &MisorderedRecords| {
         let Stretch { from, first, records: 1, .. } = misfit.stretch else { return None };
         let others = queues.iter().filter(|(queue_id, _)| **queue_id != own);
@@ -182,10 +182,10 @@ fn elsewhere(queues: &BTreeMap<i32, Seen>, own: i32, misfits: &[MisorderedRecord
 }
 
 fn of_queue<'a>(
-    topics: &'a mut BTreeMap<Box<str>, BTreeMap<i32, Seen>>,
+    topics: &'a mut BTreeMap<Box<str>, BTreeMap<i32, QueueState>>,
     topic: &str,
     queue_id: i32,
-) -> &'a mut Seen {
+) -> &'a mut QueueState {
     // Most have been seen: no name is copied.
     if !topics.contains_key(topic) {
         topics.insert(topic.into(), BTreeMap::new());

@@ -121,7 +121,11 @@ pub(crate) fn corrections(plan: &[MisplacedRecord]) -> Corrections {
 }
 
 /// What a person reads about one of them; of one that is given up its piece tells.
-pub(crate) fn words(files: &StoreFiles, list: &SegmentList, one: &MisplacedRecord) -> Option<String> {
+pub(crate) fn describe_change(
+    files: &StoreFiles,
+    list: &SegmentList,
+    one: &MisplacedRecord,
+) -> Option<String> {
     let MisplacedRecord { topic, queue_id, queue_offset, log_offset, correction, .. } = one;
     let (queue_id, to) = match correction {
         Correction::Offset(to) => (queue_id, format!("{topic}/{queue_id} at offset {to}")),

@@ -27,7 +27,7 @@ use mqstore_io::{Access, FileKind, FileStat, MappedFile, VfsFile, switch};
 
 use super::backup;
 use super::damage_scan::Piece;
-use mqstore_base::durable_mark::Mark;
+use mqstore_base::durable_mark::DurableMark;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, Segment, SegmentList, check_record};
@@ -82,9 +82,9 @@ struct Candidate {
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for a symbolic link in the place of a segment; errors of the system.
-pub(crate) fn look(
+pub(crate) fn inspect_files(
     files: &StoreFiles,
-    mark: Option<&Mark>,
+    mark: Option<&DurableMark>,
     watch: backup::Step<'_>,
 ) -> Result<Row, StoreError> {
     let mut mends = Vec::new();
@@ -102,7 +102,7 @@ pub(crate) fn look(
             _ if candidate.waiting => {
                 places.aside(candidate, "no record says where it belongs".to_owned());
             }
-            _ => places.keep(candidate)?,
+            _ => places.keep_file(candidate)?,
         }
     }
     for (base, candidate) in misplaced {
@@ -170,7 +170,7 @@ fn candidates(
 }
 
 /// The length that segments should have: what the mark says, else what lengths and names of the files agree on.
-fn common_length(candidates: &[Candidate], mark: Option<&Mark>) -> u64 {
+fn common_length(candidates: &[Candidate], mark: Option<&DurableMark>) -> u64 {
     let known = mark.map(|mark| mark.segment_bytes).filter(|bytes| *bytes > 0);
     let has = |bytes: &u64| candidates.iter().any(|candidate| candidate.stat.len == *bytes);
     if let Some(bytes) = known.filter(|bytes| has(bytes) || candidates.len() == 1) {
@@ -199,7 +199,7 @@ struct SegmentNames<'a> {
 
 impl SegmentNames<'_> {
     /// Takes a file for what its name says, unless another reaches into its place.
-    fn keep(&mut self, candidate: Candidate) -> Result<(), StoreError> {
+    fn keep_file(&mut self, candidate: Candidate) -> Result<(), StoreError> {
         let before = self.taken.range(..=candidate.base).next_back();
         if let Some((base, _)) = before.filter(|(base, _)| candidate.base - **base < self.segment_bytes) {
             let reason = format!("the segment at offset {base} reaches into its place");
@@ -233,13 +233,13 @@ impl SegmentNames<'_> {
     }
 
     fn take(&mut self, base: u64, candidate: &Candidate) -> Result<(), StoreError> {
-        self.taken.insert(base, front(self.files, candidate, base, self.segment_bytes)?);
+        self.taken.insert(base, segment_at(self.files, candidate, base, self.segment_bytes)?);
         Ok(())
     }
 }
 
 /// A file as the segment at `base`.
-fn front(
+fn segment_at(
     files: &StoreFiles,
     candidate: &Candidate,
     base: u64,
@@ -257,7 +257,7 @@ fn own_base(
     segment_bytes: u64,
     watch: backup::Step<'_>,
 ) -> Result<Option<u64>, StoreError> {
-    let segment = front(files, candidate, candidate.base, segment_bytes)?;
+    let segment = segment_at(files, candidate, candidate.base, segment_bytes)?;
     let list = Arc::new(SegmentList::of_files(vec![Arc::clone(&segment)]));
     let mut scanner = LogScanner::new(list, candidate.base, u64::MAX, ScanChecks { crc: true });
     watch(0)?;
@@ -334,7 +334,7 @@ fn record_size_at(head: &[u8]) -> Option<u64> {
 }
 
 /// What a person reads about `mend`.
-pub(crate) fn words(path: &Path, mend: &FileAction, segment_bytes: u64) -> String {
+pub(crate) fn describe_action(path: &Path, mend: &FileAction, segment_bytes: u64) -> String {
     let path = path.display();
     match mend {
         FileAction::Aside(reason) => format!("{path}: {reason}; moved to lost+found"),
@@ -368,7 +368,7 @@ pub(crate) fn mend(files: &StoreFiles, row: &Row, watch: backup::Step<'_>) -> Re
     for (path, mend) in &row.mends {
         folders.extend(path.parent().map(Path::to_path_buf));
         match mend {
-            FileAction::Aside(_) => backup::aside(files, path, watch)?,
+            FileAction::Aside(_) => backup::quarantine_file(files, path, watch)?,
             FileAction::Remove => files.vfs.remove_file(path).at(path, "removing an empty segment")?,
             FileAction::Lengthen(_) | FileAction::Cut(_) => {
                 backup::break_hard_link(files, path, watch)?;

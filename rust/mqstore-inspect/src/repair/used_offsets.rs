@@ -12,7 +12,7 @@ pub(crate) struct UsedOffsets {
 impl UsedOffsets {
     /// Records have the offsets `from` to `to` (exclusive). A gap that this makes is kept where there is `room` for it;
     /// answers whether one was.
-    pub(crate) fn claim(&mut self, from: i64, to: i64, room: bool) -> bool {
+    pub(crate) fn add_range(&mut self, from: i64, to: i64, room: bool) -> bool {
         let end = self.end.unwrap_or(from);
         let made = from > end && room;
         if made {
@@ -53,18 +53,18 @@ mod tests {
     fn gaps_are_what_nobody_claims() {
         let mut claimed = UsedOffsets::default();
         for (from, to) in [(5, 8), (8, 9), (12, 14), (20, 21)] {
-            claimed.claim(from, to, true);
+            claimed.add_range(from, to, true);
         }
         assert_eq!(claimed.gaps(), [(9, 12), (14, 20)]);
         // Late ones, in the middle of a gap, at its end, over both, before all.
-        claimed.claim(16, 17, true);
+        claimed.add_range(16, 17, true);
         assert_eq!(claimed.gaps(), [(9, 12), (14, 16), (17, 20)]);
-        claimed.claim(11, 15, true);
+        claimed.add_range(11, 15, true);
         assert_eq!(claimed.gaps(), [(9, 11), (15, 16), (17, 20)]);
-        claimed.claim(1, 3, true);
+        claimed.add_range(1, 3, true);
         assert_eq!(claimed.gaps().len(), 3);
-        assert!(!claimed.claim(30, 31, false));
-        assert!(claimed.claim(40, 41, true));
+        assert!(!claimed.add_range(30, 31, false));
+        assert!(claimed.add_range(40, 41, true));
         assert_eq!(claimed.gaps().last(), Some(&(31, 40)));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use mqstore_io::{Access, FileKind};
 use proptest::prelude::*;
 
-use crate::distributed::{Answer, Cut, Plan, Step, assemble, plan, plan_at, run_step};
+use crate::distributed::{Cut, Step, StepAnswer, VerifyPlan, assemble, plan, plan_at, run_step};
 use crate::verify::VerifyReport;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::Document;
@@ -21,7 +21,7 @@ fn job(world: &World) -> PathBuf {
 }
 
 /// The steps of a plan, each done twice, with the answers of one time.
-fn answers(files: &StoreFiles, options: &StoreOptions, plan: &Plan, job: &Path) -> Vec<Answer> {
+fn answers(files: &StoreFiles, options: &StoreOptions, plan: &VerifyPlan, job: &Path) -> Vec<StepAnswer> {
     let steps = plan.steps();
     let run = |(number, step): (usize, &Step)| {
         let step = Step::from_json(step.to_json().unwrap()).unwrap();
@@ -37,7 +37,7 @@ fn answers(files: &StoreFiles, options: &StoreOptions, plan: &Plan, job: &Path) 
         };
         let answer = attempt(number % 2);
         attempt(1 - number % 2);
-        Answer::from_json(answer.to_json().unwrap()).unwrap()
+        StepAnswer::from_json(answer.to_json().unwrap()).unwrap()
     };
     steps.iter().enumerate().map(run).collect()
 }
@@ -45,10 +45,10 @@ fn answers(files: &StoreFiles, options: &StoreOptions, plan: &Plan, job: &Path) 
 fn put_together(
     files: &StoreFiles,
     options: &StoreOptions,
-    plan: &Plan,
+    plan: &VerifyPlan,
     job: &Path,
 ) -> Result<VerifyReport, StoreError> {
-    let plan = Plan::from_json(plan.to_json().unwrap()).unwrap();
+    let plan = VerifyPlan::from_json(plan.to_json().unwrap()).unwrap();
     assemble(files, options, &plan, &answers(files, options, &plan, job), &mut |_| Ok(()))
 }
 

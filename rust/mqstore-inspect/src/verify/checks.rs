@@ -9,17 +9,17 @@ use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::group_offsets::Positions;
+use super::group_offsets::StoredOffsets;
 use super::index_walk::KeyWalk;
 use super::log_part::View;
-use super::log_walk::Log;
-use super::merged::{MergedReport, Watch};
+use super::log_walk::LogWalk;
+use super::merged::{MergedReport, ProgressWatch};
 use super::op_messages;
-use super::other_files::Check;
+use super::other_files::OtherFilesCheck;
 use super::parallel_walk::{LogPieces, walk};
 use super::queue_extension::Extensions;
 use super::timer_files;
-use crate::problem::{Kind, VerifyReport};
+use crate::problem::{ProblemKind, VerifyReport};
 use crate::repair::log::LossReport;
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
@@ -42,7 +42,7 @@ use mqstore_log::index::{BadIndexFile, IndexSet};
 pub fn verify(
     files: &StoreFiles,
     options: &StoreOptions,
-    progress: Watch<'_>,
+    progress: ProgressWatch<'_>,
 ) -> Result<VerifyReport, StoreError> {
     let files = &files.clone().for_reading()?;
     check(files, options, VerifyBounds::now(files), progress)
@@ -52,7 +52,7 @@ pub fn verify(
 pub(crate) fn verify_locked(
     files: &StoreFiles,
     options: &StoreOptions,
-    progress: Watch<'_>,
+    progress: ProgressWatch<'_>,
 ) -> Result<VerifyReport, StoreError> {
     files.check_is_store()?;
     check(files, options, VerifyBounds::NONE, progress)
@@ -88,9 +88,9 @@ fn check(
     files: &StoreFiles,
     options: &StoreOptions,
     bounds: VerifyBounds,
-    progress: Watch<'_>,
+    progress: ProgressWatch<'_>,
 ) -> Result<VerifyReport, StoreError> {
-    let positions = Positions::load(files);
+    let positions = StoredOffsets::load(files);
     let view = view(files, options, bounds)?;
     let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
     let index = Arc::new(load_index(files, options)?);
@@ -102,7 +102,7 @@ fn check(
     let keys = KeyWalk::new(&index, index.entries(), bounds.beside)?;
     let mut book = MergedReport::new(&view, &index, progress);
     let start = view.list.min_offset();
-    let mut log = Log::new(&view, keys, Some(start), &mut book);
+    let mut log = LogWalk::new(&view, keys, Some(start), &mut book);
     walk(&view, LogPieces::default(), helpers, &aside, &mut log)?;
     log.finish()?;
     let end = log.end().0.unwrap_or(start);
@@ -116,18 +116,18 @@ pub(crate) fn check_other_files(
     end: u64,
     wrong_files: Vec<BadIndexFile>,
     beside: bool,
-    positions: &Positions,
+    positions: &StoredOffsets,
 ) -> Result<VerifyReport, StoreError> {
     let files = view.files;
     let MergedReport { mut report, tallies, keys, .. } = book;
     for stray in view.queues.strays() {
-        report.add(Kind::QueueStray, &stray.path, None, stray.reason.clone());
+        report.add(ProblemKind::QueueStray, &stray.path, None, stray.reason.clone());
     }
     let ends = tallies.ends(view);
     let end_of = |topic: &str, queue_id| ends.get(topic).and_then(|queues| queues.get(&queue_id)).copied();
     tallies.report(view, end, &mut report)?;
     keys.finish(view, wrong_files, &mut report);
-    let mut check = Check { files, report, end, dispatched: view.dispatched, beside };
+    let mut check = OtherFilesCheck { files, report, end, dispatched: view.dispatched, beside };
     check.checkpoint();
     check.compaction()?;
     check.config();

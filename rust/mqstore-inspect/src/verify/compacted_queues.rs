@@ -20,7 +20,7 @@ use mqstore_format::{
 };
 use mqstore_io::VfsFile;
 
-use crate::problem::{Kind, VerifyReport};
+use crate::problem::{ProblemKind, VerifyReport};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{DataFile, FilePair, QueueFolder, SparseTags, open_listed};
@@ -156,8 +156,8 @@ impl Walk<'_> {
         }
         let file = if of_log { None } else { self.pair.queue.as_ref() };
         match file {
-            Some(queue) => self.report.add(Kind::CompactionEntry, &queue.path, Some(place), detail),
-            None => self.report.add(Kind::CompactionEntry, &self.pair.log.path, Some(place), detail),
+            Some(queue) => self.report.add(ProblemKind::CompactionEntry, &queue.path, Some(place), detail),
+            None => self.report.add(ProblemKind::CompactionEntry, &self.pair.log.path, Some(place), detail),
         }
     }
 }

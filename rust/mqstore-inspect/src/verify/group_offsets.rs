@@ -22,7 +22,7 @@ use mqstore_format::names::DELAY_OFFSET_FILE;
 use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 use serde::{Deserialize, Serialize};
 
-use crate::problem::{Kind, VerifyReport};
+use crate::problem::{ProblemKind, VerifyReport};
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use mqstore_meta::{newest_file, read_log};
 
@@ -35,14 +35,14 @@ struct StoredOffset {
     topic: String,
     queue_id: i32,
     offset: i64,
-    kind: Kind,
+    kind: ProblemKind,
 }
 
 /// All positions, as they were before anything else was looked at: whoever writes the store moves both on.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Positions(Vec<StoredOffset>);
+pub(crate) struct StoredOffsets(Vec<StoredOffset>);
 
-impl Positions {
+impl StoredOffsets {
     pub(crate) fn load(files: &StoreFiles) -> Self {
         let mut found = Vec::new();
         let path = newest_file(files);
@@ -66,7 +66,7 @@ impl Positions {
             topic: SCHEDULE_TOPIC.to_owned(),
             queue_id: DelayLevels::queue_id(level),
             offset,
-            kind: Kind::DelayOffsetAhead,
+            kind: ProblemKind::DelayOffsetAhead,
         }));
         Self(found)
     }
@@ -92,7 +92,7 @@ fn push_consumers(found: &mut Vec<StoredOffset>, path: &Path, table: &BTreeMap<S
             topic: topic.to_owned(),
             queue_id: *queue_id,
             offset: *offset,
-            kind: Kind::ConsumerOffsetAhead,
+            kind: ProblemKind::ConsumerOffsetAhead,
         }));
     }
 }

@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
-use super::index_walk::{KeyEvent, KeyPart, MOST_LOOK_UPS, Times};
+use super::index_walk::{KeyEvent, KeyPart, MOST_LOOK_UPS, TimeMismatches};
 use super::log_part::View;
-use crate::problem::{Kind, VerifyReport};
+use crate::problem::{ProblemKind, VerifyReport};
 use mqstore_base::error::StoreError;
 use mqstore_log::index::{BadIndexFile, IndexSet};
 
@@ -20,12 +20,12 @@ const MOST_WITHOUT_TAGS: u64 = 64;
 
 /// What is known of all keys so far.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub(super) struct KeyFindings {
     index: Arc<IndexSet>,
     look_ups: u32,
     run: Option<UnindexedRun>,
-    tags: Tags,
-    times: Times,
+    tags: TagFindings,
+    times: TimeMismatches,
     /// Whether the log has keys that were dispatched.
     any: bool,
 }
@@ -42,14 +42,14 @@ struct UnindexedRun {
 
 /// Records with tags of which no entry speaks.
 #[derive(Debug, Default)]
-struct Tags {
+struct TagFindings {
     /// Whether the last record with tags before them has its entry.
     known: bool,
     first: i64,
     missing: u64,
 }
 
-impl Tags {
+impl TagFindings {
     /// The record at `place` has none.
     fn miss(&mut self, place: i64) {
         if self.missing == 0 {
@@ -67,7 +67,7 @@ impl Tags {
     }
 }
 
-impl Times {
+impl TimeMismatches {
     fn join(&mut self, next: &Self) {
         if self.wrong == 0 {
             self.first.clone_from(&next.first);
@@ -83,9 +83,16 @@ impl Times {
     }
 }
 
-impl Keys {
+impl KeyFindings {
     pub(super) fn new(index: Arc<IndexSet>) -> Self {
-        Self { index, look_ups: 0, run: None, tags: Tags::default(), times: Times::default(), any: false }
+        Self {
+            index,
+            look_ups: 0,
+            run: None,
+            tags: TagFindings::default(),
+            times: TimeMismatches::default(),
+            any: false,
+        }
     }
 
     /// Takes over what a walk said of the keys of a part, which follows those before it.
@@ -119,7 +126,7 @@ impl Keys {
         if let Some((first, count)) = self.tags.find() {
             let more = if count > 1 { format!(", nor {} behind it", count - 1) } else { String::new() };
             let detail = format!("the record at log offset {first} is not found by its tags{more}");
-            report.add(Kind::IndexAnswer, &view.files.index(), None, detail);
+            report.add(ProblemKind::IndexAnswer, &view.files.index(), None, detail);
         }
     }
 
@@ -183,7 +190,7 @@ impl Keys {
                 "records from log offset {first} to {last} are not found by {keys} of their keys: {why}"
             ),
         };
-        report.add(Kind::IndexAnswer, &view.files.index(), None, detail);
+        report.add(ProblemKind::IndexAnswer, &view.files.index(), None, detail);
     }
 
     /// Tells the rest, when all of the log was compared.
@@ -195,17 +202,17 @@ impl Keys {
     ) {
         self.end_run(view, report);
         if self.times.wrong > 0 {
-            report.add(Kind::IndexTime, &view.files.index(), None, self.times.words());
+            report.add(ProblemKind::IndexTime, &view.files.index(), None, self.times.words());
         }
         for stray in self.index.strays() {
-            report.add(Kind::IndexStray, &stray.path, None, stray.reason.clone());
+            report.add(ProblemKind::IndexStray, &stray.path, None, stray.reason.clone());
         }
         if self.any && self.index.file_count() == 0 && self.index.strays().is_empty() {
             let detail = "there is no index file, but messages have keys";
-            report.add(Kind::IndexMissing, &view.files.index(), None, detail);
+            report.add(ProblemKind::IndexMissing, &view.files.index(), None, detail);
         }
         for BadIndexFile { path, chains, header } in wrong_files {
-            for (kind, what) in [(Kind::IndexChain, chains), (Kind::IndexHeader, header)] {
+            for (kind, what) in [(ProblemKind::IndexChain, chains), (ProblemKind::IndexHeader, header)] {
                 if let Some(what) = what {
                     report.add(kind, &path, None, what);
                 }

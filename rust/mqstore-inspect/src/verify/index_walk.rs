@@ -29,7 +29,7 @@ pub(crate) const MOST_EARLY: usize = if cfg!(test) { 20 } else { 10_000 };
 pub(crate) struct KeyPart {
     /// In the order of the log.
     pub events: Vec<KeyEvent>,
-    pub times: Times,
+    pub times: TimeMismatches,
     /// Whether there are keys.
     pub any: bool,
 }
@@ -53,12 +53,12 @@ pub(crate) enum KeyEvent {
 
 /// Times in the index that are not those of the records.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Times {
+pub(crate) struct TimeMismatches {
     pub wrong: u64,
     pub first: String,
 }
 
-impl Times {
+impl TimeMismatches {
     fn add(&mut self, wrong: Option<String>) {
         let Some(what) = wrong else { return };
         if self.wrong == 0 {
@@ -81,12 +81,12 @@ pub(crate) struct KeyWalk {
     early: BTreeMap<i64, Vec<IndexedEntry>>,
     /// The entries for the record at hand.
     same: Vec<IndexedEntry>,
-    told: Told,
+    told: LastReported,
 }
 
 /// What was told last, so that it need not be told again.
 #[derive(Debug, Default)]
-struct Told {
+struct LastReported {
     found: bool,
     tags_found: bool,
     /// Missing keys that were told one by one.
@@ -98,7 +98,7 @@ struct Told {
     many_tags: u64,
 }
 
-impl Told {
+impl LastReported {
     fn found(&mut self, events: &mut Vec<KeyEvent>) {
         if !std::mem::replace(&mut self.found, true) {
             self.flush_keys(events);
@@ -168,7 +168,7 @@ impl KeyWalk {
             after,
             early: BTreeMap::new(),
             same: Vec::new(),
-            told: Told::default(),
+            told: LastReported::default(),
         })
     }
 

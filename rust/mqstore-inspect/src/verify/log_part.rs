@@ -59,7 +59,7 @@ pub(crate) struct Part {
     pub end: u64,
     pub messages: u64,
     pub bytes: u64,
-    pub times: Times,
+    pub times: StoreTimeOrder,
     /// What the records contribute to the derived files.
     #[serde(skip)]
     pub output: RunOutput,
@@ -69,7 +69,7 @@ pub(crate) struct Part {
 
 /// Whether store times only grow.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Times {
+pub(crate) struct StoreTimeOrder {
     pub first: Option<i64>,
     pub last: i64,
     /// Steps back: log offset of the record, its time, and the time before it.
@@ -118,7 +118,7 @@ impl MissingUnits {
     }
 }
 
-impl Times {
+impl StoreTimeOrder {
     pub(super) fn add(&mut self, offset: u64, time: i64) {
         if self.first.is_none() {
             self.first = Some(time);
@@ -135,7 +135,7 @@ impl Part {
         self.output.begin();
         (self.first, self.end) = (None, start);
         (self.messages, self.bytes) = (0, 0);
-        self.times = Times::default();
+        self.times = StoreTimeOrder::default();
         self.queues.clear();
         self.keys = KeyPart::default();
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::index_walk::KeyWalk;
 use super::log_part::{Part, View};
-use super::parallel_walk::{Assembler, Go, add_records};
-use crate::problem::{Finding, Kind};
+use super::parallel_walk::{Assembler, WalkControl, add_records};
+use crate::problem::{Finding, ProblemKind};
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem};
 
@@ -27,7 +27,7 @@ pub(crate) trait Findings {
 }
 
 /// The log, put together from its parts.
-pub(crate) struct Log<'a> {
+pub(crate) struct LogWalk<'a> {
     view: &'a View<'a>,
     findings: &'a mut dyn Findings,
     keys: KeyWalk,
@@ -38,7 +38,7 @@ pub(crate) struct Log<'a> {
     over: bool,
 }
 
-impl<'a> Log<'a> {
+impl<'a> LogWalk<'a> {
     /// The log from `start` on, or from where the first part begins that has a record. `keys` begins there or before.
     pub(crate) fn new(
         view: &'a View<'a>,
@@ -53,7 +53,7 @@ impl<'a> Log<'a> {
 
     /// Behind the last piece there may be records still, where the file system keeps data that it does not tell of.
     pub(crate) fn finish(&mut self) -> Result<(), StoreError> {
-        self.by_hand(u64::MAX).map(drop)
+        self.walk_sequentially(u64::MAX).map(drop)
     }
 
     /// Where the next record would begin, if there was one; and whether the log ends there.
@@ -85,7 +85,7 @@ impl<'a> Log<'a> {
         let next = self.resync(offset)?;
         if let (Some(next), Some(segment)) = (next, self.view.list.find(offset)) {
             self.findings.problem(Finding {
-                kind: Kind::RecordDamaged,
+                kind: ProblemKind::RecordDamaged,
                 path: segment.path(),
                 offset: Some(offset - segment.base_offset()),
                 detail: format!("{} bytes of zeros with records behind them", next - offset),
@@ -102,7 +102,7 @@ impl<'a> Log<'a> {
 
     fn damage(&mut self, damage: Damage) -> Result<Option<u64>, StoreError> {
         let next = self.resync(damage.offset + 1)?;
-        let kind = if next.is_some() { Kind::RecordDamaged } else { Kind::TornTail };
+        let kind = if next.is_some() { ProblemKind::RecordDamaged } else { ProblemKind::TornTail };
         let length = next.map_or(String::new(), |next| format!("; {} bytes", next - damage.offset));
         let detail = format!("{}{length}", damage.reason);
         let offset = Some(damage.file_offset);
@@ -111,7 +111,7 @@ impl<'a> Log<'a> {
     }
 }
 
-impl Assembler for Log<'_> {
+impl Assembler for LogWalk<'_> {
     fn position(&mut self, first: Option<u64>) -> Option<u64> {
         self.position = self.position.or(first);
         self.position
@@ -121,7 +121,7 @@ impl Assembler for Log<'_> {
         self.merge(part)
     }
 
-    fn by_hand(&mut self, end: u64) -> Result<Go, StoreError> {
+    fn walk_sequentially(&mut self, end: u64) -> Result<WalkControl, StoreError> {
         while let Some(position) = self.position.filter(|position| *position < end && !self.over) {
             let mut part = std::mem::take(&mut self.part);
             part.begin(position);
@@ -140,6 +140,6 @@ impl Assembler for Log<'_> {
                 }
             }
         }
-        Ok(if self.over { Go::Home } else { Go::On })
+        Ok(if self.over { WalkControl::Home } else { WalkControl::On })
     }
 }

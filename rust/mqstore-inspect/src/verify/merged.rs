@@ -4,25 +4,25 @@
 
 use std::sync::Arc;
 
-use super::index_keys::Keys;
-use super::log_part::{Part, Times, View};
+use super::index_keys::KeyFindings;
+use super::log_part::{Part, StoreTimeOrder, View};
 use super::log_walk::Findings;
 use super::queues::QueueFindings;
-use crate::problem::{Finding, Kind, VerifyReport};
+use crate::problem::{Finding, ProblemKind, VerifyReport};
 use mqstore_base::error::StoreError;
 use mqstore_base::progress::Progress;
 use mqstore_log::index::IndexSet;
 
 /// Hears how far a check is; an error ends it.
-pub(crate) type Watch<'a> = &'a mut dyn FnMut(Progress) -> Result<(), StoreError>;
+pub(crate) type ProgressWatch<'a> = &'a mut dyn FnMut(Progress) -> Result<(), StoreError>;
 
 /// The report as far as the log goes, and what the checks behind it need.
 pub(crate) struct MergedReport<'a> {
     view: &'a View<'a>,
-    progress: Watch<'a>,
+    progress: ProgressWatch<'a>,
     pub report: VerifyReport,
     pub(super) tallies: QueueFindings,
-    pub(super) keys: Keys,
+    pub(super) keys: KeyFindings,
     /// Store time of the last record.
     last_time: Option<i64>,
     total_bytes: u64,
@@ -30,7 +30,7 @@ pub(crate) struct MergedReport<'a> {
 
 impl<'a> MergedReport<'a> {
     /// An empty one, with what the list of segments says.
-    pub(crate) fn new(view: &'a View<'a>, index: &Arc<IndexSet>, progress: Watch<'a>) -> Self {
+    pub(crate) fn new(view: &'a View<'a>, index: &Arc<IndexSet>, progress: ProgressWatch<'a>) -> Self {
         let mut report = VerifyReport::default();
         segments(view, &mut report);
         Self {
@@ -38,7 +38,7 @@ impl<'a> MergedReport<'a> {
             progress,
             report,
             tallies: QueueFindings::default(),
-            keys: Keys::new(Arc::clone(index)),
+            keys: KeyFindings::new(Arc::clone(index)),
             last_time: None,
             total_bytes: view.list.segments().iter().map(|segment| segment.len()).sum(),
         }
@@ -47,7 +47,7 @@ impl<'a> MergedReport<'a> {
     /// Store times are those of one clock, read while the log was locked.
     fn times(&mut self, part: &Part) {
         let Some(first) = part.times.first else { return };
-        let mut times = Times::default();
+        let mut times = StoreTimeOrder::default();
         for time in self.last_time.into_iter().chain([first]) {
             times.add(part.first.unwrap_or(part.end), time);
         }
@@ -56,7 +56,7 @@ impl<'a> MergedReport<'a> {
             let back = before.saturating_sub(*time);
             let detail = format!("stored at {time}, {back} ms before the record before it");
             let place = offset - segment.base_offset();
-            self.report.add(Kind::TimeBack, &segment.path(), Some(place), detail);
+            self.report.add(ProblemKind::TimeBack, &segment.path(), Some(place), detail);
         }
         self.last_time = Some(part.times.last);
     }
@@ -86,13 +86,13 @@ impl Findings for MergedReport<'_> {
 
 fn segments(view: &View<'_>, report: &mut VerifyReport) {
     if let Some((reason, (path, _))) = view.files.misnamed_segment().zip(view.files.only_segment()) {
-        report.add(Kind::SegmentMisnamed, path, None, reason);
+        report.add(ProblemKind::SegmentMisnamed, path, None, reason);
     }
     for stray in &view.list.strays {
-        report.add(Kind::SegmentStray, &stray.path, None, stray.reason.clone());
+        report.add(ProblemKind::SegmentStray, &stray.path, None, stray.reason.clone());
     }
     for (from, to) in &view.list.gaps {
         let detail = format!("the segments from log offset {from} to {to} are missing");
-        report.add(Kind::SegmentGap, &view.files.commit_log(), None, detail);
+        report.add(ProblemKind::SegmentGap, &view.files.commit_log(), None, detail);
     }
 }

@@ -13,7 +13,7 @@ use mqstore_format::topic::OP_TOPIC;
 use mqstore_format::transaction::{Decision, OpRecord};
 
 use super::log_part::View;
-use crate::problem::{Kind, VerifyReport};
+use crate::problem::{ProblemKind, VerifyReport};
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::read_record;
 
@@ -25,7 +25,7 @@ const MOST_FINDINGS: usize = 100;
 /// Looks at all op messages in the log; the queue of half messages ends at `half_end`.
 pub(super) fn check(view: &View<'_>, half_end: i64, report: &mut VerifyReport) -> Result<(), StoreError> {
     let Some(queue) = view.queues.get(OP_TOPIC, 0) else { return Ok(()) };
-    let mut look = Look { view, half_end, report, decided: HashMap::new(), found: [0; 2] };
+    let mut look = OpScan { view, half_end, report, decided: HashMap::new(), found: [0; 2] };
     let (mut from, end) = (queue.min_offset(), queue.max_offset());
     while from < end {
         let count = AT_ONCE.min((end - from) as usize);
@@ -44,7 +44,7 @@ pub(super) fn check(view: &View<'_>, half_end: i64, report: &mut VerifyReport) -
     Ok(())
 }
 
-struct Look<'a, 'b> {
+struct OpScan<'a, 'b> {
     view: &'a View<'b>,
     half_end: i64,
     report: &'a mut VerifyReport,
@@ -53,7 +53,7 @@ struct Look<'a, 'b> {
     found: [usize; 2],
 }
 
-impl Look<'_, '_> {
+impl OpScan<'_, '_> {
     fn op(&mut self, offset: i64, size: i32) -> Result<(), StoreError> {
         let (Ok(offset), Ok(size)) = (u64::try_from(offset), usize::try_from(size)) else { return Ok(()) };
         let end = self.view.limit.min(self.view.list.end_offset());
@@ -77,11 +77,11 @@ impl Look<'_, '_> {
             if half < 0 || half >= self.half_end {
                 let end = self.half_end;
                 let detail = format!("decides half message {half}; their queue ends at {end}");
-                self.tell(Kind::DecisionDangling, offset, detail);
+                self.tell(ProblemKind::DecisionDangling, offset, detail);
             } else if let Some(before) = op.decision.and_then(|decision| self.decide(half, decision)) {
                 let now = op.decision.map_or("", Decision::name);
                 let detail = format!("decides half message {half} as {now}; it was {before} before");
-                self.tell(Kind::DecisionTwice, offset, detail);
+                self.tell(ProblemKind::DecisionTwice, offset, detail);
             }
         }
         Ok(())
@@ -101,9 +101,9 @@ impl Look<'_, '_> {
         known.filter(|known| **known != decision).map(|known| known.name())
     }
 
-    fn tell(&mut self, kind: Kind, offset: u64, detail: String) {
+    fn tell(&mut self, kind: ProblemKind, offset: u64, detail: String) {
         let [dangling, twice] = &mut self.found;
-        let found = if matches!(kind, Kind::DecisionTwice) { twice } else { dangling };
+        let found = if matches!(kind, ProblemKind::DecisionTwice) { twice } else { dangling };
         *found += 1;
         let Some(segment) = self.view.list.find(offset) else { return };
         if *found <= MOST_FINDINGS {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use mqstore_io::FileKind;
 
 use super::compacted_queues;
-use crate::problem::{Kind, VerifyReport};
+use crate::problem::{ProblemKind, VerifyReport};
 use crate::repair::log::{check_config, config_files};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, StoreFiles};
@@ -16,7 +16,7 @@ use mqstore_log::checkpoint::CheckpointFile;
 use mqstore_meta::find_damage;
 
 /// A look at the rest of a store.
-pub(super) struct Check<'a> {
+pub(super) struct OtherFilesCheck<'a> {
     pub files: &'a StoreFiles,
     pub report: VerifyReport,
     /// Where the log ends.
@@ -27,14 +27,17 @@ pub(super) struct Check<'a> {
     pub beside: bool,
 }
 
-impl Check<'_> {
+impl OtherFilesCheck<'_> {
     /// Each file of a broker must be one that it can read, and our delay levels too.
     pub(super) fn config(&mut self) {
         for (path, name) in config_files(self.files).unwrap_or_default() {
             let Ok(text) = self.files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) else { continue };
             if let Err(reason) = check_config(&name, &text) {
-                let kind =
-                    if name == DELAY_LEVELS_FILE { Kind::DelayLevelsDamaged } else { Kind::ConfigDamaged };
+                let kind = if name == DELAY_LEVELS_FILE {
+                    ProblemKind::DelayLevelsDamaged
+                } else {
+                    ProblemKind::ConfigDamaged
+                };
                 self.report.add(kind, &path, None, reason);
             }
         }
@@ -43,7 +46,7 @@ impl Check<'_> {
     /// The metadata log must be readable as far as it was synced.
     pub(super) fn meta(&mut self) -> Result<(), StoreError> {
         if let Some((path, offset, reason)) = find_damage(self.files)? {
-            self.report.add(Kind::MetaDamaged, &path, Some(offset), reason);
+            self.report.add(ProblemKind::MetaDamaged, &path, Some(offset), reason);
         }
         Ok(())
     }
@@ -62,7 +65,7 @@ impl Check<'_> {
             let wrong = u64::try_from(value).map_or(value < -1, |value| value > self.end);
             if wrong && self.dispatched == u64::MAX {
                 let detail = format!("{name} is {value}; the log ends at {}", self.end);
-                self.report.add(Kind::CheckpointAhead, &path, None, detail);
+                self.report.add(ProblemKind::CheckpointAhead, &path, None, detail);
             }
         }
     }
@@ -76,7 +79,7 @@ impl Check<'_> {
                 if matches!(error, StoreError::Io { .. }) {
                     return Err(error);
                 }
-                self.report.add(Kind::CompactionDamaged, &folder, None, error.to_string());
+                self.report.add(ProblemKind::CompactionDamaged, &folder, None, error.to_string());
             }
             // Other damage is what the look above told.
             let compared =
@@ -86,7 +89,12 @@ impl Check<'_> {
             }
             match changed_files(self.files, &topic, queue_id) {
                 Ok(found) => found.iter().for_each(|changed| {
-                    self.report.add(Kind::CompactionFile, &changed.path, None, changed.detail.as_str());
+                    self.report.add(
+                        ProblemKind::CompactionFile,
+                        &changed.path,
+                        None,
+                        changed.detail.as_str(),
+                    );
                 }),
                 Err(error @ StoreError::Io { .. }) => return Err(error),
                 Err(_) => {}

@@ -141,7 +141,7 @@ impl LogPieces {
 
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Go {
+pub(crate) enum WalkControl {
     On,
     /// The log ends.
     Home,
@@ -154,7 +154,7 @@ pub(crate) trait Assembler {
     /// Takes over a part that begins there.
     fn take_over(&mut self, part: &mut Part) -> Result<(), StoreError>;
     /// Goes on from there by itself, until `end` or the end of the log.
-    fn by_hand(&mut self, end: u64) -> Result<Go, StoreError>;
+    fn walk_sequentially(&mut self, end: u64) -> Result<WalkControl, StoreError>;
 }
 
 /// Walks these pieces of the log with up to `helpers` more threads. One of them begins with `aside`, which is called
@@ -190,13 +190,13 @@ pub(crate) fn walk(
             while let Some(piece) = pieces.take(&view.list, view.limit) {
                 jobs.give(piece);
                 while let Some(made) = jobs.take_ready() {
-                    if put(made?)? == Go::Home {
+                    if put(made?)? == WalkControl::Home {
                         return Ok(());
                     }
                 }
             }
             while let Some(made) = jobs.take() {
-                if put(made?)? == Go::Home {
+                if put(made?)? == WalkControl::Home {
                     return Ok(());
                 }
             }
@@ -222,16 +222,16 @@ fn catch_panic<T>(root: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> 
 }
 
 /// Puts the part of a piece that ends at `end` to those before it.
-fn assemble(assembler: &mut dyn Assembler, part: &mut Part, end: u64) -> Result<Go, StoreError> {
+fn assemble(assembler: &mut dyn Assembler, part: &mut Part, end: u64) -> Result<WalkControl, StoreError> {
     // A record that goes on through all of a piece leaves nothing to do there.
     let position = assembler.position(part.first);
     if position.is_none_or(|position| position >= end) {
-        return Ok(Go::On);
+        return Ok(WalkControl::On);
     }
     if part.first == position {
         assembler.take_over(part)?;
     }
-    assembler.by_hand(end)
+    assembler.walk_sequentially(end)
 }
 
 /// Makes the part of a piece: from the first record in it to the first one behind it, or to what is no record.

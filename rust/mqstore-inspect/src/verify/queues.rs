@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use mqstore_format::CqUnit;
 
 use super::log_part::{MissingUnits, QueuePart, View, describe_target, leads_to};
-use crate::problem::{Kind, VerifyReport};
-use crate::repair::log::{Order, UsedOffsets};
+use crate::problem::{ProblemKind, VerifyReport};
+use crate::repair::log::{QueueOrder, UsedOffsets};
 use mqstore_base::error::StoreError;
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue};
 
@@ -32,7 +32,7 @@ struct QueueFinding {
     /// The offsets of its records.
     claimed: UsedOffsets,
     /// Whether they only grow.
-    order: Order,
+    order: QueueOrder,
     /// Entries that lead to their records.
     matched: i64,
     /// Records without an entry.
@@ -90,7 +90,7 @@ impl QueueFindings {
         for (topic, queues) in &mut self.queues {
             for (queue_id, tally) in queues {
                 tally.sort();
-                Look { view, end, report, topic, queue_id: *queue_id, tally }.all()?;
+                QueueCheck { view, end, report, topic, queue_id: *queue_id, tally }.all()?;
             }
         }
         Ok(())
@@ -102,7 +102,7 @@ impl QueueFinding {
     fn add(&mut self, part: QueuePart, room: usize) -> usize {
         for row in part.rows {
             let room = self.claimed.gaps().len() < VerifyReport::LIMIT;
-            self.claimed.claim(row.from, row.to, room);
+            self.claimed.add_range(row.from, row.to, room);
             self.order.add(row, room);
         }
         self.matched = self.matched.saturating_add(part.matched);
@@ -162,7 +162,7 @@ fn place_of(offset: i64) -> u64 {
 }
 
 /// A look at one queue.
-struct Look<'a> {
+struct QueueCheck<'a> {
     view: &'a View<'a>,
     /// Where the log ends.
     end: u64,
@@ -172,7 +172,7 @@ struct Look<'a> {
     tally: &'a QueueFinding,
 }
 
-impl Look<'_> {
+impl QueueCheck<'_> {
     fn all(mut self) -> Result<(), StoreError> {
         if let Some(queue) = self.view.queues.batch(self.topic, self.queue_id) {
             return self.batch_queue(&queue);
@@ -196,19 +196,24 @@ impl Look<'_> {
             let files = self.view.files;
             let home = if batched { files.batch_consume_queue() } else { files.consume_queue() };
             let detail = format!("{messages} messages of the log belong to it");
-            self.report.add(Kind::QueueMissing, &self.folder(&home), None, detail);
+            self.report.add(ProblemKind::QueueMissing, &self.folder(&home), None, detail);
         }
     }
 
     fn queue(&mut self, queue: &ConsumeQueue, folder: &Path) -> Result<(), StoreError> {
         if let Some(reason) = queue.damaged() {
-            self.report.add(Kind::QueueStray, folder, None, reason);
+            self.report.add(ProblemKind::QueueStray, folder, None, reason);
         }
         let (min, max) = (queue.min_offset(), queue.max_offset());
         let is_too_far = |absent: &MissingUnits| queue.has_no_room_for(absent.from, absent.physical);
         self.findings(folder, max, |offset| Some(place_of(offset)), is_too_far);
         for (offset, detail) in &self.tally.extension {
-            self.report.add(Kind::QueueExtensionWrong, folder, Some(place_of(*offset)), detail.clone());
+            self.report.add(
+                ProblemKind::QueueExtensionWrong,
+                folder,
+                Some(place_of(*offset)),
+                detail.clone(),
+            );
         }
         let seen = self.seen(queue, min, max)?;
         if self.tally.accounted(min, seen) != seen - min {
@@ -269,7 +274,7 @@ impl Look<'_> {
     fn batch_queue(&mut self, queue: &BatchQueue) -> Result<(), StoreError> {
         let folder = &self.folder(&self.view.files.batch_consume_queue());
         if let Some(reason) = queue.damaged() {
-            self.report.add(Kind::QueueStray, folder, None, reason);
+            self.report.add(ProblemKind::QueueStray, folder, None, reason);
         }
         self.findings(folder, queue.max_offset(), |_| None, |_| false);
         let mut count = 0;
@@ -317,7 +322,7 @@ impl Look<'_> {
         let told = |(from, to): &&(i64, i64)| !self.view.repairs.knows(self.topic, self.queue_id, *from, *to);
         for (from, to) in self.tally.claimed.gaps().iter().filter(told) {
             let detail = format!("offsets {from} to {to} (exclusive) have no record");
-            self.report.add(Kind::QueueGap, folder, None, detail);
+            self.report.add(ProblemKind::QueueGap, folder, None, detail);
         }
         for misfit in self.tally.order.misfits().iter().filter(|misfit| misfit.is_wrong()) {
             let (claims, place) = (misfit.stretch.from, misfit.stretch.first);
@@ -327,17 +332,17 @@ impl Look<'_> {
             let detail = format!(
                 "the record at log offset {place} says that it has offset {claims}; those around it have {around}"
             );
-            self.report.add(Kind::QueueOffsetWrong, folder, None, detail);
+            self.report.add(ProblemKind::QueueOffsetWrong, folder, None, detail);
         }
         for (offset, detail) in &self.tally.wrong {
-            self.report.add(Kind::QueueEntryWrong, folder, place(*offset), detail.clone());
+            self.report.add(ProblemKind::QueueEntryWrong, folder, place(*offset), detail.clone());
         }
         for absent in &self.tally.absent {
             let &MissingUnits { from, to, .. } = absent;
             if from < max {
                 let detail =
                     format!("offsets {from} to {} (exclusive) have records but no entries", to.min(max));
-                self.report.add(Kind::QueueEntryWrong, folder, place(from), detail);
+                self.report.add(ProblemKind::QueueEntryWrong, folder, place(from), detail);
             }
             if to > max && is_too_far(absent) {
                 let physical = absent.physical;
@@ -345,11 +350,11 @@ impl Look<'_> {
                     "the record at log offset {physical} says that it has offset {from}; the queue ends at {max}, and \
                      the log has no room for so many records in between"
                 );
-                self.report.add(Kind::QueueOffsetRefused, folder, None, detail);
+                self.report.add(ProblemKind::QueueOffsetRefused, folder, None, detail);
             } else if to > max {
                 let detail =
                     format!("its entries end at {max}; the log has offsets {} to {}", from.max(max), to - 1);
-                self.report.add(Kind::QueueBehind, folder, None, detail);
+                self.report.add(ProblemKind::QueueBehind, folder, None, detail);
             }
         }
         self.report.more += self.tally.more;
@@ -375,7 +380,7 @@ impl Look<'_> {
                 "offset {offset} leads to {}, where the log has no record for it",
                 describe_target(&unit)
             );
-            self.report.add(Kind::QueueEntryDangling, folder, place, detail);
+            self.report.add(ProblemKind::QueueEntryDangling, folder, place, detail);
         }
         Ok(())
     }

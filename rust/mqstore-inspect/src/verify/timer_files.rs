@@ -19,7 +19,7 @@ use mqstore_format::names::{TIMERCHECK_FILE, TIMERLOG_DIR, TIMERWHEEL_FILE};
 use mqstore_format::{RecordView, parse_offset_file_name};
 use mqstore_io::{Access, FileKind, VfsFile};
 
-use crate::problem::{Kind, VerifyReport};
+use crate::problem::{ProblemKind, VerifyReport};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{SegmentList, read_record};
@@ -59,14 +59,14 @@ pub(super) fn check(against: &TimerContext<'_>, report: &mut VerifyReport) -> Re
             "the slot of time {} leads to {}; the timer log ends at {}",
             slot.time, slot.last, log.end
         );
-        report.add(Kind::TimerWheel, &wheel, Some(slot.place), detail);
+        report.add(ProblemKind::TimerWheel, &wheel, Some(slot.place), detail);
     }
     let read_slot = checked.last_read_time_ms.div_euclid(TIMER_PRECISION_MS);
     let mut walk = Waiting { against, log: &log, report, found: 0 };
     for slot in slots.iter().filter(|slot| slot.time >= read_slot && slot.last < log.end) {
         if let Some(detail) = walk.slot(slot)? {
             walk.found += 1;
-            walk.report.add(Kind::TimerWheel, &wheel, Some(slot.place), detail);
+            walk.report.add(ProblemKind::TimerWheel, &wheel, Some(slot.place), detail);
         }
         if walk.found >= MOST_FINDINGS {
             break;
@@ -80,7 +80,12 @@ pub(super) fn check(against: &TimerContext<'_>, report: &mut VerifyReport) -> Re
         ("lastTimerQueueOffset", checked.last_timer_queue_offset, queue_end),
     ] {
         if let Some(end) = end.filter(|end| value > *end) {
-            report.add(Kind::TimerCheckpoint, &path, None, format!("{name} is {value}; the end is {end}"));
+            report.add(
+                ProblemKind::TimerCheckpoint,
+                &path,
+                None,
+                format!("{name} is {value}; the end is {end}"),
+            );
         }
     }
     Ok(())
@@ -89,7 +94,7 @@ pub(super) fn check(against: &TimerContext<'_>, report: &mut VerifyReport) -> Re
 /// A look at what waits: from each slot back through its units, and to their records.
 struct Waiting<'a, 'b> {
     against: &'a TimerContext<'b>,
-    log: &'a TimerLog,
+    log: &'a TimerLogFiles,
     report: &'a mut VerifyReport,
     /// Findings so far.
     found: usize,
@@ -97,7 +102,7 @@ struct Waiting<'a, 'b> {
 
 impl Waiting<'_, '_> {
     /// Walks the units of a slot; what is wrong with the slot itself.
-    fn slot(&mut self, slot: &Slot) -> Result<Option<String>, StoreError> {
+    fn slot(&mut self, slot: &WheelSlot) -> Result<Option<String>, StoreError> {
         let (mut place, mut first) = (slot.last, slot.last);
         while place >= self.log.begin {
             let Some((file, at, unit)) = self.log.unit(place)? else {
@@ -116,7 +121,7 @@ impl Waiting<'_, '_> {
             }
             if let Some(detail) = self.record(&unit)? {
                 self.found += 1;
-                self.report.add(Kind::TimerLog, file, Some(at), detail);
+                self.report.add(ProblemKind::TimerLog, file, Some(at), detail);
             }
             (first, place) = (place, unit.previous);
         }
@@ -152,20 +157,20 @@ impl Waiting<'_, '_> {
 }
 
 /// A slot that has messages.
-struct Slot {
+struct WheelSlot {
     place: u64,
     time: i64,
     first: i64,
     last: i64,
 }
 
-fn wheel(files: &StoreFiles, report: &mut VerifyReport) -> Result<Vec<Slot>, StoreError> {
+fn wheel(files: &StoreFiles, report: &mut VerifyReport) -> Result<Vec<WheelSlot>, StoreError> {
     let path = files.root.join(TIMERWHEEL_FILE);
     let Ok(file) = files.vfs.open(&path, Access::Read) else { return Ok(Vec::new()) };
     let len = file.len().at(&path, "looking at the timer wheel")?;
     if len != WHEEL_BYTES {
         let detail = format!("{len} bytes long; a wheel has {WHEEL_BYTES}");
-        report.add(Kind::TimerWheel, &path, None, detail);
+        report.add(ProblemKind::TimerWheel, &path, None, detail);
         return Ok(Vec::new());
     }
     let (mut found, mut buffer, mut at, mut wrong) = (Vec::new(), Vec::new(), 0, 0);
@@ -182,12 +187,12 @@ fn wheel(files: &StoreFiles, report: &mut VerifyReport) -> Result<Vec<Slot>, Sto
             let index = place / SLOT_BYTES;
             let belongs = time >= 0 && TimerSlot::index(time) as u64 == index;
             if belongs && first <= last && first >= -1 {
-                found.push(Slot { place, time, first, last });
+                found.push(WheelSlot { place, time, first, last });
             } else if wrong < MOST_FINDINGS {
                 wrong += 1;
                 let detail =
                     format!("slot {index} has time {time}, first position {first} and last position {last}");
-                report.add(Kind::TimerWheel, &path, Some(place), detail);
+                report.add(ProblemKind::TimerWheel, &path, Some(place), detail);
             }
         }
         at += bytes;
@@ -196,7 +201,7 @@ fn wheel(files: &StoreFiles, report: &mut VerifyReport) -> Result<Vec<Slot>, Sto
 }
 
 /// The timer log as it was found.
-struct TimerLog {
+struct TimerLogFiles {
     /// Where its first file begins.
     begin: i64,
     /// Where it ends.
@@ -207,7 +212,7 @@ struct TimerLog {
     files: Vec<(u64, PathBuf, Arc<dyn VfsFile>)>,
 }
 
-impl TimerLog {
+impl TimerLogFiles {
     /// The unit at `position`, its file, and where it is there.
     fn unit(&self, position: i64) -> Result<Option<(&Path, u64, TimerUnit)>, StoreError> {
         let Ok(place) = u64::try_from(position) else { return Ok(None) };
@@ -226,7 +231,7 @@ impl TimerLog {
     }
 }
 
-fn timer_log(against: &TimerContext<'_>, report: &mut VerifyReport) -> Result<TimerLog, StoreError> {
+fn timer_log(against: &TimerContext<'_>, report: &mut VerifyReport) -> Result<TimerLogFiles, StoreError> {
     let files = against.files;
     let folder = files.root.join(TIMERLOG_DIR);
     let mut found: Vec<(u64, u64, PathBuf)> = Vec::new();
@@ -238,22 +243,24 @@ fn timer_log(against: &TimerContext<'_>, report: &mut VerifyReport) -> Result<Ti
                 found.push((base, entry.stat.len, path));
             }
             (FileKind::Directory, _) => {}
-            _ => report.add(Kind::TimerLog, &path, None, "its name is not the 20 digits of a timer log"),
+            _ => {
+                report.add(ProblemKind::TimerLog, &path, None, "its name is not the 20 digits of a timer log")
+            }
         }
     }
     found.sort();
     let begin = found.first().map_or(0, |(base, ..)| *base as i64);
     let length = found.first().map_or(0, |(_, len, _)| *len);
-    let mut log = TimerLog { begin, end: begin, length, files: Vec::new() };
+    let mut log = TimerLogFiles { begin, end: begin, length, files: Vec::new() };
     let mut before = None;
     for (base, len, path) in found {
         if len != length {
             let detail = format!("{len} bytes long; others have {length}");
-            report.add(Kind::TimerLog, &path, None, detail);
+            report.add(ProblemKind::TimerLog, &path, None, detail);
             return Ok(log);
         }
         if before.replace(base + len).is_some_and(|end| end != base) {
-            report.add(Kind::TimerLog, &path, None, "a file before it is missing");
+            report.add(ProblemKind::TimerLog, &path, None, "a file before it is missing");
         }
         let file = files.vfs.open(&path, Access::Read).at(&path, "opening a timer log")?;
         log.files.push((base, path.clone(), Arc::clone(&file)));
@@ -269,7 +276,7 @@ fn units(
     against: &TimerContext<'_>,
     (path, base, file): (&Path, u64, &dyn VfsFile),
     report: &mut VerifyReport,
-    log: &mut TimerLog,
+    log: &mut TimerLogFiles,
 ) -> Result<bool, StoreError> {
     let len = log.length;
     // Beside a writer units may lead behind what was looked at.
@@ -289,7 +296,7 @@ fn units(
                 }
                 TimerEntry::Empty => return Ok(false),
                 TimerEntry::Wrong(reason) => {
-                    report.add(Kind::TimerLog, path, Some(at), reason);
+                    report.add(ProblemKind::TimerLog, path, Some(at), reason);
                     return Ok(false);
                 }
             }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::directory_tree::{DirNode, Edit, Names, Node, Pending, Tree};
+use super::directory_tree::{DirNode, Edit, Names, Node, PendingChange, Tree};
 use super::file::FileNode;
 use super::file_content::{PAGE, Part, SECTOR, sector_forms};
 use super::rng::Rng;
@@ -62,7 +62,7 @@ impl State {
                 let to = edit.to.as_ref().map(|node| copy.node(node)).transpose()?;
                 edits.push(Edit { dir: copy.dir(&edit.dir)?, name: edit.name.clone(), to });
             }
-            pending.push(Pending { edits, together: change.together });
+            pending.push(PendingChange { edits, together: change.together });
         }
         let tree = Tree { root, pending, next_id: self.tree.next_id };
         let mut state = Self::with_tree(self.options.clone(), tree, self.rng.clone());
@@ -192,7 +192,7 @@ struct DiskNames {
 }
 
 impl DiskNames {
-    fn apply(&mut self, pending: &Pending, form: u32) {
+    fn apply(&mut self, pending: &PendingChange, form: u32) {
         let count = if pending.together && form > 0 { pending.edits.len() } else { form as usize };
         pending.edits.iter().take(count).for_each(|edit| self.edit(edit));
     }

@@ -111,12 +111,12 @@ impl Edit {
 /// With `together` the disk has all of its edits or none; else it may have any leading part: a rename
 /// into another folder may be there with the old name still standing, never with both names gone.
 #[derive(Clone, Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingChange {
     pub(super) edits: Vec<Edit>,
     pub(super) together: bool,
 }
 
-impl Pending {
+impl PendingChange {
     /// In how many ways the disk may have it, none and all of it included.
     pub(super) fn forms(&self) -> u32 {
         if self.together { 2 } else { self.edits.len() as u32 + 1 }
@@ -137,7 +137,7 @@ impl Pending {
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) root: Arc<DirNode>,
-    pub(super) pending: Vec<Pending>,
+    pub(super) pending: Vec<PendingChange>,
     pub(super) next_id: u64,
 }
 
@@ -225,7 +225,7 @@ impl Tree {
             }
             edit.apply(&mut names);
         }
-        self.pending.push(Pending { edits, together });
+        self.pending.push(PendingChange { edits, together });
     }
 
     /// All regular files that a name leads to now, or may lead to after a crash, each once.

@@ -148,12 +148,12 @@ impl Fault {
 
 /// Faults that wait for their call, and how many have struck.
 #[derive(Debug, Default)]
-pub(super) struct Faults {
+pub(super) struct FaultPlan {
     armed: Vec<Fault>,
     pub(super) fired: u64,
 }
 
-impl Faults {
+impl FaultPlan {
     pub(super) fn arm(&mut self, fault: Fault) {
         self.armed.push(fault);
     }

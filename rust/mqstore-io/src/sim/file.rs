@@ -85,12 +85,12 @@ impl SimFile {
     fn sync(&self) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         let begun = state.begin(OperationKind::Sync, &self.path, 0, 0);
-        settle(&mut state, &self.node, 0, u64::MAX, begun)
+        finish_sync(&mut state, &self.node, 0, u64::MAX, begun)
     }
 }
 
 /// The second half of every sync: durable, or given up when the call was struck by a fault.
-fn settle(
+fn finish_sync(
     state: &mut State,
     node: &FileNode,
     offset: u64,
@@ -260,6 +260,6 @@ impl MapObserver for SimMap {
         let (offset, len) = (self.offset + at as u64, len as u64);
         let mut state = self.shared.state.lock();
         let begun = state.begin(OperationKind::MapFlush, &self.path, offset, len);
-        settle(&mut state, &self.node, offset, len, begun)
+        finish_sync(&mut state, &self.node, offset, len, begun)
     }
 }

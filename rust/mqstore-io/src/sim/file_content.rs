@@ -36,7 +36,7 @@ static ZERO_PAGE: Page = [0; PAGE];
 
 /// What the disk holds.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Disk {
+pub(super) struct DiskImage {
     pub(super) len: u64,
     pub(super) pages: BTreeMap<usize, Arc<Page>>,
     /// Pages from 0 on that have room.
@@ -49,7 +49,7 @@ pub(super) struct FileData {
     pub(super) memory: Region,
     pub(super) len: u64,
     flags: Vec<u8>,
-    pub(super) disk: Disk,
+    pub(super) disk: DiskImage,
     pub(super) modified_ms: i64,
     /// Every form that a page had since it was last synced, when those are kept.
     pub(super) versions: Option<Versions>,
@@ -68,7 +68,14 @@ fn page_range(offset: u64, len: u64) -> Range<usize> {
 impl FileData {
     pub(super) fn new() -> io::Result<Self> {
         let memory = Region::heap(0)?;
-        Ok(Self { memory, len: 0, flags: Vec::new(), disk: Disk::default(), modified_ms: 0, versions: None })
+        Ok(Self {
+            memory,
+            len: 0,
+            flags: Vec::new(),
+            disk: DiskImage::default(),
+            modified_ms: 0,
+            versions: None,
+        })
     }
 
     /// A file that is on the disk as it is in memory.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::SimOptions;
 use super::directory_tree::Tree;
-use super::fault_plan::{Faults, Operation, OperationKind};
+use super::fault_plan::{FaultPlan, Operation, OperationKind};
 use super::file::FileNode;
 use super::file_content::{FileData, PAGE};
 use super::rng::Rng;
@@ -34,7 +34,7 @@ pub(super) struct State {
     pub(super) rng: Rng,
     pub(super) operations: u64,
     pub(super) trace: Vec<Operation>,
-    pub(super) faults: Faults,
+    pub(super) faults: FaultPlan,
     pub(super) violations: Vec<String>,
     pub(super) freeze_at: BTreeSet<u64>,
     pub(super) frozen: Vec<(u64, State)>,
@@ -59,7 +59,7 @@ impl State {
             rng,
             operations: 0,
             trace: Vec::new(),
-            faults: Faults::default(),
+            faults: FaultPlan::default(),
             violations: Vec::new(),
             freeze_at: BTreeSet::new(),
             frozen: Vec::new(),

@@ -7,9 +7,9 @@ use crate::os::OsVfs;
 use crate::sim::SimVfs;
 
 /// The numbers of one run, the same each time.
-struct Dice(u64);
+struct TestRng(u64);
 
-impl Dice {
+impl TestRng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
@@ -41,17 +41,17 @@ enum Call {
     NextData(PathBuf, u64),
 }
 
-fn path(dice: &mut Dice) -> PathBuf {
+fn path(dice: &mut TestRng) -> PathBuf {
     let names = ["a", "b", "c", "d/a", "d/b", "d", "d/e", "d/e/a", "d/../a"];
     names.get(dice.below(names.len() as u64) as usize).map(PathBuf::from).unwrap_or_default()
 }
 
-fn bytes(dice: &mut Dice) -> Vec<u8> {
+fn bytes(dice: &mut TestRng) -> Vec<u8> {
     let len = dice.below(6000) * dice.below(2) + dice.below(20);
     (0..len).map(|_| dice.below(256) as u8).collect()
 }
 
-fn call(dice: &mut Dice) -> Call {
+fn call(dice: &mut TestRng) -> Call {
     match dice.below(24) {
         0 | 1 => Call::Create(path(dice)),
         2 | 3 => Call::Write(path(dice), dice.below(20_000), bytes(dice)),
@@ -138,7 +138,7 @@ fn the_simulated_file_system_answers_as_the_real_one() {
         let dir = tempfile::tempdir().unwrap();
         let sim = SimVfs::default();
         sim.create_dir(Path::new("/root")).unwrap();
-        let mut dice = Dice(seed);
+        let mut dice = TestRng(seed);
         for step in 0..150 {
             let call = call(&mut dice);
             let real = perform(&OsVfs, dir.path(), &call).map_err(|error| error.kind());

@@ -34,7 +34,7 @@ pub(super) struct ActiveSegment {
 /// The active segment several times, each with a reference count of its own: threads that append keep it
 /// from being unmapped, and would otherwise take one count from each other twice an append.
 #[derive(Debug, Default)]
-pub(super) struct Shares([Option<Arc<ActiveSegment>>; SHARES]);
+pub(super) struct ShardedActive([Option<Arc<ActiveSegment>>; SHARES]);
 
 /// More than that many threads that append at the same moment share counts.
 const SHARES: usize = 8;
@@ -46,14 +46,14 @@ thread_local! {
     static SHARE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARES;
 }
 
-impl Shares {
+impl ShardedActive {
     pub(super) fn of(active: Option<&Arc<ActiveSegment>>) -> Self {
         Self(std::array::from_fn(|_| active.map(|active| Arc::new(ActiveSegment::clone(active)))))
     }
 
     /// The one that this thread shares with the fewest others.
     #[inline]
-    pub(super) fn mine(&self) -> Option<Arc<ActiveSegment>> {
+    pub(super) fn local(&self) -> Option<Arc<ActiveSegment>> {
         self.0.get(SHARE.with(|share| *share))?.clone()
     }
 }

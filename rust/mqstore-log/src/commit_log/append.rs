@@ -27,14 +27,14 @@ use mqstore_format::{BLANK_HEADER_BYTES, RecordParts};
 use mqstore_io::sync::{AtomicBool, AtomicI64, AtomicU64, Mutex, Ordering, RwLock};
 use mqstore_io::{MappedFile, MappedFileQueue};
 
-use super::active_segment::{ActiveSegment, Shares};
+use super::active_segment::{ActiveSegment, ShardedActive};
 use super::copy::seal;
 use super::mapped_reads::{ReadCounts, ReadMaps, hot_bytes};
 use super::pool::Pool;
-use super::preallocate::{Ahead, PreallocateOptions};
+use super::preallocate::{PreallocateOptions, Preallocator};
 use super::publish_ring::PublishRing;
 use super::put_lock::{PutBusy, PutGuard, PutLimits, PutLock};
-use super::quota::Room;
+use super::quota::TopicQuotaState;
 use super::roll::activate;
 use super::segment_list::{NewestList, Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
@@ -45,7 +45,7 @@ use mqstore_base::store_files::StoreFiles;
 
 /// One encoded record on its way into the log.
 #[derive(Debug)]
-pub struct Pending<'a> {
+pub struct EncodedRecord<'a> {
     /// The encoded record; queue offset, position, store time and property CRC are filled in.
     pub parts: RecordParts<'a>,
     /// The next offset of the record's queue.
@@ -53,7 +53,7 @@ pub struct Pending<'a> {
     /// How many queue offsets it takes.
     pub messages: u16,
     /// What its topic may hold.
-    pub room: &'a Room,
+    pub room: &'a TopicQuotaState,
     /// Where it went, once it is appended.
     pub placed: Placed,
 }
@@ -141,10 +141,10 @@ pub struct CommitLog {
     pub(super) files: StoreFiles,
     pub(super) row: MappedFileQueue,
     pub(super) list: NewestList,
-    pub(super) front: Front,
+    pub(super) front: AppendState,
     pub(super) ring: PublishRing,
     pub(super) pool: Option<Pool>,
-    pub(super) ahead: Ahead,
+    pub(super) ahead: Preallocator,
     /// The segment that is written, for readers that want its newest records.
     pub(super) active: RwLock<Option<Arc<ActiveSegment>>>,
     /// Whether a segment got its name since the folder was synced.
@@ -171,7 +171,7 @@ pub struct CommitLog {
 /// (options, the pool, the map) would travel with them, although nobody changes it.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Front {
+pub(super) struct AppendState {
     pub(super) put: PutLock<PutState>,
     /// Where the next record goes, for those who do not hold the put lock.
     reserved: AtomicU64,
@@ -183,7 +183,7 @@ pub(super) struct Front {
 #[derive(Debug)]
 pub(super) struct PutState {
     pub(super) active: Option<Arc<ActiveSegment>>,
-    shares: Shares,
+    shares: ShardedActive,
     /// Where the next record goes, and the last one before it.
     pub(super) point: SyncPoint,
     pub(super) ticket: u64,
@@ -194,7 +194,7 @@ pub(super) struct PutState {
 impl PutState {
     /// Appends go to this segment from now on.
     pub(super) fn switch_to(&mut self, active: Option<Arc<ActiveSegment>>) {
-        self.shares = Shares::of(active.as_ref());
+        self.shares = ShardedActive::of(active.as_ref());
         self.active = active;
     }
 
@@ -205,7 +205,7 @@ impl PutState {
 }
 
 /// What an append holds after it left the put lock.
-struct Reservation {
+struct AppendReservation {
     ticket: u64,
     end: u64,
     /// The segment of the first record.
@@ -235,11 +235,11 @@ impl CommitLog {
             files: files.clone(),
             list: NewestList::of(&row),
             row,
-            front: Front {
+            front: AppendState {
                 put: PutLock::new(
                     options.limits,
                     PutState {
-                        shares: Shares::of(active.as_ref()),
+                        shares: ShardedActive::of(active.as_ref()),
                         active: active.clone(),
                         point,
                         ticket: 0,
@@ -252,7 +252,7 @@ impl CommitLog {
             },
             ring: PublishRing::new(end),
             pool: pool_bytes.map(|bytes| Pool::new(files, bytes, end)).transpose()?,
-            ahead: Ahead::new(options.ahead, end),
+            ahead: Preallocator::new(options.ahead, end),
             active: RwLock::new(active),
             names_pending: Mutex::new(false),
             commit: GroupCommit::new(end),
@@ -380,7 +380,7 @@ impl CommitLog {
     /// [`StoreError::Poisoned`] when the log was stopped.
     pub fn append(
         &self,
-        records: &mut [Pending<'_>],
+        records: &mut [EncodedRecord<'_>],
         now_ms: i64,
         through_file: bool,
     ) -> Result<u64, StoreError> {
@@ -421,7 +421,11 @@ impl CommitLog {
     }
 
     /// Draws offsets, positions and the time; `None` when there is nothing to append.
-    fn reserve(&self, records: &mut [Pending<'_>], now_ms: i64) -> Result<Option<Reservation>, StoreError> {
+    fn reserve(
+        &self,
+        records: &mut [EncodedRecord<'_>],
+        now_ms: i64,
+    ) -> Result<Option<AppendReservation>, StoreError> {
         let total: u64 = records.iter().map(|record| record.parts.len() as u64).sum();
         loop {
             let mut put = self.lock_put(now_ms)?;
@@ -484,8 +488,8 @@ impl CommitLog {
     fn draw(
         &self,
         put: &mut PutState,
-        records: &mut [Pending<'_>],
-    ) -> Result<Option<Reservation>, StoreError> {
+        records: &mut [EncodedRecord<'_>],
+    ) -> Result<Option<AppendReservation>, StoreError> {
         let mut count = 0;
         let mut active = None;
         let mut failure = None;
@@ -494,18 +498,25 @@ impl CommitLog {
                 failure = Some(Box::new(error));
                 break;
             }
-            active = active.or_else(|| put.shares.mine());
+            active = active.or_else(|| put.shares.local());
             self.assign(put, record);
             count += 1;
         }
         let Some(active) = active else { return failure.map_or(Ok(None), |failure| Err(*failure)) };
         let ticket = self.take_ticket(put);
-        Ok(Some(Reservation { ticket, end: put.point.position, active, count, failure, written: false }))
+        Ok(Some(AppendReservation {
+            ticket,
+            end: put.point.position,
+            active,
+            count,
+            failure,
+            written: false,
+        }))
     }
 
     /// Gives `record` the next place; the caller has made room.
     #[inline]
-    fn assign(&self, put: &mut PutState, record: &mut Pending<'_>) {
+    fn assign(&self, put: &mut PutState, record: &mut EncodedRecord<'_>) {
         let size = record.parts.len();
         let queue_offset = record.next_queue_offset.load(Ordering::Relaxed);
         record.placed = Placed {
@@ -536,7 +547,7 @@ impl CommitLog {
 
     /// Has the memory of the first record's place fetched while its checksum is still computed.
     #[inline]
-    fn prefetch_copy(&self, records: &[Pending<'_>], active: &ActiveSegment) {
+    fn prefetch_copy(&self, records: &[EncodedRecord<'_>], active: &ActiveSegment) {
         if let (None, [first, ..]) = (&self.pool, records) {
             let at = first.placed.commit_log_offset.saturating_sub(active.segment.base_offset());
             active.region.expect_write(at as usize, first.parts.len().min(MOST_EXPECTED_BYTES));
@@ -548,8 +559,8 @@ impl CommitLog {
         &self,
         put: &mut PutState,
         pool: &Pool,
-        records: &mut [Pending<'_>],
-    ) -> Result<Reservation, StoreError> {
+        records: &mut [EncodedRecord<'_>],
+    ) -> Result<AppendReservation, StoreError> {
         let mut failure = None;
         let mut count = 0;
         for record in records.iter_mut() {
@@ -569,10 +580,10 @@ impl CommitLog {
             return Err(failure.map_or_else(missing, |failure| *failure));
         };
         let ticket = self.take_ticket(put);
-        Ok(Reservation { ticket, end: put.point.position, active, count, failure, written: true })
+        Ok(AppendReservation { ticket, end: put.point.position, active, count, failure, written: true })
     }
 
-    fn write_to_file(&self, record: &Pending<'_>) -> Result<(), StoreError> {
+    fn write_to_file(&self, record: &EncodedRecord<'_>) -> Result<(), StoreError> {
         let at = record.placed.commit_log_offset;
         let segment = self.segment_at(at)?;
         let mut from = at - segment.base_offset();

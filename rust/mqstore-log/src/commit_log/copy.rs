@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mqstore_io::Region;
 
 use super::active_segment::ActiveSegment;
-use super::append::{CommitLog, Pending, Placed};
+use super::append::{CommitLog, EncodedRecord, Placed};
 use super::roll::activate;
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -20,7 +20,7 @@ impl CommitLog {
     /// Copies records to their places, from the segment of `active` on.
     pub(super) fn copy(
         &self,
-        records: &mut [Pending<'_>],
+        records: &mut [EncodedRecord<'_>],
         mut active: Arc<ActiveSegment>,
     ) -> Result<(), StoreError> {
         for record in records {
@@ -50,7 +50,7 @@ impl CommitLog {
     /// Writes records to their places by position, many with one write.
     pub(super) fn write_through(
         &self,
-        records: &mut [Pending<'_>],
+        records: &mut [EncodedRecord<'_>],
         mut active: Arc<ActiveSegment>,
     ) -> Result<(), StoreError> {
         let mut rest = records;
@@ -79,7 +79,7 @@ impl CommitLog {
 }
 
 /// Writes the numbers of its place into the record, and its checksum.
-pub(super) fn seal(record: &mut Pending<'_>) -> Result<(), StoreError> {
+pub(super) fn seal(record: &mut EncodedRecord<'_>) -> Result<(), StoreError> {
     let Placed { queue_offset, commit_log_offset, store_timestamp_ms } = record.placed;
     record
         .parts

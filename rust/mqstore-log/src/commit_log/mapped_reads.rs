@@ -60,13 +60,13 @@ pub(super) struct ReadMaps(Mutex<VecDeque<ReadMap>>);
 #[derive(Debug)]
 struct ReadMap {
     segment: Weak<Segment>,
-    seen: Arc<Seen>,
+    seen: Arc<VerifiedBits>,
 }
 
 impl ReadMaps {
     /// Takes note of a segment that is read, and gives others back that nobody uses; none that is not `durable`
     /// yet, whose descriptor a failed write-back is to be reported to.
-    fn note(&self, segment: &Arc<Segment>, durable: u64, own_from: u64) -> Arc<Seen> {
+    fn note(&self, segment: &Arc<Segment>, durable: u64, own_from: u64) -> Arc<VerifiedBits> {
         let mut maps = self.0.lock();
         let place = Arc::downgrade(segment);
         if let Some(map) = maps.iter().find(|map| map.segment.ptr_eq(&place)) {
@@ -75,7 +75,7 @@ impl ReadMaps {
         maps.retain(|map| map.segment.strong_count() > 0);
         // Of a segment of this process nothing is verified.
         let from_disk = own_from.saturating_sub(segment.base_offset()).min(segment.len());
-        let seen = Arc::new(Seen::of(from_disk));
+        let seen = Arc::new(VerifiedBits::of(from_disk));
         maps.push_back(ReadMap { segment: place, seen: Arc::clone(&seen) });
         for _ in MOST_MAPS..maps.len() {
             let Some(oldest) = maps.pop_front() else { break };
@@ -91,12 +91,12 @@ impl ReadMaps {
 
 /// Which records of a segment have been verified: a bit for each [`SEEN_BYTES`] in which one begins.
 #[derive(Debug)]
-struct Seen(Box<[AtomicU64]>);
+struct VerifiedBits(Box<[AtomicU64]>);
 
 /// Fewer than the shortest record has.
 const SEEN_BYTES: u64 = 64;
 
-impl Seen {
+impl VerifiedBits {
     fn of(bytes: u64) -> Self {
         let words = (bytes / SEEN_BYTES / u64::from(u64::BITS) + 1) as usize;
         Self((0..words).map(|_| AtomicU64::new(0)).collect())
@@ -129,7 +129,7 @@ pub struct MappedPart {
     base: u64,
     end: u64,
     own_from: u64,
-    seen: Arc<Seen>,
+    seen: Arc<VerifiedBits>,
     /// For as long as no record keeps the map.
     _held: MappedFileGuard,
 }
@@ -230,7 +230,7 @@ impl CommitLog {
     }
 
     /// What was read in this process.
-    pub fn reads(&self) -> &ReadCounts {
+    pub fn read_counts(&self) -> &ReadCounts {
         &self.reads
     }
 }

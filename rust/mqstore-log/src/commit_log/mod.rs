@@ -23,12 +23,12 @@ mod scan;
 mod segment_list;
 mod sync;
 
-pub use append::{CommitLog, LogOptions, Pending, Placed, SyncPoint};
+pub use append::{CommitLog, EncodedRecord, LogOptions, Placed, SyncPoint};
 pub use mapped_reads::{MappedPart, ReadCounts};
 pub use preallocate::PreallocateOptions;
 pub use put_lock::PutLimits;
-pub use quota::Room;
+pub use quota::TopicQuotaState;
 pub use read::{RecordReader, read_record};
-pub use scan::check_to_show;
+pub use scan::check_full;
 pub use scan::{Cut, Damage, LogScanner, RecordRun, ScanChecks, ScanItem, check_record};
 pub use segment_list::{Segment, SegmentList};

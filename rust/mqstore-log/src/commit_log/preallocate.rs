@@ -77,7 +77,7 @@ pub struct PreallocateOptions {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct Preallocator {
     options: PreallocateOptions,
     /// Where the log ended when it was opened.
     opened_at: u64,
@@ -131,7 +131,7 @@ impl PrewriteMap {
     }
 }
 
-impl Ahead {
+impl Preallocator {
     pub(super) fn new(options: PreallocateOptions, end: u64) -> Self {
         Self {
             options,
@@ -320,12 +320,12 @@ impl CommitLog {
 
     fn populate(&self, region: &Region, base: u64, range: Range<u64>, tail: u64) -> Result<(), StoreError> {
         // Advice is an offer to the kernel; an append that faults is only slower.
-        let _ = region.advise(within(base, &range), Advice::PopulateWrite);
+        let _ = region.advise(map_range(base, &range), Advice::PopulateWrite);
         if self.ahead.options.lock_memory {
-            region.lock_memory(within(base, &range)).map_err(|error| cannot_lock(&error))?;
+            region.lock_memory(map_range(base, &range)).map_err(|error| cannot_lock(&error))?;
             let behind = self.ahead.locked_from.swap(tail, Ordering::AcqRel).max(base);
             if behind < tail {
-                let _ = region.unlock_memory(within(base, &(behind..tail)));
+                let _ = region.unlock_memory(map_range(base, &(behind..tail)));
             }
         }
         Ok(())
@@ -379,7 +379,7 @@ impl CommitLog {
         } else {
             let region =
                 staged.segment.region().at_file(|| staged.segment.path(), "mapping a log segment")?;
-            let _ = region.advise(within(0, &range), Advice::PopulateWrite);
+            let _ = region.advise(map_range(0, &range), Advice::PopulateWrite);
         }
         staged.warm = range.end;
         Ok(true)
@@ -400,12 +400,12 @@ impl CommitLog {
 /// Has a range of the log whose blocks are allocated written to the device, whatever is in it.
 fn prewrite(region: &Region, base: u64, range: Range<u64>) -> std::io::Result<()> {
     // An offer again: what is not dirty is not written, and a sync of records there costs more.
-    let _ = region.advise(within(base, &range), Advice::PopulateWrite);
-    switch::step("commit_log.sync_prewritten", || region.flush(within(base, &range)))
+    let _ = region.advise(map_range(base, &range), Advice::PopulateWrite);
+    switch::step("commit_log.sync_prewritten", || region.flush(map_range(base, &range)))
 }
 
 /// A range of the log in a map that starts at `base`.
-fn within(base: u64, range: &Range<u64>) -> Range<usize> {
+fn map_range(base: u64, range: &Range<u64>) -> Range<usize> {
     (range.start - base) as usize..(range.end - base) as usize
 }
 

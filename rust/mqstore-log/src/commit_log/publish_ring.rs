@@ -53,7 +53,7 @@ fn fence_for_models() {
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct PublishRing {
-    slots: Box<[Slot]>,
+    slots: Box<[TicketSlot]>,
     /// The ticket that is published next.
     head: AtomicU64,
     published: AtomicU64,
@@ -61,7 +61,7 @@ pub(super) struct PublishRing {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct TicketSlot {
     /// Where the stretch ends.
     end: AtomicU64,
     /// One more than the ticket that was completed here last.
@@ -71,7 +71,7 @@ struct Slot {
 impl PublishRing {
     /// A ring whose first ticket, 0, follows what is published up to `position`.
     pub(super) fn new(position: u64) -> Self {
-        let slots = (0..SLOTS).map(|_| Slot { end: AtomicU64::new(0), done: AtomicU64::new(0) });
+        let slots = (0..SLOTS).map(|_| TicketSlot { end: AtomicU64::new(0), done: AtomicU64::new(0) });
         Self {
             slots: slots.collect(),
             head: AtomicU64::new(0),
@@ -166,7 +166,7 @@ impl PublishRing {
     }
 
     #[expect(clippy::indexing_slicing, reason = "there are SLOTS slots, and SLOTS is not 0")]
-    fn slot(&self, ticket: u64) -> &Slot {
+    fn slot(&self, ticket: u64) -> &TicketSlot {
         &self.slots[(ticket % SLOTS) as usize]
     }
 }

@@ -9,7 +9,7 @@
 
 use mqstore_io::sync::{Arc, AtomicI64, AtomicU64, Ordering, Raise};
 
-use super::append::{CommitLog, Pending, PutState};
+use super::append::{CommitLog, EncodedRecord, PutState};
 use mqstore_base::error::StoreError;
 
 /// What one topic may hold, and what it holds.
@@ -17,7 +17,7 @@ use mqstore_base::error::StoreError;
 /// In a cache line of its own: appends look at it, and what lies beside it changes.
 #[derive(Debug)]
 #[repr(align(64))]
-pub struct Room {
+pub struct TopicQuotaState {
     topic: Arc<str>,
     /// The quota in messages; 0 for none.
     limit: AtomicU64,
@@ -29,7 +29,7 @@ pub struct Room {
     wanted: AtomicI64,
 }
 
-impl Room {
+impl TopicQuotaState {
     /// Of a topic without a quota.
     pub fn new(topic: &Arc<str>) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Room {
     }
 
     /// Asks for room for more messages of this append; whether it is there.
-    fn want(&self, messages: i64, limit: u64) -> bool {
+    fn request_messages(&self, messages: i64, limit: u64) -> bool {
         let wanted = self.wanted.load(Ordering::Relaxed) + messages;
         self.wanted.store(wanted, Ordering::Relaxed);
         i128::from(self.used()) + i128::from(wanted) <= i128::from(limit)
@@ -98,13 +98,13 @@ impl CommitLog {
     ///
     /// # Errors
     /// [`StoreError::Full`].
-    pub(super) fn admit(&self, records: &[Pending<'_>]) -> Result<(), StoreError> {
+    pub(super) fn admit(&self, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
         if records.iter().all(|record| record.room.limit().is_none()) {
             return Ok(());
         }
         let full = records.iter().find_map(|record| {
             let limit = record.room.limit()?;
-            (!record.room.want(record.messages.into(), limit)).then_some((record.room, limit))
+            (!record.room.request_messages(record.messages.into(), limit)).then_some((record.room, limit))
         });
         for record in records {
             record.room.wanted.store(0, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl CommitLog {
     }
 
     /// Whether the log may have the segments that `records` need, of which it is more than one.
-    pub(super) fn may_hold(&self, put: &PutState, records: &[Pending<'_>]) -> Result<(), StoreError> {
+    pub(super) fn may_hold(&self, put: &PutState, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
         if self.max_bytes.is_none() {
             return Ok(());
         }

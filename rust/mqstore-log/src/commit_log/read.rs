@@ -118,7 +118,7 @@ impl RecordReader {
 
     /// The same, for looks at records that nobody reads: they are left out of the log's counts.
     #[must_use]
-    pub fn uncounted(mut self) -> Self {
+    pub fn without_counting(mut self) -> Self {
         self.counts = false;
         self
     }
@@ -195,8 +195,8 @@ impl RecordReader {
         let Some(log) = self.log.as_ref().filter(|_| self.counts) else { return };
         match log.cold_distance(offset) {
             Some(behind) => {
-                log.reads().cold.fetch_add(1, Ordering::Relaxed);
-                log.reads().behind.raise(behind, Ordering::Relaxed);
+                log.read_counts().cold.fetch_add(1, Ordering::Relaxed);
+                log.read_counts().behind.raise(behind, Ordering::Relaxed);
             }
             None => self.hot += 1,
         }
@@ -239,7 +239,7 @@ impl RecordReader {
         self.held = None;
         self.part = None;
         if let Some(log) = self.log.as_ref().filter(|_| self.counts) {
-            log.reads().hot.fetch_add(std::mem::take(&mut self.hot), Ordering::Relaxed);
+            log.read_counts().hot.fetch_add(std::mem::take(&mut self.hot), Ordering::Relaxed);
         }
     }
 

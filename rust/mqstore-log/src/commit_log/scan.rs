@@ -467,7 +467,7 @@ fn damage(segment: &Segment, offset: u64, claimed_size: Option<u32>, reason: imp
 /// Decodes `bytes` as the record at `offset` and makes the asked-for checks.
 pub fn check_record(bytes: &[u8], offset: u64, checks: ScanChecks) -> Result<RecordView<'_>, String> {
     let view = RecordView::decode(bytes).map_err(|error| error.to_string())?;
-    check_place(view.physical_offset, offset)?;
+    check_position(view.physical_offset, offset)?;
     if checks.crc {
         check_sums(&view.outline(), true)?;
     }
@@ -479,16 +479,16 @@ pub fn check_record(bytes: &[u8], offset: u64, checks: ScanChecks) -> Result<Rec
 #[inline]
 pub(super) fn check_to_read(bytes: &[u8], offset: u64) -> Result<RecordOutline<'_>, String> {
     let record = RecordOutline::decode(bytes).map_err(|error| error.to_string())?;
-    check_place(record.physical_offset, offset)?;
+    check_position(record.physical_offset, offset)?;
     check_sums(&record, !record.has_property_crc())?;
     Ok(record)
 }
 
 /// As `check_to_read`, for who wants to know all of the record.
 #[inline]
-pub fn check_to_show(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
+pub fn check_full(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
     let view = RecordView::decode(bytes).map_err(|error| error.to_string())?;
-    check_place(view.physical_offset, offset)?;
+    check_position(view.physical_offset, offset)?;
     check_sums(&view.outline(), !view.has_property_crc())?;
     Ok(view)
 }
@@ -507,12 +507,12 @@ fn check_sums(record: &RecordOutline<'_>, body: bool) -> Result<(), String> {
 
 /// Whether a record at log offset `offset` says so itself.
 #[inline]
-fn lies_at(physical_offset: i64, offset: u64) -> bool {
+fn is_at(physical_offset: i64, offset: u64) -> bool {
     !switch::on("scan.own_position") || u64::try_from(physical_offset) == Ok(offset)
 }
 
-fn check_place(physical_offset: i64, offset: u64) -> Result<(), String> {
-    if lies_at(physical_offset, offset) {
+fn check_position(physical_offset: i64, offset: u64) -> Result<(), String> {
+    if is_at(physical_offset, offset) {
         return Ok(());
     }
     Err(format!("the record says that it lies at {physical_offset}"))

@@ -43,7 +43,7 @@ impl SegmentList {
                 .at(path, "opening a log segment")?;
             return Ok(Self::of_files(vec![segment]));
         }
-        settled(|| Self::load_contiguous(files, 1, MapAccess::Read).map(|(_, list)| list))
+        list_consistently(|| Self::load_contiguous(files, 1, MapAccess::Read).map(|(_, list)| list))
     }
 
     /// As [`Self::load`]; a log whose folders are all missing is an empty one, as in a copy that kept
@@ -132,7 +132,9 @@ impl SegmentList {
 /// What `list` finds, where a writer may name and remove segments meanwhile: a listing of a folder may lack a file
 /// that was named while it was made and have one that was named later. A gap therefore counts once the segment
 /// behind it was there before the listing began: segments are named in their order.
-fn settled(mut list: impl FnMut() -> Result<SegmentList, StoreError>) -> Result<SegmentList, StoreError> {
+fn list_consistently(
+    mut list: impl FnMut() -> Result<SegmentList, StoreError>,
+) -> Result<SegmentList, StoreError> {
     let mut found = list()?;
     for _ in 0..MOST_LISTINGS {
         if found.gaps.is_empty() {
@@ -184,7 +186,7 @@ mod tests {
     fn found(listings: &[&[u64]]) -> (Vec<u64>, Vec<(u64, u64)>, usize) {
         let vfs: Arc<dyn Vfs> = Arc::new(SimVfs::default());
         let mut made = 0;
-        let list = settled(|| {
+        let list = list_consistently(|| {
             let numbers = *listings.get(made).or(listings.last()).unwrap();
             made += 1;
             let open = |number: &u64| {

@@ -25,14 +25,14 @@ use mqstore_io::sync::Ordering;
 
 use super::discover;
 use super::layout::{UNIT_BYTES, offset_at};
-use super::queue::{ConsumeQueue, Damage, Writing};
+use super::queue::{ConsumeQueue, QueueDamage, Writing};
 use super::units;
-use super::units::{CHUNK_BYTES, Slot, physical_end};
+use super::units::{CHUNK_BYTES, UnitState, physical_end};
 use mqstore_base::error::{IoContext, StoreError};
 
 /// How the last file ends.
 #[derive(Default)]
-struct Tail {
+struct FileTail {
     /// Position and content of the last unit.
     last: Option<(u64, CqUnit)>,
     /// One past the last slot that is not zero.
@@ -73,7 +73,7 @@ impl ConsumeQueue {
             writing.busy_mut().vacant.insert(base);
         }
         writing.used_end = 0;
-        self.change_damage(|damage| *damage = Damage { files: listing.damaged.take(), units: None });
+        self.change_damage(|damage| *damage = QueueDamage { files: listing.damaged.take(), units: None });
         let mut bounds = (0, 0, 0);
         while let Some(&base) = listing.bases.last() {
             // Of very many queues most are not used soon: they take no room in the cache of open files.
@@ -215,7 +215,7 @@ impl ConsumeQueue {
         *writing = Writing::default();
         self.home.cache.forget_dir(&self.folder());
         self.bases.write().clear();
-        self.change_damage(|damage| *damage = Damage::default());
+        self.change_damage(|damage| *damage = QueueDamage::default());
         self.publish((0, 0, 0));
     }
 
@@ -259,22 +259,22 @@ impl ConsumeQueue {
         }
     }
 
-    fn tail(&self, base: u64) -> Result<Tail, StoreError> {
+    fn tail(&self, base: u64) -> Result<FileTail, StoreError> {
         self.tail_below(base, self.layout().file_bytes())
     }
 
-    fn tail_below(&self, base: u64, end: u64) -> Result<Tail, StoreError> {
+    fn tail_below(&self, base: u64, end: u64) -> Result<FileTail, StoreError> {
         self.tail_of(&*self.file(base)?, base, end)
     }
 
-    fn tail_of(&self, file: &dyn VfsFile, base: u64, end: u64) -> Result<Tail, StoreError> {
-        let mut tail = Tail::default();
+    fn tail_of(&self, file: &dyn VfsFile, base: u64, end: u64) -> Result<FileTail, StoreError> {
+        let mut tail = FileTail::default();
         let mut next: Option<(u64, CqUnit)> = None;
         let mut stop = 0;
         units::data_end(file, self.layout().file_bytes())
             .and_then(|used| {
-                units::backwards(file, used.min(end), |position, slot| {
-                    if tail.used == 0 && slot != Slot::Empty {
+                units::for_each_backward(file, used.min(end), |position, slot| {
+                    if tail.used == 0 && slot != UnitState::Empty {
                         tail.used = position + UNIT_BYTES;
                     }
                     if let Some(odd) = unit_problem(slot, next.as_ref().map(|(_, unit)| unit)) {
@@ -286,7 +286,7 @@ impl ConsumeQueue {
                             )
                         });
                     }
-                    if let Slot::Unit(unit) = slot {
+                    if let UnitState::Unit(unit) = slot {
                         next = Some((position, unit));
                         if tail.last.is_none() {
                             tail.last = Some((position, unit));
@@ -313,12 +313,12 @@ impl ConsumeQueue {
         }
         let file = self.file(base)?;
         let mut found = None;
-        units::backwards(&*file, end, |position, slot| match slot {
-            Slot::Unit(unit) => {
+        units::for_each_backward(&*file, end, |position, slot| match slot {
+            UnitState::Unit(unit) => {
                 found = Some((position, unit));
                 ControlFlow::Break(())
             }
-            Slot::Empty | Slot::Blank | Slot::Invalid => ControlFlow::Continue(()),
+            UnitState::Empty | UnitState::Blank | UnitState::Invalid => ControlFlow::Continue(()),
         })
         .map_err(|source| self.io(base, "reading queue entries", source))?;
         Ok(found)
@@ -328,18 +328,18 @@ impl ConsumeQueue {
         let mut cut = Cut { files: 0, end: 0, physical_end: 0, removed: 0 };
         for (index, &base) in bases.iter().enumerate().rev() {
             let file = self.file(base)?;
-            units::backwards(&*file, self.position_in(base, used_end), |position, slot| match slot {
-                Slot::Unit(unit) if (unit.physical_offset as u64) < log_end => {
+            units::for_each_backward(&*file, self.position_in(base, used_end), |position, slot| match slot {
+                UnitState::Unit(unit) if (unit.physical_offset as u64) < log_end => {
                     cut.files = index + 1;
                     cut.end = offset_at(base, position) + 1;
                     cut.physical_end = physical_end(&unit).unwrap_or_default();
                     ControlFlow::Break(())
                 }
-                Slot::Unit(_) => {
+                UnitState::Unit(_) => {
                     cut.removed += 1;
                     ControlFlow::Continue(())
                 }
-                Slot::Empty | Slot::Blank | Slot::Invalid => ControlFlow::Continue(()),
+                UnitState::Empty | UnitState::Blank | UnitState::Invalid => ControlFlow::Continue(()),
             })
             .map_err(|source| self.io(base, "reading queue entries", source))?;
             if cut.files > 0 {
@@ -417,11 +417,11 @@ impl ConsumeQueue {
 }
 
 /// What is wrong with `slot`, given the unit behind it.
-fn unit_problem(slot: Slot, next: Option<&CqUnit>) -> Option<&'static str> {
+fn unit_problem(slot: UnitState, next: Option<&CqUnit>) -> Option<&'static str> {
     match (slot, next) {
-        (Slot::Empty, Some(_)) => Some("nothing was written here, but behind it"),
-        (Slot::Invalid, _) => Some("no possible entry"),
-        (Slot::Unit(unit), Some(next)) if unit.physical_offset >= next.physical_offset => {
+        (UnitState::Empty, Some(_)) => Some("nothing was written here, but behind it"),
+        (UnitState::Invalid, _) => Some("no possible entry"),
+        (UnitState::Unit(unit), Some(next)) if unit.physical_offset >= next.physical_offset => {
             Some("the next entry's record does not come later in the log")
         }
         _ => None,
@@ -460,11 +460,11 @@ fn first_unit(
     let split = range.end.min(range.start + first_bytes);
     for range in [range.start..split, split..range.end] {
         units::for_each_forward(file, range, |position, slot| match slot {
-            Slot::Unit(unit) => {
+            UnitState::Unit(unit) => {
                 found = Some((position, unit));
                 ControlFlow::Break(())
             }
-            Slot::Empty | Slot::Blank | Slot::Invalid => ControlFlow::Continue(()),
+            UnitState::Empty | UnitState::Blank | UnitState::Invalid => ControlFlow::Continue(()),
         })?;
         if found.is_some() {
             break;

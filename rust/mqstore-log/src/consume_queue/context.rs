@@ -25,7 +25,7 @@ const SYNC_HELPERS: u32 = 7;
 
 /// The part of a [`super::QueueSet`] that its queues use.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct QueueContext {
     pub(super) files: StoreFiles,
     pub(super) cache: Arc<FileCache>,
     pub(super) layout: QueueLayout,
@@ -40,7 +40,7 @@ pub(super) struct Home {
     pub(super) notes: Mutex<Vec<String>>,
 }
 
-impl Home {
+impl QueueContext {
     pub(super) fn new(
         files: &StoreFiles,
         cache: Arc<FileCache>,

@@ -36,7 +36,7 @@ pub(super) struct FoundQueue {
 
 /// Everything below `consumequeue/`.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FoundQueues {
     pub(super) queues: Vec<FoundQueue>,
     pub(super) strays: Vec<Stray>,
 }
@@ -55,8 +55,8 @@ pub(super) struct QueueListing {
 }
 
 /// Lists all queues; a missing folder is an empty one.
-pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<Found, StoreError> {
-    let mut found = Found::default();
+pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<FoundQueues, StoreError> {
+    let mut found = FoundQueues::default();
     match vfs.stat(root) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
         Err(error) => return Err(StoreError::io(root, "looking at the queue folder", error)),

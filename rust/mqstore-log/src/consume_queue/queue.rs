@@ -15,7 +15,7 @@ use mqstore_format::{CQ_UNIT_BYTES, CqUnit, offset_file_name};
 use mqstore_io::sync::{Arc, AtomicBool, AtomicI64, Mutex, Ordering, RwLock, Weak};
 use mqstore_io::{Access, RecentMaps, Region, VfsFile};
 
-use super::context::Home;
+use super::context::QueueContext;
 use super::discover::QueueListing;
 use super::layout::{Part, QueueLayout, UNIT_BYTES};
 use super::uncommitted::UncommittedRanges;
@@ -37,7 +37,7 @@ const READ_BYTES: u64 = 52_428 * UNIT_BYTES;
 /// ```
 #[derive(Debug)]
 pub struct ConsumeQueue {
-    pub(super) home: Arc<Home>,
+    pub(super) home: Arc<QueueContext>,
     pub(super) this: Weak<Self>,
     topic: Arc<str>,
     queue_id: i32,
@@ -47,7 +47,7 @@ pub struct ConsumeQueue {
     /// The commit position: one past the last unit that readers may see.
     pub(super) committed: AtomicI64,
     pub(super) physical_end: AtomicI64,
-    damage: Mutex<Option<Box<Damage>>>,
+    damage: Mutex<Option<Box<QueueDamage>>>,
     pub(super) writing: Mutex<Writing>,
     /// Whether the queue is on its home's list of queues to sync.
     pub(super) dirty: AtomicBool,
@@ -74,7 +74,7 @@ impl MappedUnit {
 
 /// What is known against a queue.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Damage {
+pub(super) struct QueueDamage {
     /// Files that are missing, or not as they should be.
     pub(super) files: Option<String>,
     /// Slots near the end that hold no unit, or one out of order.
@@ -85,7 +85,7 @@ pub(super) struct Damage {
 #[derive(Debug, Default)]
 pub(super) struct Writing {
     /// Nothing, but for a queue that is being written or is to be cut.
-    pub(super) busy: Option<Box<Busy>>,
+    pub(super) busy: Option<Box<WriteMemory>>,
     /// No slot at or above this offset holds anything.
     pub(super) used_end: i64,
     /// No slot at or above this offset holds anything but what `covered` counts, and blanks.
@@ -98,7 +98,7 @@ pub(super) struct Writing {
 
 /// What is to be remembered of a queue that somebody writes to, until all of it is synced.
 #[derive(Debug)]
-pub(super) struct Busy {
+pub(super) struct WriteMemory {
     /// Slots at or above the commit position that this process wrote.
     pub(super) covered: UncommittedRanges,
     /// Files that have no name yet, and where they are meanwhile.
@@ -111,7 +111,7 @@ pub(super) struct Busy {
     pub(super) recent: Option<(u64, Weak<dyn VfsFile>)>,
 }
 
-impl Busy {
+impl WriteMemory {
     const fn new() -> Self {
         Self {
             covered: UncommittedRanges::new(),
@@ -124,13 +124,13 @@ impl Busy {
 }
 
 impl Writing {
-    pub(super) fn busy(&self) -> &Busy {
-        static IDLE: Busy = Busy::new();
+    pub(super) fn busy(&self) -> &WriteMemory {
+        static IDLE: WriteMemory = WriteMemory::new();
         self.busy.as_deref().unwrap_or(&IDLE)
     }
 
-    pub(super) fn busy_mut(&mut self) -> &mut Busy {
-        self.busy.get_or_insert_with(|| Box::new(Busy::new()))
+    pub(super) fn busy_mut(&mut self) -> &mut WriteMemory {
+        self.busy.get_or_insert_with(|| Box::new(WriteMemory::new()))
     }
 
     /// Forgets all slots that are not committed; answers the files without a name.
@@ -145,7 +145,7 @@ impl Writing {
 
     /// Gives back the room of what is no longer to be remembered: very many queues have been written once.
     pub(super) fn rest(&mut self) {
-        let Busy { covered, staged, vacant, dirty_files, recent: _ } = self.busy();
+        let WriteMemory { covered, staged, vacant, dirty_files, recent: _ } = self.busy();
         if covered.is_empty() && staged.is_empty() && vacant.is_empty() && dirty_files.is_empty() {
             self.busy = None;
         }
@@ -153,7 +153,7 @@ impl Writing {
 }
 
 impl ConsumeQueue {
-    pub(super) fn new(home: &Arc<Home>, topic: &Arc<str>, queue_id: i32) -> Arc<Self> {
+    pub(super) fn new(home: &Arc<QueueContext>, topic: &Arc<str>, queue_id: i32) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             home: Arc::clone(home),
             this: Weak::clone(this),
@@ -217,11 +217,11 @@ impl ConsumeQueue {
         damage.files.or(damage.units)
     }
 
-    pub(super) fn damage(&self) -> Damage {
+    pub(super) fn damage(&self) -> QueueDamage {
         self.damage.lock().as_deref().cloned().unwrap_or_default()
     }
 
-    pub(super) fn change_damage(&self, change: impl FnOnce(&mut Damage)) {
+    pub(super) fn change_damage(&self, change: impl FnOnce(&mut QueueDamage)) {
         let mut damage = self.damage.lock();
         let mut now = damage.take().map(|damage| *damage).unwrap_or_default();
         change(&mut now);

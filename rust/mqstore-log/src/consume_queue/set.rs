@@ -14,8 +14,8 @@ use mqstore_io::sync::{Arc, Mutex, RwLock};
 use mqstore_io::{Access, FileCache, parallel_map};
 
 use super::batch::{BatchQueue, BatchQueues};
-use super::context::Home;
-use super::discover::{self, Found, FoundQueue};
+use super::context::QueueContext;
+use super::discover::{self, FoundQueue, FoundQueues};
 use super::layout::{QueueLayout, UNIT_BYTES};
 use super::queue::ConsumeQueue;
 use mqstore_base::error::{IoContext, StoreError, Stray};
@@ -73,7 +73,7 @@ fn count(queues: &BTreeMap<Arc<str>, TopicQueues>) -> usize {
 /// The consume queues of one store.
 #[derive(Debug)]
 pub struct QueueSet {
-    home: Arc<Home>,
+    home: Arc<QueueContext>,
     queues: RwLock<BTreeMap<Arc<str>, TopicQueues>>,
     batch: BatchQueues,
     strays: Mutex<Vec<Stray>>,
@@ -104,7 +104,7 @@ impl QueueSet {
         let found = discover::scan(&*files.vfs, &files.consume_queue())?;
         let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
         let layout = QueueLayout::new(len.unwrap_or(configured));
-        let home = Arc::new(Home::new(files, Arc::clone(&cache), layout, access));
+        let home = Arc::new(QueueContext::new(files, Arc::clone(&cache), layout, access));
         // As in RocketMQ, batch queues have as many units a file unless their files say otherwise.
         let (batch, strays) = BatchQueues::load(files, configured / UNIT_BYTES, access, cache)?;
         let guessed = len.is_none();
@@ -117,7 +117,8 @@ impl QueueSet {
     /// An empty set with files of the same lengths, under the root of `files`.
     pub fn aside(&self, files: &StoreFiles) -> Result<Self, StoreError> {
         let cache = open_queue_files(files);
-        let home = Arc::new(Home::new(files, Arc::clone(&cache), self.home.layout, Access::ReadWrite));
+        let home =
+            Arc::new(QueueContext::new(files, Arc::clone(&cache), self.home.layout, Access::ReadWrite));
         let (batch, _) = BatchQueues::load(files, self.batch.units_per_file(), Access::ReadWrite, cache)?;
         Ok(Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed: false })
     }
@@ -146,7 +147,7 @@ impl QueueSet {
     }
 
     /// `alone`: nothing changes before the bounds of new queues are looked for.
-    fn add(&self, found: Found, mut strays: Vec<Stray>, alone: bool) {
+    fn add(&self, found: FoundQueues, mut strays: Vec<Stray>, alone: bool) {
         strays.extend(found.strays);
         let mut queues = self.queues.write();
         for found in found.queues.chunk_by(|a, b| Arc::ptr_eq(&a.topic, &b.topic)) {

@@ -28,7 +28,7 @@ const FIRST_GUESS_BYTES: u64 = 409 * UNIT_BYTES;
 
 /// What one slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slot {
+pub(super) enum UnitState {
     /// Zeros: never written.
     Empty,
     /// The placeholder of an offset that no record has.
@@ -39,7 +39,7 @@ pub(super) enum Slot {
     Invalid,
 }
 
-impl Slot {
+impl UnitState {
     /// Judges 20 bytes.
     pub(super) fn decode(bytes: &[u8; CQ_UNIT_BYTES]) -> Self {
         if *bytes == [0; CQ_UNIT_BYTES] {
@@ -71,14 +71,14 @@ pub(super) fn physical_end(unit: &CqUnit) -> Option<i64> {
 pub(super) fn for_each_forward(
     file: &dyn VfsFile,
     range: Range<u64>,
-    mut visit: impl FnMut(u64, Slot) -> ControlFlow<()>,
+    mut visit: impl FnMut(u64, UnitState) -> ControlFlow<()>,
 ) -> io::Result<()> {
     let mut buffer = Vec::new();
     let mut position = range.start;
     while position < range.end {
         let end = range.end.min(position + CHUNK_BYTES);
         for (index, bytes) in read_units(file, position..end, &mut buffer)?.iter().enumerate() {
-            if visit(position + index as u64 * UNIT_BYTES, Slot::decode(bytes)).is_break() {
+            if visit(position + index as u64 * UNIT_BYTES, UnitState::decode(bytes)).is_break() {
                 return Ok(());
             }
         }
@@ -88,17 +88,17 @@ pub(super) fn for_each_forward(
 }
 
 /// Shows `visit` the slots below `end` (a file position), last to first, until it breaks.
-pub(super) fn backwards(
+pub(super) fn for_each_backward(
     file: &dyn VfsFile,
     end: u64,
-    mut visit: impl FnMut(u64, Slot) -> ControlFlow<()>,
+    mut visit: impl FnMut(u64, UnitState) -> ControlFlow<()>,
 ) -> io::Result<()> {
     let mut buffer = Vec::new();
     let mut end = end;
     while end > 0 {
         let start = end.saturating_sub(CHUNK_BYTES);
         for (index, bytes) in read_units(file, start..end, &mut buffer)?.iter().enumerate().rev() {
-            if visit(start + index as u64 * UNIT_BYTES, Slot::decode(bytes)).is_break() {
+            if visit(start + index as u64 * UNIT_BYTES, UnitState::decode(bytes)).is_break() {
                 return Ok(());
             }
         }
@@ -150,8 +150,8 @@ mod tests {
         for written in 0..blank.len() {
             let mut torn = [0; CQ_UNIT_BYTES];
             torn[..written].copy_from_slice(&blank[..written]);
-            let slot = Slot::decode(&torn);
-            assert!(!matches!(slot, Slot::Unit(_)), "{written} bytes: {slot:?}");
+            let slot = UnitState::decode(&torn);
+            assert!(!matches!(slot, UnitState::Unit(_)), "{written} bytes: {slot:?}");
         }
     }
 }

@@ -18,7 +18,7 @@ use loom::sync::atomic::{AtomicI64, Ordering, fence};
 use mqstore_io::sync::model::Mutex;
 
 /// What is done for one who waits, in the thread that brings the message or ends the wait.
-pub type Call = Box<dyn FnOnce() + Send>;
+pub type Waker = Box<dyn FnOnce() + Send>;
 
 /// The waits of one queue.
 pub struct QueueWaiters {
@@ -28,11 +28,11 @@ pub struct QueueWaiters {
 }
 
 /// By offset and number.
-type Calls = BTreeMap<(i64, u64), Call>;
+type WakersByOffset = BTreeMap<(i64, u64), Waker>;
 
 #[derive(Default)]
 struct WaitList {
-    calls: Calls,
+    calls: WakersByOffset,
     next: u64,
 }
 
@@ -49,7 +49,7 @@ impl Default for QueueWaiters {
 impl QueueWaiters {
     /// Leaves `call` to be made once a message at or behind `offset` is there, or all are woken. `is_there`
     /// tells whether it is there by now; then nothing is left behind, and the answer is `None`.
-    pub fn wait(&self, offset: i64, call: Call, is_there: impl Fn() -> bool) -> Option<WaitTicket> {
+    pub fn wait(&self, offset: i64, call: Waker, is_there: impl Fn() -> bool) -> Option<WaitTicket> {
         let ticket = {
             let mut waits = self.waits.lock();
             let ticket = WaitTicket(offset, waits.next);
@@ -96,7 +96,7 @@ impl QueueWaiters {
         });
     }
 
-    fn call(&self, ready: impl FnOnce(&mut Calls) -> Calls) {
+    fn call(&self, ready: impl FnOnce(&mut WakersByOffset) -> WakersByOffset) {
         let ready = {
             let mut waits = self.waits.lock();
             let ready = ready(&mut waits.calls);

@@ -31,7 +31,7 @@ use super::layout::{Part, UNIT_BYTES, offset_at};
 use super::queue::{ConsumeQueue, Writing};
 use super::uncommitted::Stretch;
 use super::units;
-use super::units::{CHUNK_BYTES, Slot, physical_end};
+use super::units::{CHUNK_BYTES, UnitState, physical_end};
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Slots that may be left out before a unit whatever its record says.
@@ -190,7 +190,9 @@ impl ConsumeQueue {
         } else {
             writing.min_record = None;
             let old = self.read_old(file, part)?;
-            if let Some(Slot::Unit(last)) = self.merge(writing, file, part, units, &old, outcome)? {
+            if let Some(UnitState::Unit(last)) =
+                self.merge_units(writing, file, part, units, &old, outcome)?
+            {
                 stretch.physical_end = physical_end(&last).unwrap_or(stretch.physical_end);
             }
         }
@@ -200,33 +202,33 @@ impl ConsumeQueue {
         Ok(())
     }
 
-    fn read_old(&self, file: &dyn VfsFile, part: &Part) -> Result<Vec<Slot>, StoreError> {
+    fn read_old(&self, file: &dyn VfsFile, part: &Part) -> Result<Vec<UnitState>, StoreError> {
         let mut buffer = Vec::new();
         let old = units::read_units(file, part.position..part.end_position(), &mut buffer)
             .map_err(|source| self.io(part.base, "reading queue entries", source))?;
-        Ok(old.iter().map(Slot::decode).collect())
+        Ok(old.iter().map(UnitState::decode).collect())
     }
 
     /// Writes those of `units` that win against what is in their slots; answers what the last slot
     /// held if that stays.
-    fn merge(
+    fn merge_units(
         &self,
         writing: &mut Writing,
         file: &dyn VfsFile,
         part: &Part,
         units: &[CqUnit],
-        old: &[Slot],
+        old: &[UnitState],
         outcome: &mut WriteOutcome,
-    ) -> Result<Option<Slot>, StoreError> {
-        let stays = |(new, old): &(&CqUnit, &Slot)| match old {
-            Slot::Unit(old) => old == *new || old.physical_offset < new.physical_offset,
-            Slot::Empty | Slot::Blank | Slot::Invalid => false,
+    ) -> Result<Option<UnitState>, StoreError> {
+        let stays = |(new, old): &(&CqUnit, &UnitState)| match old {
+            UnitState::Unit(old) => old == *new || old.physical_offset < new.physical_offset,
+            UnitState::Empty | UnitState::Blank | UnitState::Invalid => false,
         };
         let pairs: Vec<_> = units.iter().zip(old).collect();
         let mut position = part.position;
         for run in pairs.chunk_by(|left, right| stays(left) == stays(right)) {
             if run.first().is_some_and(stays) {
-                let same = run.iter().filter(|(new, old)| **old == Slot::Unit(**new)).count();
+                let same = run.iter().filter(|(new, old)| **old == UnitState::Unit(**new)).count();
                 outcome.unchanged += same;
                 outcome.kept += run.len() - same;
             } else {
@@ -402,7 +404,7 @@ impl ConsumeQueue {
         }
         let mut ranges: Vec<Range<u64>> = Vec::new();
         units::for_each_forward(file, whole, |position, slot| {
-            if matches!(slot, Slot::Empty | Slot::Invalid) {
+            if matches!(slot, UnitState::Empty | UnitState::Invalid) {
                 match ranges.last_mut().filter(|range| range.end == position) {
                     Some(range) => range.end += UNIT_BYTES,
                     None => ranges.push(position..position + UNIT_BYTES),

@@ -27,8 +27,8 @@ use crate::index::IndexSet;
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::LivePage;
 use mqstore_base::store_files::StoreFiles;
-use run_steps::Run;
-use window::{RunWindow, Turn};
+use run_steps::DispatchRun;
+use window::{CommitTurn, RunWindow};
 
 /// Bytes of log after which a run ends.
 pub const RUN_BYTES: u64 = 1 << 20;
@@ -69,16 +69,16 @@ pub struct Dispatcher {
     index: Arc<IndexSet>,
     rules: DispatchRules,
     cutter: Mutex<RunSplitter>,
-    window: RunWindow<Run>,
+    window: RunWindow<DispatchRun>,
     /// Runs that failed, to be taken up again before any other.
-    again: Mutex<Vec<Run>>,
+    again: Mutex<Vec<DispatchRun>>,
     /// Runs that are not at work, for the memory that they have.
-    spare: Mutex<Vec<Run>>,
+    spare: Mutex<Vec<DispatchRun>>,
     position: AtomicU64,
     /// Raised when the position moved, a run was given back, or all is over.
     moved: EventCount,
     /// Why nothing is dispatched any more.
-    stopped: OnceLock<Stop>,
+    stopped: OnceLock<DispatchStop>,
     records: AtomicU64,
     last_record: Mutex<Option<(u64, i64)>>,
     index_entries: AtomicU64,
@@ -103,7 +103,7 @@ struct RunSplitter {
 
 /// What ends a dispatcher.
 #[derive(Debug)]
-enum Stop {
+enum DispatchStop {
     Damage(Damage),
     Worker,
 }
@@ -272,7 +272,10 @@ impl Dispatcher {
     ///
     /// # Errors
     /// What keeps the runs at work from being committed.
-    pub fn paused<T>(&self, then: impl FnOnce(u64) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    pub fn run_while_paused<T>(
+        &self,
+        then: impl FnOnce(u64) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let cutter = self.cutter.lock();
         while self.window.head() != cutter.next {
             self.check()?;
@@ -306,8 +309,8 @@ impl Dispatcher {
     }
 
     /// Does what is to be done for `run`, and commits what can be committed.
-    fn finish(&self, run: Run) -> Result<(), StoreError> {
-        let mut run = Held { dispatcher: self, run: Some(run) };
+    fn finish(&self, run: DispatchRun) -> Result<(), StoreError> {
+        let mut run = RunGuard { dispatcher: self, run: Some(run) };
         let written = run.write();
         match (written, run.run.take()) {
             (Ok(()), Some(run)) => self.window.complete(run.number, run),
@@ -333,7 +336,7 @@ impl Dispatcher {
         pick: &mut dyn FnMut(usize) -> usize,
     ) -> Result<(), StoreError> {
         self.cutter.lock().run_bytes = run_bytes;
-        let mut held: Vec<Run> = Vec::new();
+        let mut held: Vec<DispatchRun> = Vec::new();
         let mut outcome = self.check();
         for _ in 0..steps {
             while held.len() < hands && outcome.is_ok() {
@@ -363,10 +366,10 @@ impl Dispatcher {
     fn check(&self) -> Result<(), StoreError> {
         match self.stopped.get() {
             None => Ok(()),
-            Some(Stop::Damage(damage)) => {
+            Some(DispatchStop::Damage(damage)) => {
                 Err(StoreError::corrupt(&damage.path, damage.file_offset, damage.reason.clone()))
             }
-            Some(Stop::Worker) => Err(self.ended()),
+            Some(DispatchStop::Worker) => Err(self.ended()),
         }
     }
 
@@ -379,7 +382,7 @@ impl Dispatcher {
     }
 
     /// A run to work on: one that somebody gave back, else the next one below `limit`.
-    fn take(&self, list: &Arc<SegmentList>, limit: u64) -> Result<Option<Run>, StoreError> {
+    fn take(&self, list: &Arc<SegmentList>, limit: u64) -> Result<Option<DispatchRun>, StoreError> {
         if let Some(run) = self.again.lock().pop() {
             return Ok(Some(run));
         }
@@ -433,7 +436,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn commit_in(&self, turn: &Turn<'_, Run>) -> Result<(), StoreError> {
+    fn commit_in(&self, turn: &CommitTurn<'_, DispatchRun>) -> Result<(), StoreError> {
         while let Some(committed) = turn.with_next(|run| self.commit_run(run)) {
             committed?;
             let Some(mut run) = turn.advance() else { break };
@@ -443,7 +446,7 @@ impl Dispatcher {
             }
             run.wake_waiters();
             if let Some(damage) = run.damage.take() {
-                self.stop(Stop::Damage(damage));
+                self.stop(DispatchStop::Damage(damage));
                 self.check()?;
             }
             self.spare.lock().push(run);
@@ -451,7 +454,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn stop(&self, stop: Stop) {
+    fn stop(&self, stop: DispatchStop) {
         // The first reason is the one to tell.
         let _ = self.stopped.set(stop);
         self.moved.notify_all();
@@ -464,21 +467,21 @@ impl Dispatcher {
 }
 
 /// A run in the hands of a thread. One that is dropped with it was lost by a panic.
-struct Held<'a> {
+struct RunGuard<'a> {
     dispatcher: &'a Dispatcher,
-    run: Option<Run>,
+    run: Option<DispatchRun>,
 }
 
-impl Held<'_> {
+impl RunGuard<'_> {
     fn write(&mut self) -> Result<(), StoreError> {
         self.run.as_mut().map_or(Ok(()), |run| self.dispatcher.write_run(run))
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for RunGuard<'_> {
     fn drop(&mut self) {
         if self.run.is_some() {
-            self.dispatcher.stop(Stop::Worker);
+            self.dispatcher.stop(DispatchStop::Worker);
         }
     }
 }

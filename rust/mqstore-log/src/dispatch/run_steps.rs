@@ -12,7 +12,7 @@ use mqstore_base::error::StoreError;
 
 /// A numbered stretch of the log and what it contributes.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct DispatchRun {
     pub(super) number: u64,
     /// The commit position once this run is committed.
     pub(super) end: u64,
@@ -41,7 +41,7 @@ pub(super) struct QueueWork {
     pub(super) late: Vec<usize>,
 }
 
-impl Default for Run {
+impl Default for DispatchRun {
     fn default() -> Self {
         Self {
             number: 0,
@@ -58,7 +58,7 @@ impl Default for Run {
     }
 }
 
-impl Run {
+impl DispatchRun {
     /// The buffer of the last stretch, to read the next one into.
     pub(super) fn take_buffer(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.buffer)
@@ -85,7 +85,7 @@ impl Run {
 
 impl Dispatcher {
     /// Decodes `run` and writes what any thread may write: units whose file is there.
-    pub(super) fn write_run(&self, run: &mut Run) -> Result<(), StoreError> {
+    pub(super) fn write_run(&self, run: &mut DispatchRun) -> Result<(), StoreError> {
         if !run.decoded {
             self.decode(run);
         }
@@ -113,8 +113,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn decode(&self, run: &mut Run) {
-        let Run { stretch, output, skipped, .. } = run;
+    fn decode(&self, run: &mut DispatchRun) {
+        let DispatchRun { stretch, output, skipped, .. } = run;
         output.begin();
         let skipped = self.rules.skip_damage.then_some(skipped);
         run.damage = stretch.records(self.rules.check_crc, skipped, |record, offset| {
@@ -128,7 +128,7 @@ impl Dispatcher {
 
     /// The ordered step: new files, commit positions, batch queues, the index. May be made again after an
     /// error; only index entries may come twice then, which look-ups see through.
-    pub(super) fn commit_run(&self, run: &mut Run) -> Result<(), StoreError> {
+    pub(super) fn commit_run(&self, run: &mut DispatchRun) -> Result<(), StoreError> {
         for (work, (_, units)) in run.queues.iter().zip(run.output.queues()) {
             let mut late = work.late.iter().copied().peekable();
             for (_, (first, units)) in

@@ -236,7 +236,7 @@ fn a_worker_that_dies_stops_the_dispatcher_before_its_run() {
     let third = dispatcher.take(&world.list, world.end).unwrap();
     let lost = std::thread::scope(|scope| {
         let died = scope.spawn(|| {
-            let _held = Held { dispatcher: &dispatcher, run: third };
+            let _held = RunGuard { dispatcher: &dispatcher, run: third };
             panic!("a worker dies, as this test wants it to");
         });
         died.join().is_err()

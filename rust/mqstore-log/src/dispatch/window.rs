@@ -45,7 +45,7 @@ pub(super) struct RunWindow<T> {
 
 /// The right to take runs out, in order.
 #[derive(Debug)]
-pub(super) struct Turn<'a, T>(&'a RunWindow<T>);
+pub(super) struct CommitTurn<'a, T>(&'a RunWindow<T>);
 
 impl<T> RunWindow<T> {
     /// A window whose next run is 0.
@@ -76,14 +76,14 @@ impl<T> RunWindow<T> {
 
     /// The right to take runs out, if nobody has it and there is one to take. To be asked for after each
     /// [`Self::complete`], and again after each turn.
-    pub(super) fn turn(&self) -> Option<Turn<'_, T>> {
+    pub(super) fn turn(&self) -> Option<CommitTurn<'_, T>> {
         fence(Ordering::SeqCst);
         if !self.head_is_complete() {
             return None;
         }
         let free = self.turn.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
         // Not made unless it is got: its end would give back the turn of another.
-        free.is_ok().then(|| Turn(self))
+        free.is_ok().then(|| CommitTurn(self))
     }
 
     /// Whether the next run can be taken.
@@ -97,7 +97,7 @@ impl<T> RunWindow<T> {
     }
 }
 
-impl<T> Turn<'_, T> {
+impl<T> CommitTurn<'_, T> {
     /// The next run, if it is complete. It stays where it is until [`Self::advance`].
     pub(super) fn with_next<R>(&self, with: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.0.head_is_complete().then(|| self.0.place(self.0.head()).lock().as_mut().map(with)).flatten()
@@ -114,7 +114,7 @@ impl<T> Turn<'_, T> {
     }
 }
 
-impl<T> Drop for Turn<'_, T> {
+impl<T> Drop for CommitTurn<'_, T> {
     fn drop(&mut self) {
         self.0.turn.store(false, Ordering::Release);
     }

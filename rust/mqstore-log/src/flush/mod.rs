@@ -20,7 +20,7 @@ use crate::consume_queue::QueueSet;
 use crate::dispatch::Dispatcher;
 use crate::index::IndexSet;
 use crate::recovery::QueueManifest;
-use mqstore_base::durable_mark::{DurableMarkFile, Mark};
+use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
@@ -74,7 +74,7 @@ pub struct Flusher {
 
 #[derive(Debug)]
 struct FlushState {
-    mark: Mark,
+    mark: DurableMark,
     /// Whether the slot of `mark` was synced.
     mark_synced: bool,
     /// How many queues the manifest names, as far as is known.
@@ -91,7 +91,7 @@ impl Flusher {
         queues: Arc<QueueSet>,
         index: Arc<IndexSet>,
         dispatcher: Arc<Dispatcher>,
-        mark: Mark,
+        mark: DurableMark,
     ) -> Self {
         let state =
             FlushState { mark, mark_synced: false, manifest_queues: 0, thorough_at_ms: files.clock.now_ms() };
@@ -112,7 +112,7 @@ impl Flusher {
     }
 
     /// The end of the log at which a step is due whatever the time.
-    pub fn wake_at(&self) -> u64 {
+    pub fn flush_due_offset(&self) -> u64 {
         if !self.policy.background {
             return u64::MAX;
         }
@@ -227,7 +227,7 @@ impl Flusher {
                 read_record(&self.files, &self.log.list(), point.last_offset, point.last_size as usize)?;
             crc31(bytes.as_slice())
         };
-        state.mark = Mark {
+        state.mark = DurableMark {
             // Slots go by even and odd numbers. A mark that is not synced must not be the end of the only
             // one that is: it is written over until one of its slot is synced.
             sequence: state.mark.sequence + if state.mark_synced { 1 } else { 2 },

@@ -27,7 +27,7 @@ pub(super) struct FoundFile {
 
 /// Everything in `index/`.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FoundFiles {
     /// By name, which is by age.
     pub(super) files: Vec<FoundFile>,
     pub(super) strays: Vec<Stray>,
@@ -36,8 +36,8 @@ pub(super) struct Found {
 }
 
 /// Lists the index folder; a missing one is empty.
-pub(super) fn scan(vfs: &dyn Vfs, folder: &Path) -> Result<Found, StoreError> {
-    let mut found = Found::default();
+pub(super) fn scan(vfs: &dyn Vfs, folder: &Path) -> Result<FoundFiles, StoreError> {
+    let mut found = FoundFiles::default();
     match vfs.stat(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
         Err(error) => return Err(StoreError::io(folder, "looking at the index folder", error)),

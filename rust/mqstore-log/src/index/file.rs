@@ -69,7 +69,7 @@ pub(super) struct WriteMap {
 
 /// An entry on its way into a file.
 #[derive(Clone, Copy, Default)]
-struct Prepared {
+struct PreparedEntry {
     slot_position: usize,
     /// All but the number of the older entry.
     bytes: [u8; INDEX_ENTRY_BYTES],
@@ -188,7 +188,7 @@ impl IndexFile {
         header: &mut IndexHeader,
         group: &[NewEntry],
     ) -> Result<(), RegionError> {
-        let mut entries = [Prepared::default(); GROUP_ENTRIES];
+        let mut entries = [PreparedEntry::default(); GROUP_ENTRIES];
         for (entry, new) in entries.iter_mut().zip(group) {
             entry.slot_position = self.geometry.slot_position(self.geometry.slot_of(new.hash)) as usize;
             // Slots lie anywhere in the file. Asked for one after the other, without a use of the answers,
@@ -217,7 +217,7 @@ impl IndexFile {
         region: &Region,
         header: &mut IndexHeader,
         new: &NewEntry,
-        entry: &mut Prepared,
+        entry: &mut PreparedEntry,
     ) -> Result<(), RegionError> {
         let number = header.next_entry();
         let newest = region.load_u32_be_acquire(entry.slot_position)?;

@@ -41,7 +41,7 @@ pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
 /// What the files say about a geometry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum GeometryVerdict {
     Agrees,
     Disagrees,
     /// No file has an entry.
@@ -49,7 +49,7 @@ enum Verdict {
 }
 
 /// The geometry of `files`, of which there is at least one; `None` when it cannot be told.
-pub(super) fn choose(
+pub(super) fn choose_geometry(
     vfs: &dyn Vfs,
     files: &[FoundFile],
     known: Option<IndexGeometry>,
@@ -67,7 +67,7 @@ pub(super) fn choose(
         if !is_possible(candidate) || candidate.file_len() != len {
             continue;
         }
-        if verdict(vfs, &asked, candidate)? != Verdict::Disagrees {
+        if verdict(vfs, &asked, candidate)? != GeometryVerdict::Disagrees {
             return Ok(Some(candidate));
         }
         fallback = fallback.or(Some(candidate));
@@ -90,15 +90,19 @@ pub(super) fn is_possible(geometry: IndexGeometry) -> bool {
     (1..=limit).contains(&geometry.slots) && (2..=limit).contains(&geometry.entries)
 }
 
-fn verdict(vfs: &dyn Vfs, files: &[&FoundFile], geometry: IndexGeometry) -> Result<Verdict, StoreError> {
-    let mut verdict = Verdict::Silent;
+fn verdict(
+    vfs: &dyn Vfs,
+    files: &[&FoundFile],
+    geometry: IndexGeometry,
+) -> Result<GeometryVerdict, StoreError> {
+    let mut verdict = GeometryVerdict::Silent;
     for found in files {
         let Some(file) = open(vfs, found)? else { continue };
-        let said = judge(&*file, geometry).at(&found.path, "reading an index file")?;
+        let said = check_geometry(&*file, geometry).at(&found.path, "reading an index file")?;
         match said {
-            Verdict::Disagrees => return Ok(said),
-            Verdict::Agrees => verdict = said,
-            Verdict::Silent => {}
+            GeometryVerdict::Disagrees => return Ok(said),
+            GeometryVerdict::Agrees => verdict = said,
+            GeometryVerdict::Silent => {}
         }
     }
     Ok(verdict)
@@ -115,7 +119,7 @@ fn only_fit(vfs: &dyn Vfs, files: &[&FoundFile]) -> Result<Option<IndexGeometry>
         let mut fits = fits(&*file, found.len, &header).at(&found.path, "reading an index file")?;
         let mut index = 0;
         while let Some(&geometry) = fits.get(index) {
-            if verdict(vfs, files, geometry)? == Verdict::Agrees {
+            if verdict(vfs, files, geometry)? == GeometryVerdict::Agrees {
                 index += 1;
             } else {
                 fits.remove(index);
@@ -137,26 +141,31 @@ fn open(vfs: &dyn Vfs, found: &FoundFile) -> Result<Option<std::sync::Arc<dyn Vf
 }
 
 /// Whether the newest entries of `file` are where `geometry` says.
-fn judge(file: &dyn VfsFile, geometry: IndexGeometry) -> io::Result<Verdict> {
+fn check_geometry(file: &dyn VfsFile, geometry: IndexGeometry) -> io::Result<GeometryVerdict> {
     let header = read_header(file)?;
     let next = header.next_entry();
     if next < 2 {
-        return Ok(Verdict::Silent);
+        return Ok(GeometryVerdict::Silent);
     }
     if next > geometry.entries {
-        return Ok(Verdict::Disagrees);
+        return Ok(GeometryVerdict::Disagrees);
     }
     let oldest = next.saturating_sub(PROBED_ENTRIES).max(1);
     for number in (oldest..next).rev() {
-        if !holds(file, geometry, number, &header)? {
-            return Ok(Verdict::Disagrees);
+        if !entry_matches(file, geometry, number, &header)? {
+            return Ok(GeometryVerdict::Disagrees);
         }
     }
-    Ok(Verdict::Agrees)
+    Ok(GeometryVerdict::Agrees)
 }
 
 /// Whether entry `number` is where `geometry` says, and its slot and predecessor belong to it.
-fn holds(file: &dyn VfsFile, geometry: IndexGeometry, number: u32, header: &IndexHeader) -> io::Result<bool> {
+fn entry_matches(
+    file: &dyn VfsFile,
+    geometry: IndexGeometry,
+    number: u32,
+    header: &IndexHeader,
+) -> io::Result<bool> {
     let entry = entry_at(file, geometry, number)?;
     let slot = geometry.slot_of(entry.hash);
     let mut bytes = [0; 4];
@@ -191,14 +200,14 @@ fn fits(file: &dyn VfsFile, len: u64, header: &IndexHeader) -> io::Result<Vec<In
     let (last, mut fits, mut tried) = (header.next_entry() - 1, Vec::new(), 0);
     for place in last_entry_places(file, len, header)? {
         let Some(geometry) = geometry_of(len, place, last) else { continue };
-        if !holds(file, geometry, last, header)? {
+        if !entry_matches(file, geometry, last, header)? {
             continue;
         }
         tried += 1;
         if tried > GEOMETRIES_TRIED {
             return Ok(Vec::new());
         }
-        if judge(file, geometry)? == Verdict::Agrees {
+        if check_geometry(file, geometry)? == GeometryVerdict::Agrees {
             fits.push(geometry);
         }
     }

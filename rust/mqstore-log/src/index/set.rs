@@ -77,7 +77,7 @@ impl IndexSet {
             return Err(StoreError::InvalidOption { option: "index_slots, index_entries", reason });
         }
         let found = discover::scan(&*files.vfs, &files.index())?;
-        let chosen = geometry::choose(&*files.vfs, &found.files, known, configured)?;
+        let chosen = geometry::choose_geometry(&*files.vfs, &found.files, known, configured)?;
         let fallback = known.filter(|known| geometry::is_possible(*known) && found.files.is_empty());
         let mut set = Self {
             files: files.clone(),

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use mqstore_format::{RecordView, parse_index_file_name};
 use mqstore_io::{Access, switch};
 
-use super::progress::{RecoveryStage, Watch};
+use super::progress::{ProgressReporter, RecoveryStage};
 use super::{QueueManifest, RecoveredLog, missed_by_index, tags_are_indexed};
 use crate::commit_log::read_record;
 use crate::consume_queue::{BatchQueue, QueueSet};
 use crate::dispatch::{BatchTopics, DispatchRules, Dispatcher};
 use crate::index::IndexSet;
-use mqstore_base::durable_mark::{DurableMarkFile, IndexExtent, Mark};
+use mqstore_base::durable_mark::{DurableMark, DurableMarkFile, IndexExtent};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::no_sync_failed;
 use mqstore_base::options::StoreOptions;
@@ -44,7 +44,7 @@ pub fn recover_derived(
     options: &StoreOptions,
     log: &RecoveredLog,
     mut rules: DispatchRules,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressReporter<'_>,
 ) -> Result<DerivedFiles, StoreError> {
     let mut notes = Vec::new();
     remove_seals(files, &mut notes);
@@ -59,7 +59,7 @@ pub fn recover_derived(
     // What is made anew lies below what the mark vouches for and is not synced yet: should this recovery
     // be cut short, the next one must not take it for what was.
     if let Some(mark) = log.mark.filter(|mark| start < mark.dispatched) {
-        let lower = Mark { sequence: mark.sequence + 2, clean: false, dispatched: start, ..mark };
+        let lower = DurableMark { sequence: mark.sequence + 2, clean: false, dispatched: start, ..mark };
         if switch::on("recovery.lower_mark") {
             DurableMarkFile::new(files).store(&lower, true)?;
         }
@@ -145,7 +145,7 @@ fn recover_queues(
     // and written again, like those that a power loss may have torn. Where another program cut the log,
     // an entry may be older than the record that lies at its place now.
     let trusted_to = match (log.aborted, log.rewritten) {
-        (true, _) => synced_to(log),
+        (true, _) => synced_position(log),
         (false, true) => log.list.min_offset(),
         (false, false) => log.end,
     };
@@ -264,7 +264,7 @@ fn is_page_cache_intact(files: &StoreFiles, log: &RecoveredLog) -> bool {
 
 /// The log position up to which derived files are known to be synced; nothing in a store of somebody
 /// else.
-fn synced_to(log: &RecoveredLog) -> u64 {
+fn synced_position(log: &RecoveredLog) -> u64 {
     log.mark.map_or(0, |mark| mark.dispatched).min(log.end)
 }
 
@@ -301,7 +301,7 @@ fn recover_index(
         }
     }
     if log.aborted && !is_page_cache_intact(files, log) {
-        index.drop_from(synced_to(log))?;
+        index.drop_from(synced_position(log))?;
     }
     let missing = index.file_count() < log.mark.map_or(0, |mark| mark.index.files as usize) && !log.aborted;
     if missing || log.rewritten {
@@ -350,7 +350,7 @@ fn names_an_index_file(path: &Path) -> bool {
 ///
 /// The record of the newest entry is wanted again unless the index is just as the mark knew it: its other keys
 /// may have been in a file that is gone.
-fn index_start(mark: Option<&Mark>, index: IndexExtent) -> u64 {
+fn index_start(mark: Option<&DurableMark>, index: IndexExtent) -> u64 {
     match mark {
         _ if index.files == 0 => 0,
         Some(mark) if mark.index == index => mark.dispatched,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mqstore_io::{Access, Jobs, Pool, VfsFile, switch};
 
 use super::parallel_check::{CheckResult, Stretch};
-use super::progress::{RecoveryStage, Watch};
+use super::progress::{ProgressReporter, RecoveryStage};
 use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::RecoveryMode;
@@ -61,7 +61,7 @@ pub(super) fn find_end(
     start: u64,
     rules: TailRules,
     rewrite: bool,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressReporter<'_>,
 ) -> Result<FoundEnd, StoreError> {
     let mut walk = Walk {
         list,
@@ -74,12 +74,12 @@ pub(super) fn find_end(
     loop {
         walk.from(from, watch)?;
         let found = &mut walk.found;
-        let Some(behind) = behind(list, found, rules)? else { break };
+        let Some(inspect_after_damage) = inspect_after_damage(list, found, rules)? else { break };
         if rules.mode != RecoveryMode::Salvage {
             return Err(refusal(files, found));
         }
         // Bytes that no record can be made of are kept aside with the rest of the tail.
-        let Behind::Records(next) = behind else { break };
+        let AfterDamage::Records(next) = inspect_after_damage else { break };
         let text = skipped(files, list, found, next);
         found.skipped.push(text);
         found.damage = None;
@@ -92,14 +92,18 @@ pub(super) fn find_end(
 }
 
 /// What follows damage that is no torn tail.
-enum Behind {
+enum AfterDamage {
     /// A record, at this offset.
     Records(u64),
     Nothing,
 }
 
 /// Whether the end that was found cannot be the log's, and what lies behind it.
-fn behind(list: &Arc<SegmentList>, found: &FoundEnd, rules: TailRules) -> Result<Option<Behind>, StoreError> {
+fn inspect_after_damage(
+    list: &Arc<SegmentList>,
+    found: &FoundEnd,
+    rules: TailRules,
+) -> Result<Option<AfterDamage>, StoreError> {
     let below = found.end < rules.tail_start;
     let as_marked = rules.marked && found.end == rules.tail_start && found.damage.is_none();
     if !below && (!rules.closed || as_marked) {
@@ -108,8 +112,8 @@ fn behind(list: &Arc<SegmentList>, found: &FoundEnd, rules: TailRules) -> Result
     let mut scanner = LogScanner::new(Arc::clone(list), found.end, u64::MAX, ScanChecks { crc: true });
     let next = scanner.resync(found.end + u64::from(found.damage.is_some()))?;
     Ok(match next {
-        Some(next) => Some(Behind::Records(next)),
-        None => below.then_some(Behind::Nothing),
+        Some(next) => Some(AfterDamage::Records(next)),
+        None => below.then_some(AfterDamage::Nothing),
     })
 }
 
@@ -163,7 +167,7 @@ struct Reading {
 
 impl Walk<'_> {
     /// Walks from `from` to where the log cannot go on.
-    fn from(&mut self, from: u64, watch: &mut Watch<'_>) -> Result<(), StoreError> {
+    fn from(&mut self, from: u64, watch: &mut ProgressReporter<'_>) -> Result<(), StoreError> {
         let mut scanner = LogScanner::new(Arc::clone(self.list), from, u64::MAX, ScanChecks { crc: false });
         scanner.retain_windows();
         let mut reading = Reading { scanner, stretch: Stretch::default(), windows: 0 };
@@ -187,7 +191,7 @@ impl Walk<'_> {
         reading: &mut Reading,
         limit: usize,
         checks: &mut Checks<'_, '_>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressReporter<'_>,
     ) -> Result<bool, StoreError> {
         let total = self.list.end_offset().saturating_sub(self.start);
         while reading.windows < limit {
@@ -319,7 +323,7 @@ pub fn rewrite(
     list: &SegmentList,
     from: u64,
     end: u64,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressReporter<'_>,
 ) -> Result<(), StoreError> {
     const CHUNK_BYTES: u64 = 1 << 20;
     let mut rewriter = Rewriter::new(files, list);

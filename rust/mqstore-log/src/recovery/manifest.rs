@@ -22,12 +22,12 @@ pub struct QueueManifest {
     log_min: u64,
     /// The log position up to which the queues were complete.
     dispatched: u64,
-    queues: Vec<Listed>,
+    queues: Vec<ListedQueue>,
 }
 
 /// A manifest beside the queues that are there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compared<'a> {
+pub struct ManifestComparison<'a> {
     /// The queues that have lost something since, by topic and id.
     pub lost: Vec<(&'a str, i32)>,
     /// Whether it names all that are there, and no others.
@@ -35,7 +35,7 @@ pub struct Compared<'a> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Listed {
+struct ListedQueue {
     /// One text for queues of a topic that follow each other.
     topic: Arc<str>,
     queue_id: i32,
@@ -54,7 +54,7 @@ impl QueueManifest {
     pub fn of(queues: &QueueSet, log_min: u64, dispatched: u64) -> Result<Self, StoreError> {
         let mut listed = Vec::new();
         let mut list = |topic: &Arc<str>, queue_id, min_offset, max_offset| {
-            listed.push(Listed { topic: Arc::clone(topic), queue_id, min_offset, max_offset });
+            listed.push(ListedQueue { topic: Arc::clone(topic), queue_id, min_offset, max_offset });
         };
         // Maximum first: where the last record lies is published before it.
         queues.try_each(|queue| {
@@ -87,9 +87,9 @@ impl QueueManifest {
     /// Their minimum offsets must have been corrected for a log that begins at `log_min`, and their folders listed
     /// after this manifest was read. A manifest that is ahead, because a stop fell behind it, says nothing about
     /// ends; but what it names was on the disk before it.
-    pub fn compare(&self, queues: &QueueSet, log_min: u64, dispatched: u64) -> Compared<'_> {
+    pub fn compare(&self, queues: &QueueSet, log_min: u64, dispatched: u64) -> ManifestComparison<'_> {
         let ahead = self.dispatched > dispatched;
-        let whole = |listed: &Listed, bounds: Option<(i64, i64)>| {
+        let whole = |listed: &ListedQueue, bounds: Option<(i64, i64)>| {
             bounds.map_or(listed.max_offset == 0, |(min, max)| {
                 let begins = log_min != self.log_min || min <= listed.min_offset || max == 0 && ahead;
                 begins && (ahead || max >= listed.max_offset)
@@ -100,7 +100,7 @@ impl QueueManifest {
         let there = bounds.iter().flatten().count();
         let lost = self.queues.iter().zip(bounds).filter(|(listed, bounds)| !whole(listed, *bounds));
         let lost = lost.map(|(listed, _)| (&*listed.topic, listed.queue_id)).collect();
-        Compared { lost, complete: there == self.len() && there == queues.count() }
+        ManifestComparison { lost, complete: there == self.len() && there == queues.count() }
     }
 
     /// Reads it; `None` when it is missing or its checksum does not hold.
@@ -117,12 +117,12 @@ impl QueueManifest {
         let mut fields = Fields(body.strip_prefix(MANIFEST_MAGIC)?);
         let (log_min, dispatched) = (fields.u64()?, fields.u64()?);
         let count = fields.u32()?;
-        let mut queues: Vec<Listed> = Vec::new();
+        let mut queues: Vec<ListedQueue> = Vec::new();
         for _ in 0..count {
             let length = u16::from_be_bytes(fields.take()?);
             let topic = std::str::from_utf8(fields.bytes(length.into())?).ok()?;
             let before = queues.last().map(|listed| &listed.topic).filter(|before| ***before == *topic);
-            queues.push(Listed {
+            queues.push(ListedQueue {
                 topic: before.map_or_else(|| topic.into(), Arc::clone),
                 queue_id: i32::from_be_bytes(fields.take()?),
                 min_offset: fields.i64()?,
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn manifest_round_trips_and_refuses_damage() {
-        let listed = |topic: &str, queue_id, max_offset| Listed {
+        let listed = |topic: &str, queue_id, max_offset| ListedQueue {
             topic: topic.into(),
             queue_id,
             min_offset: 7,

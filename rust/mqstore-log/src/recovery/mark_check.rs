@@ -18,13 +18,13 @@ use mqstore_io::switch;
 
 use crate::checkpoint::CheckpointFile;
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList, read_record};
-use mqstore_base::durable_mark::Mark;
+use mqstore_base::durable_mark::DurableMark;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
 /// What the log says about a mark.
 #[derive(Debug)]
-pub(super) enum Fit {
+pub(super) enum MarkFit {
     /// It is the mark of this log.
     Fits,
     /// It is not.
@@ -35,7 +35,7 @@ pub(super) enum Fit {
 
 /// Whether the record that the mark names lies there, byte for byte, and the geometry agrees; if not,
 /// somebody else was here, or it is damaged.
-pub fn mark_fits(files: &StoreFiles, list: &SegmentList, mark: &Mark) -> bool {
+pub fn mark_fits(files: &StoreFiles, list: &SegmentList, mark: &DurableMark) -> bool {
     if list.segment_bytes().is_some_and(|len| len != mark.segment_bytes) {
         return false;
     }
@@ -48,7 +48,7 @@ pub fn mark_fits(files: &StoreFiles, list: &SegmentList, mark: &Mark) -> bool {
     is_the_record(mark, bytes.as_slice())
 }
 
-fn is_the_record(mark: &Mark, bytes: &[u8]) -> bool {
+fn is_the_record(mark: &DurableMark, bytes: &[u8]) -> bool {
     bytes.len() == mark.last_size as usize && crc31(bytes) == mark.last_crc
 }
 
@@ -57,10 +57,14 @@ fn is_the_record(mark: &Mark, bytes: &[u8]) -> bool {
 /// # Errors
 /// [`StoreError::Corrupt`] when the segment that the mark names is gone, while older ones, or none, are
 /// there; errors of the system.
-pub(super) fn examine(files: &StoreFiles, list: &Arc<SegmentList>, mark: &Mark) -> Result<Fit, StoreError> {
+pub(super) fn examine(
+    files: &StoreFiles,
+    list: &Arc<SegmentList>,
+    mark: &DurableMark,
+) -> Result<MarkFit, StoreError> {
     if mark.last_size == 0 {
         let fits = mark.position == list.min_offset();
-        return Ok(if fits { Fit::Fits } else { Fit::Foreign });
+        return Ok(if fits { MarkFit::Fits } else { MarkFit::Foreign });
     }
     if mark.last_offset >= list.end_offset() {
         return Err(StoreError::corrupt(
@@ -80,13 +84,13 @@ pub(super) fn examine(files: &StoreFiles, list: &Arc<SegmentList>, mark: &Mark) 
             // after somebody else's writing, which a checkpoint tells, is that worth a walk.
             let later = CheckpointFile::new(files).load().physic_msg_timestamp > mark.store_timestamp_ms;
             let look = later && switch::on("recovery.look_below_mark");
-            Ok(if look && overwritten(list, mark)? { Fit::Foreign } else { Fit::Fits })
+            Ok(if look && overwritten(list, mark)? { MarkFit::Foreign } else { MarkFit::Fits })
         }
-        Ok(_) => Ok(Fit::Foreign),
+        Ok(_) => Ok(MarkFit::Foreign),
         Err(error @ StoreError::Corrupt { .. }) => {
             // Older segments go by retention; what lies between two that are there does not.
             let overwritten = mark.last_offset < list.min_offset() || overwritten(list, mark)?;
-            Ok(if overwritten { Fit::Foreign } else { Fit::Damaged(error) })
+            Ok(if overwritten { MarkFit::Foreign } else { MarkFit::Damaged(error) })
         }
         Err(error) => Err(error),
     }
@@ -95,7 +99,7 @@ pub(super) fn examine(files: &StoreFiles, list: &Arc<SegmentList>, mark: &Mark) 
 /// Whether one of the records that lead to the one that the mark names, from the start of the segment before
 /// its own, is newer than the mark, or they lead past it: whoever wrote them cut the log before it. (The
 /// names of segments that were cut away may come back with a loss of power.)
-fn overwritten(list: &Arc<SegmentList>, mark: &Mark) -> Result<bool, StoreError> {
+fn overwritten(list: &Arc<SegmentList>, mark: &DurableMark) -> Result<bool, StoreError> {
     let offset = mark.last_offset;
     let Some(own) = list.find(offset) else { return Ok(false) };
     let before = own.base_offset().checked_sub(1).and_then(|last| list.find(last));

@@ -30,15 +30,15 @@ pub use index_tags::tags_are_indexed;
 pub use manifest::QueueManifest;
 pub use mark_check::last_whole_record;
 pub use mark_check::mark_fits;
-pub use progress::{RecoveryProgress, RecoveryStage, RecoveryWatcher, Watch};
+pub use progress::{ProgressReporter, RecoveryProgress, RecoveryStage, RecoveryWatcher};
 pub use read_only_end::{LogEnd, log_end};
 pub use rebuild::{RebuildInput, RebuildReport, RebuildRun};
 pub use truncate::truncate_after;
 
 use crate::commit_log::SegmentList;
 use find_end::{FoundEnd, TailRules};
-use mark_check::Fit;
-use mqstore_base::durable_mark::Mark;
+use mark_check::MarkFit;
+use mqstore_base::durable_mark::DurableMark;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
@@ -48,7 +48,7 @@ use truncate::ShortSegment;
 #[derive(Clone, Debug)]
 pub struct RecoveryInput {
     /// The newest mark on disk, if any.
-    pub mark: Option<Mark>,
+    pub mark: Option<DurableMark>,
     /// Whether the last writer left `abort` behind.
     pub aborted: bool,
     /// What to do about damage.
@@ -65,7 +65,7 @@ pub struct RecoveredLog {
     /// Where it ends.
     pub end: u64,
     /// The mark, when it still fits the log.
-    pub mark: Option<Mark>,
+    pub mark: Option<DurableMark>,
     /// Whether there is a mark that does not: another program cut the log and went on.
     pub rewritten: bool,
     /// Whether the last writer was stopped: it left `abort`, or a mark that is not clean.
@@ -79,10 +79,10 @@ pub struct RecoveredLog {
 }
 
 /// The log before anything was changed, and what is known of it.
-struct Known {
+struct LogInspection {
     list: Arc<SegmentList>,
     /// The mark, when it fits.
-    mark: Option<Mark>,
+    mark: Option<DurableMark>,
     /// Whether there is one that does not fit.
     rewritten: bool,
     /// The last record below the mark, where it is not the one that the mark names.
@@ -117,9 +117,9 @@ pub fn recover_log(
     segment_bytes: u64,
     input: &RecoveryInput,
     begin: impl FnOnce() -> Result<(), StoreError>,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressReporter<'_>,
 ) -> Result<RecoveredLog, StoreError> {
-    let mut known = look(files, input)?;
+    let mut known = inspect_log(files, input)?;
     let mark = known.mark;
     // Ours, and stopped: above the mark nothing can be refused, so that it is written again on the way.
     let stopped = mark.is_some_and(|mark| !mark.clean);
@@ -159,7 +159,7 @@ pub fn recover_log(
 }
 
 /// Looks at the files and at the mark. Changes nothing.
-fn look(files: &StoreFiles, input: &RecoveryInput) -> Result<Known, StoreError> {
+fn inspect_log(files: &StoreFiles, input: &RecoveryInput) -> Result<LogInspection, StoreError> {
     let length = length_of_segments(input);
     let (_, list) = SegmentList::load_sized(files, length, MapAccess::Read)?;
     let list = Arc::new(list);
@@ -168,24 +168,25 @@ fn look(files: &StoreFiles, input: &RecoveryInput) -> Result<Known, StoreError> 
         FileLength::Discover { .. } => list.segment_bytes().unwrap_or(0),
     };
     let short = truncate::classify_strays(files, &list, whole)?;
-    let mut known = Known { list, mark: None, rewritten: false, last: None, short, whole, notes: Vec::new() };
+    let mut known =
+        LogInspection { list, mark: None, rewritten: false, last: None, short, whole, notes: Vec::new() };
     if let Some(mark) = &input.mark {
         let list = &segments_for_mark(files, &known, mark)?;
         match mark_check::examine(files, list, mark)? {
-            Fit::Fits => known.mark = Some(*mark),
-            Fit::Foreign => {
+            MarkFit::Fits => known.mark = Some(*mark),
+            MarkFit::Foreign => {
                 known.rewritten = true;
                 known.notes.push(
                     "another program has cut or deleted what was synced here last; queues and index are made anew"
                         .to_owned(),
                 );
             }
-            Fit::Damaged(error) if input.mode == RecoveryMode::Salvage => {
+            MarkFit::Damaged(error) if input.mode == RecoveryMode::Salvage => {
                 known.notes.push(format!("{error}; passed over"));
                 known.last = mark_check::last_whole_record(list, mark.position)?;
                 known.mark = Some(*mark);
             }
-            Fit::Damaged(error) => return Err(with_advice(error)),
+            MarkFit::Damaged(error) => return Err(with_advice(error)),
         }
     }
     if let Some(short) = &known.short {
@@ -212,7 +213,11 @@ fn length_of_segments(input: &RecoveryInput) -> FileLength {
 
 /// The files in which the record that the mark names is to be looked for: the segments, or the short one
 /// behind them.
-fn segments_for_mark(files: &StoreFiles, known: &Known, mark: &Mark) -> Result<Arc<SegmentList>, StoreError> {
+fn segments_for_mark(
+    files: &StoreFiles,
+    known: &LogInspection,
+    mark: &DurableMark,
+) -> Result<Arc<SegmentList>, StoreError> {
     match &known.short {
         Some(short) if (short.base..short.base + short.len).contains(&mark.last_offset) => {
             let length = FileLength::Expected(short.len);
@@ -235,7 +240,7 @@ fn with_advice(error: StoreError) -> StoreError {
 
 /// From where on a torn tail is possible: the mark, or for a log of somebody else the last two segments
 /// that hold anything after a crash, and the last one after a clean stop.
-fn tail_rules(known: &Known, input: &RecoveryInput, aborted: bool) -> Result<TailRules, StoreError> {
+fn tail_rules(known: &LogInspection, input: &RecoveryInput, aborted: bool) -> Result<TailRules, StoreError> {
     // Whoever writes behind a clean mark of ours is somebody else, too.
     let closed = !aborted;
     if let Some(mark) = known.mark {
@@ -273,7 +278,7 @@ fn refuse_gaps(files: &StoreFiles, list: &SegmentList, rules: TailRules) -> Resu
 }
 
 /// Takes away what a stopped creation left, and makes a short last segment whole.
-fn repair_strays(files: &StoreFiles, known: &mut Known) -> Result<(), StoreError> {
+fn repair_strays(files: &StoreFiles, known: &mut LogInspection) -> Result<(), StoreError> {
     known.notes.extend(truncate::sort_strays(files, &known.list, known.short.as_ref())?);
     if let Some(short) = known.short.take() {
         let whole = known.whole;
@@ -287,7 +292,7 @@ fn repair_strays(files: &StoreFiles, known: &mut Known) -> Result<(), StoreError
 fn reload(
     files: &StoreFiles,
     segment_bytes: u64,
-    known: &Known,
+    known: &LogInspection,
     found: &FoundEnd,
     aborted: bool,
     notes: Vec<String>,

@@ -57,19 +57,19 @@ pub struct RecoveryProgress {
 pub type RecoveryWatcher<'a> = &'a mut dyn FnMut(RecoveryProgress) -> Result<(), StoreError>;
 
 /// Tells a watcher where a recovery stands.
-pub struct Watch<'a> {
+pub struct ProgressReporter<'a> {
     clock: Arc<dyn Clock>,
     watcher: RecoveryWatcher<'a>,
     started: Duration,
 }
 
-impl std::fmt::Debug for Watch<'_> {
+impl std::fmt::Debug for ProgressReporter<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Watch").field("started", &self.started).finish_non_exhaustive()
     }
 }
 
-impl<'a> Watch<'a> {
+impl<'a> ProgressReporter<'a> {
     /// A recovery that begins now.
     pub fn new(clock: &Arc<dyn Clock>, watcher: RecoveryWatcher<'a>) -> Self {
         Self { clock: Arc::clone(clock), watcher, started: clock.monotonic() }

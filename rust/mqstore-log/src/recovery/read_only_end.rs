@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mqstore_format::crc31;
 
 use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList, read_record};
-use mqstore_base::durable_mark::Mark;
+use mqstore_base::durable_mark::DurableMark;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -26,7 +26,7 @@ pub struct LogEnd {
 pub fn log_end(
     files: &StoreFiles,
     list: &Arc<SegmentList>,
-    mark: Option<&Mark>,
+    mark: Option<&DurableMark>,
     known: u64,
     beside: bool,
 ) -> Result<LogEnd, StoreError> {
@@ -66,7 +66,7 @@ fn confirmed(files: &StoreFiles, list: &SegmentList, last: Option<(u64, u32)>, e
 }
 
 /// A place of the log that is before its end and not far from it.
-fn scan_start(list: &SegmentList, mark: Option<&Mark>, known: u64) -> Result<u64, StoreError> {
+fn scan_start(list: &SegmentList, mark: Option<&DurableMark>, known: u64) -> Result<u64, StoreError> {
     let mut start = list.min_offset().max(known);
     if let Some(mark) = mark.filter(|mark| mark.position >= start) {
         start = mark.position;

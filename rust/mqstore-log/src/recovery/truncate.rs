@@ -21,7 +21,7 @@ use std::sync::Arc;
 use mqstore_format::{offset_file_name, parse_offset_file_name};
 use mqstore_io::{Access, FileKind, VfsFile, switch};
 
-use super::progress::{RecoveryStage, Watch};
+use super::progress::{ProgressReporter, RecoveryStage};
 use crate::commit_log::{Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
@@ -129,12 +129,12 @@ pub fn truncate_after(
     list: &SegmentList,
     end: u64,
     reason: &str,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressReporter<'_>,
 ) -> Result<Vec<String>, StoreError> {
     let mut notes = Vec::new();
     // The last one first, so that a stop leaves no gap.
     for segment in list.segments().iter().rev().filter(|segment| segment.base_offset() > end) {
-        notes.extend(retire(files, segment, watch)?);
+        notes.extend(remove_segment(files, segment, watch)?);
     }
     if let Some(segment) = list.find(end).cloned() {
         notes.extend(zero_tail(files, &segment, end - segment.base_offset(), reason, watch)?);
@@ -144,10 +144,10 @@ pub fn truncate_after(
 }
 
 /// Takes a segment behind the end away: unused ones are removed, others kept in `lost+found`.
-fn retire(
+fn remove_segment(
     files: &StoreFiles,
     segment: &Arc<Segment>,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressReporter<'_>,
 ) -> Result<Option<String>, StoreError> {
     let path = segment.path();
     let chunks = data_chunks(segment, 0, watch)?;
@@ -174,7 +174,11 @@ fn retire(
 
 /// Stretches of the segment's file at or behind `from` that hold something else than zeros: position,
 /// and how many bytes up to the last one that is not zero; at most a mebibyte each.
-fn data_chunks(segment: &Segment, from: u64, watch: &mut Watch<'_>) -> Result<Vec<(u64, usize)>, StoreError> {
+fn data_chunks(
+    segment: &Segment,
+    from: u64,
+    watch: &mut ProgressReporter<'_>,
+) -> Result<Vec<(u64, usize)>, StoreError> {
     let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
     let places =
         written_places(file.as_ref(), from, segment.len()).at_file(|| segment.path(), "looking for data")?;
@@ -223,7 +227,7 @@ fn zero_tail(
     segment: &Segment,
     from: u64,
     reason: &str,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressReporter<'_>,
 ) -> Result<Option<String>, StoreError> {
     let path = segment.path();
     let chunks = data_chunks(segment, from, watch)?;

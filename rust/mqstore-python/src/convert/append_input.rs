@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::convert::arguments::{Encoded, body, encode, flag, time};
+use crate::convert::arguments::{EncodedProperties, body, encode, flag, time};
 use crate::convert::error::of_message;
 
 /// One message, with everything that its borrowed form points to.
 pub(crate) struct Part<'py> {
     pub(crate) body: Bound<'py, PyBytes>,
-    pub(crate) encoded: Encoded,
+    pub(crate) encoded: EncodedProperties,
     pub(crate) flag: i32,
     pub(crate) born_timestamp_ms: Option<i64>,
 }
@@ -91,7 +91,7 @@ fn part<'py>(message: &Bound<'py, PyAny>, class: &Bound<'py, PyAny>) -> PyResult
     if !message.is_instance(class)? {
         return Ok(Part {
             body: body(message)?,
-            encoded: Encoded::default(),
+            encoded: EncodedProperties::default(),
             flag: 0,
             born_timestamp_ms: None,
         });

@@ -35,7 +35,7 @@ pub(crate) fn body<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyByte
 
 /// What keys, tags and properties come to: the text form, and the unique key when one was given.
 #[derive(Default)]
-pub(crate) struct Encoded {
+pub(crate) struct EncodedProperties {
     pub(crate) properties: Vec<u8>,
     pub(crate) unique_key: Option<String>,
 }
@@ -45,12 +45,12 @@ pub(crate) fn encode(
     keys: Option<&Bound<'_, PyAny>>,
     tags: Option<&Bound<'_, PyAny>>,
     properties: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Encoded> {
+) -> PyResult<EncodedProperties> {
     let keys = keys.map(key_list).transpose()?.unwrap_or_default();
     let tags = tags.filter(|tags| !tags.is_none()).map(|tags| text("tags", tags)).transpose()?;
     let mut pairs = properties.map(pairs).transpose()?.unwrap_or_default();
     if keys.is_empty() && tags.is_none() && pairs.is_empty() {
-        return Ok(Encoded::default());
+        return Ok(EncodedProperties::default());
     }
     // The one reserved name that a caller may give: it stands in for the id that would be made.
     let unique_key = pairs.iter().position(|(name, _)| name == UNIQ_KEY).map(|at| pairs.swap_remove(at).1);
@@ -58,7 +58,7 @@ pub(crate) fn encode(
     let tags = tags.as_ref().map(|tags| tags.to_str()).transpose()?;
     let own = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let properties = encode_properties(keys, tags, unique_key.as_deref(), own).map_err(to_py)?;
-    Ok(Encoded { properties, unique_key })
+    Ok(EncodedProperties { properties, unique_key })
 }
 
 fn key_list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyString>>> {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mqstore_base::events::{ExpiredFile, Hooks, StoreEvent, Verdict};
+use mqstore_base::events::{DeleteVerdict, ExpiredFile, Hooks, StoreEvent};
 use mqstore_engine::retention::ExpireReport;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -43,28 +43,28 @@ fn tell(callback: &Py<PyAny>, event: &StoreEvent) {
     });
 }
 
-fn ask(callback: &Py<PyAny>, file: &ExpiredFile) -> Verdict {
+fn ask(callback: &Py<PyAny>, file: &ExpiredFile) -> DeleteVerdict {
     let asked = Python::try_attach(|py| {
         let verdict = file_dict(py, file)
             .and_then(|values| made(py, "ExpiredFile", &values))
             .and_then(|file| verdict(callback.bind(py).call1((file,))?));
         verdict.unwrap_or_else(|error| {
             error.write_unraisable(py, Some(callback.bind(py)));
-            Verdict::Keep
+            DeleteVerdict::Keep
         })
     });
-    asked.unwrap_or(Verdict::Keep)
+    asked.unwrap_or(DeleteVerdict::Keep)
 }
 
 /// None and True let it go, False keeps it, a span of time puts it off.
-fn verdict(answer: Bound<'_, PyAny>) -> PyResult<Verdict> {
+fn verdict(answer: Bound<'_, PyAny>) -> PyResult<DeleteVerdict> {
     if answer.is_none() {
-        return Ok(Verdict::Delete);
+        return Ok(DeleteVerdict::Delete);
     }
     if let Ok(yes) = answer.cast::<PyBool>() {
-        return Ok(if yes.is_true() { Verdict::Delete } else { Verdict::Keep });
+        return Ok(if yes.is_true() { DeleteVerdict::Delete } else { DeleteVerdict::Keep });
     }
-    duration("before_delete", &answer).map(Verdict::Later).map_err(|_| {
+    duration("before_delete", &answer).map(DeleteVerdict::Later).map_err(|_| {
         PyTypeError::new_err(format!(
             "before_delete must return None, a bool, seconds or a timedelta, not {}",
             answer.get_type()

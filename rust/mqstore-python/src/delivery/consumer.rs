@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mqstore_delivery::{
-    BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, Queue, Start,
+    BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, Queue, StartOffset,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -48,11 +48,11 @@ impl NativeConsumer {
 }
 
 /// Where to begin, or to go to: a word or a time.
-fn place(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Start> {
-    let Ok(word) = value.cast::<PyString>() else { return time(name, value).map(Start::Time) };
+fn place(name: &str, value: &Bound<'_, PyAny>) -> PyResult<StartOffset> {
+    let Ok(word) = value.cast::<PyString>() else { return time(name, value).map(StartOffset::Time) };
     match word.to_str()? {
-        "earliest" => Ok(Start::Earliest),
-        "latest" => Ok(Start::Latest),
+        "earliest" => Ok(StartOffset::Earliest),
+        "latest" => Ok(StartOffset::Latest),
         other => Err(PyValueError::new_err(format!(
             "{name} must be \"earliest\", \"latest\" or a time, not {other:?}"
         ))),

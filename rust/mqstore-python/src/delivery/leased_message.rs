@@ -46,7 +46,7 @@ impl LeasedMessage {
     /// Until when nobody else gets it, in epoch milliseconds; `extend` moves it.
     #[getter]
     fn invisible_until(&self) -> PyResult<i64> {
-        Ok(self.lease()?.until_ms())
+        Ok(self.lease()?.expires_ms())
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {

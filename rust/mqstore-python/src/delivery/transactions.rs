@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_delivery::{Answer, CheckOptions, NewHalfMessage, PendingTransaction, Transaction, Transactions};
+use mqstore_delivery::{
+    CheckAnswer, CheckOptions, NewHalfMessage, PendingTransaction, Transaction, Transactions,
+};
 use mqstore_engine::Store;
 use mqstore_format::Host;
 use mqstore_format::topic::HALF_TOPIC;
@@ -79,7 +81,7 @@ impl NativeTransaction {
     /// How it ended: `"committed"` or `"rolled back"`; None while it is open.
     #[getter]
     fn outcome(&self) -> PyResult<Option<&'static str>> {
-        Ok(self.transaction()?.outcome().map(mqstore_delivery::Outcome::name))
+        Ok(self.transaction()?.outcome().map(mqstore_delivery::TransactionOutcome::name))
     }
 
     /// Where its messages went, in the order in which they were appended; empty until it is committed.
@@ -247,7 +249,7 @@ impl NativeChecks {
     /// Does what somebody answered.
     fn answer(&self, py: Python<'_>, id: &str, commit: bool) -> PyResult<()> {
         let transactions = self.transactions.get()?;
-        let answer = if commit { Answer::Commit } else { Answer::Rollback };
+        let answer = if commit { CheckAnswer::Commit } else { CheckAnswer::Rollback };
         delivered(py, || transactions.answer(id, answer))
     }
 

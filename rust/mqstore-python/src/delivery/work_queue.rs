@@ -15,7 +15,7 @@ use pyo3::types::{PyList, PyString};
 
 use crate::convert::append_input::parts;
 use crate::convert::append_result::AppendResult;
-use crate::convert::arguments::{Encoded, count, duration, encode, number};
+use crate::convert::arguments::{EncodedProperties, count, duration, encode, number};
 use crate::convert::error::{broker_to_py, log_notes};
 use crate::delivery::leased_message::LeasedMessage;
 use crate::runtime::{Kept, Shared, awaited, delivered};
@@ -242,7 +242,7 @@ impl NativeWorkQueue {
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, AppendResult>> {
         let body = crate::convert::arguments::body(body)?;
-        let Encoded { properties, unique_key } = encode(keys, tags, properties)?;
+        let EncodedProperties { properties, unique_key } = encode(keys, tags, properties)?;
         let work = NewWork {
             body: body.as_bytes(),
             properties: &properties,

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mqstore_delivery::{BrokerError, Call, NewWork, Put, TryResult};
+use mqstore_delivery::{BrokerError, NewWork, TryPut, TryResult, Waker};
 use mqstore_engine::{AppendRequest, OwnedMessage};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -39,7 +39,7 @@ fn answer<'py, T>(
 }
 
 /// The call to the loop under `number`, for who waits.
-fn call(letters: &Arc<EventInbox>, number: Option<u64>) -> Option<Call> {
+fn call(letters: &Arc<EventInbox>, number: Option<u64>) -> Option<Waker> {
     let number = number?;
     let letters = Arc::clone(letters);
     Some(Box::new(move || letters.call(number)))
@@ -106,8 +106,8 @@ impl LoopWorkQueue {
         let look = delivered(py, || queue.put_at_once(&work, at_once, patience, call))?;
         drop(work);
         answer(py, look, |done| match done {
-            Put::Done(appended) => Ok(PyList::new(py, native.appended(py, appended)?)?.into_any()),
-            Put::Reserved(reservation, delayed) => {
+            TryPut::Done(appended) => Ok(PyList::new(py, native.appended(py, appended)?)?.into_any()),
+            TryPut::Reserved(reservation, delayed) => {
                 let mut own = messages.take().unwrap_or_default();
                 for (message, delayed) in own.iter_mut().zip(delayed) {
                     if let Some(properties) = delayed {

@@ -60,13 +60,13 @@ impl<'a> Offsets32<'a> {
 
 /// A column of text or bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Texts<'a> {
+pub(super) struct TextColumn<'a> {
     nulls: NullMask<'a>,
     spans: Offsets32<'a>,
     bytes: &'a [u8],
 }
 
-impl<'a> Texts<'a> {
+impl<'a> TextColumn<'a> {
     pub(super) fn of((nulls, offsets, bytes): &'a RawText<'_>) -> Self {
         Self { nulls: NullMask::of(nulls.as_ref()), spans: Offsets32::of(offsets), bytes: bytes.as_bytes() }
     }

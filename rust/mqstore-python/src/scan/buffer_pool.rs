@@ -17,11 +17,11 @@ const KEPT_BYTES: usize = 32 << 20;
 
 /// See the module's text.
 #[derive(Default)]
-pub(super) struct Pool {
+pub(super) struct BufferPool {
     kept: Mutex<Vec<Vec<u8>>>,
 }
 
-impl Pool {
+impl BufferPool {
     /// Makes `values` part of a batch and puts empty memory of the same size into their place.
     pub(super) fn share(self: &Arc<Self>, values: &mut Vec<u8>) -> Buffer {
         let room = values.len() + values.len() / 8;
@@ -51,7 +51,7 @@ impl Pool {
 /// Memory of a batch, on its way back when nobody reads it any more.
 struct PooledBuffer {
     bytes: Vec<u8>,
-    pool: Arc<Pool>,
+    pool: Arc<BufferPool>,
 }
 
 impl AsRef<[u8]> for PooledBuffer {

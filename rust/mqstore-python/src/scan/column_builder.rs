@@ -14,9 +14,9 @@ use mqstore_engine::{ScanRow, ScanSink};
 use mqstore_format::{Host, push_offset_message_id};
 use serde::de::IgnoredAny;
 
-use super::buffer_pool::Pool;
+use super::buffer_pool::BufferPool;
 use super::schema::{BodyForm, Column, Layout};
-use super::text_columns::{Bytes, KeyListColumn, MapColumn, PropertyColumns, taken};
+use super::text_columns::{BytesColumn, KeyListColumn, MapColumn, PropertyColumns, taken};
 
 /// Bytes of the records and unpacked bodies of a batch, unless one message has more.
 const BATCH_BYTES: usize = 32 << 20;
@@ -26,19 +26,21 @@ enum ColumnBuilder {
     Int32(Column, Vec<i32>),
     Int64(Column, Vec<i64>),
     Time(Column, Vec<i64>, NullBufferBuilder),
-    Topic(Bytes),
-    MessageId(Bytes),
-    Host(Column, Bytes, Option<Host>, Vec<u8>),
+    Topic(BytesColumn),
+    MessageId(BytesColumn),
+    Host(Column, BytesColumn, Option<Host>, Vec<u8>),
     BodySize(Vec<i32>, NullBufferBuilder),
-    Body(Bytes),
+    Body(BytesColumn),
 }
 
 impl ColumnBuilder {
-    fn new(column: Column, pool: &Arc<Pool>) -> Option<Self> {
+    fn new(column: Column, pool: &Arc<BufferPool>) -> Option<Self> {
         Some(match column {
-            Column::Topic => Self::Topic(Bytes::default()),
-            Column::MessageId => Self::MessageId(Bytes::default()),
-            Column::BornHost | Column::StoreHost => Self::Host(column, Bytes::default(), None, Vec::new()),
+            Column::Topic => Self::Topic(BytesColumn::default()),
+            Column::MessageId => Self::MessageId(BytesColumn::default()),
+            Column::BornHost | Column::StoreHost => {
+                Self::Host(column, BytesColumn::default(), None, Vec::new())
+            }
             Column::QueueOffset | Column::CommitLogOffset | Column::PreparedTransactionOffset => {
                 Self::Int64(column, Vec::new())
             }
@@ -46,7 +48,7 @@ impl ColumnBuilder {
                 Self::Time(column, Vec::new(), NullBufferBuilder::new(0))
             }
             Column::BodySize => Self::BodySize(Vec::new(), NullBufferBuilder::new(0)),
-            Column::Body => Self::Body(Bytes::pooled(pool)),
+            Column::Body => Self::Body(BytesColumn::pooled(pool)),
             Column::QueueId
             | Column::Size
             | Column::Flag
@@ -146,10 +148,10 @@ pub(super) struct BatchBuilder {
 
 impl BatchBuilder {
     /// Bodies lie in memory of `pool`.
-    pub(super) fn new(layout: Arc<Layout>, pool: &Arc<Pool>) -> Self {
+    pub(super) fn new(layout: Arc<Layout>, pool: &Arc<BufferPool>) -> Self {
         let properties = PropertyColumns {
-            unique_id: layout.has(Column::UniqueId).then(Bytes::default),
-            tags: layout.has(Column::Tags).then(Bytes::default),
+            unique_id: layout.has(Column::UniqueId).then(BytesColumn::default),
+            tags: layout.has(Column::Tags).then(BytesColumn::default),
             keys: layout.has(Column::Keys).then(KeyListColumn::default),
             map: layout.has(Column::Properties).then(MapColumn::default),
         };

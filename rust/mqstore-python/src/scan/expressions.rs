@@ -12,7 +12,7 @@ use mqstore_format::{CrcCheck, Host, RecordView, index_key_hash, offset_message_
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::arrow_input::{NumberColumn, RawNumbers, RawText, Texts};
+use super::arrow_input::{NumberColumn, RawNumbers, RawText, TextColumn};
 use super::column_builder::BatchBuilder;
 use super::{ScanRows, arrow_bug, layout};
 use crate::runtime::detached;
@@ -25,7 +25,7 @@ pub(crate) fn decode_records(
     rows: usize,
 ) -> PyResult<(Option<ScanRows>, Vec<usize>)> {
     let layout = Arc::new(layout(request)?);
-    let texts = Texts::of(&records);
+    let texts = TextColumn::of(&records);
     let (batch, found) = detached(request.py(), || {
         let mut columns = BatchBuilder::new(layout, &Arc::default());
         let mut found = Vec::new();
@@ -50,7 +50,7 @@ pub(crate) fn tags_codes<'py>(
     tags: RawText<'py>,
     rows: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let texts = Texts::of(&tags);
+    let texts = TextColumn::of(&tags);
     let codes = detached(py, || {
         let mut codes = Vec::with_capacity(rows.saturating_mul(8));
         for row in 0..rows {
@@ -69,7 +69,7 @@ pub(crate) fn key_hashes<'py>(
     keys: RawText<'py>,
     rows: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let (topics, keys) = (Texts::of(&topics), Texts::of(&keys));
+    let (topics, keys) = (TextColumn::of(&topics), TextColumn::of(&keys));
     let hashes = detached(py, || {
         let mut hashes = Vec::with_capacity(rows.saturating_mul(4));
         for row in 0..rows {
@@ -89,7 +89,7 @@ pub(crate) fn message_ids(
     offsets: RawNumbers<'_>,
     rows: usize,
 ) -> PyResult<Vec<Option<String>>> {
-    let (hosts, offsets) = (Texts::of(&hosts), NumberColumn::<8>::of(&offsets));
+    let (hosts, offsets) = (TextColumn::of(&hosts), NumberColumn::<8>::of(&offsets));
     detached(py, || -> Result<_, StoreError> {
         let id = |row: usize| -> Result<Option<String>, StoreError> {
             let host = hosts.text(row)?.and_then(|text| text.parse::<Host>().ok());

@@ -15,19 +15,19 @@ use super::text_columns::each_once;
 const BATCH_BYTES: usize = 4 << 20;
 
 /// The lines of one worker.
-pub(super) struct Lines {
+pub(super) struct JsonLinesBuilder {
     layout: Arc<Layout>,
     text: Vec<u8>,
     rows: u64,
 }
 
-impl Lines {
+impl JsonLinesBuilder {
     pub(super) fn new(layout: Arc<Layout>) -> Self {
         Self { layout, text: Vec::new(), rows: 0 }
     }
 }
 
-impl ScanSink for Lines {
+impl ScanSink for JsonLinesBuilder {
     type Batch = (Vec<u8>, u64);
 
     fn has_room(&self, row: &ScanRow<'_>) -> bool {

@@ -36,9 +36,9 @@ use crate::convert::error::{MQStoreError, to_py};
 use crate::convert::filter::message_filter;
 use crate::runtime::{bug, detached};
 use crate::store::NativeStore;
-use buffer_pool::Pool;
+use buffer_pool::BufferPool;
 use column_builder::BatchBuilder;
-use running_scan::{Running, ScanHandle};
+use running_scan::{RunningScan, ScanHandle};
 use schema::{BodyForm, Layout};
 
 /// One pass over the messages; made by `scan_open`.
@@ -158,14 +158,14 @@ impl ScanStream {
 
 /// What a C stream reads.
 struct BatchReader {
-    running: Option<Running<BatchBuilder>>,
+    running: Option<RunningScan<BatchBuilder>>,
     schema: SchemaRef,
     said: usize,
 }
 
 impl BatchReader {
     fn step(
-        running: &mut Running<BatchBuilder>,
+        running: &mut RunningScan<BatchBuilder>,
     ) -> Result<ScanOutput<Result<RecordBatch, ArrowError>>, ArrowError> {
         match catch_unwind(AssertUnwindSafe(|| running.next())) {
             Ok(step) => step.map_err(|error| ArrowError::ExternalError(Box::new(error))),
@@ -174,7 +174,7 @@ impl BatchReader {
     }
 
     /// Says what there is to say to Python, and asks whether Ctrl-C came.
-    fn look(running: &Running<BatchBuilder>, said: &mut usize, waited: bool) -> Result<(), ArrowError> {
+    fn look(running: &RunningScan<BatchBuilder>, said: &mut usize, waited: bool) -> Result<(), ArrowError> {
         let notes = running.shared.store().map_or(0, |store| store.notes().len());
         if notes == *said && !waited {
             return Ok(());
@@ -277,7 +277,7 @@ pub(crate) fn scan_open(source: &Bound<'_, PyAny>, request: &Bound<'_, PyDict>) 
     let layout = Arc::new(layout(request)?);
     let request = scan_request(request)?;
     let make: MakeSink<BatchBuilder> = {
-        let (layout, pool) = (Arc::clone(&layout), Arc::<Pool>::default());
+        let (layout, pool) = (Arc::clone(&layout), Arc::<BufferPool>::default());
         Arc::new(move || BatchBuilder::new(Arc::clone(&layout), &pool))
     };
     Ok(ScanStream { pass: ScanHandle::begin(source, &request, make)?, layout })

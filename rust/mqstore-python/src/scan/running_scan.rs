@@ -14,12 +14,12 @@ use crate::runtime::{Kept, SLICE, Shared, detached};
 use crate::store::NativeStore;
 
 /// A scan, and the store that it reads.
-pub(super) struct Running<S: ScanSink> {
+pub(super) struct RunningScan<S: ScanSink> {
     pub(super) shared: Arc<Shared>,
     scan: Kept<Scan<S>>,
 }
 
-impl<S: ScanSink> Running<S> {
+impl<S: ScanSink> RunningScan<S> {
     /// What comes next, soon.
     pub(super) fn next(&mut self) -> Result<ScanOutput<S::Batch>, StoreError> {
         self.scan.get_mut().map_or(Ok(ScanOutput::End), |scan| scan.next(SLICE))
@@ -28,7 +28,7 @@ impl<S: ScanSink> Running<S> {
 
 /// One pass over the messages. Threads that share one take turns.
 pub(super) struct ScanHandle<S: ScanSink> {
-    running: Mutex<Option<Running<S>>>,
+    running: Mutex<Option<RunningScan<S>>>,
     /// What it had passed over when it ended.
     passed: Mutex<Vec<(Passed, String)>>,
     shared: Arc<Shared>,
@@ -61,7 +61,7 @@ impl<S: ScanSink> ScanHandle<S> {
         shared.say_notes(py, 3)?;
         let (start, limit, follows_entries) = (scan.start(), scan.limit(), scan.follows_entries());
         let scan = Kept::new(Arc::clone(&shared), scan);
-        let running = Running { shared: Arc::clone(&shared), scan };
+        let running = RunningScan { shared: Arc::clone(&shared), scan };
         Ok(Self {
             running: Mutex::new(Some(running)),
             passed: Mutex::default(),
@@ -78,7 +78,7 @@ impl<S: ScanSink> ScanHandle<S> {
     }
 
     /// What is left of it; it is over then.
-    pub(super) fn take(&self) -> Option<Running<S>> {
+    pub(super) fn take(&self) -> Option<RunningScan<S>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -87,7 +87,7 @@ impl<S: ScanSink> ScanHandle<S> {
         loop {
             let step = detached(py, || {
                 let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-                let step = running.as_mut().map_or(Ok(ScanOutput::End), Running::next);
+                let step = running.as_mut().map_or(Ok(ScanOutput::End), RunningScan::next);
                 if !matches!(step, Ok(ScanOutput::Batch(_) | ScanOutput::Later)) {
                     let over = running.take();
                     let scan = over.as_ref().and_then(|running| running.scan.peek());

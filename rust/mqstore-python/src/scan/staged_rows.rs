@@ -14,7 +14,9 @@ use mqstore_io::Clock;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::arrow_input::{NullMask, NumberColumn, Offsets32, RawList, RawMap, RawNumbers, RawText, Texts};
+use super::arrow_input::{
+    NullMask, NumberColumn, Offsets32, RawList, RawMap, RawNumbers, RawText, TextColumn,
+};
 use super::entry;
 use crate::convert::error::{invalid, to_py};
 use crate::runtime::{clock, detached};
@@ -29,7 +31,7 @@ pub(crate) struct Stager {
 }
 
 /// The columns of some rows, as they were handed over.
-struct Given<'py> {
+struct ColumnBuffers<'py> {
     body: RawText<'py>,
     topic: Option<RawText<'py>>,
     key: Option<RawText<'py>>,
@@ -43,18 +45,18 @@ struct Given<'py> {
 
 /// The same as slices, for who does not hold the interpreter.
 struct ColumnSlices<'a> {
-    body: Texts<'a>,
-    topic: Option<Texts<'a>>,
-    key: Option<Texts<'a>>,
-    keys: Option<(NullMask<'a>, Offsets32<'a>, Texts<'a>)>,
-    tags: Option<Texts<'a>>,
-    properties: Option<(NullMask<'a>, Offsets32<'a>, Texts<'a>, Texts<'a>)>,
+    body: TextColumn<'a>,
+    topic: Option<TextColumn<'a>>,
+    key: Option<TextColumn<'a>>,
+    keys: Option<(NullMask<'a>, Offsets32<'a>, TextColumn<'a>)>,
+    tags: Option<TextColumn<'a>>,
+    properties: Option<(NullMask<'a>, Offsets32<'a>, TextColumn<'a>, TextColumn<'a>)>,
     queue_id: Option<NumberColumn<'a, 4>>,
     flag: Option<NumberColumn<'a, 4>>,
     born_timestamp: Option<NumberColumn<'a, 8>>,
 }
 
-impl<'py> Given<'py> {
+impl<'py> ColumnBuffers<'py> {
     fn of(columns: &Bound<'py, PyDict>) -> PyResult<Self> {
         Ok(Self {
             body: entry(columns, "body")?.ok_or_else(|| invalid("there is no column body".to_owned()))?,
@@ -71,15 +73,20 @@ impl<'py> Given<'py> {
 
     fn rows(&self) -> ColumnSlices<'_> {
         ColumnSlices {
-            body: Texts::of(&self.body),
-            topic: self.topic.as_ref().map(Texts::of),
-            key: self.key.as_ref().map(Texts::of),
+            body: TextColumn::of(&self.body),
+            topic: self.topic.as_ref().map(TextColumn::of),
+            key: self.key.as_ref().map(TextColumn::of),
             keys: self.keys.as_ref().map(|(nulls, spans, items)| {
-                (NullMask::of(nulls.as_ref()), Offsets32::of(spans), Texts::of(items))
+                (NullMask::of(nulls.as_ref()), Offsets32::of(spans), TextColumn::of(items))
             }),
-            tags: self.tags.as_ref().map(Texts::of),
+            tags: self.tags.as_ref().map(TextColumn::of),
             properties: self.properties.as_ref().map(|(nulls, spans, names, values)| {
-                (NullMask::of(nulls.as_ref()), Offsets32::of(spans), Texts::of(names), Texts::of(values))
+                (
+                    NullMask::of(nulls.as_ref()),
+                    Offsets32::of(spans),
+                    TextColumn::of(names),
+                    TextColumn::of(values),
+                )
             }),
             queue_id: self.queue_id.as_ref().map(NumberColumn::of),
             flag: self.flag.as_ref().map(NumberColumn::of),
@@ -93,7 +100,7 @@ fn missing(what: &str) -> StoreError {
 }
 
 /// The value of a column that may be missing.
-fn text<'a>(column: Option<&Texts<'a>>, row: usize) -> Result<Option<&'a str>, StoreError> {
+fn text<'a>(column: Option<&TextColumn<'a>>, row: usize) -> Result<Option<&'a str>, StoreError> {
     column.map_or(Ok(None), |column| column.text(row))
 }
 
@@ -184,7 +191,7 @@ impl Stager {
         start: usize,
         end: usize,
     ) -> PyResult<(Bound<'py, PyBytes>, usize)> {
-        let given = Given::of(columns)?;
+        let given = ColumnBuffers::of(columns)?;
         let rows = given.rows();
         let (block, reached) = detached(py, || self.block(&rows, start, end))?;
         Ok((PyBytes::new(py, &block), reached))

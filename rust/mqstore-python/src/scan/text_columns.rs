@@ -8,7 +8,7 @@ use arrow_schema::ArrowError;
 use mqstore_format::Properties;
 use mqstore_format::properties::{KEYS, TAGS, UNIQ_KEY};
 
-use super::buffer_pool::Pool;
+use super::buffer_pool::BufferPool;
 use super::schema::{entries_field, entry_fields, key_field};
 
 /// A list with the room that the one before it took, as batches are much alike.
@@ -36,17 +36,17 @@ fn offsets(ends: &mut Vec<i32>) -> Result<OffsetBuffer<i32>, ArrowError> {
 
 /// A column of byte strings.
 #[derive(Default)]
-pub(super) struct Bytes {
+pub(super) struct BytesColumn {
     ends: Vec<i32>,
     values: Vec<u8>,
-    pool: Option<Arc<Pool>>,
+    pool: Option<Arc<BufferPool>>,
     /// From the first null on.
     nulls: Option<NullBufferBuilder>,
 }
 
-impl Bytes {
+impl BytesColumn {
     /// One whose values lie in memory of `pool`.
-    pub(super) fn pooled(pool: &Arc<Pool>) -> Self {
+    pub(super) fn pooled(pool: &Arc<BufferPool>) -> Self {
         Self { pool: Some(Arc::clone(pool)), ..Self::default() }
     }
 
@@ -133,8 +133,8 @@ impl Bytes {
 /// The columns that come out of the properties, found in one walk over them.
 #[derive(Default)]
 pub(super) struct PropertyColumns {
-    pub(super) unique_id: Option<Bytes>,
-    pub(super) tags: Option<Bytes>,
+    pub(super) unique_id: Option<BytesColumn>,
+    pub(super) tags: Option<BytesColumn>,
     pub(super) keys: Option<KeyListColumn>,
     pub(super) map: Option<MapColumn>,
 }
@@ -190,7 +190,7 @@ impl PropertyColumns {
 #[derive(Default)]
 pub(super) struct KeyListColumn {
     ends: Vec<i32>,
-    keys: Bytes,
+    keys: BytesColumn,
 }
 
 impl KeyListColumn {
@@ -212,8 +212,8 @@ impl KeyListColumn {
 #[derive(Default)]
 pub(super) struct MapColumn {
     ends: Vec<i32>,
-    names: Bytes,
-    values: Bytes,
+    names: BytesColumn,
+    values: BytesColumn,
     /// Where the row began: entries, and bytes of both columns.
     row: (usize, usize, usize),
     /// Marks of the names that the row has.

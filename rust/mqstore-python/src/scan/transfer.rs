@@ -14,7 +14,7 @@ use mqstore_format::{Host, PropertiesBuilder, RecordView, SysFlag, offset_messag
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::json_lines::{Lines, push_text};
+use super::json_lines::{JsonLinesBuilder, push_text};
 use super::running_scan::ScanHandle;
 use super::schema::Layout;
 use super::{layout, scan_request};
@@ -33,7 +33,7 @@ const NOT_COPIED: [&str; 3] = [PROPERTY_CRC, INNER_MULTI_DISPATCH, INNER_MULTI_Q
 /// One pass over the messages as JSON lines; made by `scan_lines`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LineStream {
-    pass: ScanHandle<Lines>,
+    pass: ScanHandle<JsonLinesBuilder>,
 }
 
 #[pymethods]
@@ -71,19 +71,19 @@ impl LineStream {
 #[pyfunction]
 pub(crate) fn scan_lines(source: &Bound<'_, PyAny>, request: &Bound<'_, PyDict>) -> PyResult<LineStream> {
     let layout: Arc<Layout> = Arc::new(layout(request)?);
-    let make: MakeSink<Lines> = Arc::new(move || Lines::new(Arc::clone(&layout)));
+    let make: MakeSink<JsonLinesBuilder> = Arc::new(move || JsonLinesBuilder::new(Arc::clone(&layout)));
     Ok(LineStream { pass: ScanHandle::begin(source, &scan_request(request)?, make)? })
 }
 
 /// Records as they are stored, one behind the other.
 #[derive(Default)]
-struct Raw {
+struct RawRecords {
     bytes: Vec<u8>,
     /// Where each ends, and where it lies in the log.
     ends: Vec<(usize, u64)>,
 }
 
-impl ScanSink for Raw {
+impl ScanSink for RawRecords {
     type Batch = Self;
 
     fn has_room(&self, row: &ScanRow<'_>) -> bool {
@@ -105,7 +105,7 @@ impl ScanSink for Raw {
 /// One pass over the messages that appends them to another store; made by `scan_copy`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct CopyStream {
-    pass: ScanHandle<Raw>,
+    pass: ScanHandle<RawRecords>,
     target: Arc<Shared>,
     host: Host,
     state: Mutex<CopyState>,
@@ -164,7 +164,7 @@ pub(crate) fn scan_copy(
     target: &Bound<'_, NativeStore>,
     done: Option<u64>,
 ) -> PyResult<CopyStream> {
-    let pass = ScanHandle::begin(source, &scan_request(request)?, Arc::new(Raw::default))?;
+    let pass = ScanHandle::begin(source, &scan_request(request)?, Arc::new(RawRecords::default))?;
     let (target, host) = (target.get().shared(), target.get().host());
     let store = target.store()?;
     let done = done.map(|from| detached(source.py(), || store.scan_log(Some(from)))).transpose()?;
@@ -173,13 +173,13 @@ pub(crate) fn scan_copy(
 }
 
 /// A record that is to be appended.
-struct Copy<'a> {
+struct RecordCopy<'a> {
     record: RecordView<'a>,
     offset: u64,
     properties: Vec<u8>,
 }
 
-impl Copy<'_> {
+impl RecordCopy<'_> {
     fn message(&self) -> NewMessage<'_> {
         NewMessage {
             topic: self.record.topic,
@@ -208,7 +208,7 @@ impl CopyState {
         source: &Store,
         target: &Store,
         host: Host,
-        rows: &Raw,
+        rows: &RawRecords,
     ) -> Result<(Vec<u8>, u64, u64), StoreError> {
         let mut copies = Vec::with_capacity(rows.ends.len());
         let (mut start, mut left_out) = (0, 0);
@@ -227,7 +227,7 @@ impl CopyState {
             for name in NOT_COPIED {
                 properties = without_property(&properties, name).into_owned();
             }
-            copies.push(Copy { record, offset: *offset, properties });
+            copies.push(RecordCopy { record, offset: *offset, properties });
         }
         let mut text = Vec::new();
         let count = copies.len() as u64;
@@ -242,7 +242,7 @@ impl CopyState {
     }
 
     /// Those of `copies` that an interrupted pass has appended.
-    fn appended_before(&mut self, copies: &[Copy<'_>]) -> Result<Vec<StoredRecord>, StoreError> {
+    fn appended_before(&mut self, copies: &[RecordCopy<'_>]) -> Result<Vec<StoredRecord>, StoreError> {
         let Some(cursor) = &mut self.done else { return Ok(Vec::new()) };
         let mut found: Vec<StoredRecord> = Vec::new();
         while found.len() < copies.len() {
@@ -276,7 +276,7 @@ impl CopyState {
         &mut self,
         source: &Store,
         target: &Store,
-        copies: &[Copy<'_>],
+        copies: &[RecordCopy<'_>],
     ) -> Result<Vec<Appended>, StoreError> {
         if copies.is_empty() {
             return Ok(Vec::new());
@@ -286,12 +286,12 @@ impl CopyState {
             (topic, queue_id, sys_flag.inner_batch() || source.has_batch_queues(topic))
         });
         make_queues(&mut self.queues, target, wanted)?;
-        let is_batched = |copy: &Copy<'_>| {
+        let is_batched = |copy: &RecordCopy<'_>| {
             copy.record.sys_flag.inner_batch() || target.has_batch_queues(copy.record.topic)
         };
         let batched: Vec<bool> = copies.iter().map(is_batched).collect();
-        let messages: Vec<NewMessage<'_>> = copies.iter().map(Copy::message).collect();
-        let origins: Vec<MessageOrigin> = copies.iter().map(Copy::origin).collect();
+        let messages: Vec<NewMessage<'_>> = copies.iter().map(RecordCopy::message).collect();
+        let origins: Vec<MessageOrigin> = copies.iter().map(RecordCopy::origin).collect();
         let mut appended = Vec::with_capacity(copies.len());
         let (mut messages, mut origins) = (messages.as_slice(), origins.as_slice());
         for row in batched.chunk_by(|left, right| left == right) {
@@ -348,7 +348,7 @@ fn make_queues<'a>(
 }
 
 /// A line that says where a message lay and where it lies.
-fn push_mapping(out: &mut Vec<u8>, copy: &Copy<'_>, host: Host, queue_offset: i64, offset: u64) {
+fn push_mapping(out: &mut Vec<u8>, copy: &RecordCopy<'_>, host: Host, queue_offset: i64, offset: u64) {
     out.extend_from_slice(b"{\"topic\": ");
     push_text(out, copy.record.topic);
     // Writing to memory does not fail.

@@ -10,7 +10,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{
     CompactedQueue, CompactionOptions, DistributedJob, EncodedStep, JobControl, Strategy, WeightedStep,
-    Worker, compact, published_report,
+    WorkerInfo, compact, published_report,
 };
 use mqstore_engine::{Store, restore_compaction};
 use mqstore_io::{Clock, OsVfs, SystemClock};
@@ -132,7 +132,7 @@ fn compaction_run_step<'py>(
     let files = files_at(&root);
     let work = move |control: &JobControl| {
         let environment = files.vfs.environment();
-        let worker = Worker { pid: environment.pid, host: environment.hostname, module };
+        let worker = WorkerInfo { pid: environment.pid, host: environment.hostname, module };
         step.run(&files, &staging, worker, control)
     };
     let answer = match progress {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
-use mqstore_engine::{Batch, LogCursor, LookupCursor, QueueCursor, Store};
+use mqstore_engine::{LogCursor, LookupCursor, QueueCursor, RecordBatch, Store};
 use mqstore_io::Clock;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -85,7 +85,7 @@ enum Step {
 }
 
 /// What one step for an event loop came to.
-enum Ahead {
+enum LoopStep {
     Got(VecDeque<StoredRecord>),
     End,
     /// Nothing there: wait for the message at this queue offset.
@@ -134,15 +134,15 @@ impl MessageIterator {
     fn _step<'py>(&self, py: Python<'py>, at_once: bool) -> PyResult<Bound<'py, PyAny>> {
         let store = self.open_store()?;
         let ahead = detached(py, || {
-            let Some(mut state) = self.turn() else { return Ok(Ahead::Later) };
+            let Some(mut state) = self.turn() else { return Ok(LoopStep::Later) };
             state.or_done(|state| state.ahead(store, at_once))
         })?;
         self.shared.say_notes(py, 1)?;
         let records = match ahead {
-            Ahead::Got(records) => records,
-            Ahead::Later => VecDeque::new(),
-            Ahead::WaitFor(offset) => return Ok(offset.into_pyobject(py)?.into_any()),
-            Ahead::End => return Ok(py.None().into_bound(py)),
+            LoopStep::Got(records) => records,
+            LoopStep::Later => VecDeque::new(),
+            LoopStep::WaitFor(offset) => return Ok(offset.into_pyobject(py)?.into_any()),
+            LoopStep::End => return Ok(py.None().into_bound(py)),
         };
         let messages = records.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
         Ok(PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)?.into_any())
@@ -188,13 +188,13 @@ impl State {
             return Ok(Step::Got(record));
         }
         let goes_on = match (self.ahead(store, false)?, &self.source) {
-            (Ahead::Got(records), _) => {
+            (LoopStep::Got(records), _) => {
                 self.ready = records;
                 return Ok(self.ready.pop_front().map_or(Step::Later, Step::Got));
             }
-            (Ahead::WaitFor(_), Source::Follow(follow)) => follow.wait(store, started)?,
-            (Ahead::Later | Ahead::WaitFor(_), _) => true,
-            (Ahead::End, _) => false,
+            (LoopStep::WaitFor(_), Source::Follow(follow)) => follow.wait(store, started)?,
+            (LoopStep::Later | LoopStep::WaitFor(_), _) => true,
+            (LoopStep::End, _) => false,
         };
         if goes_on {
             return Ok(Step::Later);
@@ -204,36 +204,36 @@ impl State {
     }
 
     /// A step that does not wait for messages; with `at_once` for nothing else either.
-    fn ahead(&mut self, store: &Store, at_once: bool) -> Result<Ahead, StoreError> {
+    fn ahead(&mut self, store: &Store, at_once: bool) -> Result<LoopStep, StoreError> {
         if !self.ready.is_empty() {
-            return Ok(Ahead::Got(std::mem::take(&mut self.ready)));
+            return Ok(LoopStep::Got(std::mem::take(&mut self.ready)));
         }
         let ahead = match &mut self.source {
-            Source::Done => Ahead::End,
+            Source::Done => LoopStep::End,
             Source::Follow(follow) => follow.ahead(store, self.batch, at_once)?,
             Source::Queue(cursor) => {
                 if at_once && !cursor.is_near_end(NEAR_BYTES)? {
-                    return Ok(Ahead::Later);
+                    return Ok(LoopStep::Later);
                 }
                 cursor.next_of(self.batch, LOOKS)?.into()
             }
             // An index and a log lie on a disk.
-            Source::Log(_) | Source::Lookup(_) if at_once => Ahead::Later,
+            Source::Log(_) | Source::Lookup(_) if at_once => LoopStep::Later,
             Source::Log(cursor) => cursor.next_of(self.batch, LOOKS)?.into(),
             Source::Lookup(cursor) => {
                 let records = cursor.next_batch(self.batch)?;
-                Batch { ended: records.is_empty(), records }.into()
+                RecordBatch { ended: records.is_empty(), records }.into()
             }
         };
-        if matches!(ahead, Ahead::Got(_)) {
+        if matches!(ahead, LoopStep::Got(_)) {
             self.batch = (self.batch * 4).min(FULL_BATCH);
         }
         Ok(ahead)
     }
 }
 
-impl From<Batch> for Ahead {
-    fn from(Batch { records, ended }: Batch) -> Self {
+impl From<RecordBatch> for LoopStep {
+    fn from(RecordBatch { records, ended }: RecordBatch) -> Self {
         match (records.is_empty(), ended) {
             (false, _) => Self::Got(records.into()),
             (true, true) => Self::End,
@@ -244,11 +244,11 @@ impl From<Batch> for Ahead {
 
 impl Follow {
     /// As [`State::ahead`]; `most` messages at once.
-    fn ahead(&mut self, store: &Store, most: usize, at_once: bool) -> Result<Ahead, StoreError> {
+    fn ahead(&mut self, store: &Store, most: usize, at_once: bool) -> Result<LoopStep, StoreError> {
         loop {
             if let Some(cursor) = &mut self.cursor {
                 if at_once && !cursor.is_near_end(NEAR_BYTES)? {
-                    return Ok(Ahead::Later);
+                    return Ok(LoopStep::Later);
                 }
                 let batch = cursor.next_of(most, LOOKS)?;
                 let position = cursor.position();
@@ -264,17 +264,17 @@ impl Follow {
                         clock().sleep(TURN);
                     }
                     self.waited = false;
-                    return Ok(Ahead::Later);
+                    return Ok(LoopStep::Later);
                 }
             }
             if self.end.is_some_and(|end| self.next >= end) {
-                return Ok(Ahead::End);
+                return Ok(LoopStep::End);
             }
             if at_once && !store.is_caught_up() {
-                return Ok(Ahead::Later);
+                return Ok(LoopStep::Later);
             }
             if !store.wait(&self.topic, self.queue_id, self.next, Duration::ZERO)? {
-                return Ok(Ahead::WaitFor(self.next));
+                return Ok(LoopStep::WaitFor(self.next));
             }
             let cursor =
                 store.read(&self.topic, self.queue_id, Some(self.next), self.end, self.filter.as_ref())?;

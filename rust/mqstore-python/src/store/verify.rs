@@ -10,7 +10,7 @@ use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::Document;
 use mqstore_inspect::VerifyReport;
-use mqstore_inspect::distributed::{Answer, Cut, Plan, Step, assemble, log_bytes, plan, run_step};
+use mqstore_inspect::distributed::{Cut, Step, StepAnswer, VerifyPlan, assemble, log_bytes, plan, run_step};
 use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -78,7 +78,7 @@ fn verify_plan(
 #[pyfunction]
 fn verify_steps<'py>(py: Python<'py>, plan: &[u8]) -> PyResult<Vec<(u64, Bound<'py, PyBytes>)>> {
     let steps = detached(py, || {
-        let steps = Plan::from_json(plan)?.steps();
+        let steps = VerifyPlan::from_json(plan)?.steps();
         steps.iter().map(|step| Ok((step.bytes(), step.to_json()?))).collect::<Result<Vec<_>, StoreError>>()
     })?;
     Ok(steps.iter().map(|(bytes, step)| (*bytes, PyBytes::new(py, step.as_bytes()))).collect())
@@ -107,9 +107,9 @@ fn verify_assemble<'py>(
     answers: Vec<Vec<u8>>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let plan = detached(py, || Plan::from_json(plan))?;
+    let plan = detached(py, || VerifyPlan::from_json(plan))?;
     let report = watched(py, progress.as_ref(), |watch| {
-        let answers = answers.iter().map(Answer::from_json).collect::<Result<Vec<_>, _>>()?;
+        let answers = answers.iter().map(StepAnswer::from_json).collect::<Result<Vec<_>, _>>()?;
         assemble(&files_at(plan.root()), &of_a_worker(), &plan, &answers, watch)
     })?;
     report_dict(py, &report)

@@ -7,12 +7,12 @@ use mqstore_format::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER, encode_blank,
 use mqstore_io::switch;
 use mqstore_io::{Access, VfsFile};
 
-use super::Batch;
+use super::AppendBatch;
 use crate::files::file_sizes::{CompactionGeometry, UNIT_BYTES};
 use crate::files::folder::{FilePair, LOG_DIR, QUEUE_DIR, queue_dir};
 use crate::job::documents::OutputPair;
 use crate::job::survivor_writer::SparseTags;
-use crate::read::cursor::{Listed, PairCursor, read_units};
+use crate::read::cursor::{OpenOutcome, PairCursor, read_units};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -99,13 +99,13 @@ impl OpenFilePair {
     ) -> Result<ReopenOutcome, StoreError> {
         let (log_path, queue_path) = paths(files, topic, queue_id, pair.log.base);
         let Some(queue) = &pair.queue else {
-            return complete(files, pair, topic, queue_id, geometry);
+            return create_missing_queue_file(files, pair, topic, queue_id, geometry);
         };
         let moved = || Ok(ReopenOutcome::Odd("its files were replaced while they were looked at".to_owned()));
         let Some(units) = read_units(files, queue, pair.log.len)? else { return moved() };
         let ends = match units.last() {
             Some(last) => {
-                let Listed::Same(mut cursor) =
+                let OpenOutcome::Same(mut cursor) =
                     PairCursor::open(files, pair, topic, queue_id, last.base_offset)?
                 else {
                     return moved();
@@ -140,7 +140,7 @@ impl OpenFilePair {
     }
 
     /// Writes `batch` and makes it durable: first its records, then its entries.
-    pub(super) fn flush(&mut self, files: &StoreFiles, batch: &mut Batch) -> Result<(), StoreError> {
+    pub(super) fn flush(&mut self, files: &StoreFiles, batch: &mut AppendBatch) -> Result<(), StoreError> {
         if batch.entries.is_empty() {
             return Ok(());
         }
@@ -163,7 +163,7 @@ impl OpenFilePair {
     pub(super) fn close(
         &mut self,
         files: &StoreFiles,
-        batch: &mut Batch,
+        batch: &mut AppendBatch,
         geometry: CompactionGeometry,
     ) -> Result<(), StoreError> {
         let free = geometry.log_file_bytes.saturating_sub(self.log_end + batch.records.len() as u64);
@@ -209,7 +209,7 @@ fn name_staged(files: &StoreFiles, staged: &str, path: &Path) -> Result<(), Stor
 }
 
 /// Gives a log file its queue file: a feed, or a broker, was stopped between the two.
-fn complete(
+fn create_missing_queue_file(
     files: &StoreFiles,
     pair: &FilePair,
     topic: &str,
@@ -217,7 +217,7 @@ fn complete(
     geometry: CompactionGeometry,
 ) -> Result<ReopenOutcome, StoreError> {
     let (log_path, queue_path) = paths(files, topic, queue_id, pair.log.base);
-    let Listed::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
+    let OpenOutcome::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
         return Ok(ReopenOutcome::Odd("its files were replaced while they were looked at".to_owned()));
     };
     let (mut tags, mut entries, mut log_end) = (SparseTags::default(), Vec::new(), 0);

@@ -10,7 +10,7 @@ const DAY: u64 = 86_400_000;
 
 #[test]
 fn a_topic_that_refuses_for_weeks_holds_up_its_own_messages_only() {
-    let world = World::new();
+    let world = SimStore::new();
     let mut store = world.open();
     let mut broker = broker(&store);
     later(&broker, "shut", "held", Due::At(BEGIN_MS + 100));
@@ -38,7 +38,7 @@ fn a_topic_that_refuses_for_weeks_holds_up_its_own_messages_only() {
 
 #[test]
 fn a_message_without_a_unique_key_cannot_be_moved_and_is_not_copied() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     let due = BEGIN_MS + 5_000;

@@ -21,7 +21,7 @@ fn put(store: &Store, text: &str, key: &str, due_ms: i64, more: &[(&str, &str)])
 
 #[test]
 fn a_brokers_message_comes_at_the_end_of_its_slot_and_its_deletions_count() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     put(&store, "kept", "K1", BEGIN_MS + 2_500, &[]);
     for (text, key) in [("old form", "K2"), ("new form", "K3"), ("unwritten", "K4")] {
@@ -42,7 +42,7 @@ fn a_brokers_message_comes_at_the_end_of_its_slot_and_its_deletions_count() {
 
 #[test]
 fn wheel_log_and_checkpoint_are_as_a_broker_writes_them() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     let first = later(&broker, "t1", "a", Due::At(BEGIN_MS + 5_500));
@@ -73,7 +73,7 @@ fn wheel_log_and_checkpoint_are_as_a_broker_writes_them() {
 
 #[test]
 fn a_directory_that_a_broker_used_last_goes_on_where_the_broker_stood() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     for number in 0..6 {

@@ -6,7 +6,7 @@ use super::model::finish;
 use super::*;
 
 /// Some of everything, with saves, a roll of the timer log and a close.
-fn use_it(world: &World) {
+fn use_it(world: &SimStore) {
     let store = world.open();
     let broker = broker(&store);
     let mut ids = Vec::new();
@@ -32,11 +32,11 @@ fn use_it(world: &World) {
 }
 
 /// The disk at about `count` of the calls that `use_it` makes of it, each with the number of the call.
-pub(super) fn stops(count: u64, use_it: impl Fn(&World)) -> Vec<(u64, SimVfs)> {
-    let world = World::new();
+pub(super) fn stops(count: u64, use_it: impl Fn(&SimStore)) -> Vec<(u64, SimVfs)> {
+    let world = SimStore::new();
     use_it(&world);
     let calls = world.vfs.operations();
-    let world = World::new();
+    let world = SimStore::new();
     let first = world.vfs.operations();
     let every = 1 + (calls - first) / count;
     world.vfs.freeze_at_each((first..calls).step_by(every as usize));
@@ -50,7 +50,7 @@ fn a_stop_anywhere_loses_nothing_and_repeats_nothing() {
     assert!(frozen.len() > 100, "{} stops", frozen.len());
     for (call, vfs) in frozen {
         for (how, vfs) in [("kill", vfs.kill().unwrap()), ("power", vfs.crash(call).unwrap())] {
-            let world = World { vfs, clock: Arc::new(ManualClock::new(BEGIN_MS + 9_000)) };
+            let world = SimStore { vfs, clock: Arc::new(ManualClock::new(BEGIN_MS + 9_000)) };
             finish(&world).unwrap_or_else(|error| panic!("{how} at call {call}: {error}"));
         }
     }

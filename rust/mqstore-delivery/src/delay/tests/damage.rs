@@ -17,15 +17,15 @@ fn path(name: &str) -> PathBuf {
     std::path::Path::new("/data/store").join(name)
 }
 
-fn verify(world: &World) -> VerifyReport {
+fn verify(world: &SimStore) -> VerifyReport {
     let clock: Arc<dyn Clock> = world.clock.clone();
     let files = StoreFiles::new(Arc::new(world.vfs.clone()), clock, std::path::Path::new("/data/store"));
     mqstore_inspect::verify(&files, &small(), &mut |_| Ok(())).unwrap()
 }
 
 /// Ten messages in three slots; four were delivered, one was cancelled.
-fn filled() -> World {
-    let world = World::new();
+fn filled() -> SimStore {
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     for number in 0..10 {
@@ -38,7 +38,7 @@ fn filled() -> World {
     world
 }
 
-fn slot(world: &World, time: i64) -> (u64, TimerSlot) {
+fn slot(world: &SimStore, time: i64) -> (u64, TimerSlot) {
     let at = TimerSlot::index(time) as u64 * SLOT_BYTES as u64;
     let mut bytes = [0; SLOT_BYTES];
     let file = world.vfs.open(&path(WHEEL), Access::Read).unwrap();
@@ -46,7 +46,7 @@ fn slot(world: &World, time: i64) -> (u64, TimerSlot) {
     (at, TimerSlot::decode(&bytes).unwrap())
 }
 
-fn unit(world: &World, place: i64) -> TimerUnit {
+fn unit(world: &SimStore, place: i64) -> TimerUnit {
     let mut bytes = [0; TIMER_UNIT_BYTES];
     let file = world.vfs.open(&path(LOG), Access::Read).unwrap();
     file.read_exact_at(&mut bytes, place as u64).unwrap();
@@ -54,13 +54,13 @@ fn unit(world: &World, place: i64) -> TimerUnit {
     unit
 }
 
-fn write(world: &World, name: &str, at: u64, bytes: &[u8]) {
+fn write(world: &SimStore, name: &str, at: u64, bytes: &[u8]) {
     let file = world.vfs.open(&path(name), Access::ReadWrite).unwrap();
     file.write_all_at(bytes, at).unwrap();
 }
 
 /// Spoils a copy of a filled store, and sees what is found; then has the files made anew, and everything delivered.
-fn spoiled(kind: &str, words: &str, spoil: impl FnOnce(&World)) {
+fn spoiled(kind: &str, words: &str, spoil: impl FnOnce(&SimStore)) {
     let filled = filled();
     assert!(verify(&filled).ok, "{:?}", verify(&filled).problems);
     spoil(&filled);
@@ -142,7 +142,7 @@ fn units_that_lead_to_the_wrong_place() {
 
 #[test]
 fn a_check_beside_a_store_whose_timer_goes_on_finds_nothing() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     let far = |text: &str| later(&broker, "t", text, Due::At(BEGIN_MS + 86_400_000));

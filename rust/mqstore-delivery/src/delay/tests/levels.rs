@@ -22,17 +22,17 @@ fn with(table: &str) -> StoreOptions {
     StoreOptions { delay_levels: Some(DelayLevels::parse(table).unwrap()), ..small() }
 }
 
-fn files(world: &World) -> StoreFiles {
+fn files(world: &SimStore) -> StoreFiles {
     StoreFiles::new(Arc::new(world.vfs.clone()), world.clock.clone(), Path::new(ROOT))
 }
 
-fn no_problems(world: &World) {
+fn no_problems(world: &SimStore) {
     let report = verify(&files(world), &StoreOptions::default(), &mut |_: Progress| Ok(())).unwrap();
     assert!(report.ok, "{:?}", report.problems);
 }
 
 /// Every file of the queues that has an entry, by its path.
-fn queue_files(world: &World) -> BTreeMap<PathBuf, Vec<u8>> {
+fn queue_files(world: &SimStore) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![Path::new(ROOT).join("consumequeue")];
     while let Some(folder) = folders.pop() {
@@ -58,7 +58,7 @@ fn due_times(store: &Store, queue_id: i32) -> Vec<i64> {
 
 #[test]
 fn messages_wait_by_the_table_that_was_given_and_it_is_remembered() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.try_open(&with("3s 1m")).unwrap();
     let broker = broker(&store);
     for (text, level) in [("one", 1), ("two", 2), ("above", 7)] {
@@ -94,7 +94,7 @@ fn messages_wait_by_the_table_that_was_given_and_it_is_remembered() {
 
 #[test]
 fn another_table_counts_for_what_comes_and_shortens_what_waits() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.try_open(&with("1h 2s 5m")).unwrap();
     let broker = broker(&store);
     for (text, level) in [("hour", 1), ("seconds", 2), ("gone", 3)] {
@@ -136,7 +136,7 @@ fn another_table_counts_for_what_comes_and_shortens_what_waits() {
 }
 
 /// One open with each table, which appends a message of each of three levels; its body is the table.
-fn use_tables(world: &World, tables: [&str; 3]) {
+fn use_tables(world: &SimStore, tables: [&str; 3]) {
     for table in tables {
         let store = world.try_open(&with(table)).unwrap();
         let broker = broker(&store);
@@ -149,7 +149,7 @@ fn use_tables(world: &World, tables: [&str; 3]) {
 
 #[test]
 fn queues_are_made_again_as_they_were_also_after_a_change_of_the_table() {
-    let world = World::new();
+    let world = SimStore::new();
     use_tables(&world, ["1h 2s", "7s", "1m 1m 1m"]);
     let before = queue_files(&world);
     assert_eq!(before.len(), 3);
@@ -178,7 +178,7 @@ fn queues_are_made_again_as_they_were_also_after_a_change_of_the_table() {
 fn a_stop_anywhere_keeps_the_table_of_each_message() {
     for (call, vfs) in crashes::stops(200, |world| use_tables(world, ["1h 2s", "7s", "1m 5m 9s"])) {
         for (how, vfs) in [("kill", vfs.kill().unwrap()), ("power", vfs.crash(call).unwrap())] {
-            let world = World { vfs, clock: Arc::new(ManualClock::new(BEGIN_MS + 900)) };
+            let world = SimStore { vfs, clock: Arc::new(ManualClock::new(BEGIN_MS + 900)) };
             let store = world.open();
             later(&broker(&store), "t", &store.delay_tables().latest().to_string(), Due::Level(1));
             let mut cursor = store.scan_log(None).unwrap();
@@ -201,7 +201,7 @@ fn a_stop_anywhere_keeps_the_table_of_each_message() {
 
 #[test]
 fn what_a_broker_wrote_by_a_table_that_nobody_told_waits_as_its_entries_say() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.try_open(&with("4h 9s")).unwrap();
     let broker = broker(&store);
     later(&broker, "t", "one", Due::Level(1));
@@ -224,7 +224,7 @@ fn what_a_broker_wrote_by_a_table_that_nobody_told_waits_as_its_entries_say() {
 
 #[test]
 fn an_entry_that_cannot_be_right_keeps_nobody_waiting() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.try_open(&with("9s")).unwrap();
     let broker = broker(&store);
     later(&broker, "t", "one", Due::Level(1));
@@ -248,7 +248,7 @@ fn an_entry_that_cannot_be_right_keeps_nobody_waiting() {
 
 #[test]
 fn a_level_is_not_early_where_its_message_is_a_little_newer_than_the_clock() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     later(&broker, "t", "a second", Due::Level(1));
@@ -267,7 +267,7 @@ fn a_level_is_not_early_where_its_message_is_a_little_newer_than_the_clock() {
 
 #[test]
 fn retries_wait_by_the_table_of_the_store() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.try_open(&with("1s 2s 7s 1m")).unwrap();
     let broker = broker(&store);
     let queue = broker.work_queue("t", "g", WorkQueueOptions::default()).unwrap();
@@ -283,7 +283,7 @@ fn retries_wait_by_the_table_of_the_store() {
 
 #[test]
 fn tables_out_of_bounds_are_refused() {
-    let world = World::new();
+    let world = SimStore::new();
     let many = ["1s"; 257].join(" ");
     for (table, told) in [(many.as_str(), "257 levels"), ("1s 36501d", "36500 days")] {
         let error = world.try_open(&with(table)).err().unwrap();

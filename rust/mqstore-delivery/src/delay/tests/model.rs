@@ -82,7 +82,7 @@ pub(super) fn check(store: &Store) -> Result<(), String> {
 }
 
 /// Lets everything come that waits.
-pub(super) fn finish(world: &World) -> Result<(), String> {
+pub(super) fn finish(world: &SimStore) -> Result<(), String> {
     let store = world.open();
     let broker = broker(&store);
     let days = world.clock.now_ms().max(BEGIN_MS + 30 * 86_400_000);
@@ -98,7 +98,7 @@ pub(super) fn finish(world: &World) -> Result<(), String> {
 }
 
 fn run(acts: &[Act]) -> Result<(), String> {
-    let mut world = World::new();
+    let mut world = SimStore::new();
     let mut open = None::<(Store, Broker)>;
     let mut ids: Vec<String> = Vec::new();
     let mut number = 0;

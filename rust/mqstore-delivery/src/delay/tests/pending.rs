@@ -15,7 +15,7 @@ const MINUTE: i64 = 60_000;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
-fn look(world: &World) -> Result<PendingDelays, StoreError> {
+fn look(world: &SimStore) -> Result<PendingDelays, StoreError> {
     let clock: Arc<dyn Clock> = world.clock.clone();
     let path = Path::new("/data/store");
     let before = world.vfs.fingerprint();
@@ -40,8 +40,8 @@ fn without_side(vfs: &SimVfs) {
 }
 
 /// Messages of each kind, some cancelled, some with a level.
-fn filled() -> (World, DueCounts) {
-    let world = World::new();
+fn filled() -> (SimStore, DueCounts) {
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     let delays = [1_500, 2_500, 30_000, 30_000, 2 * MINUTE, 20 * HOUR, 60 * HOUR, 10 * DAY, 100 * DAY];
@@ -78,7 +78,7 @@ fn what_waits_is_counted_by_when_it_is_due() {
 #[test]
 fn a_brokers_files_alone_say_the_same() {
     let (world, timer) = filled();
-    let broker = World { vfs: world.vfs.look().unwrap(), clock: world.clock.clone() };
+    let broker = SimStore { vfs: world.vfs.look().unwrap(), clock: world.clock.clone() };
     without_side(&broker.vfs);
     assert_eq!(look(&broker).unwrap().timer, timer);
     // Without the wheel the records say it, to the millisecond.
@@ -88,7 +88,7 @@ fn a_brokers_files_alone_say_the_same() {
     assert_eq!(found.timer.first_due_ms, Some(BEGIN_MS + 1_500));
     assert!(found.notes[0].contains("timerwheel"), "{:?}", found.notes);
     // A wheel of all zeros is brought up from the timer log.
-    let empty = World { vfs: world.vfs.look().unwrap(), clock: world.clock.clone() };
+    let empty = SimStore { vfs: world.vfs.look().unwrap(), clock: world.clock.clone() };
     without_side(&empty.vfs);
     empty.vfs.remove_file(Path::new("/data/store/timerwheel")).unwrap();
     empty.vfs.create_new(Path::new("/data/store/timerwheel")).unwrap().set_len(WHEEL_BYTES).unwrap();
@@ -97,7 +97,7 @@ fn a_brokers_files_alone_say_the_same() {
 
 #[test]
 fn beside_a_writer_what_it_has_not_saved_counts_too() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = broker(&store);
     assert_eq!(look(&world).unwrap(), PendingDelays::default());

@@ -40,7 +40,7 @@ proptest! {
 
     #[test]
     fn nothing_is_lost(acts in prop::collection::vec(act(), 1..60)) {
-        let world = World::new();
+        let world = SimStore::new();
         let store = world.open();
         store.create_topic("t", QUEUES as u32, &[]).unwrap();
         let broker = Broker::new(&store).unwrap();

@@ -8,7 +8,7 @@ use crate::testing::small;
 
 #[test]
 fn offsets_go_back_only_when_asked() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     fill(&store, "t", 1, 0..10);
     let broker = Broker::new(&store).unwrap();
@@ -36,17 +36,17 @@ fn offsets_go_back_only_when_asked() {
     }
     consumer.seek("t", 0, 10).unwrap();
     assert!(poll(&consumer, 1).is_empty());
-    consumer.reset(Start::Earliest, true).unwrap();
+    consumer.reset(StartOffset::Earliest, true).unwrap();
     assert_eq!(committed(), Some(0));
     assert_eq!(consumer.lag().unwrap(), [(queue("t", 0), 10)]);
-    consumer.reset(Start::Latest, false).unwrap();
+    consumer.reset(StartOffset::Latest, false).unwrap();
     assert_eq!(committed(), Some(10));
     assert_eq!(consumer.lag().unwrap(), [(queue("t", 0), 0)]);
 }
 
 #[test]
 fn a_time_is_found_in_every_queue() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic("t", 2, &[]).unwrap();
     let mut times = Vec::new();
@@ -62,7 +62,7 @@ fn a_time_is_found_in_every_queue() {
     let mut found = bodies(&poll(&consumer, 9));
     found.sort();
     assert_eq!(found, ["3", "4", "5"]);
-    consumer.reset(Start::Time(times[4]), false).unwrap();
+    consumer.reset(StartOffset::Time(times[4]), false).unwrap();
     assert_eq!(consumer.committed("t", 0).unwrap(), Some(2));
     assert_eq!(consumer.committed("t", 1).unwrap(), Some(2));
     consumer.seek_to_time(i64::MAX).unwrap();
@@ -71,7 +71,7 @@ fn a_time_is_found_in_every_queue() {
 
 #[test]
 fn what_was_read_ahead_does_not_come_behind_a_seek() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     fill(&store, "t", 1, 0..10);
     let broker = Broker::new(&store).unwrap();
@@ -88,7 +88,7 @@ fn what_was_read_ahead_does_not_come_behind_a_seek() {
 
 #[test]
 fn the_retention_may_be_faster() {
-    let world = World::new();
+    let world = SimStore::new();
     let options = StoreOptions { retention_bytes: Some(1), ..small() };
     let store = world.try_open(&options).unwrap();
     let broker = Broker::new(&store).unwrap();

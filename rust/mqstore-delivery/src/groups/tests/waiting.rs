@@ -5,14 +5,14 @@ use std::thread;
 use std::time::Instant;
 
 use super::*;
-use crate::testing::Real;
+use crate::testing::DiskStore;
 
 /// Long enough that whoever needs it has not been woken.
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
 #[test]
 fn a_message_in_any_queue_wakes() {
-    let real = Real::new();
+    let real = DiskStore::new();
     let broker = real.broker();
     real.store.create_topic("t", 16, &[]).unwrap();
     let consumer = consumer(&broker, "g", "t");
@@ -32,7 +32,7 @@ fn a_message_in_any_queue_wakes() {
 
 #[test]
 fn a_topic_that_is_made_wakes() {
-    let real = Real::new();
+    let real = DiskStore::new();
     let consumer = consumer(&real.broker(), "g", "t");
     thread::scope(|scope| {
         let waits = scope.spawn(|| consumer.poll(10, LONG).unwrap());
@@ -44,7 +44,7 @@ fn a_topic_that_is_made_wakes() {
 
 #[test]
 fn a_queue_of_another_wakes() {
-    let real = Real::new();
+    let real = DiskStore::new();
     let broker = real.broker();
     fill(&real.store, "t", 1, 0..3);
     let (first, second) = (consumer(&broker, "g", "t"), consumer(&broker, "g", "t"));
@@ -59,7 +59,7 @@ fn a_queue_of_another_wakes() {
 
 #[test]
 fn a_close_wakes() {
-    let real = Real::new();
+    let real = DiskStore::new();
     real.store.create_topic("t", 2, &[]).unwrap();
     let broker = real.broker();
     let (closed, left) = (consumer(&broker, "g", "t"), consumer(&broker, "h", "t"));
@@ -81,7 +81,7 @@ fn a_close_wakes() {
 #[test]
 fn threads_share_a_consumer_and_consumers_a_topic() {
     const MESSAGES: usize = 4000;
-    let real = Real::new();
+    let real = DiskStore::new();
     real.store.create_topic("t", 4, &[]).unwrap();
     let broker = real.broker();
     let consumers: Vec<_> = (0..3).map(|_| consumer(&broker, "g", "t")).collect();

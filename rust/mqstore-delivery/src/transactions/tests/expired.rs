@@ -11,7 +11,7 @@ fn expiring() -> StoreOptions {
     StoreOptions { retention_bytes: Some(2 * (16 << 10)), ..small() }
 }
 
-fn open(world: &World) -> Store {
+fn open(world: &SimStore) -> Store {
     world.try_open(&expiring()).unwrap()
 }
 
@@ -29,7 +29,7 @@ fn let_go(store: &Store, offset: i64) {
 
 #[test]
 fn a_commit_whose_first_half_message_expired_is_not_delivered_again() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = open(&world);
     let engine = broker(&store);
     let transaction = engine.1.begin(GROUP).unwrap();
@@ -52,8 +52,8 @@ fn a_commit_whose_first_half_message_expired_is_not_delivered_again() {
 
 #[test]
 fn what_is_left_of_a_transaction_can_be_decided() {
-    for answer in [Answer::Commit, Answer::Rollback, Answer::Unknown] {
-        let mut world = World::new();
+    for answer in [CheckAnswer::Commit, CheckAnswer::Rollback, CheckAnswer::Unknown] {
+        let mut world = SimStore::new();
         let mut store = open(&world);
         let mut engine = broker(&store);
         let transaction = engine.1.begin(GROUP).unwrap();
@@ -77,12 +77,12 @@ fn what_is_left_of_a_transaction_can_be_decided() {
             world.clock.advance(Duration::from_secs(60));
             let now_ms = world.clock.now_ms();
             let mut check = |pending: &PendingTransaction| {
-                if pending.id == id { answer } else { Answer::Unknown }
+                if pending.id == id { answer } else { CheckAnswer::Unknown }
             };
             engine.1.step(GROUP, &options, now_ms, 9, &mut check).unwrap();
         }
-        let delivered = if answer == Answer::Commit { vec!["two".to_owned()] } else { Vec::new() };
-        let moved = if answer == Answer::Unknown { vec!["two".to_owned()] } else { Vec::new() };
+        let delivered = if answer == CheckAnswer::Commit { vec!["two".to_owned()] } else { Vec::new() };
+        let moved = if answer == CheckAnswer::Unknown { vec!["two".to_owned()] } else { Vec::new() };
         for _ in 0..2 {
             assert_eq!(seen(&store, "a"), delivered);
             assert_eq!(seen(&store, CHECK_MAX_TIME_TOPIC), moved);
@@ -96,7 +96,7 @@ fn what_is_left_of_a_transaction_can_be_decided() {
 
 #[test]
 fn a_discard_that_fails_takes_no_check_of_another_transaction() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let (_broker, transactions) = broker(&store);
     let begin = |body: &str| {
@@ -122,7 +122,7 @@ fn a_discard_that_fails_takes_no_check_of_another_transaction() {
 
 #[test]
 fn messages_of_a_transaction_may_have_one_unique_key() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let engine = broker(&store);
     let transaction = engine.1.begin(GROUP).unwrap();
@@ -144,13 +144,13 @@ fn messages_of_a_transaction_may_have_one_unique_key() {
     let store = world.open();
     let engine = broker(&store);
     assert_eq!(engine.1.pending()[0].half_offsets, [0, 1]);
-    engine.1.answer(&id, Answer::Commit).unwrap();
+    engine.1.answer(&id, CheckAnswer::Commit).unwrap();
     assert_eq!(seen(&store, "a"), ["one", "two"]);
 }
 
 #[test]
 fn a_decision_of_what_is_not_there_costs_nothing() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic(OP_TOPIC, 1, &[]).unwrap();
     for body in
@@ -181,7 +181,7 @@ fn a_decision_of_what_is_not_there_costs_nothing() {
 
 #[test]
 fn a_commit_that_cannot_be_noted_is_a_commit() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let (_broker, transactions) = broker(&store);
     let [first, second] = [(); 2].map(|()| transactions.begin(GROUP).unwrap());

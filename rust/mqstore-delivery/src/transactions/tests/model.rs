@@ -45,7 +45,7 @@ fn act() -> impl Strategy<Value = Act> {
 enum Fate {
     Open,
     /// Committed or rolled back; whether that is durable.
-    Ended(Outcome, bool),
+    Ended(TransactionOutcome, bool),
 }
 
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ const OPTIONS: CheckOptions =
 
 /// Opens the store again. The clock may show what it showed before, and the machine is the same: without this, keys
 /// would be made again that are in use.
-fn again(world: &World, made: usize) -> (Store, (Broker, Transactions)) {
+fn again(world: &SimStore, made: usize) -> (Store, (Broker, Transactions)) {
     let store = world.open();
     for _ in 0..made {
         store.new_unique_key().unwrap();
@@ -80,8 +80,10 @@ fn check(
     for one in known.values() {
         for (topic, body) in &one.messages {
             match one.fate {
-                Fate::Ended(Outcome::Committed, _) => wanted.entry(topic).or_default().insert(body),
-                Fate::Ended(Outcome::Discarded, _) => {
+                Fate::Ended(TransactionOutcome::Committed, _) => {
+                    wanted.entry(topic).or_default().insert(body)
+                }
+                Fate::Ended(TransactionOutcome::Discarded, _) => {
                     wanted.entry(CHECK_MAX_TIME_TOPIC).or_default().insert(body)
                 }
                 _ => true,
@@ -128,7 +130,9 @@ fn adjust(
                     one.fate = Fate::Open;
                 }
                 // Its half messages are gone, or the rollback is there.
-                None if one.fate != Fate::Ended(Outcome::RolledBack, false) => one.messages.clear(),
+                None if one.fate != Fate::Ended(TransactionOutcome::RolledBack, false) => {
+                    one.messages.clear()
+                }
                 None => {}
             },
         }
@@ -144,7 +148,7 @@ proptest! {
 
     #[test]
     fn all_or_nothing_whatever_comes(acts in prop::collection::vec(act(), 1..60)) {
-        let mut world = World::new();
+        let mut world = SimStore::new();
         let mut store = world.open();
         for topic in TOPICS {
             store.create_topic(topic, 1, &[]).unwrap();
@@ -172,12 +176,12 @@ proptest! {
                 Act::Commit(which, durable) if which < held.len() => {
                     let transaction = held.remove(which);
                     transaction.commit(durable).unwrap();
-                    known.get_mut(transaction.id()).unwrap().fate = Fate::Ended(Outcome::Committed, durable);
+                    known.get_mut(transaction.id()).unwrap().fate = Fate::Ended(TransactionOutcome::Committed, durable);
                 }
                 Act::RollBack(which) if which < held.len() => {
                     let transaction = held.remove(which);
                     transaction.rollback(false).unwrap();
-                    known.get_mut(transaction.id()).unwrap().fate = Fate::Ended(Outcome::RolledBack, false);
+                    known.get_mut(transaction.id()).unwrap().fate = Fate::Ended(TransactionOutcome::RolledBack, false);
                 }
                 Act::GiveUp(which) if which < held.len() => drop(held.remove(which)),
                 Act::Commit(..) | Act::RollBack(_) | Act::GiveUp(_) => {}
@@ -201,9 +205,9 @@ proptest! {
                         prop_assert!(!held.iter().any(|held| held.id() == one.id));
                         prop_assert!(one.checks <= OPTIONS.max);
                         let (answer, fate) = match answer {
-                            0 => (Answer::Commit, Fate::Ended(Outcome::Committed, false)),
-                            1 => (Answer::Rollback, Fate::Ended(Outcome::RolledBack, false)),
-                            _ => (Answer::Unknown, Fate::Open),
+                            0 => (CheckAnswer::Commit, Fate::Ended(TransactionOutcome::Committed, false)),
+                            1 => (CheckAnswer::Rollback, Fate::Ended(TransactionOutcome::RolledBack, false)),
+                            _ => (CheckAnswer::Unknown, Fate::Open),
                         };
                         engine.1.answer(&one.id, answer).unwrap();
                         known.fate = fate;
@@ -211,7 +215,7 @@ proptest! {
                     for note in engine.1.take_notes() {
                         let (_, one) = known.iter_mut().find(|(id, _)| note.contains(id.as_str())).unwrap();
                         prop_assert!(one.asked >= OPTIONS.max);
-                        one.fate = Fate::Ended(Outcome::Discarded, false);
+                        one.fate = Fate::Ended(TransactionOutcome::Discarded, false);
                     }
                     engine.1.record_progress(answer == 2).unwrap();
                 }
@@ -228,7 +232,7 @@ proptest! {
                     }
                 }
                 Act::Kill => {
-                    let after = World { vfs: world.vfs.kill().unwrap(), clock: world.clock.clone() };
+                    let after = SimStore { vfs: world.vfs.kill().unwrap(), clock: world.clock.clone() };
                     held.clear();
                     drop(engine);
                     store.disown_in_child();
@@ -241,7 +245,7 @@ proptest! {
                         word = word.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) ^ seed;
                         (word % u64::from(forms)) as u32
                     });
-                    let after = World { vfs: after.unwrap(), clock: world.clock.clone() };
+                    let after = SimStore { vfs: after.unwrap(), clock: world.clock.clone() };
                     held.clear();
                     drop(engine);
                     store.disown_in_child();

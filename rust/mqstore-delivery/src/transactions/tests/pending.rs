@@ -10,7 +10,7 @@ use super::*;
 use crate::PendingGroup;
 use crate::testing::BEGIN_MS;
 
-fn look(world: &World) -> Vec<PendingGroup> {
+fn look(world: &SimStore) -> Vec<PendingGroup> {
     let clock: Arc<dyn Clock> = world.clock.clone();
     let path = Path::new("/data/store");
     let before = world.vfs.fingerprint();
@@ -26,7 +26,7 @@ fn group(group: &str, transactions: u64, messages: u64, oldest_ms: i64) -> Pendi
 
 #[test]
 fn what_nobody_decided_is_counted_by_producer_group() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let (broker, transactions) = broker(&store);
     assert_eq!(look(&world), []);
@@ -52,7 +52,7 @@ fn what_nobody_decided_is_counted_by_producer_group() {
     let (broker, transactions) = super::broker(&store);
     for pending in transactions.pending() {
         if pending.group == "shop" {
-            transactions.answer(&pending.id, Answer::Commit).unwrap();
+            transactions.answer(&pending.id, CheckAnswer::Commit).unwrap();
         }
     }
     assert_eq!(look(&world), expected[..1]);
@@ -64,7 +64,7 @@ fn what_nobody_decided_is_counted_by_producer_group() {
 
 #[test]
 fn what_a_broker_left_is_found_with_its_checks() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic(HALF_TOPIC, 1, &[]).unwrap();
     store.create_topic(OP_TOPIC, 1, &[]).unwrap();
@@ -95,7 +95,7 @@ fn what_a_broker_left_is_found_with_its_checks() {
 
 #[test]
 fn what_decides_and_cannot_is_found() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let (broker, transactions) = broker(&store);
     let first = transactions.begin(GROUP).unwrap();

@@ -21,7 +21,7 @@ fn dead(store: &mqstore_engine::Store) -> Vec<String> {
 
 #[test]
 fn the_last_delivery_that_fails_makes_a_dead_letter() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let queue = limited(&broker, 2);
@@ -64,7 +64,7 @@ fn the_last_delivery_that_fails_makes_a_dead_letter() {
 
 #[test]
 fn leases_that_end_count_too() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let queue = limited(&broker, 2);
@@ -92,7 +92,7 @@ fn leases_that_end_count_too() {
 
 #[test]
 fn without_a_limit_there_are_none() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let options = WorkQueueOptions { max_attempts: None, ..options() };
@@ -108,7 +108,7 @@ fn without_a_limit_there_are_none() {
 
 #[test]
 fn dead_letters_go_back_where_they_came_from() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let queue = limited(&broker, 1);
@@ -142,7 +142,7 @@ fn dead_letters_go_back_where_they_came_from() {
 
 #[test]
 fn a_copy_that_is_there_already_is_not_made_again() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let queue = limited(&broker, 1);

@@ -45,7 +45,7 @@ struct Known {
     until_ms: Option<i64>,
 }
 
-fn now(world: &World) -> i64 {
+fn now(world: &SimStore) -> i64 {
     mqstore_io::Clock::now_ms(&*world.clock)
 }
 
@@ -54,7 +54,7 @@ proptest! {
 
     #[test]
     fn nothing_is_lost_and_nothing_is_anybodys_twice(acts in prop::collection::vec(act(), 1..80)) {
-        let world = World::new();
+        let world = SimStore::new();
         let store = world.open();
         store.create_topic("jobs", 2, &[]).unwrap();
         let broker = Broker::new(&store).unwrap();
@@ -83,8 +83,8 @@ proptest! {
                         one.attempts += 1;
                         prop_assert_eq!(message.lease.attempt(), one.attempts);
                         prop_assert!(one.attempts <= MOST);
-                        one.until_ms = Some(message.lease.until_ms());
-                        prop_assert_eq!(message.lease.until_ms(), now(&world) + 20_000);
+                        one.until_ms = Some(message.lease.expires_ms());
+                        prop_assert_eq!(message.lease.expires_ms(), now(&world) + 20_000);
                         held.retain(|old| body(old) != body(&message));
                         held.push(message);
                     }

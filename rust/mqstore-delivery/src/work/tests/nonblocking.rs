@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::nonblocking::TryResult;
-use crate::testing::{one_queue_spoiled, spoiled};
-use crate::wake_signal::{Call, Signal};
-use crate::work::Put;
+use crate::testing::{corrupted_store, store_with_corrupt_queue};
+use crate::wake_signal::{Signal, Waker};
+use crate::work::TryPut;
 
-fn no_call() -> Call {
+fn no_call() -> Waker {
     Box::new(|| ())
 }
 
 /// A call, and how often it was made.
-fn counted() -> (Call, Arc<AtomicUsize>) {
+fn counted() -> (Waker, Arc<AtomicUsize>) {
     let made = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&made);
     let call = Box::new(move || {
@@ -37,21 +37,21 @@ fn looked(queue: &WorkQueue, count: usize) -> Result<Vec<LeasedMessage>, BrokerE
 
 /// Whether who looked before `change` and waits after it is told to look again.
 fn is_told(signal: &Arc<Signal>, change: impl FnOnce()) -> bool {
-    let seen = signal.rings();
+    let seen = signal.ring_count();
     change();
     signal.listen(seen, no_call()).is_none()
 }
 
-fn reserved(queue: &WorkQueue) -> crate::work::Reservation {
+fn reserved(queue: &WorkQueue) -> crate::work::PutReservation {
     match queue.put_at_once(&[NewWork::default()], false, true, None).unwrap() {
-        TryResult::Found(Put::Reserved(reservation, _)) => reservation,
+        TryResult::Found(TryPut::Reserved(reservation, _)) => reservation,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn no_change_is_missed_between_a_look_and_its_wait() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let options = WorkQueueOptions { maxsize: 2, ..options() };
@@ -74,7 +74,7 @@ fn no_change_is_missed_between_a_look_and_its_wait() {
 
 #[test]
 fn what_is_given_back_ends_a_wait_behind_a_shutdown_at_once() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
@@ -92,7 +92,7 @@ fn what_is_given_back_ends_a_wait_behind_a_shutdown_at_once() {
 
 #[test]
 fn room_that_nobody_rings_for_is_found() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let options = WorkQueueOptions { maxsize: 1, ..options() };
@@ -113,7 +113,7 @@ fn room_that_nobody_rings_for_is_found() {
 
 #[test]
 fn of_what_is_due_the_first_is_always_prepared() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.try_open(&StoreOptions { segment_bytes: 8 << 20, ..small() }).unwrap();
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
@@ -131,7 +131,7 @@ fn of_what_is_due_the_first_is_always_prepared() {
 
 #[test]
 fn a_damaged_message_does_not_keep_others_from_who_looks() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let limits = WorkQueueOptions { max_attempts: Some(3), ..options() };
@@ -143,7 +143,7 @@ fn a_damaged_message_does_not_keep_others_from_who_looks() {
         message.lease.nack(Some(Duration::ZERO)).unwrap();
     }
     drop((queue, broker, all));
-    let store = spoiled(&world, &store, &damaged);
+    let store = corrupted_store(&world, &store, &damaged);
     let broker = Broker::new(&store).unwrap();
     let queue = broker.work_queue("jobs", "workers", limits).unwrap();
     assert!(matches!(looked(&queue, 1), Err(BrokerError::Store(StoreError::Corrupt { .. }))));
@@ -160,7 +160,7 @@ fn a_damaged_message_does_not_keep_others_from_who_looks() {
 
 #[test]
 fn an_error_behind_a_dead_letter_does_not_lose_it() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     store.create_topic("jobs", 2, &[]).unwrap();
     let broker = Broker::new(&store).unwrap();
@@ -171,7 +171,7 @@ fn an_error_behind_a_dead_letter_does_not_lose_it() {
     assert_eq!(got(&queue), Some(("poison".into(), 1)));
     world.clock.advance(seconds(31));
     drop((queue, broker));
-    let store = spoiled(&world, &store, &damaged);
+    let store = corrupted_store(&world, &store, &damaged);
     let broker = Broker::new(&store).unwrap();
     let queue = broker.work_queue("jobs", "workers", limits).unwrap();
     assert!(queue.get(NOW).is_err());
@@ -181,7 +181,7 @@ fn an_error_behind_a_dead_letter_does_not_lose_it() {
 
 #[test]
 fn a_late_ack_is_no_error_for_who_gets_meanwhile() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
@@ -208,8 +208,8 @@ fn a_late_ack_is_no_error_for_who_gets_meanwhile() {
 #[test]
 fn a_queue_that_cannot_be_read_does_not_keep_others_from_being_read() {
     for (bad, at_once) in [(0, false), (1, false), (0, true), (1, true)] {
-        let world = World::new();
-        let store = one_queue_spoiled(&world, bad, &["a", "b", "c"]);
+        let world = SimStore::new();
+        let store = store_with_corrupt_queue(&world, bad, &["a", "b", "c"]);
         let broker = Broker::new(&store).unwrap();
         let queue = broker.work_queue("jobs", "workers", options()).unwrap();
         let next = || if at_once { looked(&queue, 1) } else { queue.get_many(1, NOW) };
@@ -233,7 +233,7 @@ fn a_queue_that_cannot_be_read_does_not_keep_others_from_being_read() {
 
 #[test]
 fn room_is_given_back_while_somebody_reads() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     let broker = Broker::new(&store).unwrap();
     let limits = WorkQueueOptions { maxsize: 1, ..options() };

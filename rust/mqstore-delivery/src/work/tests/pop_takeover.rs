@@ -62,7 +62,7 @@ fn commit(broker: &Broker, group: &str, topic: &str, offset: i64) {
 
 /// Twenty messages, of which a broker popped 17 by three pops: all of the first are dealt with, of the second 4 of 10 are
 /// acknowledged, of the third none.
-fn left_by_a_broker(world: &World) -> Store {
+fn left_by_a_broker(world: &SimStore) -> Store {
     let store = world.open();
     fill(&store, "jobs", 1, 0..20);
     let broker = Broker::new(&store).unwrap();
@@ -95,7 +95,7 @@ fn offsets(queue: &WorkQueue) -> Vec<(i64, u32)> {
 
 #[test]
 fn what_was_popped_comes_back_and_what_was_acknowledged_does_not() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = left_by_a_broker(&world);
     let popped = store.popped().unwrap();
     let [of_queue] = popped.queues.as_slice() else { panic!("{popped:?}") };
@@ -126,7 +126,7 @@ fn what_was_popped_comes_back_and_what_was_acknowledged_does_not() {
 
 #[test]
 fn it_is_taken_over_once() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = left_by_a_broker(&world);
     let broker = Broker::new(&store).unwrap();
     let queue = work(&broker);
@@ -136,7 +136,7 @@ fn it_is_taken_over_once() {
     queue.ack_all(all.iter().map(|message| &message.lease), true).unwrap();
     drop((queue, all));
     // The death of the process: what was written stays.
-    let other = World { vfs: world.vfs.clone(), ..world.clone() };
+    let other = SimStore { vfs: world.vfs.clone(), ..world.clone() };
     store.close().unwrap();
     drop((broker, store));
     let store = other.open();
@@ -163,7 +163,7 @@ fn it_is_taken_over_once() {
 
 #[test]
 fn a_consumer_begins_with_the_first_that_was_not_acknowledged() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = left_by_a_broker(&world);
     let broker = Broker::new(&store).unwrap();
     let consumer = broker.consumer("workers", &["jobs"], ConsumerOptions::default()).unwrap();
@@ -199,7 +199,7 @@ fn put_again(store: &Store, topic: &str, body: &str, times: i32) {
 
 #[test]
 fn retry_topics_count_on() {
-    let world = World::new();
+    let world = SimStore::new();
     let store = world.open();
     put_again(&store, "%RETRY%workers_jobs", "v1", 1);
     put_again(&store, "%RETRY%workers", "pushed", 15);

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Instant;
 
 use super::*;
-use crate::testing::Real;
+use crate::testing::DiskStore;
 
 /// Long enough that whoever needs it has not been woken.
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
@@ -16,7 +16,7 @@ fn short(ms: u64) -> Duration {
 
 #[test]
 fn a_put_wakes_one_who_waits() {
-    let real = Real::new();
+    let real = DiskStore::new();
     real.store.create_topic("jobs", 4, &[]).unwrap();
     let queue = work(&real.broker());
     thread::scope(|scope| {
@@ -38,7 +38,7 @@ fn a_put_wakes_one_who_waits() {
 
 #[test]
 fn what_becomes_due_wakes() {
-    let real = Real::new();
+    let real = DiskStore::new();
     let broker = real.broker();
     let options = WorkQueueOptions { invisible: short(150), ..options() };
     let queue = broker.work_queue("jobs", "workers", options).unwrap();
@@ -74,7 +74,7 @@ fn what_becomes_due_wakes() {
 
 #[test]
 fn room_wakes_who_puts() {
-    let real = Real::new();
+    let real = DiskStore::new();
     let broker = real.broker();
     let options = WorkQueueOptions { maxsize: 3, ..options() };
     let queue = broker.work_queue("jobs", "workers", options).unwrap();
@@ -100,7 +100,7 @@ fn room_wakes_who_puts() {
 
 #[test]
 fn the_last_one_to_finish_wakes_who_joins() {
-    let real = Real::new();
+    let real = DiskStore::new();
     let queue = work(&real.broker());
     for number in 0..200 {
         put_work(&queue, &number.to_string());
@@ -125,7 +125,7 @@ fn the_last_one_to_finish_wakes_who_joins() {
 
 #[test]
 fn shutdown_close_and_the_end_of_the_store_wake() {
-    let real = Real::new();
+    let real = DiskStore::new();
     let broker = real.broker();
     let options = WorkQueueOptions { maxsize: 1, ..options() };
     for how in ["shutdown", "at once", "close", "store"] {
@@ -161,7 +161,7 @@ fn shutdown_close_and_the_end_of_the_store_wake() {
 #[test]
 fn workers_share_the_work() {
     const MESSAGES: usize = 5000;
-    let real = Real::new();
+    let real = DiskStore::new();
     real.store.create_topic("jobs", 2, &[]).unwrap();
     let broker = real.broker();
     let handles: Vec<_> = (0..3).map(|_| work(&broker)).collect();

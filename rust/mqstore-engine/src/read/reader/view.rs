@@ -9,7 +9,7 @@ use mqstore_format::CqUnit;
 use mqstore_format::json::TopicConfig;
 use mqstore_io::Access;
 
-use super::super::live_reader::{nap, renewed};
+use super::super::live_reader::{poll_interval, renewed};
 use super::super::view::View;
 use super::{OVERLAY_BYTES, Reader, SMALL_LOG_BYTES};
 use crate::store::{read_units, sorted_offsets};
@@ -57,7 +57,7 @@ impl View for Reader {
                     state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read)?);
                     state.queues.recover_bounds()?;
                     let complete_to = live.map_or(before, |live| live.dispatched.min(end));
-                    self.trust(&mut state, complete_to, manifest.as_ref(), live.is_some())?;
+                    self.use_queue_files(&mut state, complete_to, manifest.as_ref(), live.is_some())?;
                 } else {
                     self.walk_into_overlay(&mut state, before, end)?;
                 }
@@ -228,7 +228,7 @@ impl View for Reader {
         timeout: Duration,
         round: u32,
     ) -> Result<(), StoreError> {
-        self.files.clock.sleep(nap(round).min(timeout));
+        self.files.clock.sleep(poll_interval(round).min(timeout));
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use mqstore_base::events::{ExpiredFile, ExpiredKind, Verdict};
+use mqstore_base::events::{DeleteVerdict, ExpiredFile, ExpiredKind};
 
 #[test]
 fn nothing_goes_unless_asked() {
@@ -252,13 +252,13 @@ fn a_hook_keeps_a_segment_and_all_behind_it_until_it_agrees() {
     let bench = Bench::new();
     let asked = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&asked);
-    let before_delete: Arc<dyn Fn(&ExpiredFile) -> Verdict + Send + Sync> = Arc::new(move |file| {
+    let before_delete: Arc<dyn Fn(&ExpiredFile) -> DeleteVerdict + Send + Sync> = Arc::new(move |file| {
         let call = count.fetch_add(1, Ordering::Relaxed);
         match (file.first_offset, call) {
-            (0, _) => Verdict::Delete,
-            (_, 1) => Verdict::Keep,
-            (_, 2) => Verdict::Later(Duration::from_secs(60)),
-            _ => Verdict::Delete,
+            (0, _) => DeleteVerdict::Delete,
+            (_, 1) => DeleteVerdict::Keep,
+            (_, 2) => DeleteVerdict::Later(Duration::from_secs(60)),
+            _ => DeleteVerdict::Delete,
         }
     });
     let hooks = Hooks { before_delete: Some(before_delete), ..Hooks::default() };
@@ -287,12 +287,12 @@ fn a_hook_may_look_at_the_store_and_not_wait_for_itself() {
     let slot: Arc<Mutex<Option<Store>>> = Arc::default();
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let (inner, log) = (Arc::clone(&slot), Arc::clone(&seen));
-    let before_delete: Arc<dyn Fn(&ExpiredFile) -> Verdict + Send + Sync> = Arc::new(move |_| {
+    let before_delete: Arc<dyn Fn(&ExpiredFile) -> DeleteVerdict + Send + Sync> = Arc::new(move |_| {
         let store = inner.lock().clone().unwrap();
         let expired = store.expire(true, &mut || Ok(())).unwrap_err();
         let closed = store.close().unwrap_err();
         log.lock().push(format!("{} {expired} {closed}", store.stats().unwrap().segments));
-        Verdict::Keep
+        DeleteVerdict::Keep
     });
     let hooks = Hooks { before_delete: Some(before_delete), ..Hooks::default() };
     let store = bench.open(&StoreOptions { hooks, ..aged(1) });

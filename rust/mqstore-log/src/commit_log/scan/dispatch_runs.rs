@@ -10,8 +10,7 @@ use mqstore_format::{Peek, RecordOutline, RecordView, peek};
 use mqstore_io::{RegionView, expect_read};
 
 use super::{
-    Damage, LogScanner, ScanItem, Segment, candidates, check_to_read, check_to_show, damage, lies_at,
-    read_up_to,
+    Damage, LogScanner, ScanItem, Segment, candidates, check_full, check_to_read, damage, is_at, read_up_to,
 };
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -145,7 +144,7 @@ fn whole_records(bytes: &[u8], start: u64, most: u64) -> u64 {
     while whole < most {
         let Some(own) = rest.get(OWN_POSITION).and_then(|own| own.try_into().ok()) else { break };
         let Ok(Peek::Record { size, .. }) = peek(rest) else { break };
-        if !lies_at(i64::from_be_bytes(own), start + whole) {
+        if !is_at(i64::from_be_bytes(own), start + whole) {
             break;
         }
         let Some(later) = rest.get(size as usize..) else { break };
@@ -204,7 +203,7 @@ impl RecordRun {
     /// Shows `visit` all that there is of the records, with their checksums verified, and where they lie. What
     /// is damaged is passed over and said in `skipped`.
     pub fn views(&self, skipped: &mut Vec<String>, visit: impl FnMut(&RecordView<'_>, u64)) {
-        let _ = self.walk(check_to_show, Some(skipped), visit);
+        let _ = self.walk(check_full, Some(skipped), visit);
     }
 
     fn walk<'a, T: HasSize>(

@@ -3,7 +3,7 @@
 use mqstore_format::{Peek, RecordOutline, peek};
 use mqstore_io::expect_read;
 
-use super::{LogScanner, check_place, check_sums, read_up_to};
+use super::{LogScanner, check_position, check_sums, read_up_to};
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Bytes that are read at once: they are still in the nearest caches when their checksums are made.
@@ -27,7 +27,7 @@ impl LogScanner {
             let read = read_up_to(file.as_ref(), &mut buffer, self.position - segment.base_offset());
             let read = read.at_file(|| segment.path(), "reading the log")?;
             let bytes = buffer.get(..read).unwrap_or_default();
-            let (used, next) = row(bytes, self.position, end, &mut visit);
+            let (used, next) = for_each_in_buffer(bytes, self.position, end, &mut visit);
             self.position += used;
             match next {
                 // One that is longer than what was read, and not longer than what there is.
@@ -50,7 +50,12 @@ enum Next {
 }
 
 /// Shows `visit` the records in `bytes`, which lie at log offset `start`, that begin before `end`.
-fn row(bytes: &[u8], start: u64, end: u64, visit: &mut impl FnMut(&RecordOutline<'_>, u64)) -> (u64, Next) {
+fn for_each_in_buffer(
+    bytes: &[u8],
+    start: u64,
+    end: u64,
+    visit: &mut impl FnMut(&RecordOutline<'_>, u64),
+) -> (u64, Next) {
     let (mut rest, mut position) = (bytes, start);
     while position < end {
         let size = match peek(rest) {
@@ -65,7 +70,7 @@ fn row(bytes: &[u8], start: u64, end: u64, visit: &mut impl FnMut(&RecordOutline
         // The next head, while this record is looked at.
         expect_read(later.get(..64).unwrap_or_default());
         let Ok(outline) = RecordOutline::decode(record) else { return (position - start, Next::Other) };
-        if check_place(outline.physical_offset, position).is_err() || check_sums(&outline, true).is_err() {
+        if check_position(outline.physical_offset, position).is_err() || check_sums(&outline, true).is_err() {
             return (position - start, Next::Other);
         }
         visit(&outline, position);

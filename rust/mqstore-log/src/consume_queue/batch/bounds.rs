@@ -36,7 +36,7 @@ impl BatchQueue {
         }
         let mut end = 0;
         while let Some(&base) = listing.bases.last() {
-            let (len, last) = self.filled(base, |_| true)?;
+            let (len, last) = self.filled_bytes(base, |_| true)?;
             if last.is_some() {
                 (end, writing.last) = (base + len, last);
                 break;
@@ -46,11 +46,11 @@ impl BatchQueue {
         }
         *self.damage.lock() = listing.damaged;
         *self.row.write() = Row { bases: listing.bases, end, max: end_of(writing.last.as_ref()) };
-        self.show(0)
+        self.publish_bounds(0)
     }
 
     /// The bytes of units at the front of the file `base` that are `wanted`, and the last of them.
-    fn filled(
+    fn filled_bytes(
         &self,
         base: u64,
         wanted: impl Fn(&BatchCqUnit) -> bool,
@@ -89,7 +89,7 @@ impl BatchQueue {
         // No reader may still be led to what is about to go.
         let end = if kept.is_empty() { 0 } else { end };
         *self.row.write() = Row { bases: kept.clone(), end, max: end_of(writing.last.as_ref()) };
-        self.show(0)?;
+        self.publish_bounds(0)?;
         for base in gone.into_iter().rev() {
             self.remove_file(&mut writing, base)?;
             self.home.mark_folder(&self.folder());
@@ -120,7 +120,7 @@ impl BatchQueue {
         }
         for &base in row.bases.iter().rev() {
             if before(&self.unit_at(base)?) {
-                let (len, last) = self.filled(base, before)?;
+                let (len, last) = self.filled_bytes(base, before)?;
                 return Ok((base + len, last));
             }
         }
@@ -166,7 +166,7 @@ impl BatchQueue {
     /// minimum; to the maximum when there is none.
     pub fn correct_min_offset(&self, log_min: u64) -> Result<(), StoreError> {
         let _writing = self.writing.lock();
-        self.show(log_min)
+        self.publish_bounds(log_min)
     }
 
     /// Where the queue ends for a reader whose log ends at `log_end`; 0 when nothing of it is left.
@@ -180,7 +180,7 @@ impl BatchQueue {
     }
 
     /// Shows readers the bounds of the row, without the records before `log_min`; for who writes.
-    fn show(&self, log_min: u64) -> Result<(), StoreError> {
+    fn publish_bounds(&self, log_min: u64) -> Result<(), StoreError> {
         let row = self.row.read().clone();
         let max = row.max;
         let first = self.search(&row, |unit| (unit.physical_offset as u64) < log_min)?;

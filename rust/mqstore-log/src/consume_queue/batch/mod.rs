@@ -20,7 +20,7 @@ use mqstore_format::BATCH_CQ_UNIT_BYTES;
 use mqstore_io::sync::{Arc, RwLock};
 use mqstore_io::{Access, FileCache};
 
-use super::context::Home;
+use super::context::QueueContext;
 use super::discover;
 use super::layout::QueueLayout;
 use mqstore_base::error::{StoreError, Stray};
@@ -35,7 +35,7 @@ type TopicQueues = BTreeMap<i32, Arc<BatchQueue>>;
 /// The batch queues of one store.
 #[derive(Debug)]
 pub(super) struct BatchQueues {
-    home: Arc<Home>,
+    home: Arc<QueueContext>,
     queues: RwLock<BTreeMap<Box<str>, TopicQueues>>,
     /// Whether no file tells how long they are.
     guessed: bool,
@@ -54,7 +54,7 @@ impl BatchQueues {
         let configured = QueueLayout::of_units(UNIT_BYTES, units).file_bytes();
         let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
         let layout = QueueLayout::of_units(UNIT_BYTES, len.unwrap_or(configured) / UNIT_BYTES);
-        let home = Arc::new(Home::new(files, cache, layout, access));
+        let home = Arc::new(QueueContext::new(files, cache, layout, access));
         let set = Self { home, queues: RwLock::default(), guessed: len.is_none() };
         let strays = set.add(found);
         Ok((set, strays))
@@ -76,7 +76,7 @@ impl BatchQueues {
         Ok(self.add(discover::scan(&*files.vfs, &files.batch_consume_queue())?))
     }
 
-    fn add(&self, found: discover::Found) -> Vec<Stray> {
+    fn add(&self, found: discover::FoundQueues) -> Vec<Stray> {
         let mut strays = found.strays;
         let mut queues = self.queues.write();
         for found in found.queues {

@@ -12,7 +12,7 @@ use mqstore_io::sync::{Arc, AtomicI64, Mutex, Ordering, RwLock};
 use mqstore_io::{VfsFile, switch};
 
 use super::UNIT_BYTES;
-use crate::consume_queue::context::Home;
+use crate::consume_queue::context::QueueContext;
 use crate::consume_queue::waiters::QueueWaiters;
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -35,7 +35,7 @@ const UNITS_AT_ONCE: u64 = 1024;
 /// is found by binary search.
 #[derive(Debug)]
 pub struct BatchQueue {
-    pub(super) home: Arc<Home>,
+    pub(super) home: Arc<QueueContext>,
     topic: Box<str>,
     queue_id: i32,
     pub(super) row: RwLock<Row>,
@@ -96,7 +96,7 @@ pub struct BatchAppendOutcome {
 }
 
 impl BatchQueue {
-    pub(super) fn new(home: &Arc<Home>, topic: &str, queue_id: i32) -> Self {
+    pub(super) fn new(home: &Arc<QueueContext>, topic: &str, queue_id: i32) -> Self {
         Self {
             home: Arc::clone(home),
             topic: topic.into(),

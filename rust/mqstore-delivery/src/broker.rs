@@ -46,7 +46,18 @@ pub(crate) struct Inner {
 }
 
 impl Broker {
-    /// The broker of a store that is open for writing.
+    /// Starts delivery for a store that was opened for writing: completes decided transactions and delivers delayed
+    /// messages. A program calls it once, right after the open.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`], [`StoreError::Closed`], and those of [`Self::start_delivery`].
+    pub fn start(store: &Store) -> Result<Self, BrokerError> {
+        let broker = Self::new(store)?;
+        broker.start_delivery()?;
+        Ok(broker)
+    }
+
+    /// The broker of a store that is open for writing; delayed messages wait until [`Self::start_delivery`].
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].

@@ -69,13 +69,13 @@ impl Shared {
         }
     }
 
-    /// What makes the store's consumers and work queues; called with the interpreter released.
+    /// The broker of the store, started at the first call; called with the interpreter released.
     pub(crate) fn broker(&self, store: &Store) -> Result<Broker, BrokerError> {
         let mut made = self.broker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(broker) = made.as_ref() {
             return Ok(broker.clone());
         }
-        let broker = Broker::new(store)?;
+        let broker = Broker::start(store)?;
         Ok(made.insert(broker).clone())
     }
 

@@ -96,7 +96,7 @@ fn open(world: &World) -> Result<(Store, Broker), String> {
     // Four units fill a file of the timer log.
     let delays = DelayOptions { timer_log_file_bytes: 4 * 52 + 16, ..DelayOptions::default() };
     let broker = Broker::with_delays(&store, delays).map_err(explain)?;
-    broker.deliver_what_waits().map_err(explain)?;
+    broker.start_delivery().map_err(explain)?;
     Ok((store, broker))
 }
 

@@ -3,7 +3,7 @@
 //! Owns [`plan`] and [`plan_locked`]: which queues, which records of each, which lengths, and from
 //! which generation of the files. The store's lock is held while a plan is made, so that the end of
 //! the log, of the queues and of the compaction files belong together; it is not held while the tasks
-//! run. Writes nothing but the job's own folder, and not even that for [`preview`].
+//! run. Writes nothing but the job's own folder, and not even that for [`preview_plan`].
 //!
 //! The snapshot of a queue ends where the log ends. What the compaction files hold comes from there;
 //! what follows comes from the commit log, by way of the consume queue where that can be trusted: the

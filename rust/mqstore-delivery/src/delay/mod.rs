@@ -350,8 +350,11 @@ impl crate::Broker {
         Ok(self.delays()?.counts()?)
     }
 
-    /// Begins to deliver what waits, where anything does.
-    pub fn deliver_what_waits(&self) -> Result<(), BrokerError> {
+    /// Starts to deliver delayed messages, if the store has any. [`Broker::start`](crate::Broker::start) calls it.
+    ///
+    /// # Errors
+    /// Those of reading the timer files and the delay queues.
+    pub fn start_delivery(&self) -> Result<(), BrokerError> {
         if Delays::are_there(self.store())? {
             self.delays()?;
         }

@@ -28,7 +28,7 @@ fn options() -> DelayOptions {
 
 fn broker(store: &Store) -> Broker {
     let broker = Broker::with_delays(store, options()).unwrap();
-    broker.deliver_what_waits().unwrap();
+    broker.start_delivery().unwrap();
     broker
 }
 

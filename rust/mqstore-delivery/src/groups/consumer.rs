@@ -360,7 +360,7 @@ impl Consumer {
             state.turn = (state.turn + 1).checked_rem(count).unwrap_or(0);
             goes_on |= !failures.is_empty();
             merge_queue_errors(&mut state.slots, failures, total > 0, |slot, error| {
-                self.note_failure(slot, error)
+                self.note_failure(slot, error);
             })?;
             if total > 0 || !goes_on || clock.monotonic() >= until {
                 return Ok(if goes_on { Remaining::GoesOn } else { Remaining::Nothing });

@@ -143,7 +143,7 @@ impl WorkQueueInner {
             };
             match record {
                 Some(record) => {
-                    letters.push(DeadLetter { place: Arc::clone(place), offset: *offset, record })
+                    letters.push(DeadLetter { place: Arc::clone(place), offset: *offset, record });
                 }
                 None => self.finish_lost(place, *offset)?,
             }

@@ -1,7 +1,7 @@
 //! The check of one store by several workers, each a process of its own.
 //!
 //! Owns the split of the check, and the files that workers exchange in the folder of a job; it changes nothing in the
-//! store. The report has the same problems as that of [`crate::verify`]. [`Plan`] has the steps.
+//! store. The report has the same problems as that of [`crate::verify`]. [`VerifyPlan`] has the steps.
 //!
 //! A worker writes only into a folder that no other attempt has. Length and checksums of its files are checked when
 //! they are read, so any attempt of a step will do, and other attempts may still be writing. The files are not synced:

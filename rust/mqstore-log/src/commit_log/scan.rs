@@ -98,7 +98,7 @@ pub struct ScanChecks {
 /// If the caller knows the end of the log, zeros before it are damage too: a page that was lost.
 ///
 /// Only the dispatcher of the process that writes the log reads its newest segments through their maps
-/// ([`LogScanner::look_at_maps`]). The writer would get the signal in any case, and the bytes below the limit of the
+/// (`look_at_maps`). The writer would get the signal in any case, and the bytes below the limit of the
 /// scan are published and never change.
 #[derive(Debug)]
 pub struct LogScanner {

@@ -68,12 +68,12 @@ fn result(topic: &Bound<'_, PyString>, store: &NativeStore, accepted: Accepted) 
     }
 }
 
-/// Begins to deliver what waits in a store that was opened for writing, whose broker has completed its transactions.
+/// Starts the broker of a store that was opened for writing; the core decides what it delivers.
 pub(crate) fn begin(py: Python<'_>, shared: &Shared, store: &Store) -> PyResult<()> {
     if store.mode() == OpenMode::Read {
         return Ok(());
     }
-    delivered(py, || shared.broker(store)?.deliver_what_waits())?;
+    delivered(py, || shared.broker(store))?;
     transactions::say_notes(py, shared, store)
 }
 

@@ -131,7 +131,7 @@ fn adjust(
                 }
                 // Its half messages are gone, or the rollback is there.
                 None if one.fate != Fate::Ended(TransactionOutcome::RolledBack, false) => {
-                    one.messages.clear()
+                    one.messages.clear();
                 }
                 None => {}
             },

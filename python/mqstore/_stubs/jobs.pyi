@@ -49,13 +49,13 @@ class CompactionJob:
     def total_bytes(self) -> int:
         """Bytes that all steps read, estimated."""
     def start(self, strategy: str, parts: int) -> list[tuple[int, bytes]]:
-        """Returns weight and bytes of each step of the first round."""
+        """Returns the first round of steps for about `parts` workers; `strategy` is `auto`, `partition` or `ranged`."""
     def next(self, answers: list[bytes]) -> list[tuple[int, bytes]]:
-        """Takes the answers of a round, returns the steps of the next one."""
+        """Takes the answers of a round in the order of its steps; returns the next round, empty after the last one."""
     def publish(self, dry_run: bool) -> str:
-        """Publishes the job, or only checks it; returns the report as JSON."""
+        """Publishes the job, or only checks it with `dry_run`; returns the report as JSON."""
     def abandon(self) -> None:
-        """Ends a job that will not be published."""
+        """Ends a job that will not be published; does nothing to one that is over."""
 
 def compaction_run_step(step: bytes, staging: str, progress: Callable[[int, int], object] | None) -> bytes: ...
 def compaction_report(path: str, job_id: str) -> str | None: ...

@@ -18,7 +18,7 @@ import asyncio
 import contextvars
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
 
 import mqstore
 from mqstore._native import AppendResult
@@ -57,6 +57,13 @@ if TYPE_CHECKING:
         Time,
     )
 
+    class OpenOptionsDict(StoreOptionsDict, total=False):
+        """The keywords of `open`: single options, and the limits of appends in progress."""
+
+        max_appends: int
+        max_append_bytes: int
+
+
 # How many appends, and how many bytes of them, may be under way before others wait.
 _MOST_APPENDS = 1024
 _MOST_APPEND_BYTES = 64 << 20
@@ -68,9 +75,7 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     *,
     options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
-    max_appends: int = _MOST_APPENDS,
-    max_append_bytes: int = _MOST_APPEND_BYTES,
-    **overrides: Unpack[StoreOptionsDict],
+    **overrides: Unpack[OpenOptionsDict],
 ) -> Making[Store]:
     """The store in the directory `path`, opened for the running event loop by `async with` or `await`.
 
@@ -80,9 +85,8 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
             `"create"` makes it when it is missing.
         options: how the store behaves; see `mqstore.StoreOptions`.
         progress: as for `mqstore.open`; called in the thread that opens.
-        max_appends: number of appends that may be under way before others wait.
-        max_append_bytes: bytes of appends that may be under way before others wait.
-        overrides: single options by name, which replace those in `options`.
+        overrides: single options by name, which replace those in `options`; also `max_appends` (default 1,024) and
+            `max_append_bytes` (default 64 MiB), which limit the appends in progress before others wait.
 
     Returns:
         What `async with` and `await` make the store of. One that is cancelled leaves no store open.
@@ -90,7 +94,8 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     Raises:
         As `mqstore.open`, when it is awaited.
     """
-    return Making(partial(_opened, path, mode, options, overrides, progress, (max_appends, max_append_bytes)))
+    limits = (overrides.pop("max_appends", _MOST_APPENDS), overrides.pop("max_append_bytes", _MOST_APPEND_BYTES))
+    return Making(partial(_opened, path, mode, options, cast("StoreOptionsDict", overrides), progress, limits))
 
 
 def wrap(

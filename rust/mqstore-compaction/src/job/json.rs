@@ -50,19 +50,15 @@ pub trait Document: Serialize + DeserializeOwned {
             version: u64,
         }
         let text = text.as_ref();
-        let wrong = |error: serde_json::Error| {
-            let kind = if error.is_data() { "cannot be read" } else { "is not JSON" };
-            malformed(Self::WHAT, &format!("{kind}: {error}"))
-        };
         // The version comes first: the fields of another version say nothing.
-        let Head { version } = serde_json::from_slice(text).map_err(wrong)?;
+        let Head { version } = decode(Self::WHAT, text)?;
         if version != VERSION {
             let reason = format!(
                 "has version {version}, not version {VERSION}; use one version of mqstore on all machines"
             );
             return Err(malformed(Self::WHAT, &reason));
         }
-        let document: Self = serde_json::from_slice(text).map_err(wrong)?;
+        let document: Self = decode(Self::WHAT, text)?;
         document.validate()?;
         Ok(document)
     }
@@ -71,6 +67,14 @@ pub trait Document: Serialize + DeserializeOwned {
 /// Encodes a value without a version; `what` names it in errors.
 pub(crate) fn encode(what: &'static str, value: &impl Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|error| malformed(what, &format!("cannot be written: {error}")))
+}
+
+/// Decodes a value; an error names the document and the path of the field.
+pub(crate) fn decode<T: DeserializeOwned>(what: &'static str, text: &[u8]) -> Result<T, StoreError> {
+    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(text)).map_err(|error| {
+        let kind = if error.inner().is_data() { "cannot be read" } else { "is not JSON" };
+        malformed(what, &format!("{kind}: {error}"))
+    })
 }
 
 /// A document that cannot be used.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::json::malformed;
+use super::json::{decode, malformed};
 use crate::files::file_sizes::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
 use mqstore_base::error::StoreError;
 
@@ -78,10 +78,10 @@ impl CompactionOptions {
     /// # Errors
     /// [`StoreError::InvalidOption`] for an unknown field, a wrong type or a value out of bounds.
     pub fn from_json(text: &str) -> Result<Self, StoreError> {
-        let wrong = |error: serde_json::Error| malformed("compaction options", &error.to_string());
-        let mut fields: Map<String, Value> = serde_json::from_str(text).map_err(wrong)?;
+        let mut fields: Map<String, Value> = decode("compaction options", text.as_bytes())?;
         fields.retain(|_, value| !value.is_null());
-        let options: Self = serde_json::from_value(fields.into()).map_err(wrong)?;
+        let options: Self = serde_path_to_error::deserialize(Value::Object(fields))
+            .map_err(|error| malformed("compaction options", &error.to_string()))?;
         options.geometry()?;
         Ok(options)
     }

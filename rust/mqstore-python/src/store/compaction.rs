@@ -45,7 +45,7 @@ fn files_at(path: &Path) -> StoreFiles {
     StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), path)
 }
 
-/// A job whose steps run in other processes; see [`DistributedJob`].
+/// A compaction whose steps other processes run.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 struct CompactionJob(Mutex<DistributedJob>);
 
@@ -64,16 +64,19 @@ impl CompactionJob {
         })
     }
 
+    /// The job's id.
     #[getter]
     fn id(&self) -> String {
         self.job().id().to_owned()
     }
 
+    /// The job's folder.
     #[getter]
     fn dir(&self) -> OsString {
         self.job().dir().into_os_string()
     }
 
+    /// Bytes that all steps read, estimated.
     #[getter]
     fn total_bytes(&self) -> u64 {
         self.job().total_bytes()

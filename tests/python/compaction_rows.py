@@ -20,8 +20,8 @@ Contents = dict[int, dict[str, bytes]]
 def make(path: Path, **options: Any) -> Contents:
     """Makes a store with a compaction topic; what a dictionary holds after all its messages."""
     contents: Contents = {queue: {} for queue in range(QUEUES)}
-    sizes = {f"compaction_{name}": size for name, size in SIZES.items()}
-    with mqstore.open(path, "create", segment_size=1 << 20, **sizes, **options) as store:
+    sizes = mqstore.BrokerOptions(**{f"compaction_{name}": size for name, size in SIZES.items()})
+    with mqstore.open(path, "create", segment_size=1 << 20, advanced=sizes, **options) as store:
         store.create_topic(TOPIC, queues=QUEUES, attributes={"cleanup.policy": "COMPACTION"})
         store.create_topic("other")
         fill(store, contents, 3000, seed=1)

@@ -11,5 +11,12 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
+impl Progress {
+    /// Progress of a pass over the log from offset `start` to `end` that has reached `reached`.
+    pub fn of_log(start: u64, reached: u64, end: u64) -> Self {
+        Self { done_bytes: reached.saturating_sub(start), total_bytes: end - start }
+    }
+}
+
 /// A caller's callback for progress. If it returns an error, the operation ends with that error.
 pub type ProgressWatcher<'a> = &'a mut dyn FnMut(Progress) -> Result<(), StoreError>;

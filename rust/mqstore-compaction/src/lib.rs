@@ -9,14 +9,6 @@
 //!
 //! Source: `CompactionStore`, `CompactionLog`, `SparseConsumeQueue`; each module says what it does better, and why.
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    test,
-    allow(
-        clippy::disallowed_methods,
-        clippy::disallowed_types,
-        reason = "tests put real files next to the store, and wait for real threads"
-    )
-)]
 
 pub(crate) mod append;
 mod distributed;

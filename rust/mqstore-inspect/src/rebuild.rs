@@ -80,7 +80,9 @@ pub(crate) fn rebuild_locked(
     let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
     let what = RebuildInput { list: Arc::clone(&list), rules, helpers };
     let made = RebuildRun::begin(files, (&queues, &index), what)?;
-    let built = made.build_to(&list, found.end, &mut |reached| tell(watcher, &list, reached, found.end));
+    let built = made.build_to(&list, found.end, &mut |reached| {
+        watcher(Progress::of_log(list.min_offset(), reached, found.end))
+    });
     let mut report = made.report(found.end);
     if built.is_err() || dry_run {
         made.abandon();
@@ -124,10 +126,4 @@ fn finish(
     times.confirm_physical_offset = last_offset as i64;
     times.logics_physical_offset = last_offset as i64;
     checkpoint.store(&times)
-}
-
-/// Reports the part of the log before `reached` as done.
-fn tell(watcher: ProgressWatcher<'_>, list: &SegmentList, reached: u64, end: u64) -> Result<(), StoreError> {
-    let start = list.min_offset();
-    watcher(Progress { done_bytes: reached.saturating_sub(start), total_bytes: end - start })
 }

@@ -23,6 +23,9 @@ use mqstore_format::{DelayLevels, crc31};
 use super::StoreFiles;
 use crate::error::{IoContext, StoreError};
 
+#[cfg(test)]
+mod tests;
+
 /// The name of the file.
 pub const DELAY_LEVELS_FILE: &str = "delay-levels";
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::progress::{Progress, ProgressWatcher};
-use mqstore_log::commit_log::SegmentList;
 use mqstore_log::recovery::{RebuildInput, RebuildReport, RebuildRun};
 
 use super::writer::Writer;
@@ -32,7 +31,8 @@ impl Writer {
         let helpers = self.options.dispatch_workers(&self.files.vfs.environment()).saturating_sub(1);
         let what = RebuildInput { list: Arc::clone(&list), rules: self.dispatcher.rules().clone(), helpers };
         let made = RebuildRun::begin(&self.files, (&self.queues, &self.index), what)?;
-        let mut watch = |reached| self.check().and_then(|()| tell(watcher, &list, reached, seen));
+        let mut watch =
+            |reached| self.check().and_then(|()| watcher(Progress::of_log(list.min_offset(), reached, seen)));
         let built = made.build_to(&list, seen, &mut watch).and_then(|()| {
             // A flush dispatches: it comes before or after.
             self.flusher.run_while_idle(|| {
@@ -55,9 +55,4 @@ impl Writer {
         // Memory and disk may disagree now.
         reloaded.map_err(|error| self.log.poison("using rebuilt queues", &error.to_string()))
     }
-}
-
-fn tell(watcher: ProgressWatcher<'_>, list: &SegmentList, reached: u64, end: u64) -> Result<(), StoreError> {
-    let start = list.min_offset();
-    watcher(Progress { done_bytes: reached.saturating_sub(start), total_bytes: end - start })
 }

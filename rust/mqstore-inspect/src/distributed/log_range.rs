@@ -9,11 +9,11 @@ use crate::verify::checks::{load_index, view};
 use crate::verify::index_walk::KeyWalk;
 use crate::verify::log_part::{Part, View};
 use crate::verify::log_walk::{Findings, LogWalk};
-use crate::verify::merged::ProgressWatch;
 use crate::verify::parallel_walk::{LogPieces, walk};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
+use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::StoreFiles;
 
 pub(super) fn run(
@@ -22,7 +22,7 @@ pub(super) fn run(
     settled: &JobSettings,
     stretch: &Stretch,
     found: &mut FindingsWriter,
-    progress: ProgressWatch<'_>,
+    progress: ProgressWatcher<'_>,
 ) -> Result<(), StoreError> {
     let files = &files.clone().for_reading()?;
     let view = view(files, options, settled.bounds)?;
@@ -68,7 +68,7 @@ pub(super) fn walk_range(
 /// Writes findings down.
 struct FindingsRecorder<'a> {
     found: &'a mut FindingsWriter,
-    progress: ProgressWatch<'a>,
+    progress: ProgressWatcher<'a>,
     start: u64,
     bytes: u64,
     /// So many findings of queues are told one by one still, at most.

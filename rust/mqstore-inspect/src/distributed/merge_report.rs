@@ -12,9 +12,10 @@ use crate::verify::group_offsets::StoredOffsets;
 use crate::verify::index_walk::KeyWalk;
 use crate::verify::log_part::View;
 use crate::verify::log_walk::{Findings, LogWalk};
-use crate::verify::merged::{MergedReport, ProgressWatch};
+use crate::verify::merged::MergedReport;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
+use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::index::{BadIndexFile, EntryLocation, IndexSet};
 
@@ -30,7 +31,7 @@ pub fn assemble(
     options: &StoreOptions,
     plan: &VerifyPlan,
     answers: &[StepAnswer],
-    progress: ProgressWatch<'_>,
+    progress: ProgressWatcher<'_>,
 ) -> Result<VerifyReport, StoreError> {
     if answers.len() != plan.stretches.len() + plan.index.len() {
         let reason = format!("{} are not those of {} steps", answers.len(), plan.steps().len());

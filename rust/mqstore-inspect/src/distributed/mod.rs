@@ -22,12 +22,12 @@ pub(crate) use plan::plan_at;
 pub use plan::{Cut, log_bytes, plan};
 
 use crate::verify::checks::load_index;
-use crate::verify::merged::ProgressWatch;
 use documents::{JobSettings, Work};
 use findings::FindingsWriter;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
+use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::check_job_id;
 
@@ -43,7 +43,7 @@ pub fn run_step(
     options: &StoreOptions,
     step: &Step,
     attempt: &Path,
-    progress: ProgressWatch<'_>,
+    progress: ProgressWatcher<'_>,
 ) -> Result<StepAnswer, StoreError> {
     let mut found = begin(files, &step.settled, attempt)?;
     match &step.work {

@@ -13,7 +13,7 @@ use super::group_offsets::StoredOffsets;
 use super::index_walk::KeyWalk;
 use super::log_part::View;
 use super::log_walk::LogWalk;
-use super::merged::{MergedReport, ProgressWatch};
+use super::merged::MergedReport;
 use super::op_messages;
 use super::other_files::OtherFilesCheck;
 use super::parallel_walk::{LogPieces, walk};
@@ -25,6 +25,7 @@ use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::read_live;
 use mqstore_base::options::StoreOptions;
+use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::{DelayTables, StoreFiles};
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
@@ -42,7 +43,7 @@ use mqstore_log::index::{BadIndexFile, IndexSet};
 pub fn verify(
     files: &StoreFiles,
     options: &StoreOptions,
-    progress: ProgressWatch<'_>,
+    progress: ProgressWatcher<'_>,
 ) -> Result<VerifyReport, StoreError> {
     let files = &files.clone().for_reading()?;
     check(files, options, VerifyBounds::now(files), progress)
@@ -52,7 +53,7 @@ pub fn verify(
 pub(crate) fn verify_locked(
     files: &StoreFiles,
     options: &StoreOptions,
-    progress: ProgressWatch<'_>,
+    progress: ProgressWatcher<'_>,
 ) -> Result<VerifyReport, StoreError> {
     files.check_is_store()?;
     check(files, options, VerifyBounds::NONE, progress)
@@ -88,7 +89,7 @@ fn check(
     files: &StoreFiles,
     options: &StoreOptions,
     bounds: VerifyBounds,
-    progress: ProgressWatch<'_>,
+    progress: ProgressWatcher<'_>,
 ) -> Result<VerifyReport, StoreError> {
     let positions = StoredOffsets::load(files);
     let view = view(files, options, bounds)?;

@@ -10,16 +10,13 @@ use super::log_walk::Findings;
 use super::queues::QueueFindings;
 use crate::problem::{Finding, ProblemKind, VerifyReport};
 use mqstore_base::error::StoreError;
-use mqstore_base::progress::Progress;
+use mqstore_base::progress::{Progress, ProgressWatcher};
 use mqstore_log::index::IndexSet;
-
-/// Hears how far a check is; an error ends it.
-pub(crate) type ProgressWatch<'a> = &'a mut dyn FnMut(Progress) -> Result<(), StoreError>;
 
 /// The report as far as the log goes, and what the checks behind it need.
 pub(crate) struct MergedReport<'a> {
     view: &'a View<'a>,
-    progress: ProgressWatch<'a>,
+    progress: ProgressWatcher<'a>,
     pub report: VerifyReport,
     pub(super) tallies: QueueFindings,
     pub(super) keys: KeyFindings,
@@ -30,7 +27,7 @@ pub(crate) struct MergedReport<'a> {
 
 impl<'a> MergedReport<'a> {
     /// An empty one, with what the list of segments says.
-    pub(crate) fn new(view: &'a View<'a>, index: &Arc<IndexSet>, progress: ProgressWatch<'a>) -> Self {
+    pub(crate) fn new(view: &'a View<'a>, index: &Arc<IndexSet>, progress: ProgressWatcher<'a>) -> Self {
         let mut report = VerifyReport::default();
         segments(view, &mut report);
         Self {

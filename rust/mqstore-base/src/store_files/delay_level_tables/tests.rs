@@ -4,7 +4,7 @@ use std::sync::Arc;
 use mqstore_io::{ManualClock, SimVfs, Vfs};
 use proptest::prelude::*;
 
-use crate::store_files::delay_level_tables::*;
+use super::*;
 
 fn files() -> StoreFiles {
     let vfs: Arc<dyn Vfs> = Arc::new(SimVfs::default());

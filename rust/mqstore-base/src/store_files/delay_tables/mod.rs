@@ -1,5 +1,0 @@
-//! TODO_HEADER
-
-#[cfg(test)]
-mod tests;
-

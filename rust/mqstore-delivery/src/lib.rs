@@ -8,6 +8,14 @@
 //! own call, woken by the append that brings a message (`Store::wait_with`) or by the time at which something is due. An
 //! event loop looks without waiting and is called ([`TryResult`]).
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests put real files next to the store, and wait for real threads"
+    )
+)]
 
 mod broker;
 pub mod delay;

@@ -7,6 +7,14 @@
 //! A returned append survives a kill. It survives a power loss once [`MetaLog::sync`] returned for its [`Place`], or
 //! after the next tick. The records of one call are one frame: after a crash all of them are there, or none.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests put real files next to the store, and wait for real threads"
+    )
+)]
 
 mod frame;
 mod generation;

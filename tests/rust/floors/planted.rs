@@ -136,6 +136,9 @@ const VIOLATIONS: &[(&str, &str, &str)] = &[
         "fn f() { ThreadPoolBuilder::new().build_global().ok(); }\n",
     ),
     (GLOBAL_POOL, "tests/rust/planted.rs", "fn f() { builder().build_global().ok(); }\n"),
+    // declarations
+    (DECLARED, LOG_INDEX, "fn f() {}\n"),
+    (DECLARED, "rust/mqstore-log/src/planted/mod.rs", "//! x\n"),
     // words
     ("words that do not belong here", LOG_INDEX, concat!("// TO", "DO: later\n")),
     ("words that do not belong here", "docs/planted.md", concat!("see FIX", "ME below\n")),
@@ -253,6 +256,7 @@ const CIRCLE: &str = "no circle of Python imports";
 const LENGTH: &str = "files of at most 1,000 lines";
 const SIZE: &str = "folders of at most 15 source files";
 const CRATE: &str = "crates of at most 15,000 lines of code";
+const DECLARED: &str = "a module declares each file";
 const HEADER: &str = "a crate or folder has a header of at most ten lines";
 const THREADS: &str = "threads only in one place";
 const RAYON: &str = "rayon only in the pool";
@@ -393,6 +397,16 @@ fn a_module_that_only_tests_compile_is_a_test() {
     assert!(found_in(rule(RAW), &tree, LOG_INDEX).is_empty());
     let tree = tree.with("rust/mqstore-log/src/index/mod.rs", "mod planted;\n");
     assert_eq!(found_in(rule(RAW), &tree, LOG_INDEX).len(), 1);
+}
+
+#[test]
+fn a_file_is_declared_by_the_module_above_it() {
+    let declared = |parent: &str| {
+        let tree = Tree::default().with(parent, "pub mod planted;\n").with(LOG_INDEX, "");
+        found_in(rule(DECLARED), &tree, LOG_INDEX).is_empty()
+    };
+    assert!(declared("rust/mqstore-log/src/index.rs") && declared("rust/mqstore-log/src/index/mod.rs"));
+    assert!(!declared("rust/mqstore-log/src/lib.rs") && !declared("rust/mqstore-log/src/index/other.rs"));
 }
 
 fn rule(name: &str) -> &'static Rule {

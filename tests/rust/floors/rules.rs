@@ -36,5 +36,6 @@ pub(crate) const ALL: &[Rule] = &[
         name: "a crate or folder has a header of at most ten lines",
         check: source_rules::headers_stay_short,
     },
+    Rule { name: "a module declares each file", check: source_rules::files_are_declared },
     Rule { name: "words that do not belong here", check: source_rules::no_unwanted_words },
 ];

@@ -190,6 +190,28 @@ pub(crate) fn files_stay_short(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
+/// A module declares each Rust file of the product. The compiler does not see any other file, nor the tests in it.
+pub(crate) fn files_are_declared(tree: &Tree) -> Vec<Finding> {
+    let files = tree.below("rust/", ".rs").filter(|(path, _)| path.contains("/src/"));
+    files
+        .filter(|(path, _)| !path.ends_with("/src/lib.rs") && !is_declared(tree, path))
+        .map(|(path, _)| Finding::new(path, 1, "no module declares this file"))
+        .collect()
+}
+
+fn is_declared(tree: &Tree, path: &str) -> bool {
+    let module = path.trim_end_matches(".rs").trim_end_matches("/mod");
+    let Some((parent, name)) = module.rsplit_once('/') else { return false };
+    let declares = |text: &str| {
+        rust_source::tokens(text)
+            .windows(2)
+            .any(|pair| matches!(pair, [keyword, own] if keyword.text == "mod" && own.text == name))
+    };
+    [format!("{parent}.rs"), format!("{parent}/mod.rs"), format!("{parent}/lib.rs")]
+        .iter()
+        .any(|file| tree.text(file).is_some_and(declares))
+}
+
 /// A folder of the product has at most 15 source files, without those of the folders in it.
 pub(crate) fn folders_stay_small(tree: &Tree) -> Vec<Finding> {
     let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();

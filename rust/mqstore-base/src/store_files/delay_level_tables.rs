@@ -1,15 +1,7 @@
-//! Which table of delay levels counts for which part of the log.
+//! Tables of delay levels, each with the log offset from which it counts: the file `mqstore/delay-levels`.
 //!
-//! The entries of delayed messages hold when these are due, by the table that counted when they were stored. So that whoever
-//! makes them again makes the same ones, a store remembers its tables, each with the log offset from which it counts. Owns
-//! `mqstore/delay-levels`, which is not there where nobody ever named a table:
-//!
-//! ```text
-//! "MQSLEVEL" | count 4 | { from 8 | length 4 | table, as in a broker's configuration } | CRC 4
-//! ```
-//!
-//! Across a crash: the file is replaced in one step, and durable before the first record that its last table is for. A log
-//! that ends before a table begins was cut: the next writer has the table begin there.
+//! The entry of a delayed message holds its due time by the table that counted when the message was stored. A store
+//! remembers its tables so that a rebuild makes the same entries. The file exists only if a table was named once.
 //!
 //! Source: `MessageStoreConfig#messageDelayLevel`, `DefaultMessageStore#computeDeliverTimestamp`,
 //! `ScheduleMessageService#correctDeliverTimestamp`. Brokers remember no table.
@@ -35,6 +27,13 @@ const LIMIT_BYTES: u64 = 16 << 20;
 const MOST_TABLES: usize = 1024;
 
 /// The tables of a log. Cheap to clone.
+///
+/// ```text
+/// "MQSLEVEL" | count 4 | { from 8 | length 4 | table, as in a broker's configuration } | CRC 4
+/// ```
+///
+/// Across a crash: the file is replaced in one step, and it is durable before the first record that its last table is
+/// for. If the log ends before a table begins, it was truncated: the next writer lets the table begin at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DelayTables {
     /// From where the log begins.

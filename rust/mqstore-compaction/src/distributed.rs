@@ -114,7 +114,7 @@ impl DistributedJob {
     /// Plans the compaction of `topics` (`None`: all compaction topics) and starts the job.
     ///
     /// # Errors
-    /// As [`super::job::plan`].
+    /// As [`crate::plan()`].
     pub fn begin(
         files: StoreFiles,
         topics: Option<&[String]>,
@@ -185,7 +185,7 @@ impl DistributedJob {
     /// Publishes the results of all queues; the job is over, also after an error.
     ///
     /// # Errors
-    /// As [`super::job::publish`].
+    /// As [`crate::publish()`].
     pub fn publish(&mut self) -> Result<CompactionReport, StoreError> {
         let job = self.take()?;
         publish(&self.files, job, &self.plan, &self.results)

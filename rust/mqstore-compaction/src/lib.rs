@@ -13,10 +13,10 @@
 pub(crate) mod append;
 mod distributed;
 pub(crate) mod files;
-pub mod job;
+pub(crate) mod job;
 mod ranges;
 pub(crate) mod read;
-pub mod restore;
+pub(crate) mod restore;
 #[cfg(any(test, feature = "testing"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "the tests of other crates use a part of it"))]
 #[allow(

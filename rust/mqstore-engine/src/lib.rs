@@ -14,10 +14,10 @@
 
 pub(crate) mod compact;
 pub(crate) mod read;
-pub mod retention;
+pub(crate) mod retention;
 pub(crate) mod scan;
-pub mod store;
-pub mod write;
+pub(crate) mod store;
+pub(crate) mod write;
 
 #[cfg(any(test, feature = "testing"))]
 #[allow(
@@ -44,8 +44,9 @@ pub use scan::{
 pub use store::background::BackgroundTask;
 pub use store::group_offsets::{GroupOffset, GroupOffsets};
 pub use store::namespaces::NamespaceInfo;
+pub use store::open::{refuse_rocksdb, take_lock};
 pub use store::quota::TopicQuota;
-pub use store::topics::TopicChange;
+pub use store::topics::{TopicChange, batch_topics, load_table};
 pub use store::{QueueInfo, Stats, Store};
 pub use write::append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
 pub use write::raw_append::{MessageOrigin, check_copy};

@@ -32,7 +32,7 @@ use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
-use mqstore_engine::store::open::refuse_rocksdb;
+use mqstore_engine::refuse_rocksdb;
 use mqstore_log::commit_log::{Segment, SegmentList, read_record};
 use mqstore_log::recovery::last_whole_record;
 use mqstore_meta::copy_log;

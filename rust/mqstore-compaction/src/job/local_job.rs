@@ -25,7 +25,7 @@ use mqstore_log::commit_log::CommitLog;
 /// The store's lock is not held while the tasks run: appends may go on, by whoever opens the store.
 ///
 /// # Errors
-/// Those of [`super::plan`], [`crate::run_task`] and [`super::publish`].
+/// Those of [`crate::plan()`], [`crate::run_task`] and [`crate::publish()`].
 pub fn compact(
     files: &StoreFiles,
     topics: Option<&[String]>,

@@ -36,7 +36,7 @@ const BATCH: u32 = 10;
 
 /// What went since the store was opened.
 #[derive(Debug, Default)]
-pub struct ExpiryCounters {
+pub(crate) struct ExpiryCounters {
     /// Segments deleted.
     pub expired_segments: AtomicU64,
     /// Bytes of deleted files, queue and index files included.
@@ -47,7 +47,7 @@ pub struct ExpiryCounters {
 
 /// Deletes what is due in a store that is open for writing.
 #[derive(Debug)]
-pub struct Cleaner {
+pub(crate) struct Cleaner {
     files: StoreFiles,
     options: StoreOptions,
     policy: RetentionPolicy,
@@ -120,7 +120,7 @@ enum DeleteOutcome {
 
 impl Cleaner {
     /// A cleaner by the rules of `options`. Nothing happens before [`Self::step`].
-    pub fn new(
+    pub(crate) fn new(
         files: &StoreFiles,
         options: &StoreOptions,
         log: Arc<CommitLog>,
@@ -148,7 +148,7 @@ impl Cleaner {
     /// # Errors
     /// [`StoreError::DiskNearlyFull`] since the last look at the disk was bad.
     #[inline]
-    pub fn admit(&self) -> Result<(), StoreError> {
+    pub(crate) fn admit(&self) -> Result<(), StoreError> {
         let used_percent = self.refusing.load(Ordering::Relaxed);
         if used_percent == 0 {
             return Ok(());
@@ -160,7 +160,7 @@ impl Cleaner {
 
     /// Looks at the disks: refuses appends or takes them again, and sends new segments to folders with
     /// room.
-    pub fn check_disks(&self) -> Result<DiskSpace, StoreError> {
+    pub(crate) fn check_disks(&self) -> Result<DiskSpace, StoreError> {
         let space = DiskSpace::look(&self.files)?;
         self.files.log_folders()?.set_full(space.full(self.options.disk_force_ratio));
         let used = space.used_percent();
@@ -177,7 +177,7 @@ impl Cleaner {
     }
 
     /// How long the next [`Self::step`] has nothing to do.
-    pub fn rest(&self) -> Duration {
+    pub(crate) fn rest(&self) -> Duration {
         Duration::from_millis(self.rest_ms.load(Ordering::Relaxed))
     }
 
@@ -185,7 +185,7 @@ impl Cleaner {
     ///
     /// # Errors
     /// Those of the file system; the next call tries again.
-    pub fn step(&self) -> Result<(), StoreError> {
+    pub(crate) fn step(&self) -> Result<(), StoreError> {
         let outcome = self.round();
         let rest = outcome.as_ref().map_or(LOOK, |rest| *rest);
         self.rest_ms.store(rest.as_millis() as u64, Ordering::Relaxed);
@@ -238,7 +238,7 @@ impl Cleaner {
     /// # Errors
     /// [`StoreError::Busy`] from inside of a hook; those of the file system, after which what was
     /// deleted stays deleted.
-    pub fn expire(
+    pub(crate) fn expire(
         &self,
         dry_run: bool,
         carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
@@ -573,7 +573,11 @@ pub(super) fn preview(
 }
 
 /// What [`Cleaner::expire`] would do with a store that is not open for writing, whose log ends at `end`.
-pub fn preview_of(files: &StoreFiles, options: &StoreOptions, end: u64) -> Result<ExpireReport, StoreError> {
+pub(crate) fn preview_of(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    end: u64,
+) -> Result<ExpireReport, StoreError> {
     use mqstore_base::durable_mark::DurableMarkFile;
     use mqstore_log::commit_log::SegmentList;
 

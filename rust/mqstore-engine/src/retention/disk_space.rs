@@ -16,7 +16,7 @@ use mqstore_base::store_files::StoreFiles;
 
 /// How full the disks of a store are now. A disk that does not tell counts as empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DiskSpace {
+pub(crate) struct DiskSpace {
     /// The folders that take new segments.
     logs: Vec<(PathBuf, SpaceInfo)>,
     /// The root, with queues and index.
@@ -24,7 +24,7 @@ pub struct DiskSpace {
 }
 
 /// Used part of a disk in whole percent, rounded up; 0 for one without size.
-pub fn used_percent(space: SpaceInfo) -> u64 {
+pub(crate) fn used_percent(space: SpaceInfo) -> u64 {
     let used = u128::from(space.total.saturating_sub(space.free));
     let size = used + u128::from(space.available);
     if size == 0 { 0 } else { (used * 100).div_ceil(size) as u64 }
@@ -38,7 +38,7 @@ pub(super) fn exceeds(percent: u64, ratio: f64) -> bool {
 
 impl DiskSpace {
     /// Asks the disks.
-    pub fn look(files: &StoreFiles) -> Result<Self, StoreError> {
+    pub(crate) fn look(files: &StoreFiles) -> Result<Self, StoreError> {
         let measure = |path: &PathBuf| files.vfs.free_space(path).ok();
         let folders = files.log_folders()?.for_new();
         let logs = folders.into_iter().filter_map(|path| measure(&path).map(|space| (path, space))).collect();
@@ -46,13 +46,13 @@ impl DiskSpace {
     }
 
     /// Used percent of the emptiest disk for segments, or of the root's if that is fuller.
-    pub fn used_percent(&self) -> u64 {
+    pub(crate) fn used_percent(&self) -> u64 {
         let logs = self.logs.iter().map(|(_, space)| used_percent(*space)).min().unwrap_or(0);
         logs.max(self.root.map_or(0, used_percent))
     }
 
     /// The folders for segments whose disk is fuller than `ratio`.
-    pub fn full(&self, ratio: f64) -> BTreeSet<PathBuf> {
+    pub(crate) fn full(&self, ratio: f64) -> BTreeSet<PathBuf> {
         let full = self.logs.iter().filter(|(_, space)| exceeds(used_percent(*space), ratio));
         full.map(|(path, _)| path.clone()).collect()
     }

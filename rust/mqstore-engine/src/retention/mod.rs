@@ -19,8 +19,5 @@ mod tests;
 mod uncompacted;
 mod wipe;
 
-pub use cleaner::{Cleaner, ExpiryCounters, preview_of};
-pub use disk_space::{DiskSpace, used_percent};
-pub use plan::{DeleteReason, ExpiryTrigger, PlanInput, PlannedDeletion, RetentionPolicy, plan};
+pub(crate) use cleaner::{Cleaner, preview_of};
 pub use report::ExpireReport;
-pub use segment_times::{SegmentTimes, times_of};

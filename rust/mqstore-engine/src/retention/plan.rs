@@ -37,7 +37,7 @@ use mqstore_log::commit_log::{Segment, SegmentList};
 
 /// The rules, from the options.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RetentionPolicy {
+pub(crate) struct RetentionPolicy {
     /// Longest age of a segment's last record, in milliseconds.
     pub retention_ms: Option<u64>,
     /// Most bytes of all segments.
@@ -52,7 +52,7 @@ pub struct RetentionPolicy {
 
 impl RetentionPolicy {
     /// The rules that `options` set; bad hours, which an open refuses, mean none.
-    pub fn of(options: &StoreOptions) -> Self {
+    pub(crate) fn of(options: &StoreOptions) -> Self {
         Self {
             retention_ms: options.retention_ms,
             retention_bytes: options.retention_bytes,
@@ -63,25 +63,14 @@ impl RetentionPolicy {
     }
 
     /// Whether anything may ever go.
-    pub fn retains(&self) -> bool {
+    pub(crate) fn retains(&self) -> bool {
         self.retention_ms.is_some() || self.retention_bytes.is_some()
     }
 }
 
-/// Why a segment goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeleteReason {
-    /// It is older than is to be kept.
-    Age,
-    /// There is more than is to be kept.
-    Size,
-    /// The disk is too full.
-    Disk,
-}
-
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpiryTrigger {
+pub(crate) enum ExpiryTrigger {
     /// The background, at this hour of the day (0 to 23).
     Hour(u32),
     /// A person or a program: the hour does not matter.
@@ -90,20 +79,18 @@ pub enum ExpiryTrigger {
 
 /// A segment that is due.
 #[derive(Clone, Debug)]
-pub struct PlannedDeletion {
+pub(crate) struct PlannedDeletion {
     /// It.
     pub segment: Arc<Segment>,
     /// Its records' times.
     pub times: SegmentTimes,
-    /// Why.
-    pub reason: DeleteReason,
-    /// The same in words.
-    pub detail: String,
+    /// Reason for the deletion, for reports and events.
+    pub reason: String,
 }
 
 /// What a plan is made from.
 #[derive(Clone, Debug)]
-pub struct PlanInput<'a> {
+pub(crate) struct PlanInput<'a> {
     /// The segments.
     pub list: &'a SegmentList,
     /// Only segments that end at or before this log offset may go.
@@ -117,7 +104,7 @@ pub struct PlanInput<'a> {
 }
 
 /// The segments that are due, oldest first, at most `limit`; never the last one.
-pub fn plan(
+pub(crate) fn plan(
     policy: &RetentionPolicy,
     scene: &PlanInput<'_>,
     limit: usize,
@@ -133,12 +120,12 @@ pub fn plan(
         let used = space.used_percent();
         let rules = Rules { policy, now_ms: scene.now_ms, trigger: scene.trigger, bytes, used };
         let times = times(segment);
-        let Some((reason, detail)) = rules.delete_reason(&times) else { break };
+        let Some(reason) = rules.delete_reason(&times) else { break };
         bytes = bytes.saturating_sub(segment.len());
         if let Some(folder) = segment.path().parent() {
             space.give_back(folder, segment.len());
         }
-        planned.push(PlannedDeletion { segment: Arc::clone(segment), times, reason, detail });
+        planned.push(PlannedDeletion { segment: Arc::clone(segment), times, reason });
     }
     planned
 }
@@ -152,17 +139,14 @@ struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    fn delete_reason(&self, times: &SegmentTimes) -> Option<(DeleteReason, String)> {
+    fn delete_reason(&self, times: &SegmentTimes) -> Option<String> {
         if let Some(most) = self.policy.retention_bytes.filter(|most| self.bytes > *most) {
-            let detail = format!("size: the log has {} bytes, retention_bytes keeps {most}", self.bytes);
-            return Some((DeleteReason::Size, detail));
+            return Some(format!("size: the log has {} bytes, retention_bytes keeps {most}", self.bytes));
         }
-        if let Some(detail) = self.too_old(times) {
-            return Some((DeleteReason::Age, detail));
-        }
-        exceeds(self.used, self.policy.force_ratio).then(|| {
+        self.too_old(times).or_else(|| {
             let limit = self.policy.force_ratio;
-            (DeleteReason::Disk, format!("disk: {} % are used, disk_force_ratio is {limit}", self.used))
+            exceeds(self.used, limit)
+                .then(|| format!("disk: {} % are used, disk_force_ratio is {limit}", self.used))
         })
     }
 

@@ -15,7 +15,7 @@ pub(super) fn segment(planned: &PlannedDeletion) -> ExpiredFile {
         last_offset: segment.end_offset() as i64 - 1,
         first_store_timestamp_ms: planned.times.first_ms,
         last_store_timestamp_ms: planned.times.last_ms,
-        reason: planned.detail.clone(),
+        reason: planned.reason.clone(),
     }
 }
 

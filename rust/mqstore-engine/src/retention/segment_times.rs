@@ -15,7 +15,8 @@ const STRETCHES: [u64; 4] = [256 << 10, 8 << 20, 128 << 20, u64::MAX];
 
 /// The times of one segment, in epoch milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SegmentTimes {
+#[expect(clippy::struct_field_names, reason = "each name ends with its unit")]
+pub(crate) struct SegmentTimes {
     /// Store time of the first record, if it can be read.
     pub first_ms: Option<i64>,
     /// Store time of the last record that can be read.
@@ -26,13 +27,13 @@ pub struct SegmentTimes {
 
 impl SegmentTimes {
     /// When the youngest thing in the segment was stored.
-    pub fn newest_ms(&self) -> i64 {
+    pub(crate) fn newest_ms(&self) -> i64 {
         self.last_ms.unwrap_or(self.modified_ms)
     }
 }
 
 /// Reads the times of a segment to which nothing is added any more. Damage is passed over.
-pub fn times_of(files: &StoreFiles, list: &Arc<SegmentList>, segment: &Segment) -> SegmentTimes {
+pub(crate) fn times_of(files: &StoreFiles, list: &Arc<SegmentList>, segment: &Segment) -> SegmentTimes {
     SegmentTimes {
         // What cannot be read has no time; the file's own decides then.
         first_ms: first_time(list, segment).ok().flatten(),

@@ -4,15 +4,15 @@
 //! lock that RocketMQ takes and runs two services (dispatch, flush); opened for reading it holds
 //! nothing. Every call answers [`StoreError::Closed`] after [`Store::close`].
 
-pub mod background;
+pub(crate) mod background;
 mod expire;
-pub mod group_offsets;
+pub(crate) mod group_offsets;
 mod inspection;
-pub mod namespaces;
-pub mod open;
-pub mod quota;
-pub mod services;
-pub mod topics;
+pub(crate) mod namespaces;
+pub(crate) mod open;
+pub(crate) mod quota;
+pub(crate) mod services;
+pub(crate) mod topics;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -466,7 +466,7 @@ impl Drop for StoreInner {
 }
 
 /// Entries of `queue` in `from..end` with their offsets, fillers left out.
-pub fn read_units(
+pub(crate) fn read_units(
     queue: &ConsumeQueue,
     from: i64,
     end: i64,
@@ -491,7 +491,7 @@ pub fn read_units(
 }
 
 /// Candidates inside the log, oldest first, each once.
-pub fn sorted_offsets(offsets: Vec<i64>, min: u64, end: u64) -> Vec<u64> {
+pub(crate) fn sorted_offsets(offsets: Vec<i64>, min: u64, end: u64) -> Vec<u64> {
     let mut offsets: Vec<u64> = offsets
         .into_iter()
         .filter_map(|offset| u64::try_from(offset).ok())

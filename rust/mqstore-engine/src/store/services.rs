@@ -150,7 +150,7 @@ impl Services {
 }
 
 /// Removes the files that a compaction replaced, in a thread of its own.
-pub fn sweep(files: &StoreFiles, unswept: ReplacedFiles) -> Result<JoinHandle<()>, StoreError> {
+pub(crate) fn sweep(files: &StoreFiles, unswept: ReplacedFiles) -> Result<JoinHandle<()>, StoreError> {
     let own = files.clone();
     let sweep = move || {
         // What it leaves is swept by the next job.

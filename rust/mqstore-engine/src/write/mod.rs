@@ -7,7 +7,7 @@ pub(crate) mod inner_batch;
 pub(crate) mod nonblocking;
 pub(crate) mod pending_records;
 pub(crate) mod raw_append;
-pub mod rebuild;
+pub(crate) mod rebuild;
 pub(crate) mod staged_batch;
 pub(crate) mod transaction_append;
 pub(crate) mod wait;

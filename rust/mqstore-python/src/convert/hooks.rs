@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use mqstore_base::events::{DeleteVerdict, ExpiredFile, Hooks, StoreEvent};
-use mqstore_engine::retention::ExpireReport;
+use mqstore_engine::ExpireReport;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList};

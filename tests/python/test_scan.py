@@ -380,6 +380,8 @@ def test_no_thread_stays_behind(mixed: Path) -> None:
 def test_beside_a_writer(home: Path) -> None:
     """What a scan yields is a prefix of what was appended, all of what was there when it began."""
     with mqstore.open(home, "create", options=SMALL) as store:
+        # A scan of a topic needs the topic; the thread may start late.
+        store.create_topic("t")
         done = threading.Event()
 
         def append() -> None:

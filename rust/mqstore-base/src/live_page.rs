@@ -62,13 +62,6 @@ impl LivePage {
         Ok(Self { region })
     }
 
-    /// Publishes the log up to `position`, for a caller who alone can publish now and has published less.
-    #[inline]
-    pub fn publish_next(&self, position: u64) {
-        // As in `publish`, this cannot fail.
-        let _ = self.region.store_i64_be_release(PUBLISHED_AT + 8, position as i64);
-    }
-
     /// Publishes the log up to `position`, unless more is published. Any number of callers.
     #[inline]
     pub fn publish(&self, position: u64) {

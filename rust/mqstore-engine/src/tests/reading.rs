@@ -1,5 +1,7 @@
 //! Every way to find a message.
 
+use std::os::unix::fs::FileExt;
+
 use crate::Boundary;
 use crate::testing::{World, body, message, put, read_all, small};
 use mqstore_base::error::StoreError;
@@ -182,6 +184,31 @@ fn a_reader_beside_the_writer_sees_what_was_appended() {
     store.close().unwrap();
     assert_eq!(read_all(&reader, "t", 0).len(), 200);
     assert_eq!(reader.lookup("t", "k", None, None, None).unwrap().next_batch(999).unwrap().len(), 200);
+}
+
+#[test]
+fn an_append_returns_only_after_other_processes_can_see_its_record() {
+    let world = World::real();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    store.create_topic("t", 4, &[]).unwrap();
+    let page = std::fs::File::open(world.path.join("mqstore/live")).unwrap();
+    // Where the live page has the published offset.
+    let published = || {
+        let mut bytes = [0; 8];
+        page.read_exact_at(&mut bytes, 72).unwrap();
+        u64::from_be_bytes(bytes)
+    };
+    std::thread::scope(|scope| {
+        for queue in 0..4 {
+            let (store, published) = (&store, &published);
+            scope.spawn(move || {
+                for _ in 0..2_000 {
+                    let appended = store.append(&message("t", Some(queue), b"body", &[])).unwrap();
+                    assert!(published() >= appended.commit_log_offset + u64::from(appended.size));
+                }
+            });
+        }
+    });
 }
 
 #[test]

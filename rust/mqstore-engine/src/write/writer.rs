@@ -430,7 +430,7 @@ impl Writer {
                 Err(error) => return Err(error),
             }
         } else if self.dispatcher.position() < self.visible() {
-            // Whoever published passed a fence; where a sync makes visible, there may have been none.
+            // Publishing is sequentially consistent; where a sync makes visible, no such store came before.
             if self.options.durable_only() || self.options.durability == Durability::Pooled {
                 self.appended.notify_all();
             } else {

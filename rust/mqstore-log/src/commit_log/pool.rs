@@ -1,14 +1,14 @@
 //! Records on their way to the file, in memory that is not the file's.
 //!
 //! A ring of bytes that holds the newest part of the log: appends copy into it at their own position
-//! modulo its size, any number at once, and one thread at a time writes what is published to the
+//! modulo its size, and one thread at a time writes what is published to the
 //! segment, with one system call for whatever has come together. It serves two modes: `pooled`, where
 //! writing follows in the background, and `sync`, where the thread that leads a group commit writes for
 //! all who wait, so that a record costs a copy and not a system call.
 //!
 //! ```text
-//!          drained               published      reserved            drained + capacity
-//! in the file │ to be written now    │ being copied │ free               │
+//!          drained               published             drained + capacity
+//! in the file │ to be written now    │ free                │
 //! ```
 //!
 //! Across a crash: what is not drained is lost with the process; `sync` acknowledges nothing before it
@@ -60,7 +60,7 @@ impl Pool {
         end.saturating_sub(self.written.load(Ordering::Acquire)) <= self.capacity()
     }
 
-    /// Copies `bytes` for log position `position`; the caller has reserved them and there is room.
+    /// Copies `bytes` for log position `position`; the caller holds the put lock and there is room.
     pub(crate) fn write(&self, position: u64, bytes: &[u8]) -> Result<(), RegionError> {
         let at = (position % self.capacity()) as usize;
         let (first, second) = bytes.split_at(bytes.len().min(self.memory.len() - at));

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! * **The next segment** is allocated and synced aside. It gets its name only when its first record is
-//!   reserved, because RocketMQ deletes segments without records.
+//!   placed, because RocketMQ deletes segments without records.
 //! * **The window** of a mapped segment is populated, so that appends meet no page fault, advised, and
 //!   kept in memory on request (`lock_memory`). It is 64 MiB and moves on by half.
 //! * **Prewriting**: with `sync` a window of 128 MiB, and as much of the next segment, is also brought to the
@@ -37,13 +37,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_io::switch;
-use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Raise};
-use mqstore_io::{Advice, EventCount, Region};
+use mqstore_io::sync::{Ordering, Raise};
+use mqstore_io::{Advice, Region};
 
-use super::append::CommitLog;
+use super::log::CommitLog;
+use super::preallocator::{LEAST_WINDOW_BYTES, PreparedSegment, PrewriteMap, WINDOW_FACTOR};
 use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::store_files::StoreFiles;
 
 /// Bytes that are populated in one step.
 const STEP_BYTES: u64 = 4 << 20;
@@ -51,154 +51,21 @@ const STEP_BYTES: u64 = 4 << 20;
 /// Bytes that are prewritten in one step, at most: a sync of records may have to wait for one.
 const PREWRITE_BYTES: u64 = 1 << 20;
 
-/// The prewritten window is so many times what was appended since the open, so that somebody who opens a
-/// store for a few messages does not write a whole one.
-const WINDOW_FACTOR: u64 = 1024;
-
-/// But at least this.
-const LEAST_WINDOW_BYTES: u64 = 8 << 20;
-
 /// After a prewriting step the device is left to those who sync records for so many times as long, while
 /// there is much left of the window; less when there is not.
 const MOST_REST: u64 = 8;
-
-/// What is prepared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PreallocateOptions {
-    /// Whether anything is.
-    pub enabled: bool,
-    /// Bytes of the active segment ahead of the tail that are kept ready; 0 for none.
-    pub window_bytes: u64,
-    /// Whether what is ready has been written to the device.
-    pub prewrite: bool,
-    /// Whether the window is locked in memory.
-    pub lock_memory: bool,
-}
-
-/// See the module's text.
-#[derive(Debug)]
-pub(crate) struct Preallocator {
-    options: PreallocateOptions,
-    /// Where the log ended when it was opened.
-    opened_at: u64,
-    staged: Mutex<Option<PreparedSegment>>,
-    apart: Mutex<Option<PrewriteMap>>,
-    /// The log is ready up to here.
-    warm: AtomicU64,
-    /// Whether the window is being prewritten, until it has its length again.
-    filling: AtomicBool,
-    /// The tail at the last look, and the one at which nobody appended between two looks.
-    looked_at: AtomicU64,
-    idle_at: AtomicU64,
-    /// Pages from here on are locked in memory.
-    locked_from: AtomicU64,
-    /// The tail from which on there is something to do.
-    wake_at: AtomicU64,
-    moved: EventCount,
-    stopped: AtomicBool,
-    /// The newest segment that somebody took, or made himself.
-    taken: AtomicU64,
-}
-
-/// The next segment.
-#[derive(Debug)]
-struct PreparedSegment {
-    segment: Arc<Segment>,
-    /// Ready up to here.
-    warm: u64,
-    apart: Option<PrewriteMap>,
-}
-
-/// The map that a segment is prewritten through.
-#[derive(Debug)]
-struct PrewriteMap {
-    base: u64,
-    region: Region,
-}
-
-impl PrewriteMap {
-    /// The map of `segment`, which is made unless it is in `slot`.
-    fn of(slot: &mut Option<Self>, segment: &Segment) -> std::io::Result<Region> {
-        let base = segment.base_offset();
-        if let Some(apart) = slot.as_ref().filter(|apart| apart.base == base) {
-            return Ok(apart.region.clone());
-        }
-        let region = segment.map_apart()?;
-        // An offer; without it syncs cost more.
-        let _ = region.advise(0..region.len(), Advice::Random);
-        *slot = Some(Self { base, region: region.clone() });
-        Ok(region)
-    }
-}
-
-impl Preallocator {
-    pub(super) fn new(options: PreallocateOptions, end: u64) -> Self {
-        Self {
-            options,
-            opened_at: end,
-            staged: Mutex::new(None),
-            apart: Mutex::new(None),
-            warm: AtomicU64::new(end),
-            filling: AtomicBool::new(false),
-            looked_at: AtomicU64::new(end),
-            idle_at: AtomicU64::new(u64::MAX),
-            locked_from: AtomicU64::new(end),
-            wake_at: AtomicU64::new(if options.enabled { 0 } else { u64::MAX }),
-            moved: EventCount::new(),
-            stopped: AtomicBool::new(false),
-            taken: AtomicU64::new(0),
-        }
-    }
-
-    /// Hears that the log reaches to `end` now.
-    #[inline]
-    pub(super) fn notify_end(&self, end: u64) {
-        if end >= self.wake_at.load(Ordering::Relaxed) {
-            self.moved.notify_all();
-        }
-    }
-
-    /// The window at this tail.
-    fn window(&self, tail: u64) -> u64 {
-        let limit = self.options.window_bytes;
-        if !self.options.prewrite {
-            return limit;
-        }
-        match tail.saturating_sub(self.opened_at) {
-            // Whoever appends nothing needs nothing.
-            0 => 0,
-            appended => appended.saturating_mul(WINDOW_FACTOR).max(LEAST_WINDOW_BYTES).min(limit),
-        }
-    }
-
-    /// The segment at `base`, if it is ready.
-    pub(super) fn take(&self, files: &StoreFiles, base: u64) -> Option<Arc<Segment>> {
-        let mut slot = self.staged.lock();
-        // Nobody makes it a second time while it waits for its name.
-        self.taken.raise(base, Ordering::AcqRel);
-        let staged = slot.take()?;
-        drop(slot);
-        if staged.segment.base_offset() == base {
-            self.warm.raise(base + staged.warm, Ordering::AcqRel);
-            return Some(staged.segment);
-        }
-        // The log went on somewhere else, after an error; this one is of no use.
-        let _ = files.vfs.remove_file(&staged.segment.path());
-        None
-    }
-}
 
 impl CommitLog {
     /// Waits until there is something to prepare, at most `timeout`; whether there may be.
     pub fn wait_to_prepare(&self, timeout: Duration) -> bool {
         let due = || {
             self.ahead.stopped.load(Ordering::Acquire)
-                || self.reserved() >= self.ahead.wake_at.load(Ordering::Acquire)
+                || self.appended() >= self.ahead.wake_at.load(Ordering::Acquire)
         };
         if self.ahead.moved.wait_until(Some(timeout), due) {
             return true;
         }
-        let tail = self.reserved();
+        let tail = self.appended();
         let idle = self.ahead.looked_at.swap(tail, Ordering::AcqRel) == tail;
         if idle {
             self.ahead.idle_at.store(tail, Ordering::Release);
@@ -226,7 +93,7 @@ impl CommitLog {
         if !self.ahead.options.enabled || self.ahead.stopped.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let tail = self.reserved();
+        let tail = self.appended();
         let Some(active) = self.active().map(|active| Arc::clone(&active.segment)) else {
             self.ahead.wake_at.store(tail + 1, Ordering::Release);
             return Ok(false);
@@ -249,7 +116,7 @@ impl CommitLog {
         if !self.ahead.options.prewrite {
             return Duration::ZERO;
         }
-        let left = self.ahead.warm.load(Ordering::Acquire).saturating_sub(self.reserved());
+        let left = self.ahead.warm.load(Ordering::Acquire).saturating_sub(self.appended());
         let factor = (left / LEAST_WINDOW_BYTES).clamp(1, MOST_REST);
         (took * factor as u32).min(Duration::from_secs(1))
     }
@@ -339,7 +206,7 @@ impl CommitLog {
         // Held while a segment is made: who needs it now would have to make the same one.
         let mut slot = self.ahead.staged.lock();
         let base = active.end_offset();
-        if self.reserved() >= base || self.ahead.taken.load(Ordering::Acquire) >= base {
+        if self.appended() >= base || self.ahead.taken.load(Ordering::Acquire) >= base {
             return Ok(false);
         }
         match &mut *slot {
@@ -391,7 +258,7 @@ impl CommitLog {
             return Ok(());
         }
         let Some(active) = self.active() else { return Ok(()) };
-        let from = self.reserved() - active.segment.base_offset();
+        let from = self.appended() - active.segment.base_offset();
         let to = (from + self.ahead.options.window_bytes).min(active.segment.len());
         active.region.lock_memory(from as usize..to as usize).map_err(|error| cannot_lock(&error))
     }

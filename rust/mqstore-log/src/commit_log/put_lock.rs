@@ -1,7 +1,7 @@
 //! The put lock: appends hold it in turn.
 //!
-//! An append holds it for the three things that need an order (queue offset, position, store time), which takes
-//! some ten nanoseconds, and now and then for the change to the next segment.
+//! An append holds it while its records get queue offset, position and store time and are copied, which takes less
+//! than a microsecond a KiB, and now and then for the change to the next segment.
 //!
 //! A waiter spins briefly, then sleeps, and is served first after it has waited for long. This covers both cases
 //! for which RocketMQ offers a lock of its own: the spin lock for few threads, the reentrant lock for more threads

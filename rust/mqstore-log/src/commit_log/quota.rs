@@ -9,9 +9,6 @@
 
 use mqstore_io::sync::{Arc, AtomicI64, AtomicU64, Ordering, Raise};
 
-use super::append::{CommitLog, EncodedRecord, PutState};
-use mqstore_base::error::StoreError;
-
 /// What one topic may hold, and what it holds.
 ///
 /// In a cache line of its own: appends look at it, and what lies beside it changes.
@@ -66,15 +63,20 @@ impl TopicQuotaState {
         freed > before
     }
 
-    fn used(&self) -> i64 {
+    pub(super) fn used(&self) -> i64 {
         self.drawn.load(Ordering::Relaxed).saturating_sub_unsigned(self.freed.load(Ordering::Acquire))
     }
 
     /// Asks for room for more messages of this append; whether it is there.
-    fn request_messages(&self, messages: i64, limit: u64) -> bool {
+    pub(super) fn request_messages(&self, messages: i64, limit: u64) -> bool {
         let wanted = self.wanted.load(Ordering::Relaxed) + messages;
         self.wanted.store(wanted, Ordering::Relaxed);
         i128::from(self.used()) + i128::from(wanted) <= i128::from(limit)
+    }
+
+    /// Forgets what [`Self::request_messages`] asked for.
+    pub(super) fn end_request(&self) {
+        self.wanted.store(0, Ordering::Relaxed);
     }
 
     /// Takes note that messages got their offsets.
@@ -84,71 +86,5 @@ impl TopicQuotaState {
             let drawn = self.drawn.load(Ordering::Relaxed);
             self.drawn.store(drawn + i64::from(messages), Ordering::Relaxed);
         }
-    }
-}
-
-impl CommitLog {
-    /// Keeps everybody from appending while `work` is done, which has to be short.
-    pub fn block_appends(&self, work: impl FnOnce()) {
-        let _put = self.front.put.lock_without_timeout();
-        work();
-    }
-
-    /// Whether all of `records` fit the quotas of their topics; the caller holds the put lock.
-    ///
-    /// # Errors
-    /// [`StoreError::Full`].
-    pub(super) fn admit(&self, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
-        if records.iter().all(|record| record.room.limit().is_none()) {
-            return Ok(());
-        }
-        let full = records.iter().find_map(|record| {
-            let limit = record.room.limit()?;
-            (!record.room.request_messages(record.messages.into(), limit)).then_some((record.room, limit))
-        });
-        for record in records {
-            record.room.wanted.store(0, Ordering::Relaxed);
-        }
-        let Some((room, limit)) = full else { return Ok(()) };
-        Err(StoreError::Full {
-            path: self.files.root.clone(),
-            topic: Some(room.topic.to_string()),
-            quota: "max_messages",
-            limit,
-            used: u64::try_from(room.used()).unwrap_or(0),
-        })
-    }
-
-    /// Bytes of the segments.
-    pub fn segments_bytes(&self) -> u64 {
-        self.list().segments().iter().map(|segment| segment.len()).sum()
-    }
-
-    /// Whether the log may have so many more segments.
-    pub(super) fn can_grow_by(&self, segments: u64) -> Result<(), StoreError> {
-        let Some(limit) = self.max_bytes.filter(|_| segments > 0) else { return Ok(()) };
-        let used = self.segments_bytes();
-        let more = segments.saturating_mul(self.segment_bytes());
-        if used.saturating_add(more) <= limit {
-            return Ok(());
-        }
-        let path = self.files.root.clone();
-        Err(StoreError::Full { path, topic: None, quota: "max_bytes", limit, used })
-    }
-
-    /// Whether the log may have the segments that `records` need, of which it is more than one.
-    pub(super) fn may_hold(&self, put: &PutState, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
-        if self.max_bytes.is_none() {
-            return Ok(());
-        }
-        let (mut rest, mut segments) = (put.rest().unwrap_or(0), 0);
-        for record in records {
-            let size = record.parts.len() as u64;
-            if !Self::has_space(rest, size) {
-                (rest, segments) = (self.segment_bytes(), segments + 1);
-            }
-            rest = rest.saturating_sub(size);
-        }
-        self.can_grow_by(segments)
     }
 }

@@ -11,7 +11,7 @@ use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
 use mqstore_io::MappedFileGuard;
 use mqstore_io::sync::{Arc, Ordering, Raise};
 
-use super::append::CommitLog;
+use super::log::CommitLog;
 use super::mapped_reads::MappedPart;
 use super::scan::{ScanChecks, check_record, check_to_read, read_up_to};
 use super::segment_list::{Segment, SegmentList};

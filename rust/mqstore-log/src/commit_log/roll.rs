@@ -16,12 +16,11 @@
 
 use std::sync::Arc;
 
-use mqstore_format::{BLANK_HEADER_BYTES, encode_blank, offset_file_name};
-use mqstore_io::sync::Ordering;
+use mqstore_format::{encode_blank, offset_file_name};
 use mqstore_io::{MappedFile, PushError};
 
-use super::active_segment::ActiveSegment;
-use super::append::{CommitLog, PutState};
+use super::active_segment::{ActiveSegment, fits};
+use super::log::{CommitLog, EncodedRecord, PutState};
 use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -38,16 +37,16 @@ impl CommitLog {
         let end = self.active.read().as_ref().map_or(0, |active| active.segment.end_offset());
         let kept = (self.segment_bytes() / 16).min(KEPT_FOR_OTHERS_BYTES);
         let needed = bytes.saturating_add(kept);
-        end.saturating_sub(self.reserved()) >= needed && self.front.put.held_ms(now_ms) < HELD_LONG_MS
+        end.saturating_sub(self.appended()) >= needed && self.front.put.held_ms(now_ms) < HELD_LONG_MS
     }
 
     /// Whether so many bytes and as many of others find room in the pool.
     pub fn pool_has_space(&self, bytes: u64) -> bool {
-        self.pool.as_ref().is_some_and(|pool| pool.has_room_to(self.reserved().saturating_add(2 * bytes)))
+        self.pool.as_ref().is_some_and(|pool| pool.has_room_to(self.appended().saturating_add(2 * bytes)))
     }
 
     /// Makes sure that `bytes` and a filler behind them fit the active segment, rolling if not. `between`
-    /// says that all before has its ticket.
+    /// says that all before is published.
     pub(super) fn ensure_space(
         &self,
         put: &mut PutState,
@@ -58,15 +57,7 @@ impl CommitLog {
         if bytes > limit {
             return Err(StoreError::TooLarge { what: "the record", size: bytes, limit });
         }
-        if put.rest().is_some_and(|rest| Self::has_space(rest, bytes)) {
-            return Ok(());
-        }
-        self.roll(put, between)
-    }
-
-    /// Whether `bytes` and a filler behind them fit in the `rest` of a segment.
-    pub(super) fn has_space(rest: u64, bytes: u64) -> bool {
-        bytes + BLANK_HEADER_BYTES as u64 <= rest
+        if put.has_space(bytes) { Ok(()) } else { self.roll(put, between) }
     }
 
     /// Goes on at the begin of the next segment, whatever is left of this one; where that is.
@@ -97,12 +88,11 @@ impl CommitLog {
             }
             if between {
                 // Whatever fails behind the filler, the log reaches to here. In the middle of a batch it
-                // belongs to the batch, whose first records are not copied yet.
-                let ticket = self.take_ticket(put);
-                self.complete(ticket, base);
+                // belongs to the batch, which is published as a whole.
+                self.publish(put);
             }
         }
-        put.switch_to(Some(Arc::clone(&next)));
+        put.active = Some(Arc::clone(&next));
         *self.active.write() = Some(next);
         Ok(())
     }
@@ -111,9 +101,6 @@ impl CommitLog {
     pub(super) fn drain_locked(&self, put: &PutState) -> Result<(), StoreError> {
         let position = put.point.position;
         if self.pool.as_ref().is_some_and(|pool| pool.drained() < position) {
-            if !self.ring.wait_published(position, || self.stopped.load(Ordering::Acquire)) {
-                return Err(self.poison("appending", "an append before this one failed"));
-            }
             self.drain_pool(position)?;
         }
         Ok(())
@@ -134,7 +121,7 @@ impl CommitLog {
             segment.name(&path).at(&path, "naming a log segment")?;
             *pending = true;
         }
-        let active = activate(Arc::clone(&segment))?;
+        let active = ActiveSegment::of(Arc::clone(&segment))?;
         let poison = |error: PushError| self.poison("adding a segment", &error.to_string());
         self.row.push(segment).map_err(poison)?;
         self.refresh_list();
@@ -150,18 +137,32 @@ impl CommitLog {
         MappedFile::stage(&self.files.vfs, &staged, base, self.row.file_bytes())
             .at(&staged, "making a log segment")
     }
-}
 
-/// Gets a segment ready to be written to.
-pub(super) fn activate(segment: Arc<Segment>) -> Result<Arc<ActiveSegment>, StoreError> {
-    let prepared = segment.file().and_then(|file| {
-        // A segment that somebody else made may be sparse: a store into a hole of a full disk would
-        // kill the process, an allocation is an error.
-        if file.stat()?.allocated_bytes < segment.len() {
-            file.allocate(segment.len())?;
+    /// Whether the log may have so many more segments.
+    pub(super) fn can_grow_by(&self, segments: u64) -> Result<(), StoreError> {
+        let Some(limit) = self.max_bytes.filter(|_| segments > 0) else { return Ok(()) };
+        let used = self.segments_bytes();
+        let more = segments.saturating_mul(self.segment_bytes());
+        if used.saturating_add(more) <= limit {
+            return Ok(());
         }
-        segment.region()
-    });
-    let region = prepared.at_file(|| segment.path(), "mapping the active segment")?;
-    Ok(Arc::new(ActiveSegment { segment, region }))
+        let path = self.files.root.clone();
+        Err(StoreError::Full { path, topic: None, quota: "max_bytes", limit, used })
+    }
+
+    /// Whether the log may have the segments that `records` need, of which it is more than one.
+    pub(super) fn may_hold(&self, put: &PutState, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
+        if self.max_bytes.is_none() {
+            return Ok(());
+        }
+        let (mut rest, mut segments) = (put.rest().unwrap_or(0), 0);
+        for record in records {
+            let size = record.parts.len() as u64;
+            if !fits(rest, size) {
+                (rest, segments) = (self.segment_bytes(), segments + 1);
+            }
+            rest = rest.saturating_sub(size);
+        }
+        self.can_grow_by(segments)
+    }
 }

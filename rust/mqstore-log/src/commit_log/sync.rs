@@ -1,6 +1,6 @@
 //! Bringing the log to the device, and stopping it when that fails.
 //!
-//! The leader of a group commit waits until everything reserved is copied, writes what is pooled, makes
+//! The leader of a group commit takes the end of what is appended, writes what is pooled, makes
 //! the names of new segments durable and syncs the segments in order. Only then does the durable
 //! position move: nothing below it can be lost, whatever happens next.
 //!
@@ -10,7 +10,7 @@
 use mqstore_io::switch;
 use mqstore_io::sync::Ordering;
 
-use super::append::CommitLog;
+use super::log::CommitLog;
 use super::segment_list::Segment;
 use mqstore_base::error::StoreError;
 
@@ -43,20 +43,21 @@ impl CommitLog {
         }
         self.commit.wait(
             position,
-            || self.reserved(),
+            || self.appended(),
             || self.sync(),
             |cause| self.poisoned_error("syncing the log", cause),
         )
     }
 
-    /// Syncs everything reserved so far, segments in order, names first.
+    /// Syncs everything appended so far, segments in order, names first.
     fn sync(&self) -> Result<u64, StoreError> {
         self.check()?;
-        let point = self.front.put.lock_without_timeout().point;
+        let point = {
+            let put = self.front.put.lock_without_timeout();
+            self.check_copied(&put)?;
+            put.point
+        };
         let target = point.position;
-        if !self.ring.wait_published(target, || self.stopped.load(Ordering::Acquire)) {
-            return Err(self.poison("syncing the log", "an append failed"));
-        }
         self.drain_pool(target)?;
         self.sync_names()?;
         let from = self.synced.lock().position;
@@ -111,7 +112,6 @@ impl CommitLog {
         drop(kept);
         self.live.fail();
         self.stopped.store(true, Ordering::Release);
-        self.ring.wake();
         error
     }
 

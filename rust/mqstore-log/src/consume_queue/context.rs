@@ -3,6 +3,7 @@
 //! Source: none of RocketMQ's; it keeps a descriptor and a map for every file of every queue.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::mem;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,6 @@ use mqstore_io::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use mqstore_io::{Access, FileCache, VfsFile, parallel_map};
 
 use super::layout::QueueLayout;
-use super::queue::ConsumeQueue;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -22,6 +22,15 @@ const STAGING_TRIES: u32 = 10_000;
 
 /// Threads that sync files beside the caller, where there are many.
 const SYNC_HELPERS: u32 = 7;
+
+/// A queue with bytes that a flush has to sync.
+pub(super) trait UnsyncedQueue: Debug + Send + Sync {
+    /// Whether it has such bytes.
+    fn is_dirty(&self) -> bool;
+
+    /// Syncs the named files that have them. What fails stays dirty.
+    fn flush_files(&self) -> Result<(), StoreError>;
+}
 
 /// The part of a [`super::QueueSet`] that its queues use.
 #[derive(Debug)]
@@ -33,7 +42,7 @@ pub(super) struct QueueContext {
     /// Threads that help with work on very many queues.
     pub(super) helpers: u32,
     sync_helpers: u32,
-    dirty_queues: Mutex<Vec<Weak<ConsumeQueue>>>,
+    dirty_queues: Mutex<Vec<Weak<dyn UnsyncedQueue>>>,
     dirty_folders: Mutex<BTreeSet<PathBuf>>,
     staged: AtomicU64,
     /// What a person is to be told.
@@ -120,7 +129,7 @@ impl QueueContext {
     }
 
     /// Puts `queue` on the list of queues to sync; called once until it is taken off again.
-    pub(super) fn mark_dirty(&self, queue: Weak<ConsumeQueue>) {
+    pub(super) fn mark_dirty(&self, queue: Weak<dyn UnsyncedQueue>) {
         self.dirty_queues.lock().push(queue);
     }
 
@@ -150,9 +159,8 @@ impl QueueContext {
             queue.upgrade().map_or(Ok(()), |queue| queue.flush_files())
         });
         if let Err(error) = synced {
-            let is_dirty = |queue: &Weak<ConsumeQueue>| {
-                queue.upgrade().is_some_and(|queue| queue.dirty.load(Ordering::Acquire))
-            };
+            let is_dirty =
+                |queue: &Weak<dyn UnsyncedQueue>| queue.upgrade().is_some_and(|queue| queue.is_dirty());
             self.dirty_queues.lock().extend(queues.into_iter().filter(is_dirty));
             return Err(error);
         }

@@ -12,10 +12,13 @@
 
 use std::ops::Range;
 
-use mqstore_format::CQ_UNIT_BYTES;
+use mqstore_format::{BATCH_CQ_UNIT_BYTES, CQ_UNIT_BYTES};
 
 /// Bytes of one unit.
 pub(super) const UNIT_BYTES: u64 = CQ_UNIT_BYTES as u64;
+
+/// Bytes of a unit of a batch queue.
+pub(super) const BATCH_UNIT_BYTES: u64 = BATCH_CQ_UNIT_BYTES as u64;
 
 /// The geometry of all queue files of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

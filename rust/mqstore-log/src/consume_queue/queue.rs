@@ -233,11 +233,6 @@ impl ConsumeQueue {
         self.damage.lock().as_ref().is_none_or(|damage| damage.units.is_none())
     }
 
-    /// Whether [`super::QueueSet::flush`] would sync something of this queue.
-    pub fn is_dirty(&self) -> bool {
-        self.dirty.load(Ordering::Acquire)
-    }
-
     /// Appends the committed units from `from` on to `out`, at most `max_units`, one per offset and
     /// as they are on disk: a unit that [`CqUnit::is_blank`], or of size 0, stands for an offset
     /// without a message. `from` at the maximum gives none; outside of the queue it is

@@ -27,6 +27,7 @@ use mqstore_io::VfsFile;
 use mqstore_io::switch;
 use mqstore_io::sync::{Arc, Ordering};
 
+use super::context::UnsyncedQueue;
 use super::layout::{Part, UNIT_BYTES, offset_at};
 use super::queue::{ConsumeQueue, Writing};
 use super::uncommitted::Stretch;
@@ -485,10 +486,15 @@ impl ConsumeQueue {
             self.home.mark_dirty(self.this.clone());
         }
     }
+}
 
-    /// Syncs the named files with unsynced bytes. Files still in staging wait for their name: nobody
-    /// counts on them. What fails stays dirty.
-    pub(super) fn flush_files(&self) -> Result<(), StoreError> {
+impl UnsyncedQueue for ConsumeQueue {
+    fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// Files still in staging wait for their name: nobody counts on them.
+    fn flush_files(&self) -> Result<(), StoreError> {
         self.dirty.store(false, Ordering::Release);
         let mut dirty = {
             let mut writing = self.writing.lock();

@@ -9,6 +9,7 @@
 //! `ConcurrentReputMessageService` has only the decoding.
 
 mod derived_units;
+mod dispatch_run;
 mod run;
 mod run_steps;
 mod window;
@@ -24,10 +25,10 @@ pub use run::{BatchTopics, DispatchRules, QueueRun, RunOutput};
 use crate::commit_log::{Cut, Damage, LogScanner, RecordRun, ScanChecks, SegmentList};
 use crate::consume_queue::QueueSet;
 use crate::index::IndexSet;
+use dispatch_run::DispatchRun;
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::LivePage;
 use mqstore_base::store_files::StoreFiles;
-use run_steps::DispatchRun;
 use window::{CommitTurn, RunWindow};
 
 /// Bytes of log after which a run ends.

@@ -27,8 +27,26 @@ use mqstore_io::switch;
 use mqstore_io::sync::{Arc, AtomicBool, Ordering, RwLock};
 use mqstore_io::{Access, FileCache, MapAccess, RecentMaps, Region, RegionError, VfsFile};
 
-use super::insert::NewEntry;
 use mqstore_base::error::{IoContext, StoreError};
+
+/// One entry to be: a key of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewEntry {
+    /// [`mqstore_format::index_key_hash`] of topic and key.
+    pub hash: i32,
+    /// Where the record starts in the log.
+    pub physical_offset: i64,
+    /// The record's store time, epoch milliseconds.
+    pub store_timestamp: i64,
+    /// Whether it is the one of the record's tags, which not every writer adds.
+    pub of_tags: bool,
+}
+
+/// Whether a geometry has a slot and room for an entry, in a file that can be mapped.
+pub(super) fn is_possible(geometry: IndexGeometry) -> bool {
+    let limit = i32::MAX as u32;
+    (1..=limit).contains(&geometry.slots) && (2..=limit).contains(&geometry.entries)
+}
 
 /// Entries that are added in one turn: their slots are fetched side by side.
 pub(super) const GROUP_ENTRIES: usize = 64;

@@ -20,24 +20,15 @@ use mqstore_format::{IndexEntry, IndexGeometry, IndexHeader, geometries_for_len}
 use mqstore_io::{Access, Vfs, VfsFile};
 
 use super::discover::{FoundFile, common_len};
-use super::file::read_header;
-use super::geometry_guess::guess_geometry;
+use super::file::{is_possible, read_header};
+use super::geometry_guess::{CHUNK_BYTES, GEOMETRIES_TRIED, PLACES_TRIED, guess_geometry};
 use mqstore_base::error::{IoContext, StoreError};
 
 /// Entries that are followed to tell whether a geometry holds.
 const PROBED_ENTRIES: u32 = 4096;
 
-/// Places that are tried as the last entry before a file is given up.
-pub(super) const PLACES_TRIED: usize = 65_536;
-
-/// Geometries that are looked at closely before a file is given up.
-pub(super) const GEOMETRIES_TRIED: usize = 64;
-
 /// Files that are asked.
 const FILES_ASKED: usize = 4;
-
-/// Bytes read at once.
-pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
 /// What the files say about a geometry.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,12 +73,6 @@ pub(super) fn choose_geometry(
         }
     }
     Ok(None)
-}
-
-/// Whether a geometry has a slot and room for an entry, in a file that can be mapped.
-pub(super) fn is_possible(geometry: IndexGeometry) -> bool {
-    let limit = i32::MAX as u32;
-    (1..=limit).contains(&geometry.slots) && (2..=limit).contains(&geometry.entries)
 }
 
 fn verdict(

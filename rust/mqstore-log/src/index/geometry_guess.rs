@@ -18,7 +18,16 @@ use mqstore_format::index::{INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, INDEX_SLOT_BY
 use mqstore_format::{IndexEntry, IndexGeometry};
 use mqstore_io::VfsFile;
 
-use super::geometry::{CHUNK_BYTES, GEOMETRIES_TRIED, PLACES_TRIED, is_possible};
+use super::file::is_possible;
+
+/// Places that are tried as the last entry before a file is given up.
+pub(super) const PLACES_TRIED: usize = 65_536;
+
+/// Geometries that are looked at closely before a file is given up.
+pub(super) const GEOMETRIES_TRIED: usize = 64;
+
+/// Bytes read at once.
+pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Entries that a place must have, and those that are looked at.
 const LEAST_ENTRIES: u32 = 3;

@@ -14,25 +14,12 @@ use mqstore_format::{IndexFileTime, IndexHeader, index_file_name};
 use mqstore_io::LocalTime;
 use mqstore_io::sync::Arc;
 
-use super::file::{GROUP_ENTRIES, IndexFile, WriteMap};
+use super::file::{GROUP_ENTRIES, IndexFile, NewEntry, WriteMap};
 use super::set::{IndexSet, Writer};
 use mqstore_base::error::{IoContext, StoreError};
 
 /// How many names are tried for one file.
 const NAME_TRIES: u32 = 10_000;
-
-/// One entry to be: a key of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewEntry {
-    /// [`mqstore_format::index_key_hash`] of topic and key.
-    pub hash: i32,
-    /// Where the record starts in the log.
-    pub physical_offset: i64,
-    /// The record's store time, epoch milliseconds.
-    pub store_timestamp: i64,
-    /// Whether it is the one of the record's tags, which not every writer adds.
-    pub of_tags: bool,
-}
 
 impl IndexSet {
     /// Adds entries in the order of the log. An entry for a record before [`Self::end_physical`] is

@@ -20,6 +20,6 @@ mod set;
 mod tests;
 
 pub use check::{BadIndexFile, EntryLocation, IndexEntries, IndexedEntry};
-pub use insert::NewEntry;
+pub use file::NewEntry;
 pub use lookup::Candidates;
 pub use set::IndexSet;

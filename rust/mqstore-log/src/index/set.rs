@@ -16,7 +16,7 @@ use mqstore_io::sync::{Arc, Mutex, MutexGuard, RwLock};
 use mqstore_io::{Access, FileCache, VfsFile};
 
 use super::discover::{self, FoundFile, stray};
-use super::file::{IndexFile, header_damage, read_header};
+use super::file::{IndexFile, header_damage, is_possible, read_header};
 use super::geometry;
 use mqstore_base::durable_mark::IndexExtent;
 use mqstore_base::error::{IoContext, StoreError, Stray};
@@ -72,13 +72,13 @@ impl IndexSet {
         configured: IndexGeometry,
         access: Access,
     ) -> Result<Self, StoreError> {
-        if !geometry::is_possible(configured) {
+        if !is_possible(configured) {
             let reason = "1 to 2,147,483,647 slots and 2 to 2,147,483,647 entries".to_owned();
             return Err(StoreError::InvalidOption { option: "index_slots, index_entries", reason });
         }
         let found = discover::scan(&*files.vfs, &files.index())?;
         let chosen = geometry::choose_geometry(&*files.vfs, &found.files, known, configured)?;
-        let fallback = known.filter(|known| geometry::is_possible(*known) && found.files.is_empty());
+        let fallback = known.filter(|known| is_possible(*known) && found.files.is_empty());
         let mut set = Self {
             files: files.clone(),
             access,

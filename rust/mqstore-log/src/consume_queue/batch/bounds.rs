@@ -12,14 +12,14 @@ use mqstore_io::VfsFile;
 use mqstore_io::switch;
 use mqstore_io::sync::Ordering;
 
-use super::UNIT_BYTES;
 use super::queue::{BatchQueue, Row, Writing, follows};
 use crate::consume_queue::discover;
+use crate::consume_queue::layout::BATCH_UNIT_BYTES;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::OldFile;
 
 /// Bytes read or cleared at once.
-const CHUNK_BYTES: u64 = 512 * UNIT_BYTES;
+const CHUNK_BYTES: u64 = 512 * BATCH_UNIT_BYTES;
 
 impl BatchQueue {
     /// Finds the bounds from the files, which are listed anew. Changes nothing on disk. What looks wrong is
@@ -68,7 +68,7 @@ impl BatchQueue {
                     return Ok((position, last));
                 }
                 last = Some(unit);
-                position += UNIT_BYTES;
+                position += BATCH_UNIT_BYTES;
             }
         }
         Ok((position, last))
@@ -176,7 +176,7 @@ impl BatchQueue {
         if end == row.start() {
             return Ok(0);
         }
-        Ok(self.unit_at(end - UNIT_BYTES)?.next_offset().min(self.max_offset()))
+        Ok(self.unit_at(end - BATCH_UNIT_BYTES)?.next_offset().min(self.max_offset()))
     }
 
     /// Shows readers the bounds of the row, without the records before `log_min`; for who writes.
@@ -203,7 +203,7 @@ impl BatchQueue {
         }
         let mut found = Vec::new();
         for &base in older {
-            let last = self.unit_at(base + self.file_bytes() - UNIT_BYTES)?;
+            let last = self.unit_at(base + self.file_bytes() - BATCH_UNIT_BYTES)?;
             if last.physical_offset as u64 >= log_min {
                 break;
             }

@@ -16,18 +16,14 @@ pub use queue::{BatchAppendOutcome, BatchQueue};
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mqstore_format::BATCH_CQ_UNIT_BYTES;
 use mqstore_io::sync::{Arc, RwLock};
 use mqstore_io::{Access, FileCache};
 
 use super::context::QueueContext;
 use super::discover;
-use super::layout::QueueLayout;
+use super::layout::{BATCH_UNIT_BYTES, QueueLayout};
 use mqstore_base::error::{StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
-
-/// Bytes of one unit.
-pub(super) const UNIT_BYTES: u64 = BATCH_CQ_UNIT_BYTES as u64;
 
 /// The batch queues of one topic, by id.
 type TopicQueues = BTreeMap<i32, Arc<BatchQueue>>;
@@ -51,9 +47,9 @@ impl BatchQueues {
         cache: Arc<FileCache>,
     ) -> Result<(Self, Vec<Stray>), StoreError> {
         let found = discover::scan(&*files.vfs, &files.batch_consume_queue())?;
-        let configured = QueueLayout::of_units(UNIT_BYTES, units).file_bytes();
-        let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
-        let layout = QueueLayout::of_units(UNIT_BYTES, len.unwrap_or(configured) / UNIT_BYTES);
+        let configured = QueueLayout::of_units(BATCH_UNIT_BYTES, units).file_bytes();
+        let len = discover::common_len(&found.queues, BATCH_UNIT_BYTES, configured);
+        let layout = QueueLayout::of_units(BATCH_UNIT_BYTES, len.unwrap_or(configured) / BATCH_UNIT_BYTES);
         let home = Arc::new(QueueContext::new(files, cache, layout, access));
         let set = Self { home, queues: RwLock::default(), guessed: len.is_none() };
         let strays = set.add(found);
@@ -67,7 +63,7 @@ impl BatchQueues {
 
     /// Units of every file.
     pub(super) fn units_per_file(&self) -> u64 {
-        self.home.layout.file_bytes() / UNIT_BYTES
+        self.home.layout.file_bytes() / BATCH_UNIT_BYTES
     }
 
     /// Looks for queues that appeared since; answers what is no queue.

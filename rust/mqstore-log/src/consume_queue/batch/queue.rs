@@ -11,8 +11,8 @@ use mqstore_format::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, CqUnit, offset_file_name}
 use mqstore_io::sync::{Arc, AtomicI64, Mutex, Ordering, RwLock};
 use mqstore_io::{VfsFile, switch};
 
-use super::UNIT_BYTES;
 use crate::consume_queue::context::QueueContext;
+use crate::consume_queue::layout::BATCH_UNIT_BYTES;
 use crate::consume_queue::waiters::QueueWaiters;
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -141,7 +141,7 @@ impl BatchQueue {
         let writing = self.writing.lock();
         let end = self.row.read().end % self.file_bytes();
         let end = if end == 0 { self.file_bytes() } else { end };
-        writing.last.filter(|_| (end - UNIT_BYTES) / SECTOR_BYTES != (end - 1) / SECTOR_BYTES)
+        writing.last.filter(|_| (end - BATCH_UNIT_BYTES) / SECTOR_BYTES != (end - 1) / SECTOR_BYTES)
     }
 
     /// Why units may be missing, in words; renewed by [`Self::recover_bounds`].
@@ -172,7 +172,7 @@ impl BatchQueue {
         while !rest.is_empty() {
             let position = self.row.read().end;
             let room = self.file_bytes() - position % self.file_bytes();
-            let (now, later) = rest.split_at(rest.len().min((room / UNIT_BYTES) as usize));
+            let (now, later) = rest.split_at(rest.len().min((room / BATCH_UNIT_BYTES) as usize));
             self.put(&mut writing, position, now)?;
             outcome.written += now.len();
             rest = later;
@@ -256,7 +256,7 @@ impl BatchQueue {
             row.end = self.search(&row, |unit| (unit.physical_offset as u64) < log_end)?;
         }
         let start = self.first_from(&row, from.max(self.min_offset()))?;
-        let end = row.end.min(start.saturating_add((max_units as u64).saturating_mul(UNIT_BYTES)));
+        let end = row.end.min(start.saturating_add((max_units as u64).saturating_mul(BATCH_UNIT_BYTES)));
         self.walk(start..end, visit)
     }
 
@@ -269,7 +269,7 @@ impl BatchQueue {
         if found == row.start() {
             return Ok(found);
         }
-        let before = self.unit_at(found - UNIT_BYTES)?;
+        let before = self.unit_at(found - BATCH_UNIT_BYTES)?;
         // Who reads less than all of it has no maximum to compare with.
         let next = if found < row.end { self.unit_at(found)?.base_offset } else { row.max };
         if before.next_offset() != next {
@@ -284,7 +284,8 @@ impl BatchQueue {
         let mut position = range.start;
         while position < range.end {
             let base = position - position % self.file_bytes();
-            let end = range.end.min(base + self.file_bytes()).min(position + UNITS_AT_ONCE * UNIT_BYTES);
+            let end =
+                range.end.min(base + self.file_bytes()).min(position + UNITS_AT_ONCE * BATCH_UNIT_BYTES);
             let mut bytes = vec![0; (end - position) as usize];
             self.file(base)?
                 .read_exact_at(&mut bytes, position - base)
@@ -296,7 +297,7 @@ impl BatchQueue {
                 }
                 visit(&unit);
                 last = Some(unit);
-                position += UNIT_BYTES;
+                position += BATCH_UNIT_BYTES;
             }
         }
         Ok(())
@@ -317,17 +318,17 @@ impl BatchQueue {
     /// What is no unit is not: behind what was synced a stop may have left anything.
     pub(super) fn search(&self, row: &Row, before: impl Fn(&BatchCqUnit) -> bool) -> Result<u64, StoreError> {
         let start = row.start();
-        let (mut low, mut high) = (0, row.end.saturating_sub(start) / UNIT_BYTES);
+        let (mut low, mut high) = (0, row.end.saturating_sub(start) / BATCH_UNIT_BYTES);
         while low < high {
             let middle = low + (high - low) / 2;
-            let unit = self.unit_at(start + middle * UNIT_BYTES)?;
+            let unit = self.unit_at(start + middle * BATCH_UNIT_BYTES)?;
             if unit.is_valid() && before(&unit) {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
-        Ok(start + low * UNIT_BYTES)
+        Ok(start + low * BATCH_UNIT_BYTES)
     }
 
     /// The unit at `position`, which lies in a file that is there.

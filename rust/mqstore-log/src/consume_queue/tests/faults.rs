@@ -3,6 +3,7 @@
 use mqstore_io::sim::{Fault, OperationKind, SimOptions};
 
 use super::*;
+use crate::consume_queue::context::UnsyncedQueue;
 
 /// Three queues, several files, gaps, a flush half way after which `half_way` is called.
 fn work(set: &QueueSet, half_way: &mut dyn FnMut()) -> Result<(), StoreError> {

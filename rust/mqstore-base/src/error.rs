@@ -243,6 +243,11 @@ impl StoreError {
     pub fn format(path: &Path, offset: u64, error: &FormatError) -> Self {
         Self::corrupt(path, offset, error.to_string())
     }
+
+    /// A message that breaks a rule of the format.
+    pub fn invalid_message(error: &FormatError) -> Self {
+        Self::InvalidMessage { reason: error.to_string() }
+    }
 }
 
 /// Names the file and the action of an I/O error.

@@ -9,7 +9,7 @@ use mqstore_format::RecordView;
 
 /// The fields of a record that the store handed out, and so decoded before.
 pub(crate) fn view(record: &StoredRecord) -> Result<RecordView<'_>, StoreError> {
-    record.view().map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })
+    record.view().map_err(|error| StoreError::invalid_message(&error))
 }
 
 /// Why a call of a consumer or of a work queue did not do what it was asked for.

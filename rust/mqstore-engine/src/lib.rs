@@ -41,15 +41,15 @@ pub use retention::ExpireReport;
 pub use scan::{
     MakeSink, Passed, Scan, ScanBatch, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink,
 };
-pub use store::background::BackgroundTask;
+pub use store::background_task::BackgroundTask;
 pub use store::group_offsets::{GroupOffset, GroupOffsets};
 pub use store::namespaces::NamespaceInfo;
 pub use store::open::{refuse_rocksdb, take_lock};
 pub use store::quota::TopicQuota;
 pub use store::topics::{TopicChange, batch_topics, load_table};
 pub use store::{QueueInfo, Stats, Store};
+pub use write::append_marks::{MessageOrigin, TransactionMark};
 pub use write::append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
-pub use write::raw_append::{MessageOrigin, check_copy};
+pub use write::raw_append::check_copy;
 pub use write::staged_batch::{StagedBlock, staged_messages};
-pub use write::transaction_append::TransactionMark;
 pub use write::wait::Waiter;

@@ -28,13 +28,13 @@ impl Writer {
         for queue in queues_ahead_of_log(&self.files, &topics, log_end)? {
             let QueueAheadOfLog { topic, queue_id, log_end, end } = &queue;
             if let Some(outcome) = self.create_gap(topic, *queue_id, *end)? {
-                self.note(&format!(
+                self.lifecycle.note(&format!(
                     "{topic}/{queue_id}: the log ends at offset {log_end} and its compaction files have messages up to {end}: \
                      the log has lost its end; new messages get offsets from {end} on{outcome}"
                 ));
                 lost.push(queue);
             } else {
-                self.note(&format!(
+                self.lifecycle.note(&format!(
                     "{topic}/{queue_id}: the log ends at offset {log_end} and its compaction files at {end}, which is more \
                      than a log can have lost; they are not those of this log, and hide what is appended below that"
                 ));
@@ -44,7 +44,7 @@ impl Writer {
             return Ok(());
         }
         // Before the first append: readers go by it.
-        self.feed.log_lost(&lost)?;
+        self.compaction.appender().log_lost(&lost)?;
         for QueueAheadOfLog { topic, queue_id, end, .. } in lost {
             self.next_of(&topic, queue_id, |next| next.store(end, Ordering::Release));
             self.refresh_quota(&topic);
@@ -83,7 +83,7 @@ impl Writer {
         let durable = self.log.durable();
         // Every message before has its entry.
         let dispatched = self.dispatcher.position() >= durable;
-        if self.fed.load(Ordering::Acquire) == durable {
+        if self.compaction.is_copied_to(durable) {
             return Ok(false);
         }
         let topics = self.topics.compaction_topics();
@@ -92,7 +92,7 @@ impl Writer {
         }
         // A broker looks at the files of compaction topics that it knows only.
         self.topics.store()?;
-        let outcome = self.feed.round(&AppenderInput {
+        let outcome = self.compaction.appender().round(&AppenderInput {
             queues: &self.queues,
             topics: &topics,
             log: &self.log,
@@ -102,24 +102,24 @@ impl Writer {
             stop,
         })?;
         if outcome.waits {
-            self.note(
+            self.lifecycle.note(
                 "a compaction job of another process runs; what is appended to compaction topics is copied to their \
                  files when it has ended",
             );
         }
         for reason in outcome.left {
-            self.note(&format!(
+            self.lifecycle.note(&format!(
                 "is not copied to its compaction files, where a broker looks for it: {reason}"
             ));
         }
         for queue in outcome.keyless {
-            self.note(&format!(
+            self.lifecycle.note(&format!(
                 "{queue} has messages without a key, which go to no compaction file, as in RocketMQ: a broker does not serve \
                  them, and they are gone when the commit log lets them go"
             ));
         }
         if dispatched && !outcome.more && !outcome.waits && !stop() {
-            self.fed.store(durable, Ordering::Release);
+            self.compaction.set_copied_to(durable);
         }
         Ok(outcome.more)
     }
@@ -127,7 +127,7 @@ impl Writer {
     /// Copies everything that is durable; what goes wrong is said in a note.
     pub(crate) fn drain_compaction_appends(&self) {
         // Queues that were left alone may go on since a compaction.
-        self.fed.store(0, Ordering::Release);
+        self.compaction.set_copied_to(0);
         loop {
             match self.feed(&|| false) {
                 Ok(true) => {}
@@ -139,7 +139,7 @@ impl Writer {
 
     /// Says that a round failed.
     pub(crate) fn warn_append_failed(&self, error: &StoreError) {
-        self.note(&format!(
+        self.lifecycle.note(&format!(
             "copying what was appended to compaction topics to their files failed ({error}); it is tried again later, and \
              a broker does not serve it until then"
         ));

@@ -11,27 +11,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_io::sync::{Mutex, Ordering};
-
 use crate::read::view::View;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{CompactionOptions, JobControl, dirty_topics};
-
-/// When the background looks next; `None` before the first look.
-#[derive(Debug, Default)]
-pub(crate) struct CompactionClock {
-    next: Mutex<Option<Duration>>,
-}
 
 impl Writer {
     /// How long the background has nothing to compact; `None` when it never has.
     pub(crate) fn next_compaction_delay(&self) -> Option<Duration> {
         let interval = Duration::from_millis(self.options.compaction_interval_ms?);
         let now = self.files.clock.monotonic();
-        // The first look comes an interval after the open, so that a program may compact itself before.
-        let next = *self.compaction_clock.next.lock().get_or_insert(now.saturating_add(interval));
-        Some(next.saturating_sub(now))
+        Some(self.compaction.delay(now, interval))
     }
 
     /// Compacts what is due, if it is time.
@@ -40,7 +30,7 @@ impl Writer {
             return Ok(());
         }
         let done = self.compact_dirty();
-        *self.compaction_clock.next.lock() = None;
+        self.compaction.restart_delay();
         match done {
             // Somebody else compacts, or the store is being closed.
             Err(StoreError::Busy { .. } | StoreError::Closed { .. }) => Ok(()),
@@ -49,7 +39,7 @@ impl Writer {
     }
 
     fn compact_dirty(&self) -> Result<(), StoreError> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.lifecycle.is_closed() {
             return Ok(());
         }
         self.topics.store()?;
@@ -73,7 +63,7 @@ impl Writer {
         );
         self.options.hooks.tell("compacted", None, detail);
         for reason in report.skipped.iter().filter(|reason| !reason.ends_with(": unchanged")) {
-            self.note(&format!("the background could not compact {reason}"));
+            self.lifecycle.note(&format!("the background could not compact {reason}"));
         }
         Ok(())
     }

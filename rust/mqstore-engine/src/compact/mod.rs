@@ -2,5 +2,6 @@
 
 pub(crate) mod append;
 pub(crate) mod auto_compact;
+pub(crate) mod compaction_state;
 pub(crate) mod open_store;
 pub(crate) mod restore;

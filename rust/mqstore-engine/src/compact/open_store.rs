@@ -10,12 +10,11 @@ use std::sync::Arc;
 
 use crate::Store;
 use crate::read::view::View;
-use crate::store::services;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{
     CompactionOptions, CompactionReport, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES, JobControl,
-    OpenStore, PlannedJob, ReplacedFiles, plan_open, publish_keeping_replaced, rehearse, run_all,
+    OpenStore, PlannedJob, plan_open, publish_keeping_replaced, rehearse, run_all,
 };
 
 impl Store {
@@ -46,15 +45,8 @@ impl Writer {
         control: &Arc<JobControl>,
         work: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let Some(_one) = self.compacting.try_lock() else {
-            return Err(StoreError::Busy { reason: "the store is being compacted already".into() });
-        };
-        *self.compaction.lock() = Some(Arc::clone(control));
-        let _nothing_is_fed = self.feed.fence();
         // A close either finds the control, or was before this.
-        let outcome = self.check().and_then(|()| work());
-        self.compaction.lock().take();
-        outcome
+        self.compaction.run_alone(control, || self.check().and_then(|()| work()))
     }
 
     pub(crate) fn compact(
@@ -78,26 +70,8 @@ impl Writer {
         self.flusher.flush_all(false)?;
         let durable = self.log.durable();
         let (report, unswept) = publish_keeping_replaced(&self.files, job, &plan, &results, durable)?;
-        unswept.map_or(Ok(()), |unswept| self.sweep(unswept))?;
+        unswept.map_or(Ok(()), |unswept| self.compaction.remove(&self.files, unswept))?;
         Ok(report)
-    }
-
-    /// Removes the files that a compaction replaced, beside everything else: large files take their time to go.
-    fn sweep(&self, unswept: ReplacedFiles) -> Result<(), StoreError> {
-        if !self.files.vfs.environment().threads {
-            return unswept.sweep(&self.files);
-        }
-        self.wait_for_removal();
-        *self.sweeping.lock() = Some(services::sweep(&self.files, unswept)?);
-        Ok(())
-    }
-
-    fn wait_for_removal(&self) {
-        let thread = self.sweeping.lock().take();
-        if let Some(thread) = thread {
-            // It has nothing to say.
-            let _ = thread.join();
-        }
     }
 
     /// `options` with the lengths that this store gives its compaction files, where they name no others.
@@ -110,14 +84,5 @@ impl Writer {
             options.queue_file_bytes = self.options.compaction_queue_file_bytes;
         }
         options
-    }
-
-    /// Ends a compaction that runs, and waits for its end.
-    pub(crate) fn stop_compaction(&self) {
-        if let Some(control) = self.compaction.lock().as_ref() {
-            control.end();
-        }
-        let _ended = self.compacting.lock();
-        self.wait_for_removal();
     }
 }

@@ -9,6 +9,7 @@
 mod queue_parts;
 mod record_source;
 mod request;
+pub(crate) mod task;
 mod workers;
 
 use std::sync::Arc;
@@ -16,9 +17,9 @@ use std::time::Duration;
 
 use mqstore_io::sync::Mutex;
 
-pub use record_source::Passed;
-pub(crate) use record_source::WarningSink;
 pub use request::{ScanPlan, ScanRange, ScanRequest, ScanRow};
+pub use task::Passed;
+pub(crate) use task::WarningSink;
 pub use workers::{MakeSink, ScanBatch, ScanSink};
 
 use super::read::query::no_queue;
@@ -26,8 +27,9 @@ use super::read::view::View;
 use super::store::{OpenSide, Store};
 use mqstore_base::error::StoreError;
 use queue_parts::MessageSource;
-use record_source::{LogSource, QueueRange, QueueSource, SkipCallback, Source, first_behind, span};
+use record_source::{LogSource, QueueRange, QueueSource, Source, first_behind, span};
 use request::RowFilter;
+use task::SkipCallback;
 use workers::{ScanContext, Step, TaskOutcome, Work};
 
 /// Reading one record that an entry leads to takes as long as walking so many bytes of the log.
@@ -156,7 +158,7 @@ impl Store {
             }
             OpenSide::Writer(writer, _) => {
                 let writer = Arc::clone(writer);
-                Arc::new(move |text: String| writer.note(&text))
+                Arc::new(move |text: String| writer.lifecycle.note(&text))
             }
         }
     }

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use super::super::read::cursor::QueueCursor;
 use super::super::store::Store;
-use super::record_source::{Next, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
 use super::request::ScanRequest;
+use super::task::{Next, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
 use mqstore_base::error::StoreError;
 
 /// Records that a cursor is asked for at once, and how many it may look at for them.

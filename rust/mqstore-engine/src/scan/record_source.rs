@@ -14,68 +14,18 @@ use super::super::read::cursor::{belongs, place};
 use super::super::read::view::View;
 use super::queue_parts::MessageSource;
 use super::request::{RowFilter, ScanRequest};
+use super::task::{EntryLead, Next, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
 use mqstore_base::error::StoreError;
-use mqstore_base::message::StoredRecord;
-use mqstore_log::commit_log::{
-    Cut, Damage, LogScanner, RecordRun, ScanChecks, Segment, SegmentList, read_record,
-};
-
-/// Bytes of the log that one task decodes.
-pub(super) const TASK_BYTES: u64 = 2 << 20;
+use mqstore_log::commit_log::{Cut, Damage, LogScanner, ScanChecks, Segment, SegmentList, read_record};
 
 /// How far before a task's turn the system is asked to fetch.
 const AHEAD_BYTES: u64 = 4 * TASK_BYTES;
-
-/// Entries that one task follows at most.
-pub(super) const TASK_ENTRIES: usize = 4096;
 
 /// Entries of all queues that are held at once, about.
 const HELD_ENTRIES: usize = 64 << 10;
 
 /// By so much the clock of a store may have been set back without a range of times missing a message.
 const CLOCK_SET_BACK_MS: i64 = 600_000;
-
-/// An entry that a task follows.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct EntryLead {
-    pub(super) offset: u64,
-    pub(super) size: u32,
-    queue: usize,
-    queue_offset: i64,
-}
-
-/// A piece of work.
-pub(super) enum Task {
-    /// Records that lie one behind the other.
-    Stretch(RecordRun),
-    /// Records that entries lead to.
-    Leads(Vec<EntryLead>),
-    /// Records that were read.
-    Records(Vec<StoredRecord>),
-}
-
-/// What a source says.
-pub(super) enum Next {
-    Task(Task),
-    End,
-}
-
-/// Tells the person who opened the store something.
-pub(crate) type WarningSink = Arc<dyn Fn(String) + Send + Sync>;
-
-/// What a scan has to tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passed {
-    /// Bytes that are no record were passed over.
-    Damaged,
-    /// A part of the log was deleted before it was read.
-    Deleted,
-    /// An entry of a queue led astray; no row is missing for it.
-    Misled,
-}
-
-/// Tells it.
-pub(super) type SkipCallback = Arc<dyn Fn(Passed, String) + Send + Sync>;
 
 /// See the module's text.
 pub(super) enum Source {

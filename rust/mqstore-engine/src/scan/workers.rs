@@ -14,8 +14,9 @@ use mqstore_format::RecordView;
 use mqstore_io::sync::{AtomicBool, Condvar, JoinHandle, Mutex, Ordering, spawn};
 
 use super::super::read::view::View;
-use super::record_source::{Next, Passed, SkipCallback, Source, Task, fits};
+use super::record_source::{Source, fits};
 use super::request::{RowFilter, ScanRow};
+use super::task::{EntryLead, Next, Passed, SkipCallback, Task};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::StoredRecord;
 use mqstore_log::commit_log::RecordReader;
@@ -129,7 +130,7 @@ impl<S: ScanSink> ScanContext<S> {
     fn follow(
         &self,
         bench: &mut WorkerState<S>,
-        leads: &[super::record_source::EntryLead],
+        leads: &[EntryLead],
         hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
     ) -> TaskOutcome {
         let WorkerState { sink, reader, .. } = bench;

@@ -1,7 +1,6 @@
 //! Expiry and the confirm position of an open store.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::{OpenSide, Store};
 use crate::retention::{ExpireReport, preview_of};
@@ -63,7 +62,7 @@ impl Store {
 
 impl Writer {
     fn check_open(&self) -> Result<(), StoreError> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.lifecycle.is_closed() {
             return Err(StoreError::Closed { path: self.files.root.clone() });
         }
         Ok(())
@@ -76,7 +75,7 @@ impl Writer {
                 "readers see the log up to {reached} already, so that it cannot end at {limit}"
             ))
         })?;
-        self.appended.notify_all();
+        self.signals.log_grew();
         Ok(())
     }
 

@@ -5,13 +5,16 @@
 //! nothing. Every call answers [`StoreError::Closed`] after [`Store::close`].
 
 pub(crate) mod background;
+pub(crate) mod background_task;
 mod expire;
 pub(crate) mod group_offsets;
 mod inspection;
+pub(crate) mod lifecycle;
 pub(crate) mod namespaces;
 pub(crate) mod open;
 pub(crate) mod quota;
 pub(crate) mod services;
+pub(crate) mod signals;
 pub(crate) mod topics;
 
 use std::path::Path;
@@ -235,10 +238,7 @@ impl Store {
     pub fn disown_in_child(&self) {
         self.inner.closed.store(true, Ordering::Release);
         if let OpenSide::Writer(writer, _) = &self.inner.side {
-            writer.closed.store(true, Ordering::Release);
-            if let Some(lock) = writer.lock.try_lock().as_deref().and_then(Option::as_ref) {
-                lock.disown_in_child();
-            }
+            writer.lifecycle.disown_in_child();
         }
     }
 
@@ -449,9 +449,9 @@ impl StoreInner {
                 return Ok(());
             }
         };
-        writer.closed.store(true, Ordering::Release);
+        writer.lifecycle.set_closed();
         writer.queues.wake_all();
-        writer.stop_compaction();
+        writer.compaction.stop();
         services.stop(writer);
         writer.finish()
     }

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use mqstore_format::UniqueKeyGenerator;
 use mqstore_io::switch;
 use mqstore_io::sync::Mutex;
-use mqstore_io::{EventCount, FileKind, LockError, StoreLock};
+use mqstore_io::{FileKind, LockError, StoreLock};
 
+use super::lifecycle::Lifecycle;
+use super::signals::ServiceSignals;
 use super::topics::{Topics, batch_topics_of};
+use crate::compact::compaction_state::CompactionState;
 use crate::retention::Cleaner;
 use crate::write::writer::Writer;
 use mqstore_base::durable_mark::DurableMarkFile;
@@ -128,7 +131,6 @@ fn start_writer(
     let writer = Arc::new(Writer {
         files: files.clone(),
         options: options.clone(),
-        lock: Some(lock).into(),
         log,
         queues: derived.queues,
         index: derived.index,
@@ -140,24 +142,10 @@ fn start_writer(
         token: crate::write::writer::next_token(),
         ids: UniqueKeyGenerator::new(options.store_host.ip, environment.pid, token as u32)
             .with_utc_offset_ms(files.clock.utc_offset_ms(files.clock.now_ms())),
-        appended: EventCount::new(),
-        backlog: EventCount::new(),
-        hurry: false.into(),
-        hurried: EventCount::new(),
-        flush_due: EventCount::new(),
-        commit_due: EventCount::new(),
-        expire_due: EventCount::new(),
-        full: false.into(),
-        notes: notes.into(),
+        signals: ServiceSignals::default(),
+        lifecycle: Lifecycle::new(lock, notes),
+        compaction: CompactionState::new(CompactionAppender::new(files, geometry)),
         rebuilding: Mutex::default(),
-        compacting: Mutex::default(),
-        compaction: Mutex::default(),
-        sweeping: Mutex::default(),
-        feed: CompactionAppender::new(files, geometry),
-        fed: 0.into(),
-        compaction_clock: crate::compact::auto_compact::CompactionClock::default(),
-        tasks: Mutex::default(),
-        closed: false.into(),
     });
     writer.advance_past_compacted()?;
     Ok(writer)

@@ -57,8 +57,7 @@ impl Writer {
             match self.log.append(pending, now_ms, wants_sync) {
                 Err(error @ StoreError::Full { .. }) if !self.has_space_again(pending) => {
                     self.cleaner.counters.refused_appends.fetch_add(1, Ordering::Relaxed);
-                    self.full.store(true, Ordering::Release);
-                    self.expire_due.notify_all();
+                    self.signals.quota_met();
                     return Err(error);
                 }
                 Err(StoreError::Full { .. }) => {}

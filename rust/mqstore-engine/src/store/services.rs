@@ -1,4 +1,4 @@
-//! The one place that starts threads.
+//! The threads of a store, but for the one that removes what a compaction replaced (`compact/compaction_state.rs`).
 //!
 //! A service calls a `step` of a plain struct over and over; the same steps are called by hand in
 //! tests. Services hold the writer weakly, so that a store which is dropped without a close ends them.
@@ -9,12 +9,10 @@ use std::time::Duration;
 
 use mqstore_io::sync::{JoinHandle, Mutex, spawn};
 
-use super::background::BackgroundTask;
+use super::background_task::BackgroundTask;
 use crate::write::writer::Writer;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::Durability;
-use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::ReplacedFiles;
 use mqstore_log::dispatch::RUN_BYTES;
 use mqstore_meta::SYNC_INTERVAL_MS;
 
@@ -110,7 +108,7 @@ impl Services {
                     Err(error) => {
                         if let Some(writer) = alarm.0.upgrade() {
                             let name = task.name();
-                            writer.note(&format!("{name}: {error}; it is tried again"));
+                            writer.lifecycle.note(&format!("{name}: {error}; it is tried again"));
                         }
                         Self::AGAIN
                     }
@@ -128,16 +126,11 @@ impl Services {
     /// Ends the services and waits for them.
     pub(crate) fn stop(&self, writer: &Writer) {
         self.stop.store(true, Ordering::Release);
-        for task in writer.tasks.lock().iter().filter_map(Weak::upgrade) {
+        for task in writer.lifecycle.tasks() {
             task.wake();
         }
-        writer.appended.notify_all();
-        writer.backlog.notify_all();
-        writer.hurried.notify_all();
-        writer.flush_due.notify_all();
+        writer.signals.wake_all();
         writer.meta.wake();
-        writer.commit_due.notify_all();
-        writer.expire_due.notify_all();
         writer.log.stop_preparing();
         for handle in self.handles.lock().drain(..) {
             // The thread of a task that was the last to hold the store is the one that closes it.
@@ -147,16 +140,6 @@ impl Services {
             }
         }
     }
-}
-
-/// Removes the files that a compaction replaced, in a thread of its own.
-pub(crate) fn sweep(files: &StoreFiles, unswept: ReplacedFiles) -> Result<JoinHandle<()>, StoreError> {
-    let own = files.clone();
-    let sweep = move || {
-        // What it leaves is swept by the next job.
-        let _ = unswept.sweep(&own);
-    };
-    spawn("mq-sweep", sweep).at(&files.root, "starting a thread")
 }
 
 /// Stops the store when its thread ends by a panic: what that thread was to do is done by nobody now.
@@ -187,17 +170,16 @@ pub(crate) fn step(writer: &Writer) -> Result<(), StoreError> {
 
 fn dispatch_round(writer: &Writer, stop: &AtomicBool) {
     let behind = || writer.dispatcher.position() < writer.visible() || stop.load(Ordering::Acquire);
-    if !writer.appended.wait_until(Some(LOOK), behind) {
+    if !writer.signals.wait_for_log(LOOK, behind) {
         return;
     }
     // A failure has poisoned the log, which ends this service; a full disk is waited out.
     if writer.dispatch().is_err() {
-        writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
+        writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
     } else {
         // While this thread sleeps here, appends need no system call to wake it, but those that somebody
         // waits for.
-        let hurry = || writer.hurry.swap(false, Ordering::SeqCst) || stop.load(Ordering::Acquire);
-        writer.hurried.wait_until(Some(GATHER), hurry);
+        writer.signals.let_records_gather(GATHER, || stop.load(Ordering::Acquire));
     }
 }
 
@@ -205,28 +187,28 @@ fn dispatch_round(writer: &Writer, stop: &AtomicBool) {
 fn help_round(writer: &Writer, stop: &AtomicBool) {
     let stopped = || stop.load(Ordering::Acquire);
     let much = || writer.visible().saturating_sub(writer.dispatcher.position()) > RUN_BYTES || stopped();
-    if !writer.backlog.wait_until(Some(LOOK), much) || stopped() {
+    if !writer.signals.wait_for_backlog(LOOK, much) || stopped() {
         return;
     }
     if writer.dispatch().is_err() {
-        writer.flush_due.wait_until(Some(LOOK), stopped);
+        writer.signals.pause(LOOK, stopped);
     }
 }
 
 fn flush_round(writer: &Writer, stop: &AtomicBool) {
     let due = || stop.load(Ordering::Acquire) || writer.log.appended() >= writer.flusher.flush_due_offset();
     let interval = Duration::from_millis(writer.flusher.interval_ms());
-    if writer.flush_due.wait_until(Some(interval), due) && stop.load(Ordering::Acquire) {
+    if writer.signals.wait_for_flush(interval, due) && stop.load(Ordering::Acquire) {
         return;
     }
     let step = writer.topics.store().and_then(|()| writer.flusher.step(writer.files.clock.now_ms()));
     // A failed sync has poisoned the log; anything else (a full disk) is tried again after a while.
     if step.is_err() {
-        writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
+        writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
     }
     if writer.options.durable_only() {
         // More may be visible now.
-        writer.appended.notify_all();
+        writer.signals.log_grew();
     }
 }
 
@@ -237,8 +219,8 @@ fn meta_round(writer: &Writer, stop: &AtomicBool) {
     }
     // What stopped the log ends this service; a full disk is waited out.
     if let Err(error) = writer.meta_step() {
-        writer.note(&format!("keeping the metadata failed ({error}); it is tried again"));
-        writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
+        writer.lifecycle.note(&format!("keeping the metadata failed ({error}); it is tried again"));
+        writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
     }
 }
 
@@ -250,19 +232,17 @@ fn expire_round(writer: &Writer, stop: &AtomicBool) {
     let rest = writer.cleaner.rest().max(Duration::from_millis(1));
     let stopped = || stop.load(Ordering::Acquire);
     let least = rest.min(FULL_REST);
-    if writer.expire_due.wait_until(Some(least), stopped) {
+    if writer.signals.wait_to_expire(least, stopped) {
         return;
     }
     // Whoever meets a quota may have what is due already in the way.
-    writer
-        .expire_due
-        .wait_until(Some(rest.saturating_sub(least)), || stopped() || writer.full.load(Ordering::Acquire));
+    writer.signals.wait_to_expire(rest.saturating_sub(least), || stopped() || writer.signals.was_quota_met());
     if stopped() {
         return;
     }
-    writer.full.store(false, Ordering::Release);
+    writer.signals.forget_quota();
     if let Err(error) = writer.cleaner.step() {
-        writer.note(&format!("deleting what is due failed ({error}); it is tried again"));
+        writer.lifecycle.note(&format!("deleting what is due failed ({error}); it is tried again"));
     }
 }
 
@@ -274,17 +254,16 @@ fn feed_round(writer: &Writer, stop: &AtomicBool) {
         Ok(false) | Err(StoreError::Poisoned { .. }) => {}
         Err(error) => writer.warn_append_failed(&error),
     }
-    writer.flush_due.wait_until(Some(LOOK), stopped);
+    writer.signals.pause(LOOK, stopped);
 }
 
 fn compact_round(writer: &Writer, stop: &AtomicBool) {
     let Some(rest) = writer.next_compaction_delay() else { return };
-    if writer.expire_due.wait_until(Some(rest.max(Duration::from_millis(1))), || stop.load(Ordering::Acquire))
-    {
+    if writer.signals.wait_to_expire(rest.max(Duration::from_millis(1)), || stop.load(Ordering::Acquire)) {
         return;
     }
     if let Err(error) = writer.compact_if_due() {
-        writer.note(&format!("compacting what is due failed ({error}); it is tried again"));
+        writer.lifecycle.note(&format!("compacting what is due failed ({error}); it is tried again"));
     }
 }
 
@@ -299,24 +278,24 @@ fn prepare_round(writer: &Writer, stop: &AtomicBool) {
             // What stopped the log is told to everybody.
             Ok(false) | Err(StoreError::Poisoned { .. }) => return,
             Err(error) => {
-                writer.note(&format!(
+                writer.lifecycle.note(&format!(
                     "preparing the log ahead of the writer failed ({error}); appends go on without"
                 ));
-                writer.flush_due.wait_until(Some(LOOK), || stop.load(Ordering::Acquire));
+                writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
                 return;
             }
         }
         let rest = writer.log.pause_after(writer.files.clock.monotonic().saturating_sub(begun));
         if !rest.is_zero() {
-            writer.flush_due.wait_until(Some(rest), || stop.load(Ordering::Acquire));
+            writer.signals.pause(rest, || stop.load(Ordering::Acquire));
         }
     }
 }
 
 fn commit_round(writer: &Writer, stop: &AtomicBool) {
     let due = || writer.commit_is_due() || stop.load(Ordering::Acquire);
-    writer.commit_due.wait_until(Some(Duration::from_millis(writer.options.commit_interval_ms)), due);
+    writer.signals.wait_for_pool(Duration::from_millis(writer.options.commit_interval_ms), due);
     // A failure has poisoned the log, which ends this service.
     let _ = writer.log.make_readable();
-    writer.appended.notify_all();
+    writer.signals.log_grew();
 }

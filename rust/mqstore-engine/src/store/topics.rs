@@ -323,7 +323,7 @@ impl Topics {
         queues: u32,
         attributes: &[(String, String)],
     ) -> Result<Arc<TopicState>, StoreError> {
-        validate_topic(topic).map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?;
+        validate_topic(topic).map_err(|error| StoreError::invalid_message(&error))?;
         check_queues("queues", queues)?;
         for (_, most) in attributes.iter().filter(|(name, _)| name == TopicConfig::MAX_MESSAGES) {
             check_quota(topic, most.parse().ok().filter(|most| *most > 0))?;

@@ -19,8 +19,9 @@ use std::path::PathBuf;
 
 use mqstore_io::sync::{Condvar, Mutex};
 
-use super::transaction_append::AppendMarks;
-use super::writer::{ReturnPoint, Writer};
+use super::append::ReturnPoint;
+use super::append_marks::AppendMarks;
+use super::writer::Writer;
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};

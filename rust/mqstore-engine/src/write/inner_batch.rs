@@ -20,8 +20,10 @@ use mqstore_format::{
     BatchItem, FormatError, Properties, PropertiesBuilder, SysFlag, encode_batch, without_property,
 };
 
-use super::raw_append::MessageOrigin;
-use super::writer::{EncodeBuffers, ReturnPoint, Writer, appended, invalid_record, route};
+use super::append::{ReturnPoint, appended};
+use super::append_marks::MessageOrigin;
+use super::encode::{EncodeBuffers, route};
+use super::writer::Writer;
 use crate::store::topics::TopicState;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
@@ -51,7 +53,8 @@ impl Writer {
         let next_queue_offset = topic.next_offset(queue_id);
         let turn = topic.one_by_one.lock();
         let base = next_queue_offset.load(Ordering::Acquire);
-        let properties = properties_of(messages, &key, base).map_err(|error| invalid_record(&error))?;
+        let properties =
+            properties_of(messages, &key, base).map_err(|error| StoreError::invalid_message(&error))?;
         let batch = NewMessage {
             body: &body,
             properties: properties.as_bytes(),
@@ -130,7 +133,7 @@ impl Writer {
                 push_property(&mut properties, UNIQ_KEY, key.as_bytes());
             }
             let item = BatchItem { flag: message.flag, body: message.body, properties: &properties };
-            encode_batch([item], &mut body).map_err(|error| invalid_record(&error))?;
+            encode_batch([item], &mut body).map_err(|error| StoreError::invalid_message(&error))?;
         }
         Ok(body)
     }

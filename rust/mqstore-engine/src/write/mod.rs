@@ -2,7 +2,10 @@
 //!
 //! `writer::Writer` owns the log, the queues, the index and the threads of a store that is open for writing.
 
+pub(crate) mod append;
+pub(crate) mod append_marks;
 pub(crate) mod append_queue;
+pub(crate) mod encode;
 pub(crate) mod inner_batch;
 pub(crate) mod nonblocking;
 pub(crate) mod pending_records;

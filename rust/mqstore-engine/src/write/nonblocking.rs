@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use super::writer::{ReturnPoint, Writer};
+use super::append::ReturnPoint;
+use super::writer::Writer;
 use crate::Store;
 use crate::store::OpenSide;
 use mqstore_base::error::StoreError;

@@ -3,7 +3,7 @@
 use mqstore_format::record::MAX_PROPERTIES_BYTES;
 use mqstore_format::{CqUnit, DelayLevels, MIN_RECORD_BYTES, RecordView, SCHEDULE_TOPIC};
 
-use super::writer::route;
+use super::encode::route;
 use crate::Store;
 use crate::store::OpenSide;
 use mqstore_base::error::StoreError;

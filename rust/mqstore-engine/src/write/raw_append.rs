@@ -3,31 +3,21 @@
 //! Place, store time and store host are new. So is the flag, but for how the body is compressed: a copy is an ordinary
 //! message of its topic. A record that is a batch of messages stays one, in a topic with batch queues.
 
-use mqstore_format::{Host, RecordSpec, SysFlag, validate_topic};
+use mqstore_format::{RecordSpec, validate_topic};
 
-use super::transaction_append::AppendMarks;
-use super::writer::{ReturnPoint, check_queue_id, invalid_record};
+use super::append::ReturnPoint;
+use super::append_marks::{AppendMarks, MessageOrigin};
+use super::encode::check_queue_id;
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
-
-/// What a message keeps of where it comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MessageOrigin {
-    /// How its body is compressed; of other bits nothing is kept.
-    pub sys_flag: SysFlag,
-    /// Where it was made.
-    pub born_host: Host,
-    /// How often consumers gave it back.
-    pub reconsume_times: i32,
-}
 
 /// Whether `message` could be appended to some store: what its topic, its queue, its properties and their lengths say.
 ///
 /// # Errors
 /// [`StoreError::InvalidMessage`].
 pub fn check_copy(message: &NewMessage<'_>, origin: &MessageOrigin) -> Result<(), StoreError> {
-    validate_topic(message.topic).map_err(|error| invalid_record(&error))?;
+    validate_topic(message.topic).map_err(|error| StoreError::invalid_message(&error))?;
     message.queue_id.map_or(Ok(()), check_queue_id)?;
     let spec = RecordSpec {
         flag: message.flag,
@@ -37,7 +27,9 @@ pub fn check_copy(message: &NewMessage<'_>, origin: &MessageOrigin) -> Result<()
         property_crc: true,
         ..RecordSpec::new(message.topic, message.body, origin.born_host, origin.born_host)
     };
-    spec.encode_parts(&mut Vec::new(), &mut Vec::new()).map(drop).map_err(|error| invalid_record(&error))
+    spec.encode_parts(&mut Vec::new(), &mut Vec::new())
+        .map(drop)
+        .map_err(|error| StoreError::invalid_message(&error))
 }
 
 impl Store {

@@ -25,7 +25,7 @@
 
 use mqstore_format::{Host, Properties, SysFlag, crc31, validate_topic};
 
-use super::raw_append::MessageOrigin;
+use super::append_marks::MessageOrigin;
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;

@@ -6,69 +6,15 @@
 //!
 //! Source: `EndTransactionProcessor#endMessageTransaction` and its caller, for the fields of a final record.
 
-use mqstore_format::{MadeKey, SysFlag, TransactionType, patch_prepared_offset};
+use mqstore_format::MadeKey;
 
-use super::raw_append::MessageOrigin;
-use super::writer::{ReturnPoint, Writer, apart, invalid_record};
+use super::append::ReturnPoint;
+use super::append_marks::{AppendMarks, TransactionMark};
+use super::encode::apart;
+use super::writer::Writer;
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
-
-/// What a record of a transaction has that no application can set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TransactionMark {
-    /// What it keeps of the half message, where that came from elsewhere.
-    pub origin: Option<MessageOrigin>,
-    /// Whether it is a final record: its transaction bits say so.
-    pub commit: bool,
-    /// The log position of the half message that it is made of; 0 where there is none.
-    pub prepared_transaction_offset: u64,
-}
-
-/// What is said of each of the messages of one append.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum AppendMarks<'a> {
-    /// Nothing.
-    None,
-    /// Where they come from.
-    Origins(&'a [MessageOrigin]),
-    /// What they are in a transaction.
-    Together(&'a [TransactionMark]),
-}
-
-impl AppendMarks<'_> {
-    fn of(&self, index: usize) -> Option<&TransactionMark> {
-        if let Self::Together(marks) = self { marks.get(index) } else { None }
-    }
-
-    pub(crate) fn origin(&self, index: usize) -> Option<&MessageOrigin> {
-        match self {
-            Self::None => None,
-            Self::Origins(origins) => origins.get(index),
-            Self::Together(marks) => marks.get(index).and_then(|mark| mark.origin.as_ref()),
-        }
-    }
-
-    pub(crate) fn flags(&self, index: usize) -> SysFlag {
-        let commit = self.of(index).is_some_and(|mark| mark.commit);
-        SysFlag(0).with_transaction(if commit { TransactionType::Commit } else { TransactionType::None })
-    }
-
-    /// Writes what is left into the encoded record, or the part of it before the body.
-    pub(crate) fn stamp(&self, index: usize, head: &mut [u8]) -> Result<(), StoreError> {
-        match self.of(index).map(|mark| mark.prepared_transaction_offset) {
-            None | Some(0) => Ok(()),
-            Some(position) => {
-                let position = i64::try_from(position).unwrap_or(i64::MAX);
-                patch_prepared_offset(head, position).map_err(|error| invalid_record(&error))
-            }
-        }
-    }
-
-    pub(crate) fn belong_together(&self) -> bool {
-        matches!(self, Self::Together(_))
-    }
-}
 
 impl Writer {
     /// Whether a segment has room for `messages`, whose heads and tails are `encoded` bytes long.

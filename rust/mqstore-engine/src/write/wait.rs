@@ -94,7 +94,7 @@ impl Writer {
         let queue = self.waited(topic, &state, queue_id)?;
         state.waiter_count(queue_id).fetch_add(1, Ordering::SeqCst);
         let mut waiter = Waiter { queue, topic: state, queue_id, offset, ticket: None };
-        let over = || waiter.queue.max_offset() > offset || self.closed.load(Ordering::Acquire);
+        let over = || waiter.queue.max_offset() > offset || self.lifecycle.is_closed();
         waiter.ticket = waiter.queue.arrivals().wait(offset, call, over);
         // What was appended before the queue had somebody who waits is brought in here.
         if waiter.ticket.is_some() {
@@ -131,8 +131,8 @@ impl Writer {
             Some(_waiter) => bell.wait(timeout),
             // Who makes the topic raises nothing.
             None => {
-                let closed = || self.closed.load(Ordering::Acquire);
-                self.flush_due.wait_until(Some(timeout.min(NO_QUEUE_NAP)), closed);
+                let closed = || self.lifecycle.is_closed();
+                self.signals.pause(timeout.min(NO_QUEUE_NAP), closed);
             }
         }
         Ok(())
@@ -151,8 +151,7 @@ impl Writer {
     /// woken and do it. What is not visible yet is left to those who make it so.
     #[cold]
     fn wake_reader_waits(&self, topic: &str, state: &TopicState, queue_id: i32, queue_offset: i64) {
-        self.hurry.store(true, Ordering::SeqCst);
-        self.hurried.notify_all();
+        self.signals.hurry();
         if self.options.durable_only() {
             return;
         }

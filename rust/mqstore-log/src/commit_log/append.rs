@@ -252,7 +252,7 @@ fn fill_in(record: &mut EncodedRecord<'_>) -> Result<(), StoreError> {
     record
         .parts
         .place(queue_offset, commit_log_offset as i64, store_timestamp_ms)
-        .map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })
+        .map_err(|error| StoreError::invalid_message(&error))
 }
 
 /// Copies a record to position `at` of a mapped segment, its size last: another process that looks for

@@ -82,8 +82,7 @@ impl QueueContext {
     /// Fails unless a queue of that name and number may be added.
     pub(super) fn may_add(&self, topic: &str, queue_id: i32) -> Result<(), StoreError> {
         self.writable("add a queue")?;
-        validate_stored_topic(topic)
-            .map_err(|error| StoreError::InvalidMessage { reason: error.to_string() })?;
+        validate_stored_topic(topic).map_err(|error| StoreError::invalid_message(&error))?;
         if queue_id < 0 {
             return Err(StoreError::InvalidMessage { reason: format!("queue id {queue_id} is negative") });
         }

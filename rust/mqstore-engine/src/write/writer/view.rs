@@ -1,7 +1,6 @@
 //! What a writer shows to those who read: everything that it appended and that is visible.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mqstore_format::CqUnit;
@@ -20,7 +19,7 @@ impl View for Writer {
     }
 
     fn check(&self) -> Result<(), StoreError> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.lifecycle.is_closed() {
             return Err(StoreError::Closed { path: self.files.root.clone() });
         }
         Ok(())
@@ -84,7 +83,7 @@ impl View for Writer {
         let passes =
             self.options.recovery == RecoveryMode::Salvage && matches!(error, StoreError::Corrupt { .. });
         if passes {
-            self.note(&format!("{error}; passed over"));
+            self.lifecycle.note(&format!("{error}; passed over"));
         }
         passes
     }
@@ -110,7 +109,7 @@ impl View for Writer {
         let found = self.index.candidates(hash, i64::MIN, i64::MAX)?;
         if let Some(damage) = found.damaged {
             let note = format!("{damage}; look-ups walk the log until the index is rebuilt");
-            self.note(&note);
+            self.lifecycle.note(&note);
             return Ok(None);
         }
         let min = self.log.list().min_offset();

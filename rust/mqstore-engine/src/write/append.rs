@@ -1,0 +1,259 @@
+//! Appends of one message and of many: topic, queue, encoding, place, sync, and whom to wake.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use mqstore_format::{RecordParts, SysFlag};
+use mqstore_io::sync::MutexGuard;
+
+use super::append_marks::AppendMarks;
+use super::encode::{EncodeBuffers, apart, route};
+use super::writer::Writer;
+use crate::read::view::View;
+use crate::store::topics::TopicState;
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{Appended, NewMessage, UniqueKey};
+use mqstore_log::commit_log::{EncodedRecord, Placed};
+
+/// What a thread keeps between appends.
+#[derive(Default)]
+struct AppendScratch {
+    buffers: EncodeBuffers,
+    last: Option<LastTopic>,
+}
+
+/// The topic that a thread appended to last; its state lives as long as the store.
+struct LastTopic {
+    /// The writer's token.
+    token: u64,
+    name: Box<str>,
+    state: Arc<TopicState>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<AppendScratch> = RefCell::default();
+}
+
+/// When an append that is to be synced returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReturnPoint {
+    /// Once a sync covers it.
+    Synced,
+    /// Once it is published: the caller waits for the sync, with [`Writer::synced`].
+    Placed,
+}
+
+impl Writer {
+    /// Appends one message; allocates nothing once the thread's buffers have their size.
+    pub(crate) fn append(&self, message: &NewMessage<'_>) -> Result<Appended, StoreError> {
+        self.append_one(message, ReturnPoint::Synced)
+    }
+
+    pub(crate) fn append_one(
+        &self,
+        message: &NewMessage<'_>,
+        returns: ReturnPoint,
+    ) -> Result<Appended, StoreError> {
+        self.before_append()?;
+        let now_ms = self.files.clock.now_ms();
+        SCRATCH.with_borrow_mut(|AppendScratch { buffers, last }| {
+            buffers.clear();
+            let topic = self.topic(message, last)?;
+            let queue_id = route(topic, message)?;
+            let encoded = self.encode(message, queue_id, SysFlag(0), now_ms, None, buffers)?;
+            let mut pending = [self.pending(message, topic, queue_id, buffers)];
+            let turn = topic.batch.then(|| topic.one_by_one.lock());
+            let durable = self.append_pending(&mut pending, now_ms, message.durable, returns, turn)?;
+            let [pending] = &pending;
+            let appended = appended(queue_id, encoded.unique_id, pending, durable);
+            self.told_of(message.topic, topic, queue_id, appended.queue_offset);
+            Ok(appended)
+        })
+    }
+
+    /// The one message that is encoded in the buffers, for the log.
+    pub(crate) fn pending<'a>(
+        &self,
+        message: &NewMessage<'a>,
+        topic: &'a TopicState,
+        queue_id: i32,
+        buffers: &'a mut EncodeBuffers,
+    ) -> EncodedRecord<'a> {
+        let parts = RecordParts {
+            head: &mut buffers.heads,
+            body: apart(message.body),
+            tail: &mut buffers.tails,
+            property_crc: self.options.record_crc,
+        };
+        EncodedRecord {
+            parts,
+            next_queue_offset: topic.next_offset(queue_id),
+            messages: 1,
+            room: &topic.room,
+            placed: Placed::default(),
+        }
+    }
+
+    /// Appends `messages` at consecutive places; one lock, one sync. Those for a topic with batch queues
+    /// become one record.
+    pub(crate) fn append_many(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
+        self.append_all(messages, AppendMarks::None, ReturnPoint::Synced)
+    }
+
+    /// As [`Self::append_many`]; with `marks`, one for each, what they say of a message is kept.
+    pub(crate) fn append_all(
+        &self,
+        messages: &[NewMessage<'_>],
+        marks: AppendMarks<'_>,
+        returns: ReturnPoint,
+    ) -> Result<Vec<Appended>, StoreError> {
+        self.before_append()?;
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let now_ms = self.files.clock.now_ms();
+        SCRATCH.with_borrow_mut(|AppendScratch { buffers, last }| {
+            buffers.clear();
+            let mut encoded = Vec::with_capacity(messages.len());
+            for (index, message) in messages.iter().enumerate() {
+                let topic = Arc::clone(self.topic(message, last)?);
+                if topic.batch {
+                    buffers.clear();
+                    return self.append_inner_batch(messages, &topic, now_ms, returns, buffers);
+                }
+                let queue_id = route(&topic, message)?;
+                let start = buffers.heads.len();
+                let (origin, flags) = (marks.origin(index), marks.flags(index));
+                let coded = self.encode(message, queue_id, flags, now_ms, origin, buffers)?;
+                marks.stamp(index, buffers.heads.get_mut(start..).unwrap_or_default())?;
+                encoded.push((topic, queue_id, coded));
+            }
+            if marks.belong_together() {
+                self.check_together(messages, buffers.heads.len() + buffers.tails.len())?;
+            }
+            let mut heads = buffers.heads.as_mut_slice();
+            let mut tails = buffers.tails.as_mut_slice();
+            let mut ends = (0, 0);
+            let mut pending = Vec::with_capacity(messages.len());
+            for (message, (topic, queue_id, encoded)) in messages.iter().zip(&encoded) {
+                let (head, more_heads) = heads.split_at_mut(encoded.head_end - ends.0);
+                let (tail, more_tails) = tails.split_at_mut(encoded.tail_end - ends.1);
+                ends = (encoded.head_end, encoded.tail_end);
+                (heads, tails) = (more_heads, more_tails);
+                let property_crc = self.options.record_crc;
+                pending.push(EncodedRecord {
+                    parts: RecordParts { head, body: apart(message.body), tail, property_crc },
+                    next_queue_offset: topic.next_offset(*queue_id),
+                    messages: 1,
+                    room: &topic.room,
+                    placed: Placed::default(),
+                });
+            }
+            let wants_sync = messages.iter().any(|message| message.durable);
+            let durable = self.append_pending(&mut pending, now_ms, wants_sync, returns, None)?;
+            let each = messages.iter().zip(&encoded).zip(&pending);
+            let results = each.map(|((message, (topic, queue_id, encoded)), pending)| {
+                let appended = appended(*queue_id, encoded.unique_id.clone(), pending, durable);
+                self.told_of(message.topic, topic, *queue_id, appended.queue_offset);
+                appended
+            });
+            Ok(results.collect())
+        })
+    }
+
+    pub(crate) fn before_append(&self) -> Result<(), StoreError> {
+        self.check()?;
+        self.cleaner.admit()?;
+        if self.is_far_behind() {
+            self.flusher.flush_all(false)?;
+        }
+        Ok(())
+    }
+
+    /// Appends, waits for the sync where one is asked for, and returns whether one covers the records.
+    /// `turn` ends when the records have their places.
+    pub(crate) fn append_pending(
+        &self,
+        pending: &mut [EncodedRecord<'_>],
+        now_ms: i64,
+        wants_sync: bool,
+        returns: ReturnPoint,
+        turn: Option<MutexGuard<'_, ()>>,
+    ) -> Result<bool, StoreError> {
+        let end = self.append_within_quotas(pending, now_ms, wants_sync)?;
+        drop(turn);
+        if returns == ReturnPoint::Synced && self.needs_sync(wants_sync) {
+            self.log.wait_durable(end)?;
+        }
+        self.wake_services(end)?;
+        Ok(self.log.durable() >= end)
+    }
+
+    /// The state of the message's topic, making the topic where that is allowed.
+    fn topic<'a>(
+        &self,
+        message: &NewMessage<'_>,
+        last: &'a mut Option<LastTopic>,
+    ) -> Result<&'a Arc<TopicState>, StoreError> {
+        let known = |last: &LastTopic| {
+            last.token == self.token && *last.name == *message.topic && !last.state.is_removed()
+        };
+        if !last.as_ref().is_some_and(known) {
+            *last = None;
+        }
+        let last = match last {
+            Some(last) => last,
+            none => {
+                let state = match self.topics.get(message.topic) {
+                    Some(state) => state,
+                    None => self.make_topic(message.topic, message.queue_id)?,
+                };
+                none.insert(LastTopic { token: self.token, name: message.topic.into(), state })
+            }
+        };
+        Ok(&last.state)
+    }
+
+    /// Makes `topic` where there is none, as an append would.
+    pub(crate) fn make_missing(&self, topic: &str) -> Result<(), StoreError> {
+        if self.topics.get(topic).is_none() {
+            self.make_topic(topic, None)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn make_topic(
+        &self,
+        topic: &str,
+        queue_id: Option<i32>,
+    ) -> Result<Arc<TopicState>, StoreError> {
+        if !self.options.auto_create_topics {
+            return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
+        }
+        let least = queue_id.map_or(0, |id| id.clamp(0, 65_535) as u32 + 1);
+        let was_removed = self.topics.is_removed(topic);
+        let state = self.topics.create(topic, self.options.default_queues.max(least), &[])?;
+        if was_removed {
+            // The log alone does not tell that it is there again.
+            self.topics.store()?;
+        }
+        Ok(state)
+    }
+}
+
+pub(crate) fn appended(
+    queue_id: i32,
+    unique_id: UniqueKey,
+    pending: &EncodedRecord<'_>,
+    durable: bool,
+) -> Appended {
+    Appended {
+        queue_id,
+        queue_offset: pending.placed.queue_offset,
+        commit_log_offset: pending.placed.commit_log_offset,
+        size: pending.parts.len() as u32,
+        store_timestamp_ms: pending.placed.store_timestamp_ms,
+        durable,
+        unique_id,
+    }
+}

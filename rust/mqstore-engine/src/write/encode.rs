@@ -1,0 +1,136 @@
+//! Encoding of a message into a thread's buffers, and what a message may be.
+//!
+//! A record is complete here but for its place: queue offset, position, store time and checksums come under the put lock.
+
+use mqstore_format::properties::UNIQ_KEY;
+use mqstore_format::{KeyBlock, RecordSpec, SysFlag};
+
+use super::append_marks::MessageOrigin;
+use super::writer::Writer;
+use crate::store::topics::{TopicState, queue_for_key};
+use mqstore_base::error::StoreError;
+use mqstore_base::message::{NewMessage, UniqueKey};
+
+/// Encoded messages: heads, tails, and the properties of the one that is encoded now.
+#[derive(Default)]
+pub(crate) struct EncodeBuffers {
+    pub(crate) heads: Vec<u8>,
+    pub(crate) tails: Vec<u8>,
+    properties: Vec<u8>,
+    /// Counts for unique keys, and the token of the writer that they are of.
+    keys: (u64, KeyBlock),
+}
+
+/// A message that is encoded in the buffers.
+pub(crate) struct EncodedMessage {
+    pub(crate) unique_id: UniqueKey,
+    /// Where its head and its tail end; without a tail the head is all of it.
+    pub(crate) head_end: usize,
+    pub(crate) tail_end: usize,
+}
+
+/// Up to this many bytes of body a record is put together in the scratch buffer: one checksum over one
+/// piece costs less than three, and the copy stays in the nearest cache.
+const WHOLE_BYTES: usize = 4096;
+
+impl Writer {
+    /// Encodes `message` at the end of the buffers.
+    pub(crate) fn encode(
+        &self,
+        message: &NewMessage<'_>,
+        queue_id: i32,
+        sys_flag: SysFlag,
+        now_ms: i64,
+        origin: Option<&MessageOrigin>,
+        buffers: &mut EncodeBuffers,
+    ) -> Result<EncodedMessage, StoreError> {
+        let limit = u64::from(self.options.max_message_bytes);
+        if message.body.len() as u64 > limit {
+            return Err(StoreError::TooLarge { what: "the body", size: message.body.len() as u64, limit });
+        }
+        let (properties, unique_id) = if let Some(key) = message.unique_key {
+            (message.properties, UniqueKey::Given(key.into()))
+        } else {
+            let (token, block) = &mut buffers.keys;
+            if *token != self.token {
+                (*token, *block) = (self.token, KeyBlock::default());
+            }
+            let key = self.ids.next_in(block, now_ms);
+            buffers.properties.clear();
+            for part in [message.properties, UNIQ_KEY.as_bytes(), b"\x01", key.as_bytes(), b"\x02"] {
+                buffers.properties.extend_from_slice(part);
+            }
+            (buffers.properties.as_slice(), UniqueKey::Made(key))
+        };
+        let host = self.options.store_host;
+        let spec = RecordSpec {
+            topic: message.topic,
+            queue_id,
+            flag: message.flag,
+            queue_offset: 0,
+            physical_offset: 0,
+            sys_flag: origin
+                .map_or(sys_flag, |origin| SysFlag(origin.sys_flag.compression_only().0 | sys_flag.0)),
+            born_timestamp: message.born_timestamp_ms.unwrap_or(now_ms),
+            born_host: origin.map_or(host, |origin| origin.born_host),
+            store_timestamp: now_ms,
+            store_host: host,
+            reconsume_times: origin.map_or(0, |origin| origin.reconsume_times),
+            prepared_transaction_offset: 0,
+            body: message.body,
+            properties,
+            property_crc: self.options.record_crc,
+        };
+        let size = if apart(message.body).is_empty() {
+            spec.encode_unsealed(&mut buffers.heads)
+        } else {
+            spec.encode_parts(&mut buffers.heads, &mut buffers.tails)
+        };
+        let size = size.map_err(|error| StoreError::invalid_message(&error))?;
+        let limit = self.log.max_record_bytes();
+        if size as u64 > limit {
+            return Err(StoreError::TooLarge { what: "the record", size: size as u64, limit });
+        }
+        Ok(EncodedMessage { unique_id, head_end: buffers.heads.len(), tail_end: buffers.tails.len() })
+    }
+}
+
+impl EncodeBuffers {
+    pub(crate) fn clear(&mut self) {
+        self.heads.clear();
+        self.tails.clear();
+    }
+}
+
+/// The queue of `message`: the one it names, else by its key or in turn.
+pub(crate) fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32, StoreError> {
+    match message.queue_id {
+        _ if !topic.is_writable() => {
+            let topic = message.topic;
+            let reason = format!("topic {topic} takes no messages: its perm has no bit 2 (write)");
+            Err(StoreError::Refused { reason })
+        }
+        None => Ok(queue_for_key(topic, message).unwrap_or_else(|| topic.turn())),
+        Some(queue_id) => {
+            check_queue_id(queue_id)?;
+            if (queue_id as u32) < topic.write_queues() {
+                return Ok(queue_id);
+            }
+            let topic = message.topic.to_owned();
+            Err(StoreError::TopicNotFound { topic, queue_id: Some(queue_id) })
+        }
+    }
+}
+
+/// Whether a queue can have this id.
+pub(crate) fn check_queue_id(queue_id: i32) -> Result<(), StoreError> {
+    if (0..65_536).contains(&queue_id) {
+        return Ok(());
+    }
+    Err(StoreError::InvalidMessage { reason: format!("queue id {queue_id} is not between 0 and 65535") })
+}
+
+/// The part of a body that is copied straight from the caller's memory: all of it, or none.
+pub(crate) fn apart(body: &[u8]) -> &[u8] {
+    if body.len() > WHOLE_BYTES { body } else { &[] }
+}

@@ -115,6 +115,11 @@ impl FormatError {
         Self::Compression { kind, reason: reason.to_string() }
     }
 
+    pub(crate) fn decompressed_too_large(limit_bytes: usize) -> Self {
+        let limit = limit_bytes as u64;
+        Self::TooLarge { what: "decompressed body", value: limit.saturating_add(1), limit }
+    }
+
     pub(crate) fn bad_property(name: &str, reason: &'static str) -> Self {
         Self::BadProperty { name: shortened(name), reason }
     }

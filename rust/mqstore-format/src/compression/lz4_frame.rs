@@ -13,7 +13,6 @@
 
 use lz4_flex::block::{DecompressError, compress as compress_block, decompress_into};
 
-use super::too_large;
 use crate::bytes::Reader;
 use crate::error::FormatError;
 
@@ -96,7 +95,7 @@ fn read_header(reader: &mut Reader<'_>) -> Result<FrameHeader, FormatError> {
 fn decompress_frame(reader: &mut Reader<'_>, limit: usize, out: &mut Vec<u8>) -> Result<(), FormatError> {
     let header = read_header(reader)?;
     if header.content_bytes.is_some_and(|size| size > limit as u64) {
-        return Err(too_large(limit));
+        return Err(FormatError::decompressed_too_large(limit));
     }
     let start = out.len();
     loop {
@@ -115,7 +114,7 @@ fn decompress_frame(reader: &mut Reader<'_>, limit: usize, out: &mut Vec<u8>) ->
         if length & BLOCK_STORED == 0 {
             decompress_block(block, header.max_block_bytes, limit, out)?;
         } else if block.len() > limit.saturating_sub(out.len()) {
-            return Err(too_large(limit));
+            return Err(FormatError::decompressed_too_large(limit));
         } else {
             out.extend_from_slice(block);
         }
@@ -147,7 +146,9 @@ fn decompress_block(
             out.truncate(start + written);
             Ok(())
         }
-        Err(DecompressError::OutputTooSmall { .. }) if allowed < possible => Err(too_large(limit)),
+        Err(DecompressError::OutputTooSmall { .. }) if allowed < possible => {
+            Err(FormatError::decompressed_too_large(limit))
+        }
         Err(error) => Err(failed(error)),
     }
 }

@@ -52,11 +52,6 @@ pub fn compress(kind: Compression, bytes: &[u8], level: i32) -> Result<Vec<u8>, 
     }
 }
 
-fn too_large(limit_bytes: usize) -> FormatError {
-    let limit = limit_bytes as u64;
-    FormatError::TooLarge { what: "decompressed body", value: limit.saturating_add(1), limit }
-}
-
 /// A first guess at the size of the output.
 fn first_capacity(compressed: usize, limit_bytes: usize) -> usize {
     compressed.saturating_mul(4).clamp(512, 1 << 20).min(limit_bytes)
@@ -110,7 +105,7 @@ fn inflate_with(stream: &mut Decompress, bytes: &[u8], limit_bytes: usize) -> Re
         let rest = usize::try_from(consumed).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
         let status = stream.decompress_vec(rest, &mut out, FlushDecompress::None).map_err(|e| failed(&e))?;
         if out.len() > limit_bytes {
-            return Err(too_large(limit_bytes));
+            return Err(FormatError::decompressed_too_large(limit_bytes));
         }
         if status == Status::StreamEnd {
             return Ok(out);
@@ -133,7 +128,7 @@ fn unzstd(bytes: &[u8], limit_bytes: usize) -> Result<Vec<u8>, FormatError> {
 fn unzstd_with(decoder: &mut DCtx<'_>, bytes: &[u8], limit_bytes: usize) -> Result<Vec<u8>, FormatError> {
     let claimed = zstd_safe::get_frame_content_size(bytes).ok().flatten();
     if claimed.is_some_and(|size| size > limit_bytes as u64) {
-        return Err(too_large(limit_bytes));
+        return Err(FormatError::decompressed_too_large(limit_bytes));
     }
     // A claimed size is a hint to start from. Whole-buffer decompression needs no window, whatever the
     // frame's header asks for, so memory is bounded by the limit alone.
@@ -144,8 +139,10 @@ fn unzstd_with(decoder: &mut DCtx<'_>, bytes: &[u8], limit_bytes: usize) -> Resu
         out.reserve_exact(capacity);
         match decoder.decompress(&mut out, bytes) {
             Ok(_) if out.len() <= limit_bytes => return Ok(out),
-            Ok(_) => return Err(too_large(limit_bytes)),
-            Err(ZSTD_DESTINATION_TOO_SMALL) if capacity >= limit_bytes => return Err(too_large(limit_bytes)),
+            Ok(_) => return Err(FormatError::decompressed_too_large(limit_bytes)),
+            Err(ZSTD_DESTINATION_TOO_SMALL) if capacity >= limit_bytes => {
+                return Err(FormatError::decompressed_too_large(limit_bytes));
+            }
             Err(ZSTD_DESTINATION_TOO_SMALL) => capacity = capacity.saturating_mul(4).min(limit_bytes),
             Err(code) => return Err(FormatError::compression("zstd", zstd_safe::get_error_name(code))),
         }

@@ -6,10 +6,10 @@
 
 use std::borrow::Cow;
 
+use super::frame::Frame;
 use super::{
-    BODY_CRC_POSITION, BORN_HOST_POSITION, BORN_TIMESTAMP_POSITION, EntryFields, FLAG_POSITION, Host,
-    MIN_RECORD_BYTES, PHYSICAL_OFFSET_POSITION, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, RecordOutline,
-    SYS_FLAG_POSITION, Version,
+    BODY_CRC_POSITION, BORN_TIMESTAMP_POSITION, CrcCheck, EntryFields, FLAG_POSITION, Host,
+    PHYSICAL_OFFSET_POSITION, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, RecordOutline, Version,
 };
 use crate::bytes::{Reader, field};
 use crate::compression::decompress;
@@ -24,20 +24,6 @@ const UNPACKED_LIMIT_BYTES: usize = 1 << 30;
 
 /// What any body may unpack to.
 const UNPACKED_FLOOR_BYTES: usize = 64 << 20;
-
-/// Which checksums [`RecordView::check_crc`] verifies.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct CrcCheck {
-    /// BODYCRC against the body; an empty body is never checked, as in RocketMQ.
-    pub body: bool,
-    /// The `__CRC32#` property against the whole record, where there is one.
-    pub property: bool,
-}
-
-impl CrcCheck {
-    /// Both checksums.
-    pub const ALL: Self = Self { body: true, property: true };
-}
 
 /// A record in the bytes it was decoded from.
 ///
@@ -223,83 +209,4 @@ impl<'a> RecordView<'a> {
     pub fn offset_message_id(&self) -> String {
         offset_message_id(&self.store_host, self.physical_offset)
     }
-}
-
-/// The parts of a record as its lengths cut them; the one place that decides what a whole record is.
-pub(super) struct Frame<'a> {
-    pub(super) record: &'a [u8],
-    version: Version,
-    /// What comes before the hosts has one place in every record.
-    pub(super) head: &'a [u8; BORN_HOST_POSITION],
-    pub(super) sys_flag: SysFlag,
-    born_host: &'a [u8],
-    pub(super) store_timestamp: i64,
-    store_host: &'a [u8],
-    reconsume_times: i32,
-    prepared_transaction_offset: i64,
-    pub(super) body: &'a [u8],
-    pub(super) topic: &'a str,
-    pub(super) properties: Properties<'a>,
-}
-
-impl<'a> Frame<'a> {
-    #[inline]
-    pub(super) fn of(bytes: &'a [u8]) -> Result<Self, FormatError> {
-        let (record, version) = cut(bytes)?;
-        let Some((head, rest)) = record.split_first_chunk::<BORN_HOST_POSITION>() else {
-            let (needed, available) = (MIN_RECORD_BYTES, record.len());
-            return Err(FormatError::Truncated { what: "record", needed, available });
-        };
-        let sys_flag = SysFlag(i32::from_be_bytes(field(head, SYS_FLAG_POSITION)));
-        let mut reader = Reader::new(rest, "record");
-        let born_host = Host::skip(&mut reader, sys_flag.born_host_v6())?;
-        let store_timestamp = reader.i64()?;
-        let store_host = Host::skip(&mut reader, sys_flag.store_host_v6())?;
-        let reconsume_times = reader.i32()?;
-        let prepared_transaction_offset = reader.i64()?;
-        let body_len = reader.i32()?;
-        let body = reader.take_length("BODYLEN", i64::from(body_len))?;
-        let topic_len = match version {
-            Version::V1 => i64::from(reader.i8()?),
-            Version::V2 => i64::from(reader.i16()?),
-        };
-        let topic = reader.take_length("TOPICLEN", topic_len)?;
-        let properties_len = reader.i16()?;
-        let properties = reader.take_length("PROPLEN", i64::from(properties_len))?;
-        if !reader.rest().is_empty() {
-            let limit = (record.len() - reader.rest().len()) as i64;
-            return Err(FormatError::BadLength { what: "TOTALSIZE", value: record.len() as i64, limit });
-        }
-        let topic = std::str::from_utf8(topic).map_err(|_| FormatError::BadUtf8 { what: "topic" })?;
-        Ok(Self {
-            record,
-            version,
-            head,
-            sys_flag,
-            born_host,
-            store_timestamp,
-            store_host,
-            reconsume_times,
-            prepared_transaction_offset,
-            body,
-            topic,
-            properties: Properties::new(properties),
-        })
-    }
-}
-
-/// The bytes of the record at the front, by its length and magic.
-#[inline]
-fn cut(bytes: &[u8]) -> Result<(&[u8], Version), FormatError> {
-    let mut head = Reader::new(bytes, "record header");
-    let size = head.i32()?;
-    let magic = head.u32()?;
-    let version = Version::from_magic(magic).ok_or(FormatError::BadMagic { found: magic })?;
-    let length = usize::try_from(size).ok().filter(|length| *length >= MIN_RECORD_BYTES).ok_or(
-        FormatError::BadLength { what: "TOTALSIZE", value: i64::from(size), limit: MIN_RECORD_BYTES as i64 },
-    )?;
-    let available = bytes.len();
-    let record =
-        bytes.get(..length).ok_or(FormatError::Truncated { what: "record", needed: length, available })?;
-    Ok((record, version))
 }

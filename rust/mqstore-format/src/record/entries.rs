@@ -8,7 +8,7 @@
 //!
 //! Source: `CommitLog#checkMessageAndReturnSize`, `IndexService#buildIndex`.
 
-use super::decode::{CrcCheck, Frame};
+use super::frame::Frame;
 use super::{
     BODY_CRC_POSITION, PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION,
 };
@@ -22,6 +22,20 @@ use crate::properties::{
 };
 use crate::sys_flag::{SysFlag, TransactionType};
 use crate::topic::{LIGHT_QUEUE_PREFIX, RETRY_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX};
+
+/// Which checksums [`RecordOutline::check_crc`] verifies.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct CrcCheck {
+    /// BODYCRC against the body; an empty body is never checked, as in RocketMQ.
+    pub body: bool,
+    /// The `__CRC32#` property against the whole record, where there is one.
+    pub property: bool,
+}
+
+impl CrcCheck {
+    /// Both checksums.
+    pub const ALL: Self = Self { body: true, property: true };
+}
 
 /// The part of a record that decides its entries.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

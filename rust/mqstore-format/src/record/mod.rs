@@ -9,12 +9,13 @@
 mod decode;
 mod encode;
 mod entries;
+mod frame;
 mod host;
 mod placeholder;
 
-pub use decode::{CrcCheck, RecordView};
+pub use decode::RecordView;
 pub use encode::{RecordParts, RecordSpec, patch_position, patch_prepared_offset, seal_property_crc};
-pub use entries::{EntryFields, RecordOutline};
+pub use entries::{CrcCheck, EntryFields, RecordOutline};
 pub use host::Host;
 pub use placeholder::{PLACEHOLDER_TOPIC, encode_placeholder, placeholder_bytes};
 

@@ -2,9 +2,12 @@
 
 use std::cmp::Ordering;
 
-use super::MAX_SQL_DEPTH;
 use super::evaluate;
 use super::expression::{Condition, Operand, Order, Property, Search};
+
+/// How many conditions may be nested in each other; parentheses by themselves and chains of `AND` and `OR` do
+/// not count.
+pub const MAX_SQL_DEPTH: usize = 256;
 
 /// An error at a byte of the expression.
 pub(super) struct Stop {

@@ -1,6 +1,6 @@
 //! What a condition comes to for the properties of one message, as RocketMQ's expressions evaluate.
 //!
-//! Nothing is allocated; the depth of calls is bounded by [`MAX_SQL_DEPTH`](super::MAX_SQL_DEPTH).
+//! Nothing is allocated; the depth of calls is bounded by [`MAX_SQL_DEPTH`](super::compile::MAX_SQL_DEPTH).
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

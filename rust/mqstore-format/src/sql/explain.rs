@@ -5,20 +5,25 @@
 
 use std::fmt::Write as _;
 
-use super::SqlFilter;
 use super::expression::{Condition, Operand};
 use crate::error::shortened;
 
 /// More texts of a list are counted, not named.
 const LISTED: usize = 10;
 
-pub(super) fn explain(filter: &SqlFilter) -> String {
+/// Explains a condition that reads the properties `names`; `ignored` is the rest of the expression and the number of
+/// characters before it.
+pub(super) fn explain<'a>(
+    condition: &Condition,
+    names: impl Iterator<Item = &'a str>,
+    ignored: Option<(usize, &str)>,
+) -> String {
     let mut lines = Lines { text: String::new() };
-    lines.condition(0, &filter.condition);
-    let names: Vec<_> = filter.properties().collect();
+    lines.condition(0, condition);
+    let names: Vec<_> = names.collect();
     let names = if names.is_empty() { "no property".to_owned() } else { names.join(", ") };
     lines.add(0, &format!("reads: {names}"));
-    if let Some((characters, rest)) = filter.ignored() {
+    if let Some((characters, rest)) = ignored {
         let rest = format!("{:?}", shortened(rest));
         lines.add(0, &format!("ignored, as by RocketMQ, behind the first {characters} characters: {rest}"));
     }

@@ -8,6 +8,7 @@
 //! `ExpressionMessageFilter#isMatchedByCommitLog` for the meaning of an exception.
 
 mod compile;
+mod error;
 mod evaluate;
 mod explain;
 mod expression;
@@ -23,14 +24,10 @@ use crate::properties::Properties;
 use evaluate::Row;
 use expression::Condition;
 
+pub use compile::MAX_SQL_DEPTH;
+pub use error::SqlError;
 pub use evaluate::Unreadable;
-
-/// The longest expression, in bytes.
-pub const MAX_SQL_BYTES: usize = 1 << 20;
-
-/// How many conditions may be nested in each other; parentheses by themselves and chains of `AND` and `OR` do
-/// not count.
-pub const MAX_SQL_DEPTH: usize = 256;
+pub use parser::MAX_SQL_BYTES;
 
 /// So many values of properties are looked for without allocating.
 const FEW: usize = 8;
@@ -128,7 +125,7 @@ impl SqlFilter {
     /// What it means, in plain words: a line for each condition, indented by their nesting, with what the
     /// properties are read as; then the names of the properties.
     pub fn explain(&self) -> String {
-        explain::explain(self)
+        explain::explain(&self.condition, self.properties(), self.ignored())
     }
 
     /// Has the values filled in and then looked at.
@@ -186,41 +183,6 @@ impl fmt::Debug for SqlFilter {
         f.debug_tuple("SqlFilter").field(&self.expression).finish()
     }
 }
-
-/// Why an expression does not compile.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SqlError {
-    /// Where, as the number of characters before that place.
-    pub position: usize,
-    /// The line of that place, from 1.
-    pub line: usize,
-    /// The character in that line, from 1.
-    pub column: usize,
-    /// What is wrong there and, where something else could stand there, what was expected.
-    pub reason: String,
-}
-
-impl SqlError {
-    /// An error at a byte of `expression`.
-    #[cold]
-    fn new(expression: &str, at: usize, reason: impl Into<String>) -> Self {
-        let before = expression.get(..at).unwrap_or(expression);
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        Self { position: before.chars().count(), line, column, reason: reason.into() }
-    }
-}
-
-impl fmt::Display for SqlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.line > 1 {
-            write!(f, "line {}, ", self.line)?;
-        }
-        write!(f, "column {}: {}", self.column, self.reason)
-    }
-}
-
-impl std::error::Error for SqlError {}
 
 #[cfg(test)]
 mod tests;

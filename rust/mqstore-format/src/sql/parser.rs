@@ -17,10 +17,13 @@
 use std::collections::BTreeMap;
 
 use super::compile::{Part, Step, Stop, stop};
+use super::error::SqlError;
 use super::expression::{Condition, Order, Property, Search};
 use super::lexer::{Kind, Lexer, Token};
-use super::{MAX_SQL_BYTES, SqlError};
 use crate::error::shortened;
+
+/// The longest expression, in bytes.
+pub const MAX_SQL_BYTES: usize = 1 << 20;
 
 /// What an expression came to.
 pub(super) struct Parsed {

@@ -7,17 +7,19 @@
 
 mod bare_log;
 mod delay_level_tables;
-pub mod log_paths;
+mod log_folders;
+mod log_paths;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore_io::switch;
+use mqstore_io::vfs::parent_dir;
 use mqstore_io::{Clock, FileKind, Vfs};
 
 pub use delay_level_tables::DELAY_LEVELS_FILE;
 pub use delay_level_tables::DelayTables;
-pub use log_paths::LogFolders;
+pub use log_folders::LogFolders;
 
 use bare_log::BareLog;
 
@@ -213,11 +215,52 @@ impl StoreFiles {
     /// # Errors
     /// [`StoreError::NotAStore`] that says what is missing.
     pub fn check_is_store(&self) -> Result<(), StoreError> {
-        match (self.missing_parts()?, BareLog::find(self)) {
+        match (self.missing_parts()?, BareLog::find(&*self.vfs, &self.root)) {
             (None, _) => Ok(()),
             (Some(_), Ok(Some(_))) => Err(self.no_store(bare_log::NEEDS_A_STORE)),
             (Some(reason), _) => Err(self.no_store(&reason)),
         }
+    }
+
+    /// These files for reading: those of a store, or a log alone.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`] for what is neither; reading it can fail.
+    pub fn for_reading(mut self) -> Result<Self, StoreError> {
+        if self.alone.is_some() {
+            return Ok(self);
+        }
+        let Some(reason) = self.missing_parts()? else { return Ok(self) };
+        let Some(alone) = BareLog::find(&*self.vfs, &self.root)? else {
+            let is_file = self.vfs.stat(&self.root).is_ok_and(|stat| stat.kind == FileKind::File);
+            return Err(self.no_store(if is_file { bare_log::NO_SEGMENT } else { &reason }));
+        };
+        self.logs = Some(Arc::new(LogFolders::alone(&alone.path)));
+        if alone.segment.is_some() {
+            self.root = parent_dir(&self.root).to_path_buf();
+        }
+        self.alone = Some(Arc::new(alone));
+        Ok(self)
+    }
+
+    /// Whether there is a log and nothing else.
+    pub fn is_bare_log(&self) -> bool {
+        self.alone.is_some()
+    }
+
+    /// The one segment that there is, and where it begins.
+    pub fn only_segment(&self) -> Option<(&Path, u64)> {
+        let alone = self.alone.as_deref()?;
+        alone.segment.map(|(base, _)| (alone.path.as_path(), base))
+    }
+
+    /// What a person should know of the name of the one segment.
+    pub fn misnamed_segment(&self) -> Option<String> {
+        let alone = self.alone.as_deref()?;
+        alone.segment.filter(|(_, named)| !named).map(|(base, _)| {
+            let name = mqstore_format::offset_file_name(base);
+            format!("its first record says that it begins at log offset {base}: its name should be {name}")
+        })
     }
 
     fn no_store(&self, reason: &str) -> StoreError {

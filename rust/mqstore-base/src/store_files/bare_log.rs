@@ -14,22 +14,25 @@
 //! Source: `MappedFileQueue#doLoad`, `CommitLog#checkMessageAndReturnSize`.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use mqstore_format::names::COMMITLOG_DIR;
 use mqstore_format::{BLANK_HEADER_BYTES, MIN_RECORD_BYTES, Peek, RecordView, parse_offset_file_name, peek};
 use mqstore_io::vfs::parent_dir;
-use mqstore_io::{Access, FileKind, VfsFile};
+use mqstore_io::{Access, FileKind, Vfs, VfsFile};
 
-use super::{LogFolders, StoreFiles};
 use crate::error::{IoContext, StoreError};
 
 /// Bytes of a file that are searched at once.
 const WINDOW_BYTES: usize = 1 << 20;
 
+/// Why a log without a store cannot be opened for writing.
 pub(super) const NEEDS_A_STORE: &str = "it is a log without a store around it, which can be read and verified, not \
                                         written; give the directory that holds the commitlog folder, or make one: \
                                         mqstore snapshot PATH OUT";
+
+/// Why a file is no log.
+pub(super) const NO_SEGMENT: &str = "it is a file and no segment of a log: no record was found in it (one whose \
+                                     name is not its offset, 20 digits, must begin with a whole record)";
 
 /// A log that is all there is.
 #[derive(Debug)]
@@ -39,39 +42,38 @@ pub(super) struct BareLog {
     /// The store's root, if there were one.
     pub(super) home: PathBuf,
     /// Where the one segment begins, and whether its name says so.
-    segment: Option<(u64, bool)>,
+    pub(super) segment: Option<(u64, bool)>,
 }
 
 impl BareLog {
-    /// What log the root of `files` is, if it is no store.
-    pub(super) fn find(files: &StoreFiles) -> Result<Option<Self>, StoreError> {
-        let path = files.root.as_path();
-        match files.vfs.stat(path) {
-            Ok(stat) if stat.kind == FileKind::File => Self::file(files, path),
-            Ok(_) => Self::folder(files, path),
+    /// What log `path` is, if it is no store.
+    pub(super) fn find(vfs: &dyn Vfs, path: &Path) -> Result<Option<Self>, StoreError> {
+        match vfs.stat(path) {
+            Ok(stat) if stat.kind == FileKind::File => Self::file(vfs, path),
+            Ok(_) => Self::folder(vfs, path),
             Err(_) => Ok(None),
         }
     }
 
-    fn folder(files: &StoreFiles, path: &Path) -> Result<Option<Self>, StoreError> {
-        let Ok(entries) = files.vfs.list(path) else { return Ok(None) };
+    fn folder(vfs: &dyn Vfs, path: &Path) -> Result<Option<Self>, StoreError> {
+        let Ok(entries) = vfs.list(path) else { return Ok(None) };
         let is_named = |name: &std::ffi::OsStr| name.to_str().and_then(parse_offset_file_name).is_some();
         let mut segments =
             entries.iter().filter(|entry| entry.stat.kind == FileKind::File && is_named(&entry.name));
         let is_log = match path.file_name() {
             Some(name) if name == COMMITLOG_DIR => segments.next().is_some(),
             _ => segments.try_fold(false, |found, entry| {
-                Ok::<_, StoreError>(found || has_record(files, &path.join(&entry.name))?)
+                Ok::<_, StoreError>(found || has_record(vfs, &path.join(&entry.name))?)
             })?,
         };
         Ok(is_log.then(|| Self { path: path.to_path_buf(), home: path.join(".."), segment: None }))
     }
 
-    fn file(files: &StoreFiles, path: &Path) -> Result<Option<Self>, StoreError> {
+    fn file(vfs: &dyn Vfs, path: &Path) -> Result<Option<Self>, StoreError> {
         let named = path.file_name().and_then(|name| name.to_str()).and_then(parse_offset_file_name);
-        let segment = match (named, first_base(files, path)?) {
+        let segment = match (named, first_base(vfs, path)?) {
             (_, Some(base)) => (base, named == Some(base)),
-            (Some(base), None) if has_record(files, path)? => (base, true),
+            (Some(base), None) if has_record(vfs, path)? => (base, true),
             _ => return Ok(None),
         };
         let home = parent_dir(path).join("..");
@@ -79,55 +81,9 @@ impl BareLog {
     }
 }
 
-impl StoreFiles {
-    /// These files for reading: those of a store, or a log alone.
-    ///
-    /// # Errors
-    /// [`StoreError::NotAStore`] for what is neither; reading it can fail.
-    pub fn for_reading(mut self) -> Result<Self, StoreError> {
-        if self.alone.is_some() {
-            return Ok(self);
-        }
-        let Some(reason) = self.missing_parts()? else { return Ok(self) };
-        let Some(alone) = BareLog::find(&self)? else {
-            let is_file = self.vfs.stat(&self.root).is_ok_and(|stat| stat.kind == FileKind::File);
-            return Err(self.no_store(if is_file { NO_SEGMENT } else { &reason }));
-        };
-        self.logs = Some(Arc::new(LogFolders::alone(&alone.path)));
-        if alone.segment.is_some() {
-            self.root = parent_dir(&self.root).to_path_buf();
-        }
-        self.alone = Some(Arc::new(alone));
-        Ok(self)
-    }
-
-    /// Whether there is a log and nothing else.
-    pub fn is_bare_log(&self) -> bool {
-        self.alone.is_some()
-    }
-
-    /// The one segment that there is, and where it begins.
-    pub fn only_segment(&self) -> Option<(&Path, u64)> {
-        let alone = self.alone.as_deref()?;
-        alone.segment.map(|(base, _)| (alone.path.as_path(), base))
-    }
-
-    /// What a person should know of the name of the one segment.
-    pub fn misnamed_segment(&self) -> Option<String> {
-        let alone = self.alone.as_deref()?;
-        alone.segment.filter(|(_, named)| !named).map(|(base, _)| {
-            let name = mqstore_format::offset_file_name(base);
-            format!("its first record says that it begins at log offset {base}: its name should be {name}")
-        })
-    }
-}
-
-const NO_SEGMENT: &str = "it is a file and no segment of a log: no record was found in it (one whose name is not its \
-                          offset, 20 digits, must begin with a whole record)";
-
 /// Where the first record of a file says that the file begins; `None` when it does not begin with a record.
-fn first_base(files: &StoreFiles, path: &Path) -> Result<Option<u64>, StoreError> {
-    let file = files.vfs.open(path, Access::Read).at(path, "opening a file")?;
+fn first_base(vfs: &dyn Vfs, path: &Path) -> Result<Option<u64>, StoreError> {
+    let file = vfs.open(path, Access::Read).at(path, "opening a file")?;
     let len = file.len().at(path, "looking at a file")?;
     let mut head = [0; BLANK_HEADER_BYTES];
     if len < MIN_RECORD_BYTES as u64 {
@@ -145,8 +101,8 @@ fn first_base(files: &StoreFiles, path: &Path) -> Result<Option<u64>, StoreError
 }
 
 /// Whether a file begins as a segment does, or has a record anywhere.
-fn has_record(files: &StoreFiles, path: &Path) -> Result<bool, StoreError> {
-    let file = files.vfs.open(path, Access::Read).at(path, "opening a file")?;
+fn has_record(vfs: &dyn Vfs, path: &Path) -> Result<bool, StoreError> {
+    let file = vfs.open(path, Access::Read).at(path, "opening a file")?;
     let len = file.len().at(path, "looking at a file")?;
     search(&*file, len).at(path, "looking for records")
 }

@@ -1,18 +1,16 @@
 //! Where the segments of the log lie, when that is not `<root>/commitlog` alone.
 //!
-//! Owns the list of log folders, the choice of the folder of a new segment, and `mqstore/paths`, which
-//! remembers the list, so that whoever opens the store later without saying so finds all of its log:
+//! Owns the choice of the folder of a new segment, and `mqstore/paths`, which remembers the list of folders
+//! (`log_folders` has its bytes), so that whoever opens the store later without saying so finds all of its log:
 //!
 //! ```text
-//! mqstore/paths    "MQSPATHS" | count 4 | { 0 new segments, 1 read only: 1 | length 4 | path } | CRC 4
 //! <path>/<20 digits>        a segment: number offset / length, modulo the folders that take new ones
 //! <path>/.mqstore/tmp/      segments that do not have their name yet: a rename stays on one file system
 //! <path>/.mqstore/wipe/     segments that are being overwritten
 //! ```
 //!
 //! RocketMQ passes over folders inside a log path. Across a crash: the list is written, synced and
-//! named before the first segment goes to a folder that it did not have. A relative path counts from
-//! the store's root. Across threads: which folders are full is the one thing that changes.
+//! named before the first segment goes to a folder that it did not have.
 //!
 //! Source: `MultiPathMappedFileQueue` (`#tryCreateMappedFile`), `MessageStoreConfig#storePathCommitLog`
 //! and `#readOnlyCommitLogStorePaths`.
@@ -21,144 +19,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mqstore_format::names::COMMITLOG_DIR;
-use mqstore_format::{crc31, offset_file_name, parse_offset_file_name};
+use mqstore_format::{offset_file_name, parse_offset_file_name};
 use mqstore_io::FileKind;
 use mqstore_io::switch;
-use mqstore_io::sync::RwLock;
 
 use super::StoreFiles;
+use super::log_folders::{LogFolders, OPTION};
 use crate::error::{IoContext, StoreError};
 use crate::options::StoreOptions;
 
-const MAGIC: &[u8; 8] = b"MQSPATHS";
 const LIMIT_BYTES: u64 = 1 << 20;
-const OPTION: &str = "commit_log_paths";
-
-/// The folders of one log.
-#[derive(Debug)]
-pub struct LogFolders {
-    /// Folders that new segments go to, as they were given, sorted.
-    new: Vec<PathBuf>,
-    /// Folders with older segments only, as they were given.
-    read_only: Vec<PathBuf>,
-    /// Whether it is `<root>/commitlog` because nobody said otherwise.
-    plain: bool,
-    root: PathBuf,
-    /// Folders on a disk that is too full for new segments.
-    full: RwLock<BTreeSet<PathBuf>>,
-}
-
-impl LogFolders {
-    fn plain(files: &StoreFiles) -> Self {
-        Self {
-            // Relative to the root, as those are that somebody names: the root itself may be relative.
-            new: vec![PathBuf::from(COMMITLOG_DIR)],
-            read_only: Vec::new(),
-            plain: true,
-            root: files.root.clone(),
-            full: RwLock::default(),
-        }
-    }
-
-    /// A log without a store around it.
-    pub(super) fn alone(path: &Path) -> Self {
-        Self {
-            new: vec![path.to_path_buf()],
-            read_only: Vec::new(),
-            plain: true,
-            root: PathBuf::new(),
-            full: RwLock::default(),
-        }
-    }
-
-    fn listed(files: &StoreFiles, new: &[PathBuf], read_only: &[PathBuf]) -> Result<Self, StoreError> {
-        let read_only: BTreeSet<PathBuf> = read_only.iter().cloned().collect();
-        let new: BTreeSet<PathBuf> = new.iter().filter(|path| !read_only.contains(*path)).cloned().collect();
-        if new.is_empty() {
-            let reason = "every folder is read-only; new segments have nowhere to go".to_owned();
-            return Err(StoreError::InvalidOption { option: OPTION, reason });
-        }
-        Ok(Self {
-            new: new.into_iter().collect(),
-            read_only: read_only.into_iter().collect(),
-            plain: false,
-            root: files.root.clone(),
-            full: RwLock::default(),
-        })
-    }
-
-    /// Every folder with segments, each once.
-    pub fn all(&self) -> Vec<PathBuf> {
-        let given = self.new.iter().chain(&self.read_only);
-        given.map(|path| self.root.join(path)).collect::<BTreeSet<_>>().into_iter().collect()
-    }
-
-    /// The folders that take new segments.
-    pub fn for_new(&self) -> Vec<PathBuf> {
-        self.new.iter().map(|path| self.root.join(path)).collect()
-    }
-
-    /// From now on new segments go to other folders than these, unless there are none.
-    pub fn set_full(&self, full: BTreeSet<PathBuf>) {
-        *self.full.write() = full;
-    }
-
-    /// The folder of the segment that starts at log offset `base`.
-    fn folder_of(&self, base: u64, segment_bytes: u64) -> PathBuf {
-        let all = self.for_new();
-        let full = self.full.read();
-        let free: Vec<&PathBuf> = all.iter().filter(|path| !full.contains(*path)).collect();
-        let candidates = if free.is_empty() { all.iter().collect() } else { free };
-        let number = base / segment_bytes.max(1) % candidates.len().max(1) as u64;
-        candidates.get(number as usize).map_or_else(|| self.root.join("commitlog"), |path| (*path).clone())
-    }
-
-    /// Our own folder for the files of `folder`, on its file system.
-    fn side_of(&self, folder: &Path) -> PathBuf {
-        if self.plain { self.root.join("mqstore") } else { folder.join(".mqstore") }
-    }
-
-    fn encode(&self) -> Result<Vec<u8>, StoreError> {
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&((self.new.len() + self.read_only.len()) as u32).to_be_bytes());
-        for (kind, paths) in [(0, &self.new), (1, &self.read_only)] {
-            for path in paths {
-                let text = path.to_str().ok_or_else(|| StoreError::InvalidOption {
-                    option: OPTION,
-                    reason: format!("{} is not UTF-8, so that it cannot be remembered", path.display()),
-                })?;
-                bytes.push(kind);
-                bytes.extend_from_slice(&(text.len() as u32).to_be_bytes());
-                bytes.extend_from_slice(text.as_bytes());
-            }
-        }
-        bytes.extend_from_slice(&crc31(&bytes).to_be_bytes());
-        Ok(bytes)
-    }
-
-    fn decode(files: &StoreFiles, bytes: &[u8]) -> Option<Self> {
-        let (body, crc) = bytes.split_last_chunk::<4>()?;
-        if *crc != crc31(body).to_be_bytes() {
-            return None;
-        }
-        let (count, mut rest) = body.strip_prefix(MAGIC)?.split_first_chunk::<4>()?;
-        let (mut new, mut read_only) = (Vec::new(), Vec::new());
-        for _ in 0..u32::from_be_bytes(*count) {
-            let (kind, after) = rest.split_first()?;
-            let (length, after) = after.split_first_chunk::<4>()?;
-            let (path, after) = after.split_at_checked(u32::from_be_bytes(*length) as usize)?;
-            let path = PathBuf::from(std::str::from_utf8(path).ok()?);
-            if *kind == 0 {
-                new.push(path);
-            } else {
-                read_only.push(path);
-            }
-            rest = after;
-        }
-        Self::listed(files, &new, &read_only).ok().filter(|_| rest.is_empty())
-    }
-}
 
 impl StoreFiles {
     /// `mqstore/paths`: the folders of the log.
@@ -180,7 +50,7 @@ impl StoreFiles {
             self.log_folders()?
         } else {
             let (new, read_only) = (&options.commit_log_paths, &options.read_only_commit_log_paths);
-            let folders = LogFolders::listed(&self, new, read_only)?;
+            let folders = LogFolders::listed(&self.root, new, read_only)?;
             self.refuse_left_out(&folders)?;
             Arc::new(folders)
         };
@@ -196,13 +66,13 @@ impl StoreFiles {
         if let Some(folders) = &self.logs {
             return Ok(Arc::clone(folders));
         }
-        Ok(Arc::new(self.remembered_logs()?.unwrap_or_else(|| LogFolders::plain(self))))
+        Ok(Arc::new(self.remembered_logs()?.unwrap_or_else(|| LogFolders::plain(&self.root))))
     }
 
     fn remembered_logs(&self) -> Result<Option<LogFolders>, StoreError> {
         let path = self.paths_file();
         match self.vfs.read_file(&path, LIMIT_BYTES) {
-            Ok(bytes) => LogFolders::decode(self, &bytes).map(Some).ok_or_else(|| {
+            Ok(bytes) => LogFolders::decode(&self.root, &bytes).map(Some).ok_or_else(|| {
                 let reason = "the list of the log's folders is damaged; give commit_log_paths, or remove this file if \
                               the log lies in commitlog alone";
                 StoreError::corrupt(&path, 0, reason)

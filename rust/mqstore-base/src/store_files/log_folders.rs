@@ -1,0 +1,145 @@
+//! The list of the folders of one log, and the bytes in which `mqstore/paths` remembers it.
+//!
+//! ```text
+//! mqstore/paths    "MQSPATHS" | count 4 | { 0 new segments, 1 read only: 1 | length 4 | path } | CRC 4
+//! ```
+//!
+//! A relative path counts from the store's root. Across threads: which folders are full is the one thing that changes.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use mqstore_format::crc31;
+use mqstore_format::names::COMMITLOG_DIR;
+use mqstore_io::sync::RwLock;
+
+use crate::error::StoreError;
+
+const MAGIC: &[u8; 8] = b"MQSPATHS";
+/// The option that gives the folders.
+pub(super) const OPTION: &str = "commit_log_paths";
+
+/// The folders of one log.
+#[derive(Debug)]
+pub struct LogFolders {
+    /// Folders that new segments go to, as they were given, sorted.
+    new: Vec<PathBuf>,
+    /// Folders with older segments only, as they were given.
+    read_only: Vec<PathBuf>,
+    /// Whether it is `<root>/commitlog` because nobody said otherwise.
+    pub(super) plain: bool,
+    root: PathBuf,
+    /// Folders on a disk that is too full for new segments.
+    full: RwLock<BTreeSet<PathBuf>>,
+}
+
+impl LogFolders {
+    pub(super) fn plain(root: &Path) -> Self {
+        Self {
+            // Relative to the root, as those are that somebody names: the root itself may be relative.
+            new: vec![PathBuf::from(COMMITLOG_DIR)],
+            read_only: Vec::new(),
+            plain: true,
+            root: root.to_path_buf(),
+            full: RwLock::default(),
+        }
+    }
+
+    /// A log without a store around it.
+    pub(super) fn alone(path: &Path) -> Self {
+        Self {
+            new: vec![path.to_path_buf()],
+            read_only: Vec::new(),
+            plain: true,
+            root: PathBuf::new(),
+            full: RwLock::default(),
+        }
+    }
+
+    pub(super) fn listed(root: &Path, new: &[PathBuf], read_only: &[PathBuf]) -> Result<Self, StoreError> {
+        let read_only: BTreeSet<PathBuf> = read_only.iter().cloned().collect();
+        let new: BTreeSet<PathBuf> = new.iter().filter(|path| !read_only.contains(*path)).cloned().collect();
+        if new.is_empty() {
+            let reason = "every folder is read-only; new segments have nowhere to go".to_owned();
+            return Err(StoreError::InvalidOption { option: OPTION, reason });
+        }
+        Ok(Self {
+            new: new.into_iter().collect(),
+            read_only: read_only.into_iter().collect(),
+            plain: false,
+            root: root.to_path_buf(),
+            full: RwLock::default(),
+        })
+    }
+
+    /// Every folder with segments, each once.
+    pub fn all(&self) -> Vec<PathBuf> {
+        let given = self.new.iter().chain(&self.read_only);
+        given.map(|path| self.root.join(path)).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// The folders that take new segments.
+    pub fn for_new(&self) -> Vec<PathBuf> {
+        self.new.iter().map(|path| self.root.join(path)).collect()
+    }
+
+    /// From now on new segments go to other folders than these, unless there are none.
+    pub fn set_full(&self, full: BTreeSet<PathBuf>) {
+        *self.full.write() = full;
+    }
+
+    /// The folder of the segment that starts at log offset `base`.
+    pub(super) fn folder_of(&self, base: u64, segment_bytes: u64) -> PathBuf {
+        let all = self.for_new();
+        let full = self.full.read();
+        let free: Vec<&PathBuf> = all.iter().filter(|path| !full.contains(*path)).collect();
+        let candidates = if free.is_empty() { all.iter().collect() } else { free };
+        let number = base / segment_bytes.max(1) % candidates.len().max(1) as u64;
+        candidates.get(number as usize).map_or_else(|| self.root.join("commitlog"), |path| (*path).clone())
+    }
+
+    /// Our own folder for the files of `folder`, on its file system.
+    pub(super) fn side_of(&self, folder: &Path) -> PathBuf {
+        if self.plain { self.root.join("mqstore") } else { folder.join(".mqstore") }
+    }
+
+    pub(super) fn encode(&self) -> Result<Vec<u8>, StoreError> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&((self.new.len() + self.read_only.len()) as u32).to_be_bytes());
+        for (kind, paths) in [(0, &self.new), (1, &self.read_only)] {
+            for path in paths {
+                let text = path.to_str().ok_or_else(|| StoreError::InvalidOption {
+                    option: OPTION,
+                    reason: format!("{} is not UTF-8, so that it cannot be remembered", path.display()),
+                })?;
+                bytes.push(kind);
+                bytes.extend_from_slice(&(text.len() as u32).to_be_bytes());
+                bytes.extend_from_slice(text.as_bytes());
+            }
+        }
+        bytes.extend_from_slice(&crc31(&bytes).to_be_bytes());
+        Ok(bytes)
+    }
+
+    pub(super) fn decode(root: &Path, bytes: &[u8]) -> Option<Self> {
+        let (body, crc) = bytes.split_last_chunk::<4>()?;
+        if *crc != crc31(body).to_be_bytes() {
+            return None;
+        }
+        let (count, mut rest) = body.strip_prefix(MAGIC)?.split_first_chunk::<4>()?;
+        let (mut new, mut read_only) = (Vec::new(), Vec::new());
+        for _ in 0..u32::from_be_bytes(*count) {
+            let (kind, after) = rest.split_first()?;
+            let (length, after) = after.split_first_chunk::<4>()?;
+            let (path, after) = after.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+            let path = PathBuf::from(std::str::from_utf8(path).ok()?);
+            if *kind == 0 {
+                new.push(path);
+            } else {
+                read_only.push(path);
+            }
+            rest = after;
+        }
+        Self::listed(root, &new, &read_only).ok().filter(|_| rest.is_empty())
+    }
+}

@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::region::{MapObserver, Region, RegionError};
+use crate::region::{MapAccess, MapObserver, Region, RegionError};
 use crate::sync::{AtomicU64, Mutex, Ordering, Raise};
 use crate::vfs::{
-    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, MapAccess, SpaceInfo,
-    StoreLock, Vfs, VfsFile,
+    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, SpaceInfo, StoreLock, Vfs,
+    VfsFile,
 };
 
 /// Bytes of a block of the disk, the least that is taken.

@@ -12,8 +12,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::region::Region;
-use crate::vfs::{Access, MapAccess, Vfs, VfsFile};
+use crate::region::{MapAccess, Region};
+use crate::vfs::{Access, Vfs, VfsFile};
 
 #[cfg(test)]
 mod tests;

@@ -30,10 +30,10 @@ pub use mapped_file::{MappedFile, MappedFileGuard};
 pub use mapped_file_queue::{FileLength, LoadReport, MappedFileQueue, PushError, StrayFile, StrayKind};
 pub use os::{OsVfs, WakeDescriptor};
 pub use pool::{Jobs, Pool, parallel_map};
-pub use region::{Advice, Region, RegionError, RegionView, expect_read};
+pub use region::{Advice, MapAccess, Region, RegionError, RegionView, expect_read};
 #[cfg(feature = "sim")]
 pub use sim::{Fault, SimOptions, SimVfs};
 pub use vfs::{
-    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, MapAccess, SpaceInfo,
-    StoreLock, Vfs, VfsFile,
+    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, SpaceInfo, StoreLock, Vfs,
+    VfsFile,
 };

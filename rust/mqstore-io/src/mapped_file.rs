@@ -19,10 +19,10 @@ use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::region::{Region, RegionView};
+use crate::region::{MapAccess, Region, RegionView};
 use crate::switch;
 use crate::sync::Raise;
-use crate::vfs::{Access, FileKind, FileStat, MapAccess, Vfs, VfsFile};
+use crate::vfs::{Access, FileKind, FileStat, Vfs, VfsFile};
 
 #[cfg(test)]
 mod tests;

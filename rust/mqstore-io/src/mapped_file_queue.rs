@@ -21,8 +21,9 @@ use parking_lot::RwLock;
 use crate::sync::model::RwLock;
 
 use crate::mapped_file::MappedFile;
+use crate::region::MapAccess;
 use crate::switch;
-use crate::vfs::{DirEntry, FileKind, FileStat, MapAccess, Vfs, parent_dir};
+use crate::vfs::{DirEntry, FileKind, FileStat, Vfs, parent_dir};
 
 #[cfg(test)]
 mod tests;

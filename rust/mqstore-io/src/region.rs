@@ -15,13 +15,20 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::vfs::MapAccess;
-
 mod observed_region;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use observed_region::MapObserver;
+
+/// How a file is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapAccess {
+    /// Shared pages that cannot be written through the map.
+    Read,
+    /// Shared pages; the file must have been opened [`Access::ReadWrite`](crate::vfs::Access::ReadWrite).
+    ReadWrite,
+}
 
 /// Why bytes of a region could not be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::region::Region;
+use crate::region::{MapAccess, Region};
 use crate::switch;
 
 #[cfg(all(test, feature = "sim"))]
@@ -23,15 +23,6 @@ pub enum Access {
     /// For reading; writes and writable maps fail.
     Read,
     /// For reading and writing.
-    ReadWrite,
-}
-
-/// How a file is mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapAccess {
-    /// Shared pages that cannot be written through the map.
-    Read,
-    /// Shared pages; the file must have been opened [`Access::ReadWrite`].
     ReadWrite,
 }
 

@@ -7,9 +7,10 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::{file_stat, mmap, retry};
-use crate::region::Region;
-use crate::vfs::{FileStat, MapAccess, VfsFile};
+use super::descriptor::{file_stat, retry};
+use super::mmap;
+use crate::region::{MapAccess, Region};
+use crate::vfs::{FileStat, VfsFile};
 
 /// How much is written at once where room cannot be taken otherwise.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];

@@ -27,8 +27,8 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::process::{Pid, getpid};
 
-use super::{file_stat, open_regular, retry};
-use crate::vfs::{LockError, LockHolder, StoreLock, Vfs};
+use super::descriptor::{file_stat, open_regular, retry, stat};
+use crate::vfs::{LockError, LockHolder, StoreLock};
 
 /// What RocketMQ writes into the file.
 const CONTENT: &[u8] = b"lock";
@@ -60,9 +60,9 @@ impl Here {
     }
 
     fn holder(&self, path: &Path) -> Option<LockHolder> {
-        let stat = super::OsVfs.stat(path).ok()?;
+        let inode = stat(path).ok()?.inode;
         self.0
-            .contains(&stat.inode)
+            .contains(&inode)
             .then(|| LockHolder { pid: Some(getpid().as_raw_nonzero().get()), may_be_ours: true })
     }
 
@@ -108,7 +108,7 @@ impl OsLock {
             }
             let ours = file_stat(&retry(|| rustix::fs::fstat(&file)).map_err(io::Error::from)?);
             // Whoever removed or replaced the file meanwhile made our lock one on nothing.
-            match super::OsVfs.stat(path) {
+            match stat(path) {
                 Ok(named) if named.inode == ours.inode => {}
                 Ok(_) => continue,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -201,6 +201,7 @@ mod tests {
 
     use super::*;
     use crate::os::OsVfs;
+    use crate::vfs::Vfs;
 
     fn lock_path() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();

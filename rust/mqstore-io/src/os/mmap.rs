@@ -15,8 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use memmap2::{Advice as MapAdvice, MmapOptions, MmapRaw, UncheckedAdvice};
 
-use crate::region::{Advice, Backing, Region};
-use crate::vfs::MapAccess;
+use crate::region::{Advice, Backing, MapAccess, Region};
 
 /// Maps `len` bytes of `file` from `offset` on; the caller has checked both against the file.
 pub(super) fn map(file: &File, offset: u64, len: usize, access: MapAccess) -> io::Result<Region> {

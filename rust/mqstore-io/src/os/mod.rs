@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -24,6 +24,7 @@ use crate::vfs::{
     VfsFile, found,
 };
 
+mod descriptor;
 mod file;
 mod lock;
 mod mmap;
@@ -35,6 +36,7 @@ mod wake_descriptor;
 pub use priority::lower_thread_priority;
 pub use wake_descriptor::WakeDescriptor;
 
+use descriptor::{above_stderr, file_kind, file_stat, open_regular, retry};
 use file::OsFile;
 
 /// The machine's file system. Has no state: all values are the same one.
@@ -62,7 +64,7 @@ impl Vfs for OsVfs {
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
-        Ok(file_stat(&retry(|| rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW))?))
+        descriptor::stat(path)
     }
 
     #[cfg(target_os = "linux")]
@@ -250,64 +252,11 @@ fn stat_in(folder: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<FileStat>>
     found(stat.map(|stat| file_stat(&stat)).map_err(io::Error::from))
 }
 
-/// Calls again what a signal interrupted.
-fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            result => return result,
-        }
-    }
-}
-
-/// Opens a regular file and nothing else, without following, waiting or becoming a terminal's owner.
-fn open_regular(path: &Path, flags: OFlags) -> io::Result<fs::File> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = above_stderr(retry(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)))?)?;
-    match file_stat(&retry(|| rustix::fs::fstat(&file))?).kind {
-        FileKind::File => Ok(fs::File::from(file)),
-        FileKind::Directory => Err(Errno::ISDIR.into()),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
-    }
-}
-
-/// Moves a descriptor out of the range of stdin, stdout and stderr, which may have been closed.
-fn above_stderr(file: OwnedFd) -> io::Result<OwnedFd> {
-    if file.as_raw_fd() > 2 {
-        return Ok(file);
-    }
-    Ok(retry(|| rustix::io::fcntl_dupfd_cloexec(&file, 3))?)
-}
-
 /// The rename of file systems without `RENAME_NOREPLACE`: a second name, which never replaces, then
 /// the first one away. A crash in between leaves both.
 fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
     retry(|| rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty()))?;
     fs::remove_file(from)
-}
-
-#[cfg_attr(target_os = "linux", expect(clippy::unnecessary_cast, reason = "field widths differ by system"))]
-fn file_stat(stat: &rustix::fs::Stat) -> FileStat {
-    let kind = file_kind(FileType::from_raw_mode(stat.st_mode));
-    let modified_ms =
-        (stat.st_mtime as i64).saturating_mul(1_000).saturating_add(stat.st_mtime_nsec as i64 / 1_000_000);
-    FileStat {
-        kind,
-        len: stat.st_size as u64,
-        modified_ms,
-        inode: stat.st_ino as u64,
-        links: stat.st_nlink as u64,
-        allocated_bytes: (stat.st_blocks as u64).saturating_mul(512),
-    }
-}
-
-fn file_kind(kind: FileType) -> FileKind {
-    match kind {
-        FileType::RegularFile => FileKind::File,
-        FileType::Directory => FileKind::Directory,
-        FileType::Symlink => FileKind::Symlink,
-        _ => FileKind::Other,
-    }
 }
 
 /// The kernel's boot number; zeros where it has none.

@@ -5,8 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::region::Advice;
-use crate::vfs::MapAccess;
+use crate::region::{Advice, MapAccess};
 
 fn temp() -> (OsVfs, tempfile::TempDir) {
     (OsVfs::new(), tempfile::tempdir().unwrap())

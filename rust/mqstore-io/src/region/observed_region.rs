@@ -5,8 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::{Advice, Backing, Region, RegionError};
-use crate::vfs::MapAccess;
+use super::{Advice, Backing, MapAccess, Region, RegionError};
 
 /// What such a file wants to know about a map of it.
 pub(crate) trait MapObserver: Send + Sync + fmt::Debug {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::directory_tree::{DirNode, Edit, Names, Node, PendingChange, Tree};
-use super::file::FileNode;
 use super::file_content::{PAGE, Part, SECTOR, sector_forms};
+use super::file_node::FileNode;
 use super::rng::Rng;
 use super::shared_state::State;
 

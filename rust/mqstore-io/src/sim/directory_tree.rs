@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::file::FileNode;
+use super::file_node::FileNode;
 
 /// What a name stands for.
 #[derive(Clone, Debug)]

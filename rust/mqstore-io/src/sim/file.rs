@@ -4,48 +4,15 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::fault_plan::OperationKind;
 use super::file_content::{FileData, PAGE};
+use super::file_node::FileNode;
 use super::shared_state::{Shared, State};
-use crate::region::{MapObserver, Region, RegionError};
-use crate::vfs::{Access, FileKind, FileStat, MapAccess, VfsFile};
-
-/// A file, whatever its names.
-#[derive(Debug)]
-pub(super) struct FileNode {
-    pub(super) id: u64,
-    pub(super) links: AtomicU64,
-    pub(super) locked: AtomicBool,
-    pub(super) data: Mutex<FileData>,
-}
-
-impl FileNode {
-    pub(super) fn new(id: u64, data: FileData) -> Arc<Self> {
-        Arc::new(Self {
-            id,
-            links: AtomicU64::new(0),
-            locked: AtomicBool::new(false),
-            data: Mutex::new(data),
-        })
-    }
-
-    pub(super) fn stat(&self) -> FileStat {
-        let data = self.data.lock();
-        FileStat {
-            kind: FileKind::File,
-            len: data.len,
-            modified_ms: data.modified_ms,
-            inode: self.id,
-            links: self.links.load(Ordering::Relaxed),
-            allocated_bytes: data.room_bytes(),
-        }
-    }
-}
+use crate::region::{MapAccess, MapObserver, Region, RegionError};
+use crate::vfs::{Access, FileStat, VfsFile};
 
 /// A handle.
 pub(super) struct SimFile {

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use super::SimOptions;
 use super::directory_tree::Tree;
 use super::fault_plan::{FaultPlan, Operation, OperationKind};
-use super::file::FileNode;
 use super::file_content::{FileData, PAGE};
+use super::file_node::FileNode;
+use super::options::SimOptions;
 use super::rng::Rng;
 
 /// One lock for everything: calls happen one after the other, which is what makes runs repeatable.

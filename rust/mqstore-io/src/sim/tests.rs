@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use super::OperationKind::{Allocate, Create, Map, MapWrite, Sync, SyncDir};
 use super::*;
 use crate::clock::ManualClock;
-use crate::vfs::{Access, MapAccess, Vfs, VfsFile};
+use crate::region::MapAccess;
+use crate::vfs::{Access, Vfs, VfsFile};
 
 fn p(path: &str) -> PathBuf {
     PathBuf::from(path)

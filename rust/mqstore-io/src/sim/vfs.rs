@@ -11,8 +11,9 @@ use rustix::io::Errno;
 use super::SimVfs;
 use super::directory_tree::{DirNode, Edit, Node};
 use super::fault_plan::OperationKind;
-use super::file::{FileNode, SimFile};
+use super::file::SimFile;
 use super::file_content::{FileData, PAGE};
+use super::file_node::FileNode;
 use super::shared_state::State;
 use crate::vfs::{
     Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, SpaceInfo, StoreLock, Vfs,

@@ -1,0 +1,69 @@
+//! Opens descriptors, asks the system what files are, and repeats calls that a signal interrupts.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::vfs::{FileKind, FileStat};
+
+/// Calls again what a signal interrupted.
+pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Opens a regular file and nothing else, without following, waiting or becoming a terminal's owner.
+pub(super) fn open_regular(path: &Path, flags: OFlags) -> io::Result<fs::File> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = above_stderr(retry(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)))?)?;
+    match file_stat(&retry(|| rustix::fs::fstat(&file))?).kind {
+        FileKind::File => Ok(fs::File::from(file)),
+        FileKind::Directory => Err(Errno::ISDIR.into()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    }
+}
+
+/// Moves a descriptor out of the range of stdin, stdout and stderr, which may have been closed.
+pub(super) fn above_stderr(file: OwnedFd) -> io::Result<OwnedFd> {
+    if file.as_raw_fd() > 2 {
+        return Ok(file);
+    }
+    Ok(retry(|| rustix::io::fcntl_dupfd_cloexec(&file, 3))?)
+}
+
+/// What `path` stands for, without following a link.
+pub(super) fn stat(path: &Path) -> io::Result<FileStat> {
+    Ok(file_stat(&retry(|| rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW))?))
+}
+
+#[cfg_attr(target_os = "linux", expect(clippy::unnecessary_cast, reason = "field widths differ by system"))]
+pub(super) fn file_stat(stat: &rustix::fs::Stat) -> FileStat {
+    let kind = file_kind(FileType::from_raw_mode(stat.st_mode));
+    let modified_ms =
+        (stat.st_mtime as i64).saturating_mul(1_000).saturating_add(stat.st_mtime_nsec as i64 / 1_000_000);
+    FileStat {
+        kind,
+        len: stat.st_size as u64,
+        modified_ms,
+        inode: stat.st_ino as u64,
+        links: stat.st_nlink as u64,
+        allocated_bytes: (stat.st_blocks as u64).saturating_mul(512),
+    }
+}
+
+pub(super) fn file_kind(kind: FileType) -> FileKind {
+    match kind {
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        _ => FileKind::Other,
+    }
+}

@@ -20,7 +20,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use mqstore_format::crc32;
 use mqstore_format::json::{
@@ -28,18 +27,13 @@ use mqstore_format::json::{
     TopicTable,
 };
 
-use super::log::MetaLog;
-use super::record::{JsonFile, JsonStamp, MetaRecord, QueueKey, SavedState};
+use super::record::{JsonFile, JsonStamp, QueueKey, SavedState};
 use super::state::{ConfigEntry, JsonState, State};
-use super::tail::WriteMethod;
-use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
 
-/// Queues that are read under one lock.
-const QUEUES: usize = 1024;
-
 /// One of the files, as it is there.
-enum JsonTable {
+pub(super) enum JsonTable {
     Topics(TopicTable),
     Groups(SubscriptionGroups),
     Offsets(ConsumerOffsets),
@@ -54,7 +48,7 @@ impl JsonTable {
         })
     }
 
-    fn version(&mut self) -> &mut DataVersion {
+    pub(super) fn version(&mut self) -> &mut DataVersion {
         match self {
             Self::Topics(table) => &mut table.data_version,
             Self::Groups(table) => &mut table.data_version,
@@ -62,7 +56,7 @@ impl JsonTable {
         }
     }
 
-    fn to_json(&self, dialect: Dialect) -> String {
+    pub(super) fn to_json(&self, dialect: Dialect) -> String {
         match self {
             Self::Topics(table) => table.to_json(dialect),
             Self::Groups(table) => table.to_json(dialect),
@@ -71,12 +65,12 @@ impl JsonTable {
     }
 }
 
-fn path_of(files: &StoreFiles, file: JsonFile) -> PathBuf {
+pub(super) fn path_of(files: &StoreFiles, file: JsonFile) -> PathBuf {
     files.config().join(file.name())
 }
 
 /// The file, or its backup where it cannot be read; `None` too where it is as `known`. Says with `unread` what cannot.
-fn read(
+pub(super) fn read(
     files: &StoreFiles,
     file: JsonFile,
     known: Option<JsonStamp>,
@@ -106,7 +100,7 @@ fn read(
     Ok(None)
 }
 
-fn stamp_of(version: DataVersion, bytes: &[u8]) -> JsonStamp {
+pub(super) fn stamp_of(version: DataVersion, bytes: &[u8]) -> JsonStamp {
     JsonStamp { version, bytes: bytes.len() as u64, crc: crc32(bytes) }
 }
 
@@ -189,149 +183,5 @@ fn import_offsets(state: &mut State, table: &BTreeMap<String, QueueOffsets>, mis
                 state.take_offset(queue, *offset);
             }
         }
-    }
-}
-
-impl MetaLog {
-    /// Writes `topics.json`, `subscriptionGroup.json` and `consumerOffset.json`, as far as they changed since they were
-    /// written last; durable when this returns.
-    pub fn export_json(&self) -> Result<(), StoreError> {
-        let files: Vec<JsonFile> = JsonFile::ALL.into_iter().filter(|file| self.is_unsaved(*file)).collect();
-        if files.is_empty() {
-            return Ok(());
-        }
-        self.ready()?;
-        let _chores = self.chores.lock();
-        files.into_iter().try_for_each(|file| self.export_file(file))
-    }
-
-    /// Writes `consumerOffset.json`, whether anything changed or not.
-    pub fn export_offsets(&self) -> Result<(), StoreError> {
-        self.ready()?;
-        let _chores = self.chores.lock();
-        self.export_file(JsonFile::Offsets)
-    }
-
-    /// Whether something changed that is not known to be in the file.
-    pub(super) fn is_unsaved(&self, file: JsonFile) -> bool {
-        let JsonState { changed, begun, .. } = *self.tables.lock().json(file);
-        changed || begun || (file == JsonFile::Offsets && self.offsets_changed.load(Ordering::Acquire))
-    }
-
-    /// Writes one file; the caller holds `chores`.
-    fn export_file(&self, file: JsonFile) -> Result<(), StoreError> {
-        let path = path_of(&self.files, file);
-        let known = self.tables.lock().json(file).known;
-        // What cannot be read is replaced.
-        let mut table = match read(&self.files, file, None, &mut |_| Ok(()))? {
-            Some((_, table)) => table,
-            None => match file {
-                JsonFile::Topics => JsonTable::Topics(TopicTable::default()),
-                JsonFile::Groups => JsonTable::Groups(SubscriptionGroups::default()),
-                JsonFile::Offsets => JsonTable::Offsets(ConsumerOffsets::default()),
-            },
-        };
-        self.fill(file, &mut table)?;
-        let version = known.map_or(*table.version(), |known| known.version.max(*table.version()));
-        *table.version() = version.next(self.files.clock.now_ms());
-        let text = table.to_json(self.dialect);
-        let stamp = stamp_of(*table.version(), text.as_bytes());
-        {
-            let mut tables = self.tables.lock();
-            self.write(WriteMethod::File, |frame| frame.push(&MetaRecord::JsonIntended { file, stamp }))?;
-            tables.json(file).intended = Some(stamp);
-        }
-        self.sync(self.place())?;
-        self.files.ensure_folder(&self.files.config())?;
-        self.files.ensure_folder(&self.files.staging())?;
-        let staged = self.files.staging().join(file.name());
-        let written = self.files.vfs.write_atomic(&path, &staged, text.as_bytes());
-        written.at(&path, "writing a configuration file")?;
-        let mut tables = self.tables.lock();
-        self.write(WriteMethod::Map, |frame| frame.push(&MetaRecord::JsonKnown { file, stamp }))?;
-        tables.set_json_stamp(file, stamp);
-        Ok(())
-    }
-
-    /// Puts what is there now into `table`, in the place of what it had; what changes later is for the next file.
-    fn fill(&self, file: JsonFile, table: &mut JsonTable) -> Result<(), StoreError> {
-        let begin = || self.write(WriteMethod::Map, |frame| frame.push(&MetaRecord::JsonBegun { file }));
-        match table {
-            JsonTable::Topics(table) => {
-                let mut tables = self.tables.lock();
-                begin()?;
-                tables.begin_json(file);
-                let all: Vec<_> = tables
-                    .topics
-                    .iter()
-                    .map(|(name, entry)| (Arc::clone(name), Arc::clone(&entry.config)))
-                    .collect();
-                drop(tables);
-                table.topics =
-                    all.into_iter().map(|(name, config)| (name.to_string(), (*config).clone())).collect();
-            }
-            JsonTable::Groups(table) => {
-                let mut tables = self.tables.lock();
-                begin()?;
-                tables.begin_json(file);
-                let all: Vec<_> = tables
-                    .groups
-                    .iter()
-                    .map(|(name, entry)| (Arc::clone(name), Arc::clone(&entry.config)))
-                    .collect();
-                drop(tables);
-                table.groups =
-                    all.into_iter().map(|(name, config)| (name.to_string(), (*config).clone())).collect();
-            }
-            JsonTable::Offsets(table) => {
-                {
-                    let mut tables = self.tables.lock();
-                    let _offsets = self.offsets.lock();
-                    begin()?;
-                    tables.begin_json(file);
-                    self.offsets_changed.store(false, Ordering::Release);
-                }
-                // Keys that RocketMQ ignores are none of ours.
-                table.table.retain(|key, _| ConsumerOffsets::split_key(key).is_none());
-                self.fill_offsets(table);
-            }
-        }
-        Ok(())
-    }
-
-    fn fill_offsets(&self, table: &mut ConsumerOffsets) {
-        let mut set = |queue: QueueKey, offset| {
-            if let (Some(topic), Some(group)) = (self.name(queue.topic), self.name(queue.group)) {
-                table.set(&topic, &group, queue.queue_id, offset);
-            }
-        };
-        let mut last = None;
-        loop {
-            let offsets = self.offsets.lock().behind(last, QUEUES);
-            let Some((queue, _)) = offsets.last() else { break };
-            last = Some(*queue);
-            for (queue, offset) in offsets {
-                set(queue, offset);
-            }
-        }
-        // After the others: an offset may become that of a progress meanwhile.
-        last = None;
-        loop {
-            let all = self.progress.read().behind(last, QUEUES);
-            let Some((queue, _)) = all.last() else { return };
-            last = Some(*queue);
-            for (queue, progress) in all {
-                if let Some(offset) = progress.offset() {
-                    set(queue, offset);
-                }
-            }
-        }
-    }
-
-    /// The offsets that groups have now, by `topic@group`.
-    pub fn offset_table(&self) -> BTreeMap<String, QueueOffsets> {
-        let mut table = ConsumerOffsets::default();
-        self.fill_offsets(&mut table);
-        table.table
     }
 }

@@ -19,10 +19,12 @@
 mod frame;
 mod generation;
 mod group_position;
+mod json_export;
 mod json_files;
 mod load;
 mod log;
 mod maintenance;
+mod maintenance_timer;
 mod progress;
 mod record;
 mod state;

@@ -10,7 +10,7 @@ use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use super::frame::Frame;
 use super::json_files::import;
 use super::load::{FoundLogFile, find, read_snapshot, recover};
-use super::maintenance::MaintenanceTimer;
+use super::maintenance_timer::MaintenanceTimer;
 use super::progress::{Progress, ProgressRecord};
 use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place, QueueKey, SavedState};
 use super::state::{ConfigEntry, Names, QueueMap, QueueProgress, State, Tables};

@@ -6,41 +6,17 @@
 
 use std::time::Duration;
 
-use mqstore_io::EventCount;
-use mqstore_io::sync::{AtomicI64, AtomicU64, Ordering};
+use mqstore_io::sync::Ordering;
 
 use super::log::MetaLog;
+use super::maintenance_timer::NEVER;
 use super::record::Place;
 use mqstore_base::error::StoreError;
-use mqstore_base::store_files::StoreFiles;
 
 /// Milliseconds between background syncs of topics, groups and offsets.
 pub const SYNC_INTERVAL_MS: u64 = 100;
 /// JSON files are written so often at most, in milliseconds.
 const JSON_INTERVAL_MS: i64 = 60_000;
-/// No sync was asked for.
-const NEVER: u64 = u64::MAX;
-
-/// When the next step is due.
-#[derive(Debug)]
-pub(super) struct MaintenanceTimer {
-    /// By when somebody wants a sync, in milliseconds of the interval clock.
-    sync_by_ms: AtomicU64,
-    /// Tells the thread that steps of an earlier time.
-    sooner: EventCount,
-    /// When JSON files were written last.
-    exported_ms: AtomicI64,
-}
-
-impl MaintenanceTimer {
-    pub(super) fn new(files: &StoreFiles) -> Self {
-        Self {
-            sync_by_ms: AtomicU64::new(NEVER),
-            sooner: EventCount::new(),
-            exported_ms: AtomicI64::new(files.clock.now_ms()),
-        }
-    }
-}
 
 impl MetaLog {
     /// Asks for everything before `place` to be durable `ms` milliseconds from now, where the next tick would be later.

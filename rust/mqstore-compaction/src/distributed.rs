@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use super::job::control::JobControl;
 use super::job::documents::{CompactionPlan, CompactionReport, TaskResult, WorkerInfo};
-use super::job::job_folder::{Job, job_dir};
+use super::job::job_folder::Job;
+use super::job::job_record::job_dir;
 use super::job::json::{Document, malformed};
 use super::job::options::CompactionOptions;
 use super::job::plan::{PlannedJob, plan};

@@ -11,9 +11,11 @@
 #![forbid(unsafe_code)]
 
 pub(crate) mod append;
+mod compaction_key;
 mod distributed;
 pub(crate) mod files;
 pub(crate) mod job;
+mod local_job;
 mod ranges;
 pub(crate) mod read;
 pub(crate) mod restore;
@@ -44,12 +46,9 @@ pub use job::documents::{
     CompactionPlan, CompactionReport, LogPart, LogTail, OutputFile, OutputPair, QueueTask, TaskCounts,
     TaskResult, WorkerInfo,
 };
-pub use job::job_folder::ReplacedFiles;
-pub use job::job_folder::check_job_id;
-pub use job::job_folder::{Job, published_report};
+pub use job::job_folder::{Job, ReplacedFiles, published_report};
+pub use job::job_record::check_job_id;
 pub use job::json::Document;
-pub use job::local_job::compact;
-pub use job::local_job::run_all;
 pub use job::options::{CompactionOptions, Keyless};
 pub use job::plan::{OpenStore, plan_open};
 pub use job::plan::{PlannedJob, plan, plan_locked, preview_plan};
@@ -58,6 +57,7 @@ pub use job::publish::{publish, publish_locked, rehearse};
 pub use job::survivor_writer::SparseTags;
 pub use job::swap::finish_swap as finish_exchange;
 pub use job::task::run_task;
+pub use local_job::{compact, run_all};
 pub use ranges::Strategy;
 pub use read::reader::{CompactedQueue, CompactedRecords};
 pub use restore::{RestoreReport, RestoredQueue};

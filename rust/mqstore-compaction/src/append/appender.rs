@@ -16,7 +16,8 @@ use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::sync::{Mutex, MutexGuard};
 
 use super::uncompacted::QueueAheadOfLog;
-use crate::append::appender::file_pair::{OpenFilePair, ReopenOutcome};
+use crate::append::appender::file_pair::{AppendBatch, OpenFilePair, ReopenOutcome};
+use crate::compaction_key::compaction_key;
 use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::{QueueFolder, queue_ids, topics};
 use crate::files::generation::GenerationState;
@@ -26,8 +27,7 @@ use crate::files::positions::PositionCheckpoint;
 use crate::job::documents::{CompactionReport, OutputPair};
 use crate::job::job_folder::{Job, LOCAL_PREFIX, StartOutcome, any_running, fresh_token, make_dir};
 use crate::job::publish::switch;
-use crate::job::survivor_writer::{GenerationWriter, SparseTags, append_moved};
-use crate::job::task::compaction_key;
+use crate::job::survivor_writer::GenerationWriter;
 use crate::read::fetch::{Place, RecordFetcher, VerifyLevel};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
@@ -574,28 +574,4 @@ fn places(units: &[CqUnit], offset: i64, log_start: u64) -> Vec<Place> {
         (position >= log_start).then_some(Place { queue_offset, position, size, good_end: 0, passed: (0, 0) })
     };
     units.iter().zip(offsets).filter_map(place).collect()
-}
-
-/// Records and entries that are to be written together.
-#[derive(Debug, Default)]
-struct AppendBatch {
-    records: Vec<u8>,
-    entries: Vec<u8>,
-    tags: SparseTags,
-}
-
-impl AppendBatch {
-    fn add(
-        &mut self,
-        files: &StoreFiles,
-        record: &RecordView<'_>,
-        position: u64,
-        pair: &OpenFilePair,
-    ) -> Result<(), StoreError> {
-        let tags_code = self.tags.code(files, record)?;
-        let entry = append_moved(record, tags_code, position as i64, &mut self.records)
-            .map_err(|error| StoreError::format(&pair.log_path, position - pair.base, &error))?;
-        self.entries.extend_from_slice(&entry.encode());
-        Ok(())
-    }
 }

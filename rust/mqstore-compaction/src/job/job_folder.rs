@@ -6,16 +6,13 @@
 //! ```text
 //! mqstore/jobs/<job id>/lock          held while the job's driver lives
 //!                       nonce         text that a worker must find
-//!                       record.json   running -> publishing -> published
+//!                       record.json   running -> publishing -> published (see `job_record`)
 //!                       <attempt>/    one attempt's staging folder: log/ cq/
 //!                       tree          the next `compaction` folder; after the exchange, the last one
 //!                       before        the last one, where there is no exchange (see `exchange`)
 //! ```
 //!
-//! The record is what makes a job happen once. It says *publishing*, with the inode of `tree`, before
-//! the folders are exchanged, and *published* after; a driver that died between the two is found out
-//! by asking which inode `compaction` has. All of this happens under the store's lock. What no record
-//! calls published is garbage when nobody holds the job's lock; attempts that go on writing after
+//! What no record calls published is garbage when nobody holds the job's lock; attempts that go on writing after
 //! that write into folders that nothing names.
 
 use std::io;
@@ -23,10 +20,12 @@ use std::path::{Path, PathBuf};
 
 use mqstore_io::switch;
 use mqstore_io::{FileKind, LockError, StoreLock};
-use serde::{Deserialize, Serialize};
 
 use super::documents::CompactionReport;
-use super::json::{Document, malformed};
+use super::job_record::{
+    JobState, RECORD_FILE, RECORD_STAGING, TREE_DIR, check_job_id, compaction_inode, job_dir, read_record,
+    write_record,
+};
 use super::swap::finish_swap;
 use crate::files::folder::{hex, list_or_none};
 use mqstore_base::error::{IoContext, StoreError};
@@ -34,17 +33,9 @@ use mqstore_base::store_files::StoreFiles;
 
 const LOCK_FILE: &str = "lock";
 const NONCE_FILE: &str = "nonce";
-const RECORD_FILE: &str = "record.json";
-const RECORD_STAGING: &str = "record.json.tmp";
-
-/// The next generation of the whole `compaction` folder.
-pub(crate) const TREE_DIR: &str = "tree";
 
 /// How the staging folders of a driver's own process are called.
 pub(crate) const LOCAL_PREFIX: &str = "local-";
-
-/// A record holds one line a queue.
-const RECORD_LIMIT_BYTES: u64 = 256 << 20;
 
 /// How many records of published jobs are kept.
 const RECORDS_KEPT: usize = 256;
@@ -87,50 +78,6 @@ pub(crate) enum StartOutcome {
     Published(CompactionReport),
 }
 
-/// The file `record.json`.
-#[derive(Debug, Serialize, Deserialize)]
-struct Record {
-    job_id: String,
-    created_ms: i64,
-    #[serde(flatten)]
-    state: State,
-}
-
-impl Document for Record {
-    const WHAT: &'static str = "job record";
-}
-
-/// Where a job stands.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "lowercase")]
-enum State {
-    /// The folders are about to be exchanged; or they are.
-    Publishing {
-        tree_inode: u64,
-        report: CompactionReport,
-    },
-    Published {
-        report: CompactionReport,
-    },
-    /// Also a state of a later version: such a job is not published.
-    #[serde(other)]
-    Running,
-}
-
-/// Refuses a job id that is no plain file name.
-pub fn check_job_id(id: &str) -> Result<(), StoreError> {
-    let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    if plain && !id.starts_with('.') && (1..=100).contains(&id.len()) {
-        return Ok(());
-    }
-    Err(StoreError::InvalidOption {
-        option: "job_id",
-        reason: format!(
-            "{id:?} is not 1 to 100 letters, digits, dashes, dots and underscores, the first one no dot"
-        ),
-    })
-}
-
 /// Refuses a staging name that is not one plain component, or is one of the job's own files.
 pub(crate) fn check_staging_name(name: &str) -> Result<(), StoreError> {
     let own = [LOCK_FILE, NONCE_FILE, RECORD_FILE, RECORD_STAGING, TREE_DIR];
@@ -141,11 +88,6 @@ pub(crate) fn check_staging_name(name: &str) -> Result<(), StoreError> {
         });
     }
     Ok(())
-}
-
-/// The folder of a job.
-pub(crate) fn job_dir(files: &StoreFiles, id: &str) -> PathBuf {
-    files.jobs().join(id)
 }
 
 /// Text that no other job has.
@@ -188,7 +130,7 @@ impl Job {
         let dir = job_dir(files, id);
         make_dir(files, &dir, &files.jobs())?;
         let lock = take_lock(files, id)?;
-        if let Some((State::Published { report }, _)) = read_record(files, id)? {
+        if let Some((JobState::Published { report }, _)) = read_record(files, id)? {
             return Ok(StartOutcome::Published(report));
         }
         remove_all_except(files, &dir, |name| name == LOCK_FILE || name.starts_with(LOCAL_PREFIX))?;
@@ -203,7 +145,7 @@ impl Job {
         let nonce = job.dir.join(NONCE_FILE);
         let staged = job.dir.join("nonce.tmp");
         files.vfs.write_atomic(&nonce, &staged, job.nonce.as_bytes()).at(&nonce, "writing a job's token")?;
-        job.write(files, &State::Running)?;
+        job.write(files, &JobState::Running)?;
         Ok(StartOutcome::Running(job))
     }
 
@@ -214,7 +156,7 @@ impl Job {
         let lock = take_lock(files, id)?;
         let nonce_path = dir.join(NONCE_FILE);
         match read_record(files, id)? {
-            Some((State::Published { report }, _)) => Ok(StartOutcome::Published(report)),
+            Some((JobState::Published { report }, _)) => Ok(StartOutcome::Published(report)),
             Some((_, created_ms)) => {
                 let nonce =
                     files.vfs.read_file(&nonce_path, 4096).at(&nonce_path, "reading a job's token")?;
@@ -275,7 +217,7 @@ impl Job {
         tree_inode: u64,
         report: &CompactionReport,
     ) -> Result<(), StoreError> {
-        self.write(files, &State::Publishing { tree_inode, report: report.clone() })
+        self.write(files, &JobState::Publishing { tree_inode, report: report.clone() })
     }
 
     /// Notes that the job is published; all but its record can go.
@@ -284,7 +226,7 @@ impl Job {
         files: &StoreFiles,
         report: &CompactionReport,
     ) -> Result<ReplacedFiles, StoreError> {
-        self.write(files, &State::Published { report: report.clone() })?;
+        self.write(files, &JobState::Published { report: report.clone() })?;
         Ok(ReplacedFiles { dir: self.dir })
     }
 
@@ -293,7 +235,7 @@ impl Job {
         remove_folder(files, &self.dir)
     }
 
-    fn write(&self, files: &StoreFiles, state: &State) -> Result<(), StoreError> {
+    fn write(&self, files: &StoreFiles, state: &JobState) -> Result<(), StoreError> {
         write_record(files, &self.dir, &self.id, self.created_ms, state)
     }
 }
@@ -305,7 +247,7 @@ impl Job {
 pub fn published_report(files: &StoreFiles, id: &str) -> Result<Option<CompactionReport>, StoreError> {
     check_job_id(id)?;
     Ok(match read_record(files, id)? {
-        Some((State::Published { report }, _)) => Some(report),
+        Some((JobState::Published { report }, _)) => Some(report),
         _ => None,
     })
 }
@@ -392,14 +334,14 @@ pub(crate) fn recover_stale_jobs(files: &StoreFiles, current: &str) -> Result<()
             continue;
         };
         match record {
-            Some((State::Publishing { tree_inode, report }, created_ms))
+            Some((JobState::Publishing { tree_inode, report }, created_ms))
                 if compaction_inode(files)? == Some(tree_inode) =>
             {
-                write_record(files, &dir, id, created_ms, &State::Published { report })?;
+                write_record(files, &dir, id, created_ms, &JobState::Published { report })?;
                 remove_all(files, &dir, &[LOCK_FILE, RECORD_FILE])?;
                 published.push((created_ms, dir));
             }
-            Some((State::Published { .. }, created_ms)) => {
+            Some((JobState::Published { .. }, created_ms)) => {
                 remove_all(files, &dir, &[LOCK_FILE, RECORD_FILE])?;
                 published.push((created_ms, dir));
             }
@@ -429,49 +371,4 @@ pub(crate) fn any_running(files: &StoreFiles) -> Result<bool, StoreError> {
 fn is_running(files: &StoreFiles, dir: &Path) -> Result<bool, StoreError> {
     let lock = dir.join(LOCK_FILE);
     Ok(files.vfs.lock_holder(&lock).at(&lock, "looking at a job's lock")?.is_some())
-}
-
-/// The inode of the folder that job `id` is about to publish; `None` when its record says nothing of it.
-pub(crate) fn tree_inode(files: &StoreFiles, id: &str) -> Result<Option<u64>, StoreError> {
-    Ok(match read_record(files, id)? {
-        Some((State::Publishing { tree_inode, .. }, _)) => Some(tree_inode),
-        _ => None,
-    })
-}
-
-/// The inode of `compaction`; `None` when there is no such folder.
-pub(crate) fn compaction_inode(files: &StoreFiles) -> Result<Option<u64>, StoreError> {
-    let path = files.compaction_path();
-    match files.vfs.stat(&path) {
-        Ok(stat) => Ok(Some(stat.inode)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(StoreError::io(&path, "looking at the compaction folder", error)),
-    }
-}
-
-fn write_record(
-    files: &StoreFiles,
-    dir: &Path,
-    id: &str,
-    created_ms: i64,
-    state: &State,
-) -> Result<(), StoreError> {
-    let record = Record { job_id: id.to_owned(), created_ms, state: state.clone() }.to_json()?;
-    let path = dir.join(RECORD_FILE);
-    files
-        .vfs
-        .write_atomic(&path, &dir.join(RECORD_STAGING), record.as_bytes())
-        .at(&path, "writing a job's record")
-}
-
-fn read_record(files: &StoreFiles, id: &str) -> Result<Option<(State, i64)>, StoreError> {
-    let path = job_dir(files, id).join(RECORD_FILE);
-    let bytes = match files.vfs.read_file(&path, RECORD_LIMIT_BYTES) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(StoreError::io(&path, "reading a job's record", error)),
-    };
-    let record = Record::from_json(bytes)
-        .map_err(|error| malformed(Record::WHAT, &format!("{}: {error}", path.display())))?;
-    Ok(Some((record.state, record.created_ms)))
 }

@@ -11,9 +11,9 @@
 pub(crate) mod control;
 pub(crate) mod documents;
 pub(crate) mod job_folder;
+pub(crate) mod job_record;
 pub(crate) mod json;
 pub(crate) mod key_map;
-pub(crate) mod local_job;
 pub(crate) mod newest_by_key;
 pub(crate) mod options;
 pub(crate) mod plan;

@@ -30,8 +30,9 @@ use serde_json::json;
 
 use super::documents::{CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult};
 use super::job_folder::{
-    Job, ReplacedFiles, StartOutcome, check_nonce, check_staging_name, job_dir, recover_stale_jobs,
+    Job, ReplacedFiles, StartOutcome, check_nonce, check_staging_name, recover_stale_jobs,
 };
+use super::job_record::job_dir;
 use super::options::Keyless;
 use super::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use super::swap::swap_generation;
@@ -405,7 +406,7 @@ pub(crate) fn switch(
     note()?;
     let inode = files.vfs.stat(&tree).at(&tree, "looking at the next generation")?.inode;
     job.mark_publishing(files, inode, report)?;
-    swap_generation(files, job)
+    swap_generation(files, job.id())
 }
 
 /// Notes what is known of the next generations, beside what is known of the present ones.

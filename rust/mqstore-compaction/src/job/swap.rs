@@ -21,36 +21,37 @@ use std::path::Path;
 
 use mqstore_io::switch;
 
-use super::job_folder::{Job, check_job_id, compaction_inode, job_dir, tree_inode};
+use super::job_record::{TREE_DIR, check_job_id, compaction_inode, job_dir, tree_inode};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
 /// Where the last folder lies between the steps, below the job's.
 const BEFORE_DIR: &str = "before";
 
-/// Makes the job's tree the `compaction` folder; the last one lies in the job's folder then. Its record says already that
-/// it is published.
-pub(crate) fn swap_generation(files: &StoreFiles, job: &Job) -> Result<(), StoreError> {
-    let (tree, compaction) = (job.tree(), files.compaction_path());
+/// Makes the tree of job `id` the `compaction` folder; the last one lies in the job's folder then. Its record says already
+/// that it is published.
+pub(crate) fn swap_generation(files: &StoreFiles, id: &str) -> Result<(), StoreError> {
+    let (dir, compaction) = (job_dir(files, id), files.compaction_path());
+    let tree = dir.join(TREE_DIR);
     let switched = if compaction_inode(files)?.is_some() {
         match files.vfs.exchange(&tree, &compaction) {
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => return swap_in_two_steps(files, job),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return swap_in_two_steps(files, id),
             outcome => outcome,
         }
     } else {
         files.vfs.rename_noreplace(&tree, &compaction)
     };
     switched.map_err(|error| cannot_move(&compaction, error))?;
-    sync_both(files, job.dir())
+    sync_both(files, &dir)
 }
 
-fn swap_in_two_steps(files: &StoreFiles, job: &Job) -> Result<(), StoreError> {
+fn swap_in_two_steps(files: &StoreFiles, id: &str) -> Result<(), StoreError> {
     let (note, compaction) = (files.swap_record(), files.compaction_path());
     files
         .vfs
-        .write_atomic(&note, &note.with_extension("switch.tmp"), job.id().as_bytes())
+        .write_atomic(&note, &note.with_extension("switch.tmp"), id.as_bytes())
         .at(&note, "noting a publication")?;
-    let before = job.dir().join(BEFORE_DIR);
+    let before = job_dir(files, id).join(BEFORE_DIR);
     files.vfs.rename_noreplace(&compaction, &before).map_err(|error| cannot_move(&compaction, error))?;
     finish_swap(files).map(drop)
 }
@@ -67,7 +68,7 @@ pub fn finish_swap(files: &StoreFiles) -> Result<Option<String>, StoreError> {
         return Err(StoreError::corrupt(&note, 0, "it names no job"));
     }
     let (dir, compaction) = (job_dir(files, &id), files.compaction_path());
-    let (tree, before) = (dir.join(super::job_folder::TREE_DIR), dir.join(BEFORE_DIR));
+    let (tree, before) = (dir.join(TREE_DIR), dir.join(BEFORE_DIR));
     let (next, last) = (is_there(files, &tree)?, is_there(files, &before)?);
     let mut said = None;
     match compaction_inode(files)? {

@@ -13,22 +13,22 @@
 //!
 //! Source: `CompactionLog#getOffsetMap`, `#shouldRetainMsg`, `#asyncPutMessage`.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore_io::switch;
 
 use mqstore_format::RecordView;
-use mqstore_format::properties::KEYS;
 
 use super::control::{JobControl, TaskMeter};
 use super::documents::{QueueTask, TaskResult, WorkerInfo};
-use super::job_folder::{check_nonce, check_staging_name, job_dir};
+use super::job_folder::{check_nonce, check_staging_name};
+use super::job_record::job_dir;
 use super::key_map::KeyEquality;
 use super::newest_by_key::{KeyCollector, NewestBits, Seed};
 use super::options::Keyless;
 use super::survivor_writer::{GenerationWriter, WrittenGeneration};
+use crate::compaction_key::compaction_key;
 use crate::read::source::{SourceItem, Stretch, walk};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
@@ -293,39 +293,5 @@ impl<'a> Copy<'a> {
             });
         }
         Ok(self.writer)
-    }
-}
-
-/// The key that a record is compacted by: its whole KEYS text, `None` when that is blank.
-pub(crate) fn compaction_key<'a>(record: &RecordView<'a>) -> Option<Cow<'a, str>> {
-    // Text that is not UTF-8 is read as Java reads it, with replacement characters.
-    let keys = match record.keys() {
-        Some(keys) => Cow::Borrowed(keys),
-        None => String::from_utf8_lossy(record.properties.get_raw(KEYS)?),
-    };
-    (!keys.chars().all(is_java_whitespace)).then_some(keys)
-}
-
-/// `Character#isWhitespace`: Unicode spaces but the non-breaking ones, and a few controls.
-fn is_java_whitespace(character: char) -> bool {
-    match character {
-        '\t'..='\r' | '\u{1c}'..='\u{1f}' => true,
-        '\u{85}' | '\u{a0}' | '\u{2007}' | '\u{202f}' => false,
-        _ => character.is_whitespace(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_java_whitespace;
-
-    #[test]
-    fn blank_is_what_java_calls_blank() {
-        for blank in [' ', '\t', '\u{b}', '\u{1c}', '\u{2028}', '\u{3000}', '\u{1680}'] {
-            assert!(is_java_whitespace(blank), "{blank:?}");
-        }
-        for other in ['a', '\u{a0}', '\u{2007}', '\u{202f}', '\u{85}', '\u{200b}', '\0'] {
-            assert!(!is_java_whitespace(other), "{other:?}");
-        }
     }
 }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::super::files::file_sizes::{CompactionGeometry, UNIT_BYTES};
 use super::super::job::documents::{QueueTask, TaskResult};
-use super::super::job::job_folder::{check_staging_name, job_dir};
+use super::super::job::job_folder::check_staging_name;
+use super::super::job::job_record::job_dir;
 use super::super::job::newest_by_key::{Seed, Spill, decide};
 use super::super::job::task::{SurvivorRule, TaskInput};
 use super::super::read::source::Stretch;

@@ -5,8 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::super::job::documents::{QueueTask, TaskResult};
 use super::super::job::json::{Document, malformed};
 use super::super::read::source::Stretch;
-use super::split::MOST_SHARES;
 use mqstore_base::error::StoreError;
+
+/// The most shares that the keys are divided into.
+pub(super) const MOST_SHARES: u32 = 256;
 
 /// What one worker does, in one of three rounds.
 ///

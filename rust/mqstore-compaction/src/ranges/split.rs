@@ -8,7 +8,7 @@ use super::super::job::documents::QueueTask;
 use super::super::job::json::malformed;
 use super::super::read::cursor::{first_offset, last_offset};
 use super::super::read::source::{Stretch, previous_folder, units};
-use super::documents::{RangePlan, Scan, Step};
+use super::documents::{MOST_SHARES, RangePlan, Scan, Step};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
@@ -18,9 +18,6 @@ const MOST_BYTES: u64 = 4 << 30;
 /// Bytes that a key takes in the map, with a text of a usual length.
 const BYTES_PER_KEY: u64 = 32;
 const BYTES_PER_TEXT: u64 = 24;
-
-/// The most shares that the keys are divided into.
-pub(super) const MOST_SHARES: u32 = 256;
 
 /// The most stretches.
 const MOST_PARTS: u32 = 1024;

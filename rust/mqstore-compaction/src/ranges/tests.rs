@@ -6,7 +6,7 @@ use proptest::prelude::{ProptestConfig, any, prop, prop_assert_eq, proptest};
 use proptest::strategy::Strategy as Values;
 
 use super::*;
-use crate::job::job_folder::job_dir;
+use crate::job::job_record::job_dir;
 use crate::testing::{Sent, TestStore, compact_now, compacted, small};
 use crate::{CompactionOptions, Document, Keyless, PlannedJob};
 use crate::{plan, publish};

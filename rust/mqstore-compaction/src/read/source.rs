@@ -29,7 +29,7 @@ use super::cursor::{OpenOutcome, PairCursor, first_offset};
 use super::fetch::{Place, RecordFetcher, VerifyLevel};
 use crate::files::folder::{FilePair, QueueFolder};
 use crate::job::documents::{LogTail, QueueTask};
-use crate::restore::restored_folder;
+use crate::restore::queue_folder::restored_folder;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, LogScanner, ScanChecks, ScanItem, SegmentList};

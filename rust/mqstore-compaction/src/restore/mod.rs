@@ -9,9 +9,9 @@
 //! Source: `CompactionLog#load`, `#pullMessageFromMaster`, `MessageFetcher`; compaction.md 13.
 
 mod pull;
+pub(crate) mod queue_folder;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,68 +19,23 @@ use mqstore_format::RecordView;
 use serde::{Serialize, Serializer};
 
 use super::append::uncompacted::CompactedEnds;
-use super::files::file_sizes::CompactionGeometry;
-use super::files::folder::{QueueFolder, list_or_none};
+use super::files::folder::list_or_none;
 use super::files::generation::GenerationState;
 use super::job::control::JobControl;
 use super::job::documents::CompactionReport;
 use super::job::json::encode;
-use super::job::local_job::run_all;
 use super::job::options::CompactionOptions;
 use super::job::plan::{ChosenTopics, OpenStore, PlannedJob, Planner, require_store, start_chosen_job};
 use super::job::publish::{lock_store, publish_held};
-use super::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
-use mqstore_base::error::{IoContext, StoreError};
+use super::local_job::run_all;
+use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, LogScanner, ScanChecks, ScanItem, read_record};
-use pull::QueuePull;
+use pull::{MissingQueue, QueuePull};
+use queue_folder::{queue_dir, remove};
 
-/// A store that still has what is lost here.
-pub trait RestoreSource {
-    /// Its directory.
-    fn root(&self) -> &Path;
-
-    /// What changes when it compacts the queue; the inner error is why it cannot give all messages that
-    /// count before `until`.
-    fn generation(
-        &self,
-        topic: &str,
-        queue_id: i32,
-        until: i64,
-    ) -> Result<Result<String, String>, StoreError>;
-
-    /// The message at an offset, where it still has it.
-    fn message_at(&self, topic: &str, queue_id: i32, offset: i64)
-    -> Result<Option<StoredRecord>, StoreError>;
-
-    /// Calls `visit` with each message from offset `from` to before `until`, ascending.
-    fn pull(
-        &self,
-        topic: &str,
-        queue_id: i32,
-        from: i64,
-        until: i64,
-        visit: &mut dyn FnMut(&RecordView<'_>) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError>;
-}
-
-/// A queue that was restored, or would be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RestoredQueue {
-    /// The topic.
-    pub topic: String,
-    /// The queue.
-    pub queue_id: i32,
-    /// One past the last offset that was lost: the first one that the commit log here has.
-    pub until: i64,
-    /// Messages that were pulled by this call.
-    pub messages: u64,
-    /// Bytes of their records.
-    pub bytes: u64,
-    /// Messages that a call before had pulled.
-    pub resumed: u64,
-}
+pub use pull::{RestoreSource, RestoredQueue};
 
 /// What a restore did, or would do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -111,21 +66,6 @@ impl RestoreReport {
     pub fn to_json(&self) -> Result<String, StoreError> {
         encode("restore report", self)
     }
-}
-
-/// The folder of a queue below `mqstore/restore`.
-fn queue_dir(files: &StoreFiles, topic: &str, queue_id: i32) -> PathBuf {
-    files.restore().join(topic).join(queue_id.to_string())
-}
-
-/// What was pulled of a queue.
-pub(super) fn restored_folder(
-    files: &StoreFiles,
-    topic: &str,
-    queue_id: i32,
-) -> Result<QueueFolder, StoreError> {
-    let dir = queue_dir(files, topic, queue_id);
-    QueueFolder::load_from(files, &dir.join(STAGED_LOGS), &dir.join(STAGED_QUEUES))
 }
 
 /// How a restore is run.
@@ -206,14 +146,6 @@ fn restore_by(
     }
     report.compaction = Some(done);
     Ok(report)
-}
-
-/// A queue whose compaction files lack what the commit log has dropped.
-struct MissingQueue {
-    topic: String,
-    queue_id: i32,
-    until: i64,
-    geometry: CompactionGeometry,
 }
 
 /// The first message of a queue that the commit log holds.
@@ -405,11 +337,4 @@ fn sweep(files: &StoreFiles, lacking: &[MissingQueue]) -> Result<(), StoreError>
         }
     }
     Ok(())
-}
-
-fn remove(files: &StoreFiles, dir: &Path) -> Result<(), StoreError> {
-    match files.vfs.remove_dir_all(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.at(dir, "removing what was pulled"),
-    }
 }

@@ -22,7 +22,7 @@ use std::path::Path;
 use mqstore_format::RecordView;
 use serde::{Deserialize, Serialize};
 
-use super::{MissingQueue, RestoreSource, RestoredQueue, queue_dir, remove, restored_folder};
+use super::queue_folder::{queue_dir, remove, restored_folder};
 use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::list_or_none;
 use crate::job::control::{JobControl, TaskMeter};
@@ -30,6 +30,7 @@ use crate::job::job_folder::make_dir;
 use crate::job::json::Document;
 use crate::job::survivor_writer::{GenerationWriter, STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::message::StoredRecord;
 use mqstore_base::store_files::StoreFiles;
 
 const PROGRESS_FILE: &str = "progress.json";
@@ -37,6 +38,60 @@ const PROGRESS_LIMIT_BYTES: u64 = 1 << 20;
 
 /// How often a queue is pulled again because the other store compacted it meanwhile.
 const MOST_PULLS: u32 = 5;
+
+/// A store that still has what is lost here.
+pub trait RestoreSource {
+    /// Its directory.
+    fn root(&self) -> &Path;
+
+    /// What changes when it compacts the queue; the inner error is why it cannot give all messages that
+    /// count before `until`.
+    fn generation(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        until: i64,
+    ) -> Result<Result<String, String>, StoreError>;
+
+    /// The message at an offset, where it still has it.
+    fn message_at(&self, topic: &str, queue_id: i32, offset: i64)
+    -> Result<Option<StoredRecord>, StoreError>;
+
+    /// Calls `visit` with each message from offset `from` to before `until`, ascending.
+    fn pull(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        from: i64,
+        until: i64,
+        visit: &mut dyn FnMut(&RecordView<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError>;
+}
+
+/// A queue that was restored, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RestoredQueue {
+    /// The topic.
+    pub topic: String,
+    /// The queue.
+    pub queue_id: i32,
+    /// One past the last offset that was lost: the first one that the commit log here has.
+    pub until: i64,
+    /// Messages that were pulled by this call.
+    pub messages: u64,
+    /// Bytes of their records.
+    pub bytes: u64,
+    /// Messages that a call before had pulled.
+    pub resumed: u64,
+}
+
+/// A queue whose compaction files lack what the commit log has dropped.
+pub(super) struct MissingQueue {
+    pub(super) topic: String,
+    pub(super) queue_id: i32,
+    pub(super) until: i64,
+    pub(super) geometry: CompactionGeometry,
+}
 
 /// How far a queue has been pulled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::files::manifest::Manifest;
-use crate::job::job_folder::{job_dir, tree_inode};
+use crate::job::job_record::{job_dir, tree_inode};
 use crate::job::resume;
 use crate::testing::sim_files;
 use crate::{Document, Keyless, QueueTask, TaskCounts, TaskResult, published_report};

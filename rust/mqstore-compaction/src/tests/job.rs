@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mqstore_io::{Access, SimVfs};
 
-use crate::job::job_folder::job_dir;
+use crate::job::job_record::job_dir;
 use crate::job::publish::lock_store;
 use crate::testing::{Sent, TestStore, compact_now, compacted, files_on, small};
 use crate::{

@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mqstore_format::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER, encode_blank, offset_file_name};
+use mqstore_format::{
+    BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER, RecordView, encode_blank, offset_file_name,
+};
 use mqstore_io::switch;
 use mqstore_io::{Access, VfsFile};
 
-use super::AppendBatch;
 use crate::files::file_sizes::{CompactionGeometry, UNIT_BYTES};
 use crate::files::folder::{FilePair, LOG_DIR, QUEUE_DIR, queue_dir};
 use crate::job::documents::OutputPair;
-use crate::job::survivor_writer::SparseTags;
+use crate::job::survivor_writer::{SparseTags, append_moved};
 use crate::read::cursor::{OpenOutcome, PairCursor, read_units};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
@@ -33,6 +34,30 @@ pub(super) struct OpenFilePair {
     queue: Arc<dyn VfsFile>,
     /// Whether the files have their names.
     named: bool,
+}
+
+/// Records and entries that are to be written together.
+#[derive(Debug, Default)]
+pub(super) struct AppendBatch {
+    pub(super) records: Vec<u8>,
+    pub(super) entries: Vec<u8>,
+    tags: SparseTags,
+}
+
+impl AppendBatch {
+    pub(super) fn add(
+        &mut self,
+        files: &StoreFiles,
+        record: &RecordView<'_>,
+        position: u64,
+        pair: &OpenFilePair,
+    ) -> Result<(), StoreError> {
+        let tags_code = self.tags.code(files, record)?;
+        let entry = append_moved(record, tags_code, position as i64, &mut self.records)
+            .map_err(|error| StoreError::format(&pair.log_path, position - pair.base, &error))?;
+        self.entries.extend_from_slice(&entry.encode());
+        Ok(())
+    }
 }
 
 /// What became of the last files of a queue.

@@ -24,7 +24,8 @@ use mqstore_io::{FileKind, switch};
 
 use super::copy::{StagedCopy, copy_file, copy_open_file};
 use super::repair::FinishedLog;
-use crate::repair::log::{copy_bytes, load};
+use crate::repair::log::copy_bytes;
+use crate::repair::segment_files::load;
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::StoreOptions;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::super::problem::VerifyReport;
+use super::attempt::file_of;
 use super::documents::{StepAnswer, Stretch, VerifyPlan};
-use super::file_of;
 use super::findings::{End, FindingsReader, Item};
 use super::log_range::walk_range;
 use crate::verify::checks::{check_other_files, load_index, view};

@@ -7,13 +7,14 @@
 //! they are read, so any attempt of a step will do, and other attempts may still be writing. The files are not synced:
 //! after a crash of the machine no job reads them.
 
+mod attempt;
 mod documents;
 mod findings;
 mod log_range;
 pub mod merge_report;
 mod plan;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub use documents::{Step, StepAnswer, VerifyPlan};
 pub use merge_report::assemble;
@@ -22,14 +23,13 @@ pub(crate) use plan::plan_at;
 pub use plan::{Cut, log_bytes, plan};
 
 use crate::verify::checks::load_index;
-use documents::{JobSettings, Work};
-use findings::FindingsWriter;
-use mqstore_base::error::{IoContext, StoreError};
+use attempt::begin;
+use documents::Work;
+use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::check_job_id;
 
 /// Does one step in the folder `attempt`, which must lie in the job's folder and must not exist yet.
 ///
@@ -62,38 +62,4 @@ pub fn run_step(
         }
     }
     found.finish()
-}
-
-/// Makes the folder of an attempt, and the file in it.
-fn begin(files: &StoreFiles, settled: &JobSettings, attempt: &Path) -> Result<FindingsWriter, StoreError> {
-    let name = attempt.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    check_job_id(name)?;
-    if attempt.parent() != Some(settled.job.as_path()) {
-        return Err(StoreError::InvalidOption {
-            option: "attempt",
-            reason: format!(
-                "{} does not lie in the job's folder {}",
-                attempt.display(),
-                settled.job.display()
-            ),
-        });
-    }
-    match files.vfs.create_dir(attempt).at(attempt, "creating a folder for what is found") {
-        Err(error) if error.is_gone() => Err(StoreError::NotAStore {
-            path: settled.root.clone(),
-            reason: format!(
-                "the job's folder {} is not there on {}: every worker must see it under the same path, and the job \
-                 must still be running",
-                settled.job.display(),
-                files.vfs.environment().hostname
-            ),
-        }),
-        made => made.and_then(|()| FindingsWriter::create(files, attempt, name)),
-    }
-}
-
-/// The file of an answer.
-fn file_of(settled: &JobSettings, answer: &StepAnswer) -> Result<PathBuf, StoreError> {
-    check_job_id(&answer.folder)?;
-    Ok(findings::file_in(&settled.job.join(&answer.folder)))
 }

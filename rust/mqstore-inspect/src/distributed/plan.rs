@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use super::begin;
+use super::attempt::begin;
 use super::documents::{JobSettings, Stretch, VerifyPlan};
 use crate::verify::checks::{VerifyBounds, load_index};
 use crate::verify::group_offsets::StoredOffsets;

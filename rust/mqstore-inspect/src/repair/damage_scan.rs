@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::queue_records::{LogQueues, LogSummary};
-use super::renumber;
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
 
@@ -17,6 +16,9 @@ const TELL_BYTES: u64 = 1 << 20;
 
 /// Pieces that one repair fills. A name that is a number far off must not fill the disk with segments.
 const MOST_PIECES: usize = 1 << 16;
+
+/// Why a record is given up that holds together.
+const NO_PLACE: &str = "its queue offset contradicts those around it, and hides them";
 
 /// What lies between two things that hold together, within one segment's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +96,7 @@ pub(crate) fn walk(
             ScanItem::Record(record) if queues.gives_up(offset) => {
                 let piece = Piece {
                     to: offset + u64::from(record.size),
-                    reason: renumber::NO_PLACE.to_owned(),
+                    reason: NO_PLACE.to_owned(),
                     ..Piece::at(offset, time.unwrap_or(record.store_timestamp))
                 };
                 cut_into_pieces(list, segment_bytes, &piece, &mut walked.pieces)?;

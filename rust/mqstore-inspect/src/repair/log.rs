@@ -17,16 +17,12 @@
 //! lengths and names; then the stretches are filled and queue offsets set right, and synced; then the torn end is cut. The caller holds the
 //! store's lock. Queues, index, checkpoint and mark come after it: see [`super::repair`].
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use mqstore_io::{Access, FileLength, MapAccess};
+use mqstore_io::Access;
 
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::BatchTopics;
 use mqstore_log::recovery::{ProgressReporter, truncate_after};
@@ -37,41 +33,13 @@ pub(crate) use crate::repair::config_files::{check_config, config_files};
 use crate::repair::damage_scan::{Piece, WalkedLog};
 pub(crate) use crate::repair::group_offsets::{repair_offsets, set_back_words};
 pub(crate) use crate::repair::loss_report::LossReport;
+use crate::repair::loss_report::LostRange;
 pub(crate) use crate::repair::misordered::{QueueOrder, Stretch};
 use crate::repair::queue_records::{Corrections, LogQueues};
 use crate::repair::renumber::MisplacedRecord;
-use crate::repair::segment_files::Row;
+use crate::repair::segment_files::{Row, load};
+use crate::repair::used_offsets::LostOffsets;
 pub(crate) use crate::repair::used_offsets::UsedOffsets;
-
-/// A stretch of the log that no message can be read from any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostRange {
-    /// The segment.
-    pub path: PathBuf,
-    /// The first byte in it.
-    pub offset: u64,
-    /// The first byte in the log.
-    pub log_offset: u64,
-    /// How many bytes.
-    pub bytes: u64,
-    /// What was wrong with them.
-    pub reason: String,
-    /// The copy of them; `None` where nothing but zeros was there.
-    pub kept_as: Option<PathBuf>,
-}
-
-/// Offsets of a queue that no record has.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LostOffsets {
-    /// The topic.
-    pub topic: String,
-    /// The queue.
-    pub queue_id: i32,
-    /// The first of them.
-    pub from: i64,
-    /// One past the last of them.
-    pub to: i64,
-}
 
 /// A log after its repair, or before it where nothing was to be changed.
 #[derive(Debug, Default)]
@@ -281,10 +249,4 @@ fn truncate_tail(
     let mut tell = |step: mqstore_log::recovery::RecoveryProgress| watch(step.done_bytes, step.total_bytes);
     let mut watch = ProgressReporter::new(&files.clock, &mut tell);
     truncate_after(files, &*load(files, segment_bytes)?, end, reason, &mut watch)
-}
-
-/// The segments as they are now.
-pub(crate) fn load(files: &StoreFiles, segment_bytes: u64) -> Result<Arc<SegmentList>, StoreError> {
-    let length = FileLength::Expected(segment_bytes.max(1));
-    Ok(Arc::new(SegmentList::load_sized(files, length, MapAccess::Read)?.1))
 }

@@ -15,14 +15,15 @@
 //! the record gets the queue offset of `to`, or its queue, instead of that of `from`. Lines that cannot be read count as none.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use mqstore_format::offset_file_name;
 use serde_json::{Value, json};
 
 use super::damage_scan::Piece;
-use super::log::{LostOffsets, LostRange};
 use super::queue_records::Correction;
 use super::renumber::MisplacedRecord;
+use super::used_offsets::LostOffsets;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -171,6 +172,23 @@ impl LossReport {
         self.added = false;
         Ok(())
     }
+}
+
+/// A stretch of the log that no message can be read from any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostRange {
+    /// The segment.
+    pub path: PathBuf,
+    /// The first byte in it.
+    pub offset: u64,
+    /// The first byte in the log.
+    pub log_offset: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// What was wrong with them.
+    pub reason: String,
+    /// The copy of them; `None` where nothing but zeros was there.
+    pub kept_as: Option<PathBuf>,
 }
 
 impl LostRange {

@@ -12,45 +12,14 @@
 //! Entries count only next to one that agrees with its record: a queue of another store says nothing. In a log that begins
 //! at offset 0 nothing expired, so that a queue without its offset 0 lost it to damage before its first record.
 
-use std::collections::BTreeMap;
-
 use super::damage_scan::WalkedLog;
-use super::log::LostOffsets;
-use super::misordered::Stretch;
+use super::queue_records::QueueEnds;
+use super::used_offsets::LostOffsets;
 use mqstore_base::error::StoreError;
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 
 /// Entries that are read at once.
 const UNITS_AT_ONCE: i64 = 4096;
-
-/// The first and the last record of a queue: queue offset, and place in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QueueEnds {
-    pub(crate) first: (i64, u64),
-    pub(crate) last: (i64, u64),
-    /// One past the last offset of the last record.
-    pub(crate) end: i64,
-}
-
-impl QueueEnds {
-    /// Takes a row of records in; those of a log come in its order.
-    pub(crate) fn add(edge: &mut Option<Self>, row: &Stretch) {
-        let first = (row.from, row.first);
-        let last = (if row.records == 1 { row.from } else { row.to - 1 }, row.last);
-        let end = row.to;
-        let Some(edge) = edge else {
-            *edge = Some(Self { first, last, end });
-            return;
-        };
-        edge.first = edge.first.min(first);
-        if last.0 > edge.last.0 {
-            (edge.last, edge.end) = (last, end);
-        }
-    }
-}
-
-/// The queues' first and last records.
-pub(crate) type AllQueueEnds = BTreeMap<String, BTreeMap<i32, QueueEnds>>;
 
 /// Offsets that are lost at the edges of queues. `log_min` is where the log begins.
 pub(crate) fn lost_at_ends(

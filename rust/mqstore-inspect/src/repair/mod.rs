@@ -28,9 +28,10 @@ use mqstore_io::{Access, switch};
 
 use super::copy::{StagedCopy, copy_all};
 use crate::rebuild::rebuild_locked;
-use crate::repair::log::{
-    LostOffsets, LostRange, RepairedLog, load, repair_config, repair_log, repair_offsets, set_back_words,
-};
+use crate::repair::log::{RepairedLog, repair_config, repair_log, repair_offsets, set_back_words};
+use crate::repair::loss_report::LostRange;
+use crate::repair::segment_files::load;
+use crate::repair::used_offsets::LostOffsets;
 use crate::verify::{Problem, verify, verify_locked};
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile, IndexExtent};
 use mqstore_base::error::{IoContext, StoreError};

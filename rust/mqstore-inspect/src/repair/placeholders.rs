@@ -11,6 +11,7 @@ use mqstore_io::{Access, switch};
 
 use super::backup;
 use super::damage_scan::Piece;
+use super::segment_files::load;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::SegmentList;
@@ -65,7 +66,7 @@ pub(crate) fn write_placeholders(
     watch: backup::Step<'_>,
 ) -> Result<(), StoreError> {
     for piece in pieces.iter().filter(|piece| piece.path.is_some()) {
-        let list = super::log::load(files, segment_bytes)?;
+        let list = load(files, segment_bytes)?;
         let Some(segment) = list.find(piece.base).filter(|segment| segment.base_offset() == piece.base)
         else {
             continue;

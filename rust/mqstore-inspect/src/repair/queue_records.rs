@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 
 use mqstore_format::RecordView;
 
-use super::log::{LostOffsets, UsedOffsets};
 use super::misordered::{MisorderedRecords, QueueOrder, Stretch};
-use super::missing_ends::{AllQueueEnds, QueueEnds};
+use super::used_offsets::{LostOffsets, UsedOffsets};
 use mqstore_log::dispatch::{BatchTopics, DispatchRules, RunOutput};
 
 /// Gaps in queues that are told one by one.
@@ -31,6 +30,35 @@ pub(crate) enum Correction {
 
 /// What becomes of records, by their places in the log.
 pub(crate) type Corrections = BTreeMap<u64, Correction>;
+
+/// The first and the last record of a queue: queue offset, and place in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueEnds {
+    pub(crate) first: (i64, u64),
+    pub(crate) last: (i64, u64),
+    /// One past the last offset of the last record.
+    pub(crate) end: i64,
+}
+
+impl QueueEnds {
+    /// Takes a row of records in; those of a log come in its order.
+    pub(crate) fn add(edge: &mut Option<Self>, row: &Stretch) {
+        let first = (row.from, row.first);
+        let last = (if row.records == 1 { row.from } else { row.to - 1 }, row.last);
+        let end = row.to;
+        let Some(edge) = edge else {
+            *edge = Some(Self { first, last, end });
+            return;
+        };
+        edge.first = edge.first.min(first);
+        if last.0 > edge.last.0 {
+            (edge.last, edge.end) = (last, end);
+        }
+    }
+}
+
+/// The queues' first and last records.
+pub(crate) type AllQueueEnds = BTreeMap<String, BTreeMap<i32, QueueEnds>>;
 
 /// What is known of one queue.
 #[derive(Debug, Default)]

@@ -26,12 +26,10 @@ use super::damage_scan::WalkedLog;
 use super::misordered;
 use super::misordered::MisorderedRecords;
 use super::queue_records::{Contradiction, Correction, Corrections};
+use super::segment_files::load;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{SegmentList, read_record};
-
-/// Why a record is given up that holds together.
-pub(crate) const NO_PLACE: &str = "its queue offset contradicts those around it, and hides them";
 
 /// Bytes that are read at first of a record.
 const RECORD_GUESS_BYTES: usize = 4096;
@@ -153,7 +151,7 @@ pub(crate) fn renumber(
         left.log_offset / segment_bytes.max(1) == right.log_offset / segment_bytes.max(1)
     };
     for together in plan.chunk_by(same_segment) {
-        let list = super::log::load(files, segment_bytes)?;
+        let list = load(files, segment_bytes)?;
         let Some(segment) = together.first().and_then(|one| list.find(one.log_offset)) else { continue };
         let path = segment.path();
         backup::break_hard_link(files, &path, watch)?;

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore_format::{MIN_RECORD_BYTES, RecordView, offset_file_name, parse_offset_file_name};
-use mqstore_io::{Access, FileKind, FileStat, MappedFile, VfsFile, switch};
+use mqstore_io::{Access, FileKind, FileLength, FileStat, MapAccess, MappedFile, VfsFile, switch};
 
 use super::backup;
 use super::damage_scan::Piece;
@@ -331,6 +331,12 @@ fn record_size_at(head: &[u8]) -> Option<u64> {
         mqstore_format::Peek::Record { size, .. } => Some(u64::from(size)),
         _ => None,
     }
+}
+
+/// The segments as they are now.
+pub(crate) fn load(files: &StoreFiles, segment_bytes: u64) -> Result<Arc<SegmentList>, StoreError> {
+    let length = FileLength::Expected(segment_bytes.max(1));
+    Ok(Arc::new(SegmentList::load_sized(files, length, MapAccess::Read)?.1))
 }
 
 /// What a person reads about `mend`.

@@ -1,5 +1,18 @@
 //! Which offsets of a queue records claim, and which of those before the last none does.
 
+/// Offsets of a queue that no record has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LostOffsets {
+    /// The topic.
+    pub topic: String,
+    /// The queue.
+    pub queue_id: i32,
+    /// The first of them.
+    pub from: i64,
+    /// One past the last of them.
+    pub to: i64,
+}
+
 /// The offsets of one queue, as the records name them in log order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UsedOffsets {

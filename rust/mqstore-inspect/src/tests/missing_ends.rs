@@ -3,8 +3,8 @@
 use mqstore_io::Access;
 
 use super::repair::{SEGMENT, segment};
+use crate::LostOffsets;
 use crate::RepairReport;
-use crate::repair::log::LostOffsets;
 use mqstore_engine::testing::*;
 
 fn repair(world: &World, target: crate::RepairTarget<'_>) -> RepairReport {

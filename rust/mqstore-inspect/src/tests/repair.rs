@@ -153,8 +153,7 @@ fn damage_in_the_middle_is_filled_and_kept() {
     let mut expected = old[(at % SEGMENT) as usize..][..size as usize].to_vec();
     expected[100..106].copy_from_slice(b"??????");
     assert_eq!(kept, expected);
-    let gap =
-        |queue_id, from, to| crate::repair::log::LostOffsets { topic: "orders".into(), queue_id, from, to };
+    let gap = |queue_id, from, to| crate::LostOffsets { topic: "orders".into(), queue_id, from, to };
     assert_eq!(report.queue_offsets, [gap(0, 20, 21)]);
 }
 

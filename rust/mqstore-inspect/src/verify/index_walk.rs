@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::log_part::View;
 use mqstore_base::error::StoreError;
 use mqstore_log::index::{IndexEntries, IndexSet, IndexedEntry, NewEntry};
 
@@ -172,16 +171,17 @@ impl KeyWalk {
         })
     }
 
-    /// Compares keys, which follow those before them, and tells what came of it.
+    /// Compares keys, which follow those before them, and tells what came of it. Records from `dispatched` on need not
+    /// have an entry yet.
     pub(super) fn add(
         &mut self,
-        view: &View<'_>,
+        dispatched: u64,
         puts: &[NewEntry],
         part: &mut KeyPart,
     ) -> Result<(), StoreError> {
         for record in puts.chunk_by(|left, right| left.physical_offset == right.physical_offset) {
             let Some(place) = record.first().map(|put| put.physical_offset) else { continue };
-            if place as u64 >= view.dispatched {
+            if place as u64 >= dispatched {
                 break;
             }
             part.any |= record.iter().any(|put| !put.of_tags);

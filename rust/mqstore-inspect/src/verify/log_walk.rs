@@ -62,7 +62,7 @@ impl<'a> LogWalk<'a> {
     }
 
     fn merge(&mut self, part: &mut Part) -> Result<(), StoreError> {
-        self.keys.add(self.view, &part.output.index, &mut part.keys)?;
+        self.keys.add(self.view.dispatched, &part.output.index, &mut part.keys)?;
         self.findings.part(part)?;
         self.position = Some(part.end);
         self.findings.reached(part.end)

@@ -150,7 +150,7 @@ pub(crate) fn families_do_not_know_each_other(tree: &Tree) -> Vec<Finding> {
     let exports = tree.text(&format!("{LOG}lib.rs")).map(exported_names).unwrap_or_default();
     let mut found = Vec::new();
     for (path, text) in product_files(tree, LOG) {
-        let module = module_path(path);
+        let module = module_path(path, LOG);
         let Some(own) = module.first().filter(|own| FAMILIES.contains(&own.as_str())) else { continue };
         for PathRef { line, segments } in rust_source::paths(&rust_source::product(text).tokens) {
             let Some(first) = inside_crate(&segments, &module) else { continue };
@@ -164,8 +164,8 @@ pub(crate) fn families_do_not_know_each_other(tree: &Tree) -> Vec<Finding> {
 }
 
 /// `rust/mqstore-log/src/index/file.rs` is `[index, file]`, `…/index/mod.rs` is `[index]`, `…/lib.rs` is empty.
-fn module_path(path: &str) -> Vec<String> {
-    let inside = path.trim_start_matches(LOG).trim_end_matches(".rs");
+pub(crate) fn module_path(path: &str, folder: &str) -> Vec<String> {
+    let inside = path.trim_start_matches(folder).trim_end_matches(".rs");
     let mut module: Vec<String> = inside.split('/').map(str::to_owned).collect();
     if module.last().is_some_and(|last| last == "mod" || last == "lib") {
         module.pop();

@@ -5,14 +5,17 @@
 //! ([`tree::Tree`]), so that the second half of this suite can plant a violation of every rule and see the rule
 //! fire: a rule that cannot fail protects nothing.
 //!
-//! Rust and Python are read by small lexers that drop comments and blank out strings. Code under `#[cfg(test)]` is
-//! exempt where a rule is about the product: tests may open files and start threads.
+//! Rust and Python are read by small lexers that drop comments and blank out strings; the rule about imports of Rust
+//! files needs the syntax tree of `syn`. Code under `#[cfg(test)]` is exempt where a rule is about the product: tests
+//! may open files and start threads.
 
 mod layout_rules;
 mod planted;
 mod python_cycles;
 mod python_source;
 mod rules;
+mod rust_cycles;
+mod rust_imports;
 mod rust_source;
 mod source_rules;
 mod tree;

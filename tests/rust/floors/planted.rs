@@ -253,6 +253,7 @@ const LOG_INDEX: &str = "rust/mqstore-log/src/index/planted.rs";
 const RAW: &str = "files, clocks and the environment only in mqstore-io";
 const FAMILIES: &str = "families of files do not know each other";
 const CIRCLE: &str = "no circle of Python imports";
+const RUST_CYCLE: &str = "no cycle of Rust imports";
 const LENGTH: &str = "files of at most 1,000 lines";
 const SIZE: &str = "folders of at most 15 source files";
 const CRATE: &str = "crates of at most 15,000 lines of code";
@@ -269,8 +270,8 @@ fn every_rule_finds_what_is_planted() {
         assert!(!found.is_empty(), "the rule \"{name}\" did not find this in {path}:\n{text}");
     }
     for rule in rules::ALL {
-        // These three are about numbers, and have tests of their own.
-        let planted = [LENGTH, SIZE, CRATE].contains(&rule.name)
+        // These are about numbers or several files, and have tests of their own.
+        let planted = [LENGTH, SIZE, CRATE, RUST_CYCLE].contains(&rule.name)
             || VIOLATIONS.iter().any(|(name, ..)| *name == rule.name);
         assert!(planted, "no violation is planted for the rule \"{}\"", rule.name);
     }
@@ -368,6 +369,88 @@ fn a_circle_goes_through_any_number_of_files() {
     assert_eq!(found_in(rule(CIRCLE), &closed, third).len(), 1);
     let typed = open.with(third, "if TYPE_CHECKING:\n    import mqstore.first\n");
     assert!(found_in(rule(CIRCLE), &typed, first).is_empty());
+}
+
+/// The lower file of two; the upper one imports it.
+const LOWER: &str = "rust/mqstore-io/src/lower.rs";
+const UPPER: &str = "rust/mqstore-io/src/upper/mod.rs";
+
+#[test]
+fn a_cycle_of_rust_imports_is_found_however_it_is_written() {
+    let lower = [
+        "use crate::upper::Upper;\n",
+        "use super::{lower, upper::{self, Upper as Other}};\n",
+        "use super::upper::*;\n",
+        "use crate::Upper;\n",
+        "use crate::Renamed;\n",
+        "use crate::inner::Upper;\n",
+        "use crate::upper;\nfn f() { upper::Upper::g() }\n",
+        "use super::*;\nfn f(_: &super::upper::Upper) {}\n",
+        "fn f() -> Vec<crate::upper::Upper> { g() }\n",
+        "fn f() { println!(\"{}\", 1 + crate::upper::Upper::ONE.two); }\n",
+        "mod inside {\n    use super::super::upper::Upper;\n}\n",
+        "mod inside {\n    fn f() { use crate::upper::Upper; }\n}\n",
+        "pub(crate) use crate::upper::Upper;\nfn f(_: Upper) {}\n",
+        "pub(crate) use crate::upper::Upper;\nfn f() { g!(.., Upper) }\n",
+    ];
+    for text in lower {
+        let found = found_in(rule(RUST_CYCLE), &above(text), LOWER);
+        assert_eq!(found.len(), 1, "{text}{found:?}");
+    }
+    let found = found_in(rule(RUST_CYCLE), &above("\nuse crate::{\n    Renamed,\n};\n"), LOWER);
+    let way = "lower.rs:3 imports Upper from upper/mod.rs; upper/mod.rs:2 imports Lower from lower.rs";
+    assert_eq!(found, [format!("{LOWER}:3: 2 files import each other: {way}")]);
+}
+
+#[test]
+fn what_only_looks_like_a_cycle_of_rust_imports_is_none() {
+    let lower = [
+        "//! [`crate::upper::Upper`]\nconst X: &str = \"crate::upper::Upper\";\n",
+        "#[cfg(test)]\nuse crate::upper::Upper;\n",
+        "#[cfg(test)]\nmod tests { use crate::upper::Upper; }\n",
+        "#[cfg(all(test, feature = \"x\"))]\nfn f(_: crate::upper::Upper) {}\n",
+        "impl X {\n    #[cfg(test)]\n    fn f(_: crate::upper::Upper) {}\n}\n",
+        "use mqstore_io::upper::Upper;\nfn f() { mqstore_io::upper::g() }\n",
+        "use std::upper;\nfn f() { upper::Upper::g() }\n",
+        "pub(crate) use crate::upper::Upper;\nfn f() { x.Upper; g!(x.Upper) }\n",
+        "use crate::upper::below::Below;\n",
+        "use crate::Below;\nuse super::upper;\nfn f(_: upper::Below) {}\n",
+        "use crate::upper::Lower;\n",
+    ];
+    for text in lower {
+        let found: Vec<String> =
+            (rule(RUST_CYCLE).check)(&above(text)).iter().map(ToString::to_string).collect();
+        assert!(found.is_empty(), "{text}{found:?}");
+    }
+}
+
+/// A crate in which `upper` imports from `lower`, which has this text.
+fn above(lower: &str) -> Tree {
+    let root = "pub(crate) use upper::{Upper, Upper as Renamed, below::Below};\nmod inner { pub(crate) use crate::Upper; }\n";
+    Tree::default()
+        .with("rust/mqstore-io/src/lib.rs", &format!("mod lower;\nmod upper;\n{root}"))
+        .with(UPPER, "mod below;\npub(crate) use crate::lower::Lower;\npub(crate) use below::Below;\nstruct Upper(Lower);\n")
+        .with("rust/mqstore-io/src/upper/below.rs", "struct Below;\n")
+        .with(LOWER, lower)
+}
+
+#[test]
+fn a_cycle_of_rust_imports_goes_through_any_number_of_files() {
+    let file = |name: &str| format!("rust/mqstore-io/src/{name}.rs");
+    let open = Tree::default()
+        .with(&file("lib"), "mod first;\nmod second;\nmod third;\n")
+        .with(&file("first"), "use crate::second::Second;\n")
+        .with(&file("second"), "use crate::third::Third;\n");
+    let found = |tree: &Tree| (rule(RUST_CYCLE).check)(tree).len();
+    assert_eq!(found(&open.with(&file("third"), "use crate::fourth::Fourth;\n")), 0);
+    assert_eq!(found(&open.with(&file("third"), "use crate::second::Second;\n")), 1);
+    let closed = open.with(&file("third"), "use crate::first::First;\n");
+    assert_eq!(found(&closed), 1);
+    let other = closed
+        .with("rust/mqstore-meta/src/first.rs", "use crate::second::X;\n")
+        .with("rust/mqstore-meta/src/second.rs", "use crate::third::X;\n");
+    assert_eq!(found(&other), 1, "crates have nothing to do with each other here");
+    assert_eq!(found(&closed.with(&file("second"), "struct {\n")), 1, "a file that is no Rust");
 }
 
 #[test]

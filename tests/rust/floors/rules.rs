@@ -1,7 +1,7 @@
 //! The list of rules.
 
 use crate::tree::{Finding, Tree};
-use crate::{layout_rules, python_cycles, source_rules};
+use crate::{layout_rules, python_cycles, rust_cycles, source_rules};
 
 /// A rule: its name, and the function that finds where it is broken.
 pub(crate) struct Rule {
@@ -20,6 +20,7 @@ pub(crate) const ALL: &[Rule] = &[
         check: layout_rules::python_imports_stay_on_their_floor,
     },
     Rule { name: "no circle of Python imports", check: python_cycles::python_files_import_in_no_circle },
+    Rule { name: "no cycle of Rust imports", check: rust_cycles::rust_files_import_in_no_cycle },
     Rule {
         name: "files, clocks and the environment only in mqstore-io",
         check: source_rules::raw_calls_only_in_io,

@@ -12,6 +12,11 @@ pub(crate) fn view(record: &StoredRecord) -> Result<RecordView<'_>, StoreError> 
     record.view().map_err(|error| StoreError::invalid_message(&error))
 }
 
+/// The error for an option with a value that it cannot have.
+pub(crate) fn invalid(option: &'static str, reason: impl Into<String>) -> StoreError {
+    StoreError::InvalidOption { option, reason: reason.into() }
+}
+
 /// Why a call of a consumer or of a work queue did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

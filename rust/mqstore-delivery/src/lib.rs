@@ -18,6 +18,7 @@
 )]
 
 mod broker;
+mod broker_state;
 pub mod delay;
 pub mod error;
 pub mod groups;

@@ -15,10 +15,25 @@ use mqstore_base::message::StoredRecord;
 use mqstore_engine::{PopState, PoppedQueue};
 use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 
-use crate::broker::Broker;
+use crate::broker_state::BrokerState;
 use crate::error::BrokerError;
 
-impl Broker {
+impl BrokerState {
+    /// Takes over what a broker left of the group in `topics`; what a person should know.
+    pub(crate) fn prepare_group(&self, group: &str, topics: &[&str]) -> Result<Vec<String>, BrokerError> {
+        let mut notes = Vec::new();
+        for topic in topics {
+            notes.extend(self.take_over(group, topic)?);
+        }
+        let is_retries = |topic: &&str| topic.strip_prefix(RETRY_TOPIC_PREFIX) == Some(group);
+        if !topics.iter().any(is_retries) {
+            notes.extend(self.retry_topic_warning(group)?);
+        }
+        notes.sort();
+        notes.dedup();
+        Ok(notes)
+    }
+
     /// What a broker left; looked for once, as nobody else writes.
     fn popped(&self) -> Result<Arc<PopState>, BrokerError> {
         let mut known = self.found_popped().lock();
@@ -31,7 +46,7 @@ impl Broker {
     }
 
     /// Takes over what a broker popped for `group` of the queues of `topic`; what a person should know of it.
-    pub(crate) fn take_over(&self, group: &str, topic: &str) -> Result<Vec<String>, BrokerError> {
+    fn take_over(&self, group: &str, topic: &str) -> Result<Vec<String>, BrokerError> {
         let popped = self.popped()?;
         let mut notes = Vec::new();
         if !popped.notes.is_empty() && self.meta().progress_of(self.meta().group_id(group)?).is_empty() {
@@ -78,7 +93,7 @@ impl Broker {
 
     /// What a person should know who consumes for `group` all but its retry topic: RocketMQ's push clients consume that
     /// without being told.
-    pub(crate) fn retry_topic_warning(&self, group: &str) -> Result<Option<String>, BrokerError> {
+    fn retry_topic_warning(&self, group: &str) -> Result<Option<String>, BrokerError> {
         let topic = format!("{RETRY_TOPIC_PREFIX}{group}");
         let mut left = 0;
         for queue_id in self.store().queue_ids(&topic)? {

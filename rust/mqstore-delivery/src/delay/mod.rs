@@ -32,7 +32,6 @@ use mqstore_format::delays::timer::{TIMER_LOG_FILE_BYTES, TIMER_PRECISION_MS, TI
 use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 use mqstore_io::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
 
-use crate::error::BrokerError;
 use crate::wake_signal::Signal;
 use engine::DelayEngine;
 pub use pending::{DueCounts, PendingDelays};
@@ -308,61 +307,5 @@ impl BackgroundTask for Delays {
         core.read_timer_records()?;
         core.pass(self.store.clock().now_ms());
         core.save(true, Duration::ZERO)
-    }
-}
-
-/// The store's delays as a broker hands them out.
-impl crate::Broker {
-    /// Appends messages that are delivered later, each at its time, to where an append would put them now: one lock, one
-    /// sync. The answers name the records that wait, in the topics `rmq_sys_wheel_timer` and `SCHEDULE_TOPIC_XXXX`; what
-    /// was due already is where it belongs.
-    ///
-    /// # Errors
-    /// Those of [`Store::append_many`]; [`StoreError::InvalidOption`] for a time beyond the year 9999 and a level below 1.
-    pub fn append_later(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Accepted>, BrokerError> {
-        Ok(self.delays()?.append(messages)?)
-    }
-
-    /// Cancels the delayed message with this message id or unique id; whether it waited. A message that waits by a level
-    /// cannot be cancelled, and is never found.
-    pub fn cancel(&self, id: &str) -> Result<bool, BrokerError> {
-        if !Delays::are_there(self.store())? {
-            return Ok(false);
-        }
-        Ok(self.delays()?.cancel(id)?)
-    }
-
-    /// Has the delayed message with this message id or unique id delivered at `due_ms` instead, in epoch milliseconds. The
-    /// answer names the new record; `None` where no such message waits. After a stop in between both may be there.
-    pub fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, BrokerError> {
-        if !Delays::are_there(self.store())? {
-            return Ok(None);
-        }
-        Ok(self.delays()?.reschedule(id, due_ms)?)
-    }
-
-    /// Where the delayed messages of the store stand. For a store that is open for reading there is
-    /// [`DelayCounts::of_reader`].
-    pub fn delay_counts(&self) -> Result<DelayCounts, BrokerError> {
-        if !Delays::are_there(self.store())? {
-            return Ok(DelayCounts::default());
-        }
-        Ok(self.delays()?.counts()?)
-    }
-
-    /// Starts to deliver delayed messages, if the store has any. [`Broker::start`](crate::Broker::start) calls it.
-    ///
-    /// # Errors
-    /// Those of reading the timer files and the delay queues.
-    pub fn start_delivery(&self) -> Result<(), BrokerError> {
-        if Delays::are_there(self.store())? {
-            self.delays()?;
-        }
-        Ok(())
-    }
-
-    /// What a person should know about delayed messages, each once.
-    pub fn take_delay_notes(&self) -> Vec<String> {
-        self.delays_if_open().map(|delays| delays.take_notes()).unwrap_or_default()
     }
 }

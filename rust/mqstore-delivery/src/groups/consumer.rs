@@ -22,7 +22,7 @@ use super::Coordinator;
 use super::assigned_queue::{AssignedQueue, ReadEnd};
 use super::assignment::{MemberId, Queue};
 use super::options::{ConsumerOptions, LostMessagePolicy, StartOffset};
-use crate::broker::Broker;
+use crate::broker_state::BrokerState;
 use crate::error::BrokerError;
 use crate::nonblocking::{ReadScope, Remaining};
 use crate::queue_failures::merge_queue_errors;
@@ -37,7 +37,7 @@ pub(super) const MOST_AHEAD: usize = 512;
 
 /// See the module's text.
 pub struct Consumer {
-    pub(super) broker: Broker,
+    pub(super) broker: Arc<BrokerState>,
     pub(super) group: Arc<str>,
     /// The group under which offsets are stored; `None` where they are not.
     pub(super) stored_as: Option<Arc<str>>,
@@ -78,7 +78,7 @@ struct BufferedMessage {
 impl Consumer {
     /// A consumer of `topics`, which need not exist yet.
     pub(crate) fn new(
-        broker: &Broker,
+        broker: &Arc<BrokerState>,
         group: &str,
         topics: &[&str],
         options: ConsumerOptions,
@@ -96,7 +96,7 @@ impl Consumer {
             (coordinator, member)
         });
         let consumer = Self {
-            broker: broker.clone(),
+            broker: Arc::clone(broker),
             group: group.into(),
             stored_as,
             topics,

@@ -13,8 +13,7 @@ use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 
 use super::checks::CheckOptions;
 use super::engine::{PendingTransaction, Transactions};
-use crate::broker::invalid;
-use crate::error::BrokerError;
+use crate::error::{BrokerError, invalid};
 use crate::wake_signal::Signal;
 
 /// Transactions of one group that are asked about in one turn.

@@ -21,8 +21,7 @@ use mqstore_meta::ProgressRecord;
 use super::TransactionOutcome;
 use super::engine::{PendingTransaction, Transactions};
 use super::transaction::TransactionEntry;
-use crate::broker::invalid;
-use crate::error::BrokerError;
+use crate::error::{BrokerError, invalid};
 
 /// Records in one frame of the metadata log.
 const MOST_RECORDS: usize = 4096;

@@ -15,8 +15,7 @@ use mqstore_meta::{MetaLog, OffsetChange, QueueKey, QueueProgress};
 use super::check_timer::CheckTimer;
 use super::outcomes::OutcomeTracker;
 use super::transaction::{Transaction, TransactionEntry};
-use crate::broker::invalid;
-use crate::error::BrokerError;
+use crate::error::{BrokerError, invalid};
 
 /// The group under which a broker keeps how far its checks have come (`MixAll#CID_SYS_RMQ_TRANS`).
 pub(super) const CHECK_GROUP: &str = "CID_RMQ_SYS_TRANS";

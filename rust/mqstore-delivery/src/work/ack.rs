@@ -9,8 +9,7 @@ use super::get::millis;
 use super::inner::WorkQueueInner;
 use super::leased_message::Lease;
 use super::options::{LONGEST, check_invisible};
-use crate::broker::invalid;
-use crate::error::BrokerError;
+use crate::error::{BrokerError, invalid};
 
 /// How a lease stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

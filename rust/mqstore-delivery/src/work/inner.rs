@@ -15,13 +15,13 @@ use super::leased_message::Place;
 use super::options::WorkQueueOptions;
 use super::queue::WorkQueueCounts;
 use super::queue_leases::{ExhaustedOffsets, Source};
-use crate::broker::Broker;
+use crate::broker_state::BrokerState;
 use crate::error::BrokerError;
 use crate::wake_signal::{LOOK, Signal};
 
 /// See the module's text.
 pub(crate) struct WorkQueueInner {
-    broker: Broker,
+    broker: Arc<BrokerState>,
     topic: Arc<str>,
     group: Arc<str>,
     name: String,
@@ -62,13 +62,13 @@ pub(super) struct State {
 impl WorkQueueInner {
     /// The queue of `topic` for `group`, which goes on where it was.
     pub(crate) fn open(
-        broker: &Broker,
+        broker: &Arc<BrokerState>,
         topic: &str,
         group: &str,
         options: WorkQueueOptions,
     ) -> Result<Arc<Self>, BrokerError> {
         let core = Arc::new(Self {
-            broker: broker.clone(),
+            broker: Arc::clone(broker),
             topic: topic.into(),
             group: group.into(),
             name: format!("work queue {topic} of group {group}"),

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use mqstore_format::DelayLevels;
 
-use crate::broker::invalid;
-use crate::error::BrokerError;
+use crate::error::{BrokerError, invalid};
 
 /// How long a message that was given back waits before it is delivered again.
 #[derive(Clone, Default)]

@@ -10,8 +10,7 @@ use mqstore_io::sync::Ordering;
 use super::get::millis;
 use super::inner::{State, WorkQueueInner};
 use super::options::LONGEST;
-use crate::broker::invalid;
-use crate::error::BrokerError;
+use crate::error::{BrokerError, invalid};
 
 /// A message to put.
 #[derive(Clone, Copy, Debug, Default)]

@@ -31,8 +31,7 @@ use mqstore_format::{RecordView, push_property};
 use mqstore_meta::ProgressRecord;
 
 use super::inner::{State, WorkQueueInner};
-use super::leased_message::Place;
-use super::queue_leases::ExhaustedOffsets;
+use super::source::{ExhaustedOffsets, Place};
 use crate::error::{BrokerError, view};
 
 /// Copies that are appended, and synced, together.

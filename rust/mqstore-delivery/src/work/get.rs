@@ -7,8 +7,9 @@ use mqstore_base::error::StoreError;
 use mqstore_meta::ProgressRecord;
 
 use super::inner::{State, WorkQueueInner};
-use super::leased_message::{Lease, LeasedMessage, Place};
-use super::queue_leases::{ExhaustedOffsets, LeaseRequest, LeasedRecord, Source};
+use super::leased_message::{Lease, LeasedMessage};
+use super::queue_leases::{LeaseRequest, LeasedRecord};
+use super::source::{ExhaustedOffsets, Place, Source};
 use crate::error::BrokerError;
 use crate::nonblocking::{ReadScope, Remaining};
 use crate::queue_failures::merge_queue_errors;

@@ -11,10 +11,8 @@ use mqstore_format::topic::{DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX};
 use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
 use mqstore_meta::{MetaLog, ProgressRecord};
 
-use super::leased_message::Place;
 use super::options::WorkQueueOptions;
-use super::queue::WorkQueueCounts;
-use super::queue_leases::{ExhaustedOffsets, Source};
+use super::source::{ExhaustedOffsets, Place, Source};
 use crate::broker_state::BrokerState;
 use crate::error::BrokerError;
 use crate::wake_signal::{LOOK, Signal};
@@ -57,6 +55,19 @@ pub(super) struct State {
     pub(super) tried: Duration,
     /// The generation of handles that are made now; they begin with 1.
     generation: u64,
+}
+
+/// How many messages are where in a work queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkQueueCounts {
+    /// Nobody got them yet, or they were given back and are due.
+    pub ready: u64,
+    /// Given back, and due later.
+    pub delayed: u64,
+    /// Somebody has them.
+    pub leased: u64,
+    /// On their way to the dead letters.
+    pub dying: u64,
 }
 
 impl WorkQueueInner {

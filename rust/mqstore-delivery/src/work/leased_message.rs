@@ -6,17 +6,9 @@ use std::sync::Arc;
 
 use mqstore_base::message::StoredRecord;
 use mqstore_io::sync::{AtomicI64, Ordering};
-use mqstore_meta::QueueProgress;
 
 use super::inner::WorkQueueInner;
-
-/// A queue that a work queue draws from, with what its group knows of it.
-#[derive(Debug)]
-pub(super) struct Place {
-    pub(super) topic: Arc<str>,
-    pub(super) queue_id: i32,
-    pub(super) progress: Arc<QueueProgress>,
-}
+use super::source::Place;
 
 /// The right to finish a message, as long as nobody else got it.
 #[derive(Clone)]

@@ -20,13 +20,15 @@ mod put;
 mod queue;
 mod queue_leases;
 mod redrive;
+mod source;
 
+pub use inner::WorkQueueCounts;
 pub(crate) use inner::WorkQueueInner;
 pub use leased_message::{Lease, LeasedMessage};
 pub use nonblocking::{PutReservation, TryPut};
 pub use options::{Backoff, WorkQueueOptions};
 pub use put::NewWork;
-pub use queue::{WorkQueue, WorkQueueCounts};
+pub use queue::WorkQueue;
 
 #[cfg(test)]
 mod tests;

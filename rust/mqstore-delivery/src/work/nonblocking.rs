@@ -11,11 +11,12 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::Appended;
 use mqstore_io::sync::Ordering;
 
-use super::inner::{State, WorkQueueInner};
+use super::inner::{State, WorkQueueCounts, WorkQueueInner};
 use super::leased_message::LeasedMessage;
 use super::put::NewWork;
-use super::queue::{WorkQueue, WorkQueueCounts};
-use super::queue_leases::{ExhaustedOffsets, LeaseRequest, Source};
+use super::queue::WorkQueue;
+use super::queue_leases::LeaseRequest;
+use super::source::{ExhaustedOffsets, Source};
 use crate::error::BrokerError;
 use crate::nonblocking::{ReadScope, Remaining, TryResult, lock};
 use crate::queue_failures::merge_queue_errors;

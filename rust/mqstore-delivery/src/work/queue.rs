@@ -10,7 +10,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::Appended;
 use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 
-use super::inner::WorkQueueInner;
+use super::inner::{WorkQueueCounts, WorkQueueInner};
 use super::leased_message::{Lease, LeasedMessage};
 use super::options::WorkQueueOptions;
 use super::put::NewWork;
@@ -53,19 +53,6 @@ impl ThreadLeases {
         }
         self.leases.push_back(lease);
     }
-}
-
-/// How many messages are where in a work queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WorkQueueCounts {
-    /// Nobody got them yet, or they were given back and are due.
-    pub ready: u64,
-    /// Given back, and due later.
-    pub delayed: u64,
-    /// Somebody has them.
-    pub leased: u64,
-    /// On their way to the dead letters.
-    pub dying: u64,
 }
 
 impl WorkQueue {

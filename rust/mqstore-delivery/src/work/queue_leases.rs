@@ -1,72 +1,32 @@
-//! One queue that a work queue draws from: what was read ahead, what is due again, and the leases on it.
+//! Leases on the messages of one source: those that are due again, and new ones, which are read ahead.
 //!
 //! Everything here is done under the lock of the work queue. What it costs does not grow with what is finished (ranges), nor
 //! with what waits (by time, in the progress): new messages come from a cursor that goes on where it was, and of
 //! those that are due again only the first is looked at.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
-use mqstore_engine::Waiter;
 use mqstore_engine::{QueueCursor, Store};
 use mqstore_format::properties::TIMER_DELIVER_MS;
 use mqstore_io::sync::{AtomicBool, Ordering};
 use mqstore_meta::{MetaLog, Progress, ProgressRecord};
 
 use super::inner::WorkQueueInner;
-use super::leased_message::{LeaseNumbers, Place};
+use super::leased_message::LeaseNumbers;
+use super::source::{BufferedMessage, ExhaustedOffsets, FIRST_AHEAD, Place, QueueWait, Source};
 use crate::error::BrokerError;
 use crate::nonblocking::{NEAR_BYTES, ReadScope, Remaining};
 use crate::pop_takeover::previous_attempts;
 
-/// Messages that are read ahead, at first and at most, and about how many bytes of them.
-const FIRST_AHEAD: usize = 8;
+/// Messages that are read ahead at most, and about how many bytes of them.
 const MOST_AHEAD: usize = 256;
 const AHEAD_BYTES: usize = 1 << 20;
 
 /// New messages that one call goes through at most although all are held back.
 const HELD_BACK_AT_ONCE: usize = 4096;
-
-/// See the module's text.
-pub(super) struct Source {
-    pub(super) place: Arc<Place>,
-    /// New messages that were read and are not leased.
-    ahead: VecDeque<BufferedMessage>,
-    /// Messages that are due again and were read by [`Self::prepare`], by offset.
-    again: BTreeMap<i64, StoredRecord>,
-    /// Where reading goes on.
-    scanned: i64,
-    cursor: Option<QueueCursor>,
-    count: usize,
-    wait: Option<QueueWait>,
-    /// Whether a message that is due again has its turn before a new one.
-    due_first: bool,
-    /// Whether an error of it was noted and it was not well since.
-    pub(super) failing: bool,
-}
-
-struct BufferedMessage {
-    record: StoredRecord,
-    /// Until when it is held back, in epoch milliseconds.
-    visible_ms: Option<i64>,
-    /// How often it was delivered before it came here.
-    delivered: u32,
-}
-
-/// A wait for more; over once `came` is set.
-struct QueueWait {
-    waiter: Waiter,
-    came: Arc<AtomicBool>,
-}
-
-impl QueueWait {
-    fn is_over(&self) -> bool {
-        self.came.load(Ordering::Acquire) || self.waiter.has_come()
-    }
-}
 
 /// What was taken out of a source: a lease, and the message if it is at hand.
 pub(super) struct LeasedRecord {
@@ -74,9 +34,6 @@ pub(super) struct LeasedRecord {
     pub(super) held: LeaseNumbers,
     pub(super) record: Option<StoredRecord>,
 }
-
-/// Messages that were delivered as often as they may be: their offsets.
-pub(super) type ExhaustedOffsets = Vec<(Arc<Place>, i64)>;
 
 /// What a look at a source is to bring.
 pub(super) struct LeaseRequest<'a> {
@@ -89,21 +46,6 @@ pub(super) struct LeaseRequest<'a> {
 }
 
 impl Source {
-    pub(super) fn new(place: Place) -> Self {
-        let scanned = place.progress.lock().next();
-        Self {
-            place: Arc::new(place),
-            ahead: VecDeque::new(),
-            again: BTreeMap::new(),
-            scanned,
-            cursor: None,
-            count: FIRST_AHEAD,
-            wait: None,
-            due_first: true,
-            failing: false,
-        }
-    }
-
     /// Notes an error that nobody gets, because other queues had something, once until the queue is well again.
     pub(super) fn note_failure(&mut self, core: &WorkQueueInner, error: &BrokerError) {
         if !mem::replace(&mut self.failing, true) {
@@ -447,16 +389,6 @@ impl Source {
         Ok(())
     }
 
-    /// Whether new messages are at hand.
-    pub(super) fn has_buffered(&self) -> bool {
-        !self.ahead.is_empty()
-    }
-
-    /// Whether messages that are due again were read for a look at hand.
-    pub(super) fn has_buffered_retries(&self) -> bool {
-        !self.again.is_empty()
-    }
-
     /// Has the work queue ring when there is more; whether it is there already.
     pub(super) fn arm(&mut self, core: &Arc<WorkQueueInner>) -> Result<bool, BrokerError> {
         if self.has_buffered() {
@@ -484,20 +416,10 @@ impl Source {
         Ok(false)
     }
 
-    /// Whether a look waits to be told of more.
-    pub(super) fn is_armed(&self) -> bool {
-        self.wait.as_ref().is_some_and(|wait| !wait.is_over())
-    }
-
     /// Whether the first of those that are due is to become a dead letter.
     pub(super) fn has_exhausted(&self, max_attempts: Option<u32>, now_ms: i64) -> bool {
         let Some(most) = max_attempts else { return false };
         due(&self.place.progress.lock(), now_ms).is_some_and(|(_, attempts)| attempts >= most)
-    }
-
-    /// One past the last offset of the queue.
-    pub(super) fn max_offset(&self, store: &Store) -> Result<i64, StoreError> {
-        Ok(store.bounds(&self.place.topic, self.place.queue_id)?.1)
     }
 }
 

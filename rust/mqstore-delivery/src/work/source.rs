@@ -1,0 +1,104 @@
+//! One queue that a work queue draws from: what its group knows of it, and what was read ahead.
+//!
+//! `queue_leases` fills a source and leases messages from it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
+use mqstore_engine::{QueueCursor, Store, Waiter};
+use mqstore_io::sync::{AtomicBool, Ordering};
+use mqstore_meta::QueueProgress;
+
+/// Messages that are read ahead at first.
+pub(super) const FIRST_AHEAD: usize = 8;
+
+/// A queue that a work queue draws from, with what its group knows of it.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) topic: Arc<str>,
+    pub(super) queue_id: i32,
+    pub(super) progress: Arc<QueueProgress>,
+}
+
+/// A queue that a work queue draws from, with what was read of it and is not handed out.
+///
+/// The lock of the work queue guards it.
+pub(super) struct Source {
+    pub(super) place: Arc<Place>,
+    /// New messages that were read and are not leased.
+    pub(super) ahead: VecDeque<BufferedMessage>,
+    /// Messages that are due again and were read by `prepare`, by offset.
+    pub(super) again: BTreeMap<i64, StoredRecord>,
+    /// Where reading goes on.
+    pub(super) scanned: i64,
+    pub(super) cursor: Option<QueueCursor>,
+    pub(super) count: usize,
+    pub(super) wait: Option<QueueWait>,
+    /// Whether a message that is due again has its turn before a new one.
+    pub(super) due_first: bool,
+    /// Whether an error of it was noted and it was not well since.
+    pub(super) failing: bool,
+}
+
+/// A new message that was read and is not leased.
+pub(super) struct BufferedMessage {
+    pub(super) record: StoredRecord,
+    /// Until when it is held back, in epoch milliseconds.
+    pub(super) visible_ms: Option<i64>,
+    /// How often it was delivered before it came here.
+    pub(super) delivered: u32,
+}
+
+/// A wait for more; over once `came` is set.
+pub(super) struct QueueWait {
+    pub(super) waiter: Waiter,
+    pub(super) came: Arc<AtomicBool>,
+}
+
+impl QueueWait {
+    pub(super) fn is_over(&self) -> bool {
+        self.came.load(Ordering::Acquire) || self.waiter.has_come()
+    }
+}
+
+/// Messages that were delivered as often as they may be: their offsets.
+pub(super) type ExhaustedOffsets = Vec<(Arc<Place>, i64)>;
+
+impl Source {
+    pub(super) fn new(place: Place) -> Self {
+        let scanned = place.progress.lock().next();
+        Self {
+            place: Arc::new(place),
+            ahead: VecDeque::new(),
+            again: BTreeMap::new(),
+            scanned,
+            cursor: None,
+            count: FIRST_AHEAD,
+            wait: None,
+            due_first: true,
+            failing: false,
+        }
+    }
+
+    /// Whether new messages are at hand.
+    pub(super) fn has_buffered(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// Whether messages that are due again were read for a look at hand.
+    pub(super) fn has_buffered_retries(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    /// Whether a look waits to be told of more.
+    pub(super) fn is_armed(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| !wait.is_over())
+    }
+
+    /// One past the last offset of the queue.
+    pub(super) fn max_offset(&self, store: &Store) -> Result<i64, StoreError> {
+        Ok(store.bounds(&self.place.topic, self.place.queue_id)?.1)
+    }
+}

@@ -10,11 +10,10 @@ use mqstore_base::error::StoreError;
 use mqstore_engine::Store;
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC, WHEEL_SLOTS};
 
-use super::levels::LevelOffsets;
-use super::persist::SaveState;
+use super::state_file::{LevelOffsets, SaveState};
 use super::stats::Lateness;
 use super::timer_log::TimerLog;
-use super::timer_record::{CancelTarget, Timed, has_delete_key, timed};
+use super::timer_record::{CancelTarget, Timed, delivery_key, has_delete_key, timed};
 use super::timer_wheel::TimerWheel;
 
 /// Records of the timer queue that are read at once.
@@ -202,7 +201,7 @@ impl DelayEngine {
         let Some(record) = self.store.records_at(&[(timed.offset, timed.size)])?.pop().flatten() else {
             return Ok(false);
         };
-        let Some(key) = super::recover::delivery_key(&record) else { return Ok(false) };
+        let Some(key) = delivery_key(&record) else { return Ok(false) };
         let Some(count) = self.delivered.keys.get_mut(&key) else { return Ok(false) };
         *count -= 1;
         if *count == 0 {

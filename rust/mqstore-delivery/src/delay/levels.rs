@@ -3,12 +3,9 @@
 //!
 //! A level has one number, the offset that is delivered next. Source: `ScheduleMessageService`.
 
-use std::collections::BTreeMap;
-
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_format::SCHEDULE_TOPIC;
-use mqstore_format::json::{DelayOffsets, Dialect};
 
 use super::deliver::AGAIN_MS;
 use super::engine::DelayEngine;
@@ -16,34 +13,6 @@ use super::state_file::MOST_LEVELS;
 
 /// Messages of a level that are read at once.
 const AT_ONCE: usize = 512;
-
-/// Where the levels stand.
-#[derive(Debug)]
-pub(super) struct LevelOffsets {
-    pub(super) next: BTreeMap<i32, i64>,
-    /// `delayOffset.json` as it was read or written last.
-    pub(super) file: DelayOffsets,
-    pub(super) dialect: Dialect,
-    /// Whether it is to be written.
-    pub(super) changed: bool,
-}
-
-impl LevelOffsets {
-    /// The levels as `text` has them, which is what `delayOffset.json` holds.
-    pub(super) fn new(text: &[u8]) -> Self {
-        let file = DelayOffsets::parse(text).unwrap_or_default();
-        let next = file.table.iter().filter(|(level, _)| (1..=MOST_LEVELS as i32).contains(*level));
-        let next = next.map(|(level, offset)| (*level, *offset)).collect();
-        Self { next, file, dialect: Dialect::of(text).unwrap_or_default(), changed: false }
-    }
-
-    /// The text of `delayOffset.json` as of now.
-    pub(super) fn write_json(&mut self, now_ms: i64) -> String {
-        self.file.table.clone_from(&self.next);
-        self.file.data_version = self.file.data_version.next(now_ms);
-        self.file.to_json(self.dialect)
-    }
-}
 
 impl DelayEngine {
     /// Delivers what is due of the levels; when something is due next, in epoch milliseconds.

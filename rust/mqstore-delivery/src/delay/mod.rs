@@ -10,6 +10,7 @@ mod cancel;
 mod deliver;
 mod engine;
 mod levels;
+mod options;
 mod pending;
 mod persist;
 mod recover;
@@ -28,12 +29,13 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_engine::{BackgroundTask, Store};
-use mqstore_format::delays::timer::{TIMER_LOG_FILE_BYTES, TIMER_PRECISION_MS, TIMER_TOPIC};
+use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC};
 use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 use mqstore_io::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
 
 use crate::wake_signal::Signal;
 use engine::DelayEngine;
+pub use options::DelayOptions;
 pub use pending::{DueCounts, PendingDelays};
 pub use stats::DelayCounts;
 
@@ -43,21 +45,6 @@ const LONGEST_REST: Duration = Duration::from_secs(5);
 const LONGEST_REST_BY_HAND: Duration = Duration::from_millis(20);
 /// The latest time that a message can be due at, in epoch milliseconds: the end of the year 9999.
 const LATEST_MS: i64 = 253_402_300_799_999;
-
-/// How delays behave.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DelayOptions {
-    /// Bytes of a file of the timer log where there is none yet (`mappedFileSizeTimerLog`), 100 MiB.
-    pub timer_log_file_bytes: u64,
-    /// How often what happened is saved, so that an open finds it without looking for it (`timerFlushIntervalMs`), 1 s.
-    pub save_interval: Duration,
-}
-
-impl Default for DelayOptions {
-    fn default() -> Self {
-        Self { timer_log_file_bytes: TIMER_LOG_FILE_BYTES, save_interval: Duration::from_secs(1) }
-    }
-}
 
 /// When a message is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

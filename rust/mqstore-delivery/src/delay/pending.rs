@@ -19,9 +19,8 @@ use mqstore_format::{SCHEDULE_TOPIC, crc32};
 use mqstore_io::Access;
 
 use super::engine::slot_of;
-use super::levels::LevelOffsets;
 use super::recover::{broker_scan_start, check_bytes_in_use, replay_units};
-use super::state_file::StateFiles;
+use super::state_file::{LevelOffsets, StateFiles};
 use super::stats::DelayCounts;
 use super::timer_log::TimerLog;
 use super::timer_record::{CancelTarget, has_delete_key, timed};

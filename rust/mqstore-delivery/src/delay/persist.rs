@@ -19,35 +19,13 @@ use mqstore_format::crc32;
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TimerCheckpoint, TimerSlot, TimerUnit};
 
 use super::engine::DelayEngine;
-use super::state_file::{State, StateFiles};
+use super::state_file::{SaveSnapshot, State};
 use super::timer_record::Timed;
 
 /// Records that are held in memory until the log is durable by itself; for more it is flushed.
 const MOST_UNWRITTEN: usize = 1 << 20;
 /// Bytes of the log from which on it is noted anew where deliveries are to be looked for.
 const MOST_TO_SCAN: u64 = 64 << 20;
-
-/// What was saved, and what is on its way.
-#[derive(Debug)]
-pub(super) struct SaveState {
-    pub(super) files: StateFiles,
-    pub(super) state: State,
-    pub(super) check: TimerCheckpoint,
-    /// Whether anything happened since the last snapshot.
-    pub(super) dirty: bool,
-    pub(super) snapshot: Option<Box<SaveSnapshot>>,
-    /// When the last one was taken, on the interval clock.
-    pub(super) taken: std::time::Duration,
-    /// A sync that failed: nothing is saved any more, and the next open goes by what was.
-    pub(super) failed: bool,
-}
-
-/// See the module's text.
-#[derive(Debug)]
-pub(super) struct SaveSnapshot {
-    state: State,
-    units: Vec<Timed>,
-}
 
 impl DelayEngine {
     /// Saves what happened, if it is time; with `now`, whatever the time, and waits for the log.

@@ -17,18 +17,17 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_engine::Store;
 use mqstore_format::delays::timer::{TIMER_TOPIC, TimerCheckpoint, TimerUnit};
-use mqstore_format::properties::{TIMER_DEL_UNIQKEY, TIMER_DEQUEUE_MS, TIMER_OUT_MS, UNIQ_KEY};
+use mqstore_format::properties::TIMER_DEQUEUE_MS;
 use mqstore_format::{RecordView, SCHEDULE_TOPIC, crc32};
 use mqstore_io::Access;
 
-use super::DelayOptions;
 use super::engine::{DelayCounters, DelayEngine, FoundDeliveries, slot_of};
-use super::levels::LevelOffsets;
-use super::persist::{SaveState, empty, slot_ending_at};
-use super::state_file::{State, StateFiles};
+use super::options::DelayOptions;
+use super::persist::{empty, slot_ending_at};
+use super::state_file::{LevelOffsets, SaveState, State, StateFiles};
 use super::stats::Lateness;
 use super::timer_log::TimerLog;
-use super::timer_record::{CancelTarget, is_copy_of, origin_of, timed};
+use super::timer_record::{CancelTarget, delivery_key, is_copy_of, origin_of, timed};
 use super::timer_wheel::TimerWheel;
 
 /// Records of the log that are read at once.
@@ -352,15 +351,6 @@ pub(super) fn broker_scan_start(log: &TimerLog, check: &TimerCheckpoint) -> u64 
     let from = u64::try_from(check.last_timer_log_flush_pos).unwrap_or(0);
     let from = from.saturating_sub(log.file_bytes()).max(begin).min(files_end);
     begin + (from - begin) / log.file_bytes().max(1) * log.file_bytes()
-}
-
-/// By what a broker's delivery and its timer record are known as the same: unique key and slot time. What was put back on
-/// the way has the same; each copy stands for one record before it.
-pub(super) fn delivery_key(record: &StoredRecord) -> Option<(String, i64)> {
-    let view = record.view().ok()?;
-    let [key, out, cancels] = view.properties.get_many([UNIQ_KEY, TIMER_OUT_MS, TIMER_DEL_UNIQKEY]);
-    let (key, out) = (key?, out?.parse().ok()?);
-    cancels.is_none().then(|| (key.to_owned(), out))
 }
 
 /// The fields of `timercheck`, or what there is of them.

@@ -3,7 +3,7 @@
 //! Owns `mqstore/delays`, two slots that are written in turn, and writes `config/timercheck` and
 //! `config/delayOffset.json`. All of it speaks of what is durable: a slot is written after the syncs that it relies on.
 //! The other two files are a broker's: their checksums, as they were and as they are about to be, tell whether one was
-//! here since.
+//! here since. [`LevelOffsets`] has the values of the last one, [`SaveState`] what was saved and what is about to be.
 //!
 //! ```text
 //! 0 and 4096: "MQSDELAY" | version 4 | number 8 | read slot 8 | scan from 8 | as of 8 | queue offset 8 | its record 8
@@ -14,14 +14,18 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mqstore_base::error::IoContext;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_format::delays::timer::TIMER_CHECK_BYTES;
+use mqstore_format::delays::timer::{TIMER_CHECK_BYTES, TimerCheckpoint};
+use mqstore_format::json::{DelayOffsets, Dialect};
 use mqstore_format::names::{DELAY_OFFSET_FILE, TIMERCHECK_FILE};
 use mqstore_format::{DelayLevels, Fields, crc32};
 use mqstore_io::{Access, VfsFile, switch};
+
+use super::timer_record::Timed;
 
 const MAGIC: &[u8; 8] = b"MQSDELAY";
 const VERSION: u32 = 1;
@@ -225,6 +229,56 @@ impl StateFiles {
         let staged = self.files.staging().join(path.file_name().unwrap_or_default());
         self.files.vfs.write_atomic(path, &staged, bytes).at(path, action)
     }
+}
+
+/// Where the levels stand.
+#[derive(Debug)]
+pub(super) struct LevelOffsets {
+    pub(super) next: BTreeMap<i32, i64>,
+    /// `delayOffset.json` as it was read or written last.
+    pub(super) file: DelayOffsets,
+    pub(super) dialect: Dialect,
+    /// Whether it is to be written.
+    pub(super) changed: bool,
+}
+
+impl LevelOffsets {
+    /// The levels as `text` has them, which is what `delayOffset.json` holds.
+    pub(super) fn new(text: &[u8]) -> Self {
+        let file = DelayOffsets::parse(text).unwrap_or_default();
+        let next = file.table.iter().filter(|(level, _)| (1..=MOST_LEVELS as i32).contains(*level));
+        let next = next.map(|(level, offset)| (*level, *offset)).collect();
+        Self { next, file, dialect: Dialect::of(text).unwrap_or_default(), changed: false }
+    }
+
+    /// The text of `delayOffset.json` as of now.
+    pub(super) fn write_json(&mut self, now_ms: i64) -> String {
+        self.file.table.clone_from(&self.next);
+        self.file.data_version = self.file.data_version.next(now_ms);
+        self.file.to_json(self.dialect)
+    }
+}
+
+/// What was saved, and what is on its way.
+#[derive(Debug)]
+pub(super) struct SaveState {
+    pub(super) files: StateFiles,
+    pub(super) state: State,
+    pub(super) check: TimerCheckpoint,
+    /// Whether anything happened since the last snapshot.
+    pub(super) dirty: bool,
+    pub(super) snapshot: Option<Box<SaveSnapshot>>,
+    /// When the last one was taken, on the interval clock.
+    pub(super) taken: Duration,
+    /// A sync that failed: nothing is saved any more, and the next open goes by what was.
+    pub(super) failed: bool,
+}
+
+/// What the next save writes: the state, and the records that enter the timer log.
+#[derive(Debug)]
+pub(super) struct SaveSnapshot {
+    pub(super) state: State,
+    pub(super) units: Vec<Timed>,
 }
 
 #[cfg(test)]

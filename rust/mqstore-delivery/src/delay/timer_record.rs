@@ -289,3 +289,12 @@ pub(super) fn is_message_error(error: &StoreError) -> bool {
             | StoreError::Refused { .. }
     )
 }
+
+/// By what a broker's delivery and its timer record are known as the same: unique key and slot time. What was put back on
+/// the way has the same; each copy stands for one record before it.
+pub(super) fn delivery_key(record: &StoredRecord) -> Option<(String, i64)> {
+    let view = record.view().ok()?;
+    let [key, out, cancels] = view.properties.get_many([UNIQ_KEY, TIMER_OUT_MS, TIMER_DEL_UNIQKEY]);
+    let (key, out) = (key?, out?.parse().ok()?);
+    cancels.is_none().then(|| (key.to_owned(), out))
+}

@@ -19,49 +19,13 @@ use mqstore_io::sync::Ordering;
 use mqstore_meta::ProgressRecord;
 
 use super::TransactionOutcome;
-use super::engine::{PendingTransaction, Transactions};
-use super::transaction::TransactionEntry;
-use crate::error::{BrokerError, invalid};
+use super::check_timer::CheckOptions;
+use super::engine::Transactions;
+use super::entry::{PendingTransaction, TransactionEntry};
+use crate::error::BrokerError;
 
 /// Records in one frame of the metadata log.
 const MOST_RECORDS: usize = 4096;
-
-/// When a group is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckOptions {
-    /// How old a transaction is when its group is asked first; RocketMQ's `transactionTimeOut`, 6 s.
-    pub after: Duration,
-    /// Between two times; RocketMQ's `transactionCheckInterval`, 30 s.
-    pub interval: Duration,
-    /// How often; RocketMQ's `transactionCheckMax`, 15.
-    pub max: u32,
-}
-
-impl Default for CheckOptions {
-    fn default() -> Self {
-        Self { after: Duration::from_secs(6), interval: Duration::from_secs(30), max: 15 }
-    }
-}
-
-impl CheckOptions {
-    /// Whether they can be.
-    ///
-    /// # Errors
-    /// `InvalidOption` for an interval of nothing or of more than a year, and for no check at all.
-    pub fn check(&self) -> Result<(), BrokerError> {
-        let year = Duration::from_secs(365 * 86_400);
-        if self.after > year {
-            return Err(invalid("check_after", "is at most a year").into());
-        }
-        if self.interval < Duration::from_millis(1) || self.interval > year {
-            return Err(invalid("check_interval", "is between 1 ms and a year").into());
-        }
-        if self.max == 0 {
-            return Err(invalid("check_max", "is at least 1").into());
-        }
-        Ok(())
-    }
-}
 
 /// What a producer group says of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use mqstore_io::sync::Ordering;
 
 use super::TransactionOutcome;
 use super::engine::Transactions;
+use super::entry::{HalfMessage, Parts, TransactionEntry};
 use super::half_records::{mark, op_body, op_properties, origin, own_properties};
-use super::transaction::{HalfMessage, Parts, TransactionEntry};
 use crate::error::{BrokerError, view};
 
 /// A record that follows an op message.

@@ -8,14 +8,13 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_engine::Store;
 use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
-use mqstore_format::validate_group;
 use mqstore_io::sync::{AtomicI64, Mutex, Ordering};
 use mqstore_meta::{MetaLog, OffsetChange, QueueKey, QueueProgress};
 
 use super::check_timer::CheckTimer;
+use super::entry::{PendingTransaction, TransactionEntry};
 use super::outcomes::OutcomeTracker;
-use super::transaction::{Transaction, TransactionEntry};
-use crate::error::{BrokerError, invalid};
+use crate::error::BrokerError;
 
 /// The group under which a broker keeps how far its checks have come (`MixAll#CID_SYS_RMQ_TRANS`).
 pub(super) const CHECK_GROUP: &str = "CID_RMQ_SYS_TRANS";
@@ -26,31 +25,6 @@ pub(super) const NOTED_GROUP: &str = "CID_RMQ_SYS_TRANS|noted";
 const ROUND: Duration = Duration::from_millis(200);
 /// For how long an undecided half message that is noted for the first time is left alone at least, in milliseconds.
 pub(super) const CHECK_AFTER_MS: i64 = 6000;
-
-/// An undecided transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PendingTransaction {
-    /// Its id: `__transactionId__` of its first message.
-    pub id: String,
-    /// The producer group that may decide it.
-    pub group: String,
-    /// The topics that its messages are for.
-    pub topics: Vec<String>,
-    /// How many messages it has so far.
-    pub messages: usize,
-    /// When its first message was made, in epoch milliseconds.
-    pub born_timestamp_ms: i64,
-    /// When its first message was stored, in epoch milliseconds.
-    pub stored_timestamp_ms: i64,
-    /// When somebody looks whether its group is to be asked, in epoch milliseconds; says nothing while it is open.
-    pub due_ms: i64,
-    /// How often its producer group was asked.
-    pub checks: u32,
-    /// Whether somebody in this process has it open, and so nobody is asked.
-    pub open: bool,
-    /// Queue offsets of its half messages.
-    pub half_offsets: Vec<i64>,
-}
 
 /// The transactions of one store. Cheap to clone; a clone is the same.
 ///
@@ -145,16 +119,6 @@ impl Transactions {
         let meta = store.meta()?;
         let noted = meta.queue_key(NOTED_GROUP, OP_TOPIC, 0)?;
         Ok(meta.offset(noted).is_some())
-    }
-
-    /// Begins a transaction of `group`; nothing is written before its first message. Its id is new.
-    ///
-    /// # Errors
-    /// [`StoreError::InvalidOption`] for a group that cannot be one; [`StoreError::Closed`].
-    pub fn begin(&self, group: &str) -> Result<Transaction, BrokerError> {
-        validate_group(group).map_err(|error| invalid("group", error.to_string()))?;
-        let id = self.inner.store.new_unique_key()?;
-        Ok(Transaction::new(self.clone(), TransactionEntry::new(id.as_str().into(), group.into(), true)))
     }
 
     /// The transactions that nobody decided, the oldest first.

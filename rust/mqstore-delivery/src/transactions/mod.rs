@@ -11,17 +11,21 @@ mod check_timer;
 mod checks;
 mod decide;
 mod engine;
+mod entry;
 mod half_records;
 mod outcomes;
 mod pending;
 mod recover;
 mod transaction;
+mod wait_due;
 
 #[cfg(test)]
 mod tests;
 
-pub use checks::{CheckAnswer, CheckOptions};
-pub use engine::{PendingTransaction, Transactions};
+pub use check_timer::CheckOptions;
+pub use checks::CheckAnswer;
+pub use engine::Transactions;
+pub use entry::PendingTransaction;
 pub use half_records::DEFAULT_PRODUCER_GROUP;
 pub use pending::PendingGroup;
 pub use transaction::{NewHalfMessage, Transaction};

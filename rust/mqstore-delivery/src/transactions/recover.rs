@@ -16,9 +16,9 @@ use mqstore_meta::{ProgressRecord, QueueKey};
 
 use super::TransactionOutcome;
 use super::engine::Transactions;
+use super::entry::{HalfMessage, Parts, TransactionEntry};
 use super::half_records::decision_of_op;
 use super::outcomes::OutcomeTracker;
-use super::transaction::{HalfMessage, Parts, TransactionEntry};
 use crate::error::{BrokerError, view};
 
 /// Records that are read at once.

@@ -1,4 +1,4 @@
-//! One transaction: its half messages, and the handle of whoever began it.
+//! The handle of whoever began a transaction: appends its half messages and decides it.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,12 +7,14 @@ use std::sync::Arc;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, UniqueKey};
 use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
-use mqstore_io::sync::{AtomicI64, Mutex, MutexGuard, Ordering};
+use mqstore_format::validate_group;
+use mqstore_io::sync::Ordering;
 
 use super::TransactionOutcome;
-use super::engine::{PendingTransaction, Transactions};
+use super::engine::Transactions;
+use super::entry::{AppendedContent, HalfMessage, Parts, TransactionEntry};
 use super::half_records::{HalfTarget, half_properties};
-use crate::error::BrokerError;
+use crate::error::{BrokerError, invalid};
 
 /// Bytes of a record that are neither body nor properties nor topic, at most: two addresses, a checksum.
 const FIXED_BYTES: u64 = 160;
@@ -40,96 +42,7 @@ pub struct NewHalfMessage<'a> {
     pub born_timestamp_ms: Option<i64>,
 }
 
-/// What this process appended, so that a commit need not read it again.
-#[derive(Debug)]
-pub(super) struct AppendedContent {
-    pub(super) topic: usize,
-    pub(super) queue_id: i32,
-    pub(super) flag: i32,
-    pub(super) born_timestamp_ms: i64,
-    pub(super) key: UniqueKey,
-    pub(super) properties: Range<usize>,
-    pub(super) body: Range<usize>,
-}
-
-/// A half message.
-#[derive(Debug)]
-pub(super) struct HalfMessage {
-    pub(super) offset: i64,
-    pub(super) position: u64,
-    /// Where it is in memory; `None` is in the log alone.
-    pub(super) content: Option<AppendedContent>,
-}
-
-/// What changes of a transaction.
-#[derive(Debug, Default)]
-pub(super) struct Parts {
-    pub(super) halves: Vec<HalfMessage>,
-    pub(super) topics: Vec<Arc<str>>,
-    pub(super) memory: Vec<u8>,
-    /// Bytes that its records may need, together.
-    bytes: u64,
-    pub(super) born_timestamp_ms: i64,
-    pub(super) stored_timestamp_ms: i64,
-    pub(super) checks: u32,
-    /// Whether somebody in this process has it open.
-    pub(super) open: bool,
-    pub(super) outcome: Option<TransactionOutcome>,
-    /// Of a transaction that was committed by whoever had it open: where its messages went, by the number of the topic.
-    pub(super) went: Vec<(usize, Appended)>,
-}
-
-/// A transaction as the engine knows it.
-#[derive(Debug)]
-pub(super) struct TransactionEntry {
-    pub(super) id: Arc<str>,
-    pub(super) group: Arc<str>,
-    /// Where it stands in the row of its group; changed with the engine's lock held.
-    pub(super) due_ms: AtomicI64,
-    parts: Mutex<Parts>,
-}
-
-impl TransactionEntry {
-    pub(super) fn new(id: Arc<str>, group: Arc<str>, open: bool) -> Arc<Self> {
-        let parts = Mutex::new(Parts { open, ..Parts::default() });
-        Arc::new(Self { id, group, due_ms: AtomicI64::new(0), parts })
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, Parts> {
-        self.parts.lock()
-    }
-
-    /// What callers see of it; `None` once it is decided.
-    pub(super) fn describe(&self) -> Option<PendingTransaction> {
-        let parts = self.lock();
-        parts.outcome.is_none().then(|| PendingTransaction {
-            id: self.id.to_string(),
-            group: self.group.to_string(),
-            topics: parts.topics.iter().map(ToString::to_string).collect(),
-            messages: parts.halves.len(),
-            born_timestamp_ms: parts.born_timestamp_ms,
-            stored_timestamp_ms: parts.stored_timestamp_ms,
-            due_ms: self.due_ms.load(Ordering::Relaxed),
-            checks: parts.checks,
-            open: parts.open,
-            half_offsets: parts.halves.iter().map(|half| half.offset).collect(),
-        })
-    }
-
-    pub(super) fn ended(&self, outcome: TransactionOutcome) -> BrokerError {
-        BrokerError::TransactionEnded { id: self.id.to_string(), outcome: outcome.name() }
-    }
-}
-
 impl Parts {
-    /// The number of `topic` among those that the transaction is for.
-    pub(super) fn topic(&mut self, topic: &str) -> usize {
-        self.topics.iter().position(|known| **known == *topic).unwrap_or_else(|| {
-            self.topics.push(topic.into());
-            self.topics.len() - 1
-        })
-    }
-
     /// Takes room for a record of a message; an error where a commit could not store all at once.
     fn reserve_space(
         &mut self,
@@ -159,11 +72,20 @@ pub struct Transaction {
     entry: Arc<TransactionEntry>,
 }
 
-impl Transaction {
-    pub(super) fn new(engine: Transactions, entry: Arc<TransactionEntry>) -> Self {
-        Self { engine, entry }
+impl Transactions {
+    /// Begins a transaction of `group`; nothing is written before its first message. Its id is new.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidOption`] for a group that cannot be one; [`StoreError::Closed`].
+    pub fn begin(&self, group: &str) -> Result<Transaction, BrokerError> {
+        validate_group(group).map_err(|error| invalid("group", error.to_string()))?;
+        let id = self.inner.store.new_unique_key()?;
+        let entry = TransactionEntry::new(id.as_str().into(), group.into(), true);
+        Ok(Transaction { engine: self.clone(), entry })
     }
+}
 
+impl Transaction {
     /// Its id, and the unique key of its first message unless that was given another one.
     pub fn id(&self) -> &str {
         &self.entry.id

@@ -5,6 +5,7 @@
 pub(crate) mod compaction;
 pub(crate) mod directory;
 pub(crate) mod iterators;
+mod native_store;
 pub(crate) mod pending;
 pub(crate) mod pop;
 pub(crate) mod table;
@@ -18,7 +19,6 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::OpenMode;
 use mqstore_engine::{Boundary, Store};
-use mqstore_format::Host;
 use mqstore_io::Clock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -38,37 +38,13 @@ use crate::runtime::{SLICE, Shared, clock, detached, tell_recovery};
 use crate::store::compaction::{StoreRequest, compact_store};
 use crate::store::directory::{rebuild_store, snapshot_store, stats_dict};
 use crate::store::iterators::{Follow, MessageIterator, Source};
+pub(crate) use crate::store::native_store::NativeStore;
 use crate::testing::{TestClock, TestEnv, TestFaults};
 
 /// One queue as Python's `QueueInfo` takes it.
 type QueueRow = (i32, i64, i64, Option<i64>, Option<i64>);
 
-/// The native part of `mqstore.Store`.
-#[pyclass(frozen, subclass, module = "mqstore._mqstore")]
-pub(crate) struct NativeStore {
-    shared: Arc<Shared>,
-    /// As it was given: a name that is not UTF-8 goes back to Python unharmed.
-    path: Py<PyString>,
-    mode: &'static str,
-    host: Host,
-    default_queues: u32,
-}
-
 impl NativeStore {
-    pub(crate) fn core(&self) -> PyResult<&Store> {
-        self.shared.store()
-    }
-
-    /// What iterators and scans of this store share with it.
-    pub(crate) fn shared(&self) -> Arc<Shared> {
-        Arc::clone(&self.shared)
-    }
-
-    /// The host that its message ids name.
-    pub(crate) fn host(&self) -> Host {
-        self.host
-    }
-
     fn iterator(slf: &Bound<'_, Self>, source: Source) -> PyResult<MessageIterator> {
         let shared = &slf.get().shared;
         shared.say_notes(slf.py(), 1)?;

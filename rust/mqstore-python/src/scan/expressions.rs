@@ -14,7 +14,8 @@ use pyo3::types::{PyBytes, PyDict};
 
 use super::arrow_input::{NumberColumn, RawNumbers, RawText, TextColumn};
 use super::column_builder::BatchBuilder;
-use super::{ScanRows, arrow_bug, layout};
+use super::request::layout;
+use super::scan_rows::{ScanRows, arrow_bug};
 use crate::runtime::detached;
 
 /// The rows that are whole records, as columns, and which ones these are.

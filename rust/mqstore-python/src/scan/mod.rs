@@ -12,7 +12,9 @@ mod buffer_pool;
 mod column_builder;
 mod expressions;
 mod json_lines;
+mod request;
 mod running_scan;
+mod scan_rows;
 mod schema;
 mod staged_rows;
 mod text_columns;
@@ -21,69 +23,28 @@ mod transfer;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
-use arrow_array::{Array, RecordBatch, RecordBatchReader, StructArray};
+use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
-use mqstore_base::error::StoreError;
-use mqstore_engine::{MakeSink, Passed, ScanOutput, ScanPlan, ScanRange, ScanRequest};
+use mqstore_engine::{MakeSink, Passed, ScanOutput};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
-use regex::bytes::Regex;
 
-use crate::convert::error::{MQStoreError, to_py};
-use crate::convert::filter::message_filter;
 use crate::runtime::{bug, detached};
 use crate::store::NativeStore;
 use buffer_pool::BufferPool;
 use column_builder::BatchBuilder;
+use request::{layout, scan_request};
 use running_scan::{RunningScan, ScanHandle};
-use schema::{BodyForm, Layout};
+use scan_rows::{ScanRows, arrow_bug, schema_capsule};
+use schema::Layout;
 
 /// One pass over the messages; made by `scan_open`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct ScanStream {
     pass: ScanHandle<BatchBuilder>,
     layout: Arc<Layout>,
-}
-
-/// Some rows of a scan, for whoever takes Arrow data.
-#[pyclass(frozen, module = "mqstore._mqstore")]
-pub(crate) struct ScanRows {
-    rows: RecordBatch,
-    /// The log offset from which on a scan yields what comes after them.
-    #[pyo3(get)]
-    end: u64,
-}
-
-#[pymethods]
-impl ScanRows {
-    fn __len__(&self) -> usize {
-        self.rows.num_rows()
-    }
-
-    /// Schema and data as capsules of Arrow's C data interface.
-    #[pyo3(signature = (requested_schema = None))]
-    fn __arrow_c_array__<'py>(
-        &self,
-        py: Python<'py>,
-        requested_schema: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
-        let _ = requested_schema;
-        let data = StructArray::from(self.rows.clone()).into_data();
-        let array = PyCapsule::new_with_value(py, FFI_ArrowArray::new(&data), c"arrow_array")?;
-        Ok((schema_capsule(py, &self.rows.schema())?, array))
-    }
-}
-
-fn schema_capsule<'py>(py: Python<'py>, schema: &SchemaRef) -> PyResult<Bound<'py, PyCapsule>> {
-    let schema = FFI_ArrowSchema::try_from(schema.as_ref()).map_err(|error| arrow_bug(&error))?;
-    PyCapsule::new_with_value(py, schema, c"arrow_schema")
-}
-
-fn arrow_bug(error: &ArrowError) -> PyErr {
-    MQStoreError::new_err((format!("internal error: {error}; this is a bug of mqstore, please report it"),))
 }
 
 #[pymethods]
@@ -220,55 +181,6 @@ impl RecordBatchReader for BatchReader {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
-}
-
-/// An entry of the request that is not None.
-fn entry<'py, T: FromPyObjectOwned<'py>>(request: &Bound<'py, PyDict>, name: &str) -> PyResult<Option<T>> {
-    match request.get_item(name)? {
-        Some(value) if !value.is_none() => value.extract().map(Some).map_err(Into::into),
-        _ => Ok(None),
-    }
-}
-
-fn layout(request: &Bound<'_, PyDict>) -> PyResult<Layout> {
-    let columns: Option<Vec<String>> = entry(request, "columns")?;
-    let body: Option<String> = entry(request, "body")?;
-    let form = BodyForm::parse(body.as_deref().unwrap_or("binary")).map_err(to_py)?;
-    let rows: Option<usize> = entry(request, "batch_size")?;
-    Layout::new(columns.as_deref(), form, rows.unwrap_or(usize::MAX).max(1)).map_err(to_py)
-}
-
-fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
-    let filter: Option<Bound<'_, PyAny>> = entry(request, "filter")?;
-    let body: Option<String> = entry(request, "body_matches")?;
-    let body = body.map(|pattern| Regex::new(&pattern)).transpose().map_err(|error| {
-        to_py(StoreError::InvalidOption { option: "body_matches", reason: error.to_string() })
-    })?;
-    let plan: Option<String> = entry(request, "plan")?;
-    let ranges: Option<Vec<(String, i32, i64, i64)>> = entry(request, "ranges")?;
-    let range = |(topic, queue_id, start, end)| ScanRange { topic, queue_id, start, end };
-    Ok(ScanRequest {
-        ranges: ranges.map(|ranges| ranges.into_iter().map(range).collect()),
-        to: entry(request, "to")?,
-        topics: entry(request, "topics")?,
-        record_topic: entry(request, "record_topic")?,
-        queue_id: entry(request, "queue_id")?,
-        start_offset: entry(request, "start")?,
-        end_offset: entry(request, "end")?,
-        start_ms: entry(request, "start_time")?,
-        end_ms: entry(request, "end_time")?,
-        keys: entry(request, "keys")?.unwrap_or_default(),
-        filter: message_filter(filter.as_ref())?,
-        body,
-        from: entry(request, "from")?,
-        threads: entry(request, "threads")?.unwrap_or(1),
-        plan: match plan.as_deref() {
-            Some("log") => ScanPlan::Log,
-            Some("queues") => ScanPlan::Queues,
-            Some("messages") => ScanPlan::Messages,
-            _ => ScanPlan::Cheapest,
-        },
-    })
 }
 
 /// Begins a pass over an open store, or over the directory with this path.

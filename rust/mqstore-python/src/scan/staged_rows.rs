@@ -17,7 +17,7 @@ use pyo3::types::{PyBytes, PyDict};
 use super::arrow_input::{
     NullMask, NumberColumn, Offsets32, RawList, RawMap, RawNumbers, RawText, TextColumn,
 };
-use super::entry;
+use super::request::entry;
 use crate::convert::error::{invalid, to_py};
 use crate::runtime::{clock, detached};
 use crate::store::NativeStore;

@@ -15,9 +15,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::json_lines::{JsonLinesBuilder, push_text};
+use super::request::{layout, scan_request};
 use super::running_scan::ScanHandle;
 use super::schema::Layout;
-use super::{layout, scan_request};
 use crate::convert::arguments::body as body_of;
 use crate::convert::error::{invalid, of_message, to_py};
 use crate::runtime::{Shared, detached};

@@ -1,0 +1,65 @@
+//! The dict with which Python asks for a scan, as the core takes it.
+
+use mqstore_base::error::StoreError;
+use mqstore_engine::{ScanPlan, ScanRange, ScanRequest};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use regex::bytes::Regex;
+
+use super::schema::{BodyForm, Layout};
+use crate::convert::error::to_py;
+use crate::convert::filter::message_filter;
+
+/// An entry of the request that is not None.
+pub(super) fn entry<'py, T: FromPyObjectOwned<'py>>(
+    request: &Bound<'py, PyDict>,
+    name: &str,
+) -> PyResult<Option<T>> {
+    match request.get_item(name)? {
+        Some(value) if !value.is_none() => value.extract().map(Some).map_err(Into::into),
+        _ => Ok(None),
+    }
+}
+
+/// The columns that the request asks for.
+pub(super) fn layout(request: &Bound<'_, PyDict>) -> PyResult<Layout> {
+    let columns: Option<Vec<String>> = entry(request, "columns")?;
+    let body: Option<String> = entry(request, "body")?;
+    let form = BodyForm::parse(body.as_deref().unwrap_or("binary")).map_err(to_py)?;
+    let rows: Option<usize> = entry(request, "batch_size")?;
+    Layout::new(columns.as_deref(), form, rows.unwrap_or(usize::MAX).max(1)).map_err(to_py)
+}
+
+/// The messages that the request asks for.
+pub(super) fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
+    let filter: Option<Bound<'_, PyAny>> = entry(request, "filter")?;
+    let body: Option<String> = entry(request, "body_matches")?;
+    let body = body.map(|pattern| Regex::new(&pattern)).transpose().map_err(|error| {
+        to_py(StoreError::InvalidOption { option: "body_matches", reason: error.to_string() })
+    })?;
+    let plan: Option<String> = entry(request, "plan")?;
+    let ranges: Option<Vec<(String, i32, i64, i64)>> = entry(request, "ranges")?;
+    let range = |(topic, queue_id, start, end)| ScanRange { topic, queue_id, start, end };
+    Ok(ScanRequest {
+        ranges: ranges.map(|ranges| ranges.into_iter().map(range).collect()),
+        to: entry(request, "to")?,
+        topics: entry(request, "topics")?,
+        record_topic: entry(request, "record_topic")?,
+        queue_id: entry(request, "queue_id")?,
+        start_offset: entry(request, "start")?,
+        end_offset: entry(request, "end")?,
+        start_ms: entry(request, "start_time")?,
+        end_ms: entry(request, "end_time")?,
+        keys: entry(request, "keys")?.unwrap_or_default(),
+        filter: message_filter(filter.as_ref())?,
+        body,
+        from: entry(request, "from")?,
+        threads: entry(request, "threads")?.unwrap_or(1),
+        plan: match plan.as_deref() {
+            Some("log") => ScanPlan::Log,
+            Some("queues") => ScanPlan::Queues,
+            Some("messages") => ScanPlan::Messages,
+            _ => ScanPlan::Cheapest,
+        },
+    })
+}

@@ -6,9 +6,6 @@ use crate::layout_rules::{module_path, product_files};
 use crate::rust_imports::{self, Import, Module};
 use crate::tree::{Finding, Tree};
 
-/// Crates that still have cycles.
-const NOT_YET: [&str; 4] = ["mqstore-log", "mqstore-engine", "mqstore-delivery", "mqstore-python"];
-
 /// Maximum number of re-exports that lead from a name to its item.
 const LONGEST_CHAIN: usize = 16;
 
@@ -23,7 +20,7 @@ type Imports<'a> = BTreeMap<&'a str, (usize, BTreeSet<String>)>;
 pub(crate) fn rust_files_import_in_no_cycle(tree: &Tree) -> Vec<Finding> {
     let crates: BTreeSet<&str> =
         tree.below("rust/", ".rs").filter_map(|(path, _)| path.split('/').nth(1)).collect();
-    crates.into_iter().filter(|name| !NOT_YET.contains(name)).flat_map(|name| cycles(tree, name)).collect()
+    crates.into_iter().flat_map(|name| cycles(tree, name)).collect()
 }
 
 /// The cycles of one crate.

@@ -1,17 +1,16 @@
 //! The compaction of an open store that runs, what ends it, and when the next one is due.
 //!
-//! One compaction runs at a time. Owns the thread that removes the files which the last one replaced: large files take
-//! their time to go, and the next compaction and the close wait for it. What it leaves is removed by the next job.
+//! One compaction runs at a time. A thread removes the files that the last one replaced, because
+//! large files take their time; the next compaction and the close wait for it, and the next job removes what it leaves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mqstore_io::sync::{JoinHandle, Mutex, spawn};
+use mqstore_io::sync::{JoinHandle, Mutex};
 
-use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::{CompactionAppender, JobControl, ReplacedFiles};
+use mqstore_base::error::StoreError;
+use mqstore_compaction::{CompactionAppender, JobControl};
 
 /// See the module's text.
 pub(crate) struct CompactionState {
@@ -69,21 +68,13 @@ impl CompactionState {
         self.wait_for_removal();
     }
 
-    /// Removes the files that a compaction replaced, in a thread of its own where there may be one.
-    pub(crate) fn remove(&self, files: &StoreFiles, replaced: ReplacedFiles) -> Result<(), StoreError> {
-        if !files.vfs.environment().threads {
-            return replaced.sweep(files);
-        }
-        self.wait_for_removal();
-        let own = files.clone();
-        let remove = move || {
-            let _ = replaced.sweep(&own);
-        };
-        *self.removal.lock() = Some(spawn("mq-sweep", remove).at(&files.root, "starting a thread")?);
-        Ok(())
+    /// Keeps the thread that removes the files which a compaction replaced, for [`Self::wait_for_removal`].
+    pub(crate) fn set_removal(&self, thread: JoinHandle<()>) {
+        *self.removal.lock() = Some(thread);
     }
 
-    fn wait_for_removal(&self) {
+    /// Waits until the files that the last compaction replaced are removed.
+    pub(crate) fn wait_for_removal(&self) {
         let thread = self.removal.lock().take();
         if let Some(thread) = thread {
             // It has nothing to say.

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use crate::Store;
 use crate::read::view::View;
+use crate::store::services;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{
     CompactionOptions, CompactionReport, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES, JobControl,
-    OpenStore, PlannedJob, plan_open, publish_keeping_replaced, rehearse, run_all,
+    OpenStore, PlannedJob, ReplacedFiles, plan_open, publish_keeping_replaced, rehearse, run_all,
 };
 
 impl Store {
@@ -70,8 +71,18 @@ impl Writer {
         self.flusher.flush_all(false)?;
         let durable = self.log.durable();
         let (report, unswept) = publish_keeping_replaced(&self.files, job, &plan, &results, durable)?;
-        unswept.map_or(Ok(()), |unswept| self.compaction.remove(&self.files, unswept))?;
+        unswept.map_or(Ok(()), |unswept| self.remove_replaced(unswept))?;
         Ok(report)
+    }
+
+    /// Removes the files that a compaction replaced, in a thread of its own where there may be one.
+    fn remove_replaced(&self, replaced: ReplacedFiles) -> Result<(), StoreError> {
+        if !self.files.vfs.environment().threads {
+            return replaced.sweep(&self.files);
+        }
+        self.compaction.wait_for_removal();
+        self.compaction.set_removal(services::remove_replaced(&self.files, replaced)?);
+        Ok(())
     }
 
     /// `options` with the lengths that this store gives its compaction files, where they name no others.

@@ -1,4 +1,4 @@
-//! The threads of a store, but for the one that removes what a compaction replaced (`compact/compaction_state.rs`).
+//! The only file that starts the threads of a store.
 //!
 //! A service calls a `step` of a plain struct over and over; the same steps are called by hand in
 //! tests. Services hold the writer weakly, so that a store which is dropped without a close ends them.
@@ -13,6 +13,8 @@ use super::background_task::BackgroundTask;
 use crate::write::writer::Writer;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::Durability;
+use mqstore_base::store_files::StoreFiles;
+use mqstore_compaction::ReplacedFiles;
 use mqstore_log::dispatch::RUN_BYTES;
 use mqstore_meta::SYNC_INTERVAL_MS;
 
@@ -140,6 +142,19 @@ impl Services {
             }
         }
     }
+}
+
+/// Removes the files that a compaction replaced, in a thread of its own.
+pub(crate) fn remove_replaced(
+    files: &StoreFiles,
+    replaced: ReplacedFiles,
+) -> Result<JoinHandle<()>, StoreError> {
+    let own = files.clone();
+    let remove = move || {
+        // The next job removes what this one leaves.
+        let _ = replaced.sweep(&own);
+    };
+    spawn("mq-sweep", remove).at(&files.root, "starting a thread")
 }
 
 /// Stops the store when its thread ends by a panic: what that thread was to do is done by nobody now.

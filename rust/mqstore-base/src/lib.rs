@@ -22,3 +22,4 @@ pub mod message;
 pub mod options;
 pub mod progress;
 pub mod store_files;
+pub mod wake_signal;

@@ -27,7 +27,6 @@ mod pending;
 mod pop_takeover;
 mod queue_failures;
 pub mod transactions;
-mod wake_signal;
 pub mod work;
 
 pub use broker::Broker;
@@ -37,13 +36,13 @@ pub use groups::{
     Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, LostMessagePolicy, OffsetCommit, OffsetHistory, Queue,
     StartOffset,
 };
+pub use mqstore_base::wake_signal::{Waker, WakerRegistration};
 pub use nonblocking::TryResult;
 pub use pending::Waiting;
 pub use transactions::{
     CheckAnswer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalfMessage, PendingGroup, PendingTransaction,
     Transaction, TransactionOutcome, Transactions,
 };
-pub use wake_signal::{Waker, WakerRegistration};
 pub use work::{
     Backoff, Lease, LeasedMessage, NewWork, PutReservation, TryPut, WorkQueue, WorkQueueCounts,
     WorkQueueOptions,

@@ -28,12 +28,12 @@ use std::time::Duration;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
+use mqstore_base::wake_signal::Signal;
 use mqstore_engine::{BackgroundTask, Store};
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC};
 use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 use mqstore_io::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
 
-use crate::wake_signal::Signal;
 use engine::DelayEngine;
 pub use options::DelayOptions;
 pub use pending::{DueCounts, PendingDelays};

@@ -12,7 +12,7 @@ use mqstore_meta::{MetaLog, QueueKey};
 use super::assignment::Queue;
 use super::options::Filter;
 use crate::nonblocking::{NEAR_BYTES, ReadScope};
-use crate::wake_signal::Signal;
+use mqstore_base::wake_signal::Signal;
 
 /// Offsets that one read of a filtered queue goes through at most: a filter that lets nothing pass must not keep a call
 /// from looking at the clock.

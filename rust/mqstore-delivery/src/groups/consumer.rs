@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
+use mqstore_base::wake_signal::{LOOK, Signal};
 use mqstore_engine::{Boundary, Store};
 use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 use mqstore_meta::{MetaLog, OffsetChange};
@@ -24,9 +25,8 @@ use super::assignment::{MemberId, Queue};
 use super::options::{ConsumerOptions, LostMessagePolicy, StartOffset};
 use crate::broker_state::BrokerState;
 use crate::error::BrokerError;
-use crate::nonblocking::{ReadScope, Remaining};
+use crate::nonblocking::{Look, ReadScope, Remaining, block_on, lock};
 use crate::queue_failures::merge_queue_errors;
-use crate::wake_signal::{LOOK, Signal};
 
 /// How long a filter that lets nothing pass may keep one look.
 const FILTER_TIME: Duration = Duration::from_millis(40);
@@ -176,53 +176,70 @@ impl Consumer {
 
     /// As [`Self::poll`], which may also come back with nothing before `wait` has passed.
     pub fn poll_once(&self, max: usize, wait: Duration) -> Result<Vec<StoredRecord>, BrokerError> {
-        let mut found = Vec::new();
-        self.poll_or_wait(wait, |state| {
-            let rest = self.collect(state, max, &mut found, ReadScope::Anywhere)?;
-            Ok(rest != Remaining::Nothing || !found.is_empty())
+        let waits = !wait.is_zero();
+        let found = block_on(&self.signal, wait, || {
+            self.look(ReadScope::Anywhere, true, waits, |state, found| {
+                self.collect(state, max, found, ReadScope::Anywhere)
+            })
         })?;
-        Ok(found)
+        Ok(found.unwrap_or_default())
     }
 
     /// The next message; `None` when there is none yet, after `wait` or before. Reads ahead.
     pub fn next_once(&self, wait: Duration) -> Result<Option<StoredRecord>, BrokerError> {
-        let mut found = None;
-        self.poll_or_wait(wait, |state| {
-            let rest = self.fill(state, ReadScope::Anywhere)?;
-            found = self.take_ahead(state);
-            Ok(rest != Remaining::Nothing || found.is_some())
+        let waits = !wait.is_zero();
+        let found = block_on(&self.signal, wait, || {
+            self.look(ReadScope::Anywhere, true, waits, |state, found| {
+                self.collect_next(state, found, ReadScope::Anywhere)
+            })
         })?;
-        Ok(found)
+        Ok(found.and_then(|mut found| found.pop()))
     }
 
-    /// Looks, and if there is nothing waits once and looks again. `look` says whether there is a reason not to wait.
-    fn poll_or_wait(
+    /// One look: `read` brings the messages that are to be handed out. If there are none and the caller waits, the signal
+    /// rings when it is time to look again.
+    pub(super) fn look(
         &self,
-        wait: Duration,
-        mut look: impl FnMut(&mut State) -> Result<bool, BrokerError>,
-    ) -> Result<(), BrokerError> {
+        reach: ReadScope,
+        patience: bool,
+        waits: bool,
+        read: impl FnOnce(&mut State, &mut Vec<StoredRecord>) -> Result<Remaining, BrokerError>,
+    ) -> Result<Look<Vec<StoredRecord>>, BrokerError> {
         let seen = self.signal.ring_count();
-        {
-            let mut state = self.state.lock();
-            self.check()?;
+        let Some(mut state) = lock(&self.state, patience) else { return Ok(Look::NotAtHand) };
+        self.check()?;
+        if !reach.is_at_hand() {
             self.refresh(&mut state)?;
-            if look(&mut state)? || wait.is_zero() {
-                return Ok(());
-            }
-            let mut came = false;
-            for slot in &mut state.slots {
-                came |= slot.arm(self.store(), &self.signal)?;
-            }
-            if came {
-                look(&mut state)?;
-                return Ok(());
+        } else if !self.has_stable_assignment(&mut state)? {
+            return Ok(Look::NotAtHand);
+        }
+        let mut found = Vec::new();
+        let rest = read(&mut state, &mut found)?;
+        if found.is_empty() && rest != Remaining::Nothing && reach.is_at_hand() {
+            return Ok(Look::NotAtHand);
+        }
+        if !found.is_empty() || rest != Remaining::Nothing || !waits {
+            return Ok(Look::Found(found));
+        }
+        for slot in &mut state.slots {
+            let may_arm = reach.reaches_end() || slot.is_armed();
+            if !may_arm || slot.arm(self.store(), &self.signal)? {
+                return Ok(Look::NotAtHand);
             }
         }
-        self.signal.wait(seen, wait);
-        let mut state = self.state.lock();
-        self.check()?;
-        self.refresh(&mut state)?;
-        look(&mut state).map(drop)
+        Ok(Look::Wait { seen, longest: None })
+    }
+
+    /// The next message, none or one; reads ahead.
+    pub(super) fn collect_next(
+        &self,
+        state: &mut State,
+        found: &mut Vec<StoredRecord>,
+        reach: ReadScope,
+    ) -> Result<Remaining, BrokerError> {
+        let rest = self.fill(state, reach)?;
+        found.extend(self.take_ahead(state));
+        Ok(rest)
     }
 
     /// Reads up to `max` messages to be handed out at once; what is left where none was found.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use mqstore_io::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 use super::assignment::{MemberId, Members, Owners, Queue, assign};
-use crate::wake_signal::Signal;
+use mqstore_base::wake_signal::Signal;
 
 /// See the module's text.
 #[derive(Clone, Debug, Default)]

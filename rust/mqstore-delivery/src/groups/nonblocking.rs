@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use mqstore_base::message::StoredRecord;
+use mqstore_base::wake_signal::{LOOK, Waker};
 
 use super::assignment::Queue;
 use super::consumer::{Consumer, MOST_AHEAD, State};
 use crate::error::BrokerError;
-use crate::nonblocking::{ReadScope, Remaining, TryResult, lock};
-use crate::wake_signal::{LOOK, Waker};
+use crate::nonblocking::{ReadScope, Remaining, TryResult};
 
 impl Consumer {
     /// Up to `max` messages at once. Where there are none, `call` is made when it is time to look again; without one
@@ -24,22 +24,28 @@ impl Consumer {
         patience: bool,
         call: Option<Waker>,
     ) -> Result<TryResult<Vec<StoredRecord>>, BrokerError> {
-        self.poll_buffered(patience, call.filter(|_| max > 0), |state, found, reach| {
-            self.collect(state, max, found, reach)
-        })
+        let reach = self.reach_at_hand();
+        let waits = call.is_some() && max > 0;
+        self.look(reach, patience, waits, |state, found| self.collect(state, max, found, reach))?.or_call(
+            &self.signal,
+            call,
+            || Ok(Vec::new()),
+        )
     }
 
-    /// The next message at once, none or one; reads ahead. The rest is as for [`Self::try_poll`].
+    /// The next message, none or one; reads ahead. The rest is as for [`Self::try_poll`].
     pub fn try_next(
         &self,
         patience: bool,
         call: Option<Waker>,
     ) -> Result<TryResult<Vec<StoredRecord>>, BrokerError> {
-        self.poll_buffered(patience, call, |state, found, reach| {
-            let rest = self.fill(state, reach)?;
-            found.extend(self.take_ahead(state));
-            Ok(rest)
-        })
+        let reach = self.reach_at_hand();
+        self.look(reach, patience, call.is_some(), |state, found| self.collect_next(state, found, reach))?
+            .or_call(&self.signal, call, || Ok(Vec::new()))
+    }
+
+    fn reach_at_hand(&self) -> ReadScope {
+        ReadScope::AtHand { near: self.store().is_caught_up() }
     }
 
     /// For looks at once, in a thread: takes up what changed, and reads up to `max` messages ahead.
@@ -110,41 +116,8 @@ impl Consumer {
         Ok(slot.is_at_hand(self.store(), self.options.filter.as_ref(), reach)?)
     }
 
-    fn poll_buffered(
-        &self,
-        patience: bool,
-        call: Option<Waker>,
-        look: impl FnOnce(&mut State, &mut Vec<StoredRecord>, ReadScope) -> Result<Remaining, BrokerError>,
-    ) -> Result<TryResult<Vec<StoredRecord>>, BrokerError> {
-        let seen = self.signal.ring_count();
-        let near = self.store().is_caught_up();
-        let Some(mut state) = lock(&self.state, patience) else { return Ok(TryResult::Prepare) };
-        self.check()?;
-        if !self.has_stable_assignment(&mut state)? {
-            return Ok(TryResult::Prepare);
-        }
-        let mut found = Vec::new();
-        let rest = look(&mut state, &mut found, ReadScope::AtHand { near })?;
-        if !found.is_empty() {
-            return Ok(TryResult::Found(found));
-        }
-        if rest != Remaining::Nothing {
-            return Ok(TryResult::Prepare);
-        }
-        let Some(call) = call else { return Ok(TryResult::Found(found)) };
-        for slot in &mut state.slots {
-            let may_arm = near || slot.is_armed();
-            if !may_arm || slot.arm(self.store(), &self.signal)? {
-                return Ok(TryResult::Prepare);
-            }
-        }
-        drop(state);
-        let listening = self.signal.listen(seen, call);
-        Ok(listening.map_or(TryResult::Prepare, |listening| TryResult::Wait { listening, longest: None }))
-    }
-
     /// Whether it has the queues that are its own: none came, and none went to another consumer.
-    fn has_stable_assignment(&self, state: &mut State) -> Result<bool, BrokerError> {
+    pub(super) fn has_stable_assignment(&self, state: &mut State) -> Result<bool, BrokerError> {
         let now = self.store().clock().monotonic();
         if state.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK) {
             if self.queues()?.len() != state.known {

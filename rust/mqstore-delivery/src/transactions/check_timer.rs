@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mqstore_base::wake_signal::Signal;
 use mqstore_io::sync::{AtomicBool, Mutex};
 
 use crate::error::{BrokerError, invalid};
-use crate::wake_signal::Signal;
 
 /// When a group is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

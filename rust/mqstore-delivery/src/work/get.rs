@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_base::error::StoreError;
+use mqstore_io::sync::MutexGuard;
 use mqstore_meta::ProgressRecord;
 
 use super::inner::{State, WorkQueueInner};
@@ -11,69 +12,89 @@ use super::leased_message::{Lease, LeasedMessage};
 use super::queue_leases::{LeaseRequest, LeasedRecord};
 use super::source::{ExhaustedOffsets, Place, Source};
 use crate::error::BrokerError;
-use crate::nonblocking::{ReadScope, Remaining};
+use crate::nonblocking::{Look, ReadScope, Remaining, lock};
 use crate::queue_failures::merge_queue_errors;
 
-/// What one look brought.
-struct GetResult {
-    messages: Vec<LeasedMessage>,
-    /// Whether another look may find what this one had no time for.
-    goes_on: bool,
+/// What a caller wants to get.
+#[derive(Clone, Copy)]
+pub(super) struct GetRequest {
+    pub(super) count: usize,
+    /// How long the messages are out of sight of others.
+    pub(super) invisible: Duration,
+    /// That of the handle.
+    pub(super) generation: u64,
+    pub(super) reach: ReadScope,
+    /// Whether it waits for another thread that uses this queue.
+    pub(super) patience: bool,
+    /// Whether the caller waits if there is nothing.
+    pub(super) waits: bool,
 }
 
 impl WorkQueueInner {
-    /// Up to `count` messages; none after `wait`, or before.
-    pub(super) fn get_once(
+    /// One look for messages. If there are none and the caller waits, `ready` rings when it is time to look again.
+    pub(super) fn get(
         self: &Arc<Self>,
-        count: usize,
-        invisible: Duration,
-        wait: Duration,
-        generation: u64,
-    ) -> Result<Vec<LeasedMessage>, BrokerError> {
+        request: &GetRequest,
+    ) -> Result<Look<Vec<LeasedMessage>>, BrokerError> {
         let seen = self.ready.ring_count();
-        let look = self.look(count, invisible, generation)?;
-        if !look.messages.is_empty() || look.goes_on || wait.is_zero() {
-            return Ok(look.messages);
+        let Some((messages, has_more)) = self.lease_messages(request)? else { return Ok(Look::NotAtHand) };
+        if !messages.is_empty() || has_more || request.count == 0 || !request.waits {
+            return Ok(Look::Found(messages));
         }
-        let Some(sleep) = self.arm(wait)? else {
-            return Ok(self.look(count, invisible, generation)?.messages);
-        };
-        self.ready.wait(seen, sleep);
-        Ok(self.look(count, invisible, generation)?.messages)
+        let Some(state) = lock(&self.state, request.patience) else { return Ok(Look::NotAtHand) };
+        self.arm(state, seen, request.reach)
     }
 
-    fn look(
+    /// Leases up to `count` messages, and says whether another look may find what this one had no time for; `None` if
+    /// something is not at hand.
+    fn lease_messages(
         self: &Arc<Self>,
-        count: usize,
-        invisible: Duration,
-        generation: u64,
-    ) -> Result<GetResult, BrokerError> {
-        self.store().catch_up()?;
+        request: &GetRequest,
+    ) -> Result<Option<(Vec<LeasedMessage>, bool)>, BrokerError> {
+        let GetRequest { count, invisible, generation, reach, patience, .. } = *request;
+        if reach.reaches_end() {
+            self.store().catch_up()?;
+        }
         let (mut picked, mut spent) = (Vec::with_capacity(count.min(64)), ExhaustedOffsets::new());
         let (rest, again) = {
-            let mut state = self.state.lock();
+            let Some(mut state) = lock(&self.state, patience) else { return Ok(None) };
             if self.is_shut_down_immediately(generation) {
                 return Err(self.shut_down_error());
             }
             self.look_for_queues(&mut state)?;
-            let wish = self.lease_request(count, invisible, ReadScope::Anywhere);
+            let wish = self.lease_request(count, invisible, reach);
             let rest = Self::pick(&mut state, &wish, &mut picked, &mut spent);
-            let again = self.retryable_dead_letters(&mut state);
+            let again = if reach.is_at_hand() {
+                let is_at_hand =
+                    matches!(rest, Ok(Remaining::Nothing)) && !self.has_dead_letters_to_move(&state);
+                if picked.is_empty() && !is_at_hand {
+                    return rest.map(|_| None);
+                }
+                // Moving them takes syncs.
+                ExhaustedOffsets::new()
+            } else {
+                self.retryable_dead_letters(&mut state)
+            };
             self.wake_next(&state, &picked, count, matches!(rest, Ok(Remaining::GoesOn)));
             (rest, again)
         };
-        // The messages that were picked are the caller's, whatever becomes of others; and so do those die whose end is
-        // written down, whatever becomes of the look.
+        // The caller owns the messages that were picked, whatever becomes of others. And messages whose end is logged
+        // become dead letters, whatever becomes of the look.
         self.move_or_retry_later(spent, again);
-        let goes_on = rest? == Remaining::GoesOn;
+        let has_more = rest? == Remaining::GoesOn;
         if !picked.is_empty() {
             self.room.ring();
         }
         let messages = self.load_records(picked)?;
-        if messages.is_empty() && !goes_on && self.is_shut_down(generation) && self.is_empty_for_good()? {
-            return Err(self.shut_down_error());
+        if messages.is_empty() && !has_more && self.is_shut_down(generation) {
+            if !reach.reaches_end() && !patience {
+                return Ok(None);
+            }
+            if self.is_empty_for_good()? {
+                return Err(self.shut_down_error());
+            }
         }
-        Ok(GetResult { messages, goes_on })
+        Ok(Some((messages, has_more)))
     }
 
     /// Has another one look who waits, where there may be something for it.
@@ -171,25 +192,23 @@ impl WorkQueueInner {
         swept
     }
 
-    /// Has `ready` ring when a message comes; how long to sleep at most, until the next one is due. `None` when there
-    /// is something already.
-    fn arm(self: &Arc<Self>, wait: Duration) -> Result<Option<Duration>, BrokerError> {
-        let now_ms = self.store().clock().now_ms();
-        let mut sleep = wait;
-        let mut state = self.state.lock();
+    /// Has `ready` ring when a message comes. Nothing at hand is the answer if there is a message already, or if it takes
+    /// long to find out.
+    fn arm<T>(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        seen: u64,
+        reach: ReadScope,
+    ) -> Result<Look<T>, BrokerError> {
         for source in &mut state.sources {
-            if source.arm(self)? {
-                return Ok(None);
-            }
-            if let Some(event_ms) = source.place.progress.lock().next_event_ms() {
-                let left = event_ms.saturating_sub(now_ms).max(0).unsigned_abs();
-                if left == 0 {
-                    return Ok(None);
-                }
-                sleep = sleep.min(Duration::from_millis(left));
+            let may_arm = reach.reaches_end() || source.is_armed();
+            if !may_arm || source.arm(self)? {
+                return Ok(Look::NotAtHand);
             }
         }
-        Ok(Some(sleep))
+        let longest = self.next_event(&state);
+        let is_due = longest.is_some_and(|longest| longest.is_zero());
+        Ok(if is_due { Look::NotAtHand } else { Look::Wait { seen, longest } })
     }
 
     /// Adds the messages to those leases that have none at hand. A message that is gone is finished.

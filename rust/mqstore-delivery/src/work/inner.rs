@@ -15,7 +15,7 @@ use super::options::WorkQueueOptions;
 use super::source::{ExhaustedOffsets, Place, Source};
 use crate::broker_state::BrokerState;
 use crate::error::BrokerError;
-use crate::wake_signal::{LOOK, Signal};
+use mqstore_base::wake_signal::{LOOK, Signal};
 
 /// See the module's text.
 pub(crate) struct WorkQueueInner {

@@ -5,7 +5,7 @@
 //! keeps these states: once a call returned, they survive a kill; after a power loss the state of the last tick is
 //! there. A message is delivered at least once, and never again once its `ack` is on the disk.
 //!
-//! All handles of one queue in a process share an `inner::Core`. Its lock orders the leases; finishing a message takes
+//! All handles of one queue in a process share a `WorkQueueInner`. Its lock orders the leases; finishing a message takes
 //! only the lock of its queue's progress. A waiting call costs no thread: it sleeps on the queue's signals until one is
 //! due.
 
@@ -25,9 +25,9 @@ mod source;
 pub use inner::WorkQueueCounts;
 pub(crate) use inner::WorkQueueInner;
 pub use leased_message::{Lease, LeasedMessage};
-pub use nonblocking::{PutReservation, TryPut};
+pub use nonblocking::TryPut;
 pub use options::{Backoff, WorkQueueOptions};
-pub use put::NewWork;
+pub use put::{NewWork, PutReservation};
 pub use queue::WorkQueue;
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Putting messages in.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_base::error::StoreError;
@@ -11,6 +13,7 @@ use super::get::millis;
 use super::inner::{State, WorkQueueInner};
 use super::options::LONGEST;
 use crate::error::{BrokerError, invalid};
+use crate::nonblocking::{Look, lock};
 
 /// A message to put.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,28 +34,58 @@ pub struct NewWork<'a> {
     pub durable: bool,
 }
 
+/// Of each message, its properties with the time of delivery if it is to be held back.
+pub(super) type DelayedProperties = Vec<Option<Vec<u8>>>;
+
+/// Room that is kept for messages on their way; given back when it is dropped.
+pub struct PutReservation {
+    core: Arc<WorkQueueInner>,
+    count: u64,
+}
+
+impl Drop for PutReservation {
+    fn drop(&mut self) {
+        self.core.give_back(self.count);
+    }
+}
+
+impl fmt::Debug for PutReservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
 impl WorkQueueInner {
-    /// Puts messages at once, or finds no room; `None` then. A delay is written down as the time of delivery in
-    /// RocketMQ's property for it; whoever comes upon the message before that time lets it wait at its offset.
-    pub(super) fn try_put(
-        &self,
+    /// One look for room for `messages`. Found, it is kept until the reservation is dropped; with it come the properties
+    /// with the time of delivery, of each message that is to be held back.
+    ///
+    /// A delay is stored as the time of delivery in RocketMQ's property for it. A reader that meets the message before
+    /// that time lets it wait at its offset.
+    pub(super) fn reserve(
+        self: &Arc<Self>,
         messages: &[NewWork<'_>],
         generation: u64,
-    ) -> Result<Option<Vec<Appended>>, BrokerError> {
+        patience: bool,
+    ) -> Result<Look<(PutReservation, DelayedProperties)>, BrokerError> {
+        let seen = self.room.ring_count();
         if self.is_shut_down(generation) {
             return Err(self.shut_down_error());
         }
         let delayed = self.delayed_properties_of_all(messages)?;
         let count = messages.len() as u64;
-        if !self.reserve_capacity(count)? {
-            return Ok(None);
+        if self.options.maxsize > 0 {
+            if !patience && !self.store().is_caught_up() {
+                return Ok(Look::NotAtHand);
+            }
+            let Some(state) = lock(&self.state, patience) else { return Ok(Look::NotAtHand) };
+            if !self.reserve_capacity(&state, count)? {
+                return Ok(Look::Wait { seen, longest: None });
+            }
         }
-        let appended = self.append(messages, &delayed);
-        self.give_back(count);
-        Ok(Some(appended?))
+        Ok(Look::Found((PutReservation { core: Arc::clone(self), count }, delayed)))
     }
 
-    fn append(
+    pub(super) fn append(
         &self,
         messages: &[NewWork<'_>],
         delayed: &[Option<Vec<u8>>],
@@ -91,10 +124,7 @@ impl WorkQueueInner {
     }
 
     /// The properties with the time of delivery, of each message that is to be held back.
-    pub(super) fn delayed_properties_of_all(
-        &self,
-        messages: &[NewWork<'_>],
-    ) -> Result<Vec<Option<Vec<u8>>>, BrokerError> {
+    fn delayed_properties_of_all(&self, messages: &[NewWork<'_>]) -> Result<DelayedProperties, BrokerError> {
         messages.iter().map(|message| self.delayed(message)).collect()
     }
 
@@ -110,16 +140,8 @@ impl WorkQueueInner {
         Ok(Some(properties))
     }
 
-    /// Keeps room for `count` messages, if there is a limit; whether there was room.
-    fn reserve_capacity(&self, count: u64) -> Result<bool, BrokerError> {
-        if self.options.maxsize == 0 {
-            return Ok(true);
-        }
-        self.reserve_capacity_in(&self.state.lock(), count)
-    }
-
-    /// As [`Self::reserve`], where there is a limit.
-    pub(super) fn reserve_capacity_in(&self, state: &State, count: u64) -> Result<bool, BrokerError> {
+    /// Keeps room for `count` messages; whether there was room.
+    fn reserve_capacity(&self, state: &State, count: u64) -> Result<bool, BrokerError> {
         let maxsize = self.options.maxsize;
         // More at once than there is room at all are put where there is nothing else.
         let taken = self.taken(state)?;
@@ -139,7 +161,7 @@ impl WorkQueueInner {
 
     /// Lets go of room that was kept, whether the messages came or not: they may be taken out again by now, and who
     /// looked meanwhile has seen none.
-    pub(super) fn give_back(&self, count: u64) {
+    fn give_back(&self, count: u64) {
         if self.options.maxsize > 0 {
             // Without the lock: who drops this must not wait for a look that reads from a disk.
             self.reserved.fetch_sub(count, Ordering::AcqRel);

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::Appended;
+use mqstore_base::wake_signal::LOOK;
 use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 
+use super::get::GetRequest;
 use super::inner::{WorkQueueCounts, WorkQueueInner};
 use super::leased_message::{Lease, LeasedMessage};
 use super::options::WorkQueueOptions;
 use super::put::NewWork;
 use crate::error::BrokerError;
-use crate::wake_signal::LOOK;
+use crate::nonblocking::{Look, ReadScope, block_on, lock};
 
 /// Leases of one thread that are kept for [`WorkQueue::task_done`] before those that ended are looked for.
 const KEPT: usize = 64;
@@ -132,20 +134,23 @@ impl WorkQueue {
         messages: &[NewWork<'_>],
         wait: Duration,
     ) -> Result<Option<Vec<Appended>>, BrokerError> {
-        let seen = self.core.room.ring_count();
-        self.check()?;
-        let wait = match self.core.try_put(messages, self.generation) {
-            // What an expiry frees nobody is told of.
-            Err(BrokerError::Store(StoreError::Full { .. })) if !wait.is_zero() => wait.min(QUOTA_LOOK),
-            Ok(None) if !wait.is_zero() => wait,
-            outcome => return outcome,
-        };
-        self.core.room.wait(seen, wait);
-        self.check()?;
-        match self.core.try_put(messages, self.generation) {
-            Err(BrokerError::Store(StoreError::Full { .. })) => Ok(None),
-            outcome => outcome,
-        }
+        block_on(&self.core.room, wait, || {
+            let seen = self.core.room.ring_count();
+            self.check()?;
+            let (reservation, delayed) = match self.core.reserve(messages, self.generation, true)? {
+                Look::Found(reserved) => reserved,
+                other => return Ok(other.map(|_| Vec::new())),
+            };
+            let appended = self.core.append(messages, &delayed);
+            drop(reservation);
+            match appended {
+                // An expiry frees room and rings for nobody.
+                Err(StoreError::Full { .. }) if !wait.is_zero() => {
+                    Ok(Look::Wait { seen, longest: Some(QUOTA_LOOK) })
+                }
+                appended => Ok(Look::Found(appended?)),
+            }
+        })
     }
 
     /// The error for no room.
@@ -184,12 +189,28 @@ impl WorkQueue {
 
     /// As [`Self::get_many`], which may also come back with nothing before `wait` has passed.
     pub fn get_once(&self, count: usize, wait: Duration) -> Result<Vec<LeasedMessage>, BrokerError> {
-        self.check()?;
-        let found = self.core.get_once(count, self.invisible, wait, self.generation)?;
+        let request = GetRequest { waits: !wait.is_zero(), ..self.get_request(count, ReadScope::Anywhere) };
+        let found = block_on(&self.core.ready, wait, || {
+            self.check()?;
+            self.core.get(&request)
+        })?;
+        let found = found.unwrap_or_default();
         if let [only] = found.as_slice() {
             self.track_lease(&only.lease);
         }
         Ok(found)
+    }
+
+    /// What a get of this handle wants, of a caller that has patience and does not wait.
+    pub(super) fn get_request(&self, count: usize, reach: ReadScope) -> GetRequest {
+        GetRequest {
+            count,
+            invisible: self.invisible,
+            generation: self.generation,
+            reach,
+            patience: true,
+            waits: false,
+        }
     }
 
     /// The error for nothing to get.
@@ -284,22 +305,37 @@ impl WorkQueue {
 
     /// As [`Self::join`]; may come back with `false` before `wait` has passed.
     pub fn join_once(&self, wait: Duration) -> Result<bool, BrokerError> {
-        let seen = self.core.done.ring_count();
-        self.check()?;
-        self.core.sweep()?;
-        if self.is_done()? || wait.is_zero() {
-            return self.is_done();
-        }
-        self.core.done.wait(seen, wait);
-        self.is_done()
+        let done = block_on(&self.core.done, wait, || {
+            self.check()?;
+            self.look_for_end(ReadScope::Anywhere, true)
+        })?;
+        Ok(done.is_some())
     }
 
-    fn is_done(&self) -> Result<bool, BrokerError> {
-        Ok(self.is_drained(self.counts()?))
+    /// One look whether [`Self::join`] is over.
+    pub(super) fn look_for_end(&self, reach: ReadScope, patience: bool) -> Result<Look<()>, BrokerError> {
+        let core = &self.core;
+        let seen = core.done.ring_count();
+        if !reach.is_at_hand() {
+            core.sweep()?;
+        } else if !patience && !reach.reaches_end() {
+            return Ok(Look::NotAtHand);
+        }
+        let Some(mut state) = lock(&core.state, patience) else { return Ok(Look::NotAtHand) };
+        core.look_for_queues(&mut state)?;
+        if reach.is_at_hand() && core.has_dead_letters_to_move(&state) {
+            return Ok(Look::NotAtHand);
+        }
+        if self.is_drained(core.counts(&state)?) {
+            return Ok(Look::Found(()));
+        }
+        // A lease that ends may leave a dead letter. What is due by now is for others to get.
+        let longest = core.next_event(&state).filter(|left| !left.is_zero());
+        Ok(Look::Wait { seen, longest })
     }
 
     /// Whether nothing is left to wait for.
-    pub(super) fn is_drained(&self, counts: WorkQueueCounts) -> bool {
+    fn is_drained(&self, counts: WorkQueueCounts) -> bool {
         let held = counts.leased + counts.dying;
         let rest = if self.core.is_shut_down_immediately(self.generation) {
             0

@@ -8,15 +8,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-use mqstore_io::EventCount;
 
 use super::writer::Writer;
 use crate::store::topics::TopicState;
 use mqstore_base::error::StoreError;
-use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueWaiters, WaitTicket, Waker};
+use mqstore_base::wake_signal::{Signal, Waker};
+use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueWaiters, WaitTicket};
 
 /// How long who waits for a queue that does not exist sleeps before another look.
 const NO_QUEUE_NAP: Duration = Duration::from_millis(10);
@@ -121,14 +120,15 @@ impl Writer {
         offset: i64,
         timeout: Duration,
     ) -> Result<(), StoreError> {
-        let bell = Arc::new(ThreadWaker::default());
+        let signal = Arc::new(Signal::default());
+        let seen = signal.ring_count();
         let call = Box::new({
-            let bell = Arc::clone(&bell);
-            move || bell.ring()
+            let signal = Arc::clone(&signal);
+            move || signal.ring()
         });
         match self.wait_with(topic, queue_id, offset, call)? {
             Some(waiter) if waiter.is_over() => {}
-            Some(_waiter) => bell.wait(timeout),
+            Some(_waiter) => signal.sleep(seen, timeout),
             // Who makes the topic raises nothing.
             None => {
                 let closed = || self.lifecycle.is_closed();
@@ -159,23 +159,5 @@ impl Writer {
         if let Ok(queue) = self.waited(topic, state, queue_id) {
             queue.arrivals().reached(queue_offset.saturating_add(1));
         }
-    }
-}
-
-/// What a thread sleeps on.
-#[derive(Debug, Default)]
-struct ThreadWaker {
-    rung: AtomicBool,
-    event: EventCount,
-}
-
-impl ThreadWaker {
-    fn ring(&self) {
-        self.rung.store(true, Ordering::Release);
-        self.event.notify_all();
-    }
-
-    fn wait(&self, timeout: Duration) {
-        self.event.wait_until(Some(timeout), || self.rung.load(Ordering::Acquire));
     }
 }

@@ -27,5 +27,5 @@ mod write;
 pub use batch::{BatchAppendOutcome, BatchQueue};
 pub use queue::{ConsumeQueue, MappedUnit};
 pub use set::QueueSet;
-pub use waiters::{QueueWaiters, WaitTicket, Waker};
+pub use waiters::{QueueWaiters, WaitTicket};
 pub use write::{CommitOutcome, WriteOutcome};

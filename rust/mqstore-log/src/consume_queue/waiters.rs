@@ -17,8 +17,7 @@ use loom::sync::atomic::{AtomicI64, Ordering, fence};
 #[cfg(loom)]
 use mqstore_io::sync::model::Mutex;
 
-/// What is done for one who waits, in the thread that brings the message or ends the wait.
-pub type Waker = Box<dyn FnOnce() + Send>;
+use mqstore_base::wake_signal::Waker;
 
 /// The waits of one queue.
 pub struct QueueWaiters {

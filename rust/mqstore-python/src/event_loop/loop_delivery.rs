@@ -103,7 +103,7 @@ impl LoopWorkQueue {
             return Err(PyRuntimeError::new_err("the messages were put before"));
         };
         let work: Vec<_> = own.iter().map(|message| put.work(message)).collect();
-        let look = delivered(py, || queue.put_at_once(&work, at_once, patience, call))?;
+        let look = delivered(py, || queue.try_put(&work, at_once, patience, call))?;
         drop(work);
         answer(py, look, |done| match done {
             TryPut::Done(appended) => Ok(PyList::new(py, native.appended(py, appended)?)?.into_any()),

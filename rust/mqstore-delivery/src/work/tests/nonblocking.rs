@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::nonblocking::TryResult;
 use crate::testing::{corrupted_store, store_with_corrupt_queue};
-use crate::wake_signal::{Signal, Waker};
 use crate::work::TryPut;
+use mqstore_base::wake_signal::{Signal, Waker};
 
 fn no_call() -> Waker {
     Box::new(|| ())
@@ -43,7 +43,7 @@ fn is_told(signal: &Arc<Signal>, change: impl FnOnce()) -> bool {
 }
 
 fn reserved(queue: &WorkQueue) -> crate::work::PutReservation {
-    match queue.put_at_once(&[NewWork::default()], false, true, None).unwrap() {
+    match queue.try_put(&[NewWork::default()], false, true, None).unwrap() {
         TryResult::Found(TryPut::Reserved(reservation, _)) => reservation,
         other => panic!("{other:?}"),
     }
@@ -99,7 +99,7 @@ fn room_that_nobody_rings_for_is_found() {
     let queue = broker.work_queue("jobs", "workers", options).unwrap();
     put_work(&queue, "a");
     let (call, made) = counted();
-    let waiting = queue.put_at_once(&[NewWork::default()], true, true, Some(call)).unwrap();
+    let waiting = queue.try_put(&[NewWork::default()], true, true, Some(call)).unwrap();
     assert!(matches!(waiting, TryResult::Wait { .. }), "{waiting:?}");
     queue.look_around();
     assert_eq!(made.load(Ordering::SeqCst), 0);
@@ -239,10 +239,7 @@ fn room_is_given_back_while_somebody_reads() {
     let limits = WorkQueueOptions { maxsize: 1, ..options() };
     let queue = broker.work_queue("jobs", "workers", limits).unwrap();
     let reservation = reserved(&queue);
-    assert!(matches!(
-        queue.put_at_once(&[NewWork::default()], false, true, None),
-        Err(BrokerError::Full { .. })
-    ));
+    assert!(matches!(queue.try_put(&[NewWork::default()], false, true, None), Err(BrokerError::Full { .. })));
     let reading = queue.core.state.lock();
     drop(reservation);
     drop(reading);

@@ -1,11 +1,8 @@
-//! What a call that waits sleeps on, or leaves word at.
+//! The signal that a waiting call sleeps on, or leaves a waker with.
 //!
-//! Whoever has news rings; whoever waits has read the number of rings before its last look, so that a ring in between
-//! is not missed. Rings come from the threads of the store too ([`mqstore_engine::Store::wait_with`]) and cost a few
-//! atomic operations.
-//!
-//! Who waits without a thread leaves a call ([`Signal::listen`]), which the next ring makes, in the thread that rings.
-//! A listener is an event loop, behind which many may wait; every ring reaches all of them.
+//! The caller reads the number of rings, looks, and waits only while that number is unchanged, so that it misses no ring
+//! in between. A ring costs a few atomic operations. A caller that waits without a thread leaves a [`Waker`]
+//! ([`Signal::listen`]), which the next ring calls in the thread that rings. Nothing on disk.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,16 +13,16 @@ use std::time::Duration;
 use mqstore_io::EventCount;
 use mqstore_io::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
-/// The longest sleep without a look: nobody rings when a store is closed or stopped by an error while no queue is
-/// waited for.
-pub(crate) const LOOK: Duration = Duration::from_millis(100);
+/// Maximum sleep without a look: nothing rings if a store is closed, or stopped by an error, while no call waits for a
+/// queue.
+pub const LOOK: Duration = Duration::from_millis(100);
 
-/// What a ring does for one who waits without a thread: short, and it must neither panic nor wait.
+/// Called once when it is time to look again, by the thread that rings. It must neither panic nor wait.
 pub type Waker = Box<dyn FnOnce() + Send>;
 
-/// See the module's text.
+/// A counter of rings, with the threads and wakers that wait for the next one.
 #[derive(Default)]
-pub(crate) struct Signal {
+pub struct Signal {
     rings: AtomicU64,
     event: EventCount,
     calls: Mutex<WakerList>,
@@ -47,46 +44,46 @@ pub struct WakerRegistration {
 
 impl Signal {
     /// How often it rang; to be read before the last look at what is waited for.
-    pub(crate) fn ring_count(&self) -> u64 {
+    pub fn ring_count(&self) -> u64 {
         self.rings.load(Ordering::SeqCst)
     }
 
     /// Wakes all who wait.
-    pub(crate) fn ring(&self) {
+    pub fn ring(&self) {
         self.rings.fetch_add(1, Ordering::SeqCst);
         self.event.notify_all_after_fence();
         self.call();
     }
 
     /// Wakes one of those who wait, at least.
-    pub(crate) fn wake_one(&self) {
+    pub fn wake_one(&self) {
         self.rings.fetch_add(1, Ordering::SeqCst);
         self.event.notify_one();
         self.call();
     }
 
     /// Whether somebody waits.
-    pub(crate) fn is_waited_for(&self) -> bool {
+    pub fn is_waited_for(&self) -> bool {
         self.event.has_waiters() || self.has_wakers()
     }
 
     /// Whether somebody waits without a thread.
-    pub(crate) fn has_wakers(&self) -> bool {
+    pub fn has_wakers(&self) -> bool {
         self.listeners.load(Ordering::SeqCst) > 0
     }
 
     /// Sleeps until it has rung more often than `seen`, at most for `longest`.
-    pub(crate) fn sleep(&self, seen: u64, longest: Duration) {
+    pub fn sleep(&self, seen: u64, longest: Duration) {
         self.event.wait_until(Some(longest), || self.ring_count() != seen);
     }
 
     /// Sleeps until it has rung more often than `seen`, at most for `longest`, and never longer than [`LOOK`].
-    pub(crate) fn wait(&self, seen: u64, longest: Duration) {
+    pub fn wait(&self, seen: u64, longest: Duration) {
         self.event.wait_until(Some(longest.min(LOOK)), || self.ring_count() != seen);
     }
 
     /// Has `call` made by the next ring; `None` when it has rung more often than `seen` by now.
-    pub(crate) fn listen(self: &Arc<Self>, seen: u64, call: Waker) -> Option<WakerRegistration> {
+    pub fn listen(self: &Arc<Self>, seen: u64, call: Waker) -> Option<WakerRegistration> {
         let number = {
             let mut calls = self.calls.lock();
             let number = calls.next;

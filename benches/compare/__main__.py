@@ -1,7 +1,7 @@
 """``python -m benches.compare``: what `make bench-compare` runs.
 
 Prints a table and writes it as Markdown and JSON; the JSON has every single measurement. The exit status says whether
-everything ran, not whether what was asked was met.
+everything ran.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
         "--folder", type=Path, default=Path(tempfile.gettempdir()), help="where stores are made, on a real disk"
     )
     parser.add_argument(
-        "--docs", action="store_true", help="put the tables into docs/benchmarks.md as well, in place of older ones"
+        "--docs", action="store_true", help="replace the tables of these rows in docs/performance.md as well"
     )
     parser.add_argument("--output", type=Path, default=HERE / "results", help="folder of the JSON and the Markdown")
     return parser.parse_args()
@@ -112,7 +112,7 @@ def _run(arguments: argparse.Namespace, there: tuple[Row, ...], rows: list[Row],
         print(report.text(row, found[row.name]), flush=True)
         tables = _write(arguments.output, facts, rounds, rows, measured, found, bench.problems)
     if arguments.docs:
-        report.into_page(ROOT / "docs" / "benchmarks.md", tables, [row.name for row in there])
+        report.into_page(ROOT / "docs" / "performance.md", tables, [row.name for row in there])
     print(f"\n{arguments.output / 'latest.md'}, {arguments.output / 'latest.json'}")
     for problem in bench.problems:
         print(f"not measured: {problem}", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Plots for the documentation, as SVG: of curves, and of the tables in docs/benchmarks.md.
+"""Plots for the documentation, as SVG: of curves, and of the tables in docs/performance.md.
 
-``python -m benches.compare.plots`` draws the latter anew, and writes the figures of the front page. Needs matplotlib
+``python -m benches.compare.plots`` draws the latter again and writes the figures of README.md. Needs matplotlib
 (`pip install --group bench`).
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-PAGE, FRONT_PAGE = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
+PAGE, FRONT_PAGE = ROOT / "docs" / "performance.md", ROOT / "README.md"
 PLOTS = ROOT / "docs" / "plots"
 OURS, JAVA = "mqstore", "java"
 BLUE, GREY, ORANGE = "#2f6f9f", "#9aa5ad", "#c8622d"
@@ -126,7 +126,7 @@ def times_java(found: dict[str, tuple[str, dict[str, tuple[float, float, float]]
     area.barh(names, ratios, xerr=spread, color=BLUE, ecolor=GREY, height=0.65)
     area.axvline(1, color=ORANGE, linewidth=1)
     area.invert_yaxis()
-    area.set(xlabel="times the Java store's rate; its own is the line", xscale="log")
+    area.set(xlabel="mqstore's rate divided by the Java store's rate", xscale="log")
     area.set_xticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
     saved(figure, PLOTS / "java.svg")
     plt.close(figure)

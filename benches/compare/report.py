@@ -6,12 +6,11 @@ import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from .rows import Limit, Ratio, Row
-
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .measure import Result, Results
+    from .rows import Ratio, Row
 
 _ROW = re.compile(r"^(?=\*\*`([^`]+)`\*\*: )", re.MULTILINE)
 """Where the table of a row begins, and its name."""
@@ -70,7 +69,7 @@ def median(name: str, results: list[Result]) -> float | None:
 
 
 def summary(row: Row, results: Results) -> dict[str, Any]:
-    """Return the row's medians and spreads by contender, and what was asked with what came out."""
+    """Return the row's medians and spreads by contender, and the ratios of its sides."""
     sides = {}
     for contender, measured in results.items():
         figures = {}
@@ -79,30 +78,19 @@ def summary(row: Row, results: Results) -> dict[str, Any]:
             if values:
                 figures[name] = {"median": statistics.median(values), "min": min(values), "max": max(values)}
         sides[contender] = figures
-    return {"title": row.title, "sides": sides, "asked": [_asked(asked, results) for asked in row.asked]}
+    ratios = [_ratio(ratio, results) for ratio in row.ratios]
+    return {"title": row.title, "sides": sides, "ratios": ratios}
 
 
-def _asked(asked: Ratio | Limit, results: Results) -> dict[str, Any]:
-    if isinstance(asked, Limit):
-        value = median(asked.figure, results.get(asked.of, []))
-        sign = "<=" if asked.at_most else ">="
-        return {
-            "text": f"{asked.of}, {HEADINGS[asked.figure]} {sign} {asked.bound:g}",
-            "found": value,
-            "met": None if value is None else asked.met(value),
-        }
-    over = median(asked.figure, results.get(asked.over, []))
-    under = median(asked.under_figure or asked.figure, results.get(asked.under, []))
-    what = "" if asked.figure == "rate" else f", {HEADINGS[asked.figure]}"
-    if asked.under_figure:
-        what += f" against {HEADINGS[asked.under_figure]}"
-    if asked.plus:
-        text = f"{asked.over} <= {asked.under} + {asked.plus:g}{what}"
-        found = None if over is None or under is None else over - under
-    else:
-        text = f"{asked.over} {'<=' if asked.at_most else '>='} {asked.bound:g} * {asked.under}{what}"
-        found = None if over is None or not under else over / under
-    return {"text": text, "found": found, "met": None if found is None else asked.met(over or 0, under or 0)}
+def _ratio(ratio: Ratio, results: Results) -> dict[str, Any]:
+    over = median(ratio.figure, results.get(ratio.over, []))
+    under = median(ratio.under_figure or ratio.figure, results.get(ratio.under, []))
+    name = f"{ratio.over} / {ratio.under}"
+    if ratio.under_figure:
+        name += f", {HEADINGS[ratio.figure]} / {HEADINGS[ratio.under_figure]}"
+    elif ratio.figure != "rate":
+        name += f", {HEADINGS[ratio.figure]}"
+    return {"text": name, "found": None if over is None or not under else over / under}
 
 
 def _number(value: float) -> str:
@@ -111,10 +99,8 @@ def _number(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
 
 
-def _verdict(asked: dict[str, Any]) -> str:
-    if asked["met"] is None:
-        return f"{asked['text']}: not measured"
-    return f"{asked['text']}: {_number(asked['found'])}, {'met' if asked['met'] else 'MISSED'}"
+def _ratio_text(ratio: dict[str, Any]) -> str:
+    return f"{ratio['text']}: {'not measured' if ratio['found'] is None else _number(ratio['found'])}"
 
 
 def _cell(figures: dict[str, dict[str, float]], name: str) -> str:
@@ -131,7 +117,7 @@ def text(row: Row, found: dict[str, Any]) -> str:
     for contender, figures in found["sides"].items():
         cells = "  ".join(f"{HEADINGS[name]} {_cell(figures, name)}" for name in row.figures if name in figures)
         lines.append(f"  {contender:<{width}}  {cells or 'not measured'}")
-    lines += [f"  {_verdict(asked)}" for asked in found["asked"]]
+    lines += [f"  {_ratio_text(ratio)}" for ratio in found["ratios"]]
     return "\n".join(lines)
 
 
@@ -169,7 +155,9 @@ def _table(row: Row, found: dict[str, Any], note: str) -> str:
     lines.append("|---|" + "---|" * len(row.figures))
     for contender, figures in found["sides"].items():
         lines.append(f"| {contender} | " + " | ".join(_cell(figures, name) for name in row.figures) + " |")
-    return "\n".join([*lines, "", *(f"- {_verdict(asked)}" for asked in found["asked"]), "", note])
+    if found["ratios"]:
+        lines += ["", *(f"- {_ratio_text(ratio)}" for ratio in found["ratios"])]
+    return "\n".join([*lines, "", note])
 
 
 def markdown(parts: dict[str, str]) -> str:

@@ -207,20 +207,20 @@ def sample(writer: str = "mqstore") -> list[Case]:
 
 UNDETECTABLE: list[tuple[str, str, str | None, str]] = [
     *[
-        ("record", "CRC32", kind, "a record whose checksum has lost its name is a record without one")
+        ("record", "CRC32", kind, "without its name, the checksum is an ordinary property")
         for kind in ("ones", "first bit", "inverted", "negated", "reversed")
     ],
-    ("index header", "slot count", None, "nobody goes by it"),
+    ("index header", "slot count", None, "no reader uses the field"),
     *[
-        ("index entry", "time", f"{kind} first", "of the first entry of a file nobody goes by it")
+        ("index entry", "time", f"{kind} first", "no reader uses this field of the first entry of a file")
         for kind in ("flip", "first bit", "last bit", "ones")
     ],
     *[
-        ("checkpoint", field, None, "a hint that nothing in the store is beside")
+        ("checkpoint", field, None, "a hint, and no other file holds the same value")
         for field in ("physic time", "logics time", "index time", "master flushed")
     ],
     *[
-        ("checkpoint", field, kind, "less than it could say costs time after a crash, and nothing else")
+        ("checkpoint", field, kind, "a smaller value only makes the next recovery slower")
         for field in ("confirm offset", "logics offset")
         for kind in ("zero", "ones", "last bit", "more", "less")
     ],
@@ -229,15 +229,15 @@ UNDETECTABLE: list[tuple[str, str, str | None, str]] = [
             "durable mark",
             field,
             None,
-            "a mark that does not hold counts as none",
+            "an invalid mark counts as no mark",
         )
         for field in (*MARK, "file")
     ],
     *[
-        ("checkpoint", "file", kind, "a store without it costs time after a crash, and nothing else")
+        ("checkpoint", "file", kind, "without the file, only the next recovery is slower")
         for kind in ("missing", "empty", "cut", "overlong")
     ],
-    ("log segment", "file", "missing first", "a log without its oldest segments is one whose messages expired"),
+    ("log segment", "file", "missing first", "a log without its oldest segment looks as if these messages had expired"),
 ]
 """Damages that a check may not find: structure, field, kind or kind and place (None: any), why."""
 
@@ -261,7 +261,7 @@ def may_go_untold(case: Case) -> str | None:
     if case.structure == "log segment" and case.kind == "foreign":
         return "the records of another store are whole, and nothing tells that others were there"
     if case.structure == "log segment" and (case.kind, case.place) == ("missing", "first"):
-        return "a log without its oldest segments is one whose messages expired"
+        return "a log without its oldest segment looks as if these messages had expired"
     return None
 
 
@@ -464,24 +464,38 @@ def _whole(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:
 def page() -> str:
     """The content of `docs/damage.md`."""
     lines = [
-        "# Damages that are tried",
+        "# Tested kinds of damage",
         "",
-        f"Each of these {len(cases())} damages is done to a copy of a store that mqstore wrote,",
-        f"and {len(cases('RocketMQ'))} of them to one that RocketMQ 5.5.0 wrote. `verify` finds it, or the last column",
-        "says why it need not; `repair` saves every message that was not hit, its result verifies clean (but for",
-        "times that go back where a segment is from another store), and a second repair changes nothing. Its report",
-        "names the stretch of each message that is gone and of no other, but where a segment is from another store",
-        "or the oldest is missing, which looks as if it had expired. Each changes bytes, and no two change them to",
-        "the same. RocketMQ, of both versions, opens the repaired stores and delivers what is left.",
-        "`make test` tries one case of each kind for each structure, `make soak` tries all cases.",
-        "This page is made by `tests/python/damage.py`; a test sees that it is current.",
+        f"The tests damage a copy of a store that mqstore wrote in {len(cases())} ways, and a copy of a store that",
+        f"RocketMQ 5.5.0 wrote in {len(cases('RocketMQ'))} of them. Each case changes bytes, and no two cases change",
+        "them in the same way. The tests check for each case:",
         "",
-        "Kinds: `flip` a bit in the middle, the `first bit`, the `last bit`, `zero`, `ones`, three `more` or `less`,",
-        "all bits `inverted`, the number `negated`, its bytes `reversed` or `shifted` by one, `swap` with that field",
-        "of its neighbour, `duplicate` of that field; of whole files `missing`, `empty`, `cut` to a third, `overlong`,",
-        "`foreign` (from another store).",
+        "- `verify` reports the damage, unless the last column says why it may not.",
+        "- `repair` keeps every message that the damage did not hit.",
+        "- The repaired store verifies clean, and a second repair changes nothing. One exception: a segment from",
+        "  another store may leave store times that go back.",
+        "- The report of `repair` names the range of each lost message, and no other range. Two exceptions: a segment",
+        "  from another store, and a missing oldest segment, which looks as if it had expired.",
+        "- RocketMQ 5.3.3 and 5.5.0 open the repaired store and deliver its messages.",
         "",
-        "| Structure | Field | Kinds | Places | May go unnoticed because |",
+        "`make test` tries one case of each kind for each structure; `make soak` tries all cases.",
+        "`tests/python/damage.py` generates this page, and a test compares the two.",
+        "",
+        "| Kind | What changes |",
+        "|---|---|",
+        "| `flip` | a bit in the middle of the field |",
+        "| `first bit`, `last bit` | this bit |",
+        "| `zero`, `ones` | all bits are 0, or 1 |",
+        "| `more`, `less` | the number is 3 larger, or smaller |",
+        "| `inverted` | all bits are inverted |",
+        "| `negated` | the number changes its sign |",
+        "| `reversed`, `shifted` | the bytes are reversed, or shifted by one |",
+        "| `swap`, `duplicate` | the field is exchanged with, or replaced by, that field of a neighbour |",
+        "| `missing`, `empty` | the file is removed, or has no bytes |",
+        "| `cut`, `overlong` | the file is cut to a third, or has extra bytes |",
+        "| `foreign` | the file is replaced by one from another store |",
+        "",
+        "| Structure | Field | Kinds | Places | Why the damage may stay undetected |",
         "|---|---|---|---|---|",
     ]
     for (structure, field), group in itertools.groupby(cases(), key=lambda case: (case.structure, case.field)):
